@@ -1,0 +1,165 @@
+"""All entries that the installed plugins offer, collected once and frozen.
+
+Plugins are found by the entry point group `tfkit`, our own built-ins too. One that fails to import is kept with its reason
+and is an error only when a spec asks for it; two plugins with one name, or a misspelt hook, are errors at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import Any
+
+import pluggy
+
+from . import hooks
+from .errors import Fault, PluginError
+from .hooks import SLOTS
+from .slots.options import CONTRACT, Entry, Options
+
+
+@dataclass(frozen=True)
+class Offer:
+    """An entry and the distribution that offers it."""
+
+    entry: Any
+    plugin: str
+    distribution: str
+
+
+@dataclass(frozen=True)
+class BrokenPlugin:
+    """A plugin that could not be loaded, and why."""
+
+    plugin: str
+    distribution: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Every entry by slot and name. Immutable; handed to whoever needs it, never looked up globally."""
+
+    offers: Mapping[str, Mapping[str, Offer]]
+    broken: tuple[BrokenPlugin, ...] = ()
+    plugins: tuple[tuple[str, str, str], ...] = field(default=())
+
+    def find(self, slot: str, name: str) -> Any:
+        """The entry, or None."""
+        offer = self.offers[slot].get(name)
+        return offer.entry if offer else None
+
+    def names(self, slot: str) -> list[str]:
+        return sorted(self.offers[slot])
+
+    def entries(self, slot: str) -> list[Any]:
+        return [self.offers[slot][name].entry for name in self.names(slot)]
+
+    def why_missing(self, slot: str, name: str) -> str:
+        """What to tell a user who asked for a name that nobody offers."""
+        stem = name.split(".")[0]
+        for plugin in self.broken:
+            if plugin.plugin in (name, stem) or plugin.distribution in (f"tfkit-{stem}", stem):
+                return f"`{name}` is provided by {plugin.distribution}, which failed to import because {plugin.reason}"
+        near = difflib.get_close_matches(name, self.offers[slot], 1)
+        if near:
+            return f"did you mean `{near[0]}`?"
+        return f"known: {', '.join(self.names(slot))}" + (
+            "; a plugin's parts appear once it is installed (`tfkit plugins` lists what is)" if "." in name else ""
+        )
+
+    def with_plugin(self, plugin: Any, name: str) -> Catalogue:
+        """A catalogue that also holds the entries of `plugin`, a module or object with hook implementations."""
+        manager = _manager()
+        manager.register(plugin, name)
+        offers = {slot: dict(table) for slot, table in self.offers.items()}
+        _collect(manager, {name: name}, offers, [])
+        return Catalogue(_frozen(offers), self.broken, (*self.plugins, (name, name, "")))
+
+
+def load_catalogue(points: Iterable[EntryPoint] | None = None) -> Catalogue:
+    """The catalogue of everything installed (or of the given entry points).
+
+    Raises PluginError when two plugins offer one name, when a hook's name is misspelt, or when an entry breaks its slot.
+    """
+    manager = _manager()
+    broken: list[BrokenPlugin] = []
+    owners: dict[str, str] = {}
+    plugins: list[tuple[str, str, str]] = []
+    for point in sorted(entry_points(group="tfkit") if points is None else points, key=lambda point: point.name != "builtin"):
+        dist = point.dist
+        distribution, version = (dist.name, dist.version) if dist else (point.name, "")
+        try:
+            manager.register(point.load(), point.name)
+        except Exception as reason:  # a broken plugin must not break the others; its reason is shown when it is asked for
+            broken.append(BrokenPlugin(point.name, distribution, f"{type(reason).__name__}: {reason}"))
+            continue
+        owners[point.name] = distribution
+        plugins.append((point.name, distribution, version))
+    offers: dict[str, dict[str, Offer]] = {slot: {} for slot in SLOTS}
+    _collect(manager, owners, offers, broken)
+    return Catalogue(_frozen(offers), tuple(broken), tuple(plugins))
+
+
+def _manager() -> pluggy.PluginManager:
+    manager = pluggy.PluginManager("tfkit")
+    manager.add_hookspecs(hooks)
+    return manager
+
+
+def _frozen(offers: dict[str, dict[str, Offer]]) -> Mapping[str, Mapping[str, Offer]]:
+    return MappingProxyType({slot: MappingProxyType(table) for slot, table in offers.items()})
+
+
+def _collect(
+    manager: pluggy.PluginManager,
+    owners: dict[str, str],
+    offers: dict[str, dict[str, Offer]],
+    broken: list[BrokenPlugin],
+) -> None:
+    known = [hook for hook, _ in SLOTS.values()]
+    for plugin in manager.get_plugins():
+        for name in dir(plugin):
+            if name not in known and manager.parse_hookimpl_opts(plugin, name) is not None:
+                owner = owners.get(str(manager.get_name(plugin)), "?")
+                near = difflib.get_close_matches(name, known, 1)
+                fix = f"did you mean `{near[0]}`?" if near else f"hooks: {', '.join(known)}"
+                raise PluginError(Fault("TFK051", f"{owner} implements `{name}`, which is no hook of tfkit", fix))
+    for slot, (hook, kind) in SLOTS.items():
+        for implementation in getattr(manager.hook, hook).get_hookimpls():
+            plugin = implementation.plugin_name
+            distribution = owners.get(plugin, plugin)
+            try:
+                entries = implementation.function()
+            except Exception as reason:
+                broken.append(BrokenPlugin(plugin, distribution, f"{hook}() raised {type(reason).__name__}: {reason}"))
+                continue
+            for entry in entries:
+                _check_entry(entry, kind, slot, hook, distribution)
+                other = offers[slot].get(entry.name)
+                if other:
+                    message = f"{slot} `{entry.name}` is offered by both {other.distribution} and {distribution}"
+                    raise PluginError(Fault("TFK052", message, "uninstall one, or rename its entry with a prefix"))
+                offers[slot][entry.name] = Offer(entry, plugin, distribution)
+
+
+def _check_entry(entry: Any, kind: type[Entry], slot: str, hook: str, distribution: str) -> None:
+    def refuse(message: str, fix: str) -> None:
+        raise PluginError(Fault("TFK050", f"{distribution}: {hook}: {message}", fix))
+
+    if not isinstance(entry, kind):
+        refuse(f"{entry!r} is no {kind.__name__}", f"return a list of {kind.__name__} entries")
+    if not entry.name or not all(piece.isidentifier() for piece in entry.name.split(".")):
+        refuse(f"`{entry.name}` cannot be written in a spec", "use letters, digits, underscores and a prefix: `acme.flash`")
+    if entry.name == "auto" and slot == "backend":
+        refuse("`auto` is a word of the spec language", "choose another name")
+    if not (isinstance(entry.options, type) and issubclass(entry.options, Options)):
+        refuse(f"the options of `{entry.name}` are no tfkit.plugin.Options", "derive them from tfkit.plugin.Options")
+    if entry.contract != CONTRACT:
+        refuse(
+            f"`{entry.name}` was written for contract {entry.contract}, this tfkit has contract {CONTRACT}",
+            "install a version of the plugin for this contract",
+        )

@@ -1,0 +1,87 @@
+"""The hooks a plugin may implement: one per slot, each returns a list of entries."""
+
+from __future__ import annotations
+
+import pluggy
+
+from .slots.activation import Activation
+from .slots.attention import AttentionBackend
+from .slots.init import Initialiser
+from .slots.node import NodeKind
+from .slots.norm import Norm
+from .slots.options import Entry
+from .slots.placement import Placement
+from .slots.position import PositionScheme
+from .slots.score import ScoreFunction
+from .slots.sublayer import SublayerKind
+
+hookspec = pluggy.HookspecMarker("tfkit")
+hookimpl = pluggy.HookimplMarker("tfkit")
+
+
+@hookspec
+def tfkit_attention_backends() -> list[AttentionBackend]:
+    """Attention backends: implementations of one equation, interchangeable without changing a model."""
+    return []
+
+
+@hookspec
+def tfkit_score_functions() -> list[ScoreFunction]:
+    """Score functions: how well a query fits a key."""
+    return []
+
+
+@hookspec
+def tfkit_position_schemes() -> list[PositionScheme]:
+    """Position schemes: how a model knows the order of its tokens."""
+    return []
+
+
+@hookspec
+def tfkit_norms() -> list[Norm]:
+    """Norms: maps of the last axis that fix its scale."""
+    return []
+
+
+@hookspec
+def tfkit_placements() -> list[Placement]:
+    """Norm placements: how a layer wires sub-layers, norms and the residual."""
+    return []
+
+
+@hookspec
+def tfkit_activations() -> list[Activation]:
+    """Activations of the feed-forward layer and of dense nodes, plain and gated."""
+    return []
+
+
+@hookspec
+def tfkit_sublayer_kinds() -> list[SublayerKind]:
+    """Sub-layer kinds: what a layer is made of."""
+    return []
+
+
+@hookspec
+def tfkit_node_kinds() -> list[NodeKind]:
+    """Node kinds: what a model graph is made of."""
+    return []
+
+
+@hookspec
+def tfkit_initialisers() -> list[Initialiser]:
+    """Initialisers: from which distribution each parameter is drawn, by its role."""
+    return []
+
+
+SLOTS: dict[str, tuple[str, type[Entry]]] = {
+    "backend": ("tfkit_attention_backends", AttentionBackend),
+    "score": ("tfkit_score_functions", ScoreFunction),
+    "position": ("tfkit_position_schemes", PositionScheme),
+    "norm": ("tfkit_norms", Norm),
+    "placement": ("tfkit_placements", Placement),
+    "activation": ("tfkit_activations", Activation),
+    "sublayer": ("tfkit_sublayer_kinds", SublayerKind),
+    "node": ("tfkit_node_kinds", NodeKind),
+    "init": ("tfkit_initialisers", Initialiser),
+}
+"""Every slot by its name in a spec: its hook and the type of its entries."""

@@ -1,0 +1,113 @@
+"""The layer pattern of a stack: groups of layers that repeat, as the resolved spec holds them.
+
+    layers: [{repeat: 6}]                                    six equal layers
+    layers: [{repeat: 21, layers: [{...window}, {...}]}]      forty-two, two kinds in turn
+    layers: [{repeat: 12, shared: true}]                      one set of weights, applied twelve times
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from .options import AsTuple, Options, Part, Probability, Size, SlotField, part_default
+
+
+class Layer(Options):
+    """One kind of layer, or a group of them (`layers`), `repeat` times; `shared` means one set of weights."""
+
+    repeat: Size = 1
+    shared: bool = False
+    layers: Annotated[tuple[Layer, ...] | None, AsTuple] = None
+    placement: Annotated[Part | None, SlotField("placement")] = None
+    norm: Annotated[Part, SlotField("norm")] = part_default("none")
+    position: Annotated[Part, SlotField("position")] = part_default("none")
+    dropout: Probability = 0.0
+    sublayers: Annotated[tuple[Annotated[Part, SlotField("sublayer")], ...] | None, AsTuple, Field(min_length=1)] = None
+
+
+@dataclass(frozen=True)
+class LayerRun:
+    """A leaf of the pattern with where it stands: `times` distinct modules, numbered `start + sum(i_k * stride_k)` over
+    `loops` of (count, stride), and `applied` uses of them in one forward."""
+
+    layer: Layer
+    start: int
+    loops: tuple[tuple[int, int], ...]
+
+    @property
+    def times(self) -> int:
+        total = 1
+        for count, _ in self.loops:
+            total *= count
+        return total
+
+    def numbers(self) -> Iterator[int]:
+        """The numbers of its modules, lazily."""
+
+        def walk(loops: tuple[tuple[int, int], ...], base: int) -> Iterator[int]:
+            if not loops:
+                yield base
+                return
+            (count, stride), rest = loops[0], loops[1:]
+            for index in range(count):
+                yield from walk(rest, base + index * stride)
+
+        return walk(self.loops, self.start)
+
+
+def modules_in(layers: tuple[Layer, ...]) -> int:
+    """How many distinct layer modules (sets of weights) a pattern has."""
+    return sum((1 if group.shared else group.repeat) * (modules_in(group.layers) if group.layers else 1) for group in layers)
+
+
+def depth(layers: tuple[Layer, ...]) -> int:
+    """How many layers a token passes through, shared ones counted each time."""
+    return sum(group.repeat * (depth(group.layers) if group.layers else 1) for group in layers)
+
+
+def leaves(
+    layers: tuple[Layer, ...], start: int = 0, loops: tuple[tuple[int, int], ...] = ()
+) -> Iterator[LayerRun]:
+    """Every leaf of a pattern with the numbers of its modules; nothing is expanded."""
+    for group in layers:
+        inner = modules_in(group.layers) if group.layers else 1
+        own = loops if group.shared or group.repeat == 1 else (*loops, (group.repeat, inner))
+        if group.layers:
+            yield from leaves(group.layers, start, own)
+        else:
+            yield LayerRun(group, start, own)
+        start += inner * (1 if group.shared else group.repeat)
+
+
+def sequence(layers: tuple[Layer, ...]) -> Iterator[tuple[int, Layer]]:
+    """The layers in the order a token meets them, as (module number, layer), lazily; a shared module comes again."""
+
+    def walk(layers: tuple[Layer, ...], start: int) -> Iterator[tuple[int, Layer]]:
+        for group in layers:
+            inner = modules_in(group.layers) if group.layers else 1
+            for index in range(group.repeat):
+                base = start + (0 if group.shared else index * inner)
+                if group.layers:
+                    yield from walk(group.layers, base)
+                else:
+                    yield base, group
+            start += inner * (1 if group.shared else group.repeat)
+
+    return walk(layers, 0)
+
+
+def applications(layers: tuple[Layer, ...]) -> Iterator[tuple[int, Layer]]:
+    """Every leaf with the number of times a token passes through it."""
+
+    def walk(layers: tuple[Layer, ...], times: int) -> Iterator[tuple[int, Layer]]:
+        for group in layers:
+            if group.layers:
+                yield from walk(group.layers, times * group.repeat)
+            else:
+                yield times * group.repeat, group
+
+    return walk(layers, 1)

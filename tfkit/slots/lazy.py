@@ -1,0 +1,19 @@
+"""`"module:function"` strings, imported when first used, so that listing plugins imports neither torch nor a kernel."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from ..errors import Fault, PluginError
+
+
+@cache
+def load(reference: str) -> Any:
+    """The object that `reference` names. Raises PluginError with the reason when it cannot be imported."""
+    module, _, name = reference.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except Exception as reason:  # whatever a plugin's import raises, the user is told which plugin and why
+        raise PluginError(Fault("TFK053", f"`{reference}` cannot be imported: {type(reason).__name__}: {reason}")) from reason

@@ -1,0 +1,209 @@
+"""How a spec names a part: `norm: rms_norm` or `norm: {kind: rms_norm, eps: 1e-6}`.
+
+Every entry brings an options model, and the set of entries is open, so a slot field cannot be a closed union. It is looked
+up by name in the catalogue that stands in Pydantic's validation context, and becomes a `Part`: the entry and its options.
+
+    class MyOptions(Options):
+        norm: Annotated[Part, SlotField("norm")] = part_default("none")
+        scale: Annotated[float | str, OneOf("sqrt_d_model", number=True)] = 1.0
+        input: Annotated[str, NodeRef("input")]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+CONTRACT = 1
+"""Version of the contract between tfkit and its plugins; an entry states the one it was written for."""
+
+
+class Options(BaseModel):
+    """Base of every options model: immutable, no unknown keys, no coercion, no NaN."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class NoOptions(Options):
+    """The options of an entry that has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One implementation offered for a slot. Subclasses, one per slot, say what else it must bring.
+
+    `name` is what a spec writes; a plugin's own names carry its prefix (`acme.flash`). `summary` is one line for people,
+    `reference` a link to the mathematics.
+    """
+
+    name: str
+    summary: str
+    options: type[Options] = NoOptions
+    reference: str = ""
+    contract: int = CONTRACT
+
+
+@dataclass(frozen=True)
+class Part:
+    """An entry with the options that a spec gave it."""
+
+    entry: Any
+    options: Any
+
+    @property
+    def kind(self) -> str:
+        return str(self.entry.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Part) and (self.kind, self.options) == (other.kind, other.options)
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def __str__(self) -> str:
+        return self.kind
+
+    def written(self) -> Any:
+        """The shortest way to write the part: its name, or a mapping when it has options."""
+        options = self.options.model_dump(exclude_none=True)
+        return {"kind": self.kind, **options} if options else self.kind
+
+
+class Finder(Protocol):
+    """What a slot field needs of the catalogue."""
+
+    def find(self, slot: str, name: str) -> Entry | None: ...
+
+
+@dataclass(frozen=True)
+class SlotField:
+    """Marks a field whose value names an entry of `slot`: a name, or a mapping with `kind` and the entry's options."""
+
+    slot: str
+
+    def resolve(self, value: Any, info: core_schema.ValidationInfo) -> Part:
+        if isinstance(value, Part):
+            return value
+        named = {"kind": value} if isinstance(value, str) else value
+        if not isinstance(named, dict):
+            raise PydanticCustomError("slot_type", "a name or a mapping with `kind` is expected")
+        kind = named.get("kind")
+        if not isinstance(kind, str):
+            raise PydanticCustomError("slot_kind", "`kind` is missing: which {slot}?", {"slot": self.slot})
+        if not info.context:
+            raise PydanticCustomError("no_catalogue", "options with slots are validated with a catalogue as context")
+        finder: Finder = info.context["catalogue"]
+        entry = finder.find(self.slot, kind)
+        if entry is None:
+            raise PydanticCustomError("unknown_name", "unknown {slot} `{name}`", {"slot": self.slot, "name": kind})
+        options = {key: item for key, item in named.items() if key != "kind"}
+        return Part(entry, entry.options.model_validate(options, context=info.context))
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(
+            self.resolve, serialization=core_schema.plain_serializer_function_ser_schema(Part.written)
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"x-slot": self.slot}
+
+
+@dataclass(frozen=True)
+class SlotListField:
+    """Marks a field that names one entry of `slot`, or a list of them in order of preference; holds a tuple of Parts."""
+
+    slot: str
+
+    def resolve(self, value: Any, info: core_schema.ValidationInfo) -> tuple[Part, ...]:
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
+        if not items:
+            raise PydanticCustomError("empty_list", "an empty list names no {slot}", {"slot": self.slot})
+        return tuple(SlotField(self.slot).resolve(item, info) for item in items)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        def write(parts: tuple[Part, ...]) -> Any:
+            return parts[0].written() if len(parts) == 1 else [part.written() for part in parts]
+
+        return core_schema.with_info_plain_validator_function(
+            self.resolve, serialization=core_schema.plain_serializer_function_ser_schema(write)
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"x-slot": self.slot, "x-many": True}
+
+
+class OneOf:
+    """A value that is one of some names, or (`number`) a number, or (`flag`) true or false: one fault, not one per choice."""
+
+    def __init__(self, *names: str, number: bool = False, flag: bool = False) -> None:
+        self.names, self.number, self.flag = names, number, flag
+
+    @property
+    def expected(self) -> str:
+        """The choices in words."""
+        choices = [*(["a number"] if self.number else []), *(["true", "false"] if self.flag else [])]
+        return " or ".join(choices + [f"`{name}`" for name in self.names])
+
+    def check(self, value: Any) -> Any:
+        if isinstance(value, bool):
+            if self.flag:
+                return value
+        elif isinstance(value, (int, float)):
+            if self.number and abs(value) < float("inf"):
+                return float(value)
+        elif isinstance(value, str) and value in self.names:
+            return value
+        raise PydanticCustomError("one_of", "{expected} is expected", {"expected": self.expected, "known": list(self.names)})
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        names = {"enum": [*self.names, *([True, False] if self.flag else [])]}
+        return {"anyOf": [{"type": "number"}, names]} if self.number else names
+
+
+@dataclass(frozen=True)
+class NodeRef:
+    """Marks a field that names another node: its `input`, `memory`, `owner` (whose weights are shared) or `tokens`."""
+
+    role: str
+
+
+@dataclass(frozen=True)
+class LayersField:
+    """Marks the field of a node kind that holds a layer pattern (see `tfkit.slots.layer`)."""
+
+
+def part_default(name: str) -> Any:
+    """The default of a slot field: looked up in the catalogue like a written name."""
+    return Field(default=name, validate_default=True)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+AsTuple = BeforeValidator(_as_tuple)
+"""Turns a written list into a tuple, so that options stay immutable: `Annotated[tuple[int, ...], AsTuple]`."""
+
+Size = Annotated[int, Field(ge=1, le=2**40)]
+"""A count or a width: a whole number from 1."""
+
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+"""A dropout probability."""
+
+Positive = Annotated[float, Field(gt=0.0)]
+TokenId = Annotated[int, Field(ge=0, le=2**40)]
+
+
+def marks(options: type[BaseModel], kind: type) -> Iterable[tuple[str, Any]]:
+    """Every field of an options model that carries a mark of the given kind, with the mark."""
+    for name, field in options.model_fields.items():
+        for mark in field.metadata:
+            if isinstance(mark, kind):
+                yield name, mark

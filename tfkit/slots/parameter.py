@@ -1,0 +1,56 @@
+"""A parameter, said without torch: what it is for, its shape, whether it learns. The graph counts these, the builder checks
+the modules against them, and an initialiser draws from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One tensor of weights.
+
+    `name` is its path inside the part that declares it (`query.weight`), `role` what it does (`query`, `attention_output`,
+    `ffn_in`, `embedding`, `norm_scale`, `bias`, ...: initialisers go by it), `shape` as torch stores it: a linear map from
+    `fan_in` to `fan_out` features is `(fan_out, fan_in)`.
+    """
+
+    name: str
+    role: str
+    shape: tuple[int, ...]
+    trainable: bool = True
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    def under(self, prefix: str) -> Parameter:
+        return Parameter(f"{prefix}.{self.name}" if prefix else self.name, self.role, self.shape, self.trainable)
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters that occur `times` times under different prefixes, counted without writing the prefixes out.
+
+    `prefixes()` yields them one by one: a stack of a billion layers is counted in a millisecond and never expanded.
+    """
+
+    parameters: tuple[Parameter, ...]
+    times: int = 1
+    prefixes: Callable[[], Iterator[str]] = lambda: iter([""])
+
+    def size(self, trainable: bool = True) -> int:
+        return self.times * sum(parameter.size for parameter in self.parameters if parameter.trainable is trainable)
+
+    def expanded(self) -> Iterator[Parameter]:
+        for prefix in self.prefixes():
+            for parameter in self.parameters:
+                yield parameter.under(prefix)
+
+
+def linear(name: str, role: str, fan_in: int, fan_out: int, bias: bool = True) -> tuple[Parameter, ...]:
+    """The parameters of `torch.nn.Linear(fan_in, fan_out, bias)` under a name."""
+    weight = Parameter(f"{name}.weight", role, (fan_out, fan_in))
+    return (weight, Parameter(f"{name}.bias", "bias", (fan_out,))) if bias else (weight,)

@@ -1,0 +1,49 @@
+"""Norm placement: how a layer wires its sub-layers, their norms and the residual.
+
+    post    x = norm(x + f(x))              Vaswani et al. 2017
+    pre     x = x + f(norm(x))              a stack of these needs a final norm
+A placement builds a WHOLE layer, so that parallel sub-layers are a placement like the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .options import Entry
+
+
+@dataclass(frozen=True)
+class StackFacts:
+    """What constants may depend on: the layers of this stack, those of the stack it reads or feeds as memory (0 if none),
+    and its part in the model."""
+
+    role: Literal["encoder", "decoder", "encoder_only", "decoder_only"]
+    num_layers: int
+    partner_layers: int = 0
+
+
+@dataclass(frozen=True)
+class Constants:
+    """`skip` multiplies the residual, `branch` what a sub-layer adds to it; `gains` multiplies the initial spread of
+    parameters by role."""
+
+    skip: float = 1.0
+    branch: float = 1.0
+    gains: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement(Entry):
+    """`norm_sites(options, sublayers)` names the norms of a layer whose sub-layers have these names, `final_norm(options)`
+    says whether a stack of such layers ends in a norm, `constants(options, facts)` gives the residual's constants,
+    `unsupported(options, sublayers)` the reasons why it cannot wire them. `build`, a `"module:function"`, is called as
+    `build(options, parts)` with a `tfkit.nn.layer.LayerParts` and gives an `nn.Module` with
+    `forward(x (B,L,M), run, index) -> (B,L,M)`."""
+
+    norm_sites: Callable[[Any, tuple[str, ...]], tuple[str, ...]]
+    final_norm: Callable[[Any], bool]
+    build: str
+    constants: Callable[[Any, StackFacts], Constants] = lambda options, facts: Constants()
+    unsupported: Callable[[Any, tuple[str, ...]], tuple[str, ...]] = lambda options, sublayers: ()

@@ -1,0 +1,55 @@
+"""Position scheme: how a model knows the order of its tokens. It acts in one or more of three places:
+
+    embeddings     x + p(position), before the first layer                     (sinusoidal, learned)
+    queries_keys   q, k -> R(position) q, R(position) k, before the scores      (rotary)
+    scores         + bias(key position - query position), after the scale       (ALiBi, T5, Shaw)
+
+Schemes that act on queries and keys or on scores act on self-attention, and on cross-attention only where a spec says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .options import Entry
+from .parameter import Parameter
+
+Place = Literal["embeddings", "queries_keys", "scores"]
+Tables = Literal["none", "stack", "layer"]
+
+
+@dataclass(frozen=True)
+class PositionSite:
+    """Where a scheme acts. `width` is d_model; `heads` and `head_dim` are 0 for embeddings; `rows` is the number of
+    positions where the input fixes it (the patches of an image), else None; `causal` says that keys after the query are
+    hidden, so that only distances <= 0 occur; `cross` marks cross-attention."""
+
+    width: int
+    heads: int = 0
+    head_dim: int = 0
+    rows: int | None = None
+    causal: bool = False
+    cross: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionScheme(Entry):
+    """`acts` lists the places. `tables(options)` says who owns its weights: nobody, one table per stack, or one per layer.
+    `unsupported(options, site)` gives the reasons why it cannot act there, in words with numbers. `build`, a
+    `"module:function"`, is called as `build(options, site)` and gives an `nn.Module` with the methods of `tfkit.positions`
+    that its places need. `bias_kinds` names the bias it hands to attention (`dense`, `linear`, `distance`);
+    `reads_query` says that this bias depends on the query, so that layers cannot share it.
+    `max_len(options)` is the number of positions that it can tell apart, or None for any.
+    """
+
+    acts: frozenset[Place]
+    build: str
+    tables: Callable[[Any], Tables] = lambda options: "none"
+    parameters: Callable[[Any, PositionSite], tuple[Parameter, ...]] = lambda options, site: ()
+    unsupported: Callable[[Any, PositionSite], tuple[str, ...]] = lambda options, site: ()
+    flops: Callable[[Any, PositionSite, int, int, int], int] = lambda options, site, batch, queries, keys: 0
+    bias_kinds: frozenset[str] = frozenset()
+    reads_query: bool = False
+    max_len: Callable[[Any], int | None] = lambda options: None
