@@ -18,6 +18,7 @@ import pluggy
 from . import hooks
 from .errors import Fault, PluginError
 from .hooks import SLOTS
+from .slots.attention import AUTO
 from .slots.options import CONTRACT, Entry, Options
 
 
@@ -48,9 +49,14 @@ class Catalogue:
     plugins: tuple[tuple[str, str, str], ...] = field(default=())
 
     def find(self, slot: str, name: str) -> Any:
-        """The entry, or None."""
+        """The entry, or None. `auto` is a word of the spec language and always found among the backends."""
+        if slot == "backend" and name == AUTO.name:
+            return AUTO
         offer = self.offers[slot].get(name)
         return offer.entry if offer else None
+
+    def __deepcopy__(self, memo: object) -> Catalogue:
+        return self  # it is immutable, and a model keeps the one it was built with
 
     def names(self, slot: str) -> list[str]:
         return sorted(self.offers[slot])

@@ -55,10 +55,45 @@ if TYPE_CHECKING:
         Prepared,
         Shapes,
     )
+    from .nn.feed_forward import FeedForward
+    from .nn.heads import Classify, Dense, LayerMix, Pool
+    from .nn.layer import LayerParts, residuals
+    from .nn.multi_head import AttentionRule, HeadShape, MultiHeadAttention, PositionUse
+    from .nn.run import ModelRun, StackRun
+    from .nn.stack import Stack, Wiring
+    from .nn.stream import Stream
+    from .nn.tokens import TokenLogits, Tokens
+    from .positions import Span
+    from .rendering import (
+        accumulation,
+        always,
+        dense_bias,
+        distances,
+        every_query_sees,
+        expand_heads,
+        live_queries,
+        open_blind_rows,
+        select_rows,
+        shapes_of,
+        visible,
+    )
 
 _TORCH = {
     "tfkit.attention": (
         "AttentionInputs", "AttentionOutput", "Bias", "DenseBias", "DistanceBias", "LinearBias", "Mask", "Prepared", "Shapes",
+    ),
+    "tfkit.nn.feed_forward": ("FeedForward",),
+    "tfkit.nn.heads": ("Classify", "Dense", "LayerMix", "Pool"),
+    "tfkit.nn.layer": ("LayerParts", "residuals"),
+    "tfkit.nn.multi_head": ("AttentionRule", "HeadShape", "MultiHeadAttention", "PositionUse"),
+    "tfkit.nn.run": ("ModelRun", "StackRun"),
+    "tfkit.nn.stack": ("Stack", "Wiring"),
+    "tfkit.nn.stream": ("Stream",),
+    "tfkit.nn.tokens": ("TokenLogits", "Tokens"),
+    "tfkit.positions": ("Span",),
+    "tfkit.rendering": (
+        "accumulation", "always", "dense_bias", "distances", "every_query_sees", "expand_heads", "live_queries",
+        "open_blind_rows", "select_rows", "shapes_of", "visible",
     ),
 }  # fmt: skip
 
@@ -71,12 +106,16 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "CONTRACT", "Activation", "AsTuple", "AttentionBackend", "AttentionInputs", "AttentionOutput", "AttentionRequest",
-    "AttentionSite", "AutoRow", "BackendRefused", "Bias", "BuildError", "Capabilities", "Constants", "Cost", "DenseBias",
-    "Device", "DistanceBias", "Distribution", "Entry", "Fault", "InitFacts", "Initialiser", "InputError", "Layer", "LayerRun",
-    "LayersField", "LinearBias", "Mask", "NoOptions", "NodeFacts", "NodeKind", "NodeRef", "Norm", "Numerics", "OneOf",
-    "Options", "Parameter", "ParameterGroup", "Part", "Placement", "PluginError", "PositionScheme", "PositionSite", "Positive",
-    "Prepared", "Probability", "Range", "Rule", "ScoreFunction", "ScoreSite", "Shapes", "Signal", "Size", "Sizes", "SlotField",
-    "SlotListField", "StackFacts", "SublayerFacts", "SublayerKind", "SublayerOptions", "TfkitError", "TokenId", "applications",
-    "depth", "hookimpl", "leaves", "linear", "load", "modules_in", "part_default", "sequence",
+    "Activation", "AsTuple", "AttentionBackend", "AttentionInputs", "AttentionOutput", "AttentionRequest", "AttentionRule",
+    "AttentionSite", "AutoRow", "BackendRefused", "Bias", "BuildError", "CONTRACT", "Capabilities", "Classify", "Constants",
+    "Cost", "Dense", "DenseBias", "Device", "DistanceBias", "Distribution", "Entry", "Fault", "FeedForward", "HeadShape",
+    "InitFacts", "Initialiser", "InputError", "Layer", "LayerMix", "LayerParts", "LayerRun", "LayersField", "LinearBias",
+    "Mask", "ModelRun", "MultiHeadAttention", "NoOptions", "NodeFacts", "NodeKind", "NodeRef", "Norm", "Numerics", "OneOf",
+    "Options", "Parameter", "ParameterGroup", "Part", "Placement", "PluginError", "Pool", "PositionScheme", "PositionSite",
+    "PositionUse", "Positive", "Prepared", "Probability", "Range", "Rule", "ScoreFunction", "ScoreSite", "Shapes", "Signal",
+    "Size", "Sizes", "SlotField", "SlotListField", "Span", "Stack", "StackFacts", "StackRun", "Stream", "SublayerFacts",
+    "SublayerKind", "SublayerOptions", "TfkitError", "TokenId", "TokenLogits", "Tokens", "Wiring", "accumulation", "always",
+    "applications", "dense_bias", "depth", "distances", "every_query_sees", "expand_heads", "hookimpl", "leaves", "linear",
+    "live_queries", "load", "modules_in", "open_blind_rows", "part_default", "residuals", "select_rows", "sequence",
+    "shapes_of", "visible",
 ]  # fmt: skip

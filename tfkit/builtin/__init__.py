@@ -1,0 +1,70 @@
+"""The built-in plugin: registered by entry point, like a stranger's. Importing it imports no torch."""
+
+from __future__ import annotations
+
+from ..plugin import (
+    Activation,
+    AttentionBackend,
+    Initialiser,
+    NodeKind,
+    Norm,
+    Placement,
+    PositionScheme,
+    ScoreFunction,
+    SublayerKind,
+    hookimpl,
+)
+from .activation.entries import ENTRIES as ACTIVATIONS
+from .attention.entries import ENTRIES as BACKENDS
+from .init.entries import ENTRIES as INITIALISERS
+from .node.entries import ENTRIES as NODES
+from .norm.entries import ENTRIES as NORMS
+from .placement.entries import ENTRIES as PLACEMENTS
+from .position.entries import ENTRIES as POSITIONS
+from .score.entries import ENTRIES as SCORES
+from .sublayer.entries import ENTRIES as SUBLAYERS
+
+
+@hookimpl
+def tfkit_attention_backends() -> list[AttentionBackend]:
+    return BACKENDS
+
+
+@hookimpl
+def tfkit_score_functions() -> list[ScoreFunction]:
+    return SCORES
+
+
+@hookimpl
+def tfkit_position_schemes() -> list[PositionScheme]:
+    return POSITIONS
+
+
+@hookimpl
+def tfkit_norms() -> list[Norm]:
+    return NORMS
+
+
+@hookimpl
+def tfkit_placements() -> list[Placement]:
+    return PLACEMENTS
+
+
+@hookimpl
+def tfkit_activations() -> list[Activation]:
+    return ACTIVATIONS
+
+
+@hookimpl
+def tfkit_sublayer_kinds() -> list[SublayerKind]:
+    return SUBLAYERS
+
+
+@hookimpl
+def tfkit_node_kinds() -> list[NodeKind]:
+    return NODES
+
+
+@hookimpl
+def tfkit_initialisers() -> list[Initialiser]:
+    return INITIALISERS

@@ -1,0 +1,20 @@
+"""What will be built: nodes, edges, symbolic shapes, rules, counts and the backend plan. Nothing here imports torch."""
+
+from .costs import Batch, node_costs, total_elements, total_flops
+from .from_spec import graph_of
+from .model_graph import Graph, Node
+from .plan import SitePlan, Target, check_backends, plan
+
+__all__ = [
+    "Batch",
+    "Graph",
+    "Node",
+    "SitePlan",
+    "Target",
+    "check_backends",
+    "graph_of",
+    "node_costs",
+    "plan",
+    "total_elements",
+    "total_flops",
+]

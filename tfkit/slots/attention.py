@@ -168,6 +168,10 @@ class AttentionBackend(Entry):
     auto: tuple[AutoRow, ...] = ()
 
 
+AUTO = Entry(name="auto", summary="the fastest backend that is measured and right for each class of calls")
+"""`backend: auto`, a word of the language rather than a backend: it lets the measured rows choose."""
+
+
 def judge(backend: AttentionBackend, request: AttentionRequest, options: Any) -> Verdict:
     """Every reason why `backend` cannot serve `request`; what it does not declare, it cannot do."""
     can = backend.capabilities

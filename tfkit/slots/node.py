@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from .cost import Cost, Sizes
 from .options import Entry
-from .parameter import Parameter, ParameterGroup
+from .parameter import ParameterGroup
 from .placement import StackFacts
 from .sublayer import AttentionSite
 
@@ -37,13 +37,14 @@ class Signal:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What surrounds a node: the signals on its edges by field (`input`, `memory`, ...; `memories` by node reference for
-    sub-layers that name one), the options of the node whose weights it shares, and for a stack its part in the model."""
+    """What surrounds a node: the signals on its edges by field (`input`, `memory`, ...), those of `memories` that sub-layers
+    name, by reference; the options of the nodes it refers to, by field (for `share`: those of the node that holds the table);
+    and for a stack its part in the model."""
 
     name: str
     signals: Mapping[str, Signal] = field(default_factory=dict)
     memories: Mapping[str, Signal] = field(default_factory=dict)
-    owner: Any = None
+    targets: Mapping[str, Any] = field(default_factory=dict)
     stack: StackFacts | None = None
 
 
@@ -55,16 +56,19 @@ Rule = tuple[str, str, str]
 class NodeKind(Entry):
     """The fields of `options` that carry a `NodeRef` are the node's edges. `inherits` lists the fields that `defaults` reach;
     `ports` the further outputs another node may read as `node.port`. `output(options, facts)` is its signal,
-    `parameters`, `costs(options, facts, sizes of each signal by field)` and `sites` describe it, `rules` gives every broken
-    cross-field rule. `takes_ids` marks an input of the model. `build`, a `"module:function"`, is called as
-    `build(options, facts)` and gives an `nn.Module` with `forward(run, **signals) -> tfkit.nn.model.Stream`."""
+    `parameters`, `costs(options, facts, sizes by memory reference, "" for its own)` and `sites` (names below the node, lazily)
+    describe it, `rules` gives every broken cross-field rule. `takes_ids` marks an input of the model;
+    `stepwise(options)` says that its output at one position needs no later one, so that it can be decoded step by step. `build`, a `"module:function"`, is called as
+    `build(options, facts, keep_layers)` (whether some node reads its port `layers`) and gives an `nn.Module` with
+    `forward(run, **streams by field) -> tfkit.nn.stream.Stream`."""
 
     inherits: frozenset[str]
     output: Callable[[Any, NodeFacts], Signal]
     build: str
     ports: tuple[str, ...] = ()
     takes_ids: bool = False
-    parameters: Callable[[Any, NodeFacts], tuple[Parameter | ParameterGroup, ...]] = lambda options, facts: ()
+    stepwise: Callable[[Any], bool] = lambda options: True
+    parameters: Callable[[Any, NodeFacts], tuple[ParameterGroup, ...]] = lambda options, facts: ()
     costs: Callable[[Any, NodeFacts, Mapping[str, Sizes]], tuple[Cost, ...]] = lambda options, facts, sizes: ()
-    sites: Callable[[Any, NodeFacts], tuple[tuple[tuple[str, ...], AttentionSite], ...]] = lambda options, facts: ()
+    sites: Callable[[Any, NodeFacts], Iterator[tuple[str, AttentionSite]]] = lambda options, facts: iter(())
     rules: Callable[[Any, NodeFacts], tuple[Rule, ...]] = lambda options, facts: ()

@@ -3,8 +3,8 @@ the modules against them, and an initialiser draws from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from math import prod
 
 
@@ -35,11 +35,14 @@ class ParameterGroup:
     """Parameters that occur `times` times under different prefixes, counted without writing the prefixes out.
 
     `prefixes()` yields them one by one: a stack of a billion layers is counted in a millisecond and never expanded.
+    `head_dim` and `gains` (by role) are what an initialiser needs to know of their surroundings.
     """
 
     parameters: tuple[Parameter, ...]
     times: int = 1
     prefixes: Callable[[], Iterator[str]] = lambda: iter([""])
+    head_dim: int = 0
+    gains: Mapping[str, float] = field(default_factory=dict)
 
     def size(self, trainable: bool = True) -> int:
         return self.times * sum(parameter.size for parameter in self.parameters if parameter.trainable is trainable)

@@ -1,0 +1,45 @@
+"""What the tests of the built-in parts share: the variants of an entry, and spans of positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tfkit.plugin import Entry, OneOf, Span
+
+
+def _variants(entry: Entry) -> list[Any]:
+    """The entry's default options, and for each choice of each option the options with it."""
+    options = [entry.options()]
+    for name, field in entry.options.model_fields.items():
+        for mark in field.metadata:
+            if isinstance(mark, OneOf):
+                options += [entry.options(**{name: choice}) for choice in mark.names]
+        if field.annotation is bool:
+            options += [entry.options(**{name: flag}) for flag in (False, True)]
+    return options
+
+
+@pytest.fixture
+def variants() -> Callable[[Entry], list[Any]]:
+    return _variants
+
+
+@pytest.fixture
+def span_of() -> Callable[..., Span]:
+    def make(
+        queries: int,
+        keys: int | None = None,
+        offset: int = 0,
+        key_start: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        visible: torch.Tensor | None = None,
+    ) -> Span:
+        keys = offset + queries if keys is None else keys
+        start = offset if key_start is None else key_start
+        return Span(queries, keys, offset, start, torch.device("cpu"), dtype, visible)
+
+    return make

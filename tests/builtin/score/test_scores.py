@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tfkit.builtin.score.entries import ENTRIES
+from tfkit.plugin import ScoreSite, load
+
+BY_NAME = {entry.name: entry for entry in ENTRIES}
+
+
+def built(name: str, **options: int) -> torch.nn.Module:
+    torch.manual_seed(0)
+    module = load(BY_NAME[name].build)(BY_NAME[name].options(**options), ScoreSite(4, 3)).double()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_()
+    return module
+
+
+def one_score(name: str, module: torch.nn.Module, q: Tensor, k: Tensor) -> Tensor:
+    if name == "general":
+        return q @ (module.weight @ k)
+    if name == "concat":
+        return module.out.weight[0] @ torch.tanh(module.weight @ torch.cat((q, k)))
+    return module.out.weight[0] @ torch.tanh(module.query.weight @ q + module.key.weight @ k)
+
+
+@pytest.mark.parametrize(("name", "options"), [("general", {}), ("additive", {"d_score": 5}), ("concat", {"d_score": 5})])
+def test_equals_the_equation_for_every_pair(name, options):
+    module = built(name, **options)
+    query, key = torch.randn(2, 4, 5, 3, dtype=torch.float64), torch.randn(2, 2, 6, 3, dtype=torch.float64)
+    scores = module(query, key)
+    assert scores.shape == (2, 4, 5, 6)
+    for b in range(2):
+        for h in range(4):
+            for i in range(5):
+                for j in range(6):
+                    expected = one_score(name, module, query[b, h, i], key[b, h // 2, j])
+                    torch.testing.assert_close(scores[b, h, i, j], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_hidden_width_is_head_dim_unless_written():
+    assert built("additive").out.weight.shape == (1, 3)
+    assert built("concat", d_score=7).out.weight.shape == (1, 7)
+
+
+def test_dot_is_the_contracts_own():
+    assert BY_NAME["dot"].build is None
+    assert BY_NAME["dot"].parameters(BY_NAME["dot"].options(), ScoreSite(4, 3)) == ()

@@ -1,0 +1,255 @@
+"""From a spec to a running model: build on the meta device, hold the modules against the graph, allocate once, initialise.
+
+Nothing is allocated twice: modules are made without storage, given storage on their device, and filled tensor by tensor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .catalogue import Catalogue, load_catalogue
+from .errors import BackendRefused, BuildError, Fault, SpecError
+from .graph import Graph, Node, Target, check_backends, graph_of
+from .graph.model_graph import base
+from .graph.plan import candidates_for, request_for
+from .nn.choice import BackendChoice, BoundBackend, bind
+from .nn.model import InputRule, Model, ModelPlan, Wire
+from .slots.attention import judge
+from .slots.init import Distribution, InitFacts
+from .slots.lazy import load
+from .slots.options import Part, SlotListField
+from .slots.parameter import Parameter, ParameterGroup
+from .slots.sublayer import AttentionSite
+from .spec import load_spec
+from .spec.model import ModelSpec
+
+
+def build(
+    spec: ModelSpec | str | Path,
+    catalogue: Catalogue | None = None,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    backend: Any = None,
+) -> Model:
+    """A model from a spec (or the path of one), initialised by the spec's initialisers.
+
+    The same seed gives the same weights on every device: each parameter is drawn from a generator of its own, seeded by `seed`
+    and the parameter's name, so that changing one part of a spec leaves the weights of the others as they were. `backend`
+    replaces the spec's wish at every site. On `device="meta"` nothing is allocated or initialised.
+
+    Raises SpecError for a wrong spec, BackendRefused where a site has no backend on this device, BuildError where the model
+    does not fit or a plugin's module does not have the parameters that its entry lists.
+    """
+    catalogue = catalogue or load_catalogue()
+    spec = spec if isinstance(spec, ModelSpec) else load_spec(spec, catalogue)
+    graph = graph_of(spec)
+    device = torch.device(device)
+    check_fits(graph, device, dtype)
+    binder = Binder(graph, catalogue, device, dtype)
+    model = _modules(graph, binder, backend)
+    _check_parameters(graph, model)
+    model = model.to(dtype)
+    if device.type != "meta":
+        model.to_empty(device=device)
+        initialise(model, graph, catalogue, seed)
+    return model
+
+
+def check_fits(graph: Graph, device: torch.device, dtype: torch.dtype) -> None:
+    """Raises BuildError with both numbers when the parameters alone are larger than the device's memory."""
+    needed = (graph.parameters() + graph.parameters(trainable=False)) * dtype.itemsize
+    if device.type == "cpu":
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    elif device.type == "cuda" and torch.cuda.is_available():
+        there = torch.cuda.get_device_properties(device).total_memory
+    elif device.type == "cuda":
+        raise BuildError(Fault("TFK046", "there is no CUDA device here", "use `--device cpu`, or `tfkit plan` to plan for one"))
+    else:
+        return
+    if needed > there:
+        message = f"the parameters need {needed:,} bytes in {dtype}, but {device} has {there:,}"
+        raise BuildError(Fault("TFK045", message, "make the model smaller, choose a smaller dtype, or another device"))
+
+
+class Binder:
+    """Makes the backend choice of a site from what a spec or a user wishes, on the device the model is built for."""
+
+    def __init__(self, graph: Graph, catalogue: Catalogue, device: torch.device, dtype: torch.dtype) -> None:
+        self.sites: dict[str, AttentionSite] = dict(graph.sites())
+        self.catalogue = catalogue
+        capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+        self.target = Target(device.type, capability, str(dtype).removeprefix("torch."), training=False)
+        self.others = tuple((entry, entry.options()) for entry in catalogue.entries("backend"))
+        self.bound: dict[str, BoundBackend] = {}
+
+    def __deepcopy__(self, memo: object) -> Binder:
+        return self
+
+    def __call__(self, site: str, wish: Any = None) -> BackendChoice:
+        """Raises BackendRefused where no backend of the wish can serve the site whatever the call."""
+        facts = self.sites[site]
+        parts = facts.backend if wish is None else self.parts(wish)
+        candidates, automatic = candidates_for(parts, self.catalogue)
+        bound = tuple(self._bound(entry, options) for entry, options in candidates)
+        choice = BackendChoice(site, bound, automatic, self.others)
+        if self.target.device != "meta":
+            request = request_for(facts, self.target)
+            if not any(judge(entry, request, options).accepted for entry, options in candidates):
+                choice.judge(request)
+        return choice
+
+    def parts(self, wish: Any) -> tuple[Part, ...]:
+        """A wish such as "sdpa", {"kind": "sdpa", ...}, "auto" or a list of these, as parts."""
+        from pydantic import ValidationError
+
+        try:
+            return SlotListField("backend").resolve(wish, SimpleNamespace(context={"catalogue": self.catalogue}))  # type: ignore[arg-type]
+        except (ValidationError, ValueError) as reason:
+            name = wish if isinstance(wish, str) else str(wish)
+            fix = self.catalogue.why_missing("backend", name)
+            raise SpecError(Fault("TFK012", f"`{name}` names no attention backend: {_first_line(reason)}", fix)) from None
+
+    def _bound(self, entry: Any, options: Any) -> BoundBackend:
+        key = f"{entry.name} {options!r}"
+        if key not in self.bound:
+            self.bound[key] = bind(entry, options)
+        return self.bound[key]
+
+
+def _first_line(reason: Exception) -> str:
+    return str(reason).splitlines()[0]
+
+
+def _modules(graph: Graph, binder: Binder, backend: Any) -> Model:
+    read_layers = {base(ref) for node in graph.nodes.values() for ref in node.edges.reads.values() if ref.endswith(".layers")}
+    with torch.device("meta"):
+        nodes = {name: _module(node, name in read_layers) for name, node in graph.nodes.items()}
+        eager = binder.catalogue.find("backend", "eager")
+        model = Model(_plan(graph), nodes, binder, bind(eager, eager.options()))
+    wish = binder.parts(backend) if backend is not None else None
+    refused: list[Fault] = []
+    for attention, index, site in model._site_table():
+        try:
+            attention.choices[index] = binder(site, wish and list(wish))
+        except BackendRefused as refusal:
+            refused += refusal.faults
+    if refused:
+        raise BackendRefused(refused)
+    return model
+
+
+def _module(node: Node, keep_layers: bool) -> nn.Module:
+    return load(node.kind.build)(node.options, node.facts, keep_layers)  # type: ignore[no-any-return]
+
+
+def _plan(graph: Graph) -> ModelPlan:
+    wires = {name: Wire(node.edges.reads, node.edges.memories, node.edges.owner) for name, node in graph.nodes.items()}
+    inputs = {}
+    for node in graph.inputs():
+        own = node.options
+        size = node.facts.targets["share"].vocab_size if own.share else own.vocab_size
+        inputs[node.name] = InputRule(size, own.pad_id, own.start_id, own.end_id, own.segments or 0)
+    followers = {name: _followers(graph, name) for name in inputs}
+    undecodable = {}
+    for name, following in followers.items():
+        reason = _undecodable(graph, following)
+        if reason:
+            undecodable[name] = reason
+    return ModelPlan(graph.name, wires, inputs, graph.outputs, followers, undecodable)
+
+
+def _followers(graph: Graph, name: str) -> frozenset[str]:
+    """The nodes whose output depends on an input node, itself included."""
+    found = {name}
+    for other, node in graph.nodes.items():
+        if found & {base(ref) for ref in (*node.edges.reads.values(), *node.edges.memories)}:
+            found.add(other)
+    return frozenset(found)
+
+
+def _undecodable(graph: Graph, following: frozenset[str]) -> str | None:
+    for name in following:
+        node = graph.nodes[name]
+        if not node.kind.stepwise(node.options):
+            return f"`{name}` ({node.part.kind}) needs the whole sequence"
+        for ref in (node.edges.reads.get("memory"), *node.edges.memories):
+            if ref is not None and base(ref) in following:
+                return f"`{name}` reads `{ref}` as a memory, which would grow"
+    return None
+
+
+def _check_parameters(graph: Graph, model: Model) -> None:
+    """The modules have exactly the parameters that the graph counts: same names, same shapes."""
+    built = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    listed = {f"nodes.{node.name}.{p.name}": p.shape for node in graph.nodes.values() for p in node.parameters()}
+    faults = [
+        Fault("TFK054", f"`{name}` is {built.get(name, 'missing')} in the module and {listed.get(name, 'missing')} in its entry",
+              "the entry's `parameters` and the module that its `build` gives must agree")
+        for name in sorted(set(built) ^ set(listed) | {name for name in built if listed.get(name, built[name]) != built[name]})
+    ]  # fmt: skip
+    if faults:
+        raise BuildError(faults)
+
+
+def initialise(model: Model, graph: Graph, catalogue: Catalogue, seed: int) -> None:
+    """Draw every parameter in place, by its role, each from a generator of its own."""
+    tensors = dict(model.named_parameters())
+    for node in graph.nodes.values():
+        part = getattr(node.options, "init", None) or Part(catalogue.find("init", "xavier"), _default(catalogue))
+        for group, parameter in _expanded(node):
+            name = f"nodes.{node.name}.{parameter.name}"
+            facts = InitFacts(node.signal.width if not node.facts.signals else _width(node), _depth(node), group.head_dim)
+            drawn = part.entry.draw(part.options, parameter, facts)
+            digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+            fill(tensors[name], drawn, group.gains.get(parameter.role, 1.0), int.from_bytes(digest[:8], "little"))
+
+
+def _default(catalogue: Catalogue) -> Any:
+    return catalogue.find("init", "xavier").options()
+
+
+def _width(node: Node) -> int:
+    signal = node.facts.signals.get("input")
+    return signal.width if signal else node.signal.width
+
+
+def _depth(node: Node) -> int:
+    return node.facts.stack.num_layers if node.facts.stack else 0
+
+
+def _expanded(node: Node) -> Iterator[tuple[ParameterGroup, Parameter]]:
+    for group in node.parameter_groups():
+        for parameter in group.expanded():
+            yield group, parameter
+
+
+@torch.no_grad()
+def fill(tensor: Tensor, drawn: Distribution, gain: float, seed: int) -> None:
+    """Fill a parameter from a distribution, `gain` times its spread; the numbers do not depend on the device."""
+    if drawn.kind == "constant":
+        tensor.fill_(drawn.centre)
+        return
+    generator = torch.Generator().manual_seed(seed)
+    home = tensor if tensor.device.type == "cpu" and tensor.dtype == torch.float32 else torch.empty(tensor.shape)
+    spread = drawn.spread * gain
+    if drawn.kind == "normal":
+        home.normal_(drawn.centre, spread, generator=generator)
+    elif drawn.kind == "uniform":
+        home.uniform_(drawn.centre - spread, drawn.centre + spread, generator=generator)
+    else:
+        low, high = drawn.centre - 2 * spread, drawn.centre + 2 * spread
+        nn.init.trunc_normal_(home, drawn.centre, spread, low, high, generator=generator)
+    if home is not tensor:
+        tensor.copy_(home)
+
+

@@ -1,0 +1,39 @@
+"""What the built-in activations are called. A gated FFN is `out(f(gate(x)) * in(x))`: only its f stands here."""
+
+from __future__ import annotations
+
+from ...plugin import Activation
+
+GATED = "https://arxiv.org/abs/2002.05202"
+GELU = "https://arxiv.org/abs/1606.08415"
+
+
+def _plain(name: str, summary: str, reference: str = "") -> Activation:
+    return Activation(name=name, summary=summary, reference=reference, function=f"tfkit.builtin.activation.functions:{name}")
+
+
+def _gated(name: str, function: str, reference: str = GATED) -> Activation:
+    return Activation(
+        name=name,
+        summary=f"gated linear unit whose gate goes through {function}",
+        reference=reference,
+        function=f"tfkit.builtin.activation.functions:{function}",
+        gated=True,
+    )
+
+
+ENTRIES: list[Activation] = [
+    _plain("relu", "max(0, x)"),
+    _plain("gelu", "x times the normal distribution function at x, exact", GELU),
+    _plain("gelu_tanh", "gelu by its tanh approximation (GPT-2, Gemma)", GELU),
+    _plain("quick_gelu", "x sigmoid(1.702 x) (CLIP)", GELU),
+    _plain("silu", "x sigmoid(x), also called swish", "https://arxiv.org/abs/1702.03118"),
+    _plain("tanh", "hyperbolic tangent"),
+    _plain("relu_squared", "max(0, x)^2", "https://arxiv.org/abs/2109.08668"),
+    _plain("identity", "x itself"),
+    _gated("glu", "sigmoid", "https://arxiv.org/abs/1612.08083"),
+    _gated("reglu", "relu"),
+    _gated("geglu", "gelu"),
+    _gated("geglu_tanh", "gelu_tanh"),
+    _gated("swiglu", "silu"),
+]

@@ -1,0 +1,104 @@
+"""Scaled dot-product attention, equation (1) of https://arxiv.org/abs/1706.03762, with every term of the contract:
+
+    scores  = scale * query . key                       or a declared score function
+    scores  = softcap * tanh(scores / softcap)          where a softcap is set
+    scores  = scores + bias,   -inf where hidden
+    weights = softmax_keys(scores)
+    output  = dropout(weights) . value                  zero where a query sees no key
+
+Computed in float32 (float64 for float64 inputs) and rounded once, at the end. Blind rows are opened before the softmax and
+zeroed after it (A5), so -inf never meets a row without a visible key, and hidden weights and their gradients are exact zeros.
+"""
+
+from __future__ import annotations
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from ...plugin import (
+    AttentionInputs,
+    AttentionOutput,
+    Bias,
+    Mask,
+    NoOptions,
+    Prepared,
+    Shapes,
+    accumulation,
+    dense_bias,
+    every_query_sees,
+    open_blind_rows,
+    select_rows,
+    shapes_of,
+    visible,
+)
+
+Rendered = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""`hidden` (True where -inf goes), `rows` (True where a query sees a key) and the dense bias; None where there is none."""
+
+
+def prepare(mask: Mask, bias: Bias | None, shapes: Shapes, options: NoOptions) -> Prepared:
+    """Render mask and bias once, for all layers of a stack."""
+    return Prepared(_render(mask, bias, shapes), with_bias=bias is not None)
+
+
+def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
+    """softmax(scale q k^T + bias, masked) v: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V) -> (B,H,Q,V)."""
+    hidden, rows, bias = _rendered(inputs)
+    dtype = inputs.query.dtype
+    wide = accumulation(dtype)
+
+    if inputs.score is None:
+        scores = _by_group(inputs.scale * inputs.query.to(wide), inputs.key.to(wide).mT)
+    else:
+        scores = inputs.score(inputs.query, inputs.key).to(wide)
+    if inputs.softcap is not None:
+        scores = inputs.softcap * torch.tanh(scores / inputs.softcap)
+    if bias is not None:
+        scores = scores + bias
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -torch.inf)
+    weights = torch.softmax(scores, -1)
+
+    kept = torch.dropout(weights, inputs.dropout, True) if inputs.dropout else weights
+    output = _by_group(kept, inputs.value.to(wide))
+
+    return AttentionOutput(
+        output=select_rows(output, rows).to(dtype),
+        weights=select_rows(weights, rows).to(dtype) if inputs.return_weights else None,
+        lse=_log_sum_exp(scores, rows) if inputs.return_lse else None,
+    )
+
+
+def _by_group(rows: Tensor, shared: Tensor) -> Tensor:
+    """rows (B,H,Q,N) @ shared (B,G,N,M): the query heads that share a key/value head stand below each other as rows (A1)."""
+    if rows.shape[1] == shared.shape[1]:
+        return rows @ shared
+    grouped = rearrange(rows, "b (g r) q n -> b g (r q) n", g=shared.shape[1])
+    return rearrange(grouped @ shared, "b g (r q) m -> b (g r) q m", q=rows.shape[2])
+
+
+def _log_sum_exp(scores: Tensor, rows: Tensor | None) -> Tensor:
+    """Natural log of the sum of exp(scores) over visible keys: (B,H,Q) float32, -inf for blind rows."""
+    total = torch.logsumexp(scores, -1, keepdim=True)
+    return select_rows(total, rows, blind=-torch.inf).squeeze(-1).to(torch.float32)
+
+
+def _rendered(inputs: AttentionInputs) -> Rendered:
+    prepared = inputs.prepared
+    if prepared is not None and (prepared.with_bias or inputs.bias is None):
+        payload: Rendered = prepared.payload
+        return payload
+    return _render(inputs.mask, inputs.bias, shapes_of(inputs))
+
+
+def _render(mask: Mask, bias: Bias | None, shapes: Shapes) -> Rendered:
+    shown = visible(mask, shapes)
+    rows = None
+    if shown is not None and not every_query_sees(mask, shapes):
+        shown, rows = open_blind_rows(shown)
+    return (
+        None if shown is None else ~shown,
+        rows,
+        None if bias is None else dense_bias(bias, mask.offset, shapes),
+    )

@@ -1,0 +1,154 @@
+"""The built-in attention backends: what each can do, and how fast it was measured to be (bench/attention_auto.py)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ...plugin import AttentionBackend, AttentionRequest, AutoRow, Capabilities, Device, NoOptions, Numerics, Options, Range
+
+MASK_TERMS = frozenset({"causal", "window", "key_lengths", "query_lengths", "key_visible", "segments", "visible"})
+BIAS_KINDS = frozenset({"dense", "linear", "distance"})
+DEVICES = (Device(kind="cpu"), Device(kind="cuda"))
+DTYPES = frozenset({"float64", "float32", "bfloat16", "float16"})
+
+
+class SdpaOptions(Options):
+    """`kernel` fixes the kernel that torch uses; `default` lets torch choose among those that are right for the call."""
+
+    kernel: Literal["default", "math", "flash", "efficient", "cudnn"] = "default"
+
+
+def _sdpa_unsupported(request: AttentionRequest, options: SdpaOptions) -> tuple[str, ...]:
+    """What single kernels cannot do, and torch's kernels in general on CUDA."""
+    kernel, reasons = options.kernel, []
+    if request.device == "cuda" and request.deterministic and request.gradients and kernel != "math":
+        reasons.append("on CUDA only `kernel: math` has a deterministic backward")
+    if kernel in ("efficient", "cudnn") and request.device == "cpu":
+        reasons.append(f"`kernel: {kernel}` exists on CUDA only")
+    if kernel == "flash":
+        for wanted, reason in (
+            (request.dropout and request.device == "cpu", "dropout on the CPU"),
+            (request.bias_gradient, "the gradient of a bias"),
+            (request.bias and request.device == "cuda", "a bias on CUDA"),
+            (_differs(request), "a value dim other than head_dim"),
+        ):
+            if wanted:
+                reasons.append(f"`kernel: flash` cannot do {reason}")
+    if kernel in ("flash", "cudnn") and request.device == "cuda":
+        if request.dtype in ("float32", "float64"):
+            reasons.append(f"`kernel: {kernel}` on CUDA has no {request.dtype}")
+        for term in sorted(request.mask_terms - {"causal", "query_lengths"}):
+            reasons.append(f"`kernel: {kernel}` on CUDA is not used with mask term {term}")
+    if kernel == "cudnn" and request.bias:
+        reasons.append("`kernel: cudnn` is not used with a bias: its gradients were NaN")
+    return tuple(reasons)
+
+
+def _differs(request: AttentionRequest) -> bool:
+    return request.value_dim is not None and request.head_dim is not None and request.value_dim != request.head_dim
+
+
+def _flex_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ...]:
+    reasons = []
+    if request.device == "cpu" and request.gradients:
+        reasons.append("torch's flex_attention has no backward on the CPU")
+    if request.device == "cpu" and request.compiled:
+        reasons.append("flex_attention compiled for the CPU gives wrong results or fails")
+    if request.device == "cuda" and request.head_dim is not None and request.head_dim < 16:
+        reasons.append(f"on CUDA head_dim {request.head_dim} is below 16")
+    if request.device == "cuda" and request.dtype == "float64":
+        reasons.append("on CUDA there is no float64")
+    return tuple(reasons)
+
+
+EAGER = AttentionBackend(
+    name="eager",
+    summary="The equation in plain torch: every feature, whole score matrix in memory.",
+    reference="https://arxiv.org/abs/1706.03762",
+    attend="tfkit.builtin.attention.eager:attend",
+    prepare="tfkit.builtin.attention.eager:prepare",
+    options=NoOptions,
+    capabilities=Capabilities(
+        devices=DEVICES,
+        dtypes=DTYPES,
+        head_dim=Range(),
+        value_dim_differs=True,
+        query_length=Range(),
+        key_length=Range(),
+        mask_terms=MASK_TERMS,
+        tensor_offset=True,
+        bias_kinds=BIAS_KINDS,
+        bias_gradient=BIAS_KINDS,
+        dropout=True,
+        weights="differentiable",
+        lse=True,
+        grouped_queries=True,
+        softcap=True,
+        scores=frozenset({"dot", "additive", "general", "concat"}),
+        backward=True,
+        double_backward=True,
+        deterministic_backward=True,
+        compile=True,
+        export=True,
+        numerics=Numerics(probabilities="accumulation", tf32=True),
+    ),
+    auto=tuple(AutoRow(device=device, dtypes=DTYPES, relative_time=1.0) for device in ("cpu", "cuda")),
+)
+
+SDPA = AttentionBackend(
+    name="sdpa",
+    summary="torch.nn.functional.scaled_dot_product_attention: torch's fused kernels.",
+    reference="https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
+    attend="tfkit.builtin.attention.sdpa:attend",
+    prepare="tfkit.builtin.attention.sdpa:prepare",
+    options=SdpaOptions,
+    unsupported=_sdpa_unsupported,
+    capabilities=Capabilities(
+        devices=DEVICES,
+        dtypes=DTYPES,
+        head_dim=Range(),
+        value_dim_differs=True,
+        query_length=Range(),
+        key_length=Range(),
+        mask_terms=MASK_TERMS,
+        tensor_offset=True,
+        bias_kinds=BIAS_KINDS,
+        bias_gradient=BIAS_KINDS,
+        dropout=True,
+        grouped_queries=True,
+        backward=True,
+        deterministic_backward=True,
+        compile=True,
+        export=True,
+        numerics=Numerics(gradients="storage", tf32=True),
+    ),
+)
+
+FLEX = AttentionBackend(
+    name="flex",
+    summary="torch.nn.attention.flex_attention: masks and biases computed inside the kernel, hidden blocks skipped.",
+    reference="https://arxiv.org/abs/2412.05496",
+    attend="tfkit.builtin.attention.flex:attend",
+    prepare="tfkit.builtin.attention.flex:prepare",
+    options=NoOptions,
+    unsupported=_flex_unsupported,
+    capabilities=Capabilities(
+        devices=DEVICES,
+        dtypes=DTYPES,
+        head_dim=Range(),
+        value_dim_differs=True,
+        query_length=Range(),
+        key_length=Range(),
+        mask_terms=MASK_TERMS,
+        tensor_offset=True,
+        bias_kinds=BIAS_KINDS,
+        lse=True,
+        grouped_queries=True,
+        softcap=True,
+        backward=True,
+        compile=True,
+        numerics=Numerics(tf32=True),
+    ),
+)
+
+ENTRIES = [EAGER, SDPA, FLEX]

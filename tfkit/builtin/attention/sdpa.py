@@ -1,0 +1,137 @@
+"""Attention by torch.nn.functional.scaled_dot_product_attention, which picks a fused kernel where it has one.
+
+    output = softmax(scale q k^T + rendered) v       https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
+
+The fused kernels are lost by too large a mask, so the mask is rendered as small as it can be: `is_causal` for a square causal
+call from position 0, rows zeroed afterwards for query lengths (together with equal key lengths this is right padding at full
+speed), (B,1,1,K) for key lengths and key visibility, and (B,H,Q,K) only for a bias with a mask per batch row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from ...plugin import (
+    AttentionInputs,
+    AttentionOutput,
+    Bias,
+    Mask,
+    Prepared,
+    Shapes,
+    accumulation,
+    always,
+    dense_bias,
+    every_query_sees,
+    live_queries,
+    open_blind_rows,
+    select_rows,
+    shapes_of,
+    visible,
+)
+from .entries import SdpaOptions
+
+Rendered = tuple[Tensor | None, bool, Tensor | None]
+"""The mask as the kernel takes it (bool, or a float that is added), its `is_causal`, and the rows that see a key."""
+
+KERNELS = {
+    "math": [SDPBackend.MATH],
+    "flash": [SDPBackend.FLASH_ATTENTION],
+    "efficient": [SDPBackend.EFFICIENT_ATTENTION],
+    "cudnn": [SDPBackend.CUDNN_ATTENTION],
+}
+SAFE_WITH_MASK = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def prepare(mask: Mask, bias: Bias | None, shapes: Shapes, options: SdpaOptions) -> Prepared:
+    """Render mask and bias once, for all layers of a stack."""
+    return Prepared(_render(mask, bias, shapes), with_bias=bias is not None)
+
+
+def attend(inputs: AttentionInputs, options: SdpaOptions) -> AttentionOutput:
+    """softmax(scale q k^T + bias, masked) v: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V) -> (B,H,Q,V)."""
+    prepared = inputs.prepared
+    if prepared is not None and (prepared.with_bias or inputs.bias is None):
+        mask, causal, rows = prepared.payload
+    else:
+        mask, causal, rows = _render(inputs.mask, inputs.bias, shapes_of(inputs))
+    kernels = _kernels(options, mask, inputs.query)
+    if kernels is None:
+        output = _call(inputs, mask, causal)
+    else:
+        with sdpa_kernel(kernels):
+            output = _call(inputs, mask, causal)
+    return AttentionOutput(select_rows(output, rows))
+
+
+def _call(inputs: AttentionInputs, mask: Tensor | None, causal: bool) -> Tensor:
+    query, key = inputs.query, inputs.key
+    grouped = query.shape[1] != key.shape[1]
+    return scaled_dot_product_attention(
+        query, key, inputs.value, mask, inputs.dropout, causal, scale=inputs.scale, enable_gqa=grouped
+    )
+
+
+def _kernels(options: SdpaOptions, mask: Tensor | None, query: Tensor) -> list[SDPBackend] | None:
+    """Which kernels torch may choose from; None leaves the choice to torch.
+
+    On CUDA cuDNN is left out where there is a mask: torch 2.11 to 2.13 give NaN gradients there
+    (https://github.com/pytorch/pytorch/issues/196678). A mask wider than the query, as ALiBi's in bfloat16, is exact in the
+    math kernel only (https://github.com/pytorch/pytorch/pull/191612).
+    """
+    if options.kernel != "default":
+        return KERNELS[options.kernel]
+    if mask is None or not query.is_cuda:
+        return None
+    exact = mask.dtype in (torch.bool, query.dtype)
+    return SAFE_WITH_MASK if exact else KERNELS["math"]
+
+
+def _render(mask: Mask, bias: Bias | None, shapes: Shapes) -> Rendered:
+    rows = live_queries(mask, shapes)
+    if rows is not None:
+        mask = _without_query_lengths(mask, shapes)
+    if bias is None and _is_square_causal(mask, shapes):
+        return None, True, rows
+    shown = visible(mask, shapes)
+    if shown is not None and not every_query_sees(mask, shapes):
+        shown, seeing = open_blind_rows(shown)
+        rows = seeing if rows is None else rows & seeing
+    if bias is None:
+        return _whole_keys(shown, shapes), False, rows
+    added = dense_bias(bias, mask.offset, shapes)
+    if accumulation(shapes.dtype) == torch.float64:
+        added = added.to(torch.float64)
+    return _whole_keys(added if shown is None else torch.where(shown, added, -torch.inf), shapes), False, rows
+
+
+def _without_query_lengths(mask: Mask, shapes: Shapes) -> Mask:
+    """The mask of the live rows alone. With equal lengths, causality from position 0 already hides the padding from them."""
+    if mask.query_lengths is mask.key_lengths and _is_square_causal(
+        replace(mask, query_lengths=None, key_lengths=None), shapes
+    ):
+        return replace(mask, query_lengths=None, key_lengths=None)
+    return replace(mask, query_lengths=None)
+
+
+def _is_square_causal(mask: Mask, shapes: Shapes) -> bool:
+    """Whether `is_causal` says all that the mask says."""
+    others = (mask.window, mask.key_lengths, mask.key_visible, mask.query_segments, mask.visible)
+    return (
+        mask.causal
+        and not isinstance(mask.offset, Tensor)
+        and all(term is None for term in others)
+        and always(mask.offset == 0)
+        and always(shapes.queries == shapes.keys)
+    )
+
+
+def _whole_keys(rendered: Tensor | None, shapes: Shapes) -> Tensor | None:
+    """Kernels step through a mask's last axis with stride 1: a mask broadcast over the keys is written out."""
+    if rendered is None or rendered.shape[-1] == shapes.keys:
+        return rendered
+    return rendered.expand(*rendered.shape[:-1], shapes.keys).contiguous()

@@ -1,0 +1,25 @@
+"""What every built-in initialiser agrees on: norms start as the plain norm, and vectors start at zero.
+
+A weight of two or more axes is left to the initialiser; that is also how a role it has never heard of is treated.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...plugin import Distribution, Parameter
+
+ONES = frozenset({"norm_scale", "mix_scale"})
+
+
+def constant(parameter: Parameter) -> Distribution | None:
+    """One for scales, zero for every other vector or scalar (biases, norm offsets, the weights of a layer mix), else None."""
+    if parameter.role in ONES:
+        return Distribution("constant", centre=1.0)
+    return Distribution("constant") if len(parameter.shape) < 2 else None
+
+
+def fans(parameter: Parameter) -> tuple[int, int]:
+    """(fan_in, fan_out) of a linear map (fan_out, fan_in) or of a convolution (fan_out, fan_in, *window)."""
+    window = prod(parameter.shape[2:])
+    return parameter.shape[1] * window, parameter.shape[0] * window

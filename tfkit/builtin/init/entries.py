@@ -1,0 +1,39 @@
+"""What the built-in initialisers are called."""
+
+from __future__ import annotations
+
+from ...plugin import Initialiser
+from . import normal, t5, xavier
+
+ENTRIES: list[Initialiser] = [
+    Initialiser(
+        name="xavier",
+        summary="Xavier uniform for linear maps, normal with width^-0.5 for embeddings: the Transformer's own",
+        reference="https://proceedings.mlr.press/v9/glorot10a.html",
+        draw=xavier.draw,
+    ),
+    Initialiser(
+        name="gpt2",
+        summary="normal 0.02; what writes into the residual is divided by sqrt(2 num_layers)",
+        reference="https://github.com/openai/gpt-2",
+        draw=normal.draw_gpt2,
+    ),
+    Initialiser(
+        name="bert",
+        summary="normal 0.02, cut at two standard deviations",
+        reference="https://arxiv.org/abs/1810.04805",
+        draw=normal.draw_bert,
+    ),
+    Initialiser(
+        name="t5",
+        summary="normal with fan_in^-0.5, the score's scale inside the query, embeddings with 1",
+        reference="https://arxiv.org/abs/1910.10683",
+        draw=t5.draw,
+    ),
+    Initialiser(
+        name="normal",
+        summary="normal with one standard deviation for every weight",
+        options=normal.NormalOptions,
+        draw=normal.draw,
+    ),
+]

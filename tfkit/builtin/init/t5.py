@@ -1,0 +1,33 @@
+"""T5's initialisation, after Mesh TensorFlow (https://github.com/tensorflow/mesh) and Raffel et al. 2020
+(https://arxiv.org/abs/1910.10683). All weights are normal with mean 0 and standard deviation
+
+    query                             (d_model head_dim)^-0.5     the scores' 1/sqrt(head_dim) is in here, so T5 has scale 1
+    every other linear map            fan_in^-0.5                 so d_model^-0.5, or (heads head_dim)^-0.5 for the output
+    embedding and learned positions   1
+    relative table                    d_model^-0.5
+
+Untied logits are a linear map, as in Mesh TensorFlow; Hugging Face draws those with 1.
+"""
+
+from __future__ import annotations
+
+from ...plugin import Distribution, InitFacts, NoOptions, Parameter
+from .constants import constant, fans
+
+TABLES = frozenset({"embedding", "segment_table", "position_table"})
+
+
+def draw(options: NoOptions, parameter: Parameter, facts: InitFacts) -> Distribution:
+    """The distribution of one parameter."""
+    return constant(parameter) or Distribution("normal", spread=_spread(parameter, facts))
+
+
+def _spread(parameter: Parameter, facts: InitFacts) -> float:
+    if parameter.role in TABLES:
+        return 1.0
+    if parameter.role == "relative_table":
+        return float(facts.d_model**-0.5)
+    fan_in, _ = fans(parameter)
+    if parameter.role == "query" and facts.head_dim:
+        fan_in *= facts.head_dim
+    return float(fan_in**-0.5)

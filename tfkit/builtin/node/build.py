@@ -1,0 +1,130 @@
+"""The modules behind the node kinds."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...plugin import (
+    Classify,
+    Dense,
+    Layer,
+    LayerMix,
+    LayerParts,
+    NodeFacts,
+    Part,
+    Pool,
+    PositionSite,
+    Stack,
+    TokenLogits,
+    Tokens,
+    Wiring,
+    load,
+    modules_in,
+    sequence,
+)
+from .options import (
+    ClassifyOptions,
+    DenseOptions,
+    LayerMixOptions,
+    PoolOptions,
+    StackOptions,
+    TokenLogitsOptions,
+    TokensOptions,
+)
+from .stack_entry import shared_scheme, shared_schemes, sublayer_facts
+
+
+def _norm(norm: Part, width: int) -> nn.Module | None:
+    return None if norm.kind == "none" else load(norm.entry.build)(norm.options, width)  # type: ignore[no-any-return]
+
+
+def tokens(options: TokensOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
+    width = options.d_model
+    position = options.position
+    scheme = load(position.entry.build)(position.options, PositionSite(width)) if position.entry.acts else None
+    return Tokens(
+        facts.name,
+        nn.Embedding(options.vocab_size or 0, width) if options.share is None else None,
+        nn.Embedding(options.segments, width) if options.segments else None,
+        scheme,
+        _norm(options.embedding_norm, width),
+        options.factor,
+        options.dropout,
+    )
+
+
+def stack(options: StackOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
+    width = facts.signals["input"].width
+    schemes = shared_schemes(options, facts)
+    layers: list[nn.Module | None] = [None] * modules_in(options.layers)
+    order = []
+    for number, layer in sequence(options.layers):
+        order.append(number)
+        if layers[number] is None:
+            layers[number] = _layer(options, facts, layer, schemes)
+    return Stack(
+        facts.name,
+        [layer for layer in layers if layer is not None],
+        tuple(order),
+        [load(scheme.entry.build)(scheme.options, site) for scheme, site in schemes],
+        _norm(options.final_norm, width),
+        bool(options.causal),
+        options.checkpoint,
+        keep_layers,
+    )
+
+
+def _layer(options: StackOptions, facts: NodeFacts, layer: Layer, schemes: list[Any]) -> nn.Module:
+    width = facts.signals["input"].width
+    placement = layer.placement
+    assert placement is not None
+    assert facts.stack is not None
+    constants = placement.entry.constants(placement.options, facts.stack)
+    branches, scales = {}, {}
+    for sublayer in layer.sublayers or ():
+        own = sublayer.options
+        pair = shared_scheme(options, facts, layer, sublayer)
+        wiring = Wiring(facts.name, own.name, schemes.index(pair) if pair is not None else None)
+        surroundings = sublayer_facts(options, facts, layer, sublayer)
+        branches[own.name] = load(sublayer.entry.build)(own, surroundings, wiring)
+        scales[own.name] = constants.branch * own.residual_scale
+    sites = placement.entry.norm_sites(placement.options, tuple(branches))
+    norms = {site: load(layer.norm.entry.build)(layer.norm.options, width) for site in sites}
+    parts = LayerParts(branches, norms, constants.skip, scales, layer.dropout)
+    return load(placement.entry.build)(placement.options, parts)  # type: ignore[no-any-return]
+
+
+def dense(options: DenseOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
+    inner = facts.signals["input"].width
+    width = options.d_model or inner
+    activation = options.activation
+    activate = None if activation.kind == "identity" else partial(load(activation.entry.function), options=activation.options)
+    return Dense(nn.Linear(inner, width, options.bias), activate, _norm(options.output_norm, width), options.dropout)
+
+
+def token_logits(options: TokenLogitsOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
+    width = facts.signals["input"].width
+    owner = facts.targets.get("share")
+    size = owner.vocab_size if isinstance(owner, TokensOptions) else options.vocab_size
+    weight = nn.Linear(width, size, bias=False) if options.share is None else None
+    bias = nn.Parameter(torch.zeros(size), requires_grad=options.bias is True) if options.bias else None
+    scale = options.scale if isinstance(options.scale, float) else float(width) ** -0.5
+    return TokenLogits(weight, bias, scale, options.softcap)
+
+
+def pool(options: PoolOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
+    tokens = facts.targets.get("tokens")
+    end_id = tokens.end_id if isinstance(tokens, TokensOptions) else None
+    return Pool(facts.name, options.take, end_id, _norm(options.output_norm, facts.signals["input"].width))
+
+
+def classify(options: ClassifyOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
+    return Classify(nn.Linear(facts.signals["input"].width, options.classes, options.bias), options.dropout)
+
+
+def layer_mix(options: LayerMixOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
+    return LayerMix(facts.signals["input"].depth + options.embeddings, options.embeddings)

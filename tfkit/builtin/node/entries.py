@@ -1,0 +1,247 @@
+"""The node kinds that tfkit brings, without torch: outputs, weights, costs and rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...plugin import (
+    Cost,
+    NodeFacts,
+    NodeKind,
+    Parameter,
+    ParameterGroup,
+    PositionSite,
+    Rule,
+    Signal,
+    Sizes,
+    linear,
+)
+from .options import (
+    ClassifyOptions,
+    DenseOptions,
+    LayerMixOptions,
+    PoolOptions,
+    TokenLogitsOptions,
+    TokensOptions,
+)
+from .stack_entry import STACK
+
+
+def _group(*parameters: Parameter) -> tuple[ParameterGroup, ...]:
+    return (ParameterGroup(parameters),)
+
+
+def _tokens_output(options: TokensOptions, facts: NodeFacts) -> Signal:
+    length = f"L_{facts.name}"
+    return Signal(("B", length, options.d_model), length, tokens=facts.name)
+
+
+def _tokens_parameters(options: TokensOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
+    width = options.d_model
+    parameters: list[Parameter] = []
+    if options.share is None:
+        parameters.append(Parameter("embedding.weight", "embedding", (options.vocab_size or 0, width)))
+    if options.segments:
+        parameters.append(Parameter("segments.weight", "segment_table", (options.segments, width)))
+    position, norm = options.position, options.embedding_norm
+    parameters += [p.under("position") for p in position.entry.parameters(position.options, PositionSite(width))]
+    parameters += [p.under("embedding_norm") for p in norm.entry.parameters(norm.options, width)]
+    return _group(*parameters)
+
+
+def _tokens_costs(options: TokensOptions, facts: NodeFacts, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
+    own = sizes[""]
+    position = options.position
+    flops = position.entry.flops(position.options, PositionSite(options.d_model), own.batch, own.queries, own.queries)
+    return (Cost("embedding", flops, own.batch * own.queries * options.d_model),)
+
+
+def _tokens_rules(options: TokensOptions, facts: NodeFacts) -> tuple[Rule, ...]:
+    broken: list[Rule] = []
+    owner = facts.targets.get("share")
+    if owner is not None and not isinstance(owner, TokensOptions):
+        return (("share", f"`{options.share}` is no tokens node and has no table", "name a tokens node"),)
+    vocab_size = owner.vocab_size if owner is not None else options.vocab_size
+    if owner is None and options.share is None and vocab_size is None:
+        broken.append(("vocab_size", "`vocab_size` is missing", "write it here or in `defaults`, or `share` another node's table"))
+    if owner is not None and owner.d_model != options.d_model:
+        rule = f"d_model {options.d_model} differs from that of `{options.share}`, {owner.d_model}, whose table is shared"
+        broken.append(("d_model", rule, "make them equal, or do not share"))
+    for field in ("pad_id", "start_id", "end_id"):
+        token = getattr(options, field)
+        if token is not None and vocab_size is not None and token >= vocab_size:
+            broken.append((field, f"{field} {token} is outside the vocabulary", f"ids are 0..{vocab_size - 1}"))
+    position = options.position
+    if position.entry.acts and "embeddings" not in position.entry.acts:
+        rule = f"{position.kind} acts inside attention, not on embeddings"
+        broken.append(("position", rule, "write it at the stack, or in `defaults`"))
+    else:
+        for reason in position.entry.unsupported(position.options, PositionSite(options.d_model)):
+            broken.append(("position", f"{position.kind}: {reason}", "add the option, or choose another scheme"))
+    return tuple(broken)
+
+
+def _dense_width(options: DenseOptions, facts: NodeFacts) -> int:
+    return options.d_model or facts.signals["input"].width
+
+
+def _dense_parameters(options: DenseOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
+    width, norm = _dense_width(options, facts), options.output_norm
+    weights = linear("linear", "dense", facts.signals["input"].width, width, options.bias)
+    return _group(*weights, *(p.under("output_norm") for p in norm.entry.parameters(norm.options, width)))
+
+
+def _linear_cost(term: str, inner: int, outer: int, signal: Signal, sizes: Sizes) -> tuple[Cost, ...]:
+    tokens = sizes.batch * (sizes.queries if signal.length else 1)
+    return (Cost(term, 2 * tokens * inner * outer, tokens * (inner + outer)),)
+
+
+def _dense_costs(options: DenseOptions, facts: NodeFacts, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
+    signal = facts.signals["input"]
+    return _linear_cost("dense", signal.width, _dense_width(options, facts), signal, sizes[""])
+
+
+def _dense_rules(options: DenseOptions, facts: NodeFacts) -> tuple[Rule, ...]:
+    if options.activation.entry.gated:
+        rule = f"{options.activation.kind} is gated and needs a second projection, which a dense node has not"
+        return (("activation", rule, "choose one that is not gated"),)
+    return ()
+
+
+def _vocab(options: TokenLogitsOptions, facts: NodeFacts) -> int:
+    owner = facts.targets.get("share")
+    return (owner.vocab_size if isinstance(owner, TokensOptions) else options.vocab_size) or 0
+
+
+def _logits_parameters(options: TokenLogitsOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
+    size = _vocab(options, facts)
+    own = () if options.share else linear("logits", "logits", facts.signals["input"].width, size, bias=False)
+    bias = (Parameter("bias", "bias", (size,), trainable=options.bias is True),) if options.bias else ()
+    return _group(*own, *bias)
+
+
+def _logits_rules(options: TokenLogitsOptions, facts: NodeFacts) -> tuple[Rule, ...]:
+    owner, width = facts.targets.get("share"), facts.signals["input"].width
+    if options.share is None:
+        if options.vocab_size is None:
+            return (("vocab_size", "`vocab_size` is missing", "write it, or `share` the table of a tokens node"),)
+        return ()
+    if not isinstance(owner, TokensOptions):
+        return (("share", f"`{options.share}` is no tokens node and has no table", "name a tokens node"),)
+    if owner.d_model != width:
+        rule = f"its input is {width} wide, but the table of `{options.share}` has d_model {owner.d_model}"
+        return (("share", rule, "put a dense node in between, or do not share"),)
+    return ()
+
+
+def _logits_costs(options: TokenLogitsOptions, facts: NodeFacts, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
+    signal = facts.signals["input"]
+    return _linear_cost("logits", signal.width, _vocab(options, facts), signal, sizes[""])
+
+
+def _pooled(signal: Signal) -> Signal:
+    return Signal(("B", signal.width))
+
+
+def _pool_rules(options: PoolOptions, facts: NodeFacts) -> tuple[Rule, ...]:
+    if facts.signals["input"].length is None:
+        return (("input", f"`{options.input}` is one vector already, {facts.signals['input'].axes}", "read a sequence"),)
+    tokens = facts.targets.get("tokens")
+    if options.take != "end_token":
+        return (("tokens", f"`take: {options.take}` reads no token ids", "remove `tokens`"),) if options.tokens else ()
+    if not isinstance(tokens, TokensOptions):
+        return (("tokens", "`take: end_token` needs the tokens node whose end token is meant", "write `tokens: NODE`"),)
+    if tokens.end_id is None:
+        return (("tokens", f"`{options.tokens}` has no end_id", "write `end_id` there"),)
+    return ()
+
+
+def _pool_parameters(options: PoolOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
+    norm = options.output_norm
+    return _group(*(p.under("output_norm") for p in norm.entry.parameters(norm.options, facts.signals["input"].width)))
+
+
+def _mix_parameters(options: LayerMixOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
+    layers = facts.signals["input"].depth + options.embeddings
+    return _group(Parameter("weight", "mix_weight", (layers,)), Parameter("scale", "mix_scale", (1,)))
+
+
+def _mix_rules(options: LayerMixOptions, facts: NodeFacts) -> tuple[Rule, ...]:
+    if facts.signals["input"].depth:
+        return ()
+    return (("input", f"`{options.input}` is one output, not the layers of a stack", "read its port: `NODE.layers`"),)
+
+
+ENTRIES = [
+    NodeKind(
+        name="tokens",
+        summary="token ids to vectors; an input of the model",
+        options=TokensOptions,
+        inherits=frozenset({"d_model", "vocab_size", "pad_id", "position", "dropout", "init"}),
+        takes_ids=True,
+        output=_tokens_output,
+        parameters=_tokens_parameters,
+        costs=_tokens_costs,
+        rules=_tokens_rules,
+        build="tfkit.builtin.node.build:tokens",
+    ),
+    STACK,
+    NodeKind(
+        name="dense",
+        summary="a linear map, an activation, a norm",
+        options=DenseOptions,
+        inherits=frozenset({"dropout", "init"}),
+        output=lambda options, facts: facts.signals["input"].wide(_dense_width(options, facts)),
+        parameters=_dense_parameters,
+        costs=_dense_costs,
+        rules=_dense_rules,
+        build="tfkit.builtin.node.build:dense",
+    ),
+    NodeKind(
+        name="token_logits",
+        summary="scores over a vocabulary",
+        options=TokenLogitsOptions,
+        inherits=frozenset({"vocab_size", "init"}),
+        output=lambda options, facts: facts.signals["input"].wide(_vocab(options, facts)),
+        parameters=_logits_parameters,
+        costs=_logits_costs,
+        rules=_logits_rules,
+        build="tfkit.builtin.node.build:token_logits",
+    ),
+    NodeKind(
+        name="pool",
+        summary="one vector for a sequence",
+        options=PoolOptions,
+        inherits=frozenset(),
+        stepwise=lambda options: False,
+        output=lambda options, facts: _pooled(facts.signals["input"]),
+        parameters=_pool_parameters,
+        rules=_pool_rules,
+        build="tfkit.builtin.node.build:pool",
+    ),
+    NodeKind(
+        name="classify",
+        summary="scores over classes",
+        options=ClassifyOptions,
+        inherits=frozenset({"dropout", "init"}),
+        output=lambda options, facts: facts.signals["input"].wide(options.classes),
+        parameters=lambda options, facts: _group(
+            *linear("linear", "classify", facts.signals["input"].width, options.classes, options.bias)
+        ),
+        costs=lambda options, facts, sizes: _linear_cost(
+            "classify", facts.signals["input"].width, options.classes, facts.signals["input"], sizes[""]
+        ),
+        build="tfkit.builtin.node.build:classify",
+    ),
+    NodeKind(
+        name="layer_mix",
+        summary="a learnt mix of the layers of a stack",
+        reference="https://arxiv.org/abs/1802.05365",
+        options=LayerMixOptions,
+        inherits=frozenset(),
+        output=lambda options, facts: facts.signals["input"].wide(facts.signals["input"].width),
+        parameters=_mix_parameters,
+        rules=_mix_rules,
+        build="tfkit.builtin.node.build:layer_mix",
+    ),
+]

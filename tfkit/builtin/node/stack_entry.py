@@ -1,0 +1,196 @@
+"""The stack, without torch: its weights, costs, attention sites and rules, all from the unexpanded layer pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ...plugin import (
+    AttentionSite,
+    Cost,
+    Layer,
+    LayerRun,
+    NodeFacts,
+    NodeKind,
+    ParameterGroup,
+    Part,
+    PositionSite,
+    Rule,
+    Signal,
+    Sizes,
+    SublayerFacts,
+    applications,
+    depth,
+    leaves,
+    sequence,
+)
+from ..sublayer.entries import acts_in_attention, position_site
+from ..sublayer.options import CrossAttentionOptions, SelfAttentionOptions
+from .options import StackOptions
+
+
+def sublayer_facts(options: StackOptions, facts: NodeFacts, layer: Layer, sublayer: Part) -> SublayerFacts:
+    """What surrounds one sub-layer of a stack."""
+    memory = memory_of(options, sublayer)
+    signal = facts.memories.get(memory) if memory else None
+    width = facts.signals["input"].width
+    return SublayerFacts(width, signal.width if signal else None, bool(options.causal), layer.position)
+
+
+def memory_of(options: StackOptions, sublayer: Part) -> str | None:
+    """The node that a sub-layer reads as memory: the one it names, or the stack's."""
+    if sublayer.entry.reads != "memory":
+        return None
+    named = sublayer.options.memory if isinstance(sublayer.options, CrossAttentionOptions) else None
+    return named or options.memory
+
+
+def shared_schemes(options: StackOptions, facts: NodeFacts) -> list[tuple[Part, PositionSite]]:
+    """The position schemes whose tables belong to the whole stack, in the order in which its layers use them."""
+    found: list[tuple[Part, PositionSite]] = []
+    for leaf in leaves(options.layers):
+        for sublayer in leaf.layer.sublayers or ():
+            pair = shared_scheme(options, facts, leaf.layer, sublayer)
+            if pair is not None and pair not in found:
+                found.append(pair)
+    return found
+
+
+def shared_scheme(options: StackOptions, facts: NodeFacts, layer: Layer, sublayer: Part) -> tuple[Part, PositionSite] | None:
+    """The stack's scheme that a sub-layer uses, if any."""
+    own = sublayer.options
+    if not isinstance(own, SelfAttentionOptions) or isinstance(own, CrossAttentionOptions):
+        return None
+    scheme = layer.position
+    if not acts_in_attention(scheme) or scheme.entry.tables(scheme.options) == "layer":
+        return None
+    return scheme, position_site(own, sublayer_facts(options, facts, layer, sublayer))
+
+
+def stack_parameters(options: StackOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
+    width = facts.signals["input"].width
+    groups: list[ParameterGroup] = []
+    for leaf in leaves(options.layers):
+        groups += layer_parameters(options, facts, leaf)
+    for number, (scheme, site) in enumerate(shared_schemes(options, facts)):
+        tables = scheme.entry.parameters(scheme.options, site)
+        groups.append(ParameterGroup(tuple(table.under(f"positions.{number}") for table in tables)))
+    final = options.final_norm
+    groups.append(ParameterGroup(tuple(p.under("final_norm") for p in final.entry.parameters(final.options, width))))
+    return tuple(groups)
+
+
+def layer_parameters(options: StackOptions, facts: NodeFacts, leaf: LayerRun) -> Iterator[ParameterGroup]:
+    layer, width = leaf.layer, facts.signals["input"].width
+    placement = layer.placement
+    assert placement is not None
+    gains = placement.entry.constants(placement.options, facts.stack).gains if facts.stack else {}
+
+    def prefixes() -> Iterator[str]:
+        return (f"layers.{number}" for number in leaf.numbers())
+
+    for sublayer in layer.sublayers or ():
+        surroundings = sublayer_facts(options, facts, layer, sublayer)
+        own = sublayer.entry.parameters(sublayer.options, surroundings)
+        dim = sublayer.options.dim(width) if isinstance(sublayer.options, SelfAttentionOptions) else 0
+        named = tuple(parameter.under(f"branches.{sublayer.options.name}") for parameter in own)
+        yield ParameterGroup(named, leaf.times, prefixes, dim, gains)
+    names = tuple(sublayer.options.name for sublayer in layer.sublayers or ())
+    norms = [
+        parameter.under(f"norms.{site}")
+        for site in placement.entry.norm_sites(placement.options, names)
+        for parameter in layer.norm.entry.parameters(layer.norm.options, width)
+    ]
+    yield ParameterGroup(tuple(norms), leaf.times, prefixes)
+
+
+def stack_costs(options: StackOptions, facts: NodeFacts, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
+    """The terms of all layers; equal terms are added up. A sub-layer's output and the norm's input are kept as well."""
+    terms: dict[str, Cost] = {}
+    own = sizes[""]
+    tokens = own.batch * own.queries * facts.signals["input"].width
+    for times, layer in applications(options.layers):
+        for sublayer in layer.sublayers or ():
+            memory = memory_of(options, sublayer)
+            where = sizes[memory] if memory else own
+            surroundings = sublayer_facts(options, facts, layer, sublayer)
+            costs = sublayer.entry.costs(sublayer.options, surroundings, where)
+            for cost in (*costs, Cost("residual", 0, tokens)):
+                before = terms.get(cost.term, Cost(cost.term, 0, 0))
+                more = cost.times(times)
+                terms[cost.term] = Cost(cost.term, before.flops + more.flops, before.elements + more.elements)
+    return tuple(terms.values())
+
+
+def stack_sites(options: StackOptions, facts: NodeFacts) -> Iterator[tuple[str, AttentionSite]]:
+    for index, (_, layer) in enumerate(sequence(options.layers)):
+        for sublayer in layer.sublayers or ():
+            site = sublayer.entry.site(sublayer.options, sublayer_facts(options, facts, layer, sublayer))
+            if site is not None:
+                yield f"{index}.{sublayer.options.name}", site
+
+
+def stack_rules(options: StackOptions, facts: NodeFacts) -> tuple[Rule, ...]:
+    broken: list[Rule] = []
+    reads = [memory_of(options, s) for leaf in leaves(options.layers) for s in leaf.layer.sublayers or () if s.entry.reads == "memory"]
+    if options.memory is not None and options.memory not in reads:
+        rule = f"no sub-layer reads the memory `{options.memory}`"
+        broken.append(("memory", rule, "add a cross_attention to the sub-layers, or remove `memory`"))
+    if reads and options.causal is None:
+        rule = "a stack that reads a memory must say whether it is causal"
+        broken.append(("causal", rule, "write `causal: true` for a decoder that predicts the next token, else `causal: false`"))
+    for path, layer in _paths(options.layers, "layers"):
+        broken += _layer_rules(options, facts, path, layer)
+    return tuple(broken)
+
+
+def _layer_rules(options: StackOptions, facts: NodeFacts, path: str, layer: Layer) -> Iterator[Rule]:
+    sublayers = layer.sublayers or ()
+    names = tuple(sublayer.options.name for sublayer in sublayers)
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"{path}.sublayers", f"two sub-layers of one layer are named `{name}`", "give one of them another `name`"
+    placement = layer.placement
+    if placement is not None:
+        for reason in placement.entry.unsupported(placement.options, names):
+            yield f"{path}.placement", f"{placement.kind}: {reason}", "choose another placement"
+    if layer.position.entry.acts == frozenset({"embeddings"}):
+        rule = f"{layer.position.kind} acts on embeddings, not inside a stack"
+        yield f"{path}.position", rule, "write it at the tokens node, or in `defaults`"
+    for number, sublayer in enumerate(sublayers):
+        where = f"{path}.sublayers.{number}"
+        if sublayer.entry.reads == "memory" and memory_of(options, sublayer) is None:
+            yield where, f"`{sublayer.options.name}` has no memory to read", "write `memory: NODE` at the stack or at the sub-layer"
+            continue
+        surroundings = sublayer_facts(options, facts, layer, sublayer)
+        for option, rule, fix in sublayer.entry.unsupported(sublayer.options, surroundings):
+            at = f"{path}.position" if option == "position" and sublayer.entry.reads == "self" else f"{where}.{option}"
+            yield at, rule, fix
+
+
+def _paths(layers: tuple[Layer, ...], path: str) -> Iterator[tuple[str, Layer]]:
+    for number, group in enumerate(layers):
+        if group.layers:
+            yield from _paths(group.layers, f"{path}.{number}.layers")
+        else:
+            yield f"{path}.{number}", group
+
+
+def stack_output(options: StackOptions, facts: NodeFacts) -> Signal:
+    signal = facts.signals["input"]
+    return Signal(signal.axes, signal.length, depth(options.layers), signal.tokens)
+
+
+STACK = NodeKind(
+    name="stack",
+    summary="a stack of layers: encoder, decoder or neither",
+    reference="https://arxiv.org/abs/1706.03762",
+    options=StackOptions,
+    inherits=frozenset({"init"}),
+    ports=("layers",),
+    stepwise=lambda options: bool(options.causal),
+    output=stack_output,
+    parameters=stack_parameters,
+    costs=stack_costs,
+    sites=stack_sites,
+    rules=stack_rules,
+    build="tfkit.builtin.node.build:stack",
+)

@@ -1,0 +1,60 @@
+"""What the built-in norms are called, which options they take and which weights they have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ...plugin import Norm, Options, Parameter
+
+
+class LayerNormOptions(Options):
+    """Options of `layer_norm`."""
+
+    eps: Annotated[float, Field(gt=0.0, description="added to the variance")] = 1e-5
+    bias: Annotated[bool, Field(description="whether a learned shift follows the learned scale")] = True
+
+
+class RmsNormOptions(Options):
+    """Options of `rms_norm`."""
+
+    eps: Annotated[float, Field(gt=0.0, description="added to the mean square")] = 1e-6
+    unit_offset: Annotated[bool, Field(description="whether the scale is 1 + weight, with weights that start at 0 (Gemma)")] = (
+        False
+    )
+
+
+def layer_norm_parameters(options: LayerNormOptions, width: int) -> tuple[Parameter, ...]:
+    scale = Parameter("weight", "norm_scale", (width,))
+    return (scale, Parameter("bias", "norm_bias", (width,))) if options.bias else (scale,)
+
+
+def rms_norm_parameters(options: RmsNormOptions, width: int) -> tuple[Parameter, ...]:
+    return (Parameter("weight", "norm_offset" if options.unit_offset else "norm_scale", (width,)),)
+
+
+ENTRIES: list[Norm] = [
+    Norm(
+        name="layer_norm",
+        summary="subtracts the mean, divides by the standard deviation, then scales and shifts",
+        reference="https://arxiv.org/abs/1607.06450",
+        options=LayerNormOptions,
+        parameters=layer_norm_parameters,
+        build="tfkit.builtin.norm.layer_norm:build",
+    ),
+    Norm(
+        name="rms_norm",
+        summary="divides by the root of the mean square, then scales",
+        reference="https://arxiv.org/abs/1910.07467",
+        options=RmsNormOptions,
+        parameters=rms_norm_parameters,
+        build="tfkit.builtin.norm.rms_norm:build",
+    ),
+    Norm(
+        name="none",
+        summary="changes nothing",
+        parameters=lambda options, width: (),
+        build="tfkit.builtin.norm.none:build",
+    ),
+]

@@ -1,0 +1,41 @@
+"""Root mean square normalisation, Zhang and Sennrich 2019, equation 4 (https://arxiv.org/abs/1910.07467):
+
+    y = weight * x / sqrt(mean(x^2) + eps)              over the last axis
+    y = (1 + weight) * x / sqrt(mean(x^2) + eps)        with `unit_offset`
+
+Half dtypes are computed in float32 and rounded once, at the end.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .entries import RmsNormOptions
+
+
+class RmsNorm(nn.Module):
+    """Divides each vector of `width` features by its root mean square: (..., M) to (..., M), in the dtype of x."""
+
+    def __init__(self, width: int, eps: float, unit_offset: bool) -> None:
+        super().__init__()
+        self.eps = eps
+        self.unit_offset = unit_offset
+        self.weight = nn.Parameter(torch.zeros(width) if unit_offset else torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight: Tensor = self.weight
+        if self.unit_offset:
+            # 1 + w in a half dtype would round small w away.
+            weight = weight.to(torch.promote_types(weight.dtype, torch.float32)) + 1.0
+        common = torch.promote_types(x.dtype, weight.dtype)
+        return functional.rms_norm(x.to(common), weight.shape, weight.to(common), self.eps).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, eps={self.eps}, unit_offset={self.unit_offset}"
+
+
+def build(options: RmsNormOptions, width: int) -> nn.Module:
+    """The norm as a module from (..., M) to (..., M)."""
+    return RmsNorm(width, options.eps, options.unit_offset)

@@ -1,0 +1,1 @@
+"""Norm placements: how a layer wires sub-layers, norms and the residual."""

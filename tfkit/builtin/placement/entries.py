@@ -1,0 +1,93 @@
+"""The placements that tfkit brings, without torch: which norms a layer has, and the constants of its residual."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from ...plugin import Constants, NoOptions, OneOf, Options, Placement, StackFacts
+
+
+class ParallelOptions(Options):
+    """`norms: shared` is one norm for all sub-layers (GPT-J), `separate` one for each (GPT-NeoX)."""
+
+    norms: Annotated[str, OneOf("shared", "separate"), Field(description="one norm for all sub-layers, or one each")] = "shared"
+
+
+def _one_each(options: Any, sublayers: tuple[str, ...]) -> tuple[str, ...]:
+    return sublayers
+
+
+def _around_each(options: Any, sublayers: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{name}_{side}" for name in sublayers for side in ("in", "out"))
+
+
+def _parallel(options: ParallelOptions, sublayers: tuple[str, ...]) -> tuple[str, ...]:
+    return ("shared",) if options.norms == "shared" else sublayers
+
+
+def deepnorm_constants(options: NoOptions, facts: StackFacts) -> Constants:
+    """alpha and beta of Wang et al. 2022, table "DeepNorm" of section 2 (https://arxiv.org/abs/2203.00555), for N encoder and
+    M decoder layers: alpha multiplies the residual, beta the initial spread of value, output and feed-forward weights."""
+    own, partner = facts.num_layers, facts.partner_layers
+    if facts.role == "encoder":
+        alpha, beta = 0.81 * (own**4 * partner) ** (1 / 16), 0.87 * (own**4 * partner) ** (-1 / 16)
+    elif facts.role == "decoder":
+        alpha, beta = (3 * own) ** 0.25, (12 * own) ** -0.25
+    else:
+        alpha, beta = (2 * own) ** 0.25, (8 * own) ** -0.25
+    return Constants(skip=alpha, gains=dict.fromkeys(("value", "attention_output", "ffn_in", "ffn_gate", "ffn_out"), beta))
+
+
+ENTRIES = [
+    Placement(
+        name="post",
+        summary="x = norm(x + f(x)), the paper's",
+        reference="https://arxiv.org/abs/1706.03762",
+        norm_sites=_one_each,
+        final_norm=lambda options: False,
+        build="tfkit.builtin.placement.wiring:post",
+    ),
+    Placement(
+        name="pre",
+        summary="x = x + f(norm(x)), with a norm at the end of the stack",
+        reference="https://arxiv.org/abs/2002.04745",
+        norm_sites=_one_each,
+        final_norm=lambda options: True,
+        build="tfkit.builtin.placement.wiring:pre",
+    ),
+    Placement(
+        name="sandwich",
+        summary="x = x + norm_out(f(norm_in(x))), with a norm at the end of the stack",
+        reference="https://arxiv.org/abs/2105.13290",
+        norm_sites=_around_each,
+        final_norm=lambda options: True,
+        build="tfkit.builtin.placement.wiring:sandwich",
+    ),
+    Placement(
+        name="deepnorm",
+        summary="x = norm(alpha x + f(x)), initial weights times beta; both from the depths of both stacks",
+        reference="https://arxiv.org/abs/2203.00555",
+        norm_sites=_one_each,
+        final_norm=lambda options: False,
+        constants=deepnorm_constants,
+        build="tfkit.builtin.placement.wiring:post",
+    ),
+    Placement(
+        name="parallel",
+        summary="x = x + sum of f(norm(x)) over all sub-layers, with a norm at the end of the stack",
+        reference="https://arxiv.org/abs/2204.02311",
+        options=ParallelOptions,
+        norm_sites=_parallel,
+        final_norm=lambda options: True,
+        build="tfkit.builtin.placement.wiring:parallel",
+    ),
+    Placement(
+        name="none",
+        summary="x = x + f(x), no norm at all",
+        norm_sites=lambda options, sublayers: (),
+        final_norm=lambda options: False,
+        build="tfkit.builtin.placement.wiring:bare",
+    ),
+]

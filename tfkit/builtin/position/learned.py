@@ -1,0 +1,44 @@
+"""Learned absolute positions, Gehring et al. 2017, section 3.1 (https://arxiv.org/abs/1705.03122):
+
+    y[t] = x[t] + table[offset + t]
+
+t counts all tokens, or only the visible ones. In the second case padding reads the row before the first position,
+`table[offset - 1]` (fairseq's and RoBERTa's padding row), or row 0 where there is no row before.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ...plugin import Fault, InputError, PositionSite, Span
+from .entries_embedding import LearnedOptions, learned_rows
+
+
+class Learned(nn.Module):
+    """Adds a row of a table (max_len + offset, M) to each embedding of (B,L,M)."""
+
+    def __init__(self, max_len: int, width: int, offset: int, visible: bool) -> None:
+        super().__init__()
+        self.max_len, self.offset, self.visible = max_len, offset, visible
+        self.table = nn.Parameter(torch.empty(max_len + offset, width))
+
+    def embed(self, x: Tensor, span: Span) -> Tensor:
+        """x (B,L,M) to (B,L,M). Raises InputError when a position lies beyond the table."""
+        last = span.offset + span.queries
+        if last > self.max_len:
+            message = f"the input reaches position {last}, and the table of learned positions ends at `max_len` {self.max_len}"
+            raise InputError(Fault("TFK061", message, "shorten the input, or build the model with a larger `max_len`"))
+        if not self.visible or span.visible is None:
+            return x + self.table[self.offset + span.offset : self.offset + last].to(x.dtype)
+        shown = span.visible[:, span.offset : last]
+        rows = torch.where(shown, span.visible_positions() + self.offset, max(self.offset - 1, 0))
+        return x + nn.functional.embedding(rows, self.table).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"max_len={self.max_len}, width={self.table.shape[1]}, offset={self.offset}"
+
+
+def build(options: LearnedOptions, site: PositionSite) -> nn.Module:
+    """The table as a module. `unsupported` has refused a site at which nobody says how many rows there are."""
+    return Learned(learned_rows(options, site) or 0, site.width, options.offset, options.count == "visible")

@@ -1,0 +1,73 @@
+"""Sinusoidal positions, Vaswani et al. 2017, section 3.5 (https://arxiv.org/abs/1706.03762):
+
+    p(t)[2i] = sin(t f_i),  p(t)[2i+1] = cos(t f_i)                 interleaved, as printed in the paper
+    p(t)[i]  = sin(t f_i),  p(t)[ceil(M/2) + i] = cos(t f_i)        halves (tensor2tensor, Marian, Whisper)
+
+    f_i = base^(-2i/M)                 last frequency exclusive: 1/base would come next
+    f_i = base^(-i/(M/2 - 1))          last frequency inclusive: the last one is 1/base (tensor2tensor, Whisper)
+
+    y = x + p(t), or y = W [x; p(t)]
+
+Angles are float64, so that a position near 2^20 still has a sine that is right to float32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ...plugin import PositionSite, Span
+from .entries_embedding import SinusoidalOptions
+
+
+def sinusoids(positions: Tensor, width: int, base: float, inclusive: bool, interleaved: bool) -> Tensor:
+    """Positions (...) to p (..., width), float64."""
+    pairs = (width + 1) // 2
+    index = torch.arange(pairs, dtype=torch.float64, device=positions.device)
+    angle = positions.unsqueeze(-1) * base ** (-index / (pairs - 1 if inclusive else width / 2))
+    if interleaved:
+        return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :width]
+    return torch.cat((angle.sin(), angle[..., : width // 2].cos()), dim=-1)
+
+
+class Sinusoidal(nn.Module):
+    """Adds sinusoids to embeddings (B,L,M), or concatenates them and projects back to M features."""
+
+    def __init__(self, width: int, base: float, inclusive: bool, interleaved: bool, visible: bool, concat: bool) -> None:
+        super().__init__()
+        self.width, self.base = width, base
+        self.inclusive, self.interleaved, self.visible = inclusive, interleaved, visible
+        self.projection = nn.Linear(2 * width, width, bias=False) if concat else None
+
+    def embed(self, x: Tensor, span: Span) -> Tensor:
+        """x (B,L,M) to (B,L,M)."""
+        positions = span.visible_positions() if self.visible else span.query_positions()
+        waves = sinusoids(positions, self.width, self.base, self.inclusive, self.interleaved).to(x.dtype)
+        if self.projection is None:
+            return x + waves
+        projected: Tensor = self.projection(torch.cat((x, waves.expand_as(x)), dim=-1))
+        return projected
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, base={self.base}, interleaved={self.interleaved}"
+
+
+def build(options: SinusoidalOptions, site: PositionSite) -> nn.Module:
+    """Sines and cosines in turn."""
+    return _build(options, site, interleaved=True)
+
+
+def build_halves(options: SinusoidalOptions, site: PositionSite) -> nn.Module:
+    """All sines, then all cosines."""
+    return _build(options, site, interleaved=False)
+
+
+def _build(options: SinusoidalOptions, site: PositionSite, interleaved: bool) -> nn.Module:
+    return Sinusoidal(
+        width=site.width,
+        base=options.base,
+        inclusive=options.last_frequency == "inclusive",
+        interleaved=interleaved,
+        visible=options.count == "visible",
+        concat=options.combine == "concat",
+    )

@@ -1,0 +1,1 @@
+"""Sub-layer kinds: self-attention, cross-attention, feed-forward."""

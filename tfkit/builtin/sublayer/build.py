@@ -1,0 +1,79 @@
+"""The modules behind the sub-layer kinds."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import nn
+
+from ...plugin import (
+    AttentionRule,
+    FeedForward,
+    HeadShape,
+    MultiHeadAttention,
+    Part,
+    PositionUse,
+    ScoreSite,
+    SublayerFacts,
+    Wiring,
+    load,
+)
+from .entries import acts_in_attention, own_table, position_site, scheme_of
+from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
+
+
+def attention(options: SelfAttentionOptions, facts: SublayerFacts, wiring: Wiring) -> nn.Module:
+    width, dim, bias = facts.width, options.dim(facts.width), options.bias
+    cross = isinstance(options, CrossAttentionOptions)
+    source = facts.memory_width if cross and facts.memory_width else width
+    inner, outer = options.num_heads * dim, options.kv_heads * dim
+    projections = {
+        "query": nn.Linear(width, inner, bias.query),
+        "key": nn.Linear(source, outer, bias.key),
+        "value": nn.Linear(source, outer, bias.value),
+        "output": nn.Linear(inner, width, bias.output),
+    }
+    rule = AttentionRule(
+        scale=options.scale if isinstance(options.scale, float) else dim**-0.5,
+        softcap=options.softcap,
+        dropout=options.dropout,
+        window=(options.window - 1, 0) if isinstance(options.window, int) else options.window,
+        cross=cross,
+        memory=options.memory if isinstance(options, CrossAttentionOptions) else None,
+        score=options.score.kind,
+    )
+    use, own = _position(options, facts, wiring)
+    score = options.score
+    scorer = load(score.entry.build)(score.options, ScoreSite(options.num_heads, dim)) if score.entry.build else None
+    norms = [_norm(options.query_key_norm, dim) for _ in range(2)]
+    shape = HeadShape(options.num_heads, options.kv_heads, dim)
+    return MultiHeadAttention(wiring.name, projections, shape, rule, use, own, norms[0], norms[1], scorer)
+
+
+def _norm(norm: Part, width: int) -> nn.Module | None:
+    return None if norm.kind == "none" else load(norm.entry.build)(norm.options, width)  # type: ignore[no-any-return]
+
+
+def _position(
+    options: SelfAttentionOptions, facts: SublayerFacts, wiring: Wiring
+) -> tuple[PositionUse | None, nn.Module | None]:
+    scheme = scheme_of(options, facts)
+    if not acts_in_attention(scheme):
+        return None, None
+    entry = scheme.entry
+    mine = own_table(options, facts)
+    use = PositionUse(
+        rotates="queries_keys" in entry.acts,
+        biases="scores" in entry.acts,
+        reads_query=entry.reads_query,
+        index=None if mine else wiring.scheme,
+    )
+    return use, load(entry.build)(scheme.options, position_site(options, facts)) if mine else None
+
+
+def feed_forward(options: FeedForwardOptions, facts: SublayerFacts, wiring: Wiring) -> nn.Module:
+    width, inner, bias = facts.width, options.d_ff, options.bias
+    activation = options.activation
+    gate = nn.Linear(width, inner, bias) if activation.entry.gated else None
+    activate = partial(load(activation.entry.function), options=activation.options)
+    return FeedForward(nn.Linear(width, inner, bias), gate, nn.Linear(inner, width, bias), activate, options.dropout)

@@ -1,0 +1,194 @@
+"""The sub-layer kinds that tfkit brings, without torch: weights, costs and rules."""
+
+from __future__ import annotations
+
+from ...plugin import (
+    AttentionSite,
+    Cost,
+    Parameter,
+    Part,
+    PositionSite,
+    ScoreSite,
+    Sizes,
+    SublayerFacts,
+    SublayerKind,
+    linear,
+)
+from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
+
+
+def acts_in_attention(position: Part) -> bool:
+    """Whether a scheme does anything inside an attention site."""
+    return bool(position.entry.acts & {"queries_keys", "scores"})
+
+
+def scheme_of(options: SelfAttentionOptions, facts: SublayerFacts) -> Part:
+    """The position scheme of a site: the layer's for self-attention, its own for cross-attention."""
+    return options.position if isinstance(options, CrossAttentionOptions) else facts.position
+
+
+def position_site(options: SelfAttentionOptions, facts: SublayerFacts) -> PositionSite:
+    cross = isinstance(options, CrossAttentionOptions)
+    dim = options.dim(facts.width)
+    return PositionSite(facts.width, options.num_heads, dim, causal=facts.causal and not cross, cross=cross)
+
+
+def own_table(options: SelfAttentionOptions, facts: SublayerFacts) -> bool:
+    """Whether the site holds a position table of its own; a stack's table is shared, and counted there."""
+    scheme = scheme_of(options, facts)
+    if not acts_in_attention(scheme):
+        return False
+    return scheme.entry.tables(scheme.options) == "layer" or isinstance(options, CrossAttentionOptions)
+
+
+def attention_parameters(options: SelfAttentionOptions, facts: SublayerFacts) -> tuple[Parameter, ...]:
+    width, dim, bias = facts.width, options.dim(facts.width), options.bias
+    source = facts.memory_width if isinstance(options, CrossAttentionOptions) and facts.memory_width else width
+    inner, outer = options.num_heads * dim, options.kv_heads * dim
+    parameters = [
+        *linear("query", "query", width, inner, bias.query),
+        *linear("key", "key", source, outer, bias.key),
+        *linear("value", "value", source, outer, bias.value),
+        *linear("output", "attention_output", inner, width, bias.output),
+    ]
+    norm = options.query_key_norm
+    for side in ("query_norm", "key_norm"):
+        parameters += [parameter.under(side) for parameter in norm.entry.parameters(norm.options, dim)]
+    if own_table(options, facts):
+        scheme = scheme_of(options, facts)
+        site = position_site(options, facts)
+        parameters += [parameter.under("position") for parameter in scheme.entry.parameters(scheme.options, site)]
+    score = options.score
+    site = ScoreSite(options.num_heads, dim)
+    parameters += [parameter.under("score") for parameter in score.entry.parameters(score.options, site)]
+    return tuple(parameters)
+
+
+def attention_costs(options: SelfAttentionOptions, facts: SublayerFacts, sizes: Sizes) -> tuple[Cost, ...]:
+    """Projections: O(L M H D). Attention itself: 2 Q K H D for the scores and as many for the values.
+
+    Elements kept for a backward pass by the plain equation: the input of each projection, the three projected tensors, the
+    weights, and the merged heads.
+    """
+    B, Q, K = sizes.batch, sizes.queries, sizes.keys
+    width, dim, heads, kv_heads = facts.width, options.dim(facts.width), options.num_heads, options.kv_heads
+    cross = isinstance(options, CrossAttentionOptions)
+    source = (facts.memory_width or width) if cross else width
+    projections = 2 * B * (2 * Q * width * heads * dim + 2 * K * source * kv_heads * dim)
+    kept = B * (Q * width + 2 * Q * heads * dim + 2 * K * kv_heads * dim)
+    scheme = scheme_of(options, facts)
+    position = 0
+    if acts_in_attention(scheme):
+        position = scheme.entry.flops(scheme.options, position_site(options, facts), B, Q, K)
+    costs = [
+        Cost("projections", projections, kept),
+        Cost("attention", 4 * B * heads * Q * K * dim, B * heads * Q * K),
+    ]
+    return (*costs, Cost("position", position, 0)) if position else tuple(costs)
+
+
+def attention_site(options: SelfAttentionOptions, facts: SublayerFacts) -> AttentionSite:
+    cross = isinstance(options, CrossAttentionOptions)
+    terms = {"key_visible"} if cross else {"key_visible", *(["causal"] if facts.causal else [])}
+    if options.window is not None:
+        terms.add("window")
+    scheme = scheme_of(options, facts)
+    kinds = sorted(scheme.entry.bias_kinds) if "scores" in scheme.entry.acts else []
+    learns = bool(kinds) and bool(scheme.entry.parameters(scheme.options, position_site(options, facts)))
+    return AttentionSite(
+        heads=options.num_heads,
+        kv_heads=options.kv_heads,
+        head_dim=options.dim(facts.width),
+        cross=cross,
+        mask_terms=frozenset(terms),
+        backend=options.backend,
+        bias=kinds[0] if kinds else None,
+        bias_gradient=learns,
+        dropout=options.dropout,
+        softcap=options.softcap,
+        score=options.score.kind,
+    )
+
+
+def attention_rules(options: SelfAttentionOptions, facts: SublayerFacts) -> tuple[tuple[str, str, str], ...]:
+    """Every way in which heads, window and position do not fit: (option, rule with its numbers, fix)."""
+    broken: list[tuple[str, str, str]] = []
+    width, heads, kv_heads = facts.width, options.num_heads, options.kv_heads
+    if options.head_dim is None and width % heads:
+        lower, upper = width // heads * heads, (width // heads + 1) * heads
+        close = f"{upper}" if not lower else f"{lower} or {upper}"
+        fix = f"use d_model {close}, another num_heads, or write head_dim"
+        broken.append(("num_heads", f"d_model {width} is not divisible by num_heads {heads}", fix))
+        return tuple(broken)
+    if heads % kv_heads:
+        divisors = ", ".join(str(number) for number in range(1, min(heads, 64) + 1) if heads % number == 0)
+        rule = f"num_heads {heads} is not divisible by num_kv_heads {kv_heads}"
+        broken.append(("num_kv_heads", rule, f"use a divisor of {heads}: {divisors}"))
+    cross = isinstance(options, CrossAttentionOptions)
+    if isinstance(options.window, int) and (cross or not facts.causal):
+        rule = "a window given as one number counts backwards and needs a causal stack"
+        broken.append(("window", rule, f"write [left, right], for instance [{options.window - 1}, {options.window - 1}]"))
+    if cross and options.window is not None and not isinstance(options.window, int):
+        broken.append(("window", "positions of two different sequences have no window", "remove it"))
+    scheme = scheme_of(options, facts)
+    if acts_in_attention(scheme):
+        for reason in scheme.entry.unsupported(scheme.options, position_site(options, facts)):
+            broken.append(("position", f"{scheme.kind}: {reason}", "choose another head_dim, other options, or another scheme"))
+    elif cross and scheme.entry.acts:
+        broken.append(("position", f"{scheme.kind} acts on embeddings", "write it at the tokens node"))
+    return tuple(broken)
+
+
+def ffn_parameters(options: FeedForwardOptions, facts: SublayerFacts) -> tuple[Parameter, ...]:
+    width, inner, bias = facts.width, options.d_ff, options.bias
+    gate = linear("gate", "ffn_gate", width, inner, bias) if options.activation.entry.gated else ()
+    return (*linear("input", "ffn_in", width, inner, bias), *gate, *linear("output", "ffn_out", inner, width, bias))
+
+
+def ffn_costs(options: FeedForwardOptions, facts: SublayerFacts, sizes: Sizes) -> tuple[Cost, ...]:
+    tokens = sizes.batch * sizes.queries
+    maps = 3 if options.activation.entry.gated else 2
+    flops = 2 * tokens * facts.width * options.d_ff * maps
+    kept = tokens * (facts.width + options.d_ff * (2 if maps == 2 else 4))
+    return (Cost("ffn", flops, kept),)
+
+
+ENTRIES = [
+    SublayerKind(
+        name="self_attention",
+        summary="multi-head attention of a sequence to itself",
+        reference="https://arxiv.org/abs/1706.03762",
+        options=SelfAttentionOptions,
+        option_keys=("attention", "self_attention"),
+        reads="self",
+        parameters=attention_parameters,
+        costs=attention_costs,
+        site=attention_site,
+        unsupported=attention_rules,
+        build="tfkit.builtin.sublayer.build:attention",
+    ),
+    SublayerKind(
+        name="cross_attention",
+        summary="multi-head attention of a sequence to a memory",
+        reference="https://arxiv.org/abs/1706.03762",
+        options=CrossAttentionOptions,
+        option_keys=("attention", "cross_attention"),
+        reads="memory",
+        parameters=attention_parameters,
+        costs=attention_costs,
+        site=attention_site,
+        unsupported=attention_rules,
+        build="tfkit.builtin.sublayer.build:attention",
+    ),
+    SublayerKind(
+        name="ffn",
+        summary="position-wise feed-forward layer, plain or gated",
+        reference="https://arxiv.org/abs/1706.03762",
+        options=FeedForwardOptions,
+        option_keys=("ffn",),
+        reads="none",
+        parameters=ffn_parameters,
+        costs=ffn_costs,
+        build="tfkit.builtin.sublayer.build:feed_forward",
+    ),
+]

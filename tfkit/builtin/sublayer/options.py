@@ -1,0 +1,121 @@
+"""What a spec may write under `attention`, `self_attention`, `cross_attention` and `ffn`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from ...plugin import (
+    NodeRef,
+    OneOf,
+    Options,
+    Part,
+    Positive,
+    Probability,
+    Size,
+    SlotField,
+    SlotListField,
+    SublayerOptions,
+    part_default,
+)
+
+PROJECTIONS = ("query", "key", "value", "output")
+
+
+class ProjectionBias(Options):
+    """Which of the four projections have a bias."""
+
+    query: bool = True
+    key: bool = True
+    value: bool = True
+    output: bool = True
+
+    def written(self) -> Any:
+        flags = self.model_dump()
+        return flags["query"] if len(set(flags.values())) == 1 else {name: flag for name, flag in flags.items() if not flag}
+
+
+def _bias(value: Any) -> ProjectionBias:
+    if isinstance(value, ProjectionBias):
+        return value
+    if isinstance(value, bool):
+        return ProjectionBias(query=value, key=value, value=value, output=value)
+    if isinstance(value, dict):
+        return ProjectionBias.model_validate(value)
+    raise PydanticCustomError("bias", "true, false, or a mapping such as {{key: false}} is expected")
+
+
+def _window(value: Any) -> Any:
+    """An int n stays one; [left, right] becomes a tuple, null leaves a side open."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    if isinstance(value, (list, tuple)) and len(value) == 2:
+        sides = tuple(value)
+        if all(side is None or (isinstance(side, int) and not isinstance(side, bool) and side >= 0) for side in sides):
+            return sides
+    raise PydanticCustomError("window", "a number of keys from 1, or [left, right] with numbers from 0 or null, is expected")
+
+
+_BIAS_SCHEMA = {
+    "anyOf": [
+        {"type": "boolean"},
+        {"type": "object", "properties": {name: {"type": "boolean"} for name in PROJECTIONS}, "additionalProperties": False},
+    ]
+}
+_SIDE = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}]}
+_WINDOW_SCHEMA = {
+    "anyOf": [{"type": "integer", "minimum": 1}, {"type": "array", "items": _SIDE, "minItems": 2, "maxItems": 2}]
+}
+
+Bias = Annotated[ProjectionBias, PlainValidator(_bias), PlainSerializer(ProjectionBias.written), WithJsonSchema(_BIAS_SCHEMA)]
+Window = Annotated[
+    Any, PlainValidator(_window), PlainSerializer(lambda w: list(w) if isinstance(w, tuple) else w), WithJsonSchema(_WINDOW_SCHEMA)
+]
+
+
+class SelfAttentionOptions(SublayerOptions):
+    """Attention of a sequence to itself."""
+
+    num_heads: Annotated[Size, Field(description="query heads H")]
+    head_dim: Annotated[Size | None, Field(description="features per head D; d_model / num_heads unless written")] = None
+    num_kv_heads: Annotated[Size | None, Field(description="key/value heads G; num_heads unless written")] = None
+    bias: Annotated[Bias, Field(description="whether the projections have a bias: all, or {key: false}")] = ProjectionBias()
+    dropout: Annotated[Probability, Field(description="dropout of the attention weights")] = 0.0
+    scale: Annotated[float | str, OneOf("inverse_sqrt_head_dim", number=True), Field(description="factor of q.k")] = (
+        "inverse_sqrt_head_dim"
+    )
+    softcap: Annotated[Positive | None, Field(description="c in c * tanh(score / c)")] = None
+    window: Annotated[Window | None, Field(description="n: the query and the n-1 keys before it; or [left, right]")] = None
+    score: Annotated[Part, SlotField("score"), Field(description="score function")] = part_default("dot")
+    query_key_norm: Annotated[Part, SlotField("norm"), Field(description="norm of each query and key head")] = part_default("none")
+    backend: Annotated[Any, SlotListField("backend"), Field(description="attention backend, or several to fall back on")] = (
+        part_default("auto")
+    )
+
+    def dim(self, width: int) -> int:
+        """Features per head in a stack of this width."""
+        return self.head_dim or width // self.num_heads
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+
+class CrossAttentionOptions(SelfAttentionOptions):
+    """Attention of a sequence to a memory."""
+
+    memory: Annotated[str | None, NodeRef("memory"), Field(description="the node to read; the stack's memory unless written")] = None
+    position: Annotated[Part, SlotField("position"), Field(description="position scheme between the two sequences")] = (
+        part_default("none")
+    )
+
+
+class FeedForwardOptions(SublayerOptions):
+    """The position-wise feed-forward layer."""
+
+    d_ff: Annotated[Size, Field(description="inner features")]
+    activation: Annotated[Part, SlotField("activation"), Field(description="non-linear function; a gated one adds a projection")]
+    bias: Annotated[bool, Field(description="whether the projections have a bias")] = True
+    dropout: Annotated[Probability, Field(description="dropout after the activation")] = 0.0

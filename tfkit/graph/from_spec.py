@@ -1,0 +1,156 @@
+"""From a spec to its graph: order the nodes, follow the widths along the edges, hold every rule; all faults at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from ..errors import Fault, SpecError
+from ..slots.layer import depth
+from ..slots.node import NodeFacts, Signal
+from ..slots.options import Part
+from ..slots.placement import StackFacts
+from ..spec.model import ModelSpec
+from .model_graph import Edges, Graph, Node, base, edges_of
+from .rules import broken_rules
+
+
+def graph_of(spec: ModelSpec) -> Graph:
+    """The checked graph of a spec. Raises SpecError with every broken rule, located."""
+    edges = {name: edges_of(part.options) for name, part in spec.nodes.items()}
+    faults: list[Fault] = []
+    nodes: dict[str, Node] = {}
+    for name in _order(edges):
+        node, found = _node(name, spec, edges, nodes)
+        faults += found
+        if node is not None:
+            nodes[name] = node
+    graph = Graph(spec.name or "model", nodes, tuple(spec.outputs))
+    if not faults:
+        faults = list(broken_rules(graph, spec))
+    if faults:
+        raise SpecError(sorted(faults, key=lambda fault: (fault.mark is None, fault.mark or 0)))
+    return graph
+
+
+def _order(edges: Mapping[str, Edges]) -> list[str]:
+    """A topological order that keeps the written order where it may; the spec room has refused cycles."""
+    ordered: list[str] = []
+    placed: set[str] = set()
+    pending = list(edges)
+    while pending:
+        for name in pending:
+            if all(ref in placed or ref not in edges for ref in edges[name].all()):
+                ordered.append(name)
+                placed.add(name)
+                pending.remove(name)
+                break
+        else:
+            raise SpecError(Fault("TFK015", f"a cycle among {', '.join(pending)}"))
+    return ordered
+
+
+def _node(
+    name: str, spec: ModelSpec, edges: Mapping[str, Edges], nodes: Mapping[str, Node]
+) -> tuple[Node | None, list[Fault]]:
+    part, own = spec.nodes[name], edges[name]
+    faults: list[Fault] = []
+    signals: dict[str, Signal] = {}
+    memories: dict[str, Signal] = {}
+    for field, ref in own.reads.items():
+        signal = _signal(name, field, ref, spec, nodes, faults)
+        if signal is not None:
+            signals[field] = signal
+    for ref in (*own.memories, *([own.reads["memory"]] if "memory" in own.reads else [])):
+        if base(ref) in nodes:
+            memories[ref] = nodes[base(ref)].signal
+    if len(signals) < len(own.reads) or any(base(ref) not in nodes for ref in own.memories):
+        return None, faults
+    targets = {field: spec.nodes[base(ref)].options for field, ref in own.reads.items()}
+    if own.owner is not None:
+        targets["share"] = spec.nodes[root(own.owner, edges)].options
+    facts = NodeFacts(name, signals, memories, targets, _stack_facts(name, part, spec, edges))
+    for path, rule, fix in part.entry.rules(part.options, facts):
+        faults.append(located(spec, "TFK040", f"nodes.{name}.{path}", rule, fix))
+    for field, signal in signals.items():
+        if field != "tokens" and signal.length is None and _wants_sequence(part):
+            rule = f"`{own.reads[field]}` is one vector per row, {_axes(signal)}, where a sequence is needed"
+            faults.append(located(spec, "TFK041", f"nodes.{name}.{field}", rule, "read a node that gives a sequence"))
+    if faults:
+        return None, faults
+    return Node(name, part, replace(own, owner=root(own.owner, edges) if own.owner else None), facts,
+                part.entry.output(part.options, facts)), []  # fmt: skip
+
+
+def _signal(
+    name: str, field: str, ref: str, spec: ModelSpec, nodes: Mapping[str, Node], faults: list[Fault]
+) -> Signal | None:
+    node = nodes.get(base(ref))
+    if node is None:
+        return None
+    port = ref.partition(".")[2]
+    if not port:
+        return replace(node.signal, depth=0)
+    if port in node.kind.ports:
+        return node.signal
+    near = difflib.get_close_matches(port, node.kind.ports, 1)
+    fix = f"did you mean `{base(ref)}.{near[0]}`?" if near else f"ports: {', '.join(node.kind.ports) or 'none'}"
+    rule = f"`{base(ref)}` is a {node.part.kind} and has no port `{port}`"
+    faults.append(located(spec, "TFK042", f"nodes.{name}.{field}", rule, fix))
+    return None
+
+
+def _wants_sequence(part: Part) -> bool:
+    return hasattr(part.options, "layers")
+
+
+def _axes(signal: Signal) -> str:
+    return f"({', '.join(map(str, signal.axes))})"
+
+
+def root(name: str, edges: Mapping[str, Edges]) -> str:
+    """The node at the end of a chain of `share`: the one that holds the table."""
+    seen: set[str] = set()
+    while (owner := edges[name].owner) is not None and name not in seen:
+        seen.add(name)
+        name = owner
+    return name
+
+
+def _stack_facts(name: str, part: Part, spec: ModelSpec, edges: Mapping[str, Edges]) -> StackFacts | None:
+    """The part of a stack in the model: it reads the stack that is its memory, or is the memory of another, or neither."""
+    layers = getattr(part.options, "layers", None)
+    if not layers:
+        return None
+    own = depth(layers)
+    read = [ref for ref in _memories(edges[name])]
+    if read:
+        sources = [up for ref in read for up in _stacks_upstream(base(ref), spec, edges)]
+        return StackFacts("decoder", own, max((depth(spec.nodes[up].options.layers) for up in sources), default=0))
+    for other, other_edges in edges.items():
+        for ref in _memories(other_edges):
+            if name in _stacks_upstream(base(ref), spec, edges):
+                return StackFacts("encoder", own, depth(spec.nodes[other].options.layers))
+    return StackFacts("decoder_only" if part.options.causal else "encoder_only", own)
+
+
+def _memories(edges: Edges) -> Iterator[str]:
+    if "memory" in edges.reads:
+        yield edges.reads["memory"]
+    yield from edges.memories
+
+
+def _stacks_upstream(name: str, spec: ModelSpec, edges: Mapping[str, Edges]) -> list[str]:
+    """The nearest stacks at or above a node."""
+    part = spec.nodes.get(name)
+    if part is None:
+        return []
+    if getattr(part.options, "layers", None):
+        return [name]
+    return [up for ref in edges[name].reads.values() for up in _stacks_upstream(base(ref), spec, edges)]
+
+
+def located(spec: ModelSpec, code: str, path: str, message: str, fix: str = "") -> Fault:
+    """A fault at the place where the user wrote what it is about."""
+    return Fault(code, message, fix, path, spec.mark_of(path))

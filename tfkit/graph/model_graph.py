@@ -1,0 +1,109 @@
+"""The model graph: nodes in an order in which each finds its inputs made, with everything about them that needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..slots.node import NodeFacts, NodeKind, Signal
+from ..slots.options import NodeRef, Part, marks
+from ..slots.parameter import Parameter, ParameterGroup
+from ..slots.sublayer import AttentionSite
+
+
+def base(ref: str) -> str:
+    """The node of a reference: `encoder` of `encoder.layers`."""
+    return ref.split(".")[0]
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Which nodes a node refers to: what it reads by field, the memories that its sub-layers name, whose table it shares."""
+
+    reads: Mapping[str, str]
+    memories: tuple[str, ...] = ()
+    owner: str | None = None
+    tokens: str | None = None
+
+    def all(self) -> Iterator[str]:
+        yield from (base(ref) for ref in self.reads.values())
+        yield from (base(ref) for ref in self.memories)
+        if self.owner:
+            yield self.owner
+
+
+def edges_of(options: Any) -> Edges:
+    """The edges that a node's options name."""
+    named = {name: (mark, getattr(options, name)) for name, mark in marks(type(options), NodeRef)}
+    reads = {name: ref for name, (mark, ref) in named.items() if ref is not None and mark.role in ("input", "memory", "tokens")}
+    owner = next((ref for mark, ref in named.values() if mark.role == "owner" and ref is not None), None)
+    tokens = next((ref for mark, ref in named.values() if mark.role == "tokens" and ref is not None), None)
+    memories = dict.fromkeys(_sublayer_memories(getattr(options, "layers", None) or ()))
+    return Edges(reads, tuple(ref for ref in memories), owner, tokens)
+
+
+def _sublayer_memories(layers: tuple[Any, ...]) -> Iterator[str]:
+    for layer in layers:
+        if layer.layers:
+            yield from _sublayer_memories(layer.layers)
+        for sublayer in layer.sublayers or ():
+            for name, mark in marks(type(sublayer.options), NodeRef):
+                ref = getattr(sublayer.options, name)
+                if mark.role == "memory" and ref is not None:
+                    yield ref
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node: its kind and options, its edges, what surrounds it, and the signal it gives."""
+
+    name: str
+    part: Part
+    edges: Edges
+    facts: NodeFacts
+    signal: Signal
+
+    @property
+    def kind(self) -> NodeKind:
+        return self.part.entry  # type: ignore[no-any-return]
+
+    @property
+    def options(self) -> Any:
+        return self.part.options
+
+    def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        return self.kind.parameters(self.options, self.facts)
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Every parameter by its path below the node, expanded lazily."""
+        for group in self.parameter_groups():
+            yield from group.expanded()
+
+    def count(self, trainable: bool = True) -> int:
+        return sum(group.size(trainable) for group in self.parameter_groups())
+
+    def sites(self) -> Iterator[tuple[str, AttentionSite]]:
+        """Every attention site by its full name, expanded lazily."""
+        for name, site in self.kind.sites(self.options, self.facts):
+            yield f"{self.name}.{name}", site
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A checked model graph. `nodes` are in topological order, `outputs` the names of what the model gives back."""
+
+    name: str
+    nodes: Mapping[str, Node]
+    outputs: tuple[str, ...]
+
+    def parameters(self, trainable: bool = True) -> int:
+        """The exact number of trainable (or frozen) parameters, each shared one counted once."""
+        return sum(node.count(trainable) for node in self.nodes.values())
+
+    def inputs(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.kind.takes_ids]
+
+    def sites(self) -> Iterator[tuple[str, AttentionSite]]:
+        for node in self.nodes.values():
+            yield from node.sites()

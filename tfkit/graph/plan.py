@@ -1,0 +1,149 @@
+"""Which backend each attention site will use on a device that may not be there, and every reason why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..catalogue import Catalogue
+from ..errors import BackendRefused, Fault
+from ..slots.attention import AttentionBackend, AttentionRequest, Verdict
+from ..slots.options import Part
+from ..slots.selection import ranked, refusal, relative_time
+from ..slots.sublayer import AttentionSite
+from .model_graph import Graph
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where and how the model will run: `device` (`cpu`, `cuda`), its compute capability if CUDA, dtype, whether it trains
+    (gradients, dropout), whether it is compiled, and lengths where they are known."""
+
+    device: str = "cpu"
+    cuda_capability: tuple[int, int] | None = None
+    dtype: str = "float32"
+    training: bool = True
+    compiled: bool = False
+    queries: int | None = None
+    keys: int | None = None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One candidate at one site: its verdict, and its measured time relative to eager where `auto` has a row for it."""
+
+    backend: str
+    verdict: Verdict
+    relative_time: float | None
+
+
+@dataclass(frozen=True)
+class SitePlan:
+    """What was requested at a site, what will be used (None: nothing can), and the judgement of every candidate in the order
+    in which they are tried; `lengths` is the class of max(Q, K) it speaks of, None for any."""
+
+    site: str
+    requested: str
+    chosen: str | None
+    judgements: tuple[Judgement, ...]
+    lengths: tuple[int, int | None] | None = None
+
+
+def candidates_for(wish: tuple[Part, ...], catalogue: Catalogue) -> tuple[list[tuple[AttentionBackend, Any]], bool]:
+    """The backends that a wish allows, with their options, and whether `auto` orders them."""
+    if any(part.kind == "auto" for part in wish):
+        entries = [entry for entry in catalogue.entries("backend") if entry.auto]
+        return [(entry, entry.options()) for entry in entries], True
+    return [(part.entry, part.options) for part in wish], False
+
+
+def request_for(site: AttentionSite, target: Target) -> AttentionRequest:
+    """What a site asks of a backend on a target."""
+    return AttentionRequest(
+        device=target.device,
+        cuda_capability=target.cuda_capability,
+        dtype=target.dtype,
+        head_dim=site.head_dim,
+        value_dim=site.head_dim,
+        queries=target.queries,
+        keys=target.keys,
+        mask_terms=site.mask_terms,
+        bias=site.bias,
+        bias_gradient=site.bias_gradient and target.training,
+        dropout=site.dropout > 0.0 and target.training,
+        grouped=site.heads != site.kv_heads,
+        softcap=site.softcap is not None,
+        score=site.score,
+        gradients=target.training,
+        compiled=target.compiled,
+    )
+
+
+def plan_site(name: str, site: AttentionSite, catalogue: Catalogue, target: Target) -> list[SitePlan]:
+    """One plan, or one for each class of lengths where `auto` answers differently."""
+    candidates, automatic = candidates_for(site.backend, catalogue)
+    requested = "auto" if automatic else ", ".join(part.kind for part in site.backend)
+    if automatic and target.queries is None:
+        plans = [_planned(name, requested, site, candidates, True, _at(target, low), (low, high)) for low, high in _classes(candidates)]
+        merged: list[SitePlan] = []
+        for plan in plans:
+            if merged and merged[-1].chosen == plan.chosen and merged[-1].lengths and plan.lengths:
+                plan = SitePlan(name, requested, plan.chosen, plan.judgements, (merged.pop().lengths[0], plan.lengths[1]))  # type: ignore[index]
+            merged.append(plan)
+        return merged
+    return [_planned(name, requested, site, candidates, automatic, target, None)]
+
+
+def _classes(candidates: list[tuple[AttentionBackend, Any]]) -> list[tuple[int, int | None]]:
+    ends = sorted({row.lengths[1] for entry, _ in candidates for row in entry.auto if row.lengths[1]})
+    starts = [1, *(end + 1 for end in ends)]
+    return list(zip(starts, [*ends, None], strict=True))
+
+
+def _at(target: Target, length: int) -> Target:
+    fields = {**target.__dict__, "queries": length, "keys": length}
+    return Target(**fields)
+
+
+def _planned(
+    name: str,
+    requested: str,
+    site: AttentionSite,
+    candidates: list[tuple[AttentionBackend, Any]],
+    automatic: bool,
+    target: Target,
+    lengths: tuple[int, int | None] | None,
+) -> SitePlan:
+    request = request_for(site, target)
+    order = ranked(candidates, request, automatic)
+    judged = tuple(
+        Judgement(candidates[index][0].name, verdict, relative_time(candidates[index][0], request)) for index, verdict in order
+    )
+    chosen = next((judgement.backend for judgement in judged if judgement.verdict.accepted), None)
+    return SitePlan(name, requested, chosen, judged, lengths)
+
+
+def plan(graph: Graph, catalogue: Catalogue, target: Target) -> list[SitePlan]:
+    """The plan of every site of a model."""
+    return [plan for name, site in graph.sites() for plan in plan_site(name, site, catalogue, target)]
+
+
+def refusals(graph: Graph, catalogue: Catalogue, target: Target) -> list[Fault]:
+    """A fault for every site that no allowed backend can serve on this target."""
+    others = tuple((entry, entry.options()) for entry in catalogue.entries("backend"))
+    faults = []
+    for name, site in graph.sites():
+        candidates, automatic = candidates_for(site.backend, catalogue)
+        request = request_for(site, target)
+        order = ranked(candidates, request, automatic)
+        if not any(verdict.accepted for _, verdict in order):
+            requested = "auto" if automatic else ", ".join(part.kind for part in site.backend)
+            faults.append(refusal(name, requested, order, candidates, request, others))
+    return faults
+
+
+def check_backends(graph: Graph, catalogue: Catalogue, target: Target) -> None:
+    """Raises BackendRefused where a site has no backend on this target, all sites in one message."""
+    faults = refusals(graph, catalogue, target)
+    if faults:
+        raise BackendRefused(faults)

@@ -1,0 +1,70 @@
+"""Rules about the graph as a whole, one small function each; rules about one node live with its kind."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from ..errors import Fault
+from ..spec.model import ModelSpec
+from .model_graph import Graph, base
+
+RESERVED_INPUTS = frozenset({"masks", "lengths", "segments", "weights", "batch", "capacity", "target_node"})
+"""Names of arguments of a model's own methods, which no input node may take."""
+
+LARGEST = 10**13
+"""More parameters than this (40 TB in float32) fit no machine; a spec that asks for them has a slip of the pen."""
+
+
+def broken_rules(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+    for rule in (_outputs_exist, _all_nodes_are_used, _input_names_are_free, _fits_a_machine, _expected_count):
+        yield from rule(graph, spec)
+
+
+def _fault(spec: ModelSpec, code: str, path: str, message: str, fix: str) -> Fault:
+    return Fault(code, message, fix, path, spec.mark_of(path))
+
+
+def _outputs_exist(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+    for number, output in enumerate(graph.outputs):
+        if output not in graph.nodes:
+            near = difflib.get_close_matches(output, graph.nodes, 1)
+            fix = f"did you mean `{near[0]}`?" if near else f"nodes: {', '.join(graph.nodes)}"
+            yield _fault(spec, "TFK014", f"outputs.{number}", f"there is no node `{output}`", fix)
+
+
+def _all_nodes_are_used(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+    used: set[str] = set()
+    waiting = [output for output in graph.outputs if output in graph.nodes]
+    while waiting:
+        name = waiting.pop()
+        if name not in used:
+            used.add(name)
+            waiting += [base(ref) for ref in graph.nodes[name].edges.all()]
+    for name in graph.nodes:
+        if name not in used:
+            yield _fault(spec, "TFK043", f"nodes.{name}", f"nothing reads `{name}`", "read it, add it to `outputs`, or remove it")
+
+
+def _input_names_are_free(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+    for node in graph.inputs():
+        if node.name in RESERVED_INPUTS:
+            rule = f"`{node.name}` is an argument of every model, so no input can have this name"
+            yield _fault(spec, "TFK013", f"nodes.{node.name}", rule, "rename the node")
+
+
+def _fits_a_machine(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+    for node in graph.nodes.values():
+        count = node.count() + node.count(trainable=False)
+        if count > LARGEST:
+            rule = f"`{node.name}` has {count:,} parameters, {count * 4:,} bytes in float32; no machine holds more than {LARGEST:,}"
+            path = f"nodes.{node.name}.num_layers"
+            yield _fault(spec, "TFK045", path, rule, "make d_model, num_layers or vocab_size smaller")
+
+
+def _expected_count(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+    expected = spec.expect.parameters if spec.expect else None
+    count = graph.parameters()
+    if expected is not None and count != expected:
+        rule = f"{count:,} trainable parameters, {count - expected:+,} from the {expected:,} that the spec expects"
+        yield _fault(spec, "TFK044", "expect.parameters", rule, "correct the spec, or the expected number")

@@ -1,0 +1,181 @@
+"""Which backend an attention site uses, class of call by class of call.
+
+A site holds its candidates in the order of the spec's wish. A call falls into a class: device, dtype, length class, whether
+gradients, dropout or weights are wanted, which mask terms and which bias are present. The first time a class is met, every
+candidate is judged by its capabilities, and the verdict is kept; tensor values never matter. A named backend is used or
+refused with every reason; only `auto` and an explicit list fall back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..attention import BIAS_NAMES, AttentionInputs, AttentionOutput, Bias, Mask, Prepared, Shapes
+from ..errors import BackendRefused
+from ..slots.attention import AttentionBackend, AttentionRequest
+from ..slots.lazy import load
+from ..slots.selection import ranked, refusal
+
+CallClass = tuple[Any, ...]
+Attend = Callable[[AttentionInputs, Any], AttentionOutput]
+Prepare = Callable[[Mask, "Bias | None", Shapes, Any], "Prepared | None"]
+
+
+@dataclass(frozen=True)
+class BoundBackend:
+    """A backend with its options, its functions imported."""
+
+    entry: AttentionBackend
+    options: Any
+    attend: Attend
+    prepare: Prepare | None
+    name: str
+
+    @property
+    def kind(self) -> str:
+        return self.entry.name
+
+
+def bind(entry: AttentionBackend, options: Any) -> BoundBackend:
+    """Import the functions of a backend. Raises PluginError when they cannot be imported."""
+    name = f"{entry.name} {options!r}"
+    return BoundBackend(entry, options, load(entry.attend), load(entry.prepare) if entry.prepare else None, name)
+
+
+class BackendChoice:
+    """The backends that one attention site may use, and what was decided for each class of calls met so far.
+
+    `automatic` orders the candidates by their measured rows (`auto`), otherwise the order is the spec's. `others` are all the
+    backends installed, named in a refusal where they would have worked.
+    """
+
+    def __init__(
+        self, site: str, candidates: tuple[BoundBackend, ...], automatic: bool, others: tuple[tuple[AttentionBackend, Any], ...]
+    ) -> None:
+        self.site = site
+        self.candidates = candidates
+        self.automatic = automatic
+        self.others = others
+        self.cuts = sorted({end for candidate in candidates for row in candidate.entry.auto for end in row.lengths if end})
+        self.exact = any(
+            (allowed.minimum, allowed.maximum, allowed.multiple) != (1, None, 1)
+            for candidate in candidates
+            for allowed in (candidate.entry.capabilities.query_length, candidate.entry.capabilities.key_length)
+            if allowed is not None
+        )
+        self.decided: dict[CallClass, int] = {}
+
+    @property
+    def requested(self) -> str:
+        return "auto" if self.automatic else ", ".join(candidate.kind for candidate in self.candidates)
+
+    def select(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask,
+        bias: Bias | None,
+        dropout: float,
+        softcap: float | None,
+        score: str,
+    ) -> BoundBackend:
+        """The backend for this class of calls. Raises BackendRefused with every candidate's reasons."""
+        gradients = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+        bias_gradient = bias is not None and torch.is_grad_enabled() and _bias_tensor(bias).requires_grad
+        call: CallClass = (
+            query.device.type,
+            query.device.index or 0,
+            query.dtype,
+            *self._lengths(query.shape[2], key.shape[2]),
+            query.shape[3],
+            value.shape[3],
+            query.shape[1] != key.shape[1],
+            gradients or bias_gradient,
+            bias_gradient,
+            dropout > 0.0,
+            softcap is not None,
+            None if bias is None else BIAS_NAMES[type(bias)],
+            mask.causal,
+            mask.window is not None,
+            isinstance(mask.offset, Tensor),
+            mask.key_lengths is not None,
+            mask.query_lengths is not None,
+            mask.key_visible is not None,
+            mask.query_segments is not None,
+            mask.visible is not None,
+            score,
+            torch.are_deterministic_algorithms_enabled(),
+        )
+        if torch.compiler.is_compiling():
+            return self.candidates[self._judge_traced(call, torch.compiler.is_exporting())]
+        found = self.decided.get(call)
+        if found is None:
+            found = self.decided[call] = self.judge(_request(call))
+        return self.candidates[found]
+
+    def _lengths(self, queries: int, keys: int) -> tuple[int, int]:
+        """The lengths where a candidate's limits need them, else the smallest of their class, so that a growing cache meets
+        few classes and a compiled model with dynamic lengths few guards."""
+        if self.exact:
+            return queries, keys
+        low = 1
+        for cut in self.cuts:
+            if max(queries, keys) <= cut:
+                return low, low
+            low = cut + 1
+        return low, low
+
+    def judge(self, request: AttentionRequest) -> int:
+        """The index of the candidate that serves a request. Raises BackendRefused when none does."""
+        order = ranked([(c.entry, c.options) for c in self.candidates], request, self.automatic)
+        for index, verdict in order:
+            if verdict.accepted:
+                return index
+        raise BackendRefused(refusal(self.site, self.requested, order, self.candidates_as_pairs(), request, self.others))
+
+    def candidates_as_pairs(self) -> list[tuple[AttentionBackend, Any]]:
+        return [(candidate.entry, candidate.options) for candidate in self.candidates]
+
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def _judge_traced(self, call: CallClass, exporting: bool) -> int:
+        return self.judge(replace(_request(call), compiled=not exporting, exported=exporting))
+
+
+TERMS = ("causal", "window", "tensor_offset", "key_lengths", "query_lengths", "key_visible", "segments", "visible")
+
+
+def _request(call: CallClass) -> AttentionRequest:
+    """What a class of calls asks of a backend."""
+    (device, number, dtype, queries, keys, head_dim, value_dim, grouped, gradients, bias_gradient, dropout, softcap,
+     bias, *terms, score, deterministic) = call  # fmt: skip
+    present = {name for name, there in zip(TERMS, terms, strict=True) if there}
+    return AttentionRequest(
+        device=device,
+        cuda_capability=torch.cuda.get_device_capability(number) if device == "cuda" else None,
+        dtype=str(dtype).removeprefix("torch."),
+        head_dim=head_dim,
+        value_dim=value_dim,
+        queries=queries,
+        keys=keys,
+        mask_terms=frozenset(present - {"tensor_offset"}),
+        tensor_offset="tensor_offset" in present,
+        bias=bias,
+        bias_gradient=bias_gradient,
+        dropout=dropout,
+        grouped=grouped,
+        softcap=softcap,
+        score=score,
+        gradients=gradients,
+        deterministic=deterministic,
+    )
+
+
+def _bias_tensor(bias: Bias) -> Tensor:
+    tensor = getattr(bias, "values", None)
+    return tensor if tensor is not None else bias.slopes  # type: ignore[union-attr]

@@ -1,0 +1,32 @@
+"""The position-wise feed-forward layer
+
+    plain   output(f(input(x)))                 Vaswani et al. 2017, eq. 2
+    gated   output(f(gate(x)) * input(x))       Shazeer 2020, https://arxiv.org/abs/2002.05202
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from .run import StackRun
+
+
+class FeedForward(nn.Module):
+    """(B, L, M) -> (B, L, M) through `d_ff` features; dropout acts on the activated features."""
+
+    def __init__(
+        self, input: nn.Linear, gate: nn.Linear | None, output: nn.Linear, activate: Callable[[Tensor], Tensor], dropout: float
+    ) -> None:
+        super().__init__()
+        self.input, self.gate, self.output = input, gate, output
+        self.activate = activate
+        self.dropout = nn.Dropout(dropout) if dropout > 0.0 else None
+
+    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
+        features = self.input(x)  # (B, L, d_ff)
+        features = self.activate(features) if self.gate is None else self.activate(self.gate(x)) * features
+        if self.dropout is not None:
+            features = self.dropout(features)
+        return self.output(features)  # type: ignore[no-any-return]

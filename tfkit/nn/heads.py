@@ -1,0 +1,113 @@
+"""Nodes that make something of a finished sequence: a projection, one vector per sequence, classes, a mix of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import Fault, InputError
+from .run import ModelRun
+from .stream import Padding, Stream
+
+
+class Dense(nn.Module):
+    """dropout(norm(f(x W + b))), on (B, L, M) or (B, M)."""
+
+    def __init__(
+        self, linear: nn.Linear, activate: Callable[[Tensor], Tensor] | None, norm: nn.Module | None, dropout: float
+    ) -> None:
+        super().__init__()
+        self.linear, self.activate, self.output_norm = linear, activate, norm
+        self.dropout = nn.Dropout(dropout) if dropout > 0.0 else None
+
+    def forward(self, run: ModelRun, input: Stream) -> Stream:
+        x = self.linear(input.tensor)
+        if self.activate is not None:
+            x = self.activate(x)
+        if self.output_norm is not None:
+            x = self.output_norm(x)
+        if self.dropout is not None:
+            x = self.dropout(x)
+        return Stream(x, input.padding, input.ids)
+
+
+class Classify(nn.Module):
+    """logits over classes, dropout(x) W + b, on (B, L, M) or (B, M)."""
+
+    def __init__(self, linear: nn.Linear, dropout: float) -> None:
+        super().__init__()
+        self.linear = linear
+        self.dropout = nn.Dropout(dropout) if dropout > 0.0 else None
+
+    def forward(self, run: ModelRun, input: Stream) -> Stream:
+        x = input.tensor if self.dropout is None else self.dropout(input.tensor)
+        return Stream(self.linear(x), input.padding, input.ids)
+
+
+class Pool(nn.Module):
+    """(B, L, M) -> (B, M): the first or last token that is no padding, their mean or maximum, or the first end token."""
+
+    def __init__(self, name: str, take: str, end_id: int | None, norm: nn.Module | None) -> None:
+        super().__init__()
+        self.name, self.take, self.end_id, self.output_norm = name, take, end_id, norm
+
+    def forward(self, run: ModelRun, input: Stream, tokens: Stream | None = None) -> Stream:
+        """`tokens` is the tokens node whose end token is looked for."""
+        x = input.tensor
+        visible = input.padding.as_visible(x.shape[1])
+        x = self._pooled(x, visible, tokens)
+        if self.output_norm is not None:
+            x = self.output_norm(x)
+        return Stream(x, Padding())
+
+    def _pooled(self, x: Tensor, visible: Tensor | None, tokens: Stream | None) -> Tensor:
+        length = x.shape[1]
+        if self.take == "end_token":
+            assert tokens is not None
+            return _row(x, self._end(tokens))
+        if visible is None:
+            simple = {"first": lambda: x[:, 0], "last": lambda: x[:, -1], "mean": lambda: x.mean(1), "max": lambda: x.amax(1)}
+            return simple[self.take]()
+        if self.take == "first":
+            return _row(x, visible.to(torch.int64).argmax(1))
+        if self.take == "last":
+            return _row(x, length - 1 - visible.flip(1).to(torch.int64).argmax(1))
+        if self.take == "mean":
+            weight = visible.to(x.dtype).unsqueeze(2)
+            return (x * weight).sum(1) / weight.sum(1).clamp_min(1)
+        return x.masked_fill(~visible.unsqueeze(2), torch.finfo(x.dtype).min).amax(1)
+
+    def _end(self, tokens: Stream) -> Tensor:
+        assert tokens.ids is not None
+        found = tokens.ids == self.end_id
+        if not torch.compiler.is_compiling() and found.device.type == "cpu" and not bool(found.any(1).all()):
+            row = int((~found.any(1)).nonzero()[0])
+            message = f"row {row} of the input to `{self.name}` {tuple(found.shape)} has no end token {self.end_id}"
+            raise InputError(Fault("TFK074", message, "`take: end_token` needs one in every row"))
+        return found.to(torch.int64).argmax(1)
+
+
+class LayerMix(nn.Module):
+    """scale * sum_n softmax(w)_n h_n over the layers of a stack, Peters et al. 2018 (https://arxiv.org/abs/1802.05365)."""
+
+    def __init__(self, layers: int, embeddings: bool) -> None:
+        super().__init__()
+        self.embeddings = embeddings
+        self.weight = nn.Parameter(torch.zeros(layers))
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, run: ModelRun, input: Stream) -> Stream:
+        assert input.layers is not None
+        layers = input.layers if self.embeddings else input.layers[1:]
+        shares = self.weight.softmax(0)
+        mixed = layers[0] * shares[0]
+        for layer, share in zip(layers[1:], shares[1:], strict=True):
+            mixed = mixed + layer * share
+        return Stream(mixed * self.scale, input.padding, input.ids)
+
+
+def _row(x: Tensor, index: Tensor) -> Tensor:
+    """(B, M): row index[b] of each (L, M)."""
+    return x.gather(1, index[:, None, None].expand(-1, 1, x.shape[2])).squeeze(1)

@@ -1,0 +1,46 @@
+"""What a placement is given to wire a layer from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class LayerParts:
+    """The sub-layers of one layer by name, in order; its norms by the names of `Placement.norm_sites`; the factor `skip` of the
+    residual and, by sub-layer, of what is added to it; and the dropout of what is added."""
+
+    branches: Mapping[str, nn.Module]
+    norms: Mapping[str, nn.Module]
+    skip: float
+    scales: Mapping[str, float]
+    dropout: float
+
+
+class Residual(nn.Module):
+    """skip * x + scale * dropout(branch), elementwise on (B, L, M)."""
+
+    def __init__(self, skip: float, scale: float, dropout: float) -> None:
+        super().__init__()
+        self.skip, self.scale = skip, scale
+        self.dropout = nn.Dropout(dropout) if dropout > 0.0 else None
+
+    def forward(self, x: Tensor, branch: Tensor) -> Tensor:
+        if self.dropout is not None:
+            branch = self.dropout(branch)
+        if self.scale != 1.0:
+            branch = branch * self.scale
+        if self.skip != 1.0:
+            x = x * self.skip
+        return x + branch
+
+    def extra_repr(self) -> str:
+        return f"skip={self.skip}, scale={self.scale}"
+
+
+def residuals(parts: LayerParts) -> nn.ModuleDict:
+    """One residual per sub-layer, by its name."""
+    return nn.ModuleDict({name: Residual(parts.skip, parts.scales[name], parts.dropout) for name in parts.branches})

@@ -1,0 +1,306 @@
+"""A built model: its nodes in an order in which each finds its inputs made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import Fault, InputError
+from .cache import DecodingState
+from .choice import BackendChoice, BoundBackend
+from .multi_head import MultiHeadAttention
+from .run import ModelRun
+from .stack import Stack
+from .stream import Padding, Stream
+from .tokens import Tokens, check_ids, padding_of
+
+RESERVED = frozenset({"masks", "lengths", "segments", "weights"})
+"""Names of `Model.forward`'s own arguments, which no input node may take."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A node's edges: by field the nodes it reads, the memories its sub-layers name, and whose table it shares."""
+
+    edges: Mapping[str, str]
+    memories: tuple[str, ...] = ()
+    owner: str | None = None
+
+
+@dataclass(frozen=True)
+class InputRule:
+    """What the ids of an input node must be, and what they tell."""
+
+    vocab_size: int
+    pad_id: int | None
+    start_id: int | None
+    end_id: int | None
+    segments: int
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """All that a model knows beside its modules: how the nodes are wired, what its inputs must be, what it gives back, and for
+    incremental decoding which nodes follow each input (None where a node in between cannot be decoded step by step)."""
+
+    name: str
+    wires: Mapping[str, Wire]
+    inputs: Mapping[str, InputRule]
+    outputs: tuple[str, ...]
+    followers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    undecodable: Mapping[str, str] = field(default_factory=dict)
+
+
+class Model(nn.Module):
+    """`model(source=ids, target=ids)["logits"]`: one keyword for every input node, one entry for every output.
+
+    Built by `tfkit.build`; its parameters are named by the structure of the spec, whatever the backends.
+    """
+
+    def __init__(
+        self, plan: ModelPlan, nodes: Mapping[str, nn.Module], rebind: Callable[[str, Any], BackendChoice], watcher: BoundBackend
+    ) -> None:
+        super().__init__()
+        self.plan = plan
+        self.nodes = nn.ModuleDict(nodes)
+        self._rebind = rebind
+        for attention in self._attentions():
+            attention.watcher = watcher
+
+    def forward(
+        self,
+        *,
+        masks: Mapping[str, Tensor] | None = None,
+        lengths: Mapping[str, Tensor] | None = None,
+        segments: Mapping[str, Tensor] | None = None,
+        weights: Iterable[str] = (),
+        **inputs: Tensor,
+    ) -> dict[str, Any]:
+        """Run the whole graph once; a decoder sees all its target tokens at once (teacher forcing).
+
+        inputs    token ids (B, L) by input node
+        masks     (B, L) bool by input node, True for real tokens; instead of what `pad_id` tells
+        lengths   (B,) integers by input node: as many real tokens, padding on the right; lets kernels skip it
+        segments  (B, L) integers by input node, for nodes with segments (BERT's token types); segment 0 unless given
+        weights   sites (`decoder.0.cross_attention`, or a pattern such as `decoder.*.cross_attention`) whose attention
+                  weights (B, H, Q, K) come back as `outputs["weights"][site]`, detached; nothing else changes by a bit
+
+        Gives a tensor for every output of the spec. Raises InputError for ids, masks and lengths that do not fit.
+        """
+        run = self._run(inputs, masks or {}, lengths or {}, segments or {}, weights)
+        streams: dict[str, Stream] = {}
+        for name in self.plan.wires:
+            streams[name] = self._call(name, run, streams)
+        outputs: dict[str, Any] = {name: streams[name].tensor for name in self.plan.outputs}
+        if run.wanted:
+            outputs["weights"] = run.weights
+        return outputs
+
+    @torch.no_grad()
+    def start(
+        self,
+        target: str | None = None,
+        *,
+        batch: int | None = None,
+        capacity: int = 64,
+        masks: Mapping[str, Tensor] | None = None,
+        lengths: Mapping[str, Tensor] | None = None,
+        **inputs: Tensor,
+    ) -> DecodingState:
+        """Begin incremental decoding of the input node `target` (the one not given), running everything else once.
+
+        `capacity` is the number of positions to reserve (more are taken when needed). A decoder-only model needs `batch`.
+        """
+        missing = [name for name in self.plan.inputs if name not in inputs]
+        target = target or (missing[0] if len(missing) == 1 else "")
+        if missing != [target]:
+            given = ", ".join(inputs) or "none"
+            raise InputError(
+                Fault("TFK073", f"inputs given: {given}; of the inputs {', '.join(self.plan.inputs)} one must be left to decode")
+            )
+        reason = self.plan.undecodable.get(target)
+        if reason:
+            raise InputError(Fault("TFK075", f"`{target}` cannot be decoded step by step: {reason}"))
+        if inputs:
+            batch = next(iter(inputs.values())).shape[0]
+        if batch is None:
+            raise InputError(Fault("TFK073", "a model without another input needs `batch`", "start(batch=...)"))
+        run = self._run(inputs, masks or {}, lengths or {}, {}, (), skip=target)
+        state = DecodingState(target, batch, capacity)
+        streams: dict[str, Stream] = {}
+        for name in self.plan.wires:
+            if name not in self.plan.followers[target]:
+                streams[name] = self._call(name, run, streams)
+        read = {self._base(ref) for name in self.plan.followers[target] for ref in self._reads(name)}
+        state.streams.update({name: stream for name, stream in streams.items() if name in read})
+        return state
+
+    @torch.no_grad()
+    def step(self, state: DecodingState, ids: Tensor, visible: Tensor | None = None, weights: Iterable[str] = ()) -> dict[str, Any]:
+        """Decode the next `ids` (B, n), n >= 1; gives the outputs that follow the target, for these n positions only.
+
+        `visible` (B, n) bool marks those that are no padding; without it `pad_id` tells.
+        """
+        target, rule = state.target, self.plan.inputs[state.target]
+        check_ids(target, ids, rule.vocab_size)
+        if ids.shape[0] != state.batch:
+            message = f"`{target}` has shape {tuple(ids.shape)}, but the decoding state has {state.batch} rows"
+            raise InputError(Fault("TFK070", message))
+        padding = self._step_padding(state, ids, visible, rule)
+        run = ModelRun({target: ids}, {target: padding}, {}, state, self._sites(weights))
+        streams: dict[str, Stream] = dict(state.streams)  # type: ignore[arg-type]
+        for name in self.plan.wires:
+            if name in self.plan.followers[target]:
+                streams[name] = self._call(name, run, streams)
+        new = None if padding.visible is None else padding.visible[:, state.length :]
+        state.remember(ids, new)
+        outputs: dict[str, Any] = {name: streams[name].tensor for name in self.plan.outputs if name in streams}
+        if run.wanted:
+            outputs["weights"] = run.weights
+        return outputs
+
+    def set_backend(self, backend: Any, sites: str | Iterable[str] = "*") -> None:
+        """Use another attention backend at the sites that match: a name, `{"kind": ..., options}`, `"auto"`, or a list.
+
+        Raises BackendRefused, and changes nothing, where it can never serve a site; weights are untouched.
+        """
+        chosen = self._sites([sites] if isinstance(sites, str) else sites)
+        made = {site: self._rebind(site, backend) for site in chosen}
+        for attention, index, site in self._site_table():
+            if site in made:
+                attention.choices[index] = made[site]
+
+    @property
+    def sites(self) -> dict[str, str]:
+        """Every attention site with the backend that was asked for there."""
+        return {site: attention.choices[index].requested for attention, index, site in self._site_table()}
+
+    def parameter_count(self, trainable: bool = True) -> int:
+        """The number of trainable (or frozen) parameters, each shared one counted once."""
+        return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad is trainable)
+
+    def _call(self, name: str, run: ModelRun, streams: Mapping[str, Stream]) -> Stream:
+        wire = self.plan.wires[name]
+        arguments: dict[str, Any] = {edge: streams[self._base(ref)] for edge, ref in wire.edges.items()}
+        if wire.memories:
+            arguments["memories"] = {ref: streams[self._base(ref)] for ref in wire.memories}
+        if wire.owner is not None:
+            owner = self.nodes[wire.owner]
+            assert isinstance(owner, Tokens)
+            assert owner.embedding is not None
+            arguments["table"] = owner.embedding.weight
+        return self.nodes[name](run, **arguments)  # type: ignore[no-any-return]
+
+    def _run(
+        self,
+        inputs: Mapping[str, Tensor],
+        masks: Mapping[str, Tensor],
+        lengths: Mapping[str, Tensor],
+        segments: Mapping[str, Tensor],
+        weights: Iterable[str],
+        skip: str | None = None,
+    ) -> ModelRun:
+        wanted = [name for name in self.plan.inputs if name != skip]
+        if set(inputs) != set(wanted):
+            missing = [name for name in wanted if name not in inputs]
+            unknown = [name for name in inputs if name not in wanted]
+            message = f"missing inputs: {', '.join(missing) or 'none'}; unknown inputs: {', '.join(unknown) or 'none'}"
+            raise InputError(Fault("TFK073", message, f"`{self.plan.name}` takes {', '.join(wanted)}"))
+        for label, table in (("masks", masks), ("lengths", lengths), ("segments", segments)):
+            for name in table:
+                if name not in inputs:
+                    raise InputError(Fault("TFK073", f"{label} name `{name}`, which is no input of this call"))
+        batch = None
+        for name, ids in inputs.items():
+            check_ids(name, ids, self.plan.inputs[name].vocab_size)
+            if batch is not None and ids.shape[0] != batch[1]:
+                message = f"`{name}` has {ids.shape[0]} rows, `{batch[0]}` has {batch[1]}"
+                raise InputError(Fault("TFK070", message, "all inputs of one call have the same batch size"))
+            batch = batch or (name, ids.shape[0])
+        padding = {name: self._padding(name, ids, masks.get(name), lengths.get(name)) for name, ids in inputs.items()}
+        for name, segment in segments.items():
+            self._check_segments(name, segment, inputs[name])
+        return ModelRun(dict(inputs), padding, dict(segments), wanted=self._sites(weights))
+
+    def _padding(self, name: str, ids: Tensor, mask: Tensor | None, lengths: Tensor | None) -> Padding:
+        rule = self.plan.inputs[name]
+        if mask is not None and lengths is not None:
+            raise InputError(Fault("TFK073", f"both a mask and lengths are given for `{name}`", "give one"))
+        if mask is not None:
+            if mask.dtype is not torch.bool or mask.shape != ids.shape:
+                message = f"the mask of `{name}` is {mask.dtype} {tuple(mask.shape)}, its ids are {tuple(ids.shape)}"
+                raise InputError(Fault("TFK070", message, "a mask is bool, True for real tokens, of the ids' shape"))
+            return Padding(visible=mask)
+        if lengths is not None:
+            if lengths.is_floating_point() or lengths.dtype is torch.bool or lengths.shape != ids.shape[:1]:
+                message = f"the lengths of `{name}` are {lengths.dtype} {tuple(lengths.shape)}, its ids are {tuple(ids.shape)}"
+                raise InputError(Fault("TFK070", message, "lengths are integers, one per row"))
+            return Padding(lengths=lengths)
+        return padding_of(ids, rule.pad_id, rule.start_id)
+
+    def _check_segments(self, name: str, segments: Tensor, ids: Tensor) -> None:
+        count = self.plan.inputs[name].segments
+        if not count:
+            raise InputError(Fault("TFK073", f"`{name}` has no segments", "write `segments: 2` at this node"))
+        if segments.shape != ids.shape:
+            message = f"the segments of `{name}` have shape {tuple(segments.shape)}, its ids {tuple(ids.shape)}"
+            raise InputError(Fault("TFK070", message))
+        check_ids(f"segments of {name}", segments, count)
+
+    def _step_padding(self, state: DecodingState, ids: Tensor, visible: Tensor | None, rule: InputRule) -> Padding:
+        if visible is None and rule.pad_id is not None:
+            whole = ids if state.ids is None else torch.cat([state.ids, ids], 1)
+            visible = padding_of(whole, rule.pad_id, rule.start_id).visible
+            assert visible is not None
+            visible = visible[:, state.length :]
+        elif visible is not None and (visible.dtype is not torch.bool or visible.shape != ids.shape):
+            message = f"`visible` is {visible.dtype} {tuple(visible.shape)}, the ids are {tuple(ids.shape)}"
+            raise InputError(Fault("TFK070", message))
+        if visible is None and state.visible is None:
+            return Padding()
+        before = state.visible
+        if before is None:
+            before = torch.ones(state.batch, state.length, dtype=torch.bool, device=ids.device)
+        now = visible if visible is not None else torch.ones_like(ids, dtype=torch.bool)
+        return Padding(visible=torch.cat([before, now], 1))
+
+    def _sites(self, patterns: Iterable[str]) -> frozenset[str]:
+        patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+        if not patterns:
+            return frozenset()
+        known = list(self.sites)
+        found: set[str] = set()
+        for pattern in patterns:
+            matching = [site for site in known if fnmatchcase(site, pattern)]
+            if not matching:
+                message = f"`{pattern}` matches no attention site"
+                raise InputError(Fault("TFK076", message, f"sites: {', '.join(known[:6])}{', ...' if len(known) > 6 else ''}"))
+            found.update(matching)
+        return frozenset(found)
+
+    def _reads(self, name: str) -> list[str]:
+        wire = self.plan.wires[name]
+        return [*wire.edges.values(), *wire.memories]
+
+    @staticmethod
+    def _base(ref: str) -> str:
+        return ref.split(".")[0]
+
+    def _attentions(self) -> list[MultiHeadAttention]:
+        return [module for module in self.modules() if isinstance(module, MultiHeadAttention)]
+
+    def _site_table(self) -> list[tuple[MultiHeadAttention, int, str]]:
+        table = []
+        for stack in self.nodes.values():
+            if not isinstance(stack, Stack):
+                continue
+            for index, number in enumerate(stack.order):
+                for module in stack.layers[number].modules():
+                    if isinstance(module, MultiHeadAttention):
+                        table.append((module, index, f"{stack.name}.{index}.{module.name}"))
+        return table

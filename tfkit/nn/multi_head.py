@@ -1,0 +1,157 @@
+"""Multi-head attention, Vaswani et al. 2017, section 3.2.2 (https://arxiv.org/abs/1706.03762)
+
+    head_h = attention(x W_h^Q, y W_g^K, y W_g^V)      g = h // (H // G), y = x or a memory
+    output = concat(head_1 .. head_H) W^O
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import AttentionInputs, Bias
+from .cache import KeyValueCache
+from .choice import BackendChoice, BoundBackend
+from .dispatch import attend
+from .run import StackRun
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """H query heads, G key/value heads, D features per head."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class AttentionRule:
+    """How scores become weights: their scale, softcap, dropout and window, and which memory is read (None: the stack's)."""
+
+    scale: float
+    softcap: float | None
+    dropout: float
+    window: tuple[int | None, int | None] | None
+    cross: bool
+    memory: str | None
+    score: str
+
+
+@dataclass(frozen=True)
+class PositionUse:
+    """The position scheme of a site: where it acts, whether its bias reads the query, and which of the stack's schemes it is
+    (None: the site has its own, with a table of its own)."""
+
+    rotates: bool
+    biases: bool
+    reads_query: bool
+    index: int | None
+
+
+class MultiHeadAttention(nn.Module):
+    """(B, L, M) -> (B, L, M). `choices` holds one backend choice per application of the layer, by layer index."""
+
+    def __init__(
+        self,
+        name: str,
+        projections: dict[str, nn.Linear],
+        shape: HeadShape,
+        rule: AttentionRule,
+        position: PositionUse | None,
+        own_position: nn.Module | None,
+        query_norm: nn.Module | None,
+        key_norm: nn.Module | None,
+        score: nn.Module | None,
+    ) -> None:
+        super().__init__()
+        self.name, self.shape, self.rule, self.use = name, shape, rule, position
+        self.query, self.key = projections["query"], projections["key"]
+        self.value, self.output = projections["value"], projections["output"]
+        self.position, self.query_norm, self.key_norm, self.score = own_position, query_norm, key_norm, score
+        self.choices: dict[int, BackendChoice] = {}
+        self.watcher: BoundBackend | None = None
+
+    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
+        """x (B, L, M) of `run.queries` new tokens; `index` is the layer's place in its stack."""
+        rule = self.rule
+        site = f"{run.stack}.{index}.{self.name}"
+        query = self._split(self.query(x), self.shape.heads)
+        if self.query_norm is not None:
+            query = self.query_norm(query).to(query.dtype)
+        query, key, value, tables, scheme = self._keys(x, query, run, site)
+        mask = run.cross_mask(rule.memory) if rule.cross else run.self_mask(rule.window)
+        mask_name = ("cross", rule.memory) if rule.cross else ("self", rule.window)
+        bias, bias_name = self._bias(query, key.shape[2], run, tables, scheme)
+        dropout = rule.dropout if self.training else 0.0
+        backend = self.choices[index].select(query, key, value, mask, bias, dropout, rule.softcap, rule.score)
+        prepared = run.prepared(backend, mask, mask_name, bias, bias_name, query, key.shape[2])
+        inputs = AttentionInputs(
+            query, key, value, mask, rule.scale, bias, rule.softcap, dropout, self.score, prepared=prepared
+        )
+        if site in run.model.wanted:
+            run.model.weights[site] = self._weights(inputs)
+        merged = attend(backend, inputs).output.transpose(1, 2).flatten(2)  # (B, L, H * V)
+        return self.output(merged)  # type: ignore[no-any-return]
+
+    def _split(self, x: Tensor, heads: int) -> Tensor:
+        return x.unflatten(2, (heads, self.shape.head_dim)).transpose(1, 2)  # (B, heads, L, D)
+
+    def _project(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        key = self._split(self.key(source), self.shape.kv_heads)
+        if self.key_norm is not None:
+            key = self.key_norm(key).to(key.dtype)
+        return key, self._split(self.value(source), self.shape.kv_heads)
+
+    def _keys(self, x: Tensor, query: Tensor, run: StackRun, site: str) -> tuple[Tensor, Tensor, Tensor, Any, Any]:
+        """The query with its position, and all keys and values it may see; new ones join the cache while decoding."""
+        rule, state = self.rule, run.state
+        held = state.crossed.get(site) if state is not None and rule.cross else None
+        if held is not None:
+            key, value = held
+            start, keys = key.shape[2], key.shape[2]
+        else:
+            key, value = self._project(run.memory_for(rule.memory).tensor if rule.cross else x)
+            start = 0 if rule.cross else run.offset
+            keys = start + key.shape[2]
+        scheme = tables = None
+        if self.use is not None:
+            scheme = self.position if self.use.index is None else run.schemes[self.use.index]
+            name = site if self.use.index is None else self.use.index
+            tables = run.tables(scheme, name, run.span(keys, start, x))
+            if self.use.rotates:
+                query, turned = scheme.rotate(query, key if held is None else key[:, :, :0], tables)  # type: ignore[union-attr, operator]
+                key = turned if held is None else key
+        if state is not None and rule.cross and held is None:
+            state.crossed[site] = (key, value)
+        elif state is not None and not rule.cross:
+            if site not in state.caches:
+                state.caches[site] = KeyValueCache(state.capacity)
+            key, value = state.caches[site].append(key, value)
+        return query, key, value, tables, scheme
+
+    def _bias(
+        self, query: Tensor, keys: int, run: StackRun, tables: Any, scheme: Any
+    ) -> tuple[Bias | None, int | None]:
+        """The bias of the scores, and the number of the stack's scheme that made it where all its layers share it."""
+        use = self.use
+        if use is None or not use.biases:
+            return None, None
+        if use.reads_query or use.index is None:
+            return scheme.bias(query, tables, self.rule.scale), None
+        return run.shared_bias(scheme, use.index, query, keys, tables, self.rule.scale), use.index
+
+    def _weights(self, inputs: AttentionInputs) -> Tensor:
+        """The attention weights (B, H, Q, K) before dropout, by a second call beside the unchanged one."""
+        assert self.watcher is not None
+        with torch.no_grad():
+            beside = AttentionInputs(
+                inputs.query, inputs.key, inputs.value, inputs.mask, inputs.scale, inputs.bias, inputs.softcap,
+                score=inputs.score, return_weights=True,
+            )  # fmt: skip
+            weights = attend(self.watcher, beside).weights
+        assert weights is not None
+        return weights

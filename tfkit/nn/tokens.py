@@ -1,0 +1,116 @@
+"""Token embeddings and their inverse, Vaswani et al. 2017, section 3.4
+
+    embed   dropout(norm(scale * E[id] + S[segment] + p(position)))
+    logits  softcap(scale * x E^T + b)            E may be the same table
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..errors import Fault, InputError
+from ..positions import Span
+from .run import ModelRun
+from .stream import Padding, Stream
+
+
+class Tokens(nn.Module):
+    """ids (B, L) -> (B, L, M). A node that shares its table holds none and is given the owner's."""
+
+    def __init__(
+        self,
+        name: str,
+        embedding: nn.Embedding | None,
+        segments: nn.Embedding | None,
+        position: nn.Module | None,
+        norm: nn.Module | None,
+        scale: float,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.embedding, self.segments, self.position, self.embedding_norm = embedding, segments, position, norm
+        self.scale = scale
+        self.dropout = nn.Dropout(dropout) if dropout > 0.0 else None
+
+    def forward(self, run: ModelRun, table: Tensor | None = None) -> Stream:
+        """`table` (vocab_size, M) is the owner's embedding where this node shares it."""
+        ids, padding = run.ids[self.name], run.padding[self.name]
+        weight = table if self.embedding is None else self.embedding.weight
+        assert weight is not None
+        x = functional.embedding(ids, weight)
+        if self.scale != 1.0:
+            x = x * self.scale
+        if self.segments is not None:
+            x = x + self.segments(run.segments[self.name]) if self.name in run.segments else x + self.segments.weight[0]
+        if self.position is not None:
+            offset = run.state.length if run.state is not None and run.state.target == self.name else 0
+            length = offset + ids.shape[1]
+            visible = padding.as_visible(length)
+            x = self.position.embed(x, Span(ids.shape[1], length, offset, offset, ids.device, x.dtype, visible))  # type: ignore[operator]
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        if self.dropout is not None:
+            x = self.dropout(x)
+        seen = ids if run.state is None or run.state.ids is None else torch.cat([run.state.ids, ids], 1)
+        return Stream(x, padding, seen)
+
+
+class TokenLogits(nn.Module):
+    """(B, L, M) -> (B, L, vocab_size)."""
+
+    def __init__(
+        self, weight: nn.Linear | None, bias: nn.Parameter | None, scale: float, softcap: float | None
+    ) -> None:
+        super().__init__()
+        self.logits = weight
+        self.bias = bias
+        self.scale, self.softcap = scale, softcap
+
+    def forward(self, run: ModelRun, input: Stream, table: Tensor | None = None) -> Stream:
+        """`table` (vocab_size, M) is the embedding that this node shares."""
+        x = input.tensor if self.scale == 1.0 else input.tensor * self.scale
+        weight = table if self.logits is None else self.logits.weight
+        assert weight is not None
+        logits = functional.linear(x, weight, self.bias)
+        if self.softcap is not None:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
+        return Stream(logits, input.padding, input.ids)
+
+
+def padding_of(ids: Tensor, pad_id: int | None, start_id: int | None) -> Padding:
+    """The padding that ids (B, L) themselves tell: `pad_id` marks it, but a start token is never padding, even where both
+    have the same id. It is then the last pad before the first other token, or the first token where there is no other."""
+    if pad_id is None:
+        return Padding()
+    visible = ids != pad_id
+    if start_id == pad_id:
+        length = ids.shape[1]
+        following = torch.cat([visible[:, 1:], visible.new_zeros(ids.shape[0], 1)], 1)
+        before_first = visible.cumsum(1) == 0
+        start = before_first & following
+        alone = ~visible.any(1, keepdim=True) & (torch.arange(length, device=ids.device) == 0)
+        visible = visible | start | alone
+    return Padding(visible=visible)
+
+
+def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
+    """Raises InputError where ids (B, L) are no token ids of this vocabulary; on CUDA the device reports it, without a sync."""
+    shape = tuple(ids.shape)
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise InputError(Fault("TFK071", f"`{name}` has dtype {ids.dtype}", "token ids are int64 or int32"))
+    if ids.dim() != 2 or 0 in shape:
+        raise InputError(Fault("TFK070", f"`{name}` has shape {shape}", "token ids are (batch, length), both at least 1"))
+    if torch.compiler.is_compiling() or ids.is_meta:
+        return
+    if ids.device.type != "cpu":
+        torch._assert_async(((ids >= 0) & (ids < vocab_size)).all(), f"TFK072: an id in `{name}` is outside 0..{vocab_size - 1}")
+        return
+    low, high = (int(bound) for bound in ids.aminmax())
+    if low < 0 or high >= vocab_size:
+        wrong = low if low < 0 else high
+        row, column = ((ids == wrong).nonzero()[0]).tolist()
+        message = f"`{name}` {shape} holds the id {wrong} at [{row}, {column}], but the vocabulary has {vocab_size} ids"
+        raise InputError(Fault("TFK072", message, f"ids are 0..{vocab_size - 1}"))

@@ -1,0 +1,104 @@
+"""The edges of the graph as they are written: every reference names a node that exists, and none leads back to itself.
+
+Checked on the marked tree, so that a misspelt edge is found also in a node that has other faults; and before anything that
+follows edges, so that nothing runs in circles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ..slots.options import NodeRef, marks
+from .grammar import Grammar
+from .hints import did_you_mean
+from .marked import Faults, Marked, short
+
+Edge = tuple[str, Marked, str]
+"""(field, the written reference, its role)"""
+
+
+def check_edges(nodes: Mapping[str, Marked], resolved: Mapping[str, Marked], outputs: Marked | None, grammar: Grammar, faults: Faults) -> None:
+    """Adds a fault for every reference to nowhere, and one for every cycle. `resolved` holds the nodes that could be filled in."""
+    targets: dict[str, list[tuple[str, Marked]]] = {}
+    for name, node in nodes.items():
+        targets[name] = []
+        for _, reference, role in edges_of(resolved.get(name, node), grammar):
+            target = _target(reference, role, nodes, grammar, faults)
+            if target is not None:
+                targets[name].append((target, reference))
+    for reference in outputs.items if outputs else []:
+        if isinstance(reference.value, str):
+            _target(reference, "output", nodes, grammar, faults)
+    for cycle, reference in cycles(targets):
+        message = f"the edges form a cycle: {' -> '.join(_middle_left_out(cycle))}"
+        faults.add("TFK015", reference.mark, reference.path, message, "a node may not depend on itself")
+
+
+def edges_of(node: Marked, grammar: Grammar) -> Iterator[Edge]:
+    """Every reference that a node makes, those of its sub-layers too."""
+    kind = grammar.node_kinds.get(node.kind or "")
+    for field, role in grammar.references(kind):
+        child = node.get(field)
+        for reference in [] if child is None else child.items or [child]:
+            if isinstance(reference.value, str):
+                yield field, reference, role
+    layers = grammar.layers_field(kind)
+    if layers and (pattern := node.get(layers)):
+        yield from _inside(pattern, grammar)
+
+
+def _inside(pattern: Marked, grammar: Grammar) -> Iterator[Edge]:
+    for layer in pattern.items:
+        inner, sublayers = layer.get("layers"), layer.get("sublayers")
+        if inner is not None:
+            yield from _inside(inner, grammar)
+        for part in sublayers.items if sublayers else []:
+            entry = grammar.find("sublayer", part.kind)
+            for field, mark in marks(entry.options, NodeRef) if entry else []:
+                reference = part.get(field)
+                if reference is not None and isinstance(reference.value, str):
+                    yield field, reference, mark.role
+
+
+def _target(reference: Marked, role: str, nodes: Mapping[str, Marked], grammar: Grammar, faults: Faults) -> str | None:
+    """The node that a reference names. Adds a fault and gives None where there is none."""
+    name, dot, port = reference.value.partition(".")
+    if name not in nodes:
+        fix = did_you_mean(name, nodes, "nodes")
+        faults.add("TFK014", reference.mark, reference.path, f"there is no node `{short(name)}`", fix)
+        return None
+    kind = grammar.node_kinds.get(nodes[name].kind or "")
+    if not dot or kind is None:
+        return name
+    if role in ("owner", "tokens"):
+        message = f"`{reference.value}` is an output of a node, a node is expected"
+        faults.add("TFK014", reference.mark, reference.path, message, f"write `{name}`")
+    elif port not in kind.ports:
+        fix = did_you_mean(port, kind.ports, f"outputs of `{name}`") or f"write `{name}`"
+        faults.add("TFK014", reference.mark, reference.path, f"node `{name}` has no output `{short(port)}`", fix)
+    return name
+
+
+def cycles(targets: Mapping[str, list[tuple[str, Marked]]]) -> Iterator[tuple[list[str], Marked]]:
+    """Each cycle once, as its nodes in order (the first again at the end) with the reference that closes it. No recursion."""
+    finished: set[str] = set()
+    for start in targets:
+        if start in finished:
+            continue
+        path, waiting, standing = [start], [iter(targets[start])], {start: 0}
+        while path:
+            step = next(waiting[-1], None)
+            if step is None:
+                finished.add(path[-1])
+                del standing[path.pop()]
+                waiting.pop()
+            elif step[0] in standing:
+                yield [*path[standing[step[0]] :], step[0]], step[1]
+            elif step[0] not in finished:
+                standing[step[0]] = len(path)
+                path.append(step[0])
+                waiting.append(iter(targets[step[0]]))
+
+
+def _middle_left_out(names: list[str]) -> list[str]:
+    return names if len(names) <= 12 else [*names[:6], "...", *names[-5:]]

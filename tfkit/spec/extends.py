@@ -1,0 +1,71 @@
+"""`extends: base.yaml`: a spec laid over another, file by file, before anything else looks at it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+
+from .marked import Faults, Marked, short
+from .merge import over
+from .reader import read_file
+from .versions import migrate
+
+OWN = frozenset({"tfkit", "name", "reference", "description", "expect"})
+"""What a spec says about itself, and hands on to nobody."""
+LONGEST_CHAIN = 16
+
+
+def read_extended(path: str, slots: Mapping[str, str], faults: Faults) -> Marked:
+    """The spec in a file, laid over those that it extends. Raises SpecError when one of them cannot be read."""
+    return extended(migrate(read_file(path, faults), faults), path, slots, faults)
+
+
+def extended(root: Marked, path: str, slots: Mapping[str, str], faults: Faults, chain: tuple[str, ...] = ()) -> Marked:
+    """A spec read from `path`, laid over those that it extends."""
+    link = root.get("extends")
+    if link is None:
+        return root
+    if not isinstance(link.value, str) or not link.value:
+        faults.fatal("TFK020", link.mark, "extends", f"`extends` names one file, {link.shown}")
+    chain = (*chain, os.path.realpath(path))
+    base_path = os.path.join(os.path.dirname(path), link.value)
+    base = _base(base_path, link, chain, faults)
+    base = extended(migrate(base, faults), base_path, slots, faults, chain)
+    handed = base.holding({key: child for key, child in base.mapping.items() if key not in OWN})
+    own = root.holding({key: child for key, child in root.mapping.items() if key != "extends"})
+    return over(handed, _that_removes(handed, own, base_path, faults), slots, removing=True)
+
+
+def _base(path: str, link: Marked, chain: tuple[str, ...], faults: Faults) -> Marked:
+    if os.path.realpath(path) in chain:
+        names = " -> ".join(map(os.path.basename, (*chain, path)))
+        faults.fatal("TFK016", link.mark, "extends", f"a spec extends itself: {names}")
+    if len(chain) > LONGEST_CHAIN:
+        faults.fatal("TFK016", link.mark, "extends", f"a chain of more than {LONGEST_CHAIN} specs extend each other")
+    if not os.path.isfile(path):
+        kind = "is no plain file" if os.path.exists(path) else "does not exist"
+        faults.fatal("TFK016", link.mark, "extends", f"`{link.value}` {kind}", _neighbour(path))
+    return read_file(path, faults)
+
+
+def _neighbour(path: str) -> str:
+    folder = os.path.dirname(path) or "."
+    near = difflib.get_close_matches(os.path.basename(path), sorted(os.listdir(folder)) if os.path.isdir(folder) else [], 1)
+    return f"did you mean `{near[0]}`?" if near else ""
+
+
+def _that_removes(base: Marked, own: Marked, path: str, faults: Faults) -> Marked:
+    """`own` without the nulls on nodes and defaults that the base does not have: each is a misspelt name."""
+    parts = dict(own.mapping)
+    for part in ("nodes", "defaults"):
+        theirs, ours = base.get(part), own.get(part)
+        known = theirs.mapping if theirs else {}
+        for name, child in (ours.mapping if ours else {}).items():
+            if child.value is None and name not in known:
+                near = difflib.get_close_matches(name[:80], known, 1)
+                fix = f"did you mean `{near[0]}`?" if near else ""
+                message = f"there is no `{short(name)}` in {os.path.basename(path)} to remove"
+                faults.add("TFK016", child.key or child.mark, child.path, message, fix)
+                parts[part] = parts[part].holding({key: kept for key, kept in parts[part].mapping.items() if key != name})
+    return own.holding(parts)

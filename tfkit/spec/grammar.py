@@ -1,0 +1,170 @@
+"""What may be written where, read off the options models of everything in a catalogue.
+
+The same tables serve the check of the written tree, inheritance, hints and the JSON Schema, so that a plugin's options are
+part of the language as soon as it is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from ..catalogue import Catalogue
+from ..slots.layer import Layer
+from ..slots.node import NodeKind
+from ..slots.options import LayersField, NodeRef, Options, SlotField, SlotListField, marks
+from ..slots.sublayer import SublayerKind
+
+TOP = ("tfkit", "name", "reference", "description", "expect", "extends", "defaults", "nodes", "outputs")
+"""The keys of a spec. No node may have one of these names, so that `--set encoder.num_layers=12` is never ambiguous."""
+GROUP = ("repeat", "shared", "layers")
+"""The keys of a layer item that say how often and where; all others say what the layer is."""
+PATTERN = tuple(name for name in Layer.model_fields if name not in GROUP)
+"""The fields that a stack, `defaults` and a layer item all take: placement, norm, position, dropout, sublayers."""
+
+
+class Grammar:
+    """The language as a catalogue spells it."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+
+    def find(self, slot: str, kind: str | None) -> Any:
+        """The entry of that name, or None."""
+        return self.catalogue.find(slot, kind) if kind is not None else None
+
+    @cached_property
+    def node_kinds(self) -> dict[str, NodeKind]:
+        return {entry.name: entry for entry in self.catalogue.entries("node")}
+
+    @cached_property
+    def option_keys(self) -> dict[str, tuple[SublayerKind, ...]]:
+        """`attention`, `ffn`, ...: the keys that hold options of sub-layers, and whose."""
+        kinds: dict[str, tuple[SublayerKind, ...]] = {}
+        for entry in self.catalogue.entries("sublayer"):
+            for key in entry.option_keys:
+                kinds[key] = (*kinds.get(key, ()), entry)
+        return kinds
+
+    @cached_property
+    def slots(self) -> dict[str, str]:
+        """The slot of every field that holds a part, by field name: a name has one type everywhere."""
+        return {name: slot for model in self.models for name, (slot, _) in slots_of(model).items()}
+
+    @cached_property
+    def lists(self) -> frozenset[str]:
+        """The fields that hold one part or several in order of preference."""
+        return frozenset(name for model in self.models for name, (_, several) in slots_of(model).items() if several)
+
+    @cached_property
+    def models(self) -> list[type[BaseModel]]:
+        """Every options model of the catalogue, and the layer's."""
+        entries = [entry for slot in self.catalogue.offers for entry in self.catalogue.entries(slot)]
+        return [Layer, *dict.fromkeys(model for entry in entries for model in nested_models(entry.options))]
+
+    def layers_field(self, kind: NodeKind | None) -> str | None:
+        """The field that holds a layer pattern, if nodes of this kind have one: then the node is a stack."""
+        return next((name for name, _ in marks(kind.options, LayersField)), None) if kind else None
+
+    @cached_property
+    def layer_keys(self) -> frozenset[str]:
+        """What an item of `layers` may say."""
+        return frozenset((*GROUP, *PATTERN, *self.option_keys))
+
+    def node_keys(self, kind: NodeKind) -> frozenset[str]:
+        """What a node of this kind may say."""
+        keys = {"kind", *kind.options.model_fields}
+        return frozenset(keys | {"num_layers", *PATTERN, *self.option_keys}) if self.layers_field(kind) else frozenset(keys)
+
+    def inherits(self, kind: NodeKind) -> frozenset[str]:
+        """The plain defaults that reach a node of this kind; those of a stack's layers are not among them."""
+        fields = frozenset(kind.inherits) & frozenset(kind.options.model_fields)
+        return fields - {*PATTERN, *GROUP} if self.layers_field(kind) else fields
+
+    @cached_property
+    def default_keys(self) -> frozenset[str]:
+        """What `defaults` may say."""
+        keys = {"norm"}
+        for kind in self.node_kinds.values():
+            keys |= self.inherits(kind)
+            if self.layers_field(kind):
+                keys |= {"num_layers", *PATTERN, *self.option_keys}
+        return frozenset(keys)
+
+    def option_fields(self, key: str) -> frozenset[str]:
+        """What may be written under an option key such as `attention`."""
+        names = {name for kind in self.option_keys.get(key, ()) for name in kind.options.model_fields}
+        return frozenset(names - {"name"})
+
+    def references(self, kind: NodeKind | None) -> list[tuple[str, str]]:
+        """The fields of a node that name other nodes, with their roles; of every kind, where the kind is unknown."""
+        kinds = [kind] if kind else list(self.node_kinds.values())
+        return list(dict.fromkeys((name, mark.role) for each in kinds for name, mark in marks(each.options, NodeRef)))
+
+    def _most_general(self, sublayer: SublayerKind, name: str) -> str:
+        """The first option key of a sub-layer kind under which every kind has this field."""
+        for key in sublayer.option_keys:
+            if all(name in kind.options.model_fields for kind in self.option_keys[key]):
+                return key
+        return sublayer.option_keys[-1]
+
+    @cached_property
+    def places(self) -> Mapping[str, tuple[str, ...]]:
+        """Where a field belongs, in words, by its name."""
+        found: dict[str, dict[str, None]] = {}
+
+        def put(name: str, place: str) -> None:
+            if name != "kind":
+                found.setdefault(name, {})[place] = None
+
+        for key in TOP:
+            put(key, "the top level")
+        for name in ("num_layers", *PATTERN, *self.option_keys):
+            put(name, "a `stack` node")
+        for sublayer in self.catalogue.entries("sublayer"):
+            for name in sublayer.options.model_fields:
+                put(name, "an item of `sublayers`" if name == "name" else f"`{self._most_general(sublayer, name)}`")
+        for slot in self.catalogue.offers:
+            for entry in self.catalogue.entries(slot) if slot not in ("node", "sublayer") else []:
+                for name in entry.options.model_fields:
+                    put(name, f"`{slot}: {{kind: {entry.name}}}`")
+        for kind in self.node_kinds.values():
+            for name in kind.options.model_fields:
+                if name != self.layers_field(kind):
+                    put(name, f"a `{kind.name}` node")
+        for name in ("repeat", "shared"):
+            put(name, "an item of `layers`")
+        return {name: tuple(places) for name, places in found.items()}
+
+
+def slots_of(model: type[BaseModel]) -> dict[str, tuple[str, bool]]:
+    """The fields of a model that hold a part: their slot, and whether they hold several."""
+    found: dict[str, tuple[str, bool]] = {}
+    for name, field in model.model_fields.items():
+        for mark in field.metadata:
+            if isinstance(mark, (SlotField, SlotListField)):
+                found[name] = (mark.slot, isinstance(mark, SlotListField))
+    return found
+
+
+def inner_models(field: FieldInfo) -> list[type[Options]]:
+    """The options models that a field holds, directly, in a list, or as one of several."""
+    return _models_in(field.annotation)
+
+
+def nested_models(model: type[Options]) -> list[type[Options]]:
+    """A model and those inside it."""
+    found = [model]
+    for outer in found:
+        found += [inner for field in outer.model_fields.values() for inner in inner_models(field) if inner not in found]
+    return found
+
+
+def _models_in(annotation: Any) -> list[type[Options]]:
+    if isinstance(annotation, type) and issubclass(annotation, Options):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models_in(inner)]

@@ -1,0 +1,128 @@
+"""`defaults` handed to the nodes: after this every node says everything about itself.
+
+A default never switches an optional part on. `defaults.norm` gives its options to `embedding_norm`, `output_norm`,
+`final_norm` and `query_key_norm` where these name the same kind, and nothing where they are not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..slots.node import NodeKind
+from ..slots.options import Part, SlotField
+from .grammar import PATTERN, Grammar
+from .marked import HOLE, Faults, Marked, plain
+from .merge import as_part, over
+
+
+class Inheritance:
+    """Lays defaults under nodes and remembers which of them were of use."""
+
+    def __init__(self, grammar: Grammar, defaults: Marked | None, faults: Faults) -> None:
+        self.grammar, self.faults = grammar, faults
+        self.defaults = defaults
+        self.used: set[int] = set()
+        self.doubtful = False
+
+    def default(self, name: str) -> Marked | None:
+        """A default, which counts as used from now on."""
+        child = self.defaults.get(name) if self.defaults else None
+        if child is not None:
+            self.used.add(id(child))
+        return child
+
+    def fold(self, scopes: Sequence[Marked], name: str) -> Marked | None:
+        """What a name means after every scope has had its say, the last one being the nearest."""
+        result: Marked | None = None
+        for scope in scopes:
+            child = scope.get(name)
+            if child is not None:
+                self.used.add(id(child))
+                result = over(result, child, self.grammar.slots, name)
+        return result
+
+    def plain_fields(self, node: Marked, kind: NodeKind) -> dict[str, Marked]:
+        """The node's own keys, with the plain defaults that its kind inherits under them."""
+        fields = dict(node.mapping)
+        owner = self.owner(node, kind)
+        if owner is not None and "vocab_size" in fields:
+            written, fix = fields.pop("vocab_size"), "remove it"
+            message = f"`vocab_size` is that of `{owner.text}`, whose table is shared"
+            self.faults.add("TFK031", written.key or written.mark, written.path, message, fix)
+        for name in sorted(self.grammar.inherits(kind)):
+            if (name == "vocab_size" and owner is not None) or (name == "position" and not self.position_reaches(embeddings=True)):
+                continue
+            default = self.default(name)
+            if default is not None:
+                own = fields.get(name)
+                fields[name] = default if own is None else over(default, own, self.grammar.slots, name)
+        return self.dressed(fields)
+
+    def owner(self, node: Marked, kind: NodeKind) -> Marked | None:
+        """The reference to the node whose weights this one shares."""
+        names = [name for name, role in self.grammar.references(kind) if role == "owner"]
+        return next((child for name in names if (child := node.get(name)) is not None and child.value is not None), None)
+
+    def dressed(self, fields: dict[str, Marked]) -> dict[str, Marked]:
+        """Optional norms with the options of `defaults.norm`, where the kind is the same."""
+        base = self.defaults.get("norm") if self.defaults else None
+        if base is None:
+            return fields
+        for name, value in fields.items():
+            if name != "norm" and self.grammar.slots.get(name) == "norm":
+                own = as_part(value)
+                if own.kind is not None and own.kind == as_part(base).kind:
+                    fields[name] = over(self.default("norm"), own, self.grammar.slots, name)
+        return fields
+
+    def position_reaches(self, embeddings: bool) -> bool:
+        """Whether the default position scheme acts in this kind of place: on embeddings, or inside layers."""
+        written = self.defaults.get("position") if self.defaults else None
+        entry = self.grammar.find("position", as_part(written).kind) if written else None
+        if entry is None or not entry.acts:
+            return True
+        return "embeddings" in entry.acts if embeddings else bool(entry.acts - {"embeddings"})
+
+    def layer_defaults(self) -> list[Marked]:
+        """The defaults as layers see them."""
+        if self.defaults is None:
+            return []
+        keys = {"num_layers", *PATTERN, *self.grammar.option_keys}
+        if not self.position_reaches(embeddings=False):
+            keys -= {"position"}
+        return [self.defaults.holding({key: child for key, child in self.defaults.mapping.items() if key in keys})]
+
+    def part(self, slot: str, written: Marked | None) -> Part | None:
+        """The part that a value names, or None where it names none: its faults are found when its node is validated."""
+        if written is None or written.value is HOLE:
+            return None
+        return part_of(slot, plain(written), self.grammar)
+
+    def unused(self) -> None:
+        """Adds a fault for every default that reached no node."""
+        self._unread("TFK011", self.defaults, self.grammar.default_keys, "no node uses the default `{}`")
+
+    def unread(self, scopes: Sequence[Marked]) -> None:
+        """Adds a fault for everything that a stack or one of its layers says and no layer reads."""
+        for scope in scopes:
+            self._unread("TFK019", scope, {*PATTERN, *self.grammar.option_keys}, "no layer here reads `{}`")
+
+    def _unread(self, code: str, scope: Marked | None, keys: Collection[str], message: str) -> None:
+        # Where something could not be resolved, nobody knows what it would have read.
+        for name, child in (scope.mapping if scope and not self.doubtful else {}).items():
+            if name in keys and id(child) not in self.used and child.value is not HOLE:
+                self.faults.add(code, child.key or child.mark, child.path, message.format(name), "remove it")
+
+
+def part_of(slot: str, value: Any, grammar: Grammar) -> Part | None:
+    """A part from its plain value, or None where the value is no correct part."""
+    try:
+        kind = value if isinstance(value, str) else value.get("kind")
+        entry = grammar.find(slot, kind)
+        options = {} if isinstance(value, str) else {name: item for name, item in value.items() if name != "kind"}
+        return Part(entry, entry.options.model_validate(options, context={"catalogue": grammar.catalogue})) if entry else None
+    except ValidationError:
+        return None

@@ -1,0 +1,45 @@
+"""Nearer wins: one marked value laid over another.
+
+    mapping over mapping     key by key
+    another `kind`           replaces everything
+    a name in a slot         is the mapping {kind: name}
+    lists and scalars        replace
+    null, where it removes   takes the key away (in `extends` and `--set`; elsewhere null is a value)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .marked import HOLE, Marked
+
+INSTEAD = {"num_layers": "layers", "layers": "num_layers"}
+"""Two ways to say one thing: the nearer one removes the other."""
+
+
+def as_part(node: Marked) -> Marked:
+    """A part in full: `rms_norm` becomes `{kind: rms_norm}`, at the same place."""
+    return node.holding({"kind": node}) if isinstance(node.value, str) else node
+
+
+def over(far: Marked | None, near: Marked, slots: Mapping[str, str], key: str = "", removing: bool = False) -> Marked:
+    """`near` laid over `far`. `slots` names the keys that hold a part, `key` is the name of this value."""
+    if far is None:
+        return near
+    if key in slots:
+        far, near = as_part(far), as_part(near)
+    if far.value is HOLE and isinstance(near.value, dict):
+        return near.holding(HOLE)
+    if not isinstance(far.value, dict) or not isinstance(near.value, dict):
+        return near
+    if far.kind is not None and near.kind is not None and far.kind != near.kind:
+        return near
+    merged = dict(far.value)
+    for name, child in near.value.items():
+        if name in INSTEAD and INSTEAD[name] not in near.value:
+            merged.pop(INSTEAD[name], None)
+        if removing and child.value is None and name in merged:
+            del merged[name]
+        else:
+            merged[name] = over(merged.get(name), child, slots, name, removing)
+    return near.holding(merged)

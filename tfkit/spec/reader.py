@@ -1,0 +1,203 @@
+"""Reads YAML or JSON text into marked values, from the event stream of PyYAML's C parser.
+
+Events, because PyYAML's own `compose` keeps the last of two equal keys silently and recurses as deep as the text does. JSON
+is read as the YAML it is. Anchors, aliases, tags and merge keys are no part of the language: `defaults` and `extends` are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, NoReturn
+
+import yaml
+
+from ..errors import Mark
+from .marked import HOLE, Faults, Marked, child_path, short
+from .scalars import BadNumber, resolve
+
+MAX_BYTES, MAX_DEPTH, MAX_VALUES, MAX_KEYS = 1 << 20, 40, 20_000, 1_000
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+# In JSON a character beyond U+FFFF may be written as two escapes, which YAML does not know.
+_PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
+
+
+def read_file(path: str, faults: Faults) -> Marked:
+    """The marked mapping that a file holds. Raises SpecError when it cannot be read at all; lesser faults go to `faults`."""
+    try:
+        if os.path.isdir(path):
+            faults.fatal("TFK000", Mark(path), "", "this is a directory", "name a YAML or JSON file")
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as reason:  # ValueError: a path with a NUL in it
+        words = reason.strerror if isinstance(reason, OSError) and reason.strerror else str(reason)
+        faults.fatal("TFK000", Mark(path), "", f"the file cannot be read: {words.lower()}")
+    return read_text(data, path, faults)
+
+
+def read_text(text: str | bytes, file: str, faults: Faults) -> Marked:
+    """Like `read_file`, for text at hand."""
+    root = read_value(text, file, faults)
+    if root is None:
+        faults.fatal("TFK007", Mark(file), "", "the file is empty", "a spec is a mapping that starts with `tfkit: 1`")
+    if not isinstance(root.value, dict):
+        faults.fatal("TFK007", root.mark, "", f"a spec is a mapping, {root.shown}", "start with `tfkit: 1`")
+    return root
+
+
+def read_value(text: str | bytes, file: str, faults: Faults, path: str = "") -> Marked | None:
+    """The value that a text holds, None when it holds none. `path` is the value's place in the spec."""
+    decoded = _decode(text, file, faults)
+    builder = _Builder(file, faults, path)
+    try:
+        return builder.build(decoded)
+    except yaml.MarkedYAMLError as error:
+        if "Unicode" in str(error.problem) and _PAIR.search(decoded):
+            joined = _PAIR.sub(lambda pair: pair[1] + _escape(pair[2], pair[3]), decoded)
+            return read_value(joined, file, faults, path)
+        place = error.problem_mark or error.context_mark
+        mark = builder.mark(place) if place else Mark(file)
+        context = f" {error.context}" if error.context else ""
+        message = f"{error.problem or 'this is no YAML'}{context}"
+        faults.fatal("TFK002", mark, "", message, "indent with spaces, not tabs" if "tab" in message or "'\\t'" in message else "")
+    except yaml.YAMLError as error:
+        faults.fatal("TFK002", Mark(file), "", short(str(error)))
+
+
+def _escape(high: str, low: str) -> str:
+    code = 0x10000 + ((int(high, 16) - 0xD800) << 10) + (int(low, 16) - 0xDC00)
+    return f"\\U{code:08x}"
+
+
+def _decode(text: str | bytes, file: str, faults: Faults) -> str:
+    def refuse(code: str, offset: int, message: str, fix: str = "") -> NoReturn:
+        before = data[:offset].decode("utf-8", "replace")
+        mark = Mark(file, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+        faults.fatal(code, mark, "", message, fix)
+
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    if len(data) > MAX_BYTES:
+        refuse("TFK001", 0, f"the file is larger than {MAX_BYTES} bytes")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        refuse("TFK003", 0, "the file is UTF-16", "save it as UTF-8")
+    try:
+        decoded = data.decode("utf-8")
+    except UnicodeDecodeError as reason:
+        refuse("TFK003", reason.start, f"byte 0x{data[reason.start]:02x} is not UTF-8", "save the file as UTF-8")
+    decoded = decoded.removeprefix("\ufeff")
+    bad = _FORBIDDEN.search(decoded)
+    if bad:
+        data = decoded.encode()
+        offset = len(decoded[: bad.start()].encode())
+        refuse("TFK003", offset, f"the character U+{ord(bad[0]):04X} may not stand in a spec")
+    return decoded
+
+
+class _Builder:
+    """Builds one marked value from events, with an explicit stack: depth is bounded before anything recurses."""
+
+    def __init__(self, file: str, faults: Faults, path: str) -> None:
+        self.file, self.faults, self.path = file, faults, path
+        self.root: Marked | None = None
+        self.stack: list[tuple[Marked, list[Marked]]] = []  # a container, and in a mapping the key that waits for its value
+        self.values = 0
+
+    def mark(self, place: Any) -> Mark:
+        return Mark(self.file, place.line + 1, place.column + 1)
+
+    def build(self, text: str) -> Marked | None:
+        documents = 0
+        for event in yaml.parse(text, Loader=_LOADER):
+            if isinstance(event, yaml.NodeEvent):
+                self.node(event)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                self.close()
+            elif isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    self.fatal("TFK007", self.mark(event.start_mark), "a second document starts here", "a file holds one spec")
+        return self.root
+
+    def fatal(self, code: str, mark: Mark, message: str, fix: str = "") -> NoReturn:
+        self.faults.fatal(code, mark, self.here(), message, fix)
+
+    def here(self) -> str:
+        """The path of the value that comes next."""
+        if not self.stack:
+            return self.path
+        container, waiting = self.stack[-1]
+        if isinstance(container.value, list):
+            return child_path(container.path, len(container.value))
+        return child_path(container.path, waiting[0].text) if waiting else container.path
+
+    def node(self, event: yaml.NodeEvent) -> None:
+        mark, path = self.mark(event.start_mark), self.here()
+        self.values += 1
+        if self.values > MAX_VALUES:
+            self.fatal("TFK001", mark, f"the file holds more than {MAX_VALUES} values")
+        if isinstance(event, yaml.AliasEvent):
+            self.foreign(mark, path, f"the alias `*{short(event.anchor)}` is no part of the language")
+            self.put(Marked(HOLE, mark, path, f"*{event.anchor}"))
+            return
+        if event.anchor is not None:
+            self.foreign(mark, path, f"the anchor `&{short(event.anchor)}` is no part of the language")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            self.foreign(mark, path, f"the tag `{short(tag)}` is no part of the language", "remove it")
+        if isinstance(event, yaml.ScalarEvent):
+            self.put(self.scalar(event, mark, path))
+            return
+        if self.awaits_key():
+            self.fatal("TFK006", mark, "a key is a plain name, not a list or a mapping")
+        if len(self.stack) >= MAX_DEPTH:
+            self.fatal("TFK001", mark, f"values are nested deeper than {MAX_DEPTH}")
+        self.stack.append((Marked({} if isinstance(event, yaml.MappingStartEvent) else [], mark, path), []))
+
+    def foreign(self, mark: Mark, path: str, message: str, fix: str = "use `defaults` or `extends`") -> None:
+        self.faults.add("TFK005", mark, path, message, fix)
+
+    def awaits_key(self) -> bool:
+        return bool(self.stack) and isinstance(self.stack[-1][0].value, dict) and not self.stack[-1][1]
+
+    def scalar(self, event: yaml.ScalarEvent, mark: Mark, path: str) -> Marked:
+        text = event.value
+        if event.style or self.awaits_key():
+            if text == "<<" and not event.style:
+                self.foreign(mark, path, "the merge key `<<` is no part of the language")
+            return Marked(text, mark, path, text)
+        try:
+            return Marked(resolve(text), mark, path, text)
+        except BadNumber as reason:
+            self.faults.add("TFK008", mark, path, f"{reason}, `{short(text)}` is written")
+            return Marked(HOLE, mark, path, text)
+
+    def put(self, node: Marked) -> None:
+        if not self.stack:
+            self.root = node
+            return
+        container, waiting = self.stack[-1]
+        if isinstance(container.value, list):
+            container.value.append(node)
+        elif not waiting:
+            if not isinstance(node.value, str):
+                self.fatal("TFK006", node.mark, "a key is a plain name")
+            waiting.append(node)
+        else:
+            key = waiting.pop()
+            self.enter(container, key, node)
+
+    def enter(self, container: Marked, key: Marked, node: Marked) -> None:
+        first = container.value.get(key.text)
+        if first is not None:
+            line = f"first on line {first.key.line}" if first.key else ""
+            self.faults.add("TFK004", key.mark, container.path, f"`{short(key.text)}` is written twice, {line}", "remove one")
+            return
+        if len(container.value) >= MAX_KEYS:
+            self.fatal("TFK001", key.mark, f"a mapping holds more than {MAX_KEYS} keys")
+        if key.text != "<<":
+            container.value[key.text] = Marked(node.value, node.mark, node.path, node.text, key.mark)
+
+    def close(self) -> None:
+        node, _ = self.stack.pop()
+        self.put(node)

@@ -1,0 +1,49 @@
+"""Which value a plain scalar has: the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema).
+
+`1e-5` and `010` are numbers, `yes` and `1_000` are text. PyYAML follows YAML 1.1, where each of the four is something else.
+"""
+
+from __future__ import annotations
+
+import re
+from math import isfinite
+
+NULL = frozenset({"", "~", "null", "Null", "NULL"})
+BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+WHOLE = re.compile(r"[-+]?[0-9]+")
+BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+REAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+ENDLESS = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+LARGEST = 2**63 - 1
+
+
+class BadNumber(ValueError):
+    """A number that no field of a spec can hold."""
+
+
+def resolve(text: str) -> str | int | float | bool | None:
+    """The value of an unquoted scalar. Raises BadNumber for infinities, NaN and whole numbers beyond 64 bits."""
+    if text in NULL:
+        return None
+    if text in BOOL:
+        return BOOL[text]
+    if WHOLE.fullmatch(text):
+        return _bounded(text, 10)
+    if BASED.fullmatch(text):
+        return _bounded(text[2:], 8 if text[1] == "o" else 16)
+    if REAL.fullmatch(text):
+        number = float(text)
+        if not isfinite(number):
+            raise BadNumber("the number is too large for 64 bits")
+        return number
+    if ENDLESS.fullmatch(text):
+        raise BadNumber("the number is not finite")
+    return text
+
+
+def _bounded(digits: str, base: int) -> int:
+    # Python refuses to convert thousands of digits, so the length is looked at first.
+    number = int(digits, base) if len(digits) <= 40 else LARGEST + 1
+    if abs(number) > LARGEST:
+        raise BadNumber(f"the number is too large: at most {LARGEST}")
+    return number

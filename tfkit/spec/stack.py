@@ -1,0 +1,162 @@
+"""The layers of a stack, written out once each: every layer says its placement, norm, position, dropout and sub-layers.
+
+    defaults < node < group of layers < layer < sub-layer           nearer wins
+    attention < self_attention                                       within one place
+Nothing is repeated here: `num_layers: 1000000000` is one layer that says `repeat: 1000000000`.
+"""
+
+from __future__ import annotations
+
+from ..slots.node import NodeKind
+from ..slots.sublayer import SublayerKind
+from .grammar import GROUP, PATTERN
+from .inherit import Inheritance
+from .marked import HOLE, Marked
+from .merge import as_part, over
+
+
+def resolve_stack(node: Marked, kind: NodeKind, heirs: Inheritance) -> Marked:
+    """A stack node with its plain fields, its final norm and its layer pattern filled in."""
+    return _Stack(node, kind, heirs).resolved()
+
+
+class _Stack:
+    def __init__(self, node: Marked, kind: NodeKind, heirs: Inheritance) -> None:
+        self.node, self.kind, self.heirs = node, kind, heirs
+        self.grammar, self.faults = heirs.grammar, heirs.faults
+        self.layers_field = str(self.grammar.layers_field(kind))
+        self.scopes: list[Marked] = [node]
+        self.last: tuple[Marked | None, Marked | None] = (None, None)
+        memory = node.get("memory")
+        self.reads_memory = memory is not None and memory.value is not None
+
+    def resolved(self) -> Marked:
+        layers = self.pattern()
+        fields = {
+            name: child
+            for name, child in self.heirs.plain_fields(self.node, self.kind).items()
+            if name not in PATTERN and name not in self.grammar.option_keys and name not in ("num_layers", "layers")
+        }
+        if layers is not None:
+            fields[self.layers_field] = layers
+            self.heirs.unread(self.scopes)
+        if "final_norm" in self.kind.options.model_fields and "final_norm" not in fields:
+            placement, norm = self.last
+            part = self.heirs.part("placement", placement)
+            if part and norm and part.entry.final_norm(part.options):
+                fields["final_norm"] = norm
+        return self.node.holding(fields)
+
+    def pattern(self) -> Marked | None:
+        number, layers = self.node.get("num_layers"), self.node.get("layers")
+        base = self.heirs.layer_defaults()
+        if number is not None and layers is not None:
+            message = "`num_layers` and `layers` both say how many layers there are"
+            self.faults.add("TFK031", number.key or number.mark, self.node.path, message, "remove one")
+            self.heirs.doubtful = True
+            return None
+        for scope in base:
+            default = self.heirs.fold([scope], "num_layers")
+            number = default if number is None and layers is None else number
+        if layers is not None:
+            if layers.value is HOLE:
+                self.heirs.doubtful = True
+                return layers
+            return layers.holding(self.items(layers.items, [*base, self.node]))
+        if number is None:
+            self.faults.add("TFK030", self.node.mark, self.node.path, "`num_layers` or `layers` is missing", "say how many layers")
+            self.heirs.doubtful = True
+            return None
+        leaf = self.leaf(self.node.holding({"repeat": number}), [*base, self.node])
+        return number.holding([leaf])
+
+    def items(self, items: list[Marked], scopes: list[Marked]) -> list[Marked]:
+        found: list[Marked] = []
+        for item in items:
+            self.scopes.append(item)
+            inner = item.get("layers")
+            if item.value is HOLE or inner is None:
+                found.append(self.leaf(item, [*scopes, item]))
+            elif inner.value is HOLE:
+                self.heirs.doubtful = True
+                found.append(item.holding(HOLE))
+            else:
+                own = {name: child for name, child in item.mapping.items() if name in GROUP}
+                found.append(item.holding({**own, "layers": inner.holding(self.items(inner.items, [*scopes, item]))}))
+        return found
+
+    def leaf(self, item: Marked, scopes: list[Marked]) -> Marked:
+        """One kind of layer in full."""
+        if item.value is HOLE:
+            self.heirs.doubtful = True
+            return item
+        layer = {name: child for name, child in item.mapping.items() if name in GROUP}
+        for name in PATTERN:
+            value = self.heirs.fold(scopes, name)
+            if name == "sublayers" and (value is None or value.value is not HOLE):
+                value = self.sublayers(value, scopes)
+            if value is not None:
+                self.heirs.doubtful |= name == "sublayers" and value.value is HOLE
+                layer[name] = value
+        self.needs(layer)
+        self.last = layer.get("placement"), layer.get("norm")
+        return item.holding(layer)
+
+    def needs(self, layer: dict[str, Marked]) -> None:
+        """A layer says where its norms stand, and which norm that is if there are any."""
+        if "placement" not in layer:
+            self.missing("placement", "how norms and residuals are placed: `post`, `pre`, ...")
+        elif "norm" not in layer:
+            placement = self.heirs.part("placement", layer["placement"])
+            names = tuple(str(name.value) for part in layer["sublayers"].items if (name := part.get("name")))
+            if placement and placement.entry.norm_sites(placement.options, names):
+                self.missing("norm", f"placement `{placement}` needs one")
+
+    def missing(self, name: str, why: str) -> None:
+        message = f"`{name}` is missing: {why}"
+        self.faults.add("TFK030", self.node.mark, self.node.path, message, "write it here or in `defaults`")
+
+    def sublayers(self, written: Marked | None, scopes: list[Marked]) -> Marked:
+        """The sub-layers of a layer, each with its options and its name."""
+        place = self.node if written is None else written
+        names = ["self_attention", *(["cross_attention"] if self.reads_memory else []), "ffn"]
+        items = [self.node.holding(name) for name in names] if written is None else written.items
+        seen: dict[str, int] = {}
+        taken: dict[str, Marked] = {}
+        found: list[Marked] = []
+        for item in items:
+            part = self.sublayer(as_part(item), scopes, seen)
+            name = part.get("name")
+            if name is not None and isinstance(name.value, str):
+                self.check_name(name, item, taken)
+            found.append(part)
+        return place.holding(found)
+
+    def sublayer(self, item: Marked, scopes: list[Marked], seen: dict[str, int]) -> Marked:
+        kind: SublayerKind | None = self.grammar.find("sublayer", item.kind)
+        if item.value is HOLE or kind is None:
+            self.heirs.doubtful = True
+            return item
+        seen[kind.name] = number = seen.get(kind.name, 0) + 1
+        options: Marked | None = None
+        for scope in scopes:
+            for key in kind.option_keys:
+                own = self.heirs.fold([scope], key)
+                if own is not None and own.value is HOLE:
+                    return item.holding(HOLE)
+                if own is not None:
+                    options = own if options is None else over(options, own, self.grammar.slots)
+        fields = dict((item if options is None else over(options, item, self.grammar.slots)).mapping)
+        if "name" not in fields:
+            stem = kind.name.replace(".", "_")
+            fields["name"] = item.holding(stem if number == 1 else f"{stem}_{number}")
+        return item.holding(self.heirs.dressed(fields))
+
+    def check_name(self, name: Marked, item: Marked, taken: dict[str, Marked]) -> None:
+        if not name.value.isidentifier():
+            message = f"`{name.value}` cannot name a sub-layer"
+            self.faults.add("TFK013", name.mark, name.path, message, "use letters, digits and underscores")
+        elif name.value in taken:
+            message = f"two sub-layers of one layer are called `{name.value}`"
+            self.faults.add("TFK013", name.mark, item.path, message, "give one of them another `name`")
+        taken[name.value] = item
