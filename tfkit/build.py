@@ -55,9 +55,10 @@ def build(
     graph = graph_of(spec)
     device = torch.device(device)
     check_fits(graph, device, dtype)
-    binder = Binder(graph, catalogue, device, dtype)
+    binder = Binder(dict(graph.sites()), catalogue, device, dtype)
     model = _modules(graph, binder, backend)
     _check_parameters(graph, model)
+    model.spec = spec
     model = model.to(dtype)
     if device.type != "meta":
         model.to_empty(device=device)
@@ -84,8 +85,10 @@ def check_fits(graph: Graph, device: torch.device, dtype: torch.dtype) -> None:
 class Binder:
     """Makes the backend choice of a site from what a spec or a user wishes, on the device the model is built for."""
 
-    def __init__(self, graph: Graph, catalogue: Catalogue, device: torch.device, dtype: torch.dtype) -> None:
-        self.sites: dict[str, AttentionSite] = dict(graph.sites())
+    def __init__(
+        self, sites: dict[str, AttentionSite], catalogue: Catalogue, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.sites = sites
         self.catalogue = catalogue
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         self.target = Target(device.type, capability, str(dtype).removeprefix("torch."), training=False)
@@ -95,13 +98,17 @@ class Binder:
     def __deepcopy__(self, memo: object) -> Binder:
         return self
 
+    def on(self, device: torch.device, dtype: torch.dtype) -> Binder:
+        """The same for another device or dtype."""
+        return Binder(self.sites, self.catalogue, device, dtype)
+
     def __call__(self, site: str, wish: Any = None) -> BackendChoice:
         """Raises BackendRefused where no backend of the wish can serve the site whatever the call."""
         facts = self.sites[site]
         parts = facts.backend if wish is None else self.parts(wish)
         candidates, automatic = candidates_for(parts, self.catalogue)
         bound = tuple(self._bound(entry, options) for entry, options in candidates)
-        choice = BackendChoice(site, bound, automatic, self.others)
+        choice = BackendChoice(site, [part.written() for part in parts], bound, automatic, self.others)
         if self.target.device != "meta":
             request = request_for(facts, self.target)
             if not any(judge(entry, request, options).accepted for entry, options in candidates):
@@ -165,7 +172,8 @@ def _plan(graph: Graph) -> ModelPlan:
         reason = _undecodable(graph, following)
         if reason:
             undecodable[name] = reason
-    return ModelPlan(graph.name, wires, inputs, graph.outputs, followers, undecodable)
+    widths = {name: graph.nodes[name].signal.width for name in graph.outputs}
+    return ModelPlan(graph.name, wires, inputs, graph.outputs, widths, followers, undecodable)
 
 
 def _followers(graph: Graph, name: str) -> frozenset[str]:

@@ -72,11 +72,11 @@ def _node(
         targets["share"] = spec.nodes[root(own.owner, edges)].options
     facts = NodeFacts(name, signals, memories, targets, _stack_facts(name, part, spec, edges))
     for path, rule, fix in part.entry.rules(part.options, facts):
-        faults.append(located(spec, "TFK040", f"nodes.{name}.{path}", rule, fix))
+        faults.append(spec.fault("TFK040", f"nodes.{name}.{path}", rule, fix))
     for field, signal in signals.items():
         if field != "tokens" and signal.length is None and _wants_sequence(part):
             rule = f"`{own.reads[field]}` is one vector per row, {_axes(signal)}, where a sequence is needed"
-            faults.append(located(spec, "TFK041", f"nodes.{name}.{field}", rule, "read a node that gives a sequence"))
+            faults.append(spec.fault("TFK041", f"nodes.{name}.{field}", rule, "read a node that gives a sequence"))
     if faults:
         return None, faults
     return Node(name, part, replace(own, owner=root(own.owner, edges) if own.owner else None), facts,
@@ -97,7 +97,7 @@ def _signal(
     near = difflib.get_close_matches(port, node.kind.ports, 1)
     fix = f"did you mean `{base(ref)}.{near[0]}`?" if near else f"ports: {', '.join(node.kind.ports) or 'none'}"
     rule = f"`{base(ref)}` is a {node.part.kind} and has no port `{port}`"
-    faults.append(located(spec, "TFK042", f"nodes.{name}.{field}", rule, fix))
+    faults.append(spec.fault("TFK042", f"nodes.{name}.{field}", rule, fix))
     return None
 
 
@@ -149,8 +149,3 @@ def _stacks_upstream(name: str, spec: ModelSpec, edges: Mapping[str, Edges]) -> 
     if getattr(part.options, "layers", None):
         return [name]
     return [up for ref in edges[name].reads.values() for up in _stacks_upstream(base(ref), spec, edges)]
-
-
-def located(spec: ModelSpec, code: str, path: str, message: str, fix: str = "") -> Fault:
-    """A fault at the place where the user wrote what it is about."""
-    return Fault(code, message, fix, path, spec.mark_of(path))

@@ -21,16 +21,12 @@ def broken_rules(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
         yield from rule(graph, spec)
 
 
-def _fault(spec: ModelSpec, code: str, path: str, message: str, fix: str) -> Fault:
-    return Fault(code, message, fix, path, spec.mark_of(path))
-
-
 def _outputs_exist(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
     for number, output in enumerate(graph.outputs):
         if output not in graph.nodes:
             near = difflib.get_close_matches(output, graph.nodes, 1)
             fix = f"did you mean `{near[0]}`?" if near else f"nodes: {', '.join(graph.nodes)}"
-            yield _fault(spec, "TFK014", f"outputs.{number}", f"there is no node `{output}`", fix)
+            yield spec.fault("TFK014", f"outputs.{number}", f"there is no node `{output}`", fix)
 
 
 def _all_nodes_are_used(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
@@ -43,14 +39,14 @@ def _all_nodes_are_used(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
             waiting += [base(ref) for ref in graph.nodes[name].edges.all()]
     for name in graph.nodes:
         if name not in used:
-            yield _fault(spec, "TFK043", f"nodes.{name}", f"nothing reads `{name}`", "read it, add it to `outputs`, or remove it")
+            yield spec.fault("TFK043", f"nodes.{name}", f"nothing reads `{name}`", "read it, add it to `outputs`, or remove it")
 
 
 def _input_names_are_free(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
     for node in graph.inputs():
         if node.name in RESERVED_INPUTS:
             rule = f"`{node.name}` is an argument of every model, so no input can have this name"
-            yield _fault(spec, "TFK013", f"nodes.{node.name}", rule, "rename the node")
+            yield spec.fault("TFK013", f"nodes.{node.name}", rule, "rename the node")
 
 
 def _fits_a_machine(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
@@ -59,7 +55,7 @@ def _fits_a_machine(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
         if count > LARGEST:
             rule = f"`{node.name}` has {count:,} parameters, {count * 4:,} bytes in float32; no machine holds more than {LARGEST:,}"
             path = f"nodes.{node.name}.num_layers"
-            yield _fault(spec, "TFK045", path, rule, "make d_model, num_layers or vocab_size smaller")
+            yield spec.fault("TFK045", path, rule, "make d_model, num_layers or vocab_size smaller")
 
 
 def _expected_count(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
@@ -67,4 +63,4 @@ def _expected_count(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
     count = graph.parameters()
     if expected is not None and count != expected:
         rule = f"{count:,} trainable parameters, {count - expected:+,} from the {expected:,} that the spec expects"
-        yield _fault(spec, "TFK044", "expect.parameters", rule, "correct the spec, or the expected number")
+        yield spec.fault("TFK044", "expect.parameters", rule, "correct the spec, or the expected number")

@@ -50,14 +50,20 @@ def bind(entry: AttentionBackend, options: Any) -> BoundBackend:
 class BackendChoice:
     """The backends that one attention site may use, and what was decided for each class of calls met so far.
 
-    `automatic` orders the candidates by their measured rows (`auto`), otherwise the order is the spec's. `others` are all the
+    `wish` is what was asked for, as a spec writes it. `automatic` orders the candidates by their measured rows (`auto`), otherwise the order is the spec's. `others` are all the
     backends installed, named in a refusal where they would have worked.
     """
 
     def __init__(
-        self, site: str, candidates: tuple[BoundBackend, ...], automatic: bool, others: tuple[tuple[AttentionBackend, Any], ...]
+        self,
+        site: str,
+        wish: list[Any],
+        candidates: tuple[BoundBackend, ...],
+        automatic: bool,
+        others: tuple[tuple[AttentionBackend, Any], ...],
     ) -> None:
         self.site = site
+        self.wish = wish
         self.candidates = candidates
         self.automatic = automatic
         self.others = others

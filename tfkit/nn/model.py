@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -45,29 +45,40 @@ class InputRule:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """All that a model knows beside its modules: how the nodes are wired, what its inputs must be, what it gives back, and for
+    """All that a model knows beside its modules: how the nodes are wired, what its inputs must be, what it gives back and how wide, and for
     incremental decoding which nodes follow each input (None where a node in between cannot be decoded step by step)."""
 
     name: str
     wires: Mapping[str, Wire]
     inputs: Mapping[str, InputRule]
     outputs: tuple[str, ...]
+    widths: Mapping[str, int]
     followers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     undecodable: Mapping[str, str] = field(default_factory=dict)
+
+
+class Rebind(Protocol):
+    """Makes the backend choice of a site from a wish, for the device and dtype it stands for; `on` gives one for others."""
+
+    def __call__(self, site: str, wish: Any) -> BackendChoice: ...
+
+    def on(self, device: torch.device, dtype: torch.dtype) -> Rebind: ...
 
 
 class Model(nn.Module):
     """`model(source=ids, target=ids)["logits"]`: one keyword for every input node, one entry for every output.
 
-    Built by `tfkit.build`; its parameters are named by the structure of the spec, whatever the backends.
+    Built by `tfkit.build`; its parameters are named by the structure of the spec, whatever the backends. `spec` is the spec
+    that it was built from, kept so that it can be saved.
     """
 
     def __init__(
-        self, plan: ModelPlan, nodes: Mapping[str, nn.Module], rebind: Callable[[str, Any], BackendChoice], watcher: BoundBackend
+        self, plan: ModelPlan, nodes: Mapping[str, nn.Module], rebind: Rebind, watcher: BoundBackend
     ) -> None:
         super().__init__()
         self.plan = plan
         self.nodes = nn.ModuleDict(nodes)
+        self.spec: Any = None
         self._rebind = rebind
         for attention in self._attentions():
             attention.watcher = watcher
@@ -141,10 +152,12 @@ class Model(nn.Module):
         return state
 
     @torch.no_grad()
-    def step(self, state: DecodingState, ids: Tensor, visible: Tensor | None = None, weights: Iterable[str] = ()) -> dict[str, Any]:
+    def step(
+        self, state: DecodingState, ids: Tensor, visible: Tensor | Literal[True] | None = None, weights: Iterable[str] = ()
+    ) -> dict[str, Any]:
         """Decode the next `ids` (B, n), n >= 1; gives the outputs that follow the target, for these n positions only.
 
-        `visible` (B, n) bool marks those that are no padding; without it `pad_id` tells.
+        `visible` (B, n) bool marks those that are no padding, True stands for all of them; without it `pad_id` tells.
         """
         target, rule = state.target, self.plan.inputs[state.target]
         check_ids(target, ids, rule.vocab_size)
@@ -174,6 +187,17 @@ class Model(nn.Module):
         for attention, index, site in self._site_table():
             if site in made:
                 attention.choices[index] = made[site]
+
+    def retarget(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Decide the backends of every site anew, for another device or dtype; wishes stay as they are."""
+        self._rebind = self._rebind.on(device, dtype)
+        for attention, index, site in self._site_table():
+            attention.choices[index] = self._rebind(site, attention.choices[index].wish)
+
+    @property
+    def wishes(self) -> dict[str, list[Any]]:
+        """Every attention site with the backends that were asked for there, as a spec writes them."""
+        return {site: attention.choices[index].wish for attention, index, site in self._site_table()}
 
     @property
     def sites(self) -> dict[str, str]:
@@ -252,21 +276,19 @@ class Model(nn.Module):
             raise InputError(Fault("TFK070", message))
         check_ids(f"segments of {name}", segments, count)
 
-    def _step_padding(self, state: DecodingState, ids: Tensor, visible: Tensor | None, rule: InputRule) -> Padding:
+    def _step_padding(self, state: DecodingState, ids: Tensor, visible: Tensor | Literal[True] | None, rule: InputRule) -> Padding:
+        if isinstance(visible, Tensor) and (visible.dtype is not torch.bool or visible.shape != ids.shape):
+            message = f"`visible` is {visible.dtype} {tuple(visible.shape)}, the ids are {tuple(ids.shape)}"
+            raise InputError(Fault("TFK070", message, "it is bool, True for real tokens, of the ids' shape"))
         if visible is None and rule.pad_id is not None:
             whole = ids if state.ids is None else torch.cat([state.ids, ids], 1)
-            visible = padding_of(whole, rule.pad_id, rule.start_id).visible
-            assert visible is not None
-            visible = visible[:, state.length :]
-        elif visible is not None and (visible.dtype is not torch.bool or visible.shape != ids.shape):
-            message = f"`visible` is {visible.dtype} {tuple(visible.shape)}, the ids are {tuple(ids.shape)}"
-            raise InputError(Fault("TFK070", message))
-        if visible is None and state.visible is None:
+            told = padding_of(whole, rule.pad_id, rule.start_id).as_visible(whole.shape[1])
+            visible = None if told is None else told[:, state.length :]
+        if state.visible is None and (not isinstance(visible, Tensor) or bool(visible.all())):
             return Padding()
-        before = state.visible
-        if before is None:
-            before = torch.ones(state.batch, state.length, dtype=torch.bool, device=ids.device)
-        now = visible if visible is not None else torch.ones_like(ids, dtype=torch.bool)
+        everything = torch.ones(state.batch, state.length + ids.shape[1], dtype=torch.bool, device=ids.device)
+        before = everything[:, : state.length] if state.visible is None else state.visible
+        now = visible if isinstance(visible, Tensor) else everything[:, state.length :]
         return Padding(visible=torch.cat([before, now], 1))
 
     def _sites(self, patterns: Iterable[str]) -> frozenset[str]:

@@ -17,7 +17,9 @@ Edge = tuple[str, Marked, str]
 """(field, the written reference, its role)"""
 
 
-def check_edges(nodes: Mapping[str, Marked], resolved: Mapping[str, Marked], outputs: Marked | None, grammar: Grammar, faults: Faults) -> None:
+def check_edges(
+    nodes: Mapping[str, Marked], resolved: Mapping[str, Marked], outputs: Marked | None, grammar: Grammar, faults: Faults
+) -> None:
     """Adds a fault for every reference to nowhere, and one for every cycle. `resolved` holds the nodes that could be filled in."""
     targets: dict[str, list[tuple[str, Marked]]] = {}
     for name, node in nodes.items():

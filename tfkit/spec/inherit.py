@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..slots.node import NodeKind
-from ..slots.options import Part, SlotField
+from ..slots.options import Part
 from .grammar import PATTERN, Grammar
 from .marked import HOLE, Faults, Marked, plain
 from .merge import as_part, over
@@ -53,7 +53,9 @@ class Inheritance:
             message = f"`vocab_size` is that of `{owner.text}`, whose table is shared"
             self.faults.add("TFK031", written.key or written.mark, written.path, message, fix)
         for name in sorted(self.grammar.inherits(kind)):
-            if (name == "vocab_size" and owner is not None) or (name == "position" and not self.position_reaches(embeddings=True)):
+            if (name == "vocab_size" and owner is not None) or (
+                name == "position" and not self.position_reaches(embeddings=True)
+            ):
                 continue
             default = self.default(name)
             if default is not None:

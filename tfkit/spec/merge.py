@@ -1,10 +1,10 @@
 """Nearer wins: one marked value laid over another.
 
-    mapping over mapping     key by key
-    another `kind`           replaces everything
-    a name in a slot         is the mapping {kind: name}
-    lists and scalars        replace
-    null, where it removes   takes the key away (in `extends` and `--set`; elsewhere null is a value)
+mapping over mapping     key by key
+another `kind`           replaces everything
+a name in a slot         is the mapping {kind: name}
+lists and scalars        replace
+null, where it removes   takes the key away (in `extends` and `--set`; elsewhere null is a value)
 """
 
 from __future__ import annotations

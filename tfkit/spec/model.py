@@ -42,13 +42,13 @@ class ModelSpec(Options):
 
         `nodes.encoder.layers.0.sublayers.0.num_heads` may point into `defaults` of a file that this one extends.
         """
-        node, rest = self._find(path)
-        return None if node is None else node.mark if rest else node.mark
+        node, _ = self._find(path)
+        return None if node is None else node.mark
 
     def written_path(self, path: str) -> str:
         """The path under which that value was written, `defaults.attention.num_heads` for an inherited one."""
         node, rest = self._find(path)
-        return path if node is None else ".".join([node.path, *rest]) if rest else node.path
+        return path if node is None else ".".join([node.path, *rest] if node.path else rest)
 
     def fault(self, code: str, path: str, message: str, fix: str = "") -> Fault:
         """A fault of the value at a path of the resolved spec, located where it was written."""

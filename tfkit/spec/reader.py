@@ -60,7 +60,9 @@ def read_value(text: str | bytes, file: str, faults: Faults, path: str = "") -> 
         mark = builder.mark(place) if place else Mark(file)
         context = f" {error.context}" if error.context else ""
         message = f"{error.problem or 'this is no YAML'}{context}"
-        faults.fatal("TFK002", mark, "", message, "indent with spaces, not tabs" if "tab" in message or "'\\t'" in message else "")
+        faults.fatal(
+            "TFK002", mark, "", message, "indent with spaces, not tabs" if "tab" in message or "'\\t'" in message else ""
+        )
     except yaml.YAMLError as error:
         faults.fatal("TFK002", Mark(file), "", short(str(error)))
 

@@ -11,7 +11,7 @@ from ..slots.node import NodeKind
 from ..slots.sublayer import SublayerKind
 from .grammar import GROUP, PATTERN
 from .inherit import Inheritance
-from .marked import HOLE, Marked
+from .marked import HOLE, Marked, child_path
 from .merge import as_part, over
 
 
@@ -64,7 +64,9 @@ class _Stack:
                 return layers
             return layers.holding(self.items(layers.items, [*base, self.node]))
         if number is None:
-            self.faults.add("TFK030", self.node.mark, self.node.path, "`num_layers` or `layers` is missing", "say how many layers")
+            self.faults.add(
+                "TFK030", self.node.mark, self.node.path, "`num_layers` or `layers` is missing", "say how many layers"
+            )
             self.heirs.doubtful = True
             return None
         leaf = self.leaf(self.node.holding({"repeat": number}), [*base, self.node])
@@ -120,7 +122,7 @@ class _Stack:
         """The sub-layers of a layer, each with its options and its name."""
         place = self.node if written is None else written
         names = ["self_attention", *(["cross_attention"] if self.reads_memory else []), "ffn"]
-        items = [self.node.holding(name) for name in names] if written is None else written.items
+        items = [self.standard(name) for name in names] if written is None else written.items
         seen: dict[str, int] = {}
         taken: dict[str, Marked] = {}
         found: list[Marked] = []
@@ -131,6 +133,10 @@ class _Stack:
                 self.check_name(name, item, taken)
             found.append(part)
         return place.holding(found)
+
+    def standard(self, name: str) -> Marked:
+        """A sub-layer that nobody wrote: it stands where its stack does."""
+        return Marked(name, self.node.mark, child_path(self.node.path, name), name)
 
     def sublayer(self, item: Marked, scopes: list[Marked], seen: dict[str, int]) -> Marked:
         kind: SublayerKind | None = self.grammar.find("sublayer", item.kind)

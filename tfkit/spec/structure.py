@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from .grammar import TOP, Grammar, slots_of
-from .hints import SLOT_WORDS, did_you_mean, unknown_key, unknown_name
+from .hints import SLOT_WORDS, unknown_key, unknown_name
 from .marked import HOLE, Faults, Marked
 
 Check = Callable[[Marked], Marked]
@@ -26,7 +26,11 @@ class Structure:
 
     def spec(self, root: Marked) -> Marked:
         root = self.children(root, TOP, {"defaults": self.defaults, "nodes": self.nodes, "outputs": self.texts})
-        for key, why in (("nodes", "which nodes the model has"), ("outputs", "which nodes give its outputs"), ("name", "its name")):
+        for key, why in (
+            ("nodes", "which nodes the model has"),
+            ("outputs", "which nodes give its outputs"),
+            ("name", "its name"),
+        ):
             if key not in root.mapping:
                 self.faults.add("TFK030", root.mark, "", f"`{key}` is missing", f"say {why}")
         return root
@@ -82,7 +86,9 @@ class Structure:
                 self.faults.add("TFK013", mark, child.path, f"`{name}` is a key of the spec and cannot name a node")
             elif not name.isidentifier():
                 fix = "use letters, digits and underscores; `node.port` reads another output" if "." in name else ""
-                self.faults.add("TFK013", mark, child.path, f"`{name}` cannot name a node", fix or "use letters, digits and underscores")
+                self.faults.add(
+                    "TFK013", mark, child.path, f"`{name}` cannot name a node", fix or "use letters, digits and underscores"
+                )
         return node.holding({name: self.node(child) for name, child in node.mapping.items()})
 
     def node(self, node: Marked) -> Marked:

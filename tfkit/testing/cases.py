@@ -51,11 +51,6 @@ class Case:
         return torch.randn(self.Q, self.V, self.B, self.H, generator=draw, dtype=torch.float64).to(dtype).permute(2, 3, 0, 1)
 
 
-def bias_tensor(bias: Bias) -> Tensor:
-    """The one tensor of a bias that can carry a gradient."""
-    return bias.slopes if isinstance(bias, LinearBias) else bias.values
-
-
 def request_of(inputs: AttentionInputs, gradients: bool = True) -> AttentionRequest:
     """What a call asks of a backend, as `judge` reads it."""
     query, value, bias = inputs.query, inputs.value, inputs.bias

@@ -96,13 +96,11 @@ def test_traces_into_one_graph(entry, site, variants):
                 torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("entry", "site"), CASES)
+@pytest.mark.parametrize(("entry", "site"), [case for case in CASES if case.values[0].acts])
 def test_exports_with_any_length(entry, site):
-    if not entry.acts:
-        pytest.skip("acts nowhere")
     use = Use(entry, entry.options(), site)
     length = torch.export.Dim("length", min=2, max=ROWS)
-    program = torch.export.export(use, tensors(), dynamic_shapes=({1: length}, {2: length}, {2: length}, None, None))
+    program = torch.export.export(use, tensors(), dynamic_shapes=({1: length}, {2: length}, {2: length}))
     for ours, expected in zip(program.module()(*tensors(13)), use(*tensors(13)), strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
 

@@ -56,11 +56,10 @@ def test_scores_depend_only_on_the_difference_of_positions(make, shift, span_of)
 
 
 @BUILDS
-def test_scores_do_depend_on_the_difference(make, span_of):
+def test_the_first_position_is_left_alone_and_others_are_turned(make, span_of):
     query, key = drawn()
     near, _ = rotated(make, query, key, span_of(6, offset=0))
     far, _ = rotated(make, query, key, span_of(6, offset=1))
-    assert (near - far).abs().min() > 0 or (near != far).any()
     assert torch.equal(near[:, :, 0], query[:, :, 0])
     assert (far[:, :, 0] - query[:, :, 0]).abs().max() > 0.1
 
@@ -126,7 +125,7 @@ def test_bfloat16_is_rounded_once(span_of):
     ours, _ = rotated(build, query, key, span_of(50, dtype=torch.bfloat16))
     exact, _ = rotated(build, query.double(), key.double(), span_of(50, dtype=torch.float64))
     assert ours.dtype is torch.bfloat16
-    assert ((ours.double() - exact).abs() <= 2**-9 * exact.abs() + 2**-20).all()
+    assert ((ours.double() - exact).abs() <= torch.finfo(torch.bfloat16).eps / 2 * exact.abs() + 2**-20).all()
 
 
 @pytest.mark.parametrize(

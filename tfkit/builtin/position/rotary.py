@@ -20,7 +20,7 @@ from .entries_rotary import RotaryOptions, Scaling
 from .rotary_frequencies import attention_factor, frequencies
 
 Waves = tuple[Tensor, Tensor]
-"""Cosines and sines, each (L, dims/2)."""
+"""For each position and feature what the feature is multiplied by, and what its partner is: (L, dims) each."""
 
 
 class Rotary(nn.Module):
@@ -39,29 +39,27 @@ class Rotary(nn.Module):
 
     def rotate(self, query: Tensor, key: Tensor, tables: tuple[Waves, Waves]) -> tuple[Tensor, Tensor]:
         """Query and key, turned, in their own dtypes."""
-        turn = _turn_interleaved if self.interleaved else _turn_half
-        return turn(query, *tables[0]), turn(key, *tables[1])
+        return self._turn(query, tables[0]), self._turn(key, tables[1])
+
+    def _turn(self, x: Tensor, waves: Waves) -> Tensor:
+        head = x[..., : self.dims]
+        a, b = torch.unflatten(head, -1, (-1, 2)).unbind(-1) if self.interleaved else head.chunk(2, dim=-1)
+        cosine, sine = waves
+        turned = torch.addcmul(head * cosine, self._join(b, a), sine).to(x.dtype)
+        return turned if self.dims == x.shape[-1] else torch.cat((turned, x[..., self.dims :]), dim=-1)
+
+    def _join(self, a: Tensor, b: Tensor) -> Tensor:
+        """The first and second members of all pairs, each at its place."""
+        return torch.stack((a, b), dim=-1).flatten(-2) if self.interleaved else torch.cat((a, b), dim=-1)
 
     def _waves(self, positions: Tensor, dtype: torch.dtype) -> Waves:
         angle = positions.unsqueeze(-1) * frequencies(self.base, self.dims, self.scaling, positions.device)
         factor, dtype = attention_factor(self.scaling), torch.promote_types(dtype, torch.float32)
-        return (angle.cos() * factor).to(dtype), (angle.sin() * factor).to(dtype)
+        cosine, sine = (angle.cos() * factor).to(dtype), (angle.sin() * factor).to(dtype)
+        return self._join(cosine, cosine), self._join(-sine, sine)
 
     def extra_repr(self) -> str:
         return f"dims={self.dims}, base={self.base}, interleaved={self.interleaved}"
-
-
-def _turn_half(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    pairs = cosine.shape[-1]
-    a, b, rest = torch.tensor_split(x, (pairs, 2 * pairs), dim=-1)
-    return torch.cat((a * cosine - b * sine, b * cosine + a * sine, rest), dim=-1).to(x.dtype)
-
-
-def _turn_interleaved(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    pairs = cosine.shape[-1]
-    a, b = torch.unflatten(x[..., : 2 * pairs], -1, (pairs, 2)).unbind(-1)
-    turned = torch.stack((a * cosine - b * sine, b * cosine + a * sine), dim=-1).flatten(-2)
-    return torch.cat((turned, x[..., 2 * pairs :]), dim=-1).to(x.dtype)
 
 
 def build(options: RotaryOptions, site: PositionSite) -> nn.Module:

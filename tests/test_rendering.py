@@ -1,0 +1,122 @@
+"""Masks and biases as tensors, against plain loops over rule A4 and against Hugging Face's T5 bias."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tfkit.attention import DenseBias, DistanceBias, LinearBias, Mask, Shapes
+from tfkit.rendering import dense_bias, every_query_sees, expand_heads, open_blind_rows, select_rows, visible
+from tfkit.testing.cases import CASES
+from tfkit.testing.reference import bias_pairs, visible_pairs
+
+B, H, Q, K = 2, 3, 5, 7
+SHAPES = Shapes(B, H, Q, K, torch.float32, torch.device("cpu"))
+LENGTHS = torch.tensor([2, 4])
+
+
+def shapes_of_case(case):
+    return Shapes(case.B, case.H, case.Q, case.K, torch.float32, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a4_visible_equals_the_loops_over_positions(case):
+    for seed in range(5):
+        mask = case.mask(case, torch.Generator().manual_seed(seed))
+        wanted = visible_pairs(mask, case.B, case.H, case.Q, case.K)
+        rendered = visible(mask, shapes_of_case(case))
+        assert torch.equal(torch.ones_like(wanted) if rendered is None else rendered.expand_as(wanted), wanted)
+
+
+@pytest.mark.parametrize(
+    ("mask", "shape"),
+    [
+        (Mask(causal=True, offset=0), (1, 1, Q, K)),
+        (Mask(causal=True, offset=LENGTHS), (B, 1, Q, K)),
+        (Mask(key_lengths=LENGTHS), (B, 1, 1, K)),
+        (Mask(query_lengths=LENGTHS), (B, 1, Q, 1)),
+        (Mask(key_visible=torch.ones(B, K, dtype=torch.bool)), (B, 1, 1, K)),
+        (Mask(causal=True, offset=0, key_lengths=LENGTHS), (B, 1, Q, K)),
+        (Mask(visible=torch.ones(Q, K, dtype=torch.bool)), (1, 1, Q, K)),
+    ],
+)
+def test_a_mask_is_as_small_as_its_terms_allow(mask, shape):
+    assert visible(mask, SHAPES).shape == shape
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Mask(),
+        Mask(causal=True, offset=K - 1),
+        Mask(window=(None, None), offset=0),
+        Mask(window=(Q + 1, K), offset=2),
+        Mask(offset=3),
+    ],
+)
+def test_a_mask_that_hides_nothing_is_none(mask):
+    assert visible(mask, SHAPES) is None
+    assert visible_pairs(mask, B, H, Q, K).all()
+
+
+def test_lengths_out_of_range_mean_the_clamped_length():
+    far, clamped = torch.tensor([-4, K + 9]), torch.tensor([0, K])
+    assert torch.equal(visible(Mask(key_lengths=far), SHAPES), visible(Mask(key_lengths=clamped), SHAPES))
+
+
+def test_every_query_sees_is_never_claimed_wrongly():
+    claimed = 0
+    for case in CASES:
+        mask = case.mask(case, torch.Generator().manual_seed(0))
+        if every_query_sees(mask, shapes_of_case(case)):
+            claimed += 1
+            assert visible_pairs(mask, case.B, case.H, case.Q, case.K).any(-1).all(), case.name
+    assert claimed > 5
+
+
+def test_a5_blind_rows_are_opened_and_their_gradient_is_cut_off():
+    shown = torch.tensor([[True, False], [False, False]])[None, None]
+    opened, rows = open_blind_rows(shown)
+    assert torch.equal(opened[0, 0], torch.tensor([[True, False], [True, True]]))
+    output = torch.randn(1, 1, 2, 3, requires_grad=True)
+    selected = select_rows(output, rows)
+    assert (selected[0, 0, 1] == 0).all()
+    (gradient,) = torch.autograd.grad(selected, output, torch.full_like(output, torch.inf))
+    assert (gradient[0, 0, 1] == 0).all()
+    assert select_rows(output, None) is output
+
+
+@pytest.mark.parametrize("offset", [0, 3, torch.tensor([4, -2])], ids=str)
+@pytest.mark.parametrize(
+    "bias",
+    [DenseBias(torch.randn(H, 1, K)), LinearBias(torch.rand(H)), DistanceBias(torch.randn(H, 4), -2)],
+    ids=lambda bias: type(bias).__name__,
+)
+def test_dense_bias_equals_the_bias_pair_by_pair(bias, offset):
+    rendered = dense_bias(bias, offset, SHAPES).expand(B, H, Q, K)
+    assert torch.equal(rendered.float(), bias_pairs(bias, offset, B, H, Q, K).float())
+
+
+@pytest.mark.parametrize("past", [0, 4])
+def test_a_distance_bias_is_t5s_relative_position_bias_bit_for_bit(past):
+    from transformers.models.t5.modeling_t5 import T5Attention, T5Config
+
+    config = T5Config(d_model=12, d_kv=4, num_heads=H, relative_attention_num_buckets=8, relative_attention_max_distance=10)
+    theirs = T5Attention(config, has_relative_attention_bias=True)
+    low, span = -20, 41
+    buckets = theirs._relative_position_bucket(torch.arange(low, low + span), True, 8, 10)
+    values = theirs.relative_attention_bias.weight[buckets].T
+    wanted = theirs.compute_bias(past + Q, K)[:, :, past:]
+    assert torch.equal(dense_bias(DistanceBias(values, low), past, SHAPES), wanted)
+
+
+def test_the_gradient_of_a_half_precision_distance_bias_adds_up_in_float32():
+    shapes = Shapes(1, 1, 64, 64, torch.bfloat16, torch.device("cpu"))
+    values = torch.zeros(1, 1, dtype=torch.bfloat16, requires_grad=True)
+    dense_bias(DistanceBias(values, 0), 0, shapes).sum().backward()
+    assert values.grad.item() == 64 * 64  # added one by one in bfloat16 this stops at 256
+
+
+def test_a1_query_head_h_reads_group_h_div_r():
+    key = torch.arange(2.0).view(1, 2, 1, 1)
+    assert expand_heads(key, 6).flatten().tolist() == [0, 0, 0, 1, 1, 1]

@@ -1,0 +1,103 @@
+"""Greedy decoding: at every step the most probable token, on the incremental state (keys and values are computed once)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import Fault, InputError
+from ..nn.model import Model
+
+
+@dataclass(frozen=True)
+class Generated:
+    """`ids` (B, N) without the start or the prompt, filled up with `fill_id` after a row's end; `lengths` (B,) counts the tokens
+    of each row, its end token included; `finished` (B,) says which rows reached their end token."""
+
+    ids: Tensor
+    lengths: Tensor
+    finished: Tensor
+    fill_id: int
+
+
+@torch.no_grad()
+def greedy(
+    model: Model,
+    *,
+    max_new_tokens: int,
+    prompt: Tensor | None = None,
+    target: str | None = None,
+    output: str | None = None,
+    **inputs: Tensor,
+) -> Generated:
+    """Decode until every row has its end token, or `max_new_tokens` are made.
+
+    `prompt` (B, n) is what the decoded sequences begin with; without it, each begins with the `start_id` of the target node.
+    `output` names the logits, the only token logits unless given. Rows that have ended leave the batch. The model is used in
+    its present mode: call `model.eval()` first, or dropout acts.
+
+    Raises InputError where start, end or output are not known.
+    """
+    if max_new_tokens < 1:
+        raise InputError(Fault("TFK077", f"max_new_tokens is {max_new_tokens}", "ask for at least one"))
+    target = target or _target(model, inputs)
+    rule = model.plan.inputs[target]
+    output = output or _output(model, target)
+    batch = prompt.shape[0] if prompt is not None else next((ids.shape[0] for ids in inputs.values()), 1)
+    device = next(model.parameters()).device
+    known = True if prompt is None else None
+    if prompt is None:
+        if rule.start_id is None:
+            raise InputError(Fault("TFK077", f"`{target}` has no start_id", "write `start_id` at the node, or give a prompt"))
+        prompt = torch.full((batch, 1), rule.start_id, device=device)
+    fill = rule.pad_id if rule.pad_id is not None else rule.end_id if rule.end_id is not None else 0
+    state = model.start(target, batch=batch, capacity=prompt.shape[1] + max_new_tokens, **inputs)
+    made = torch.full((batch, max_new_tokens), fill, dtype=torch.int64, device=device)
+    lengths = torch.full((batch,), max_new_tokens, dtype=torch.int64, device=device)
+    finished = torch.zeros(batch, dtype=torch.bool, device=device)
+    rows = torch.arange(batch, device=device)
+    logits = model.step(state, prompt, known)[output]
+    for step in range(max_new_tokens):
+        last = _last(logits, state.visible, prompt) if step == 0 else logits[:, -1]
+        chosen = last.argmax(1)
+        made[rows, step] = chosen
+        if rule.end_id is not None:
+            ended = chosen == rule.end_id
+            if bool(ended.any()):
+                finished[rows[ended]], lengths[rows[ended]] = True, step + 1
+                going = (~ended).nonzero().squeeze(1)
+                if not len(going):
+                    break
+                rows, chosen = rows[going], chosen[going]
+                state.reorder(going)
+        if step + 1 < max_new_tokens:
+            # A chosen token is real whatever its id, so padding need not be looked for.
+            logits = model.step(state, chosen[:, None], True)[output]
+    return Generated(made[:, : int(lengths.max())], lengths, finished, fill)
+
+
+def _last(logits: Tensor, visible: Tensor | None, prompt: Tensor) -> Tensor:
+    """(B, V): the logits after the last real token of each prompt."""
+    if visible is None:
+        return logits[:, -1]
+    index = prompt.shape[1] - 1 - visible.flip(1).to(torch.int64).argmax(1)
+    return logits[torch.arange(len(index), device=index.device), index]
+
+
+def _target(model: Model, inputs: dict[str, Tensor]) -> str:
+    left = [name for name in model.plan.inputs if name not in inputs]
+    if len(left) != 1:
+        message = f"inputs left to decode: {', '.join(left) or 'none'}"
+        raise InputError(Fault("TFK073", message, f"give all inputs but one of {', '.join(model.plan.inputs)}"))
+    return left[0]
+
+
+def _output(model: Model, target: str) -> str:
+    size = model.plan.inputs[target].vocab_size
+    found = [name for name in model.plan.outputs if name in model.plan.followers[target] and model.plan.widths[name] == size]
+    if len(found) != 1:
+        message = f"outputs over the {size} ids of `{target}`: {', '.join(found) or 'none'}"
+        raise InputError(Fault("TFK077", message, "name one with `output`"))
+    return found[0]

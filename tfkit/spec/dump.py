@@ -1,0 +1,127 @@
+"""The spec with everything filled in, as data and as text that loads back to an equal spec."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from pydantic import BaseModel
+
+from ..slots.layer import Layer
+from ..slots.options import Part, SlotListField, marks
+from .grammar import GROUP
+from .model import ModelSpec
+
+WIDTH = 120
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*|https?://[A-Za-z0-9_./~%=&+-]*")
+# Words that one version of YAML or another reads as something else than text.
+_WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
+
+
+def resolved(spec: ModelSpec) -> dict[str, Any]:
+    """The spec as plain data: mappings, lists and scalars, in the order of the language."""
+    said = {key: getattr(spec, key) for key in ("tfkit", "name", "reference", "description") if getattr(spec, key) != ""}
+    expect = spec.expect.model_dump(exclude_none=True)
+    return {
+        **said,
+        **({"expect": expect} if expect else {}),
+        "nodes": {name: {"kind": part.kind, **_fields(part.options)} for name, part in spec.nodes.items()},
+        "outputs": list(spec.outputs),
+    }
+
+
+def _fields(options: BaseModel) -> dict[str, Any]:
+    """An options model as data, without what is None anyway. A group of layers says only what makes it a group."""
+    dumped = options.model_dump()
+    several = {name for name, _ in marks(type(options), SlotListField)}
+    found: dict[str, Any] = {}
+    for name, field in type(options).model_fields.items():
+        value = getattr(options, name)
+        if value is None and (field.is_required() or field.default is None):
+            continue
+        if isinstance(options, Layer) and options.layers is not None and name not in GROUP:
+            continue
+        data = _value(value, dumped[name])
+        found[name] = data[0] if name in several and len(data) == 1 else data
+    return found
+
+
+def _value(value: Any, dumped: Any) -> Any:
+    if isinstance(value, Part):
+        options = _fields(value.options)
+        return {"kind": value.kind, **options} if options else value.kind
+    if isinstance(value, BaseModel):
+        # A field with a serialiser of its own is written as that says.
+        return _fields(value) if dumped == value.model_dump() else dumped
+    if isinstance(value, (tuple, list)):
+        return [_value(item, data) for item, data in zip(value, dumped, strict=True)]
+    return sorted(dumped) if isinstance(dumped, (set, frozenset)) else dumped
+
+
+def to_json(spec: ModelSpec) -> str:
+    """The resolved spec as JSON."""
+    return json.dumps(resolved(spec), indent=2, ensure_ascii=False) + "\n"
+
+
+def to_yaml(spec: ModelSpec) -> str:
+    """The resolved spec as YAML: mappings on one line where they fit, the nodes always apart."""
+    data = resolved(spec)
+    lines = [line for key, value in data.items() if key != "nodes" for line in _entry(key, value, 0)]
+    nodes = [line for key, value in data["nodes"].items() for line in _entry(key, value, 2)]
+    last = lines.index(next(line for line in lines if line.startswith("outputs:")))
+    return "\n".join([*lines[:last], "nodes:", *nodes, *lines[last:]]) + "\n"
+
+
+def _entry(key: str, value: Any, indent: int) -> list[str]:
+    """`key: value` in as many lines as it needs."""
+    line = f"{' ' * indent}{_scalar(key)}: {_flow(value)}"
+    if len(line) <= WIDTH or not isinstance(value, (dict, list)) or not value:
+        return [line]
+    return [f"{' ' * indent}{_scalar(key)}:", *_block(value, indent + 2)]
+
+
+def _block(value: Any, indent: int) -> list[str]:
+    if isinstance(value, dict):
+        return [line for key, item in value.items() for line in _entry(key, item, indent)]
+    lines: list[str] = []
+    for item in value:
+        flow = f"{' ' * indent}- {_flow(item)}"
+        if len(flow) <= WIDTH or not isinstance(item, (dict, list)) or not item:
+            lines.append(flow)
+        else:
+            first, *rest = _block(item, indent + 2)
+            lines += [f"{' ' * indent}- {first.lstrip(' ')}", *rest]
+    return lines
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_scalar(key)}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    """A scalar that every version of YAML reads as what it is."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        mantissa, e, exponent = repr(value).partition("e")
+        return f"{mantissa if '.' in mantissa else mantissa + '.0'}{e}{exponent}" if e else mantissa
+    if isinstance(value, int):
+        return str(value)
+    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        return str(value)
+    return '"' + "".join(map(_escaped, value)) + '"'
+
+
+def _escaped(letter: str) -> str:
+    if letter in '"\\':
+        return f"\\{letter}"
+    if letter.isprintable():
+        return letter
+    return f"\\x{ord(letter):02x}" if ord(letter) < 256 else f"\\U{ord(letter):08x}"

@@ -1,0 +1,71 @@
+"""From a file to a `ModelSpec`, or to every fault that the file has.
+
+    read -> extends -> --set -> structure -> defaults -> values -> edges
+Each step only adds faults; the ones that make all later steps pointless raise at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ..catalogue import Catalogue
+from ..errors import SpecError
+from .edges import check_edges
+from .extends import extended, read_extended
+from .grammar import Grammar
+from .inherit import Inheritance
+from .marked import HOLE, Faults, Marked
+from .model import ModelSpec
+from .overrides import apply
+from .reader import read_text
+from .stack import resolve_stack
+from .structure import Structure
+from .validate import validate
+from .versions import migrate
+
+
+def load_spec(path: str | os.PathLike[str], catalogue: Catalogue, overrides: Sequence[str] = ()) -> ModelSpec:
+    """Reads a YAML or JSON spec, with `--set` overrides such as `encoder.num_layers=12`.
+
+    Raises SpecError with all faults at once, each located in the file, or in the override, that caused it.
+    """
+    faults, grammar = Faults(), Grammar(catalogue)
+    return _resolve(read_extended(os.fspath(path), grammar.slots, faults), overrides, grammar, faults)
+
+
+def parse_spec(text: str | bytes, catalogue: Catalogue, overrides: Sequence[str] = (), file: str = "<text>") -> ModelSpec:
+    """Like `load_spec`, for text at hand; `file` is what errors call it, and what `extends` is relative to."""
+    faults, grammar = Faults(), Grammar(catalogue)
+    root = extended(migrate(read_text(text, file, faults), faults), file, grammar.slots, faults)
+    return _resolve(root, overrides, grammar, faults)
+
+
+def _resolve(root: Marked, overrides: Sequence[str], grammar: Grammar, faults: Faults) -> ModelSpec:
+    written = Structure(grammar, faults).spec(apply(root, overrides, grammar, faults))
+    nodes, defaults = written.get("nodes"), written.get("defaults")
+    if nodes is None or nodes.value is HOLE or (defaults is not None and defaults.value is HOLE):
+        raise faults.error()
+    heirs = Inheritance(grammar, defaults, faults)
+    resolved = {name: tree for name, node in nodes.mapping.items() if (tree := _node(node, heirs)) is not None}
+    heirs.unused()
+    check_edges(nodes.mapping, resolved, written.get("outputs"), grammar, faults)
+    top = {key: child for key, child in written.mapping.items() if key not in ("defaults", "extends")}
+    tree = written.holding({**top, "nodes": nodes.holding(resolved)})
+    spec = validate(tree, grammar, faults)
+    faults.stop()
+    if spec is None:
+        raise SpecError(())
+    spec._tree = tree
+    return spec
+
+
+def _node(node: Marked, heirs: Inheritance) -> Marked | None:
+    """A node with its defaults, or None where nobody knows what it is."""
+    kind = heirs.grammar.node_kinds.get(node.kind or "")
+    if kind is None:
+        heirs.doubtful = True
+        return None
+    if heirs.grammar.layers_field(kind):
+        return resolve_stack(node, kind, heirs)
+    return node.holding(heirs.plain_fields(node, kind))

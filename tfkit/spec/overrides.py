@@ -1,0 +1,109 @@
+"""`--set encoder.num_layers=12`: one value of a spec, written on the command line and laid over the file.
+
+`nodes.` may be left out, because no node has the name of a top-level key. Items of lists go by number. `null` removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..errors import Mark
+from .grammar import TOP, Grammar
+from .hints import did_you_mean
+from .marked import HOLE, Faults, Marked, child_path, short
+from .merge import as_part, over
+from .reader import read_value
+
+FIXED = ("tfkit", "extends")
+
+
+def apply(root: Marked, overrides: Sequence[str], grammar: Grammar, faults: Faults) -> Marked:
+    """The spec with every override laid over it, in order."""
+    for override in overrides:
+        root = _Override(override, grammar, faults).on(root)
+    return root
+
+
+class _Override:
+    def __init__(self, text: str, grammar: Grammar, faults: Faults) -> None:
+        self.text, self.grammar, self.faults = text, grammar, faults
+        self.file = f"--set {short(text)}"
+        self.path, self.equals, self.value = text.partition("=")
+
+    def fault(self, message: str, fix: str = "") -> None:
+        self.faults.add("TFK017", Mark(self.file), short(self.path), message, fix)
+
+    def on(self, root: Marked) -> Marked:
+        steps = self.path.split(".")
+        if not self.equals or not all(steps):
+            self.fault("an override is written key.path=value", "for example `--set encoder.num_layers=12`")
+            return root
+        if steps[0] in FIXED:
+            self.fault(f"`{steps[0]}` cannot be overridden", "write it in the file")
+            return root
+        if steps[0] not in TOP:
+            nodes = root.get("nodes")
+            if nodes is None or steps[0] not in nodes.mapping:
+                known = [*TOP, *(nodes.mapping if nodes else ())]
+                self.fault(f"there is no node and no key `{short(steps[0])}`", did_you_mean(steps[0], known, "there are"))
+                return root
+            steps = ["nodes", *steps]
+        value = read_value(self.value, self.file, self.faults, ".".join(steps))
+        place = Mark(self.file, 1, len(self.path) + 2)
+        near = Marked(None, place, ".".join(steps), "null") if value is None else self.moved(value)
+        layer = self.wrapped(root, steps, near)
+        return root if layer is None else over(root, layer, self.grammar.slots, removing=True)
+
+    def moved(self, node: Marked) -> Marked:
+        """The value with columns that count from the start of the override."""
+
+        def shift(mark: Mark) -> Mark:
+            return Mark(mark.file, mark.line, mark.column + len(self.path) + 1) if mark.line == 1 else mark
+
+        value = node.value
+        if isinstance(value, dict):
+            value = {name: self.moved(child) for name, child in value.items()}
+        elif isinstance(value, list):
+            value = [self.moved(item) for item in value]
+        return replace(node, value=value, mark=shift(node.mark), key=shift(node.key) if node.key else None)
+
+    def wrapped(self, node: Marked | None, steps: list[str], near: Marked, path: str = "") -> Marked | None:
+        """The value as a mapping that can be laid over `node`, or None after a fault. A list on the way is written out anew."""
+        if not steps:
+            return near
+        if node is not None and isinstance(node.value, list):
+            return self.in_list(node, steps, near)
+        slot = path.rpartition(".")[2] in self.grammar.slots or path.rpartition(".")[2].isdigit()
+        if node is not None and not isinstance(node.value, (dict, str) if slot else dict):
+            if node.value is not HOLE:
+                self.fault(f"nothing can lie under `{short(path)}`: {node.shown}")
+            return None
+        step, rest = steps[0], steps[1:]
+        child = node.get(step) if node is not None else None
+        if child is None and rest and path == "nodes":
+            self.fault(f"there is no node `{short(step)}`", did_you_mean(step, node.mapping if node else (), "nodes"))
+            return None
+        below = self.wrapped(child, rest, near, child_path(path, step))
+        if below is None:
+            return None
+        named = {step: replace(below, key=child.key if child and rest else near.mark)}
+        return Marked(named, near.mark, path) if node is None else replace(node, value=named)
+
+    def in_list(self, node: Marked, steps: list[str], near: Marked) -> Marked | None:
+        step, rest = steps[0], steps[1:]
+        items = list(node.items)
+        if not step.isdecimal() or len(step) > 6 or int(step) >= len(items):
+            fix = f"items go from 0 to {len(items) - 1}" if items else "the list is empty"
+            self.fault(f"there is no item `{short(step)}`", fix)
+            return None
+        number = int(step)
+        layer = self.wrapped(items[number], rest, near, child_path(node.path, number))
+        if layer is None:
+            return None
+        if layer.value is None:
+            del items[number]
+        else:
+            far = as_part(items[number]) if rest else items[number]
+            items[number] = over(far, layer, self.grammar.slots, removing=True)
+        return node.holding(items)
