@@ -1,0 +1,86 @@
+"""tfkit: a YAML spec becomes a running Transformer in which every part is a plugin, and swaps that should not matter are
+proven not to. See the README for the language, DESIGN's rules and the commands.
+
+    model = tfkit.build("specs/transformer-base.yaml")
+    logits = model(source=ids, target=ids)["logits"]
+
+Names are imported when first used, so that `import tfkit` imports no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .builder import build
+    from .catalogue import Catalogue, load_catalogue
+    from .errors import BackendRefused, BuildError, Fault, InputError, Mark, PluginError, SpecError, StoreError, TfkitError
+    from .generate import Generated, greedy
+    from .graph import Graph, graph_of
+    from .nn.cache import DecodingState
+    from .nn.model import Model
+    from .spec import ModelSpec, load_spec, parse_spec
+    from .store import load, save
+
+_HOMES = {
+    "BackendRefused": "errors",
+    "BuildError": "errors",
+    "Catalogue": "catalogue",
+    "DecodingState": "nn.cache",
+    "Fault": "errors",
+    "Generated": "generate",
+    "Graph": "graph",
+    "InputError": "errors",
+    "Mark": "errors",
+    "Model": "nn.model",
+    "ModelSpec": "spec",
+    "PluginError": "errors",
+    "SpecError": "errors",
+    "StoreError": "errors",
+    "TfkitError": "errors",
+    "build": "builder",
+    "graph_of": "graph",
+    "greedy": "generate",
+    "load": "store",
+    "load_catalogue": "catalogue",
+    "load_spec": "spec",
+    "parse_spec": "spec",
+    "save": "store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("tfkit")
+    if name in _HOMES:
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "BackendRefused",
+    "BuildError",
+    "Catalogue",
+    "DecodingState",
+    "Fault",
+    "Generated",
+    "Graph",
+    "InputError",
+    "Mark",
+    "Model",
+    "ModelSpec",
+    "PluginError",
+    "SpecError",
+    "StoreError",
+    "TfkitError",
+    "build",
+    "graph_of",
+    "greedy",
+    "load",
+    "load_catalogue",
+    "load_spec",
+    "parse_spec",
+    "save",
+]

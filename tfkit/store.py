@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from .build import build
+from .builder import build
 from .catalogue import Catalogue, load_catalogue
 from .errors import Fault, StoreError
 from .graph import Target, graph_of, plan

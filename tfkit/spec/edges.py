@@ -20,7 +20,7 @@ Edge = tuple[str, Marked, str]
 def check_edges(
     nodes: Mapping[str, Marked], resolved: Mapping[str, Marked], outputs: Marked | None, grammar: Grammar, faults: Faults
 ) -> None:
-    """Adds a fault for every reference to nowhere, and one for every cycle. `resolved` holds the nodes that could be filled in."""
+    """Adds a fault for every reference to nowhere, and one for every cycle. `resolved` holds the nodes that are filled in."""
     targets: dict[str, list[tuple[str, Marked]]] = {}
     for name, node in nodes.items():
         targets[name] = []
@@ -64,7 +64,7 @@ def _inside(pattern: Marked, grammar: Grammar) -> Iterator[Edge]:
 
 def _target(reference: Marked, role: str, nodes: Mapping[str, Marked], grammar: Grammar, faults: Faults) -> str | None:
     """The node that a reference names. Adds a fault and gives None where there is none."""
-    name, dot, port = reference.value.partition(".")
+    name, dot, port = str(reference.value).partition(".")
     if name not in nodes:
         fix = did_you_mean(name, nodes, "nodes")
         faults.add("TFK014", reference.mark, reference.path, f"there is no node `{short(name)}`", fix)

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from ..catalogue import Catalogue
+from ..slots.attention import AUTO
 from ..slots.layer import Layer
 from ..slots.node import NodeKind
 from ..slots.options import LayersField, NodeRef, Options, SlotField, SlotListField, marks
@@ -36,6 +37,11 @@ class Grammar:
     def find(self, slot: str, kind: str | None) -> Any:
         """The entry of that name, or None."""
         return self.catalogue.find(slot, kind) if kind is not None else None
+
+    def names(self, slot: str) -> list[str]:
+        """The names that may be written in the slot."""
+        names = self.catalogue.names(slot)
+        return sorted([*names, AUTO.name]) if slot == "backend" else names
 
     @cached_property
     def node_kinds(self) -> dict[str, NodeKind]:

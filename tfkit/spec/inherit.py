@@ -52,16 +52,24 @@ class Inheritance:
             written, fix = fields.pop("vocab_size"), "remove it"
             message = f"`vocab_size` is that of `{owner.text}`, whose table is shared"
             self.faults.add("TFK031", written.key or written.mark, written.path, message, fix)
-        for name in sorted(self.grammar.inherits(kind)):
-            if (name == "vocab_size" and owner is not None) or (
-                name == "position" and not self.position_reaches(embeddings=True)
-            ):
-                continue
+        inherited = self.grammar.inherits(kind)
+        if owner is not None:
+            inherited -= {"vocab_size"}
+        if not self.position_reaches(embeddings=True):
+            inherited -= {"position"}
+        for name in sorted(inherited):
             default = self.default(name)
             if default is not None:
                 own = fields.get(name)
                 fields[name] = default if own is None else over(default, own, self.grammar.slots, name)
+        if owner is None and "vocab_size" not in fields and self.may_share(kind):
+            fix = "write it here or in `defaults`, or `share` the table of another node"
+            self.faults.add("TFK030", node.mark, node.path, "`vocab_size` is missing", fix)
         return self.dressed(fields)
+
+    def may_share(self, kind: NodeKind) -> bool:
+        roles = {role for _, role in self.grammar.references(kind)}
+        return "owner" in roles and "vocab_size" in kind.options.model_fields
 
     def owner(self, node: Marked, kind: NodeKind) -> Marked | None:
         """The reference to the node whose weights this one shares."""

@@ -18,7 +18,7 @@ class Expect(Options):
 
 
 class ModelSpec(Options):
-    """A resolved spec. Two are equal when they describe the same model in the same words; where they were read is no part of it.
+    """A resolved spec. Two are equal when they say the same, wherever they were read.
 
     `nodes` holds for every node its kind and its options: layer patterns with all that `defaults` said, unexpanded.
     """

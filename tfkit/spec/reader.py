@@ -60,9 +60,8 @@ def read_value(text: str | bytes, file: str, faults: Faults, path: str = "") -> 
         mark = builder.mark(place) if place else Mark(file)
         context = f" {error.context}" if error.context else ""
         message = f"{error.problem or 'this is no YAML'}{context}"
-        faults.fatal(
-            "TFK002", mark, "", message, "indent with spaces, not tabs" if "tab" in message or "'\\t'" in message else ""
-        )
+        tab = re.search(r"\btab\b|'\\t'", message)
+        faults.fatal("TFK002", mark, "", message, "indent with spaces, not tabs" if tab else "")
     except yaml.YAMLError as error:
         faults.fatal("TFK002", Mark(file), "", short(str(error)))
 
@@ -139,7 +138,7 @@ class _Builder:
         if self.values > MAX_VALUES:
             self.fatal("TFK001", mark, f"the file holds more than {MAX_VALUES} values")
         if isinstance(event, yaml.AliasEvent):
-            self.foreign(mark, path, f"the alias `*{short(event.anchor)}` is no part of the language")
+            self.foreign(mark, path, f"the alias `*{short(event.anchor or '')}` is no part of the language")
             self.put(Marked(HOLE, mark, path, f"*{event.anchor}"))
             return
         if event.anchor is not None:

@@ -16,7 +16,7 @@ from pydantic_core import core_schema
 from ..catalogue import Catalogue
 from ..slots.layer import Layer
 from ..slots.node import NodeKind
-from ..slots.options import Options
+from ..slots.options import Entry, Options
 from .grammar import GROUP, PATTERN, TOP, Grammar
 from .model import ModelSpec
 from .versions import CURRENT
@@ -131,48 +131,33 @@ class _Writer:
         kinds = self.grammar.node_kinds
         every = {key for kind in kinds.values() for key in self.grammar.node_keys(kind)}
         loose = dict.fromkeys(sorted(every), True)
-        return self.by_kind(
-            "node", {name: self.node_of(kind) for name, kind in kinds.items()}, self.mapping(loose), not self.extending
-        )
+        branches = {name: self.node_of(kind) for name, kind in kinds.items()}
+        return self.by_kind("node", branches, self.mapping(loose), needed=not self.extending)
 
     def node_of(self, kind: NodeKind) -> Schema:
-        names = self.grammar.node_keys(kind)
-        own = self.properties(
-            kind.options, [name for name in kind.options.model_fields if name != self.grammar.layers_field(kind)]
-        )
-        fields = {
-            "kind": {"const": kind.name},
-            **(self.keys(names - {"kind"}, own) if self.grammar.layers_field(kind) else own),
-        }
-        return {**self.mapping(fields), "description": kind.summary}
+        layers = self.grammar.layers_field(kind)
+        fields = self.properties(kind.options, [name for name in kind.options.model_fields if name != layers])
+        if layers:
+            fields = self.keys(self.grammar.node_keys(kind) - {"kind"}, fields)
+        return {**self.mapping({"kind": {"const": kind.name}, **fields}), "description": kind.summary}
 
     def slot(self, slot: str) -> Schema:
         """A name of an entry, or a mapping with its options."""
-        entries = self.grammar.catalogue.entries(slot)
         name = f"slot.{slot}"
         if f"{self.prefix}{name}" not in self.definitions:
-            self.definitions[f"{self.prefix}{name}"] = {}
-            branches = {
-                entry.name: {
-                    **self.mapping(
-                        {"kind": {"const": entry.name}, **self.properties(entry.options, entry.options.model_fields)}
-                    ),
-                    "description": entry.summary,
-                }
-                for entry in entries
-            }
-            every = self.union(
-                (entry.options for entry in entries), {name for entry in entries for name in entry.options.model_fields}
-            )
-            if slot == "backend":
-                branches["auto"] = self.mapping({"kind": {"const": "auto"}})
-            choice = self.by_kind(f"part.{slot}", branches, self.mapping(every), slot == "sublayer")
-            self.definitions[f"{self.prefix}{name}"] = {
-                "if": {"type": "string"},
-                "then": {"enum": sorted(branches)},
-                "else": choice,
-            }
+            self.definitions[f"{self.prefix}{name}"] = {}  # options may hold parts of the same slot
+            entries = {name: self.grammar.find(slot, name) for name in self.grammar.names(slot)}
+            branches = {kind: self.part(entry) for kind, entry in entries.items()}
+            models = [entry.options for entry in entries.values()]
+            every = self.union(models, {field for model in models for field in model.model_fields})
+            choice = self.by_kind(f"part.{slot}", branches, self.mapping(every), needed=slot == "sublayer")
+            names = {"enum": sorted(branches)}
+            self.definitions[f"{self.prefix}{name}"] = {"if": {"type": "string"}, "then": names, "else": choice}
         return {"$ref": f"#/$defs/{self.prefix}{name}"}
+
+    def part(self, entry: Entry) -> Schema:
+        fields = self.properties(entry.options, entry.options.model_fields)
+        return {**self.mapping({"kind": {"const": entry.name}, **fields}), "description": entry.summary}
 
     def by_kind(self, name: str, branches: dict[str, Schema], without: Schema, needed: bool) -> Schema:
         """A mapping judged by its `kind`; without one, by all that the slot knows, unless a kind is needed."""
@@ -202,12 +187,10 @@ class _Writer:
 
     def inside(self, definition: Schema) -> Schema:
         """A model inside an options model; its required fields may come from elsewhere."""
-        definition = {key: value for key, value in definition.items() if key not in ("title", "required", "properties")} | (
-            {"properties": {name: self.optional(self.field(value)) for name, value in definition["properties"].items()}}
-            if "properties" in definition
-            else {}
-        )
-        return definition
+        kept = {key: value for key, value in definition.items() if key not in ("title", "required")}
+        if "properties" in kept:
+            kept["properties"] = {name: self.optional(self.field(value)) for name, value in kept["properties"].items()}
+        return kept
 
     def field(self, schema: Any) -> Any:
         """A schema of Pydantic's without titles, with `x-slot` replaced by what the slot holds."""

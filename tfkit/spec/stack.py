@@ -64,9 +64,8 @@ class _Stack:
                 return layers
             return layers.holding(self.items(layers.items, [*base, self.node]))
         if number is None:
-            self.faults.add(
-                "TFK030", self.node.mark, self.node.path, "`num_layers` or `layers` is missing", "say how many layers"
-            )
+            message = "`num_layers` or `layers` is missing"
+            self.faults.add("TFK030", self.node.mark, self.node.path, message, "say how many layers there are")
             self.heirs.doubtful = True
             return None
         leaf = self.leaf(self.node.holding({"repeat": number}), [*base, self.node])

@@ -13,8 +13,9 @@ from typing import Any
 
 from .grammar import TOP, Grammar, slots_of
 from .hints import SLOT_WORDS, unknown_key, unknown_name
-from .marked import HOLE, Faults, Marked
+from .marked import HOLE, Faults, Marked, short
 
+NEEDED = {"name": "its name", "nodes": "which nodes the model has", "outputs": "which nodes give its outputs"}
 Check = Callable[[Marked], Marked]
 
 
@@ -26,11 +27,7 @@ class Structure:
 
     def spec(self, root: Marked) -> Marked:
         root = self.children(root, TOP, {"defaults": self.defaults, "nodes": self.nodes, "outputs": self.texts})
-        for key, why in (
-            ("nodes", "which nodes the model has"),
-            ("outputs", "which nodes give its outputs"),
-            ("name", "its name"),
-        ):
+        for key, why in NEEDED.items():
             if key not in root.mapping:
                 self.faults.add("TFK030", root.mark, "", f"`{key}` is missing", f"say {why}")
         return root
@@ -85,10 +82,8 @@ class Structure:
             if name in TOP:
                 self.faults.add("TFK013", mark, child.path, f"`{name}` is a key of the spec and cannot name a node")
             elif not name.isidentifier():
-                fix = "use letters, digits and underscores; `node.port` reads another output" if "." in name else ""
-                self.faults.add(
-                    "TFK013", mark, child.path, f"`{name}` cannot name a node", fix or "use letters, digits and underscores"
-                )
+                fix = "use letters, digits and underscores"
+                self.faults.add("TFK013", mark, child.path, f"`{short(name)}` cannot name a node", fix)
         return node.holding({name: self.node(child) for name, child in node.mapping.items()})
 
     def node(self, node: Marked) -> Marked:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from .grammar import Grammar, inner_models, slots_of
 from .hints import nearest, unknown_key, unknown_name
-from .marked import HOLE, Faults, Marked, child_path, plain
+from .marked import HOLE, Faults, Marked, plain
 from .model import ModelSpec
 
 EXPECTED = {
@@ -126,14 +126,7 @@ def _tell(error: Any, spot: _Spot, grammar: Grammar, faults: Faults) -> None:
         code = "TFK021" if isinstance(node.value, (str, int, float)) else "TFK020"
         faults.add(code, node.mark, node.path, f"{error['msg']}, {node.shown}", f"did you mean `{close}`?" if close else "")
     elif kind in EXPECTED:
-        message = f"{EXPECTED[kind]} is expected, {node.shown}"
-        faults.add(
-            "TFK020",
-            node.mark,
-            child_path(node.path, ".".join(map(str, spot.rest))) if spot.rest else node.path,
-            message,
-            _spelling(kind, node),
-        )
+        faults.add("TFK020", node.mark, node.path, f"{EXPECTED[kind]} is expected, {node.shown}", _spelling(kind, node))
     elif kind in BOUNDS:
         words, bound = BOUNDS[kind]
         faults.add("TFK021", node.mark, node.path, f"{words} {context[bound]} is expected, {node.shown}")

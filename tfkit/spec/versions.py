@@ -37,9 +37,7 @@ def migrate(root: Marked, faults: Faults, steps: Mapping[int, Step] = STEPS, cur
             faults.fatal("TFK009", written.mark, "tfkit", f"there is no version {version} of the spec language", fix)
         root = steps[number](root)
     if version < current:
-        message = (
-            f"{written.mark}: the spec is written in version {version} and was read as version {current}; {fix} to keep it"
-        )
-        warnings.warn(message, FutureWarning, stacklevel=2)
+        message = f"the spec is written in version {version} and was read as version {current}; {fix} to keep it"
+        warnings.warn(f"{written.mark}: {message}", FutureWarning, stacklevel=2)
         root = root.holding({**root.mapping, "tfkit": written.holding(current)})
     return root

@@ -83,7 +83,7 @@ def _as_leaf(bias: Bias, dtype: torch.dtype, gradients: bool) -> Bias:
 
 
 def _lengths(case: Case, draw: torch.Generator, longest: int) -> Tensor:
-    lengths = torch.randint(1, longest + 1, (case.B,), generator=draw)
+    lengths = torch.randint(1, longest, (case.B,), generator=draw)
     lengths[0] = longest + 3
     return lengths
 

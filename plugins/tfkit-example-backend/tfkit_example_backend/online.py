@@ -2,7 +2,7 @@
 
     m' = max(m, max_j s_j)      l' = l e^(m - m') + sum_j e^(s_j - m')      a' = a e^(m - m') + sum_j e^(s_j - m') v_j
 
-over the keys j of each block, from m = -inf, l = 0, a = 0; in the end output = a / l and lse = m + ln l. Without gradients, only
+over the keys j of each block, from m = -inf, l = 0, a = 0; in the end output = a / l, lse = m + ln l. Without gradients, only
 the scores of one block exist at a time. The backward pass is autograd's.
 """
 
