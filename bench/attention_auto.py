@@ -3,7 +3,8 @@
     python bench/attention_auto.py [--lengths 32 64 128] [--repeats 7]
 
 Prints JSON, one row per class of calls. A class is measured with a causal mask and with key lengths; the row is the geometric
-mean of the two. Backends take turns call by call, and medians are compared, so that a busy machine slows all of them alike.
+mean of the two. Backends take turns call by call on one thread, and medians of processor time are compared: with two threads
+on a busy machine the same calls differed by a factor of seven.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ def relative(runs: list[Callable[[], None]], repeats: int) -> float:
     times: list[list[float]] = [[], []]
     for turn in range(repeats + 1):
         for run, spent in zip(runs, times, strict=True):
-            start = time.perf_counter()
+            start = time.process_time()
             run()
             if turn:
-                spent.append(time.perf_counter() - start)
+                spent.append(time.process_time() - start)
     return statistics.median(times[1]) / statistics.median(times[0])
 
 
@@ -86,5 +87,6 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=7)
     chosen = parser.parse_args()
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     print(json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads(),
                       "rows": measure(chosen.lengths, chosen.repeats)}, indent=1))  # fmt: skip

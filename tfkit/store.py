@@ -41,7 +41,7 @@ def save(model: Model, directory: str | Path, *, overwrite: bool = False, catalo
     is full or not writable; whatever stood there before is left as it was.
     """
     directory = Path(directory).absolute()
-    _check_place(directory, overwrite)
+    check_place(directory, overwrite)
     catalogue = catalogue or load_catalogue()
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def _by_wish(sites: Mapping[str, list[Any]]) -> list[tuple[list[Any], list[str]]
     return list(grouped.values())
 
 
-def _check_place(directory: Path, overwrite: bool) -> None:
+def check_place(directory: Path, overwrite: bool) -> None:
     if not directory.exists():
         return
     if not overwrite:

@@ -1,0 +1,111 @@
+"""The command `tfkit`: one module per command, imported when it is asked for.
+
+Exit codes: 0 fine, 1 a check or a run failed, 2 the input is wrong, 3 incomplete; 130 interrupted, 141 the reader of a pipe
+went away. Data goes to standard output, faults to standard error; with `--json` everything is JSON on standard output.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from .arguments import COMMON, Parser, UsageError, nearest, parse, usage_fault
+from .output import print_bug, print_faults
+
+COMMANDS = {
+    "check": "find every fault of one or many specs",
+    "show": "what a spec describes: nodes, shapes, parameters, costs",
+    "plan": "which attention backend each site will use, and why",
+    "build": "build and initialise a model, run it once, save it",
+    "plugins": "what is installed, slot by slot",
+    "schema": "the JSON Schema of a spec, for editors",
+    "explain": "what an error code means and what to do about it",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; gives its exit code and lets no exception out."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file name may hold bytes that the terminal cannot show
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+        return code
+    except SystemExit as stop:  # argparse has printed a help text
+        return int(stop.code or 0)
+    except KeyboardInterrupt:
+        print("tfkit: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to say at exit
+        return 141
+
+
+def _run(words: list[str]) -> int:
+    from ..errors import TfkitError
+
+    as_json = "--json" in words
+    try:
+        if not words:
+            raise usage_fault("a command is missing", "`tfkit --help` lists them")
+        if words[0] in ("-h", "--help"):
+            return _help()
+        if words[0] == "--version":
+            return _version()
+        command = import_module(f".{_command(words[0])}", __name__)
+        parser = Parser(prog=f"tfkit {words[0]}", description=_sentence(COMMANDS[words[0]]), epilog=command.EPILOG, **COMMON)
+        command.arguments(parser)
+        return int(command.run(parse(parser, words[1:])))
+    except TfkitError as error:
+        print_faults(error.faults, as_json)
+        return exit_code(error)
+    except BrokenPipeError:
+        raise
+    except Exception as bug:
+        print_bug(bug, as_json, "--traceback" in words)
+        return 1
+
+
+def exit_code(error: Exception) -> int:
+    """2 for what a user wrote or asked for, 1 where a plugin, a build or a disk failed."""
+    from ..errors import BackendRefused, InputError, SpecError, StoreError, TfkitError
+
+    if isinstance(error, (SpecError, BackendRefused, InputError, UsageError)):
+        return 2
+    codes = {fault.code for fault in error.faults} if isinstance(error, TfkitError) else set()
+    if isinstance(error, StoreError):
+        return 1 if codes == {"TFK081"} else 2
+    return 2 if codes & {"TFK045", "TFK046"} else 1
+
+
+def _command(word: str) -> str:
+    if word in COMMANDS:
+        return word
+    if word.startswith("-"):
+        raise usage_fault(f"options follow a command, `{word}` comes before", "for instance `tfkit check spec.yaml --json`")
+    raise usage_fault(f"there is no command `{word}`", nearest(word, COMMANDS) or f"commands: {', '.join(COMMANDS)}")
+
+
+def _sentence(summary: str) -> str:
+    return f"{summary[0].upper()}{summary[1:]}."
+
+
+def _help() -> int:
+    print("usage: tfkit COMMAND ...\n\nA spec becomes a running Transformer in which every part is a plugin.\n")
+    for name, summary in COMMANDS.items():
+        print(f"  {name:<10}{summary}")
+    print("\n  --version   print the version\n  -h, --help  print this; `tfkit COMMAND --help` tells more")
+    print("\nExit codes: 0 fine, 1 a check or a run failed, 2 the input is wrong, 3 incomplete.")
+    return 0
+
+
+def _version() -> int:
+    from importlib.metadata import version
+
+    print(f"tfkit {version('tfkit')}")
+    return 0

@@ -21,9 +21,10 @@ class KeyValueCache:
         self.key: Tensor | None = None
         self.value: Tensor | None = None
 
-    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add (B, G, n, D) keys and (B, G, n, V) values; gives all of them so far, as views."""
-        start, self.length = self.length, self.length + key.shape[2]
+    def write(self, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Put (B, G, n, D) keys and (B, G, n, V) values at the positions from `start` on, which a step that failed may have
+        written before; gives all of them so far, as views."""
+        self.length = start + key.shape[2]
         self.key = self._grown(self.key, key)
         self.value = self._grown(self.value, value)
         self.key[:, :, start : self.length] = key

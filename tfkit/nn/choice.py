@@ -125,11 +125,14 @@ class BackendChoice:
             found = self.decided[call] = self.judge(_request(call))
         return self.candidates[found]
 
-    def _lengths(self, queries: int, keys: int) -> tuple[int, int]:
+    def _lengths(self, queries: int, keys: int) -> tuple[int | None, int | None]:
         """The lengths where a candidate's limits need them, else the smallest of their class, so that a growing cache meets
-        few classes and a compiled model with dynamic lengths few guards."""
+        few classes and a compiled model with dynamic lengths few guards. An exported program has one backend for all lengths,
+        the one for long ones."""
         if self.exact:
             return queries, keys
+        if torch.compiler.is_exporting():
+            return None, None
         low = 1
         for cut in self.cuts:
             if max(queries, keys) <= cut:

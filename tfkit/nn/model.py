@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol
 
 import torch
@@ -116,16 +115,19 @@ class Model(nn.Module):
     def start(
         self,
         target: str | None = None,
+        /,
         *,
         batch: int | None = None,
         capacity: int = 64,
         masks: Mapping[str, Tensor] | None = None,
         lengths: Mapping[str, Tensor] | None = None,
+        segments: Mapping[str, Tensor] | None = None,
         **inputs: Tensor,
     ) -> DecodingState:
         """Begin incremental decoding of the input node `target` (the one not given), running everything else once.
 
         `capacity` is the number of positions to reserve (more are taken when needed). A decoder-only model needs `batch`.
+        Raises InputError for inputs that do not fit, and where the target cannot be decoded step by step.
         """
         missing = [name for name in self.plan.inputs if name not in inputs]
         target = target or (missing[0] if len(missing) == 1 else "")
@@ -137,11 +139,13 @@ class Model(nn.Module):
         reason = self.plan.undecodable.get(target)
         if reason:
             raise InputError(Fault("TFK075", f"`{target}` cannot be decoded step by step: {reason}"))
-        if inputs:
-            batch = next(iter(inputs.values())).shape[0]
-        if batch is None:
+        run = self._run(inputs, masks or {}, lengths or {}, segments or {}, (), skip=target)
+        rows = next((ids.shape[0] for ids in inputs.values()), batch)
+        if rows is None:
             raise InputError(Fault("TFK073", "a model without another input needs `batch`", "start(batch=...)"))
-        run = self._run(inputs, masks or {}, lengths or {}, {}, (), skip=target)
+        if rows < 1 or batch not in (None, rows):
+            raise InputError(Fault("TFK070", f"`batch` is {batch}, the inputs have {rows} rows", "leave `batch` out"))
+        batch = rows
         state = DecodingState(target, batch, capacity)
         streams: dict[str, Stream] = {}
         for name in self.plan.wires:
@@ -298,7 +302,7 @@ class Model(nn.Module):
         known = list(self.sites)
         found: set[str] = set()
         for pattern in patterns:
-            matching = [site for site in known if fnmatchcase(site, pattern)]
+            matching = [site for site in known if _matches(site, pattern)]
             if not matching:
                 message = f"`{pattern}` matches no attention site"
                 raise InputError(Fault("TFK076", message, f"sites: {', '.join(known[:6])}{', ...' if len(known) > 6 else ''}"))
@@ -326,3 +330,20 @@ class Model(nn.Module):
                     if isinstance(module, MultiHeadAttention):
                         table.append((module, index, f"{stack.name}.{index}.{module.name}"))
         return table
+
+
+def _matches(site: str, pattern: str) -> bool:
+    """Whether a pattern, in which `*` stands for any text, is the name of a site. Dynamo cannot trace `fnmatch`."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return site == pattern
+    *middle, last = rest
+    if not site.startswith(first) or not site[len(first) :].endswith(last):
+        return False
+    site = site[len(first) : len(site) - len(last)]
+    for piece in middle:
+        at = site.find(piece)
+        if at < 0:
+            return False
+        site = site[at + len(piece) :]
+    return True

@@ -85,7 +85,7 @@ class MultiHeadAttention(nn.Module):
         query, key, value, tables, scheme = self._keys(x, query, run, site)
         mask = run.cross_mask(rule.memory) if rule.cross else run.self_mask(rule.window)
         mask_name = ("cross", rule.memory) if rule.cross else ("self", rule.window)
-        bias, bias_name = self._bias(query, key.shape[2], run, tables, scheme)
+        bias, bias_name = self._bias(query, run, tables, scheme)
         dropout = rule.dropout if self.training else 0.0
         backend = self.choices[index].select(query, key, value, mask, bias, dropout, rule.softcap, rule.score)
         prepared = run.prepared(backend, mask, mask_name, bias, bias_name, query, key.shape[2])
@@ -130,19 +130,17 @@ class MultiHeadAttention(nn.Module):
         elif state is not None and not rule.cross:
             if site not in state.caches:
                 state.caches[site] = KeyValueCache(state.capacity)
-            key, value = state.caches[site].append(key, value)
+            key, value = state.caches[site].write(start, key, value)
         return query, key, value, tables, scheme
 
-    def _bias(
-        self, query: Tensor, keys: int, run: StackRun, tables: Any, scheme: Any
-    ) -> tuple[Bias | None, int | None]:
+    def _bias(self, query: Tensor, run: StackRun, tables: Any, scheme: Any) -> tuple[Bias | None, int | None]:
         """The bias of the scores, and the number of the stack's scheme that made it where all its layers share it."""
         use = self.use
         if use is None or not use.biases:
             return None, None
         if use.reads_query or use.index is None:
             return scheme.bias(query, tables, self.rule.scale), None
-        return run.shared_bias(scheme, use.index, query, keys, tables, self.rule.scale), use.index
+        return run.shared_bias(scheme, use.index, query, tables, self.rule.scale), use.index
 
     def _weights(self, inputs: AttentionInputs) -> Tensor:
         """The attention weights (B, H, Q, K) before dropout, by a second call beside the unchanged one."""

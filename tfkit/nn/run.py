@@ -90,14 +90,14 @@ class StackRun:
 
     def tables(self, scheme: Any, name: Hashable, span: Span) -> Any:
         """What a position scheme computes once for all layers that share it; `name` tells schemes of a stack apart."""
-        key = ("tables", name, span.keys, span.key_start)
+        key = ("tables", name)
         if key not in self.memo:
             self.memo[key] = scheme.prepare(span)
         return self.memo[key]
 
-    def shared_bias(self, scheme: Any, name: Hashable, query: Tensor, keys: int, tables: Any, scale: float) -> Bias:
+    def shared_bias(self, scheme: Any, name: Hashable, query: Tensor, tables: Any, scale: float) -> Bias:
         """A bias that does not read the query, made with the first layer's."""
-        key = ("bias", name, keys, query.dtype)
+        key = ("bias", name, query.dtype)
         if key not in self.memo:
             self.memo[key] = scheme.bias(query, tables, scale)
         return self.memo[key]  # type: ignore[no-any-return]

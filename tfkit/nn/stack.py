@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -65,5 +67,14 @@ class Stack(nn.Module):
         return Stream(x, input.padding, input.ids, tuple(kept) if self.keep_layers else None)
 
     def _again(self, layer: nn.Module, x: Tensor, run: StackRun, index: int) -> Tensor:
+        # Both passes through a layer must find the same things remembered, or they would not keep the same tensors.
+        before = dict(run.memo)
+
+        def through(x: Tensor) -> tuple[Tensor, dict[Hashable, Any]]:
+            own = replace(run, memo=dict(before))
+            return layer(x, own, index), own.memo
+
         # The re-entrant kind loses gradients silently when no input of the layer requires one.
-        return checkpoint(layer, x, run, index, use_reentrant=False)  # type: ignore[no-any-return]
+        x, made = checkpoint(through, x, use_reentrant=False)
+        run.memo.update(made)
+        return x

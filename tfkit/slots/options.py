@@ -73,6 +73,11 @@ class Part:
         return {"kind": self.kind, **options} if options else self.kind
 
 
+def _written(part: Part | None) -> Any:
+    """An optional part may be absent: a group of layers has no placement of its own."""
+    return None if part is None else part.written()
+
+
 class Finder(Protocol):
     """What a slot field needs of the catalogue."""
 
@@ -105,7 +110,7 @@ class SlotField:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         return core_schema.with_info_plain_validator_function(
-            self.resolve, serialization=core_schema.plain_serializer_function_ser_schema(Part.written)
+            self.resolve, serialization=core_schema.plain_serializer_function_ser_schema(_written)
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from ..slots.layer import Layer
 from ..slots.options import Part, SlotListField, marks
 from .grammar import GROUP
 from .model import ModelSpec
+from .reader import FORBIDDEN
 
 WIDTH = 120
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*|https?://[A-Za-z0-9_./~%=&+-]*")
@@ -42,8 +43,11 @@ def _fields(options: BaseModel) -> dict[str, Any]:
             continue
         if isinstance(options, Layer) and options.layers is not None and name not in GROUP:
             continue
-        data = _value(value, dumped[name])
-        found[name] = data[0] if name in several and len(data) == 1 else data
+        if name in several:
+            parts = [_value(part, None) for part in value]
+            found[name] = parts[0] if len(parts) == 1 else parts
+        else:
+            found[name] = _value(value, dumped[name])
     return found
 
 
@@ -60,8 +64,9 @@ def _value(value: Any, dumped: Any) -> Any:
 
 
 def to_json(spec: ModelSpec) -> str:
-    """The resolved spec as JSON."""
-    return json.dumps(resolved(spec), indent=2, ensure_ascii=False) + "\n"
+    """The resolved spec as JSON, with every character escaped that YAML cannot hold."""
+    text = json.dumps(resolved(spec), indent=2, ensure_ascii=False) + "\n"
+    return FORBIDDEN.sub(lambda letter: f"\\u{ord(letter[0]):04x}", text)
 
 
 def to_yaml(spec: ModelSpec) -> str:

@@ -73,7 +73,7 @@ def _target(reference: Marked, role: str, nodes: Mapping[str, Marked], grammar: 
     if not dot or kind is None:
         return name
     if role in ("owner", "tokens"):
-        message = f"`{reference.value}` is an output of a node, a node is expected"
+        message = f"`{short(reference.value)}` is an output of a node, a node is expected"
         faults.add("TFK014", reference.mark, reference.path, message, f"write `{name}`")
     elif port not in kind.ports:
         fix = did_you_mean(port, kind.ports, f"outputs of `{name}`") or f"write `{name}`"

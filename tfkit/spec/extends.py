@@ -38,20 +38,23 @@ def extended(root: Marked, path: str, slots: Mapping[str, str], faults: Faults, 
 
 
 def _base(path: str, link: Marked, chain: tuple[str, ...], faults: Faults) -> Marked:
+    if not os.path.isfile(path):
+        kind = "is no plain file" if os.path.exists(path) else "does not exist"
+        faults.fatal("TFK016", link.mark, "extends", f"`{short(link.text)}` {kind}", _neighbour(path))
     if os.path.realpath(path) in chain:
         names = " -> ".join(map(os.path.basename, (*chain, path)))
         faults.fatal("TFK016", link.mark, "extends", f"a spec extends itself: {names}")
     if len(chain) > LONGEST_CHAIN:
         faults.fatal("TFK016", link.mark, "extends", f"a chain of more than {LONGEST_CHAIN} specs extend each other")
-    if not os.path.isfile(path):
-        kind = "is no plain file" if os.path.exists(path) else "does not exist"
-        faults.fatal("TFK016", link.mark, "extends", f"`{link.value}` {kind}", _neighbour(path))
     return read_file(path, faults)
 
 
 def _neighbour(path: str) -> str:
-    folder = os.path.dirname(path) or "."
-    near = difflib.get_close_matches(os.path.basename(path), sorted(os.listdir(folder)) if os.path.isdir(folder) else [], 1)
+    try:
+        files = sorted(os.listdir(os.path.dirname(path) or "."))
+    except (OSError, ValueError):  # no such folder, or no right to look into it
+        return ""
+    near = difflib.get_close_matches(os.path.basename(path)[:80], files, 1)
     return f"did you mean `{near[0]}`?" if near else ""
 
 

@@ -9,7 +9,7 @@ from .grammar import Grammar
 from .marked import Faults, Marked, short
 from .peers import PEERS
 
-CLOSE = 0.7
+CLOSE = 0.65
 
 
 def nearest(name: str, known: Collection[str], cutoff: float = 0.6) -> str | None:
@@ -26,29 +26,37 @@ def did_you_mean(name: str, known: Collection[str], several: str = "known") -> s
     return f"{several}: {', '.join(sorted(known))}" if 0 < len(known) <= 30 else ""
 
 
-def unknown_key(name: str, value: Marked, place: Marked, allowed: Collection[str], grammar: Grammar, faults: Faults) -> None:
-    """Adds the fault of a key that may not stand here: of another toolkit, in the wrong place, misspelt, or unheard of."""
-    mark = value.key or value.mark
+def unknown_key(
+    name: str, value: Marked, path: str, allowed: Collection[str], grammar: Grammar, faults: Faults, near_keys: bool = False
+) -> None:
+    """Adds the fault of a key that may not stand here: of another toolkit, in the wrong place, misspelt, or unheard of.
+
+    `path` is the mapping's; `near_keys` says that it holds options of sub-layers, so that their keys are named first.
+    """
     ours, near = PEERS.get(name), nearest(name, allowed, CLOSE)
+    code, message = "TFK010", f"unknown key `{short(name)}`"
     if ours in allowed:
-        faults.add("TFK010", mark, place.path, f"unknown key `{short(name)}`", f"the name here is `{ours}`")
+        fix, meant = f"the name here is `{ours}`", ours
     elif name in grammar.places:
-        fix = _belongs(name, grammar)
-        faults.add("TFK018", mark, place.path, f"`{short(name)}` does not belong here", f"it belongs under {fix}")
+        code, message = "TFK018", f"`{short(name)}` does not belong here"
+        fix, meant = f"it belongs under {_belongs(name, grammar, near_keys)}", name
     elif near:
-        faults.add("TFK010", mark, place.path, f"unknown key `{short(name)}`", f"did you mean `{near}`?")
+        fix, meant = f"did you mean `{near}`?", near
     elif ours in grammar.places:
-        fix = f"the name here is `{ours}`, under {_belongs(str(ours), grammar)}"
-        faults.add("TFK010", mark, place.path, f"unknown key `{short(name)}`", fix)
+        fix, meant = f"the name here is `{ours}`, under {_belongs(str(ours), grammar, near_keys)}", ours
     else:
-        other = nearest(name, grammar.places, 0.85)
+        meant = nearest(name, grammar.places, 0.85)
         known = f"known here: {', '.join(sorted(allowed))}" if 0 < len(allowed) <= 30 else ""
-        fix = f"did you mean `{other}`, under {_belongs(other, grammar)}?" if other else known
-        faults.add("TFK010", mark, place.path, f"unknown key `{short(name)}`", fix)
+        fix = f"did you mean `{meant}`, under {_belongs(meant, grammar, near_keys)}?" if meant else known
+    if meant:
+        faults.meant.add(meant)
+    faults.add(code, value.key or value.mark, path, message, fix)
 
 
-def _belongs(name: str, grammar: Grammar) -> str:
-    places = grammar.places[name]
+def _belongs(name: str, grammar: Grammar, near_keys: bool) -> str:
+    keys = {f"`{key}`" for key in grammar.option_keys}
+    places = [place for place in grammar.places[name] if place in keys] if near_keys else []
+    places = places or list(grammar.places[name])
     return " or ".join(places[:3]) + (" or others" if len(places) > 3 else "")
 
 
@@ -56,6 +64,11 @@ def unknown_name(slot: str, name: str, grammar: Grammar) -> tuple[str, str]:
     """Message and fix for a name that no entry of the slot has."""
     fix = grammar.catalogue.why_missing(slot, name) if len(name) <= 60 else ""
     return f"unknown {SLOT_WORDS.get(slot, slot)} `{short(name)}`", fix
+
+
+def which_kind(slot: str, grammar: Grammar) -> str:
+    """The fix for a part that does not say what it is."""
+    return f"say which {SLOT_WORDS.get(slot, slot)}: {', '.join(grammar.names(slot))}"
 
 
 SLOT_WORDS = {"node": "node kind", "sublayer": "sub-layer kind", "score": "score function", "backend": "attention backend"}

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ..slots.node import NodeKind
 from ..slots.options import Part
 from .grammar import PATTERN, Grammar
-from .marked import HOLE, Faults, Marked, plain
+from .marked import HOLE, Faults, Marked, plain, short
 from .merge import as_part, over
 
 
@@ -50,7 +50,7 @@ class Inheritance:
         owner = self.owner(node, kind)
         if owner is not None and "vocab_size" in fields:
             written, fix = fields.pop("vocab_size"), "remove it"
-            message = f"`vocab_size` is that of `{owner.text}`, whose table is shared"
+            message = f"`vocab_size` is that of `{short(owner.text)}`, whose table is shared"
             self.faults.add("TFK031", written.key or written.mark, written.path, message, fix)
         inherited = self.grammar.inherits(kind)
         if owner is not None:
@@ -62,7 +62,7 @@ class Inheritance:
             if default is not None:
                 own = fields.get(name)
                 fields[name] = default if own is None else over(default, own, self.grammar.slots, name)
-        if owner is None and "vocab_size" not in fields and self.may_share(kind):
+        if owner is None and "vocab_size" not in fields and "vocab_size" not in self.faults.meant and self.may_share(kind):
             fix = "write it here or in `defaults`, or `share` the table of another node"
             self.faults.add("TFK030", node.mark, node.path, "`vocab_size` is missing", fix)
         return self.dressed(fields)

@@ -96,6 +96,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, Mark | None, str], Fault] = {}
+        self.meant: set[str] = set()  # names that a misspelt key probably meant: that they are missing is no news
 
     def __len__(self) -> int:
         return len(self._found)

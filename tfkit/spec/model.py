@@ -61,6 +61,8 @@ class ModelSpec(Options):
 def nearest_node(tree: Marked, path: list[Any]) -> tuple[Marked, list[Any]]:
     """The marked value that lies deepest on a path, and what is left of the path. Keys may hold dots (`acme.conv`)."""
     for index, step in enumerate(path):
+        if step == "num_layers" and "num_layers" not in tree.mapping:
+            step = "layers"  # as which a stack holds them
         if str(step).isdigit() and int(step) < len(tree.items):
             tree = tree.items[int(step)]
         elif (child := tree.get(str(step))) is not None:

@@ -49,24 +49,11 @@ class _Override:
                 self.fault(f"there is no node and no key `{short(steps[0])}`", did_you_mean(steps[0], known, "there are"))
                 return root
             steps = ["nodes", *steps]
-        value = read_value(self.value, self.file, self.faults, ".".join(steps))
+        value = read_value(self.value, self.file, self.faults, ".".join(steps), len(self.path) + 1)
         place = Mark(self.file, 1, len(self.path) + 2)
-        near = Marked(None, place, ".".join(steps), "null") if value is None else self.moved(value)
+        near = Marked(None, place, ".".join(steps), "null") if value is None else value
         layer = self.wrapped(root, steps, near)
         return root if layer is None else over(root, layer, self.grammar.slots, removing=True)
-
-    def moved(self, node: Marked) -> Marked:
-        """The value with columns that count from the start of the override."""
-
-        def shift(mark: Mark) -> Mark:
-            return Mark(mark.file, mark.line, mark.column + len(self.path) + 1) if mark.line == 1 else mark
-
-        value = node.value
-        if isinstance(value, dict):
-            value = {name: self.moved(child) for name, child in value.items()}
-        elif isinstance(value, list):
-            value = [self.moved(item) for item in value]
-        return replace(node, value=value, mark=shift(node.mark), key=shift(node.key) if node.key else None)
 
     def wrapped(self, node: Marked | None, steps: list[str], near: Marked, path: str = "") -> Marked | None:
         """The value as a mapping that can be laid over `node`, or None after a fault. A list on the way is written out anew."""

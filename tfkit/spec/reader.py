@@ -18,7 +18,8 @@ from .scalars import BadNumber, resolve
 
 MAX_BYTES, MAX_DEPTH, MAX_VALUES, MAX_KEYS = 1 << 20, 40, 20_000, 1_000
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+# What YAML cannot hold, and U+0085, U+2028, U+2029, which are line breaks to one version of YAML and text to the other.
+FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 # In JSON a character beyond U+FFFF may be written as two escapes, which YAML does not know.
 _PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
@@ -46,22 +47,24 @@ def read_text(text: str | bytes, file: str, faults: Faults) -> Marked:
     return root
 
 
-def read_value(text: str | bytes, file: str, faults: Faults, path: str = "") -> Marked | None:
-    """The value that a text holds, None when it holds none. `path` is the value's place in the spec."""
-    decoded = _decode(text, file, faults)
-    builder = _Builder(file, faults, path)
+def read_value(text: str | bytes, file: str, faults: Faults, path: str = "", shift: int = 0) -> Marked | None:
+    """The value that a text holds, None when it holds none. `path` is the value's place in the spec, `shift` the number of
+    characters that stand before it on its first line."""
+    decoded = _decode(text, file, faults, shift)
+    builder = _Builder(file, faults, path, shift)
     try:
         return builder.build(decoded)
     except yaml.MarkedYAMLError as error:
         if "Unicode" in str(error.problem) and _PAIR.search(decoded):
             joined = _PAIR.sub(lambda pair: pair[1] + _escape(pair[2], pair[3]), decoded)
-            return read_value(joined, file, faults, path)
-        place = error.problem_mark or error.context_mark
-        mark = builder.mark(place) if place else Mark(file)
+            return read_value(joined, file, faults, path, shift)
+        mark = builder.mark(error.problem_mark or error.context_mark)
+        lines = re.split("\r\n|\r|\n", decoded)
+        if mark.line > len(lines):
+            mark = Mark(file, len(lines), len(lines[-1]) + 1 + (shift if len(lines) == 1 else 0))
         context = f" {error.context}" if error.context else ""
-        message = f"{error.problem or 'this is no YAML'}{context}"
-        tab = re.search(r"\btab\b|'\\t'", message)
-        faults.fatal("TFK002", mark, "", message, "indent with spaces, not tabs" if tab else "")
+        fix = "indent with spaces, not tabs" if lines[mark.line - 1][mark.column - 1 : mark.column] == "\t" else ""
+        faults.fatal("TFK002", mark, "", f"{error.problem or 'this is no YAML'}{context}", fix)
     except yaml.YAMLError as error:
         faults.fatal("TFK002", Mark(file), "", short(str(error)))
 
@@ -71,10 +74,11 @@ def _escape(high: str, low: str) -> str:
     return f"\\U{code:08x}"
 
 
-def _decode(text: str | bytes, file: str, faults: Faults) -> str:
+def _decode(text: str | bytes, file: str, faults: Faults, shift: int) -> str:
     def refuse(code: str, offset: int, message: str, fix: str = "") -> NoReturn:
         before = data[:offset].decode("utf-8", "replace")
-        mark = Mark(file, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        mark = Mark(file, line, column + (shift if line == 1 else 0))
         faults.fatal(code, mark, "", message, fix)
 
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
@@ -87,7 +91,7 @@ def _decode(text: str | bytes, file: str, faults: Faults) -> str:
     except UnicodeDecodeError as reason:
         refuse("TFK003", reason.start, f"byte 0x{data[reason.start]:02x} is not UTF-8", "save the file as UTF-8")
     decoded = decoded.removeprefix("\ufeff")
-    bad = _FORBIDDEN.search(decoded)
+    bad = FORBIDDEN.search(decoded)
     if bad:
         data = decoded.encode()
         offset = len(decoded[: bad.start()].encode())
@@ -98,14 +102,14 @@ def _decode(text: str | bytes, file: str, faults: Faults) -> str:
 class _Builder:
     """Builds one marked value from events, with an explicit stack: depth is bounded before anything recurses."""
 
-    def __init__(self, file: str, faults: Faults, path: str) -> None:
-        self.file, self.faults, self.path = file, faults, path
+    def __init__(self, file: str, faults: Faults, path: str, shift: int) -> None:
+        self.file, self.faults, self.path, self.shift = file, faults, path, shift
         self.root: Marked | None = None
         self.stack: list[tuple[Marked, list[Marked]]] = []  # a container, and in a mapping the key that waits for its value
         self.values = 0
 
     def mark(self, place: Any) -> Mark:
-        return Mark(self.file, place.line + 1, place.column + 1)
+        return Mark(self.file, place.line + 1, place.column + 1 + (0 if place.line else self.shift))
 
     def build(self, text: str) -> Marked | None:
         documents = 0
@@ -130,7 +134,7 @@ class _Builder:
         container, waiting = self.stack[-1]
         if isinstance(container.value, list):
             return child_path(container.path, len(container.value))
-        return child_path(container.path, waiting[0].text) if waiting else container.path
+        return child_path(container.path, short(waiting[0].text)) if waiting else container.path
 
     def node(self, event: yaml.NodeEvent) -> None:
         mark, path = self.mark(event.start_mark), self.here()

@@ -180,7 +180,10 @@ class _Writer:
         if model not in self.cache:
             template = f"#/$defs/{self.prefix}{model.__module__}.{model.__qualname__}.{{model}}"
             schema = model.model_json_schema(schema_generator=_Lenient, ref_template=template)
-            for inner, definition in schema.get("$defs", {}).items():
+            inside = schema.get("$defs", {})
+            if "$ref" in schema:  # a model that holds itself
+                schema = inside.pop(model.__name__)
+            for inner, definition in inside.items():
                 self.definitions[f"{self.prefix}{model.__module__}.{model.__qualname__}.{inner}"] = self.inside(definition)
             self.cache[model] = schema.get("properties", {})
         return {name: self.optional(self.field(self.cache[model][name])) for name in names}

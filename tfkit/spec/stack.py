@@ -11,7 +11,7 @@ from ..slots.node import NodeKind
 from ..slots.sublayer import SublayerKind
 from .grammar import GROUP, PATTERN
 from .inherit import Inheritance
-from .marked import HOLE, Marked, child_path
+from .marked import HOLE, Marked, child_path, short
 from .merge import as_part, over
 
 
@@ -37,9 +37,8 @@ class _Stack:
             for name, child in self.heirs.plain_fields(self.node, self.kind).items()
             if name not in PATTERN and name not in self.grammar.option_keys and name not in ("num_layers", "layers")
         }
-        if layers is not None:
-            fields[self.layers_field] = layers
-            self.heirs.unread(self.scopes)
+        fields[self.layers_field] = layers or self.node.holding(HOLE)
+        self.heirs.unread(self.scopes)
         if "final_norm" in self.kind.options.model_fields and "final_norm" not in fields:
             placement, norm = self.last
             part = self.heirs.part("placement", placement)
@@ -65,7 +64,8 @@ class _Stack:
             return layers.holding(self.items(layers.items, [*base, self.node]))
         if number is None:
             message = "`num_layers` or `layers` is missing"
-            self.faults.add("TFK030", self.node.mark, self.node.path, message, "say how many layers there are")
+            if not self.faults.meant & {"num_layers", "layers"}:
+                self.faults.add("TFK030", self.node.mark, self.node.path, message, "say how many layers there are")
             self.heirs.doubtful = True
             return None
         leaf = self.leaf(self.node.holding({"repeat": number}), [*base, self.node])
@@ -114,6 +114,8 @@ class _Stack:
                 self.missing("norm", f"placement `{placement}` needs one")
 
     def missing(self, name: str, why: str) -> None:
+        if name in self.faults.meant:
+            return
         message = f"`{name}` is missing: {why}"
         self.faults.add("TFK030", self.node.mark, self.node.path, message, "write it here or in `defaults`")
 
@@ -159,9 +161,9 @@ class _Stack:
 
     def check_name(self, name: Marked, item: Marked, taken: dict[str, Marked]) -> None:
         if not name.value.isidentifier():
-            message = f"`{name.value}` cannot name a sub-layer"
+            message = f"`{short(name.value)}` cannot name a sub-layer"
             self.faults.add("TFK013", name.mark, name.path, message, "use letters, digits and underscores")
         elif name.value in taken:
-            message = f"two sub-layers of one layer are called `{name.value}`"
+            message = f"two sub-layers of one layer are called `{short(name.value)}`"
             self.faults.add("TFK013", name.mark, item.path, message, "give one of them another `name`")
         taken[name.value] = item

@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import Any
 
 from .grammar import TOP, Grammar, slots_of
-from .hints import SLOT_WORDS, unknown_key, unknown_name
+from .hints import unknown_key, unknown_name, which_kind
 from .marked import HOLE, Faults, Marked, short
 
-NEEDED = {"name": "its name", "nodes": "which nodes the model has", "outputs": "which nodes give its outputs"}
+NEEDED = {"name": "what the model is called", "nodes": "which nodes the model has", "outputs": "which nodes give its outputs"}
 Check = Callable[[Marked], Marked]
 
 
@@ -28,7 +28,7 @@ class Structure:
     def spec(self, root: Marked) -> Marked:
         root = self.children(root, TOP, {"defaults": self.defaults, "nodes": self.nodes, "outputs": self.texts})
         for key, why in NEEDED.items():
-            if key not in root.mapping:
+            if key not in root.mapping and key not in self.faults.meant:
                 self.faults.add("TFK030", root.mark, "", f"`{key}` is missing", f"say {why}")
         return root
 
@@ -47,7 +47,7 @@ class Structure:
         kept: dict[str, Marked] = {}
         for name, child in node.mapping.items():
             if name not in allowed:
-                unknown_key(name, child, node, allowed, self.grammar, self.faults)
+                unknown_key(name, child, node.path, allowed, self.grammar, self.faults)
             else:
                 kept[name] = checks[name](child) if name in checks else child
         return node.holding(kept)
@@ -101,8 +101,7 @@ class Structure:
         kind = node.get("kind")
         if kind is None:
             if needed:
-                fix = f"known: {', '.join(self.grammar.catalogue.names(slot))}" if slot in ("node", "sublayer") else ""
-                self.faults.add("TFK022", node.mark, node.path, f"`kind` is missing: which {SLOT_WORDS.get(slot, slot)}?", fix)
+                self.faults.add("TFK022", node.mark, node.path, "`kind` is missing", which_kind(slot, self.grammar))
             return False
         if not self.expect(kind, str, "a name"):
             return False
@@ -141,7 +140,8 @@ class Structure:
         return lambda node: self.parts(node, slot) if many and isinstance(node.value, list) else self.part(node, slot, True)
 
     def parts(self, node: Marked, slot: str) -> Marked:
-        return node.holding([self.part(item, slot, False) for item in node.items])
+        parts = [self.part(item, slot, False) for item in node.items]
+        return node.holding(HOLE if any(part.value is HOLE for part in parts) else parts)
 
     def part(self, node: Marked, slot: str, partial: bool) -> Marked:
         """A name or a mapping with options. `partial`: what is nearer or farther may bring the kind."""

@@ -7,9 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from ..errors import Fault, PluginError
 from .grammar import Grammar, inner_models, slots_of
-from .hints import nearest, unknown_key, unknown_name
-from .marked import HOLE, Faults, Marked, plain
+from .hints import nearest, unknown_key, unknown_name, which_kind
+from .marked import HOLE, Faults, Marked, plain, short
 from .model import ModelSpec
 
 EXPECTED = {
@@ -42,32 +43,56 @@ def validate(tree: Marked, grammar: Grammar, faults: Faults) -> ModelSpec | None
         return ModelSpec.model_validate(plain(tree), context={"catalogue": grammar.catalogue})
     except ValidationError as error:
         for detail in error.errors(include_url=False, include_input=False):
-            _tell(detail, _locate(tree, detail["loc"], grammar), grammar, faults)
+            _tell(detail, *_locate(tree, detail["loc"], grammar), grammar, faults)
         return None
+    except Exception as reason:  # options models are plugins' code; theirs to mend, ours to say where
+        raise PluginError(_plugin_fault(reason)) from reason
 
 
-@dataclass
-class _Spot:
-    """Where an error is: the deepest value that was written, the model that judges its fields, and the names not written."""
+def _plugin_fault(reason: Exception) -> Fault:
+    trace = reason.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = trace.tb_frame.f_globals.get("__name__", "?") if trace else "?"
+    message = f"an options model raised {type(reason).__name__}: {reason}, in {module}"
+    return Fault("TFK055", message, "an options model refuses a value with ValueError")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A written value: the slot of the part that it is and the model that judges its fields, or the slot of those it holds."""
 
     node: Marked
-    model: type[BaseModel] | None
-    slot: str | None
-    rest: tuple[int | str, ...]
-    holed: bool
+    model: type[BaseModel] | None = None
+    slot: str | None = None
+    holds: str | None = None
+
+    def child(self, step: int | str, grammar: Grammar) -> _Place | None:
+        """The place one step further, if anything is written there."""
+        node = _child(self.node, step)
+        if node is None:
+            return None
+        if self.holds:
+            return _part(node, self.holds, grammar)
+        if isinstance(step, int):
+            return _Place(node, self.model)
+        if self.model is None or step not in self.model.model_fields:
+            return _Place(node)
+        if step in HOLDERS:
+            return _Place(node, holds=HOLDERS[step])
+        slots = slots_of(self.model)
+        if step in slots:
+            return _part(node, slots[step][0], grammar)
+        models = inner_models(self.model.model_fields[step])
+        return _Place(node, models[0] if len(models) == 1 else None)
 
 
-def _locate(tree: Marked, loc: tuple[int | str, ...], grammar: Grammar) -> _Spot:
-    node, model, slot = tree, ModelSpec, None
-    for index, step in enumerate(loc):
-        child = _child(node, step)
-        if isinstance(step, int) and child is None and not node.items:
-            continue
-        if child is None:
-            return _Spot(node, model, slot, loc[index:], _holed(node))
-        model, slot = _judge(model, slot, step, child, grammar)
-        node = child
-    return _Spot(node, model, slot, (), _holed(node))
+HOLDERS = {"nodes": "node", "sublayers": "sublayer"}
+
+
+def _part(node: Marked, slot: str, grammar: Grammar) -> _Place:
+    entry = grammar.find(slot, node.kind)
+    return _Place(node, entry.options if entry else None, slot)
 
 
 def _child(node: Marked, step: int | str) -> Marked | None:
@@ -78,49 +103,35 @@ def _child(node: Marked, step: int | str) -> Marked | None:
     return node.get(step)
 
 
-def _judge(model: Any, slot: str | None, step: int | str, child: Marked, grammar: Grammar) -> tuple[Any, str | None]:
-    """The model, or the slot, that a child belongs to."""
-    if isinstance(step, int):
-        entry = grammar.find(slot, child.kind) if slot else None
-        return (entry.options if entry else model), slot
-    if model is ModelSpec:
-        return ModelSpec if step != "nodes" else "nodes", None
-    if model == "nodes" or (slot in ("node",) and model is None):
-        entry = grammar.find("node", child.kind)
-        return (entry.options if entry else None), "node"
-    if model is None or isinstance(model, str) or step not in model.model_fields:
-        return None, None
-    if step == "sublayers":
-        return None, "sublayer"
-    inside = slots_of(model).get(step)
-    if inside:
-        entry = grammar.find(inside[0], child.kind or (child.value if isinstance(child.value, str) else None))
-        return (entry.options if entry else None), inside[0]
-    models = inner_models(model.model_fields[step])
-    return (models[0] if len(models) == 1 else None), None
+def _locate(tree: Marked, loc: tuple[int | str, ...], grammar: Grammar) -> tuple[_Place, _Place, tuple[int | str, ...]]:
+    """The deepest place that was written on the way to an error, the one around it, and the steps that were not written."""
+    place = around = _Place(tree, ModelSpec)
+    for index, step in enumerate(loc):
+        child = place.child(step, grammar)
+        if child is None:
+            return place, around, loc[index:]
+        place, around = child, place
+    return place, around, ()
 
 
-def _holed(node: Marked) -> bool:
-    return node.value is HOLE
-
-
-def _tell(error: Any, spot: _Spot, grammar: Grammar, faults: Faults) -> None:
+def _tell(error: Any, place: _Place, around: _Place, rest: tuple[int | str, ...], grammar: Grammar, faults: Faults) -> None:
     """Adds one error of Pydantic in our words."""
-    node, kind, context = spot.node, error["type"], error.get("ctx") or {}
-    if spot.holed:
-        return
+    node, kind, context = place.node, error["type"], error.get("ctx") or {}
     name = str(error["loc"][-1]) if error["loc"] else ""
+    if node.value is HOLE or (kind == "missing" and name in faults.meant):
+        return
     if kind == "missing":
-        where = _where_to_write(name, spot, grammar)
-        faults.add("TFK030", node.mark, node.path, f"`{'.'.join(map(str, spot.rest))}` is missing", where)
+        where = _where_to_write(name, place, grammar)
+        faults.add("TFK030", node.mark, node.path, f"`{'.'.join(map(str, rest))}` is missing", where)
     elif kind == "extra_forbidden":
-        allowed = set(spot.model.model_fields) if spot.model else set()
-        unknown_key(name, node, node, allowed - {name}, grammar, faults)
+        allowed = set(around.model.model_fields) if around.model else set()
+        path = node.path.rpartition(".")[0]
+        unknown_key(name, node, path, allowed, grammar, faults, near_keys=around.slot == "sublayer")
     elif kind == "unknown_name":
         message, fix = unknown_name(context["slot"], context["name"], grammar)
         faults.add("TFK012", (node.get("kind") or node).mark, node.path, message, fix)
     elif kind == "slot_kind":
-        faults.add("TFK022", node.mark, node.path, error["msg"], "write it here, or let `defaults` name the part")
+        faults.add("TFK022", node.mark, node.path, "`kind` is missing", which_kind(context["slot"], grammar))
     elif kind == "one_of":
         close = nearest(str(node.value), context.get("known", []))
         code = "TFK021" if isinstance(node.value, (str, int, float)) else "TFK020"
@@ -135,7 +146,7 @@ def _tell(error: Any, spot: _Spot, grammar: Grammar, faults: Faults) -> None:
     else:
         message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ").rstrip(".")
         shown = "" if isinstance(node.value, (dict, list)) else f", {node.shown}"
-        faults.add("TFK021", node.mark, node.path, f"{message[:1].lower()}{message[1:]}{shown}")
+        faults.add("TFK021", node.mark, node.path, short(f"{message[:1].lower()}{message[1:]}{shown}", 400))
 
 
 def _spelling(kind: str, node: Marked) -> str:
@@ -148,12 +159,12 @@ def _spelling(kind: str, node: Marked) -> str:
     return ""
 
 
-def _where_to_write(name: str, spot: _Spot, grammar: Grammar) -> str:
-    if spot.slot == "node":
-        kind = grammar.find("node", spot.node.kind)
+def _where_to_write(name: str, place: _Place, grammar: Grammar) -> str:
+    if place.slot == "node":
+        kind = grammar.find("node", place.node.kind)
         return "write it here or in `defaults`" if kind and name in grammar.inherits(kind) else "write it here"
-    if spot.slot == "sublayer":
-        kind = grammar.find("sublayer", spot.node.kind)
+    if place.slot == "sublayer":
+        kind = grammar.find("sublayer", place.node.kind)
         keys = " or ".join(f"`{key}`" for key in kind.option_keys) if kind else ""
         return f"write it under {keys}, here or in `defaults`"
     return "write it here"

@@ -22,7 +22,7 @@ def migrate(root: Marked, faults: Faults, steps: Mapping[int, Step] = STEPS, cur
     fix = f"write `tfkit: {current}`"
     if written is None:
         faults.add("TFK009", root.mark, "tfkit", "the spec does not say in which version of the language it is written", fix)
-        return root
+        return root.holding({**root.mapping, "tfkit": Marked(HOLE, root.mark, "tfkit")})
     version = written.value
     if version is HOLE:
         return root

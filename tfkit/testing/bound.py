@@ -43,6 +43,7 @@ class Bounds:
     large that the storage type cannot hold them: nothing can be said about it, nor then about the gradients."""
 
     output: Tensor
+    weights: Tensor
     lse: Tensor
     gradients: dict[str, Tensor]
     judged: Tensor
@@ -142,7 +143,8 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
         summed = sign * bias_gradient(inputs.bias, inputs.mask.offset, pulled)
         gradients["bias"] = SECOND_ORDER * summed + 2 * own * want["bias"].abs() + eta
     T_lse = (P * e).sum(-1) / den[..., 0] + UNIT[torch.float32] * 4 * (lse.abs() + highest.abs() + 1)[..., 0] + n
-    return Bounds(T_O, T_lse, gradients, judged[..., 0])
+    T_P = SECOND_ORDER * P * e_P + 2 * u_o * P + eta * shown
+    return Bounds(T_O, T_P, T_lse, gradients, judged[..., 0])
 
 
 def worst_ratio(got: Tensor, want: Tensor, bound: Tensor) -> float:

@@ -48,6 +48,8 @@ def error_ratios(
     if not bool(bound.judged.all()):
         raise ValueError("the scores are too large for this dtype: the case is inconclusive")
     ratios = {"output": worst_ratio(found.output, wanted.output, bound.output)}
+    if found.weights is not None:
+        ratios["weights"] = worst_ratio(found.weights, wanted.weights, bound.weights)
     if found.lse is not None:
         ratios["lse"] = worst_ratio(found.lse, wanted.lse, bound.lse)
     for name, gradient in gradients_of(found.output, inputs, grad_output).items():

@@ -23,6 +23,21 @@ BY_NAME = {case.name: case for case in CASES}
 DTYPES = {"eager": (torch.float32, torch.bfloat16, torch.float16, torch.float64),
           "sdpa": (torch.float32, torch.bfloat16, torch.float16, torch.float64), "flex": (torch.float32,)}  # fmt: skip
 MASKED = [case for case in CASES if case.bias(case, torch.Generator()) is None and case.softcap is None]
+FLEX_PROBES = (
+    "causal_blind_rows",
+    "decode_ragged",
+    "window_lengths",
+    "no_queries",
+    "segments_causal",
+    "visible_heads",
+    "one_group",
+)
+PROBED = [
+    pytest.param(entry, case, id=f"{entry.name}-{case.name}")
+    for entry in ENTRIES
+    for case in MASKED
+    if entry is not FLEX or case.name in FLEX_PROBES
+]
 over_entries = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 with_backward = pytest.mark.parametrize("entry", [EAGER, SDPA], ids=lambda entry: entry.name)
 
@@ -54,7 +69,7 @@ def test_a2_output_and_gradients_are_within_the_bound(entry, case):
         assert len(ratios) == 1 + entry.capabilities.lse + has_backward(entry) * len(leaves_of(inputs))
 
 
-@pytest.mark.parametrize("name", ["right_padded", "dense_bias_heads", "distance_bias_padded", "softcap_bias", "many_keys"])
+@pytest.mark.parametrize("name", ["right_padded", "softcap_bias"])
 def test_a8_flex_accumulates_halves_in_float32(name):
     inputs = BY_NAME[name].inputs(torch.bfloat16, gradients=False)
     ratios = error_ratios(call_flex, None, FLEX.capabilities.numerics, inputs, BY_NAME[name].grad_output(torch.bfloat16))
@@ -65,11 +80,8 @@ def call_flex(inputs, options):
     return call(FLEX, inputs)
 
 
-@over_entries
-@pytest.mark.parametrize("case", MASKED, ids=lambda case: case.name)
+@pytest.mark.parametrize(("entry", "case"), PROBED)
 def test_a4_one_hot_values_read_out_the_mask_exactly(entry, case):
-    if entry is FLEX and case.K > 100:
-        pytest.skip("the unfused form was probed with the shorter cases")
     case = replace(case, D=case.K, V=case.K)
     inputs = case.inputs(torch.float32, gradients=False)
     codes = 2.0 ** torch.arange(case.B * case.G).view(case.B, case.G, 1, 1)
@@ -214,7 +226,7 @@ def test_a10_every_wanted_gradient_arrives_when_it_is_the_only_one(entry):
 
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry.capabilities.compile and entry is not FLEX],
                          ids=lambda entry: entry.name)  # fmt: skip
-@pytest.mark.parametrize("name", ["plain", "right_padded", "window_lengths", "distance_bias_offsets", "dense_bias_heads"])
+@pytest.mark.parametrize("name", ["right_padded", "window_lengths", "distance_bias_offsets"])
 def test_compiled_calls_are_one_graph_and_give_the_same(entry, name):
     attend, options = load(entry.attend), entry.options()
     inputs, gradient = BY_NAME[name].inputs(torch.float32), BY_NAME[name].grad_output(torch.float32)
@@ -318,7 +330,7 @@ def test_no_class_of_calls_has_two_rows():
                     dropout=dropout,
                     bias_gradient=bias,
                 )
-                assert sum(row.covers(request) for row in SDPA.auto) <= 1, request
+                assert sum(row.covers(request) for row in SDPA.auto) == (dtype != "float64"), request
 
 
 def test_the_measuring_script_runs():

@@ -68,9 +68,15 @@ def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
     return AttentionOutput(select_rows(output, rows), lse=lse)
 
 
-@cache
 def _kernel(device: str) -> Callable[..., Any]:
-    return _unfused if device == "cpu" else torch.compile(flex_attention)
+    if torch.compiler.is_compiling():
+        return flex_attention
+    return _unfused if device == "cpu" else _fused()
+
+
+@cache
+def _fused() -> Callable[..., Any]:
+    return torch.compile(flex_attention)
 
 
 def _unfused(*tensors: Tensor, **call: Any) -> Any:

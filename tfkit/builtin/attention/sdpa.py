@@ -79,7 +79,7 @@ def _call(inputs: AttentionInputs, mask: Tensor | None, causal: bool) -> Tensor:
 def _kernels(options: SdpaOptions, mask: Tensor | None, query: Tensor) -> list[SDPBackend] | None:
     """Which kernels torch may choose from; None leaves the choice to torch.
 
-    On CUDA cuDNN is left out where there is a mask: torch 2.11 to 2.13 give NaN gradients there
+    On CUDA cuDNN is left out where there is a mask: since torch 2.11 it can give NaN gradients there
     (https://github.com/pytorch/pytorch/issues/196678). A mask wider than the query, as ALiBi's in bfloat16, is exact in the
     math kernel only (https://github.com/pytorch/pytorch/pull/191612).
     """

@@ -1,0 +1,36 @@
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := pyproject.toml constraints.txt
+PLUGINS := $(patsubst %/,-e ./%,$(sort $(dir $(wildcard plugins/*/pyproject.toml))))
+
+.PHONY: demo test lint clean
+
+demo: .venv/.demo  ## build the paper's base model and take one training step on a few sentences
+	$(BIN)/tfkit build specs/transformer-base.yaml
+	$(BIN)/python bench/first_step.py
+
+test: .venv/.test  ## the whole test suite
+	$(BIN)/pytest
+
+lint: .venv/.lint  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.demo: $(SOURCES) | .venv/bin/python
+	$(BIN)/pip install --quiet --constraint constraints.txt -e .
+	touch $@
+
+.venv/.test: .venv/.demo $(wildcard plugins/*/pyproject.toml)
+	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[test]' $(PLUGINS)
+	touch $@
+
+.venv/.lint: .venv/.test
+	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[lint]'
+	touch $@
+
+clean:  ## remove what the other targets made
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,63 @@
+"""What tfkit adds to one attention call: the sdpa backend through choice and dispatch, less a bare SDPA call on equal tensors."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from interleaved import report
+from torch.nn.functional import scaled_dot_product_attention
+
+import tfkit
+from tfkit.attention import AttentionInputs, Mask
+from tfkit.nn.dispatch import attend
+
+SPEC = Path(__file__).parent.parent / "specs" / "transformer-tiny.yaml"
+
+
+def per_call(call: Callable[[], Any], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - start) / calls
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    query, key, value = torch.randn(3, 1, 4, 4, 8)
+    choice = next(iter(tfkit.build(SPEC, backend="sdpa")._site_table()))[0].choices[0]
+    scale = 8**-0.5
+
+    def through() -> None:
+        mask = Mask(causal=True, offset=0)
+        backend = choice.select(query, key, value, mask, None, 0.0, None, "dot")
+        attend(backend, AttentionInputs(query, key, value, mask, scale))
+
+    def bare() -> None:
+        scaled_dot_product_attention(query, key, value, None, 0.0, True, scale=scale)
+
+    with torch.no_grad():
+        rivals = {"bare SDPA": bare, "tfkit": through}
+        for rival in rivals.values():
+            per_call(rival, options.calls)
+        seconds: dict[str, list[float]] = {name: [] for name in rivals}
+        for _ in range(options.rounds):
+            for name, rival in rivals.items():
+                seconds[name].append(per_call(rival, options.calls))
+    added = statistics.median(a - b for a, b in zip(seconds["tfkit"], seconds["bare SDPA"], strict=True))
+    print(f"tfkit adds {1e6 * added:.1f} microseconds to a call")
+    return report("one attention call", seconds, "bare SDPA", options.json, added_microseconds=1e6 * added)
+
+
+if __name__ == "__main__":
+    main()

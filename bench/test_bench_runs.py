@@ -1,0 +1,45 @@
+"""Every benchmark runs, once and small; nothing is timed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+SMALL = ["--layers", "1", "--width", "32", "--vocab", "50", "--rounds", "1"]
+
+
+def test_train_step():
+    pytest.importorskip("x_transformers", reason="the extra `bench` is not installed")
+    import train_step
+
+    assert len(train_step.main([*SMALL, "--batch", "2", "--length", "5"])["speed"]) == 4
+
+
+def test_greedy():
+    import greedy
+
+    assert greedy.main([*SMALL, "--batch", "2", "--source", "5", "--tokens", "3"])["tokens_per_call"] == 6
+
+
+def test_overhead(tmp_path):
+    import overhead
+
+    overhead.main(["--calls", "2", "--rounds", "1", "--json", str(tmp_path / "overhead.json")])
+    assert (tmp_path / "overhead.json").exists()
+
+
+def test_startup():
+    import startup
+
+    assert startup.main(["--rounds", "1"])["peak_over_parameters"] > 0
+
+
+def test_first_step(capsys, monkeypatch):
+    import first_step
+
+    specs = Path(__file__).parent.parent / "specs"
+    monkeypatch.setattr(sys, "argv", ["first_step.py", "--spec", str(specs / "transformer-tiny.yaml")])
+    first_step.main()
+    assert "gradient norm" in capsys.readouterr().out

@@ -1,0 +1,63 @@
+"""What is particular to `flex`: masks as intervals, limits on the CPU, and that decoding does not recompile without end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tfkit.attention import Mask
+from tfkit.builtin.attention import flex
+from tfkit.builtin.attention.entries import FLEX
+from tfkit.plugin import AttentionRequest, NoOptions
+from tfkit.rendering import shapes_of
+from tfkit.slots.attention import judge
+from tfkit.testing.cases import CASES
+from tfkit.testing.reference import visible_pairs
+
+PLAIN = AttentionRequest(dtype="float32", head_dim=64, value_dim=64, queries=5, keys=7, gradients=False)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "segments" not in case.name], ids=lambda case: case.name)
+def test_positions_and_lengths_are_one_interval_of_keys(case):
+    inputs = case.inputs(torch.float32)
+    mask = replace(inputs.mask, visible=None, key_visible=None)
+    first, last = flex._interval(mask, shapes_of(inputs))
+    keys = torch.arange(case.K)
+    inside = (first[..., None] <= keys) & (keys <= last[..., None])
+    wanted = visible_pairs(mask, case.B, 1, case.Q, case.K)[:, 0]
+    assert torch.equal(inside.expand_as(wanted), wanted)
+
+
+@pytest.mark.parametrize(
+    ("wish", "accepted"),
+    [
+        ({"device": "cpu"}, True),
+        ({"device": "cpu", "gradients": True}, False),
+        ({"device": "cpu", "compiled": True}, False),
+        ({"device": "cuda", "gradients": True, "compiled": True}, True),
+        ({"device": "cuda", "head_dim": 8, "value_dim": 8}, False),
+        ({"device": "cuda", "dtype": "float64"}, False),
+        ({"device": "cpu", "dropout": True}, False),
+        ({"device": "cuda", "bias": "dense", "bias_gradient": True}, False),
+    ],
+)
+def test_joint_limits(wish, accepted):
+    assert judge(FLEX, replace(PLAIN, **wish), NoOptions()).accepted == accepted
+
+
+def test_decoding_step_by_step_compiles_only_once_or_twice():
+    inputs = CASES[0].inputs(torch.float32, gradients=False)
+    counted = torch._dynamo.utils.counters["stats"]
+
+    def step(offset):
+        mask = Mask(causal=True, offset=offset)
+        return flex.attend(replace(inputs, query=inputs.query[:, :, :1], mask=mask), NoOptions())
+
+    for offset in range(2):
+        step(offset)
+    before = counted["unique_graphs"]
+    for offset in range(2, 6):
+        step(offset)
+    assert counted["unique_graphs"] == before

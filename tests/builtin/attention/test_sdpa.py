@@ -1,0 +1,114 @@
+"""How `sdpa` renders masks, so that torch's fused kernels stay usable, and how its kernels are chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend
+
+from tfkit.attention import DenseBias, LinearBias, Mask
+from tfkit.builtin.attention import sdpa
+from tfkit.builtin.attention.entries import SDPA, SdpaOptions
+from tfkit.plugin import AttentionRequest
+from tfkit.rendering import shapes_of
+from tfkit.slots.attention import judge
+from tfkit.testing.cases import CASES
+from tfkit.testing.compare import gradients_of
+
+BY_NAME = {case.name: case for case in CASES}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "causal", "rows"),
+    [
+        ("plain", None, False, None),
+        ("causal_square", None, True, None),
+        ("right_padded", None, True, (2, 1, 7, 1)),
+        ("decode", None, False, None),
+        ("causal_offset", (1, 1, 5, 7), False, None),
+        ("key_lengths", (2, 1, 1, 7), False, (2, 1, 1, 1)),
+        ("query_lengths", None, False, (2, 1, 5, 1)),
+        ("no_queries", (2, 1, 1, 7), False, (2, 1, 5, 1)),
+        ("visible_queries", (2, 1, 5, 7), False, (2, 1, 5, 1)),
+        ("linear_bias", (1, 6, 5, 7), False, None),
+        ("distance_bias_padded", (2, 6, 5, 7), False, (2, 1, 5, 1)),
+    ],
+)
+def test_masks_are_rendered_as_small_as_they_can_be(name, shape, causal, rows):
+    inputs = BY_NAME[name].inputs(torch.float32)
+    mask, is_causal, selected = sdpa.prepare(inputs.mask, inputs.bias, shapes_of(inputs), SdpaOptions()).payload
+    assert (None if mask is None else mask.shape) == shape
+    assert is_causal == causal
+    assert (None if selected is None else selected.shape) == rows
+    assert mask is None or mask.stride(-1) == 1
+
+
+def test_right_padding_equals_the_dense_mask_and_stays_on_the_fused_kernel():
+    case = BY_NAME["right_padded"]
+    inputs, gradient = case.inputs(torch.float32), case.grad_output(torch.float32)
+    dense = replace(inputs.mask, query_lengths=inputs.mask.query_lengths.clone())
+    fast, slow = (sdpa.attend(replace(inputs, mask=mask), SdpaOptions()).output for mask in (inputs.mask, dense))
+    torch.testing.assert_close(fast, slow)
+    torch.testing.assert_close(gradients_of(fast, inputs, gradient), gradients_of(slow, inputs, gradient))
+    kernel = fast.grad_fn.next_functions
+    assert any("FlashAttention" in node.name() for node, _ in kernel if node is not None)
+
+
+@pytest.mark.parametrize("kernel", ["math", "flash"])
+def test_a_kernel_asked_for_is_the_kernel_used(kernel):
+    inputs = BY_NAME["plain"].inputs(torch.float32)
+    output = sdpa.attend(inputs, SdpaOptions(kernel=kernel)).output
+    assert ("FlashAttention" in output.grad_fn.name()) == (kernel == "flash")
+    torch.testing.assert_close(output, sdpa.attend(inputs, SdpaOptions()).output)
+
+
+class OnCuda:
+    """Stands in for a query on CUDA: all that the choice of kernels looks at."""
+
+    is_cuda = True
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+
+def test_on_cuda_no_mask_meets_cudnn_and_a_wide_mask_only_the_math_kernel():
+    query, options = OnCuda(torch.bfloat16), SdpaOptions()
+    assert sdpa._kernels(options, None, query) is None
+    for dtype in (torch.bool, torch.bfloat16):
+        allowed = sdpa._kernels(options, torch.zeros(1, dtype=dtype), query)
+        assert SDPBackend.CUDNN_ATTENTION not in allowed
+        assert SDPBackend.EFFICIENT_ATTENTION in allowed
+    assert sdpa._kernels(options, torch.zeros(1), query) == [SDPBackend.MATH]
+    assert sdpa._kernels(SdpaOptions(kernel="cudnn"), torch.zeros(1), query) == [SDPBackend.CUDNN_ATTENTION]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "wish", "refused"),
+    [
+        ("efficient", {"device": "cpu"}, True),
+        ("cudnn", {"device": "cpu"}, True),
+        ("flash", {"device": "cpu"}, False),
+        ("flash", {"device": "cpu", "dropout": True}, True),
+        ("flash", {"device": "cpu", "value_dim": 4}, True),
+        ("flash", {"device": "cpu", "bias": "dense", "bias_gradient": True}, True),
+        ("flash", {"device": "cuda", "dtype": "float32"}, True),
+        ("flash", {"device": "cuda", "mask_terms": frozenset({"key_lengths"})}, True),
+        ("default", {"device": "cuda", "gradients": True, "deterministic": True}, True),
+        ("math", {"device": "cuda", "gradients": True, "deterministic": True}, False),
+        ("math", {"device": "cpu", "dropout": True, "bias": "dense", "bias_gradient": True}, False),
+    ],
+)
+def test_joint_limits_of_kernels(kernel, wish, refused):
+    request = replace(AttentionRequest(dtype="bfloat16", head_dim=8, value_dim=8, queries=5, keys=7, gradients=False), **wish)
+    assert judge(SDPA, request, SdpaOptions(kernel=kernel)).accepted != refused
+
+
+def test_a_float32_bias_is_not_rounded_to_a_half_query():
+    inputs = BY_NAME["plain"].inputs(torch.bfloat16, gradients=False)
+    far = LinearBias(torch.full((6,), 100.0 + 2.0**-6))
+    mask, _, _ = sdpa.prepare(Mask(offset=0), far, shapes_of(inputs), SdpaOptions()).payload
+    assert mask.dtype == torch.float32
+    exact = DenseBias(torch.zeros(1, dtype=torch.bfloat16))
+    assert sdpa.prepare(Mask(), exact, shapes_of(inputs), SdpaOptions()).payload[0].dtype == torch.bfloat16

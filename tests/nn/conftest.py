@@ -1,0 +1,114 @@
+"""Small models for the tests of the blocks: one text, varied by position scheme, placement and overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import tfkit
+from tfkit.nn.model import Model
+
+DEFAULTS = """
+tfkit: 1
+name: small
+defaults:
+  d_model: 24
+  vocab_size: 19
+  pad_id: 0
+  position: {position}
+  placement: {placement}
+  norm: layer_norm
+  attention: {{num_heads: 6}}
+  ffn: {{d_ff: 20, activation: {activation}}}
+"""
+ENCODER_DECODER = """
+nodes:
+  source:  {kind: tokens, scale: sqrt_d_model, end_id: 2}
+  target:  {kind: tokens, share: source, start_id: 1, end_id: 2}
+  encoder: {kind: stack, input: source, num_layers: 2}
+  decoder: {kind: stack, input: target, memory: encoder, num_layers: 2, causal: true}
+  logits:  {kind: token_logits, input: decoder, share: source}
+outputs: [logits]
+"""
+DECODER_ONLY = """
+nodes:
+  tokens: {kind: tokens, start_id: 1, end_id: 2}
+  body:   {kind: stack, input: tokens, num_layers: 3, causal: true}
+  logits: {kind: token_logits, input: body, share: tokens}
+outputs: [logits]
+"""
+SHAPES = {"encoder-decoder": ENCODER_DECODER, "decoder": DECODER_ONLY}
+
+
+@pytest.fixture(scope="session")
+def catalogue() -> tfkit.Catalogue:
+    return tfkit.load_catalogue()
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20)
+        yield
+
+
+@pytest.fixture
+def spec_of(catalogue: tfkit.Catalogue) -> Callable[..., tfkit.ModelSpec]:
+    def make(
+        shape: str = "encoder-decoder",
+        *overrides: str,
+        position: str = "sinusoidal",
+        placement: str = "pre",
+        activation: str = "gelu",
+    ) -> tfkit.ModelSpec:
+        text = DEFAULTS.format(position=position, placement=placement, activation=activation) + SHAPES.get(shape, shape)
+        return tfkit.parse_spec(text, catalogue, overrides)
+
+    return make
+
+
+@pytest.fixture
+def model_of(spec_of: Callable[..., tfkit.ModelSpec], catalogue: tfkit.Catalogue) -> Callable[..., Model]:
+    """A model in evaluation mode whose every parameter, biases and norms too, is away from its initial value, so that leaving
+    one out shows."""
+
+    def make(*arguments: str, dtype: torch.dtype = torch.float32, backend: Any = None, **words: str) -> Model:
+        model = tfkit.build(spec_of(*arguments, **words), catalogue, dtype=dtype, backend=backend)
+        generator = torch.Generator().manual_seed(7)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += (0.2 * torch.randn(parameter.shape, generator=generator)).to(dtype)
+        return model.eval()
+
+    return make
+
+
+@pytest.fixture
+def ids_of() -> Callable[..., torch.Tensor]:
+    """Random ids (B, L) that are neither padding, start nor end."""
+
+    def make(batch: int, length: int, seed: int = 0) -> torch.Tensor:
+        return torch.randint(3, 19, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+    return make
+
+
+@pytest.fixture
+def rounding() -> Callable[..., float]:
+    """How far two correct evaluations of a model may be apart, absolutely.
+
+    Each inner product of n terms of unit roundoff u is off by at most n u times its terms' sizes (Higham 2002, section 3.1);
+    a token meets every weight's columns once per application, and each softmax adds K terms. With sizes about those of the
+    output, both evaluations together: 2 * 2 * u * (sum of inner lengths) * the largest output. A wrong position, mask or cache
+    moves these models' outputs by more than a hundredth.
+    """
+
+    def make(model: Model, output: torch.Tensor, keys: int) -> float:
+        unit = torch.finfo(output.dtype).eps / 2
+        inner = sum(p.shape[-1] for p in model.parameters() if p.dim() > 1) + keys * len(model.sites)
+        return 4 * unit * inner * float(output.abs().max())
+
+    return make

@@ -1,0 +1,42 @@
+"""Hugging Face's greedy search, and random models that have something to say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .comparison import all_in_float64
+
+TOKENS = 20
+
+
+def generated(model: Any, ids: Tensor, end: int | None, fill: int, **given: Any) -> Tensor:
+    """What `generate` gives, prompt or start token included; rows that have ended are filled up with `fill`."""
+    with all_in_float64():
+        rules = {"max_new_tokens": TOKENS, "do_sample": False, "num_beams": 1, "eos_token_id": end, "pad_token_id": fill}
+        made: Tensor = model.generate(ids, **rules, **given)
+    return made
+
+
+def talkative(built: Callable[[int], Any], ids: Tensor, skip: int, **given: Any) -> tuple[Any, int]:
+    """The first model, by seed, that does not say one thing over and over, and the end token at which its rows stop at the
+    most different lengths. `skip` tokens at the start of each row are not its own."""
+    for seed in range(30):
+        model = built(seed)
+        rows = generated(model, ids, None, 0, **given)[:, skip:].tolist()
+        said = {token for row in rows for token in row}
+        if len(said) < 8:
+            continue
+        lengths = {token: len({row.index(token) if token in row else TOKENS for row in rows}) for token in sorted(said)}
+        return model, max(lengths, key=lengths.__getitem__)
+    raise AssertionError("no seed gives a model whose tokens vary")
+
+
+@torch.no_grad()
+def unprejudice(model: Any, source: Tensor, target: Tensor) -> None:
+    """Set the bias of the logits against the tokens that a random model prefers whatever it reads."""
+    with all_in_float64():
+        model.final_logits_bias -= model(source, decoder_input_ids=target).logits.mean((0, 1))

@@ -1,0 +1,158 @@
+"""GPT-2, GPT-J, Llama 3.1 and Gemma 2 are those of Hugging Face transformers, number by number and token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tfkit
+
+from . import name_maps
+from .comparison import all_in_float64, compare, copy_weights, shake
+from .generation import TOKENS, generated, talkative
+
+LENGTHS = (31, 17, 1, 6)
+VOCABULARY = 61
+COMMON = ("defaults.attention.num_heads=4", "tokens.vocab_size=61")
+SPECIAL = {"bos_token_id": 59, "eos_token_id": 60}
+
+
+def gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_embd": 24, "n_inner": 40, "n_layer": 2, "n_head": 4, "n_positions": 33}
+    return GPT2LMHeadModel(GPT2Config(**sizes, **SPECIAL, vocab_size=VOCABULARY, attn_implementation="eager"))
+
+
+GPT2 = (
+    *COMMON,
+    "defaults.d_model=24",
+    "defaults.ffn.d_ff=40",
+    "defaults.position.max_len=33",
+    "tokens.end_id=60",
+    "body.num_layers=2",
+)
+
+
+def gptj() -> Any:
+    from transformers import GPTJConfig, GPTJForCausalLM
+
+    sizes = {"n_embd": 24, "n_inner": 40, "n_layer": 2, "n_head": 4, "n_positions": 33, "rotary_dim": 4}
+    return GPTJForCausalLM(GPTJConfig(**sizes, **SPECIAL, vocab_size=VOCABULARY, attn_implementation="eager"))
+
+
+GPTJ = (
+    *COMMON,
+    "defaults.d_model=24",
+    "defaults.ffn.d_ff=40",
+    "defaults.position.dims=4",
+    "body.num_layers=2",
+    "logits.vocab_size=61",
+)
+
+
+def llama() -> Any:
+    """With `trained_len` 500 the four frequencies of a head are kept, mixed, divided and divided."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    rotary = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    config = LlamaConfig(
+        **sizes,
+        **SPECIAL,
+        vocab_size=VOCABULARY,
+        num_hidden_layers=2,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=4000,
+        rope_parameters={**rotary, "original_max_position_embeddings": 500},
+        attn_implementation="eager",
+    )
+    return LlamaForCausalLM(config)
+
+
+LLAMA = (
+    *COMMON,
+    "defaults.d_model=32",
+    "defaults.attention.num_kv_heads=2",
+    "defaults.ffn.d_ff=40",
+    "defaults.position.scaling.trained_len=500",
+    "tokens.start_id=59",
+    "tokens.end_id=60",
+    "body.num_layers=2",
+    "logits.vocab_size=61",
+)
+
+
+def gemma2() -> Any:
+    """The 9B model: but for its sizes, the configuration's own defaults. Windows of 7 keys in layers 0 and 2."""
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    sizes = {"hidden_size": 20, "intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6}
+    layers = {"num_hidden_layers": 4, "sliding_window": 7}
+    return Gemma2ForCausalLM(Gemma2Config(**sizes, **layers, vocab_size=VOCABULARY, attn_implementation="eager"))
+
+
+GEMMA2 = (
+    *COMMON,
+    "defaults.d_model=20",
+    "defaults.attention.num_kv_heads=2",
+    "defaults.attention.head_dim=6",
+    "defaults.ffn.d_ff=40",
+    "body.layers.0.repeat=2",
+    "body.layers.0.layers.0.self_attention.window=7",
+)
+
+FAMILIES: dict[str, tuple[Callable[[], Any], tuple[str, ...], name_maps.NameMap]] = {
+    "gpt2": (gpt2, GPT2, name_maps.GPT2),
+    "gptj-6b": (gptj, GPTJ, name_maps.GPTJ),
+    "llama3-8b": (llama, LLAMA, name_maps.LLAMA),
+    "gemma2-9b": (gemma2, GEMMA2, name_maps.GEMMA2),
+}
+
+
+def built(name: str, seed: int = 0) -> Any:
+    with all_in_float64():
+        peer = FAMILIES[name][0]().eval()
+        shake(peer, seed)
+    return peer
+
+
+@pytest.mark.parametrize("told", ["masks", "lengths"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_and_gradients(shrunk, padded, name, told):
+    ids, real = padded(LENGTHS, VOCABULARY)
+    theirs, ours = built(name), shrunk(name, *FAMILIES[name][1])
+    padding = {told: {"tokens": real if told == "masks" else real.sum(1)}}
+    compare(
+        ours,
+        theirs,
+        FAMILIES[name][2],
+        lambda: ours(tokens=ids, **padding),
+        lambda: {"logits": theirs(ids, attention_mask=real).logits},
+        real,
+    )
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_greedy_tokens(shrunk, padded, name):
+    """25 tokens in all, so that Gemma 2 leaves its window behind on the way."""
+    prompt, _ = padded((5, 5, 5), VOCABULARY)
+    theirs, end = talkative(lambda seed: built(name, seed), prompt, 5)
+    ours = shrunk(name, *FAMILIES[name][1], f"tokens.end_id={end}")
+    copy_weights(ours, theirs, FAMILIES[name][2])
+    made = tfkit.greedy(ours, prompt=prompt, max_new_tokens=TOKENS)
+    assert made.ids.tolist() == generated(theirs, prompt, end, made.fill_id)[:, 5:].tolist()
+    assert len(set(made.lengths.tolist())) > 1
+
+
+def test_greedy_tokens_after_prompts_padded_on_the_left(shrunk, padded):
+    prompt, real = (tensor.flip(1) for tensor in padded((9, 4, 6), VOCABULARY))
+    given = {"attention_mask": real.long()}
+    theirs, end = talkative(lambda seed: built("gemma2-9b", seed), prompt, 9, **given)
+    ours = shrunk("gemma2-9b", *GEMMA2, f"tokens.end_id={end}")
+    copy_weights(ours, theirs, name_maps.GEMMA2)
+    made = tfkit.greedy(ours, prompt=prompt, max_new_tokens=TOKENS)
+    assert made.ids.tolist() == generated(theirs, prompt, end, made.fill_id, **given)[:, 9:].tolist()
+    assert len(set(made.lengths.tolist())) > 1

@@ -1,0 +1,131 @@
+"""T5, T5 1.1, BART and Marian are those of Hugging Face transformers, number by number and token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tfkit
+
+from . import name_maps
+from .comparison import all_in_float64, compare, copy_weights, shake
+from .generation import TOKENS, generated, talkative, unprejudice
+
+VOCABULARY = 61
+
+
+@dataclass(frozen=True)
+class Family:
+    """A published model: ours by overrides, theirs by a function, and how its ids are padded, begun and ended. T5's texts are
+    longer than its `max_distance`, so that every bucket is used."""
+
+    sizes: tuple[str, ...]
+    peer: Callable[[], Any]
+    name_map: name_maps.NameMap
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    pad: int
+    start: int
+    end: int
+
+
+def _t5(**said: Any) -> Any:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"d_model": 20, "d_kv": 6, "d_ff": 28, "num_heads": 3, "num_layers": 2}
+    config = T5Config(**sizes, **said, vocab_size=VOCABULARY, decoder_start_token_id=0, attn_implementation="eager")
+    return T5ForConditionalGeneration(config)
+
+
+def t5_v1_1() -> Any:
+    """The configuration always ties the logits to the embedding; a checkpoint that holds both, as 1.1 does, unties them."""
+    model = _t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
+
+
+def _bart_config(config: type, **said: Any) -> Any:
+    sizes = {"d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40}
+    heads = {"encoder_attention_heads": 3, "decoder_attention_heads": 3}
+    # A token that is forced at the last step belongs to generation, not to the model.
+    return config(**sizes, **heads, **said, vocab_size=VOCABULARY, forced_eos_token_id=None, attn_implementation="eager")
+
+
+def bart() -> Any:
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    return BartForConditionalGeneration(_bart_config(BartConfig, max_position_embeddings=37))
+
+
+def marian() -> Any:
+    """With the settings that every OPUS-MT checkpoint has. The embedding's `padding_idx` is taken away: it keeps the row of
+    the pad token, which is the start token too, out of training; ours learns."""
+    from transformers import MarianConfig, MarianMTModel
+
+    opus = {"activation_function": "swish", "scale_embedding": True, "pad_token_id": 60, "decoder_start_token_id": 60}
+    model = MarianMTModel(_bart_config(MarianConfig, **opus, max_position_embeddings=37))
+    for table in (model.model.shared, model.model.encoder.embed_tokens, model.model.decoder.embed_tokens):
+        assert table.padding_idx == 60
+        table.padding_idx = None
+    return model
+
+
+COMMON = ("defaults.vocab_size=61", "defaults.attention.num_heads=3", "encoder.num_layers=2")
+T5 = (*COMMON, "decoder.num_layers=2", "defaults.d_model=20", "defaults.attention.head_dim=6", "defaults.ffn.d_ff=28")
+BART = (*COMMON, "decoder.num_layers=3", "defaults.d_model=24", "defaults.ffn.d_ff=40", "defaults.position.max_len=37")
+MARIAN = (*COMMON, "decoder.num_layers=3", "defaults.d_model=24", "defaults.ffn.d_ff=40", "defaults.pad_id=60", "target.start_id=60")
+
+FAMILIES = {
+    "t5-small": Family(T5, _t5, name_maps.T5, (151, 90, 3), (139, 2, 77), pad=0, start=0, end=1),
+    "t5-v1.1-small": Family(T5, t5_v1_1, name_maps.T5_V1_1, (151, 90, 3), (139, 2, 77), pad=0, start=0, end=1),
+    "bart-base": Family(BART, bart, name_maps.BART, (31, 17, 2), (19, 1, 8), pad=1, start=2, end=2),
+    "marian": Family(MARIAN, marian, name_maps.MARIAN, (31, 17, 2), (19, 1, 8), pad=60, start=60, end=0),
+}
+
+
+def built(name: str, seed: int = 0) -> Any:
+    with all_in_float64():
+        peer = FAMILIES[name].peer().eval()
+        shake(peer, seed)
+    return peer
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_and_gradients(shrunk, padded, name):
+    """Our model reads the padding off the ids, a start token that is the pad token included; theirs is told."""
+    family = FAMILIES[name]
+    source, seen = padded(family.sources, VOCABULARY, family.pad, end=family.end)
+    target, real = padded(family.targets, VOCABULARY, family.pad, start=family.start)
+    theirs, ours = built(name), shrunk(name, *family.sizes)
+
+    def run() -> dict[str, torch.Tensor]:
+        said = theirs(source, attention_mask=seen, decoder_input_ids=target, decoder_attention_mask=real)
+        return {"logits": said.logits}
+
+    compare(ours, theirs, family.name_map, lambda: ours(source=source, target=target), run, real)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_greedy_tokens(shrunk, padded, name):
+    family = FAMILIES[name]
+    source, seen = padded((29, 17, 2, 8), VOCABULARY, family.pad, end=family.end)
+    target, _ = padded((19, 19, 19, 19), VOCABULARY, family.pad, start=family.start)
+    given = {"attention_mask": seen.long(), "decoder_start_token_id": family.start}
+
+    def speaker(seed: int) -> Any:
+        model = built(name, seed)
+        if "nodes.logits.bias" in family.name_map:
+            unprejudice(model, source, target)
+        return model
+
+    theirs, end = talkative(speaker, source, 1, **given)
+    ours = shrunk(name, *family.sizes, f"target.end_id={end}")
+    copy_weights(ours, theirs, family.name_map)
+    made = tfkit.greedy(ours, source=source, max_new_tokens=TOKENS)
+    assert made.ids.tolist() == generated(theirs, source, end, family.pad, **given)[:, 1:].tolist()
+    assert len(set(made.lengths.tolist())) > 1

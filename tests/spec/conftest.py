@@ -1,0 +1,214 @@
+"""The catalogue of the spec tests: what is installed, and a stand-in for node and sub-layer kinds that come later.
+
+The stand-ins (`patches`, `features`, `convolutions`, `rnn`, `similarity`, `acme.conv`, `acme.broken`) have options and nothing
+behind them: enough to say a spec, not to build it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import AfterValidator, Field
+
+from tfkit.catalogue import Catalogue, load_catalogue
+from tfkit.errors import Fault, SpecError
+from tfkit.plugin import (
+    AsTuple,
+    NodeKind,
+    NodeRef,
+    Norm,
+    OneOf,
+    Options,
+    Part,
+    Probability,
+    Size,
+    SlotField,
+    SlotListField,
+    SublayerKind,
+    SublayerOptions,
+    hookimpl,
+    part_default,
+)
+from tfkit.spec import ModelSpec, parse_spec
+
+Input = Annotated[str, NodeRef("input")]
+Position = Annotated[Part, SlotField("position")]
+NormField = Annotated[Part, SlotField("norm")]
+
+
+class FeaturesOptions(Options):
+    size: Size
+
+
+class PatchesOptions(Options):
+    d_model: Size
+    size: Size
+    patch: Size
+    channels: Size = 3
+    class_token: bool = False
+    bias: bool = True
+    position: Position = part_default("none")
+    embedding_norm: NormField = part_default("none")
+    dropout: Probability = 0.0
+
+
+class Convolution(Options):
+    d_model: Size
+    width: Size = 3
+    stride: Size = 1
+    bias: bool = True
+    activation: Annotated[Part, SlotField("activation")]
+
+
+class ConvolutionsOptions(Options):
+    input: Input
+    convolutions: Annotated[tuple[Convolution, ...], AsTuple, Field(min_length=1)]
+    position: Position = part_default("none")
+    dropout: Probability = 0.0
+
+
+class Score(Options):
+    score: Annotated[Part, SlotField("score")]
+    backend: Annotated[Any, SlotListField("backend")] = part_default("auto")
+
+
+class InitialState(Options):
+    take: Annotated[str, OneOf("last", "first_backward", "zeros")]
+    activation: Annotated[Part, SlotField("activation")] = part_default("tanh")
+
+
+class Readout(Options):
+    kind: Annotated[str, OneOf("linear", "maxout")]
+    d_model: Size
+
+
+class RnnOptions(Options):
+    input: Input
+    memory: Annotated[str | None, NodeRef("memory")] = None
+    cell: Annotated[str, OneOf("gru", "lstm")]
+    d_state: Size
+    num_layers: Size = 1
+    bidirectional: bool = False
+    dropout: Probability = 0.0
+    cross_attention: Score | None = None
+    initial_state: InitialState | None = None
+    initial_width: Size | None = None
+    readout: Readout | None = None
+
+
+class SimilarityOptions(Options):
+    inputs: Annotated[tuple[str, ...], AsTuple, NodeRef("input")]
+
+
+class ConvOptions(SublayerOptions):
+    width: Size = 31
+
+
+def _breaks(value: int) -> int:
+    return {1: 1}[value]
+
+
+class BrokenOptions(Options):
+    number: Annotated[int, AfterValidator(_breaks)] = 1
+
+
+def _kind(name: str, options: type[Options], *inherits: str) -> NodeKind:
+    return NodeKind(
+        name=name, summary=name, options=options, inherits=frozenset(inherits), output=lambda o, f: None, build="x:x"
+    )
+
+
+class StandIns:
+    """A plugin as an object: its methods are hooks."""
+
+    @hookimpl
+    def tfkit_node_kinds(self) -> list[NodeKind]:
+        return [
+            _kind("features", FeaturesOptions),
+            _kind("patches", PatchesOptions, "d_model", "position", "dropout"),
+            _kind("convolutions", ConvolutionsOptions, "position", "dropout"),
+            _kind("rnn", RnnOptions, "dropout"),
+            _kind("similarity", SimilarityOptions),
+        ]
+
+    @hookimpl
+    def tfkit_sublayer_kinds(self) -> list[SublayerKind]:
+        return [
+            SublayerKind(
+                name="acme.conv", summary="convolution", options=ConvOptions, option_keys=("acme_conv",), reads="none",
+                parameters=lambda options, facts: (), build="x:x",
+            )
+        ]  # fmt: skip
+
+    @hookimpl
+    def tfkit_norms(self) -> list[Norm]:
+        return [
+            Norm(name="acme.broken", summary="", options=BrokenOptions, parameters=lambda options, width: (), build="x:x"),
+        ]
+
+
+@pytest.fixture(scope="session")
+def installed() -> Catalogue:
+    """What is installed, and nothing else."""
+    return load_catalogue()
+
+
+@pytest.fixture(scope="session")
+def catalogue(installed: Catalogue) -> Catalogue:
+    """What is installed, and the stand-ins."""
+    return installed.with_plugin(StandIns(), "stand_ins")
+
+
+@pytest.fixture
+def drafts() -> Path:
+    return Path(__file__).parent / "drafts"
+
+
+SPEC = """\
+tfkit: 1
+name: small
+defaults:
+  d_model: 64
+  vocab_size: 100
+  pad_id: 0
+  position: sinusoidal
+  placement: post
+  norm: {kind: layer_norm, eps: 1.0e-5}
+  attention: {num_heads: 4}
+  ffn: {d_ff: 128, activation: relu}
+nodes:
+  source:  {kind: tokens}
+  target:  {kind: tokens, share: source}
+  encoder: {kind: stack, input: source, num_layers: 2}
+  decoder: {kind: stack, input: target, memory: encoder, num_layers: 2, causal: true}
+  logits:  {kind: token_logits, input: decoder, share: source}
+outputs: [logits]
+"""
+
+
+@pytest.fixture
+def text() -> str:
+    """A correct spec, to be changed by a test."""
+    return SPEC
+
+
+@pytest.fixture
+def faults_of(catalogue: Catalogue) -> Callable[..., list[Fault]]:
+    """The faults of a text, none if it is a correct spec."""
+
+    def faults(text: str | bytes, *overrides: str) -> list[Fault]:
+        try:
+            parse_spec(text, catalogue, overrides, "a.yaml")
+        except SpecError as error:
+            return list(error.faults)
+        return []
+
+    return faults
+
+
+@pytest.fixture
+def spec_of(catalogue: Catalogue) -> Callable[..., ModelSpec]:
+    return lambda text, *overrides: parse_spec(text, catalogue, overrides, "a.yaml")

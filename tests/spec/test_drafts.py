@@ -1,0 +1,60 @@
+"""The language can say every model of the lineage: 21 drafts, some with node kinds that come later (stand-ins here)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from tfkit.catalogue import Catalogue
+from tfkit.spec import json_schema, load_spec, parse_spec, resolved, to_json, to_yaml
+from tfkit.spec.marked import Faults, plain
+from tfkit.spec.reader import read_file
+
+DRAFTS = sorted((Path(__file__).parent / "drafts").glob("*.yaml"))
+WAITING = {"clip-b32", "orders", "rnn-encdec", "rnnsearch", "vit-b16", "whisper-small"}
+
+
+def test_there_are_21_drafts() -> None:
+    assert len(DRAFTS) == 21
+
+
+@pytest.mark.parametrize("path", DRAFTS, ids=lambda path: path.stem)
+def test_draft_loads_and_its_resolved_form_loads_back_equal(path: Path, catalogue: Catalogue) -> None:
+    spec = load_spec(path, catalogue)
+    again = parse_spec(to_yaml(spec), catalogue)
+    assert again == spec
+    assert resolved(again) == resolved(spec)
+    assert parse_spec(to_json(spec), catalogue) == spec
+    assert to_yaml(again) == to_yaml(spec)
+
+
+@pytest.mark.parametrize("path", [path for path in DRAFTS if path.stem not in WAITING], ids=lambda path: path.stem)
+def test_draft_needs_nothing_but_what_is_installed(path: Path, installed: Catalogue) -> None:
+    assert load_spec(path, installed).nodes
+
+
+@pytest.mark.parametrize("path", DRAFTS, ids=lambda path: path.stem)
+def test_resolved_form_says_the_same_to_a_yaml_1_1_reader(path: Path, catalogue: Catalogue) -> None:
+    spec = load_spec(path, catalogue)
+    assert yaml.safe_load(to_yaml(spec)) == resolved(spec)
+    assert json.loads(to_json(spec)) == resolved(spec)
+
+
+@pytest.fixture(scope="module")
+def validator(catalogue: Catalogue) -> jsonschema.Draft202012Validator:
+    schema = json_schema(catalogue)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(json.loads(json.dumps(schema)))
+
+
+@pytest.mark.parametrize("path", DRAFTS, ids=lambda path: path.stem)
+def test_schema_accepts_the_draft_and_its_resolved_form(
+    path: Path, validator: jsonschema.Draft202012Validator, catalogue: Catalogue
+) -> None:
+    written = plain(read_file(str(path), Faults()))
+    assert [error.message for error in validator.iter_errors(written)] == []
+    assert [error.message for error in validator.iter_errors(resolved(load_spec(path, catalogue)))] == []

@@ -1,0 +1,171 @@
+"""`extends`: a spec laid over another, file by file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tfkit.catalogue import Catalogue
+from tfkit.errors import Fault, SpecError
+from tfkit.spec import ModelSpec, load_spec
+
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path, text: str) -> Write:
+    (tmp_path / "base.yaml").write_text(text + "reference: https://example.org\nexpect: {parameters: 1}\n")
+
+    def put(body: str, name: str = "spec.yaml") -> Path:
+        path = tmp_path / name
+        path.write_text(body if body.startswith("tfkit") else f"tfkit: 1\nextends: base.yaml\nname: over\n{body}")
+        return path
+
+    return put  # type: ignore[return-value]
+
+
+@pytest.fixture
+def load(catalogue: Catalogue, write: Write) -> Callable[[str], ModelSpec]:
+    return lambda body: load_spec(write(body), catalogue)  # type: ignore[call-arg]
+
+
+@pytest.fixture
+def faults(catalogue: Catalogue, write: Write) -> Callable[[str], tuple[Fault, ...]]:
+    def found(body: str) -> tuple[Fault, ...]:
+        with pytest.raises(SpecError) as error:
+            load_spec(write(body), catalogue)  # type: ignore[call-arg]
+        return error.value.faults
+
+    return found
+
+
+def layer(spec: ModelSpec, node: str = "encoder"):  # type: ignore[no-untyped-def]
+    return spec.nodes[node].options.layers[0]
+
+
+def test_what_a_spec_says_of_itself_is_not_inherited(load: Callable[[str], ModelSpec]) -> None:
+    spec = load("")
+    assert (spec.name, spec.reference, spec.expect.parameters) == ("over", "", None)
+    assert list(spec.nodes) == ["source", "target", "encoder", "decoder", "logits"]
+
+
+def test_mappings_merge_by_key(load: Callable[[str], ModelSpec]) -> None:
+    spec = load("defaults: {norm: {eps: 0.5}, attention: {num_kv_heads: 2}}\n")
+    assert layer(spec).norm.options.eps == 0.5
+    assert layer(spec).sublayers[0].options.num_heads == 4
+    assert layer(spec).sublayers[0].options.num_kv_heads == 2
+
+
+def test_options_lie_over_a_part_that_is_only_named(load: Callable[[str], ModelSpec]) -> None:
+    spec = load("defaults: {position: {base: 7.0}, ffn: {activation: {kind: relu}}}\n")
+    assert (spec.nodes["source"].options.position.kind, spec.nodes["source"].options.position.options.base) == (
+        "sinusoidal",
+        7.0,
+    )
+
+
+def test_same_name_keeps_options_and_another_kind_replaces_them(load: Callable[[str], ModelSpec]) -> None:
+    assert layer(load("defaults: {norm: layer_norm}\n")).norm.options.eps == 1e-5
+    spec = load("defaults: {norm: {kind: rms_norm}}\n")
+    assert (layer(spec).norm.kind, layer(spec).norm.options.eps) == ("rms_norm", 1e-6)
+
+
+def test_lists_replace(load: Callable[[str], ModelSpec]) -> None:
+    spec = load("nodes: {encoder: {sublayers: [ffn]}}\noutputs: [logits, encoder]\n")
+    assert [part.kind for part in layer(spec).sublayers] == ["ffn"]
+    assert spec.outputs == ("logits", "encoder")
+
+
+def test_layers_replaces_num_layers_and_the_other_way_round(
+    load: Callable[[str], ModelSpec], write: Write, catalogue: Catalogue
+) -> None:
+    spec = load("nodes: {encoder: {layers: [{repeat: 3}, {repeat: 4}]}}\n")
+    assert [layer.repeat for layer in spec.nodes["encoder"].options.layers] == [3, 4]
+    third = "tfkit: 1\nextends: spec.yaml\nname: third\nnodes: {encoder: {num_layers: 5}}\n"
+    path = write(third, "third.yaml")
+    assert [layer.repeat for layer in load_spec(path, catalogue).nodes["encoder"].options.layers] == [5]
+
+
+def test_null_removes(load: Callable[[str], ModelSpec]) -> None:
+    spec = load("defaults: {norm: {eps: null}}\nnodes: {logits: null, decoder: null, target: null}\noutputs: [encoder]\n")
+    assert list(spec.nodes) == ["source", "encoder"]
+    assert layer(spec).norm.options.eps == 1e-5
+
+
+def test_another_kind_of_node_replaces_it(load: Callable[[str], ModelSpec]) -> None:
+    spec = load("nodes: {logits: {kind: dense, input: decoder, d_model: 3}}\n")
+    assert spec.nodes["logits"].options.d_model == 3
+
+
+def test_faults_point_into_the_file_that_causes_them(faults: Callable[[str], tuple[Fault, ...]], tmp_path: Path) -> None:
+    [own] = faults("nodes: {encoder: {num_layers: two}}\n")
+    assert own.mark
+    assert (Path(own.mark.file).name, own.mark.line, own.mark.column) == ("spec.yaml", 4, 31)
+    (tmp_path / "base.yaml").write_text((tmp_path / "base.yaml").read_text().replace("d_ff: 128", "d_ff: big"))
+    [theirs] = faults("")[:1]
+    assert theirs.mark
+    # `write` makes the base anew only once: the fault is in it now
+    assert (Path(theirs.mark.file).name, theirs.mark.line, theirs.mark.column) == ("base.yaml", 11, 15)
+
+
+def test_what_is_not_there_cannot_be_removed(faults: Callable[[str], tuple[Fault, ...]]) -> None:
+    [fault] = faults("nodes: {encodr: null}\n")
+    assert fault.mark
+    assert (fault.code, fault.mark.line, fault.mark.column, fault.fix) == ("TFK016", 4, 9, "did you mean `encoder`?")
+    assert "no `encodr` in base.yaml" in fault.message
+
+
+def test_base_that_is_missing_is_named_with_its_neighbour(faults: Callable[[str], tuple[Fault, ...]]) -> None:
+    [fault] = faults("tfkit: 1\nname: a\nextends: bse.yaml\n")
+    assert fault.mark
+    assert (fault.code, fault.path, fault.mark.line, fault.mark.column) == ("TFK016", "extends", 3, 10)
+    assert fault.fix == "did you mean `base.yaml`?"
+
+
+@pytest.mark.parametrize("value", ["3", "[a.yaml]", "''", "null", "{a: b}"])
+def test_extends_names_one_file(value: str, faults: Callable[[str], tuple[Fault, ...]]) -> None:
+    [fault] = faults(f"tfkit: 1\nname: a\nextends: {value}\n")
+    assert (fault.code, fault.path) == ("TFK020", "extends")
+
+
+@pytest.mark.parametrize("value", ['"a\\0b"', "x" * 5000, "none/none.yaml", "base.yaml/"])
+def test_extends_of_odd_names(value: str, faults: Callable[[str], tuple[Fault, ...]]) -> None:
+    [fault] = faults(f"tfkit: 1\nname: a\nextends: {value}\n")
+    assert (fault.code, "does not exist" in fault.message) == ("TFK016", True)
+    assert len(str(fault)) < 500
+
+
+@pytest.mark.parametrize("value", [".", "/dev/zero"])
+def test_extends_names_a_plain_file(value: str, faults: Callable[[str], tuple[Fault, ...]]) -> None:
+    [fault] = faults(f"tfkit: 1\nname: a\nextends: {value}\n")
+    assert (fault.code, "no plain file" in fault.message) == ("TFK016", True)
+
+
+def test_specs_that_extend_each_other_are_refused(write: Write, faults: Callable[[str], tuple[Fault, ...]]) -> None:
+    write("tfkit: 1\nname: b\nextends: spec.yaml\n", "b.yaml")
+    [fault] = faults("tfkit: 1\nname: a\nextends: b.yaml\n")
+    assert (fault.code, fault.message) == ("TFK016", "a spec extends itself: spec.yaml -> b.yaml -> spec.yaml")
+    [fault] = faults("tfkit: 1\nname: a\nextends: ./spec.yaml\n")
+    assert fault.code == "TFK016"
+
+
+def test_long_chain_is_refused(write: Write, faults: Callable[[str], tuple[Fault, ...]]) -> None:
+    for number in range(20):
+        write(f"tfkit: 1\nname: a\nextends: c{number + 1}.yaml\n", f"c{number}.yaml")
+    assert [fault.code for fault in faults("tfkit: 1\nname: a\nextends: c0.yaml\n")] == ["TFK016"]
+
+
+def test_base_in_another_folder_is_relative_to_the_spec(write: Write, tmp_path: Path, catalogue: Catalogue) -> None:
+    (tmp_path / "deep").mkdir()
+    path = write("tfkit: 1\nname: a\nextends: ../base.yaml\n", "deep/spec.yaml")
+    assert load_spec(path, catalogue).name == "a"
+
+
+def test_syntax_fault_of_a_base_is_reported_there(write: Write, faults: Callable[[str], tuple[Fault, ...]]) -> None:
+    write("tfkit: 1\na: [\n", "broken.yaml")
+    [fault] = faults("tfkit: 1\nname: a\nextends: broken.yaml\n")
+    assert fault.code == "TFK002"
+    assert fault.mark
+    assert fault.mark.file.endswith("broken.yaml")

@@ -1,0 +1,217 @@
+"""Text to marked values: what YAML 1.2 and JSON mean, and every way in which a text can be no spec."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfkit.catalogue import Catalogue
+from tfkit.errors import Fault, SpecError
+from tfkit.spec import load_spec, parse_spec
+from tfkit.spec.marked import Faults, Marked, plain
+from tfkit.spec.reader import MAX_BYTES, read_text, read_value
+
+
+def value_of(text: str) -> object:
+    faults = Faults()
+    node = read_value(text, "x", faults)
+    faults.stop()
+    return None if node is None else plain(node)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-5", 1e-5), ("1.", 1.0), (".5", 0.5), ("-0", 0), ("010", 10), ("0o10", 8), ("0x1F", 31), ("+3", 3), ("6.02e23", 6.02e23),
+        ("63_082_496", "63_082_496"), ("1:30", "1:30"), ("yes", "yes"), ("on", "on"), ("True", True), ("FALSE", False),
+        ("~", None), ("null", None), ("", None), ("Null", None), ("'1'", "1"), ('"true"', "true"), ("2026-01-01", "2026-01-01"),
+        ("=", "="), ("0x", "0x"), ("1e", "1e"), ("९", "९"), ("-", None), ("9223372036854775807", 2**63 - 1),
+    ],
+)  # fmt: skip
+def test_plain_scalars_follow_yaml_1_2(text: str, value: object) -> None:
+    found = value_of(f"[{text}]" if text not in ("", "-") else text)
+    assert found == ([value] if text not in ("", "-") else (None if text == "" else [None]))
+    if text not in ("", "-"):
+        assert isinstance(found, list)
+        assert type(found[0]) is type(value)
+
+
+BAD = {
+    "unclosed": ("a: [1,\n", "TFK002", 2, 1),
+    "tab": ("a:\n\tb: 1\n", "TFK002", 2, 1),
+    "colon": ("a: 1\nb: c: d\n", "TFK002", 2, 5),
+    "quote": ("a: 'b\n", "TFK002", 2, 1),
+    "duplicate": ("a: 1\nb: {c: 1, c: 2}\n", "TFK004", 2, 11),
+    "duplicate, quoted": ("a: 1\n'a': 2\n", "TFK004", 2, 1),
+    "anchor": ("a: &x 1\n", "TFK005", 1, 4),
+    "alias": ("a: 1\nb: *x\n", "TFK005", 2, 4),
+    "tag": ("a: !!python/object/apply:os.system ['true']\n", "TFK005", 1, 4),
+    "bare tag": ("a: ! 1\n", "TFK005", 1, 4),
+    "merge key": ("a: 1\n<<: {b: 1}\n", "TFK005", 2, 1),
+    "list as key": ("? [a]\n: 1\n", "TFK006", 1, 3),
+    "alias as key": ("a: 1\n*x : 2\n", "TFK005", 2, 1),
+    "empty": ("", "TFK007", 1, 1),
+    "comment only": ("# nothing\n", "TFK007", 1, 1),
+    "list": ("- a\n", "TFK007", 1, 1),
+    "scalar": ("hello\n", "TFK007", 1, 1),
+    "two documents": ("a: 1\n---\nb: 2\n", "TFK007", 2, 1),
+    "infinity": ("a: [1, -.inf]\n", "TFK008", 1, 8),
+    "not a number": ("a: .NaN\n", "TFK008", 1, 4),
+    "overflow": ("a: 1e999\n", "TFK008", 1, 4),
+    "huge": ("a: 9223372036854775808\n", "TFK008", 1, 4),
+    "huge hex": ("a: 0xfffffffffffffffffffff\n", "TFK008", 1, 4),
+    "NUL": ("a: b\nc: \0d\n", "TFK003", 2, 4),
+    "bell": ("a: é\x07\n", "TFK003", 1, 5),
+    "second byte order mark": ("a: é\ufeff\n", "TFK003", 1, 5),
+    "line separator": ("a: 'x\u2028y'\n", "TFK003", 1, 6),
+    "lone surrogate": ("a: \ud800\n", "TFK003", 1, 4),
+    "lone surrogate in JSON": ('{"a": "\\ud83d"}', "TFK002", 1, 10),
+    "deep": ("[" * 50, "TFK001", 1, 41),
+    "deep mappings": ("{a: " * 50, "TFK001", 1, 161),
+    "YAML 1.3": ("%YAML 1.3\n---\na: 1\n", "TFK002", 1, 1),
+}
+
+
+@pytest.mark.parametrize("row", BAD.values(), ids=BAD)
+def test_bad_text_is_located(row: tuple[str, str, int, int]) -> None:
+    text, code, line, column = row
+    faults = Faults()
+    with pytest.raises(SpecError) as error:
+        read_text(text, "a.yaml", faults)
+        faults.stop()
+    fault = error.value.faults[0]
+    assert fault.mark
+    assert (fault.code, fault.mark.file, fault.mark.line, fault.mark.column) == (code, "a.yaml", line, column), str(fault)
+
+
+def test_tab_says_what_to_do() -> None:
+    with pytest.raises(SpecError, match="spaces, not tabs"):
+        read_text("a:\n\tb: 1\n", "a.yaml", Faults())
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "message"),
+    [
+        (b"a: \xff\n", "TFK003", "byte 0xff is not UTF-8"),
+        ("a: ü\n".encode("latin-1"), "TFK003", "UTF-8"),
+        ("a: 1\n".encode("utf-16"), "TFK003", "UTF-16"),
+        (b"a: '" + b"x" * MAX_BYTES + b"'", "TFK001", "larger than"),
+        (b"a: [" + b"1," * 30_000 + b"1]", "TFK001", "more than 20000 values"),
+        (b"".join(b"k%d: 1\n" % number for number in range(2000)), "TFK001", "more than 1000 keys"),
+        (b"a: " + b"9" * 5000, "TFK008", "too large"),
+    ],
+)
+def test_bad_bytes_are_refused(data: bytes, code: str, message: str) -> None:
+    faults = Faults()
+    with pytest.raises(SpecError) as error:
+        read_text(data, "a.yaml", faults)
+        faults.stop()
+    assert error.value.faults[0].code == code
+    assert message in str(error.value)
+
+
+def test_fault_in_bytes_has_its_column_in_characters() -> None:
+    with pytest.raises(SpecError) as error:
+        read_text("a: 1\nb: 한글 ".encode() + b"\xfe", "a.yaml", Faults())
+    mark = error.value.faults[0].mark
+    assert mark and (mark.line, mark.column) == (2, 7)
+
+
+def test_columns_count_characters_not_bytes() -> None:
+    root = read_text("한글: {é: [ü, 😀, x]}\n", "a.yaml", Faults())
+    last = root.mapping["한글"].mapping["é"].items[2]
+    assert (last.mark.line, last.mark.column) == (1, 16)
+    assert (last.path, last.text) == ("한글.é.2", "x")
+
+
+def test_byte_order_mark_and_windows_lines_are_read() -> None:
+    root = read_text(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n", "a.yaml", Faults())
+    assert plain(root) == {"a": 1, "b": 2}
+    assert (root.mapping["b"].mark.line, root.mapping["b"].mark.column) == (2, 4)
+
+
+def test_keys_are_text_whatever_they_look_like() -> None:
+    assert value_of("{1: a, true: b, null: c, 1.5: d, on: e}") == {"1": "a", "true": "b", "null": "c", "1.5": "d", "on": "e"}
+
+
+def test_source_text_of_a_scalar_is_kept() -> None:
+    node = read_text("a: 010\n", "a.yaml", Faults()).mapping["a"]
+    assert (node.value, node.text, node.shown) == (10, "010", "`010` is written")
+
+
+JSONS = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs", "Cc", "Cn", "Zl", "Zp"], exclude_characters="\ufeff"), max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("aéx😀", min_size=1, max_size=3), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(JSONS, st.sampled_from([None, 1, "\t"]), st.booleans())
+def test_json_is_read_as_json_reads_it(value: object, indent: int | str | None, ascii_only: bool) -> None:
+    text = json.dumps({"a": value}, indent=indent, ensure_ascii=ascii_only)
+    assert value_of(text) == {"a": value}
+
+
+def test_json_pairs_of_surrogates_are_one_character() -> None:
+    assert value_of('{"a": "x\\ud83d\\ude00", "b": "\\\\ud83d"}') == {"a": "x😀", "b": "\\ud83d"}
+
+
+def test_json_spec_loads(tmp_path: Path, catalogue: Catalogue) -> None:
+    data = {
+        "tfkit": 1, "name": "j", "nodes": {"t": {"kind": "tokens", "d_model": 8, "vocab_size": 9, "scale": 1e-05}}, "outputs": ["t"]
+    }  # fmt: skip
+    path = tmp_path / "spec.json"
+    path.write_text(json.dumps(data, indent="\t"))
+    assert load_spec(path, catalogue).nodes["t"].options.scale == 1e-05
+
+
+def faults_of_path(path: str | Path, catalogue: Catalogue) -> tuple[Fault, ...]:
+    with pytest.raises(SpecError) as error:
+        load_spec(path, catalogue)
+    return error.value.faults
+
+
+def test_files_that_cannot_be_read(tmp_path: Path, catalogue: Catalogue) -> None:
+    assert [fault.code for fault in faults_of_path(tmp_path, catalogue)] == ["TFK000"]
+    [missing] = faults_of_path(tmp_path / "none.yaml", catalogue)
+    assert (missing.code, missing.mark and missing.mark.file) == ("TFK000", str(tmp_path / "none.yaml"))
+    assert "no such file" in missing.message
+    assert [fault.code for fault in faults_of_path("a\0b", catalogue)] == ["TFK000"]
+    (tmp_path / "empty.yaml").touch()
+    assert [fault.code for fault in faults_of_path(tmp_path / "empty.yaml", catalogue)] == ["TFK007"]
+    if os.geteuid():
+        (tmp_path / "empty.yaml").chmod(0)
+        assert [fault.code for fault in faults_of_path(tmp_path / "empty.yaml", catalogue)] == ["TFK000"]
+
+
+def test_endless_file_is_refused(catalogue: Catalogue) -> None:
+    assert [fault.code for fault in faults_of_path("/dev/zero", catalogue)] == ["TFK001"]
+
+
+def test_lesser_faults_do_not_hide_one_another(text: str, faults_of: Callable[..., list[Fault]]) -> None:
+    bad = text.replace("d_model: 64", "d_model: &w 64").replace("pad_id: 0", "pad_id: 0\n  pad_id: 1").replace("1.0e-5", ".inf")
+    assert [fault.code for fault in faults_of(bad)] == ["TFK005", "TFK004", "TFK008"]
+
+
+def test_alias_is_one_fault(text: str, faults_of: Callable[..., list[Fault]]) -> None:
+    assert [fault.code for fault in faults_of(text.replace("{num_heads: 4}", "*heads"))] == ["TFK005"]
+
+
+def test_marks_of_nested_values() -> None:
+    root: Marked = read_text("a:\n  - b: {c: 1}\n", "a.yaml", Faults())
+    inner = root.mapping["a"].items[0].mapping["b"].mapping["c"]
+    assert (inner.path, inner.mark.line, inner.mark.column) == ("a.0.b.c", 2, 12)
+    assert inner.key and (inner.key.line, inner.key.column) == (2, 9)
+
+
+def test_text_that_is_not_text_raises_no_traceback(catalogue: Catalogue) -> None:
+    with pytest.raises(SpecError, match="TFK003"):
+        parse_spec("tfkit: 1\nname: \udcff\n", catalogue)

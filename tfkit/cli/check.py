@@ -1,0 +1,53 @@
+"""`tfkit check`: every fault of every spec, in one go; made for pre-commit too."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..errors import SpecError
+from .arguments import Parser, add_common, add_set
+from .output import print_faults, print_json
+
+EPILOG = """\
+--json prints a list with one object per file: `file`, `ok`, `name` and
+`parameters` (null where there are faults), and `faults`, each with `code`,
+`message`, `fix`, `path`, `file`, `line`, `column`.
+Exit code 2 if any file has a fault."""
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument("specs", metavar="SPEC", nargs="+", help="specs, YAML or JSON")
+    add_set(parser)
+    add_common(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from ..catalogue import load_catalogue
+
+    catalogue = load_catalogue()
+    results = []
+    for file in options.specs:
+        result, error = _check(file, catalogue, options.overrides)
+        results.append(result)
+        if options.json:
+            continue
+        if error is not None:
+            print_faults(error.faults, False)
+        else:
+            print(f"{file}: OK, {result['name']} has {result['parameters']:,} parameters", flush=True)
+    if options.json:
+        print_json(results)
+    return 0 if all(result["ok"] for result in results) else 2
+
+
+def _check(file: str, catalogue: Any, overrides: list[str]) -> tuple[dict[str, Any], SpecError | None]:
+    from ..graph import graph_of
+    from ..spec import load_spec
+
+    try:
+        graph = graph_of(load_spec(file, catalogue, overrides))
+    except SpecError as error:
+        faults = [fault.as_data() for fault in error.faults]
+        return {"file": file, "ok": False, "name": None, "parameters": None, "faults": faults}, error
+    return {"file": file, "ok": True, "name": graph.name, "parameters": graph.parameters(), "faults": []}, None

@@ -1,0 +1,44 @@
+"""What this machine has to offer to a model that is built on it, and the faults where that is not enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from ..errors import BuildError, Fault
+from ..graph import Target
+
+
+def check_device(device: str) -> None:
+    """Raises BuildError where a device is not there."""
+    place = torch.device(device)
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        message = f"there is no device {device} here, CUDA devices: {torch.cuda.device_count()}"
+        raise BuildError(Fault("TFK046", message, "use `--device cpu`, or `tfkit plan` to plan for a device that is not there"))
+
+
+def target_of(device: str, dtype: str) -> Target:
+    """Training on a device of this machine."""
+    place = torch.device(device)
+    return Target(place.type, torch.cuda.get_device_capability(place) if place.type == "cuda" else None, dtype)
+
+
+@contextmanager
+def allocating(device: str) -> Iterator[None]:
+    """Raises BuildError where the memory of the device runs out."""
+    try:
+        yield
+    except torch.OutOfMemoryError as reason:
+        message = f"{device} has not enough free memory: {str(reason).splitlines()[0]}"
+        raise BuildError(
+            Fault("TFK045", message, "make the model smaller, choose a smaller dtype, or another device")
+        ) from None
+
+
+def check_output(not_finite: Sequence[str]) -> None:
+    """Raises BuildError where the trial gave numbers that are none."""
+    if not_finite:
+        message = f"the first forward gave infinite numbers or NaN in {', '.join(not_finite)}"
+        raise BuildError(Fault("TFK091", message, "try --dtype float32, another backend, or another initialiser"))

@@ -1,0 +1,88 @@
+"""How commands print: data to standard output, faults to standard error, or both as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Fault, StoreError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+WIDEST = 120
+"""Columns at most, and where no terminal says how many it has; nothing is cut off, only wrapped."""
+
+
+def print_json(data: Any) -> None:
+    print(json.dumps(data, indent=2))
+
+
+def print_text(text: str) -> None:
+    print(text, end="" if text.endswith("\n") else "\n")
+
+
+def print_rich(*renderables: RenderableType) -> None:
+    """Print for people: colours on a terminal only (and not under NO_COLOR), no wider than the terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.width = min(console.width, WIDEST) if console.is_terminal else WIDEST
+    with console.capture() as capture:
+        for renderable in renderables:
+            console.print(renderable)
+    print("\n".join(line.rstrip(" ") for line in capture.get().splitlines()))
+
+
+def print_faults(faults: Iterable[Fault], as_json: bool) -> None:
+    if as_json:
+        print_json({"faults": [fault.as_data() for fault in faults]})
+        return
+    sys.stdout.flush()
+    for fault in faults:
+        print(fault, file=sys.stderr)
+
+
+def print_bug(bug: Exception, as_json: bool, with_traceback: bool) -> None:
+    """One line that says whose fault it is; where it happened only on request."""
+    if with_traceback:
+        import traceback
+
+        traceback.print_exception(bug, file=sys.stderr)
+    reason = " ".join(f"{type(bug).__name__}: {bug}".split())
+    if isinstance(bug, MemoryError):
+        print_faults([Fault("TFK045", "there is not enough memory", "make the model smaller")], as_json)
+    else:
+        fix = "please report it, with the spec and what the same command prints with --traceback"
+        print_faults([Fault("TFK099", f"this is a bug in tfkit: {reason}", fix)], as_json)
+
+
+def write_whole(path: str, text: str) -> None:
+    """Write a file that appears whole or not at all. Raises StoreError."""
+    import tempfile  # it imports random and hashlib, which nothing else here needs
+
+    place = Path(path)
+    try:
+        if place.is_dir():
+            raise IsADirectoryError(None, "it is a directory")
+        number, draft = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+        try:
+            with os.fdopen(number, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(draft, place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~_umask())
+            os.replace(draft, place)
+        except BaseException:
+            os.unlink(draft)
+            raise
+    except OSError as reason:
+        raise StoreError(Fault("TFK081", f"{path} could not be written: {reason.strerror}", "nothing was changed")) from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

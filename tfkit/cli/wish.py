@@ -1,0 +1,62 @@
+"""`--backend NAME[,NAME]`: the wish that replaces those of the spec, and who could serve a site that nobody serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pydantic import ValidationError
+
+from ..catalogue import Catalogue
+from ..errors import BackendRefused, Fault, SpecError
+from ..graph import Graph, Target
+from ..graph.plan import candidates_for, request_for
+from ..slots.attention import AUTO
+from ..slots.options import Part
+from ..slots.selection import ranked, refusal
+from ..view.sites import SiteGroup, all_sites, fold
+from .arguments import usage_fault
+
+
+def wish_of(names: Sequence[str] | None, catalogue: Catalogue) -> tuple[Part, ...] | None:
+    """The backends of these names with their options as they are by default. Raises SpecError for one that nobody offers."""
+    if names is None:
+        return None
+    if AUTO.name in names and len(names) > 1:
+        raise usage_fault("argument --backend: `auto` chooses among all backends and stands alone", "write it alone, or leave it out")
+    parts, faults = [], []
+    for name in names:
+        entry = catalogue.find("backend", name)
+        if entry is None:
+            fix = catalogue.why_missing("backend", name)
+            faults.append(Fault("TFK012", f"argument --backend: there is no attention backend `{name}`", fix))
+            continue
+        try:
+            parts.append(Part(entry, entry.options()))
+        except ValidationError:
+            fix = "write it in the spec, or with --set, as a mapping with its options"
+            faults.append(Fault("TFK012", f"argument --backend: `{name}` needs options", fix))
+    if faults:
+        raise SpecError(faults)
+    return tuple(parts)
+
+
+def check_served(graph: Graph, catalogue: Catalogue, target: Target, wish: tuple[Part, ...] | None) -> None:
+    """Raises BackendRefused where no allowed backend can serve a site on this target, not even without training."""
+    faults = refusals(fold(all_sites(graph, wish).items()), catalogue, replace(target, training=False))
+    if faults:
+        raise BackendRefused(faults)
+
+
+def refusals(groups: Iterable[SiteGroup], catalogue: Catalogue, target: Target) -> list[Fault]:
+    """A fault for every group of sites that no allowed backend can serve on this target."""
+    others = tuple((entry, entry.options()) for entry in catalogue.entries("backend"))
+    faults = []
+    for group in groups:
+        candidates, automatic = candidates_for(group.site.backend, catalogue)
+        request = request_for(group.site, target)
+        order = ranked(candidates, request, automatic)
+        if not any(verdict.accepted for _, verdict in order):
+            requested = "auto" if automatic else ", ".join(part.kind for part in group.site.backend)
+            faults.append(refusal(group.name, requested, order, candidates, request, others))
+    return faults

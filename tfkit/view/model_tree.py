@@ -1,0 +1,111 @@
+"""`tfkit show` for people: the nodes as a tree, layers folded, numbers in columns at the right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from .words import percent, scaled
+
+NUMBER = 14
+"""Columns of a parameter count: enough for the largest model that a spec may describe, 10^13."""
+BYTES = 4
+"""Of a float32 value, in which activations are counted."""
+
+
+def model_tree(data: Mapping[str, Any]) -> Tree:
+    """The tree of what `model_data` says."""
+    total, flops = data["parameters"] + data["frozen_parameters"], data["flops"]
+    head = _line(Text(data["name"], "bold"), "parameters", "share", "FLOPs")
+    tree = Tree(_rows(head, _line(Text(data["reference"] or "", "dim"), f"{total:,}", "", scaled(flops, ""))))
+    width = max(len(node["name"]) for node in data["nodes"])
+    for node in data["nodes"]:
+        count = node["parameters"] + node["frozen_parameters"]
+        what = Text(f"{node['name']:<{width}}  ", "bold").append(f"{node['kind']} ", "cyan").append(_shape(node["shape"]), "")
+        label = _line(what, f"{count:,}", percent(count, total), percent(node["flops"], flops))
+        branch = tree.add(_rows(label, Text(_notes(node, data["outputs"]), "dim")))
+        _layers(branch, node.get("layers", []), total)
+        for name, size in node.get("other_parameters", {}).items():
+            if size:
+                branch.add(_line(Text(name), f"{size:,}", percent(size, total), ""))
+    return tree
+
+
+def _layers(branch: Tree, groups: list[dict[str, Any]], total: int) -> None:
+    for group in groups:
+        shared = " with one set of weights" if group["shared"] else ""
+        times = f"{group['repeat']:,} x " if group["repeat"] > 1 else ""
+        if "layers" in group:
+            label = Text(f"{times}{len(group['layers'])} kinds of layer in turn{shared}")
+            inner = branch.add(_line(label, f"{group['parameters']:,}", percent(group["parameters"], total), ""))
+            _layers(inner, group["layers"], total)
+            continue
+        label = Text(f"{times}layer{shared}, ").append(group["summary"], "dim")
+        layer = branch.add(_line(label, f"{group['parameters']:,}", percent(group["parameters"], total), ""))
+        width = max((len(sublayer["name"]) for sublayer in group["sublayers"]), default=0)
+        for sublayer in group["sublayers"]:
+            kind = f"{sublayer['kind']}, " if sublayer["kind"] != sublayer["name"] else ""
+            text = Text(f"{sublayer['name']:<{width}}  ").append(f"{kind}{sublayer['summary']}", "dim")
+            layer.add(_line(text, f"{sublayer['parameters']:,}", percent(sublayer["parameters"], total), ""))
+        if group["norms"]:
+            layer.add(_line(Text("norms"), f"{group['norms']:,}", percent(group["norms"], total), ""))
+
+
+def _notes(node: Mapping[str, Any], outputs: list[str]) -> str:
+    notes = [f"reads {ref}" if field == "input" else f"{field.split()[0]} {ref}" for field, ref in node["reads"].items()]
+    if node["shares"]:
+        notes.append(f"table of {node['shares']}")
+    if node["summary"]:
+        notes.append(node["summary"])
+    return ", ".join([*notes, *(["output of the model"] if node["name"] in outputs else [])])
+
+
+def _shape(axes: list[str | int]) -> str:
+    return f"({', '.join(map(str, axes))})"
+
+
+def _line(what: Text, parameters: str, share: str, flops: str) -> Table:
+    """A label whose numbers stand at the right edge, in the same columns at every depth."""
+    grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
+    grid.add_column(ratio=1, overflow="fold")
+    grid.add_column(justify="right", min_width=NUMBER, no_wrap=True)
+    grid.add_column(justify="right", width=7)
+    grid.add_column(justify="right", width=7)
+    grid.add_row(what, parameters, share, flops)
+    return grid
+
+
+def _rows(*rows: Table | Text) -> Table:
+    stack = Table.grid(expand=True)
+    for row in rows:
+        stack.add_row(row)
+    return stack
+
+
+def cost_lines(data: Mapping[str, Any]) -> list[Text]:
+    """What one forward costs, by term, and what a backward pass keeps."""
+    terms: dict[str, int] = {}
+    for node in data["nodes"]:
+        for cost in node["costs"]:
+            terms[cost["term"]] = terms.get(cost["term"], 0) + cost["flops"]
+    ordered = sorted(((flops, term) for term, flops in terms.items() if flops), reverse=True)
+    parts = ", ".join(f"{term} {percent(flops, data['flops'])}" for flops, term in ordered)
+    kept = scaled(data["activation_elements"] * BYTES, "B")
+    batch = data["batch"]
+    lengths = " ".join(f"{name}={length}" for name, length in batch["lengths"].items())
+    return [
+        Text(
+            f"One forward of batch {batch['size']}, lengths {lengths}: {scaled(data['flops'], 'FLOPs')}"
+            + (f" ({parts})" if parts else "")
+        ),
+        Text(f"Its backward pass needs {kept} of activations kept, in float32."),
+    ]
+
+
+def site_line(names: list[str], number: int) -> Text:
+    word = "site" if number == 1 else "sites"
+    return Text(f"{number} attention {word}" + (f": {', '.join(names)}" if names else ""))

@@ -1,0 +1,66 @@
+"""`tfkit plan` for people: a block for every answer, under the sites that get it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from .plan_data import lengths_in_words
+
+
+def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
+    """What `plan_data` says; sites with equal answers share a block."""
+    shown: list[RenderableType] = [_title(data["name"], data["target"])]
+    blocks: dict[str, tuple[list[str], list[Any]]] = {}
+    by_name: dict[str, list[Any]] = {}
+    for row in data["sites"]:
+        by_name.setdefault(row["name"], []).append(row)
+    for name, rows in by_name.items():
+        answer = json.dumps([{key: row[key] for key in ("requested", "lengths", "chosen", "candidates")} for row in rows])
+        blocks.setdefault(answer, ([], rows))[0].append(name)
+    for names, rows in blocks.values():
+        shown += ["", Text(", ".join(names), "bold"), Text(f"  requested: {rows[0]['requested']}")]
+        for row in rows:
+            shown += [_chosen(row), Padding(_candidates(row["candidates"]), (0, 0, 0, 4))]
+    if data["unmeasured"] and any(row["requested"] == "auto" for row in data["sites"]):
+        shown += ["", Text(f"auto does not consider, for want of measurements: {', '.join(data['unmeasured'])}", "dim")]
+    if not blocks:
+        shown += ["", Text("The model has no attention.")]
+    return shown
+
+
+def _title(name: str, target: Mapping[str, Any]) -> Text:
+    capability = target["cuda_capability"]
+    device = target["device"] + (f" sm_{capability[0]}{capability[1]}" if capability else "")
+    words = [device, target["dtype"], "training" if target["training"] else "inference"]
+    if target["compiled"]:
+        words.append("compiled")
+    words.append(f"{target['queries']} queries x {target['keys']} keys" if target["queries"] else "any lengths")
+    return Text(name, "bold").append(f" on {', '.join(words)}", "")
+
+
+def _chosen(row: Mapping[str, Any]) -> Text:
+    where = f", lengths {lengths_in_words(row['lengths'])}" if row["lengths"] and row["lengths"] != [1, None] else ""
+    label = Text(f"  chosen{where}: ")
+    return label.append(row["chosen"], "bold green") if row["chosen"] else label.append("nothing can serve this", "bold red")
+
+
+def _candidates(candidates: list[dict[str, Any]]) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for candidate in candidates:
+        time = candidate["relative_time"]
+        words = "accepted" if candidate["accepted"] else f"refused: {'; '.join(candidate['reasons'])}"
+        if candidate["depends"]:
+            words += f"; depends on {', '.join(candidate['depends'])}"
+        measured = "" if time is None else f"{time:.2f} x eager"
+        grid.add_row(candidate["backend"], measured, Text(words, "" if candidate["accepted"] else "dim"))
+    return grid

@@ -1,0 +1,87 @@
+"""What is installed, as `tfkit plugins --json` prints it.
+
+plugins     name, distribution, version
+entries     slot, name, summary, reference (a link or null), plugin, distribution, version
+broken      plugin, distribution, reason: what failed to import; an error only where a spec asks for it
+backends    with --backends: one object for each, its name and its declared capabilities
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..catalogue import Catalogue
+from ..hooks import SLOTS
+from ..slots.attention import AttentionBackend, Capabilities, Device, Range
+
+
+def plugins_data(catalogue: Catalogue) -> dict[str, Any]:
+    versions = {distribution: version for _, distribution, version in catalogue.plugins}
+    return {
+        "plugins": [dict(zip(("name", "distribution", "version"), plugin, strict=True)) for plugin in catalogue.plugins],
+        "entries": [
+            {
+                "slot": slot,
+                "name": name,
+                "summary": offer.entry.summary,
+                "reference": offer.entry.reference or None,
+                "plugin": offer.plugin,
+                "distribution": offer.distribution,
+                "version": versions.get(offer.distribution, ""),
+            }
+            for slot in SLOTS
+            for name, offer in sorted(catalogue.offers[slot].items())
+        ],
+        "broken": [
+            {"plugin": plugin.plugin, "distribution": plugin.distribution, "reason": plugin.reason}
+            for plugin in catalogue.broken
+        ],
+    }
+
+
+def backends_data(catalogue: Catalogue) -> list[dict[str, Any]]:
+    """Every attention backend with all that it declares."""
+    return [{"name": entry.name, **_jsonable(entry.capabilities)} for entry in catalogue.entries("backend")]
+
+
+def _jsonable(capabilities: Capabilities) -> dict[str, Any]:
+    dumped = capabilities.model_dump(mode="json")
+    return {
+        name: sorted(value) if isinstance(getattr(capabilities, name), frozenset) else value for name, value in dumped.items()
+    }
+
+
+SAID: dict[str, Callable[[Any], str]] = {
+    "devices": lambda devices: ", ".join(map(_device, devices)),
+    "numerics": lambda numerics: (
+        f"rounds {', '.join(name for name, value in numerics if value == 'storage') or 'nothing'}"
+        + ("; TF32 where torch allows it" if numerics.tf32 else "")
+    ),
+}
+"""How the capabilities that are more than a name are said."""
+
+
+def support_table(catalogue: Catalogue) -> tuple[list[str], list[list[str]]]:
+    """The names of the backends, and for every axis of the contract its name and what each of them declares."""
+    entries: list[AttentionBackend] = catalogue.entries("backend")
+    rows = []
+    for name in Capabilities.model_fields:
+        said = SAID.get(name, _said)
+        rows.append([name.replace("_", " "), *(said(getattr(entry.capabilities, name)) for entry in entries)])
+    return [entry.name for entry in entries], rows
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, frozenset):
+        return ", ".join(sorted(value)) or "no"
+    if value is None or value is False or value == "none":
+        return "no"
+    if value == Range():
+        return "any"
+    return "yes" if value is True else str(value)
+
+
+def _device(device: Device) -> str:
+    capability = device.minimum_capability
+    return device.kind + (f" from sm_{capability[0]}{capability[1]}" if capability else "")
