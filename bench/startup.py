@@ -50,7 +50,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}
     tiny = str(ROOT / "specs" / "transformer-tiny.yaml")
     peak = subprocess.run([sys.executable, "-c", PEAK.format(tiny=tiny, base=BASE)], check=True, capture_output=True, text=True)
-    result = {"command": " ".join(["python", *sys.argv]), **versions(), "cpu_seconds": medians, "peak_over_parameters": float(peak.stdout)}
+    result = {
+        "command": " ".join(["python", *sys.argv]),
+        **versions(),
+        "cpu_seconds": medians,
+        "peak_over_parameters": float(peak.stdout),
+    }
     for name, median in medians.items():
         print(f"{name:<24} {median:.2f} s of CPU time")
     print(f"peak memory of building transformer-base, above the import: {result['peak_over_parameters']:.2f} x its parameters")

@@ -94,7 +94,12 @@ def run(command: str) -> str:
     assert words[0] == "tfkit", command
     environment = {**os.environ, "COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
     done = subprocess.run(
-        [sys.executable, "-m", "tfkit", *words[1:]], cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [sys.executable, "-m", "tfkit", *words[1:]],
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     return "\n".join(line.rstrip() for line in done.stdout.splitlines())
 

@@ -67,7 +67,9 @@ def test_the_check_sees_relative_absolute_and_late_imports():
     assert rooms_imported(path, "from tfkit.graph import graph_of\nfrom .load import load_spec") == {"graph"}
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if room_of(path) in TORCH_FREE], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if room_of(path) in TORCH_FREE], ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_torch_free_rooms_do_not_name_torch(path):
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):

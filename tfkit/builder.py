@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .catalogue import Catalogue, load_catalogue
 from .errors import BackendRefused, BuildError, Fault, SpecError
-from .graph import Graph, Node, Target, check_backends, graph_of
+from .graph import Graph, Node, Target, graph_of
 from .graph.model_graph import base
 from .graph.plan import candidates_for, request_for
 from .nn.choice import BackendChoice, BoundBackend, bind
@@ -85,9 +85,7 @@ def check_fits(graph: Graph, device: torch.device, dtype: torch.dtype) -> None:
 class Binder:
     """Makes the backend choice of a site from what a spec or a user wishes, on the device the model is built for."""
 
-    def __init__(
-        self, sites: dict[str, AttentionSite], catalogue: Catalogue, device: torch.device, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, sites: dict[str, AttentionSite], catalogue: Catalogue, device: torch.device, dtype: torch.dtype) -> None:
         self.sites = sites
         self.catalogue = catalogue
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
@@ -120,7 +118,7 @@ class Binder:
         from pydantic import ValidationError
 
         try:
-            return SlotListField("backend").resolve(wish, SimpleNamespace(context={"catalogue": self.catalogue}))  # type: ignore[arg-type]
+            return SlotListField("backend").resolve(wish, SimpleNamespace(context={"catalogue": self.catalogue}))
         except (ValidationError, ValueError) as reason:
             name = wish if isinstance(wish, str) else str(wish)
             fix = self.catalogue.why_missing("backend", name)
@@ -259,5 +257,3 @@ def fill(tensor: Tensor, drawn: Distribution, gain: float, seed: int) -> None:
         nn.init.trunc_normal_(home, drawn.centre, spread, low, high, generator=generator)
     if home is not tensor:
         tensor.copy_(home)
-
-

@@ -1,9 +1,9 @@
 """A built model in a directory, and back: no pickle, nothing half-written, the same numbers bit for bit.
 
-    spec.yaml           the resolved spec
-    model.safetensors   the weights
-    plan.json           the backends asked for at each site, and the table of what is chosen on the device it was built for
-    versions.json       versions of tfkit, its contract, torch and the plugins; size and SHA-256 of the other files
+spec.yaml           the resolved spec
+model.safetensors   the weights
+plan.json           the backends asked for at each site, and the table of what is chosen on the device it was built for
+versions.json       versions of tfkit, its contract, torch and the plugins; size and SHA-256 of the other files
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def save(model: Model, directory: str | Path, *, overwrite: bool = False, catalo
         draft.chmod(0o777 & ~_umask())
         _move(draft, directory)
     except (OSError, SafetensorError) as reason:
-        raise StoreError(Fault("TFK081", f"{directory} could not be written: {_words(reason)}", "nothing was changed")) from None
+        raise StoreError(
+            Fault("TFK081", f"{directory} could not be written: {_words(reason)}", "nothing was changed")
+        ) from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return directory
@@ -101,9 +103,13 @@ def check_place(directory: Path, overwrite: bool) -> None:
     if not directory.exists():
         return
     if not overwrite:
-        raise StoreError(Fault("TFK080", f"{directory} exists already", "choose another directory, or pass overwrite (--force)"))
+        raise StoreError(
+            Fault("TFK080", f"{directory} exists already", "choose another directory, or pass overwrite (--force)")
+        )
     if not directory.is_dir() or (any(directory.iterdir()) and not (directory / VERSIONS).is_file()):
-        raise StoreError(Fault("TFK080", f"{directory} exists and is no saved model, so it is not replaced", "choose another directory"))
+        raise StoreError(
+            Fault("TFK080", f"{directory} exists and is no saved model, so it is not replaced", "choose another directory")
+        )
 
 
 def _write(model: Model, draft: Path, catalogue: Catalogue) -> None:
@@ -114,7 +120,8 @@ def _write(model: Model, draft: Path, catalogue: Catalogue) -> None:
     device, dtype = (first.device.type, first.dtype) if first is not None else ("cpu", torch.float32)
     target = Target(device=device, dtype=str(dtype).removeprefix("torch."), training=False)
     table = [
-        {"site": row.site, "lengths": row.lengths, "chosen": row.chosen} for row in plan(graph_of(model.spec), catalogue, target)
+        {"site": row.site, "lengths": row.lengths, "chosen": row.chosen}
+        for row in plan(graph_of(model.spec), catalogue, target)
     ]
     _write_json(draft / PLAN, {"sites": model.wishes, "device": target.device, "dtype": target.dtype, "table": table})
     files = {name: _facts(draft / name) for name in (SPEC, WEIGHTS, PLAN)}

@@ -12,10 +12,9 @@ import torch
 from tfkit import build, load_spec
 
 SPECS = Path(__file__).parents[2] / "specs"
-SIZES = frozenset(
-    "d_model vocab_size num_heads num_kv_heads head_dim d_ff num_layers repeat max_len dims window trained_len "
-    "pad_id start_id end_id".split()
-)
+WIDTHS = {"d_model", "num_heads", "num_kv_heads", "head_dim", "d_ff", "dims"}
+LENGTHS = {"num_layers", "repeat", "max_len", "window", "trained_len"}
+SIZES = WIDTHS | LENGTHS | {"vocab_size", "pad_id", "start_id", "end_id"}
 """All that a comparison may change: everything else that a spec says is what is being proven."""
 
 

@@ -276,7 +276,12 @@ TORCH = {
     **_under(
         "nodes.encoder.layers.{i}",
         "encoder.layers.{i}",
-        {**_torch_attention("self_attention", "self_attn"), **_TORCH_FFN, "norms.self_attention": "norm1", "norms.ffn": "norm2"},
+        {
+            **_torch_attention("self_attention", "self_attn"),
+            **_TORCH_FFN,
+            "norms.self_attention": "norm1",
+            "norms.ffn": "norm2",
+        },
     ),
     **_under(
         "nodes.decoder.layers.{i}",

@@ -119,11 +119,9 @@ def built(name: str, seed: int = 0) -> Any:
     return peer
 
 
-@pytest.mark.parametrize("told", ["masks", "lengths"])
-@pytest.mark.parametrize("name", FAMILIES)
-def test_logits_and_gradients(shrunk, padded, name, told):
+def check(shrunk: Any, padded: Any, name: str, told: str = "masks", wrong: tuple[str, ...] = ()) -> None:
     ids, real = padded(LENGTHS, VOCABULARY)
-    theirs, ours = built(name), shrunk(name, *FAMILIES[name][1])
+    theirs, ours = built(name), shrunk(name, *FAMILIES[name][1], wrong=wrong)
     padding = {told: {"tokens": real if told == "masks" else real.sum(1)}}
     compare(
         ours,
@@ -133,6 +131,35 @@ def test_logits_and_gradients(shrunk, padded, name, told):
         lambda: {"logits": theirs(ids, attention_mask=real).logits},
         real,
     )
+
+
+@pytest.mark.parametrize("told", ["masks", "lengths"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_and_gradients(shrunk, padded, name, told):
+    check(shrunk, padded, name, told)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("gpt2", "defaults.norm.eps=1e-6"),
+        ("gpt2", "defaults.ffn.activation=gelu"),
+        ("gptj-6b", "defaults.position={kind: rotary_half, dims: 4}"),
+        ("gptj-6b", "defaults.position.dims=6"),
+        ("llama3-8b", "defaults.norm.eps=1e-6"),
+        ("llama3-8b", "defaults.position.scaling.high=4.1"),
+        ("llama3-8b", "defaults.position.base=500001.0"),
+        ("gemma2-9b", "defaults.attention.softcap=null"),
+        ("gemma2-9b", "defaults.attention.scale=0.0626"),
+        ("gemma2-9b", "defaults.ffn.activation=geglu"),
+        ("gemma2-9b", "body.layers.0.layers.0.self_attention.window=8"),
+        ("gemma2-9b", "logits.softcap=null"),
+        ("gemma2-9b", "tokens.scale=4.4"),
+    ],
+)
+def test_a_wrong_spec_is_seen(shrunk, padded, name, wrong):
+    with pytest.raises(AssertionError, match="where rounding explains"):
+        check(shrunk, padded, name, wrong=(wrong,))
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -13,7 +13,7 @@ from torch import nn
 import tfkit
 
 from . import name_maps
-from .comparison import all_in_float64, compare, copy_weights, shake
+from .comparison import all_in_float64, compare, copy_weights, shake, values_of
 from .generation import TOKENS, generated, talkative, unprejudice
 
 VOCABULARY = 61
@@ -63,22 +63,31 @@ def bart() -> Any:
 
 
 def marian() -> Any:
-    """With the settings that every OPUS-MT checkpoint has. The embedding's `padding_idx` is taken away: it keeps the row of
-    the pad token, which is the start token too, out of training; ours learns."""
+    """With the settings that every OPUS-MT checkpoint has, and a pad token that learns (see the last test)."""
     from transformers import MarianConfig, MarianMTModel
 
     opus = {"activation_function": "swish", "scale_embedding": True, "pad_token_id": 60, "decoder_start_token_id": 60}
     model = MarianMTModel(_bart_config(MarianConfig, **opus, max_position_embeddings=37))
-    for table in (model.model.shared, model.model.encoder.embed_tokens, model.model.decoder.embed_tokens):
-        assert table.padding_idx == 60
-        table.padding_idx = None
+    _set_padding(model, None)
     return model
+
+
+def _set_padding(model: Any, row: int | None) -> None:
+    for table in (model.model.shared, model.model.encoder.embed_tokens, model.model.decoder.embed_tokens):
+        table.padding_idx = row
 
 
 COMMON = ("defaults.vocab_size=61", "defaults.attention.num_heads=3", "encoder.num_layers=2")
 T5 = (*COMMON, "decoder.num_layers=2", "defaults.d_model=20", "defaults.attention.head_dim=6", "defaults.ffn.d_ff=28")
 BART = (*COMMON, "decoder.num_layers=3", "defaults.d_model=24", "defaults.ffn.d_ff=40", "defaults.position.max_len=37")
-MARIAN = (*COMMON, "decoder.num_layers=3", "defaults.d_model=24", "defaults.ffn.d_ff=40", "defaults.pad_id=60", "target.start_id=60")
+MARIAN = (
+    *COMMON,
+    "decoder.num_layers=3",
+    "defaults.d_model=24",
+    "defaults.ffn.d_ff=40",
+    "defaults.pad_id=60",
+    "target.start_id=60",
+)
 
 FAMILIES = {
     "t5-small": Family(T5, _t5, name_maps.T5, (151, 90, 3), (139, 2, 77), pad=0, start=0, end=1),
@@ -95,19 +104,44 @@ def built(name: str, seed: int = 0) -> Any:
     return peer
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_logits_and_gradients(shrunk, padded, name):
+def check(shrunk: Any, padded: Any, name: str, wrong: tuple[str, ...] = ()) -> None:
     """Our model reads the padding off the ids, a start token that is the pad token included; theirs is told."""
     family = FAMILIES[name]
     source, seen = padded(family.sources, VOCABULARY, family.pad, end=family.end)
     target, real = padded(family.targets, VOCABULARY, family.pad, start=family.start)
-    theirs, ours = built(name), shrunk(name, *family.sizes)
+    theirs, ours = built(name), shrunk(name, *family.sizes, wrong=wrong)
 
     def run() -> dict[str, torch.Tensor]:
         said = theirs(source, attention_mask=seen, decoder_input_ids=target, decoder_attention_mask=real)
         return {"logits": said.logits}
 
     compare(ours, theirs, family.name_map, lambda: ours(source=source, target=target), run, real)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_and_gradients(shrunk, padded, name):
+    check(shrunk, padded, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("t5-small", "defaults.attention.scale=0.99"),
+        ("t5-small", "defaults.norm.eps=1e-5"),
+        ("t5-small", "defaults.position.max_distance=126"),
+        ("t5-small", "logits.scale=1.0"),
+        ("t5-v1.1-small", "defaults.ffn.activation=geglu"),
+        ("bart-base", "defaults.ffn.activation=gelu_tanh"),
+        ("bart-base", "target.embedding_norm={kind: layer_norm, eps: 1.0e-6}"),
+        ("marian", "defaults.position=sinusoidal"),
+        ("marian", "defaults.ffn.activation=relu"),
+        ("marian", "target.scale=1.0"),
+        ("marian", "target.start_id=3"),
+    ],
+)
+def test_a_wrong_spec_is_seen(shrunk, padded, name, wrong):
+    with pytest.raises(AssertionError, match="where rounding explains"):
+        check(shrunk, padded, name, wrong=(wrong,))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -129,3 +163,24 @@ def test_greedy_tokens(shrunk, padded, name):
     made = tfkit.greedy(ours, source=source, max_new_tokens=TOKENS)
     assert made.ids.tolist() == generated(theirs, source, end, family.pad, **given)[:, 1:].tolist()
     assert len(set(made.lengths.tolist())) > 1
+
+
+def test_only_hugging_face_keeps_marians_start_token_out_of_training(shrunk, padded):
+    """The pad token begins every translation. Hugging Face's embedding drops the gradient of its row as that of padding; ours
+    gives none to padding because nothing sees it, and lets the start token learn like every other."""
+    family = FAMILIES["marian"]
+    source, seen = padded(family.sources, VOCABULARY, 60, end=0)
+    target, real = padded(family.targets, VOCABULARY, 60, start=60)
+    theirs, ours = built("marian"), shrunk("marian", *family.sizes)
+    copy_weights(ours, theirs, family.name_map)
+    _set_padding(theirs, 60)
+
+    def run() -> dict[str, torch.Tensor]:
+        said = theirs(source, attention_mask=seen, decoder_input_ids=target, decoder_attention_mask=real)
+        return {"logits": said.logits}
+
+    with all_in_float64():
+        dropped = values_of(theirs, run, real)[1]["model.shared.weight"]
+    learnt = values_of(ours, lambda: ours(source=source, target=target), real)[1]["nodes.source.embedding.weight"]
+    torch.testing.assert_close(learnt[:60], dropped[:60])
+    assert (learnt[60] - dropped[60]).abs().max() > 1

@@ -16,7 +16,9 @@ NORMS = st.sampled_from(["layer_norm", "rms_norm", "none"]) | st.builds(
     lambda kind, eps: {"kind": kind, "eps": eps}, st.sampled_from(["layer_norm", "rms_norm"]), EPS
 )
 POSITIONS = st.sampled_from(["none", "rotary_half", "alibi", "relative_t5"]) | st.builds(
-    lambda base, dims: {"kind": "rotary_interleaved", "base": base, "dims": dims}, st.floats(1.5, 1e9), st.sampled_from([None, 4])
+    lambda base, dims: {"kind": "rotary_interleaved", "base": base, "dims": dims},
+    st.floats(1.5, 1e9),
+    st.sampled_from([None, 4]),
 )
 PLACEMENTS = st.sampled_from(["post", "pre", "sandwich", "deepnorm", "none", {"kind": "parallel", "norms": "separate"}])
 ACTIVATIONS = st.sampled_from(["relu", "gelu", "swiglu", {"kind": "geglu"}])

@@ -24,6 +24,7 @@ def arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from ..catalogue import load_catalogue
+    from ..view.words import shown
 
     catalogue = load_catalogue()
     results = []
@@ -35,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         if error is not None:
             print_faults(error.faults, False)
         else:
-            print(f"{file}: OK, {result['name']} has {result['parameters']:,} parameters", flush=True)
+            print(f"{shown(file)}: OK, {shown(result['name'])} has {result['parameters']:,} parameters", flush=True)
     if options.json:
         print_json(results)
     return 0 if all(result["ok"] for result in results) else 2

@@ -31,7 +31,8 @@ def print_rich(*renderables: RenderableType) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
-    console.width = min(console.width, WIDEST) if console.is_terminal else WIDEST
+    known = console.is_terminal or "COLUMNS" in os.environ
+    console.width = min(console.width, WIDEST) if known else WIDEST
     with console.capture() as capture:
         for renderable in renderables:
             console.print(renderable)

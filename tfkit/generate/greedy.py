@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -30,12 +32,16 @@ def greedy(
     prompt: Tensor | None = None,
     target: str | None = None,
     output: str | None = None,
+    masks: Mapping[str, Tensor] | None = None,
+    lengths: Mapping[str, Tensor] | None = None,
+    segments: Mapping[str, Tensor] | None = None,
     **inputs: Tensor,
 ) -> Generated:
     """Decode until every row has its end token, or `max_new_tokens` are made.
 
     `prompt` (B, n) is what the decoded sequences begin with; without it, each begins with the `start_id` of the target node.
-    `output` names the logits, the only token logits unless given. Rows that have ended leave the batch. The model is used in
+    `output` names the logits, the only ones over the target's vocabulary unless given. `masks`, `lengths` and `segments` are
+    those of the other inputs, as in a call of the model. Rows that have ended leave the batch. The model is used in
     its present mode: call `model.eval()` first, or dropout acts.
 
     Raises InputError where start, end or output are not known.
@@ -47,15 +53,16 @@ def greedy(
     output = output or _output(model, target)
     batch = prompt.shape[0] if prompt is not None else next((ids.shape[0] for ids in inputs.values()), 1)
     device = next(model.parameters()).device
-    known = True if prompt is None else None
+    known: Literal[True] | None = True if prompt is None else None
     if prompt is None:
         if rule.start_id is None:
             raise InputError(Fault("TFK077", f"`{target}` has no start_id", "write `start_id` at the node, or give a prompt"))
         prompt = torch.full((batch, 1), rule.start_id, device=device)
     fill = rule.pad_id if rule.pad_id is not None else rule.end_id if rule.end_id is not None else 0
-    state = model.start(target, batch=batch, capacity=prompt.shape[1] + max_new_tokens, **inputs)
+    capacity = prompt.shape[1] + max_new_tokens
+    state = model.start(target, batch=batch, capacity=capacity, masks=masks, lengths=lengths, segments=segments, **inputs)
     made = torch.full((batch, max_new_tokens), fill, dtype=torch.int64, device=device)
-    lengths = torch.full((batch,), max_new_tokens, dtype=torch.int64, device=device)
+    counts = torch.full((batch,), max_new_tokens, dtype=torch.int64, device=device)
     finished = torch.zeros(batch, dtype=torch.bool, device=device)
     rows = torch.arange(batch, device=device)
     logits = model.step(state, prompt, known)[output]
@@ -66,7 +73,7 @@ def greedy(
         if rule.end_id is not None:
             ended = chosen == rule.end_id
             if bool(ended.any()):
-                finished[rows[ended]], lengths[rows[ended]] = True, step + 1
+                finished[rows[ended]], counts[rows[ended]] = True, step + 1
                 going = (~ended).nonzero().squeeze(1)
                 if not len(going):
                     break
@@ -75,7 +82,7 @@ def greedy(
         if step + 1 < max_new_tokens:
             # A chosen token is real whatever its id, so padding need not be looked for.
             logits = model.step(state, chosen[:, None], True)[output]
-    return Generated(made[:, : int(lengths.max())], lengths, finished, fill)
+    return Generated(made[:, : int(counts.max())], counts, finished, fill)
 
 
 def _last(logits: Tensor, visible: Tensor | None, prompt: Tensor) -> Tensor:

@@ -51,9 +51,7 @@ def _order(edges: Mapping[str, Edges]) -> list[str]:
     return ordered
 
 
-def _node(
-    name: str, spec: ModelSpec, edges: Mapping[str, Edges], nodes: Mapping[str, Node]
-) -> tuple[Node | None, list[Fault]]:
+def _node(name: str, spec: ModelSpec, edges: Mapping[str, Edges], nodes: Mapping[str, Node]) -> tuple[Node | None, list[Fault]]:
     part, own = spec.nodes[name], edges[name]
     faults: list[Fault] = []
     signals: dict[str, Signal] = {}
@@ -83,9 +81,7 @@ def _node(
                 part.entry.output(part.options, facts)), []  # fmt: skip
 
 
-def _signal(
-    name: str, field: str, ref: str, spec: ModelSpec, nodes: Mapping[str, Node], faults: list[Fault]
-) -> Signal | None:
+def _signal(name: str, field: str, ref: str, spec: ModelSpec, nodes: Mapping[str, Node], faults: list[Fault]) -> Signal | None:
     node = nodes.get(base(ref))
     if node is None:
         return None

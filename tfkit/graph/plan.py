@@ -84,7 +84,10 @@ def plan_site(name: str, site: AttentionSite, catalogue: Catalogue, target: Targ
     candidates, automatic = candidates_for(site.backend, catalogue)
     requested = "auto" if automatic else ", ".join(part.kind for part in site.backend)
     if automatic and target.queries is None:
-        plans = [_planned(name, requested, site, candidates, True, _at(target, low), (low, high)) for low, high in _classes(candidates)]
+        plans = [
+            _planned(name, requested, site, candidates, True, _at(target, low), (low, high))
+            for low, high in _classes(candidates)
+        ]
         merged: list[SitePlan] = []
         for plan in plans:
             if merged and merged[-1].chosen == plan.chosen and merged[-1].lengths and plan.lengths:

@@ -119,7 +119,8 @@ class BackendChoice:
             torch.are_deterministic_algorithms_enabled(),
         )
         if torch.compiler.is_compiling():
-            return self.candidates[self._judge_traced(call, torch.compiler.is_exporting())]
+            traced: int = self._judge_traced(call, torch.compiler.is_exporting())
+            return self.candidates[traced]
         found = self.decided.get(call)
         if found is None:
             found = self.decided[call] = self.judge(_request(call))

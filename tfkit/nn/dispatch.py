@@ -7,8 +7,9 @@ wrong by 8.7e-3 where its inputs are exact.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from ..attention import AttentionInputs, AttentionOutput
+from ..attention import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias
 from ..errors import Fault, InputError
 from .choice import BoundBackend
 
@@ -29,18 +30,47 @@ def _check_shapes(inputs: AttentionInputs) -> None:
         _refuse(inputs, "query, key and value have four axes each: (B,H,Q,D), (B,G,K,D), (B,G,K,V)")
     B, H, Q, D = query.shape
     G, K = key.shape[1], key.shape[2]
-    if B != key.shape[0] or D != key.shape[3] or (B, G, K) != value.shape[:3] or H % G:
+    if key.shape[0] != B or key.shape[3] != D or value.shape[:3] != (B, G, K) or H % G:
         _refuse(inputs, "batch, key length and head dim must agree, and key heads must divide query heads")
     if B < 1 or Q < 1 or K < 1:
         _refuse(inputs, "an empty batch or sequence has no attention")
     if not query.dtype == key.dtype == value.dtype:
         _refuse(inputs, "query, key and value have one dtype")
+    _check_mask(inputs, B, H, Q, K)
+
+
+def _check_mask(inputs: AttentionInputs, B: int, H: int, Q: int, K: int) -> None:
     mask = inputs.mask
-    if mask.key_visible is not None and mask.key_visible.shape != (B, K):
-        found, wanted = tuple(mask.key_visible.shape), (B, K)
-        _refuse(inputs, f"mask.key_visible has shape {found}, but keys are (B, K) = {wanted}")
-    if mask.offset is None and (mask.causal or mask.window is not None):
-        _refuse(inputs, "a causal or window mask needs `offset`, the position of the first query")
+    for name, tensor, wanted in (
+        ("key_lengths", mask.key_lengths, (B,)),
+        ("query_lengths", mask.query_lengths, (B,)),
+        ("key_visible", mask.key_visible, (B, K)),
+        ("query_segments", mask.query_segments, (B, Q)),
+        ("key_segments", mask.key_segments, (B, K)),
+    ):
+        if tensor is not None and tensor.shape != wanted:
+            _refuse(inputs, f"mask.{name} has shape {tuple(tensor.shape)} where {wanted} is needed")
+    if mask.visible is not None:
+        _check_broadcast(inputs, "mask.visible", mask.visible, (B, H, Q, K))
+    if (mask.query_segments is None) != (mask.key_segments is None):
+        _refuse(inputs, "mask.query_segments and mask.key_segments are given together or not at all")
+    offset, bias = mask.offset, inputs.bias
+    if isinstance(offset, Tensor) and (offset.shape != (B,) or offset.is_floating_point()):
+        _refuse(inputs, f"mask.offset is {offset.dtype} {tuple(offset.shape)}; one integer per batch row is needed")
+    if offset is None and (mask.causal or mask.window is not None or isinstance(bias, (LinearBias, DistanceBias))):
+        _refuse(inputs, "causal, a window and a position bias need `mask.offset`, the position of the first query")
+    if isinstance(bias, DenseBias):
+        _check_broadcast(inputs, "bias.values", bias.values, (B, H, Q, K))
+    elif isinstance(bias, LinearBias) and bias.slopes.shape != (H,):
+        _refuse(inputs, f"bias.slopes has shape {tuple(bias.slopes.shape)} where one slope per head, ({H},), is needed")
+    elif isinstance(bias, DistanceBias) and (bias.values.dim() != 2 or bias.values.shape[0] != H):
+        _refuse(inputs, f"bias.values has shape {tuple(bias.values.shape)} where one row per head, ({H}, R), is needed")
+
+
+def _check_broadcast(inputs: AttentionInputs, name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
+    sizes = (1,) * (4 - tensor.dim()) + tuple(tensor.shape)
+    if tensor.dim() > 4 or any(size not in (1, full) for size, full in zip(sizes, wanted, strict=True)):
+        _refuse(inputs, f"{name} has shape {tuple(tensor.shape)}, which does not broadcast to (B, H, Q, K) = {wanted}")
 
 
 def _refuse(inputs: AttentionInputs, rule: str) -> None:

@@ -1,7 +1,7 @@
 """The position-wise feed-forward layer
 
-    plain   output(f(input(x)))                 Vaswani et al. 2017, eq. 2
-    gated   output(f(gate(x)) * input(x))       Shazeer 2020, https://arxiv.org/abs/2002.05202
+plain   output(f(input(x)))                 Vaswani et al. 2017, eq. 2
+gated   output(f(gate(x)) * input(x))       Shazeer 2020, https://arxiv.org/abs/2002.05202
 """
 
 from __future__ import annotations

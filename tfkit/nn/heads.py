@@ -81,7 +81,8 @@ class Pool(nn.Module):
 
     def _end(self, tokens: Stream) -> Tensor:
         assert tokens.ids is not None
-        found = tokens.ids == self.end_id
+        assert self.end_id is not None
+        found = tokens.ids.eq(self.end_id)
         if not torch.compiler.is_compiling() and found.device.type == "cpu" and not bool(found.any(1).all()):
             row = int((~found.any(1)).nonzero()[0])
             message = f"row {row} of the input to `{self.name}` {tuple(found.shape)} has no end token {self.end_id}"

@@ -71,9 +71,7 @@ class Model(nn.Module):
     that it was built from, kept so that it can be saved.
     """
 
-    def __init__(
-        self, plan: ModelPlan, nodes: Mapping[str, nn.Module], rebind: Rebind, watcher: BoundBackend
-    ) -> None:
+    def __init__(self, plan: ModelPlan, nodes: Mapping[str, nn.Module], rebind: Rebind, watcher: BoundBackend) -> None:
         super().__init__()
         self.plan = plan
         self.nodes = nn.ModuleDict(nodes)
@@ -134,7 +132,9 @@ class Model(nn.Module):
         if missing != [target]:
             given = ", ".join(inputs) or "none"
             raise InputError(
-                Fault("TFK073", f"inputs given: {given}; of the inputs {', '.join(self.plan.inputs)} one must be left to decode")
+                Fault(
+                    "TFK073", f"inputs given: {given}; of the inputs {', '.join(self.plan.inputs)} one must be left to decode"
+                )
             )
         reason = self.plan.undecodable.get(target)
         if reason:
@@ -280,7 +280,9 @@ class Model(nn.Module):
             raise InputError(Fault("TFK070", message))
         check_ids(f"segments of {name}", segments, count)
 
-    def _step_padding(self, state: DecodingState, ids: Tensor, visible: Tensor | Literal[True] | None, rule: InputRule) -> Padding:
+    def _step_padding(
+        self, state: DecodingState, ids: Tensor, visible: Tensor | Literal[True] | None, rule: InputRule
+    ) -> Padding:
         if isinstance(visible, Tensor) and (visible.dtype is not torch.bool or visible.shape != ids.shape):
             message = f"`visible` is {visible.dtype} {tuple(visible.shape)}, the ids are {tuple(ids.shape)}"
             raise InputError(Fault("TFK070", message, "it is bool, True for real tokens, of the ids' shape"))

@@ -1,7 +1,7 @@
 """Multi-head attention, Vaswani et al. 2017, section 3.2.2 (https://arxiv.org/abs/1706.03762)
 
-    head_h = attention(x W_h^Q, y W_g^K, y W_g^V)      g = h // (H // G), y = x or a memory
-    output = concat(head_1 .. head_H) W^O
+head_h = attention(x W_h^Q, y W_g^K, y W_g^V)      g = h // (H // G), y = x or a memory
+output = concat(head_1 .. head_H) W^O
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class MultiHeadAttention(nn.Module):
         return self.output(merged)  # type: ignore[no-any-return]
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
-        return x.unflatten(2, (heads, self.shape.head_dim)).transpose(1, 2)  # (B, heads, L, D)
+        return x.view(x.shape[0], x.shape[1], heads, self.shape.head_dim).transpose(1, 2)  # (B, heads, L, D)
 
     def _project(self, source: Tensor) -> tuple[Tensor, Tensor]:
         key = self._split(self.key(source), self.shape.kv_heads)

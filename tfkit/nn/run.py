@@ -72,7 +72,7 @@ class StackRun:
                 query_lengths=lengths if self.causal else None,
                 key_visible=visible,
             )
-        return made  # type: ignore[no-any-return]
+        return made
 
     def cross_mask(self, name: str | None) -> Mask:
         """The mask of attention to a memory: its padding."""
@@ -81,7 +81,7 @@ class StackRun:
             padding = self.memory_for(name).padding
             made = Mask(offset=self.offset, key_lengths=padding.lengths, key_visible=padding.visible)
             self.memo["cross", name] = made
-        return made  # type: ignore[no-any-return]
+        return made
 
     def span(self, keys: int, key_start: int, like: Tensor) -> Span:
         """The positions that this call covers, for a position scheme."""
@@ -103,7 +103,14 @@ class StackRun:
         return self.memo[key]  # type: ignore[no-any-return]
 
     def prepared(
-        self, backend: BoundBackend, mask: Mask, mask_name: Hashable, bias: Bias | None, bias_name: Hashable, query: Tensor, keys: int
+        self,
+        backend: BoundBackend,
+        mask: Mask,
+        mask_name: Hashable,
+        bias: Bias | None,
+        bias_name: Hashable,
+        query: Tensor,
+        keys: int,
     ) -> Prepared | None:
         """What a backend makes of the mask, once for all layers; with the bias in it where layers share one (`bias_name`)."""
         if backend.prepare is None:

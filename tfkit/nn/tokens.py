@@ -1,7 +1,7 @@
 """Token embeddings and their inverse, Vaswani et al. 2017, section 3.4
 
-    embed   dropout(norm(scale * E[id] + S[segment] + p(position)))
-    logits  softcap(scale * x E^T + b)            E may be the same table
+embed   dropout(norm(scale * E[id] + S[segment] + p(position)))
+logits  softcap(scale * x E^T + b)            E may be the same table
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ class Tokens(nn.Module):
 class TokenLogits(nn.Module):
     """(B, L, M) -> (B, L, vocab_size)."""
 
-    def __init__(
-        self, weight: nn.Linear | None, bias: nn.Parameter | None, scale: float, softcap: float | None
-    ) -> None:
+    def __init__(self, weight: nn.Linear | None, bias: nn.Parameter | None, scale: float, softcap: float | None) -> None:
         super().__init__()
         self.logits = weight
         self.bias = bias
@@ -106,7 +104,9 @@ def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
     if torch.compiler.is_compiling() or ids.is_meta:
         return
     if ids.device.type != "cpu":
-        torch._assert_async(((ids >= 0) & (ids < vocab_size)).all(), f"TFK072: an id in `{name}` is outside 0..{vocab_size - 1}")
+        torch._assert_async(
+            ((ids >= 0) & (ids < vocab_size)).all(), f"TFK072: an id in `{name}` is outside 0..{vocab_size - 1}"
+        )
         return
     low, high = (int(bound) for bound in ids.aminmax())
     if low < 0 or high >= vocab_size:

@@ -1,8 +1,8 @@
 """The layer pattern of a stack: groups of layers that repeat, as the resolved spec holds them.
 
-    layers: [{repeat: 6}]                                    six equal layers
-    layers: [{repeat: 21, layers: [{...window}, {...}]}]      forty-two, two kinds in turn
-    layers: [{repeat: 12, shared: true}]                      one set of weights, applied twelve times
+layers: [{repeat: 6}]                                    six equal layers
+layers: [{repeat: 21, layers: [{...window}, {...}]}]      forty-two, two kinds in turn
+layers: [{repeat: 12, shared: true}]                      one set of weights, applied twelve times
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Layer(Options):
     norm: Annotated[Part, SlotField("norm")] = part_default("none")
     position: Annotated[Part, SlotField("position")] = part_default("none")
     dropout: Probability = 0.0
-    sublayers: Annotated[tuple[Annotated[Part, SlotField("sublayer")], ...] | None, AsTuple, Field(min_length=1)] = None
+    sublayers: Annotated[tuple[Annotated[Part, SlotField("sublayer")], ...] | None, Field(min_length=1), AsTuple] = None
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,7 @@ def depth(layers: tuple[Layer, ...]) -> int:
     return sum(group.repeat * (depth(group.layers) if group.layers else 1) for group in layers)
 
 
-def leaves(
-    layers: tuple[Layer, ...], start: int = 0, loops: tuple[tuple[int, int], ...] = ()
-) -> Iterator[LayerRun]:
+def leaves(layers: tuple[Layer, ...], start: int = 0, loops: tuple[tuple[int, int], ...] = ()) -> Iterator[LayerRun]:
     """Every leaf of a pattern with the numbers of its modules; nothing is expanded."""
     for group in layers:
         inner = modules_in(group.layers) if group.layers else 1

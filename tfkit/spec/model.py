@@ -29,7 +29,7 @@ class ModelSpec(Options):
     description: Annotated[str, Field(description="a few words about the model")] = ""
     expect: Annotated[Expect, Field(description="what the model must come to")] = Expect()
     nodes: Annotated[dict[str, Annotated[Part, SlotField("node")]], Field(min_length=1, description="the nodes by name")]
-    outputs: Annotated[tuple[str, ...], AsTuple, Field(min_length=1, description="nodes whose outputs are the model's")]
+    outputs: Annotated[tuple[str, ...], Field(min_length=1, description="nodes whose outputs are the model's"), AsTuple]
     _tree: Marked | None = PrivateAttr(None)
 
     def __eq__(self, other: object) -> bool:

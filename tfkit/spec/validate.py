@@ -141,8 +141,9 @@ def _tell(error: Any, place: _Place, around: _Place, rest: tuple[int | str, ...]
     elif kind in BOUNDS:
         words, bound = BOUNDS[kind]
         faults.add("TFK021", node.mark, node.path, f"{words} {context[bound]} is expected, {node.shown}")
-    elif kind == "too_short" or kind == "string_too_short":
-        faults.add("TFK021", node.mark, node.path, "it is empty", "write at least one, or leave it out")
+    elif kind in ("too_short", "string_too_short"):
+        if len(node.items) < context["min_length"]:  # Pydantic counts only the items that are right
+            faults.add("TFK021", node.mark, node.path, "it is empty", "write at least one, or leave it out")
     else:
         message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ").rstrip(".")
         shown = "" if isinstance(node.value, (dict, list)) else f", {node.shown}"

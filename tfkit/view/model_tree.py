@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from .words import percent, scaled
+from .words import percent, scaled, shown
 
 NUMBER = 14
 """Columns of a parameter count: enough for the largest model that a spec may describe, 10^13."""
@@ -20,8 +20,8 @@ BYTES = 4
 def model_tree(data: Mapping[str, Any]) -> Tree:
     """The tree of what `model_data` says."""
     total, flops = data["parameters"] + data["frozen_parameters"], data["flops"]
-    head = _line(Text(data["name"], "bold"), "parameters", "share", "FLOPs")
-    tree = Tree(_rows(head, _line(Text(data["reference"] or "", "dim"), f"{total:,}", "", scaled(flops, ""))))
+    head = _line(Text(shown(data["name"]), "bold"), "parameters", "share", "FLOPs")
+    tree = Tree(_rows(head, _line(Text(shown(data["reference"] or ""), "dim"), f"{total:,}", "", scaled(flops, ""))))
     width = max(len(node["name"]) for node in data["nodes"])
     for node in data["nodes"]:
         count = node["parameters"] + node["frozen_parameters"]

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .plan_data import lengths_in_words
+from .words import shown
 
 
 def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
@@ -42,7 +43,7 @@ def _title(name: str, target: Mapping[str, Any]) -> Text:
     if target["compiled"]:
         words.append("compiled")
     words.append(f"{target['queries']} queries x {target['keys']} keys" if target["queries"] else "any lengths")
-    return Text(name, "bold").append(f" on {', '.join(words)}", "")
+    return Text(shown(name), "bold").append(f" on {', '.join(words)}", "")
 
 
 def _chosen(row: Mapping[str, Any]) -> Text:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..catalogue import Catalogue
-from ..hooks import SLOTS
 from ..slots.attention import AttentionBackend, Capabilities, Device, Range
 
 
@@ -30,7 +29,7 @@ def plugins_data(catalogue: Catalogue) -> dict[str, Any]:
                 "distribution": offer.distribution,
                 "version": versions.get(offer.distribution, ""),
             }
-            for slot in SLOTS
+            for slot in catalogue.offers
             for name, offer in sorted(catalogue.offers[slot].items())
         ],
         "broken": [

@@ -26,6 +26,7 @@ from ...plugin import (
     modules_in,
     sequence,
 )
+from .entries import vocab_size
 from .options import (
     ClassifyOptions,
     DenseOptions,
@@ -39,7 +40,7 @@ from .stack_entry import shared_scheme, shared_schemes, sublayer_facts
 
 
 def _norm(norm: Part, width: int) -> nn.Module | None:
-    return None if norm.kind == "none" else load(norm.entry.build)(norm.options, width)  # type: ignore[no-any-return]
+    return None if norm.kind == "none" else load(norm.entry.build)(norm.options, width)
 
 
 def tokens(options: TokensOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
@@ -108,8 +109,7 @@ def dense(options: DenseOptions, facts: NodeFacts, keep_layers: bool) -> nn.Modu
 
 def token_logits(options: TokenLogitsOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
     width = facts.signals["input"].width
-    owner = facts.targets.get("share")
-    size = owner.vocab_size if isinstance(owner, TokensOptions) else options.vocab_size
+    size = vocab_size(options, facts)
     weight = nn.Linear(width, size, bias=False) if options.share is None else None
     bias = nn.Parameter(torch.zeros(size), requires_grad=options.bias is True) if options.bias else None
     scale = options.scale if isinstance(options.scale, float) else float(width) ** -0.5

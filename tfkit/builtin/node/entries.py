@@ -63,7 +63,9 @@ def _tokens_rules(options: TokensOptions, facts: NodeFacts) -> tuple[Rule, ...]:
         return (("share", f"`{options.share}` is no tokens node and has no table", "name a tokens node"),)
     vocab_size = owner.vocab_size if owner is not None else options.vocab_size
     if owner is None and options.share is None and vocab_size is None:
-        broken.append(("vocab_size", "`vocab_size` is missing", "write it here or in `defaults`, or `share` another node's table"))
+        broken.append(
+            ("vocab_size", "`vocab_size` is missing", "write it here or in `defaults`, or `share` another node's table")
+        )
     if owner is not None and owner.d_model != options.d_model:
         rule = f"d_model {options.d_model} differs from that of `{options.share}`, {owner.d_model}, whose table is shared"
         broken.append(("d_model", rule, "make them equal, or do not share"))
@@ -108,13 +110,14 @@ def _dense_rules(options: DenseOptions, facts: NodeFacts) -> tuple[Rule, ...]:
     return ()
 
 
-def _vocab(options: TokenLogitsOptions, facts: NodeFacts) -> int:
+def vocab_size(options: TokenLogitsOptions, facts: NodeFacts) -> int:
+    """The ids that logits are over: the owner's where the table is shared."""
     owner = facts.targets.get("share")
     return (owner.vocab_size if isinstance(owner, TokensOptions) else options.vocab_size) or 0
 
 
 def _logits_parameters(options: TokenLogitsOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
-    size = _vocab(options, facts)
+    size = vocab_size(options, facts)
     own = () if options.share else linear("logits", "logits", facts.signals["input"].width, size, bias=False)
     bias = (Parameter("bias", "bias", (size,), trainable=options.bias is True),) if options.bias else ()
     return _group(*own, *bias)
@@ -136,7 +139,7 @@ def _logits_rules(options: TokenLogitsOptions, facts: NodeFacts) -> tuple[Rule, 
 
 def _logits_costs(options: TokenLogitsOptions, facts: NodeFacts, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
     signal = facts.signals["input"]
-    return _linear_cost("logits", signal.width, _vocab(options, facts), signal, sizes[""])
+    return _linear_cost("logits", signal.width, vocab_size(options, facts), signal, sizes[""])
 
 
 def _pooled(signal: Signal) -> Signal:
@@ -202,7 +205,7 @@ ENTRIES = [
         summary="scores over a vocabulary",
         options=TokenLogitsOptions,
         inherits=frozenset({"vocab_size", "init"}),
-        output=lambda options, facts: facts.signals["input"].wide(_vocab(options, facts)),
+        output=lambda options, facts: facts.signals["input"].wide(vocab_size(options, facts)),
         parameters=_logits_parameters,
         costs=_logits_costs,
         rules=_logits_rules,

@@ -58,7 +58,9 @@ class StackOptions(Options):
     final_norm: Annotated[Norm, Field(description="norm after the last layer; the placement's answer unless written")] = (
         part_default("none")
     )
-    checkpoint: Annotated[bool, Field(description="compute activations again in the backward pass instead of keeping them")] = False
+    checkpoint: Annotated[bool, Field(description="compute activations again in the backward pass instead of keeping them")] = (
+        False
+    )
     init: Init = part_default("xavier")
     layers: Annotated[tuple[Layer, ...], AsTuple, LayersField(), Field(min_length=1, description="the pattern of layers")]
 

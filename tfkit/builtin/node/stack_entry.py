@@ -131,7 +131,12 @@ def stack_sites(options: StackOptions, facts: NodeFacts) -> Iterator[tuple[str, 
 
 def stack_rules(options: StackOptions, facts: NodeFacts) -> tuple[Rule, ...]:
     broken: list[Rule] = []
-    reads = [memory_of(options, s) for leaf in leaves(options.layers) for s in leaf.layer.sublayers or () if s.entry.reads == "memory"]
+    reads = [
+        memory_of(options, s)
+        for leaf in leaves(options.layers)
+        for s in leaf.layer.sublayers or ()
+        if s.entry.reads == "memory"
+    ]
     if options.memory is not None and options.memory not in reads:
         rule = f"no sub-layer reads the memory `{options.memory}`"
         broken.append(("memory", rule, "add a cross_attention to the sub-layers, or remove `memory`"))
@@ -158,7 +163,11 @@ def _layer_rules(options: StackOptions, facts: NodeFacts, path: str, layer: Laye
     for number, sublayer in enumerate(sublayers):
         where = f"{path}.sublayers.{number}"
         if sublayer.entry.reads == "memory" and memory_of(options, sublayer) is None:
-            yield where, f"`{sublayer.options.name}` has no memory to read", "write `memory: NODE` at the stack or at the sub-layer"
+            yield (
+                where,
+                f"`{sublayer.options.name}` has no memory to read",
+                "write `memory: NODE` at the stack or at the sub-layer",
+            )
             continue
         surroundings = sublayer_facts(options, facts, layer, sublayer)
         for option, rule, fix in sublayer.entry.unsupported(sublayer.options, surroundings):

@@ -1,10 +1,10 @@
 """The wirings themselves: each is a whole layer, (B, L, M) -> (B, L, M).
 
-    post, deepnorm   x = norm(skip x + f(x))
-    pre              x = skip x + f(norm(x))
-    sandwich         x = skip x + norm_out(f(norm_in(x)))
-    parallel         x = skip x + f(norm(x)) + g(norm(x)) + ...
-    none             x = skip x + f(x)
+post, deepnorm   x = norm(skip x + f(x))
+pre              x = skip x + f(norm(x))
+sandwich         x = skip x + norm_out(f(norm_in(x)))
+parallel         x = skip x + f(norm(x)) + g(norm(x)) + ...
+none             x = skip x + f(x)
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def attention(options: SelfAttentionOptions, facts: SublayerFacts, wiring: Wirin
 
 
 def _norm(norm: Part, width: int) -> nn.Module | None:
-    return None if norm.kind == "none" else load(norm.entry.build)(norm.options, width)  # type: ignore[no-any-return]
+    return None if norm.kind == "none" else load(norm.entry.build)(norm.options, width)
 
 
 def _position(

@@ -59,8 +59,8 @@ def attention_parameters(options: SelfAttentionOptions, facts: SublayerFacts) ->
         site = position_site(options, facts)
         parameters += [parameter.under("position") for parameter in scheme.entry.parameters(scheme.options, site)]
     score = options.score
-    site = ScoreSite(options.num_heads, dim)
-    parameters += [parameter.under("score") for parameter in score.entry.parameters(score.options, site)]
+    weights = score.entry.parameters(score.options, ScoreSite(options.num_heads, dim))
+    parameters += [parameter.under("score") for parameter in weights]
     return tuple(parameters)
 
 

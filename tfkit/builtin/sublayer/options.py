@@ -65,13 +65,14 @@ _BIAS_SCHEMA = {
     ]
 }
 _SIDE = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}]}
-_WINDOW_SCHEMA = {
-    "anyOf": [{"type": "integer", "minimum": 1}, {"type": "array", "items": _SIDE, "minItems": 2, "maxItems": 2}]
-}
+_WINDOW_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "array", "items": _SIDE, "minItems": 2, "maxItems": 2}]}
 
 Bias = Annotated[ProjectionBias, PlainValidator(_bias), PlainSerializer(ProjectionBias.written), WithJsonSchema(_BIAS_SCHEMA)]
 Window = Annotated[
-    Any, PlainValidator(_window), PlainSerializer(lambda w: list(w) if isinstance(w, tuple) else w), WithJsonSchema(_WINDOW_SCHEMA)
+    Any,
+    PlainValidator(_window),
+    PlainSerializer(lambda w: list(w) if isinstance(w, tuple) else w),
+    WithJsonSchema(_WINDOW_SCHEMA),
 ]
 
 
@@ -89,7 +90,9 @@ class SelfAttentionOptions(SublayerOptions):
     softcap: Annotated[Positive | None, Field(description="c in c * tanh(score / c)")] = None
     window: Annotated[Window | None, Field(description="n: the query and the n-1 keys before it; or [left, right]")] = None
     score: Annotated[Part, SlotField("score"), Field(description="score function")] = part_default("dot")
-    query_key_norm: Annotated[Part, SlotField("norm"), Field(description="norm of each query and key head")] = part_default("none")
+    query_key_norm: Annotated[Part, SlotField("norm"), Field(description="norm of each query and key head")] = part_default(
+        "none"
+    )
     backend: Annotated[Any, SlotListField("backend"), Field(description="attention backend, or several to fall back on")] = (
         part_default("auto")
     )
@@ -106,7 +109,9 @@ class SelfAttentionOptions(SublayerOptions):
 class CrossAttentionOptions(SelfAttentionOptions):
     """Attention of a sequence to a memory."""
 
-    memory: Annotated[str | None, NodeRef("memory"), Field(description="the node to read; the stack's memory unless written")] = None
+    memory: Annotated[
+        str | None, NodeRef("memory"), Field(description="the node to read; the stack's memory unless written")
+    ] = None
     position: Annotated[Part, SlotField("position"), Field(description="position scheme between the two sequences")] = (
         part_default("none")
     )
@@ -116,6 +121,8 @@ class FeedForwardOptions(SublayerOptions):
     """The position-wise feed-forward layer."""
 
     d_ff: Annotated[Size, Field(description="inner features")]
-    activation: Annotated[Part, SlotField("activation"), Field(description="non-linear function; a gated one adds a projection")]
+    activation: Annotated[
+        Part, SlotField("activation"), Field(description="non-linear function; a gated one adds a projection")
+    ]
     bias: Annotated[bool, Field(description="whether the projections have a bias")] = True
     dropout: Annotated[Probability, Field(description="dropout after the activation")] = 0.0
