@@ -1,4 +1,4 @@
-"""Timing several rivals in one run: warm-up, then rounds in which each takes its turn, so that a noisy machine is noisy for all.
+"""Timing rivals in one run: warm-up, then rounds in which each takes its turn, so that a noisy machine is noisy for all.
 
 Ratios of medians are what the benchmarks report; the times beside them are this machine's.
 """

@@ -34,8 +34,9 @@ def loss_of(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def tfkit_step(sizes: argparse.Namespace, source: Tensor, target: Tensor) -> Step:
-    overrides = [f"encoder.num_layers={sizes.layers}", f"decoder.num_layers={sizes.layers}", "expect=null",
-                 f"defaults.d_model={sizes.width}", f"defaults.vocab_size={sizes.vocab}", f"defaults.ffn.d_ff={4 * sizes.width}"]  # fmt: skip
+    layers = [f"{stack}.num_layers={sizes.layers}" for stack in ("encoder", "decoder")]
+    widths = [f"defaults.d_model={sizes.width}", f"defaults.vocab_size={sizes.vocab}", f"defaults.ffn.d_ff={4 * sizes.width}"]
+    overrides = [*layers, *widths, "expect=null"]
     spec = tfkit.load_spec(SPEC, tfkit.load_catalogue(), overrides)
     model = tfkit.build(spec, backend=sizes.backend)
 
@@ -55,6 +56,11 @@ class TorchTransformer(nn.Module):
         self.table = nn.Embedding(sizes.vocab, sizes.width)
         self.body = nn.Transformer(sizes.width, 8, sizes.layers, sizes.layers, 4 * sizes.width, 0.1, batch_first=True)
         self.body.encoder.norm = self.body.decoder.norm = None
+        for module in self.body.modules():  # dropout where the paper has it, not inside attention and feed-forward
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0
+            elif isinstance(module, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)):
+                module.dropout = nn.Identity()
         self.dropout = nn.Dropout(0.1)
         angles = torch.arange(512)[:, None] / 10000 ** (torch.arange(0, sizes.width, 2) / sizes.width)
         self.register_buffer("sinusoids", torch.stack([angles.sin(), angles.cos()], 2).flatten(1))
@@ -88,7 +94,8 @@ def marian_step(sizes: argparse.Namespace, source: Tensor, target: Tensor) -> St
         vocab_size=sizes.vocab, d_model=sizes.width, encoder_layers=sizes.layers, decoder_layers=sizes.layers,
         encoder_attention_heads=8, decoder_attention_heads=8, encoder_ffn_dim=4 * sizes.width, decoder_ffn_dim=4 * sizes.width,
         dropout=0.1, attention_dropout=0.0, activation_dropout=0.0, activation_function="relu", scale_embedding=True,
-        pad_token_id=0, decoder_start_token_id=0, eos_token_id=1, forced_eos_token_id=None, use_cache=False, max_position_embeddings=512,
+        pad_token_id=0, decoder_start_token_id=0, eos_token_id=1, forced_eos_token_id=None, use_cache=False,
+        max_position_embeddings=512,
     )  # fmt: skip
     model = MarianMTModel._from_config(config, attn_implementation="sdpa").train()
 
@@ -103,10 +110,10 @@ def marian_step(sizes: argparse.Namespace, source: Tensor, target: Tensor) -> St
 def x_transformers_step(sizes: argparse.Namespace, source: Tensor, target: Tensor) -> Step:
     from x_transformers import Decoder, Encoder, TransformerWrapper
 
-    common = dict(
-        dim=sizes.width, depth=sizes.layers, heads=8, attn_dim_head=sizes.width // 8, attn_flash=True, pre_norm=False, ff_dropout=0.1,
-        layer_dropout=0.0, attn_dropout=0.0,
-    )  # fmt: skip
+    common = {
+        "dim": sizes.width, "depth": sizes.layers, "heads": 8, "attn_dim_head": sizes.width // 8, "attn_flash": True,
+        "pre_norm": False, "ff_dropout": 0.1, "layer_dropout": 0.0, "attn_dropout": 0.0,
+    }  # fmt: skip
     encoder = TransformerWrapper(
         num_tokens=sizes.vocab, max_seq_len=512, attn_layers=Encoder(**common), emb_dropout=0.1, scaled_sinu_pos_emb=True
     )

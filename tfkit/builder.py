@@ -100,10 +100,10 @@ class Binder:
         """The same for another device or dtype."""
         return Binder(self.sites, self.catalogue, device, dtype)
 
-    def __call__(self, site: str, wish: Any = None) -> BackendChoice:
+    def __call__(self, site: str, wish: Any) -> BackendChoice:
         """Raises BackendRefused where no backend of the wish can serve the site whatever the call."""
         facts = self.sites[site]
-        parts = facts.backend if wish is None else self.parts(wish)
+        parts = self.parts(wish)
         candidates, automatic = candidates_for(parts, self.catalogue)
         bound = tuple(self._bound(entry, options) for entry, options in candidates)
         choice = BackendChoice(site, [part.written() for part in parts], bound, automatic, self.others)
@@ -141,11 +141,10 @@ def _modules(graph: Graph, binder: Binder, backend: Any) -> Model:
         nodes = {name: _module(node, name in read_layers) for name, node in graph.nodes.items()}
         eager = binder.catalogue.find("backend", "eager")
         model = Model(_plan(graph), nodes, binder, bind(eager, eager.options()))
-    wish = binder.parts(backend) if backend is not None else None
     refused: list[Fault] = []
     for attention, index, site in model._site_table():
         try:
-            attention.choices[index] = binder(site, wish and list(wish))
+            attention.choices[index] = binder(site, list(binder.sites[site].backend) if backend is None else backend)
         except BackendRefused as refusal:
             refused += refusal.faults
     if refused:
@@ -162,8 +161,9 @@ def _plan(graph: Graph) -> ModelPlan:
     inputs = {}
     for node in graph.inputs():
         own = node.options
+        counts = own.position.entry.counts_padding(own.position.options)
         size = node.facts.targets["share"].vocab_size if own.share else own.vocab_size
-        inputs[node.name] = InputRule(size, own.pad_id, own.start_id, own.end_id, own.segments or 0)
+        inputs[node.name] = InputRule(size, own.pad_id, own.start_id, own.end_id, own.segments or 0, counts)
     followers = {name: _followers(graph, name) for name in inputs}
     undecodable = {}
     for name, following in followers.items():
@@ -198,11 +198,14 @@ def _check_parameters(graph: Graph, model: Model) -> None:
     """The modules have exactly the parameters that the graph counts: same names, same shapes."""
     built = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     listed = {f"nodes.{node.name}.{p.name}": p.shape for node in graph.nodes.values() for p in node.parameters()}
+    differing = sorted(name for name in set(built) | set(listed) if built.get(name) != listed.get(name))
+    fix = "the entry's `parameters` and the module that its `build` gives must agree"
     faults = [
-        Fault("TFK054", f"`{name}` is {built.get(name, 'missing')} in the module and {listed.get(name, 'missing')} in its entry",
-              "the entry's `parameters` and the module that its `build` gives must agree")
-        for name in sorted(set(built) ^ set(listed) | {name for name in built if listed.get(name, built[name]) != built[name]})
-    ]  # fmt: skip
+        Fault(
+            "TFK054", f"`{name}` is {built.get(name, 'missing')} in the module, {listed.get(name, 'missing')} in its entry", fix
+        )
+        for name in differing
+    ]
     if faults:
         raise BuildError(faults)
 

@@ -97,6 +97,11 @@ ROWS = {
         "num_heads: 4, backend: [sdpa, eagr]",
         [("TFK012", 10, 45, "defaults.attention.backend.1", "did you mean `eager`")],
     ),
+    "misspelt auto": (
+        "num_heads: 4",
+        "num_heads: 4, backend: atuo",
+        [("TFK012", 10, 38, "defaults.attention.backend", "`auto`")],
+    ),
     "part of a plugin that is not there": (
         "num_heads: 4",
         "num_heads: 4, backend: acme.flash",
@@ -196,7 +201,8 @@ def test_fault_is_found_where_it_is(
     assert places == [row[:4] for row in expected], "\n".join(map(str, found))
     for fault, (*_, piece) in zip(found, expected, strict=True):
         assert piece in f"{fault.message}; {fault.fix}"
-        assert fault.mark and fault.mark.file == "a.yaml"
+        assert fault.mark
+        assert fault.mark.file == "a.yaml"
 
 
 def test_correct_spec_has_none(text: str, faults_of: Callable[..., list[Fault]]) -> None:
@@ -278,4 +284,5 @@ def test_faults_end_where_nobody_reads_on(text: str, faults_of: Callable[..., li
 def test_defaults_with_nothing_under_them_are_no_mapping(faults_of: Callable[..., list[Fault]]) -> None:
     [fault] = faults_of("tfkit: 1\nname: a\ndefaults:\nnodes: {t: {kind: tokens, d_model: 8, vocab_size: 9}}\noutputs: [t]\n")
     assert (fault.code, fault.path, fault.message) == ("TFK020", "defaults", "a mapping is expected, nothing is written")
-    assert fault.mark and fault.mark.line == 3
+    assert fault.mark
+    assert fault.mark.line == 3

@@ -35,7 +35,8 @@ def test_default_sublayers_follow_the_memory(text: str, spec_of: SpecOf) -> None
 
 def test_nearer_wins(text: str, spec_of: SpecOf) -> None:
     layers = (
-        "encoder: {kind: stack, input: source, attention: {num_heads: 2, dropout: 0.2}, self_attention: {softcap: 9.0}, layers: ["
+        "encoder: {kind: stack, input: source, attention: {num_heads: 2, dropout: 0.2}, self_attention: {softcap: 9.0}, "
+        "layers: ["
         "{repeat: 2, attention: {softcap: 3.0}, layers: [{}, {attention: {num_heads: 16}, norm: {eps: 0.5}}]}, "
         "{sublayers: [{kind: self_attention, num_heads: 32}, ffn]}]"
     )

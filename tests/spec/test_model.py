@@ -90,25 +90,18 @@ def test_long_written_patterns_and_graphs_load(text: str, spec_of: SpecOf) -> No
     assert len(spec_of(text.replace("outputs: [", chain + "outputs: [n899, ")).nodes) == 905
 
 
+JUNK = ", ".join(f"k{number}: 1" for number in range(900))
 HOSTILE = {
-    "many layers with a faulty default": (
-        "attention: {num_heads: 4}",
-        "attention: {%s}" % ", ".join(f"k{n}: 1" for n in range(900)),
-        5000,
-    ),
-    "many layers with a faulty norm": (
-        "kind: layer_norm",
-        "kind: layer_norm, %s" % ", ".join(f"k{n}: 1" for n in range(400)),
-        5000,
-    ),
-    "many layers with a wrong value": ("num_heads: 4", "num_heads: x", 5000),
+    "many layers with a faulty default": ("num_heads: 4", f"num_heads: 4, {JUNK}"),
+    "many layers with a faulty norm": ("kind: layer_norm", f"kind: layer_norm, {JUNK[:3000]}"),
+    "many layers with a wrong value": ("num_heads: 4", "num_heads: x"),
 }
 
 
 @pytest.mark.parametrize("row", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_files_are_judged_quickly(row: tuple[str, str, int], text: str, faults_of: Callable[..., list[object]]) -> None:
-    old, new, count = row
-    layers = "layers: [" + ", ".join(["{}"] * count) + "]"
+def test_hostile_files_are_judged_quickly(row: tuple[str, str], text: str, faults_of: Callable[..., list[object]]) -> None:
+    old, new = row
+    layers = "layers: [" + ", ".join(["{}"] * 5000) + "]"
     bad = text.replace(old, new, 1).replace("num_layers: 2", layers, 1)
     start = time.process_time()
     assert faults_of(bad)

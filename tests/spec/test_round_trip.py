@@ -91,7 +91,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
             "d_model": draw(st.integers(1, 4096)), "vocab_size": 9,
         },
         "nodes": {
-            "source": {"kind": "tokens", **draw(some(embedding_norm=NORMS, scale=st.floats(0.1, 9), segments=st.integers(1, 3)))},
+            "source": {"kind": "tokens", **draw(some(embedding_norm=NORMS, scale=st.floats(0.1, 9), segments=st.just(2)))},
             name: {"kind": "stack", "input": "source", **stack, **depth},
             "target": {"kind": "stack", "input": "source", "memory": name, "num_layers": 1, "cross_attention": draw(ATTENTION)},
             "mix": {"kind": "layer_mix", "input": f"{name}.layers", "embeddings": draw(st.booleans())},

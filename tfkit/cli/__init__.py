@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from ..errors import BackendRefused, Fault, InputError, SpecError, StoreError, TfkitError
 from .arguments import COMMON, Parser, UsageError, nearest, parse, usage_fault
 from .output import print_bug, print_faults
 
@@ -47,8 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    from ..errors import TfkitError
-
     as_json = "--json" in words
     try:
         if not words:
@@ -64,6 +63,11 @@ def _run(words: list[str]) -> int:
     except TfkitError as error:
         print_faults(error.faults, as_json)
         return exit_code(error)
+    except MemoryError:
+        print_faults(
+            [Fault("TFK045", "there is not enough memory", "make the model smaller, or choose a smaller dtype")], as_json
+        )
+        return 2
     except BrokenPipeError:
         raise
     except Exception as bug:
@@ -73,8 +77,6 @@ def _run(words: list[str]) -> int:
 
 def exit_code(error: Exception) -> int:
     """2 for what a user wrote or asked for, 1 where a plugin, a build or a disk failed."""
-    from ..errors import BackendRefused, InputError, SpecError, StoreError, TfkitError
-
     if isinstance(error, (SpecError, BackendRefused, InputError, UsageError)):
         return 2
     codes = {fault.code for fault in error.faults} if isinstance(error, TfkitError) else set()

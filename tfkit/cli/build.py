@@ -17,7 +17,9 @@ The forward is a trial on random ids with the lengths that `trial` says."""
 
 def arguments(parser: Parser) -> None:
     add_spec(parser)
-    parser.add_argument("-o", "--output", metavar="DIR", type=place, help="save the model: resolved spec, weights, plan, versions")
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", type=place, help="save the model: resolved spec, weights, plan, versions"
+    )
     parser.add_argument("--force", action="store_true", help="replace a model that is saved there already")
     parser.add_argument("--device", type=device, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:1 (default cpu)")
     add_dtype(parser)

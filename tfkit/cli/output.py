@@ -14,8 +14,8 @@ from ..errors import Fault, StoreError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-WIDEST = 120
-"""Columns at most, and where no terminal says how many it has; nothing is cut off, only wrapped."""
+NARROWEST, WIDEST = 72, 120
+"""Columns at least and at most; the most where no terminal says how many it has. Nothing is cut off, only wrapped."""
 
 
 def print_json(data: Any) -> None:
@@ -32,7 +32,7 @@ def print_rich(*renderables: RenderableType) -> None:
 
     console = Console(highlight=False, markup=False, emoji=False)
     known = console.is_terminal or "COLUMNS" in os.environ
-    console.width = min(console.width, WIDEST) if known else WIDEST
+    console.width = min(max(console.width, NARROWEST), WIDEST) if known else WIDEST
     with console.capture() as capture:
         for renderable in renderables:
             console.print(renderable)
@@ -55,11 +55,8 @@ def print_bug(bug: Exception, as_json: bool, with_traceback: bool) -> None:
 
         traceback.print_exception(bug, file=sys.stderr)
     reason = " ".join(f"{type(bug).__name__}: {bug}".split())
-    if isinstance(bug, MemoryError):
-        print_faults([Fault("TFK045", "there is not enough memory", "make the model smaller")], as_json)
-    else:
-        fix = "please report it, with the spec and what the same command prints with --traceback"
-        print_faults([Fault("TFK099", f"this is a bug in tfkit: {reason}", fix)], as_json)
+    fix = "please report it, with the spec and what the same command prints with --traceback"
+    print_faults([Fault("TFK099", f"this is a bug in tfkit: {reason}", fix)], as_json)
 
 
 def write_whole(path: str, text: str) -> None:

@@ -23,7 +23,9 @@ def wish_of(names: Sequence[str] | None, catalogue: Catalogue) -> tuple[Part, ..
     if names is None:
         return None
     if AUTO.name in names and len(names) > 1:
-        raise usage_fault("argument --backend: `auto` chooses among all backends and stands alone", "write it alone, or leave it out")
+        raise usage_fault(
+            "argument --backend: `auto` chooses among all backends and stands alone", "write it alone, or leave it out"
+        )
     parts, faults = [], []
     for name in names:
         entry = catalogue.find("backend", name)

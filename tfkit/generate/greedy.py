@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from ..errors import Fault, InputError
-from ..nn.model import Model
+from ..nn.model import InputRule, Model
 
 
 @dataclass(frozen=True)
 class Generated:
-    """`ids` (B, N) without the start or the prompt, filled up with `fill_id` after a row's end; `lengths` (B,) counts the tokens
-    of each row, its end token included; `finished` (B,) says which rows reached their end token."""
+    """`ids` (B, N) without the start or the prompt, filled up with `fill_id` after a row's end; `lengths` (B,) counts the
+    tokens of each row, its end token included; `finished` (B,) says which rows reached their end token."""
 
     ids: Tensor
     lengths: Tensor
@@ -39,12 +39,13 @@ def greedy(
 ) -> Generated:
     """Decode until every row has its end token, or `max_new_tokens` are made.
 
-    `prompt` (B, n) is what the decoded sequences begin with; without it, each begins with the `start_id` of the target node.
+    `prompt` (B, n) is what the decoded sequences begin with, shorter ones padded on the left; without it, each begins with the
+    `start_id` of the target node.
     `output` names the logits, the only ones over the target's vocabulary unless given. `masks`, `lengths` and `segments` are
     those of the other inputs, as in a call of the model. Rows that have ended leave the batch. The model is used in
     its present mode: call `model.eval()` first, or dropout acts.
 
-    Raises InputError where start, end or output are not known.
+    Raises InputError where start or output are not known, and for padding of the prompt that would shift positions.
     """
     if max_new_tokens < 1:
         raise InputError(Fault("TFK077", f"max_new_tokens is {max_new_tokens}", "ask for at least one"))
@@ -66,9 +67,9 @@ def greedy(
     finished = torch.zeros(batch, dtype=torch.bool, device=device)
     rows = torch.arange(batch, device=device)
     logits = model.step(state, prompt, known)[output]
+    _check_padding(target, state.visible, rule, prompt)
     for step in range(max_new_tokens):
-        last = _last(logits, state.visible, prompt) if step == 0 else logits[:, -1]
-        chosen = last.argmax(1)
+        chosen = logits[:, -1].argmax(1)
         made[rows, step] = chosen
         if rule.end_id is not None:
             ended = chosen == rule.end_id
@@ -85,12 +86,24 @@ def greedy(
     return Generated(made[:, : int(counts.max())], counts, finished, fill)
 
 
-def _last(logits: Tensor, visible: Tensor | None, prompt: Tensor) -> Tensor:
-    """(B, V): the logits after the last real token of each prompt."""
+def _check_padding(target: str, visible: Tensor | None, rule: InputRule, prompt: Tensor) -> None:
+    """Prompts of different lengths can be decoded together only where padding leaves every real token at its distance from
+    the next, and at its position."""
     if visible is None:
-        return logits[:, -1]
-    index = prompt.shape[1] - 1 - visible.flip(1).to(torch.int64).argmax(1)
-    return logits[torch.arange(len(index), device=index.device), index]
+        return
+    shape = tuple(prompt.shape)
+    if not bool(visible[:, -1].all()):
+        row = int((~visible[:, -1]).nonzero()[0])
+        message = (
+            f"row {row} of the prompt for `{target}` {shape} ends in padding, so new tokens would not follow its last token"
+        )
+        raise InputError(Fault("TFK077", message, "put the padding on the left"))
+    if rule.counts_padding and not bool(visible.all()):
+        row = int((~visible.all(1)).nonzero()[0])
+        message = f"row {row} of the prompt for `{target}` {shape} holds padding, and the position scheme counts it"
+        raise InputError(
+            Fault("TFK077", message, "write `count: visible` at the scheme, or decode prompts of one length together")
+        )
 
 
 def _target(model: Model, inputs: dict[str, Tensor]) -> str:

@@ -120,7 +120,7 @@ def _stack_facts(name: str, part: Part, spec: ModelSpec, edges: Mapping[str, Edg
     if not layers:
         return None
     own = depth(layers)
-    read = [ref for ref in _memories(edges[name])]
+    read = list(_memories(edges[name]))
     if read:
         sources = [up for ref in read for up in _stacks_upstream(base(ref), spec, edges)]
         return StackFacts("decoder", own, max((depth(spec.nodes[up].options.layers) for up in sources), default=0))

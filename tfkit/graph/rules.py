@@ -53,7 +53,8 @@ def _fits_a_machine(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
     for node in graph.nodes.values():
         count = node.count() + node.count(trainable=False)
         if count > LARGEST:
-            rule = f"`{node.name}` has {count:,} parameters, {count * 4:,} bytes in float32; no machine holds more than {LARGEST:,}"
+            needs = f"`{node.name}` has {count:,} parameters, {count * 4:,} bytes in float32"
+            rule = f"{needs}; no machine holds more than {LARGEST:,} parameters"
             path = f"nodes.{node.name}.num_layers"
             yield spec.fault("TFK045", path, rule, "make d_model, num_layers or vocab_size smaller")
 

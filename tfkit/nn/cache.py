@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..errors import Fault, InputError
+
 
 class KeyValueCache:
     """Keys and values of one attention site, (B, G, length, D) and (B, G, length, V), growing along the length."""
@@ -63,9 +65,13 @@ class DecodingState:
     visible: Tensor | None = None
 
     def reorder(self, rows: Tensor) -> None:
-        """Keep the hypotheses `rows` (B',) integers, in that order: beams that survive, sentences that go on."""
+        """Keep the hypotheses `rows` (B',) integers, in that order: beams that survive, sentences that go on.
+
+        Raises InputError, and changes nothing, for rows that are not there.
+        """
         from .stream import Padding, Stream
 
+        self._check_rows(rows)
         for cache in self.caches.values():
             cache.reorder(rows)
         for site, (key, value) in self.crossed.items():
@@ -81,6 +87,17 @@ class DecodingState:
             self.streams[name] = Stream(stream.tensor.index_select(0, rows), padding, pick(stream.ids), layers)
         self.ids, self.visible = pick(self.ids), pick(self.visible)
         self.batch = int(rows.shape[0])
+
+    def _check_rows(self, rows: Tensor) -> None:
+        fix = f"rows are integers (B',) from 0 to {self.batch - 1}"
+        if not isinstance(rows, Tensor):
+            raise InputError(Fault("TFK071", f"rows is a {type(rows).__name__}", fix))
+        if rows.dtype not in (torch.int64, torch.int32):
+            raise InputError(Fault("TFK071", f"rows are {rows.dtype}", fix))
+        if rows.dim() != 1 or not len(rows):
+            raise InputError(Fault("TFK070", f"rows have shape {tuple(rows.shape)}", fix))
+        if rows.device.type == "cpu" and not 0 <= int(rows.min()) <= int(rows.max()) < self.batch:
+            raise InputError(Fault("TFK072", f"rows {rows.tolist()} of a decoding state of {self.batch} rows", fix))
 
     def remember(self, ids: Tensor, visible: Tensor | None) -> None:
         """Note the ids (B, n) of this step and which of them are real."""

@@ -50,8 +50,8 @@ def bind(entry: AttentionBackend, options: Any) -> BoundBackend:
 class BackendChoice:
     """The backends that one attention site may use, and what was decided for each class of calls met so far.
 
-    `wish` is what was asked for, as a spec writes it. `automatic` orders the candidates by their measured rows (`auto`), otherwise the order is the spec's. `others` are all the
-    backends installed, named in a refusal where they would have worked.
+    `wish` is what was asked for, as a spec writes it. `automatic` orders the candidates by their measured rows (`auto`),
+    otherwise the order is the spec's. `others` are all backends installed, named in a refusal where they would have worked.
     """
 
     def __init__(

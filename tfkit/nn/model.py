@@ -9,14 +9,15 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..errors import Fault, InputError
+from ..errors import BackendRefused, Fault, InputError
 from .cache import DecodingState
 from .choice import BackendChoice, BoundBackend
+from .inputs import check_ids, check_segments, check_tensor, given_padding
 from .multi_head import MultiHeadAttention
 from .run import ModelRun
 from .stack import Stack
 from .stream import Padding, Stream
-from .tokens import Tokens, check_ids, padding_of
+from .tokens import Tokens, padding_of
 
 RESERVED = frozenset({"masks", "lengths", "segments", "weights"})
 """Names of `Model.forward`'s own arguments, which no input node may take."""
@@ -33,19 +34,21 @@ class Wire:
 
 @dataclass(frozen=True)
 class InputRule:
-    """What the ids of an input node must be, and what they tell."""
+    """What the ids of an input node must be, and what they tell; `counts_padding` says that padding shifts the positions of
+    the tokens after it."""
 
     vocab_size: int
     pad_id: int | None
     start_id: int | None
     end_id: int | None
     segments: int
+    counts_padding: bool
 
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """All that a model knows beside its modules: how the nodes are wired, what its inputs must be, what it gives back and how wide, and for
-    incremental decoding which nodes follow each input (None where a node in between cannot be decoded step by step)."""
+    """All that a model knows beside its modules: how the nodes are wired, what its inputs must be, what it gives back and how
+    wide; for incremental decoding, which nodes follow each input, and why some input cannot be decoded step by step."""
 
     name: str
     wires: Mapping[str, Wire]
@@ -140,6 +143,8 @@ class Model(nn.Module):
         if reason:
             raise InputError(Fault("TFK075", f"`{target}` cannot be decoded step by step: {reason}"))
         run = self._run(inputs, masks or {}, lengths or {}, segments or {}, (), skip=target)
+        if capacity < 1:
+            raise InputError(Fault("TFK073", f"capacity is {capacity}", "reserve at least one position"))
         rows = next((ids.shape[0] for ids in inputs.values()), batch)
         if rows is None:
             raise InputError(Fault("TFK073", "a model without another input needs `batch`", "start(batch=...)"))
@@ -184,19 +189,31 @@ class Model(nn.Module):
     def set_backend(self, backend: Any, sites: str | Iterable[str] = "*") -> None:
         """Use another attention backend at the sites that match: a name, `{"kind": ..., options}`, `"auto"`, or a list.
 
-        Raises BackendRefused, and changes nothing, where it can never serve a site; weights are untouched.
+        Raises BackendRefused, and changes nothing, where it can never serve a site, for all sites in one message; SpecError
+        where it names no backend. Weights are untouched.
         """
         chosen = self._sites([sites] if isinstance(sites, str) else sites)
-        made = {site: self._rebind(site, backend) for site in chosen}
-        for attention, index, site in self._site_table():
-            if site in made:
-                attention.choices[index] = made[site]
+        self._bind({site: backend for site in self.sites if site in chosen}, self._rebind)
 
     def retarget(self, device: torch.device, dtype: torch.dtype) -> None:
         """Decide the backends of every site anew, for another device or dtype; wishes stay as they are."""
-        self._rebind = self._rebind.on(device, dtype)
+        rebind = self._rebind.on(device, dtype)
+        self._bind(self.wishes, rebind)
+        self._rebind = rebind
+
+    def _bind(self, wishes: Mapping[str, Any], rebind: Rebind) -> None:
+        made: dict[str, BackendChoice] = {}
+        refused: list[Fault] = []
+        for site, wish in wishes.items():
+            try:
+                made[site] = rebind(site, wish)
+            except BackendRefused as refusal:
+                refused += refusal.faults
+        if refused:
+            raise BackendRefused(refused)
         for attention, index, site in self._site_table():
-            attention.choices[index] = self._rebind(site, attention.choices[index].wish)
+            if site in made:
+                attention.choices[index] = made[site]
 
     @property
     def wishes(self) -> dict[str, list[Any]]:
@@ -252,37 +269,19 @@ class Model(nn.Module):
             batch = batch or (name, ids.shape[0])
         padding = {name: self._padding(name, ids, masks.get(name), lengths.get(name)) for name, ids in inputs.items()}
         for name, segment in segments.items():
-            self._check_segments(name, segment, inputs[name])
+            check_segments(name, segment, inputs[name], self.plan.inputs[name].segments)
         return ModelRun(dict(inputs), padding, dict(segments), wanted=self._sites(weights))
 
     def _padding(self, name: str, ids: Tensor, mask: Tensor | None, lengths: Tensor | None) -> Padding:
         rule = self.plan.inputs[name]
-        if mask is not None and lengths is not None:
-            raise InputError(Fault("TFK073", f"both a mask and lengths are given for `{name}`", "give one"))
-        if mask is not None:
-            if mask.dtype is not torch.bool or mask.shape != ids.shape:
-                message = f"the mask of `{name}` is {mask.dtype} {tuple(mask.shape)}, its ids are {tuple(ids.shape)}"
-                raise InputError(Fault("TFK070", message, "a mask is bool, True for real tokens, of the ids' shape"))
-            return Padding(visible=mask)
-        if lengths is not None:
-            if lengths.is_floating_point() or lengths.dtype is torch.bool or lengths.shape != ids.shape[:1]:
-                message = f"the lengths of `{name}` are {lengths.dtype} {tuple(lengths.shape)}, its ids are {tuple(ids.shape)}"
-                raise InputError(Fault("TFK070", message, "lengths are integers, one per row"))
-            return Padding(lengths=lengths)
-        return padding_of(ids, rule.pad_id, rule.start_id)
-
-    def _check_segments(self, name: str, segments: Tensor, ids: Tensor) -> None:
-        count = self.plan.inputs[name].segments
-        if not count:
-            raise InputError(Fault("TFK073", f"`{name}` has no segments", "write `segments: 2` at this node"))
-        if segments.shape != ids.shape:
-            message = f"the segments of `{name}` have shape {tuple(segments.shape)}, its ids {tuple(ids.shape)}"
-            raise InputError(Fault("TFK070", message))
-        check_ids(f"segments of {name}", segments, count)
+        given = given_padding(name, ids, mask, lengths)
+        return padding_of(ids, rule.pad_id, rule.start_id) if given is None else given
 
     def _step_padding(
         self, state: DecodingState, ids: Tensor, visible: Tensor | Literal[True] | None, rule: InputRule
     ) -> Padding:
+        if visible is not None and visible is not True:
+            check_tensor("`visible`", visible)
         if isinstance(visible, Tensor) and (visible.dtype is not torch.bool or visible.shape != ids.shape):
             message = f"`visible` is {visible.dtype} {tuple(visible.shape)}, the ids are {tuple(ids.shape)}"
             raise InputError(Fault("TFK070", message, "it is bool, True for real tokens, of the ids' shape"))

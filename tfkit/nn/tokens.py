@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..errors import Fault, InputError
 from ..positions import Span
 from .run import ModelRun
 from .stream import Padding, Stream
@@ -92,25 +91,3 @@ def padding_of(ids: Tensor, pad_id: int | None, start_id: int | None) -> Padding
         alone = ~visible.any(1, keepdim=True) & (torch.arange(length, device=ids.device) == 0)
         visible = visible | start | alone
     return Padding(visible=visible)
-
-
-def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
-    """Raises InputError where ids (B, L) are no token ids of this vocabulary; on CUDA the device reports it, without a sync."""
-    shape = tuple(ids.shape)
-    if ids.dtype not in (torch.int64, torch.int32):
-        raise InputError(Fault("TFK071", f"`{name}` has dtype {ids.dtype}", "token ids are int64 or int32"))
-    if ids.dim() != 2 or 0 in shape:
-        raise InputError(Fault("TFK070", f"`{name}` has shape {shape}", "token ids are (batch, length), both at least 1"))
-    if torch.compiler.is_compiling() or ids.is_meta:
-        return
-    if ids.device.type != "cpu":
-        torch._assert_async(
-            ((ids >= 0) & (ids < vocab_size)).all(), f"TFK072: an id in `{name}` is outside 0..{vocab_size - 1}"
-        )
-        return
-    low, high = (int(bound) for bound in ids.aminmax())
-    if low < 0 or high >= vocab_size:
-        wrong = low if low < 0 else high
-        row, column = ((ids == wrong).nonzero()[0]).tolist()
-        message = f"`{name}` {shape} holds the id {wrong} at [{row}, {column}], but the vocabulary has {vocab_size} ids"
-        raise InputError(Fault("TFK072", message, f"ids are 0..{vocab_size - 1}"))

@@ -41,7 +41,8 @@ class PositionScheme(Entry):
     `"module:function"`, is called as `build(options, site)` and gives an `nn.Module` with the methods of `tfkit.positions`
     that its places need. `bias_kinds` names the bias it hands to attention (`dense`, `linear`, `distance`);
     `reads_query` says that this bias depends on the query, so that layers cannot share it.
-    `max_len(options)` is the number of positions that it can tell apart, or None for any.
+    `max_len(options)` is the number of positions that it can tell apart, or None for any; `counts_padding(options)` says that
+    padding before a token changes what it does to the token.
     """
 
     acts: frozenset[Place]
@@ -53,3 +54,4 @@ class PositionScheme(Entry):
     bias_kinds: frozenset[str] = frozenset()
     reads_query: bool = False
     max_len: Callable[[Any], int | None] = lambda options: None
+    counts_padding: Callable[[Any], bool] = lambda options: False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
+from ..slots.attention import AUTO
 from .grammar import Grammar
 from .marked import Faults, Marked, short
 from .peers import PEERS
@@ -63,6 +64,8 @@ def _belongs(name: str, grammar: Grammar, near_keys: bool) -> str:
 def unknown_name(slot: str, name: str, grammar: Grammar) -> tuple[str, str]:
     """Message and fix for a name that no entry of the slot has."""
     fix = grammar.catalogue.why_missing(slot, name) if len(name) <= 60 else ""
+    if slot == "backend" and nearest(name, grammar.names(slot)) == AUTO.name:
+        fix = f"did you mean `{AUTO.name}`?"
     return f"unknown {SLOT_WORDS.get(slot, slot)} `{short(name)}`", fix
 
 

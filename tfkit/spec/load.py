@@ -10,7 +10,6 @@ import os
 from collections.abc import Sequence
 
 from ..catalogue import Catalogue
-from ..errors import SpecError
 from .edges import check_edges
 from .extends import extended, read_extended
 from .grammar import Grammar
@@ -53,9 +52,8 @@ def _resolve(root: Marked, overrides: Sequence[str], grammar: Grammar, faults: F
     top = {key: child for key, child in written.mapping.items() if key not in ("defaults", "extends")}
     tree = written.holding({**top, "nodes": nodes.holding(resolved)})
     spec = validate(tree, grammar, faults)
-    faults.stop()
-    if spec is None:
-        raise SpecError(())
+    if spec is None or len(faults):
+        raise faults.error()
     spec._tree = tree
     return spec
 

@@ -80,6 +80,7 @@ def _sinusoidal(name: str, summary: str, build: str) -> PositionScheme:
         parameters=sinusoidal_parameters,
         unsupported=sinusoidal_unsupported,
         flops=sinusoidal_flops,
+        counts_padding=lambda options: options.count == "all",
         build=f"tfkit.builtin.position.sinusoidal:{build}",
     )
 
@@ -102,6 +103,7 @@ ENTRIES: list[PositionScheme] = [
         parameters=learned_parameters,
         unsupported=learned_unsupported,
         max_len=lambda options: options.max_len,
+        counts_padding=lambda options: options.count == "all",
         build="tfkit.builtin.position.learned:build",
     ),
 ]

@@ -1,0 +1,126 @@
+"""`tfkit check`."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+LOCATED = re.compile(r"^(.+):(\d+):(\d+): (TFK\d{3}) (.+)$")
+
+
+def faults_of(err):
+    lines = err.splitlines()
+    assert lines
+    found = [LOCATED.match(line) for line in lines]
+    assert all(found), err
+    return [match.groups() for match in found]
+
+
+def test_a_good_spec_is_ok_with_its_count(tfkit):
+    done = tfkit("check", "specs/transformer-base.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == "specs/transformer-base.yaml: OK, transformer-base has 63,082,496 parameters\n"
+
+
+def test_every_slip_of_a_file_is_told_at_once_and_at_its_place(tfkit):
+    done = tfkit("check", "tests/cli/slips.yaml")
+    assert (done.code, done.out) == (2, "")
+    faults = faults_of(done.err)
+    assert [(line, code) for _, line, _, code, _ in faults] == [
+        ("7", "TFK012"),
+        ("8", "TFK010"),
+        ("10", "TFK021"),
+        ("12", "TFK020"),
+        ("13", "TFK014"),
+        ("14", "TFK018"),
+        ("15", "TFK020"),
+    ]
+    assert "did you mean `num_heads`?" in faults[1][4]
+    text = Path("tests/cli/slips.yaml").read_text().splitlines()
+    assert text[7][int(faults[1][2]) - 1 :].startswith("nuw_heads")
+
+
+def test_a_bad_file_does_not_hide_a_good_one(tfkit, small):
+    done = tfkit("check", "no-such.yaml", small, "tests/cli/slips.yaml")
+    assert done.code == 2
+    assert done.out.startswith(f"{small}: OK, small has ")
+    assert {file for file, *_ in faults_of(done.err)} == {"no-such.yaml", "tests/cli/slips.yaml"}
+
+
+def test_json_is_a_list_with_an_object_per_file(tfkit, small):
+    done = tfkit("check", "--json", small, "tests/cli/slips.yaml")
+    good, bad = done.json()
+    assert done.code == 2
+    assert good == {"file": str(small), "ok": True, "name": "small", "parameters": good["parameters"], "faults": []}
+    assert good["parameters"] > 0
+    assert (bad["ok"], bad["name"], bad["parameters"], len(bad["faults"])) == (False, None, None, 7)
+    assert set(bad["faults"][0]) == {"code", "message", "fix", "path", "file", "line", "column"}
+    assert (bad["faults"][0]["code"], bad["faults"][0]["line"]) == ("TFK012", 7)
+
+
+def test_set_changes_what_is_checked(tfkit, small):
+    plain = tfkit("check", "--json", small).json()[0]["parameters"]
+    deeper = tfkit("check", "--json", small, "--set", "encoder.num_layers=3").json()[0]["parameters"]
+    layer = 4 * (12 * 12 + 12) + (12 * 20 + 20) + (20 * 12 + 12) + 2 * 2 * 12
+    assert deeper - plain == layer
+    again = tfkit("check", "--json", "--set", "encoder.num_layers=9", small, "--set", "encoder.num_layers=3")
+    assert again.json()[0]["parameters"] == deeper, "the last override counts, wherever it stands"
+
+
+def test_the_expected_count_is_checked(tfkit, small):
+    done = tfkit("check", small, "--set", "expect.parameters=5")
+    assert done.code == 2
+    assert "TFK044" in done.err
+
+
+def test_rules_of_the_graph_are_checked(tfkit, small):
+    done = tfkit("check", small, "--set", "defaults.attention.num_heads=5")
+    assert done.code == 2
+    assert "d_model 12 is not divisible by num_heads 5" in done.err
+
+
+def test_a_slip_of_the_pen_in_a_size_is_refused_in_no_time(tfkit, small):
+    done = tfkit("check", small, "--set", "encoder.num_layers=1000000000000")
+    assert done.code == 2
+    assert "TFK045" in done.err
+
+
+GARBAGE = ["", "=", "foo", "encodr.num_layers=3", "encoder.num_layers=[", "encoder=", "a..b=1", "\0=\0"]
+NO_SPECS = [b"", b"\xff\xfe\x00", bytes(range(256)), b"- 1\n", b"a: [\n", b"\t\n", b"a: &b c\n", b"x" * (1 << 20 | 1)]
+
+
+@pytest.mark.parametrize("override", GARBAGE)
+def test_garbage_in_an_override_is_a_fault_of_the_override(tfkit, small, override):
+    done = tfkit("check", small, "--set", override)
+    assert done.code == 2
+    assert done.out == ""
+    assert "TFK0" in done.err
+
+
+@pytest.mark.parametrize("content", NO_SPECS)
+def test_files_that_are_no_specs(tfkit, tmp_path, content):
+    path = tmp_path / "spec.yaml"
+    path.write_bytes(content)
+    done = tfkit("check", path)
+    assert done.code == 2
+    assert faults_of(done.err)[0][0] == str(path)
+
+
+@pytest.mark.parametrize("path", ["", ".", "no/such/file.yaml", "specs", "x" * 5000, "a\0b", "a\udcffb"])
+def test_paths_that_are_no_files(tfkit, path):
+    done = tfkit("check", path)
+    assert (done.code, done.out) == (2, "")
+    assert "TFK000" in done.err
+
+
+def test_every_shipped_spec_is_ok(tfkit):
+    files = sorted(map(str, Path("specs").glob("*.yaml")))
+    done = tfkit("check", *files)
+    assert done.code == 0, done.err
+    assert len(done.out.splitlines()) == len(files) > 20
+
+
+def test_letters_that_move_the_cursor_are_not_printed(tfkit, small):
+    small.write_text(small.read_text().replace("name: small", 'name: "a\\e[31mb"'))
+    done = tfkit("check", small)
+    assert (done.code, "\x1b" in done.out) == (0, False)

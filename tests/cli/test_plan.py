@@ -1,0 +1,150 @@
+"""`tfkit plan`."""
+
+import types
+
+import pytest
+
+from tfkit.catalogue import load_catalogue
+from tfkit.plugin import AttentionBackend, AutoRow, Capabilities, Device, Range, hookimpl
+
+BASE = "specs/transformer-base.yaml"
+FOLDED = ["encoder.0-5.self_attention", "decoder.0-5.self_attention", "decoder.0-5.cross_attention"]
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """A backend for Hopper alone, with one measured row."""
+    capabilities = Capabilities(
+        devices=[Device(kind="cuda", minimum_capability=(9, 0))], dtypes={"bfloat16"}, head_dim=Range(multiple=8),
+        query_length=Range(), key_length=Range(multiple=128), mask_terms={"causal", "key_visible"}, dropout=True, backward=True,
+    )  # fmt: skip
+    rows = (AutoRow(device="cuda", dtypes={"bfloat16"}, lengths=(257, None), relative_time=0.25),)
+    entry = AttentionBackend(name="acme.hopper", summary="s", attend="acme:attend", capabilities=capabilities, auto=rows)
+    plugin = types.ModuleType("acme")
+    plugin.tfkit_attention_backends = hookimpl(lambda: [entry])
+    catalogue = load_catalogue().with_plugin(plugin, "acme")
+    monkeypatch.setattr("tfkit.catalogue.load_catalogue", lambda: catalogue)
+
+
+def test_every_site_is_planned_once_and_equal_ones_are_folded(tfkit):
+    data = tfkit("plan", BASE, "--lengths", "64", "--json").json()
+    assert [row["name"] for row in data["sites"]] == FOLDED
+    sites = [site for row in data["sites"] for site in row["sites"]]
+    assert len(sites) == len(set(sites)) == 18
+    assert data["target"] == {
+        "device": "cpu",
+        "cuda_capability": None,
+        "dtype": "float32",
+        "training": True,
+        "compiled": False,
+        "queries": 64,
+        "keys": 64,
+    }
+    row = data["sites"][0]
+    assert (row["requested"], row["lengths"]) == ("auto", None)
+    assert {"backend": "eager", "accepted": True, "reasons": [], "depends": [], "relative_time": 1.0} in row["candidates"]
+
+
+def test_classes_of_lengths_cover_every_length_once(tfkit, hopper):
+    data = tfkit("plan", BASE, "--device", "cuda:sm90", "--dtype", "bfloat16", "--json").json()
+    for name in FOLDED:
+        ranges = [row["lengths"] for row in data["sites"] if row["name"] == name]
+        assert ranges[0][0] == 1
+        assert ranges[-1][1] is None
+        assert [high + 1 for _, high in ranges[:-1]] == [low for low, _ in ranges[1:]]
+
+
+def test_auto_takes_the_fastest_that_is_measured_there(tfkit, hopper):
+    words = ["plan", BASE, "--device", "cuda:sm90", "--dtype", "bfloat16", "--json", "--lengths"]
+    assert {row["chosen"] for row in tfkit(*words, "512").json()["sites"]} & {"acme.hopper", "sdpa"}
+    long = tfkit(*words, "512").json()["sites"][0]["candidates"]
+    assert next(judged for judged in long if judged["backend"] == "acme.hopper")["relative_time"] == 0.25
+    short = tfkit(*words, "256").json()["sites"][0]["candidates"]
+    refused = next(judged for judged in short if judged["backend"] == "acme.hopper")
+    assert (refused["accepted"], refused["relative_time"]) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "lengths", "code", "said"),
+    [
+        ("cuda:sm90", "bfloat16", "64x256", 0, "accepted"),
+        ("cuda:sm_90", "bfloat16", "64x256", 0, "accepted"),
+        ("cuda", "bfloat16", "64x256", 0, "depends on the compute capability"),
+        ("cuda:sm80", "bfloat16", "64x256", 1, "sm_80 is older than sm_90"),
+        ("cuda:sm90", "float32", "64x256", 1, "dtype float32 is not among bfloat16"),
+        ("cuda:sm90", "bfloat16", "256x64", 1, "key length 64 is outside 1 up, multiples of 128"),
+        ("cpu", "bfloat16", "64x256", 1, "device cpu is not among cuda"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_planned_for(tfkit, hopper, device, dtype, lengths, code, said):
+    words = [BASE, "--backend", "acme.hopper", "--device", device, "--dtype", dtype, "--lengths", lengths]
+    done = tfkit("plan", *words)
+    assert done.code == code, done.out + done.err
+    assert said in " ".join(done.out.split())
+    rows = tfkit("plan", *words, "--json").json()["sites"]
+    assert {row["chosen"] for row in rows} == {None if code else "acme.hopper"}
+    assert [line.split(":")[0] for line in done.err.splitlines()] == ([f"TFK060 {name}" for name in FOLDED] if code else [])
+
+
+def test_every_reason_is_told(tfkit, hopper):
+    words = ["--backend", "acme.hopper", "--lengths", "5x7", "--compiled", "--json"]
+    done = tfkit("plan", "specs/gemma2-9b.yaml", *words)
+    reasons = done.json()["sites"][0]["candidates"][0]["reasons"]
+    for part in ("device cpu", "dtype float32", "key length 7", "softcap", "compile", "fewer key/value heads", "window"):
+        assert any(part in reason for reason in reasons), (part, reasons)
+
+
+def test_a_list_falls_back_in_its_order(tfkit):
+    done = tfkit("plan", BASE, "--backend", "flex,sdpa", "--json")
+    assert {row["chosen"] for row in done.json()["sites"]} == {"sdpa"}
+    inference = tfkit("plan", BASE, "--backend", "flex,sdpa", "--inference", "--json")
+    assert {row["chosen"] for row in inference.json()["sites"]} == {"flex"}
+    assert [judged["backend"] for judged in done.json()["sites"][0]["candidates"]] == ["flex", "sdpa"]
+
+
+def test_what_trains_with_dropout_is_not_what_infers(tfkit):
+    words = ["specs/t5-small.yaml", "--backend", "flex", "--device", "cuda:sm90", "--json"]
+    assert "dropout is not declared" in str(tfkit("plan", *words).json())
+    assert {row["chosen"] for row in tfkit("plan", *words, "--inference").json()["sites"]} == {"flex"}
+
+
+def test_text_shares_a_block_among_equal_answers(tfkit):
+    done = tfkit("plan", BASE, "--backend", "eager")
+    assert done.out.count("requested: eager") == 1
+    assert ", ".join(FOLDED) in done.out
+
+
+def test_a_model_without_attention(tfkit, small):
+    small.write_text(
+        "tfkit: 1\nname: bag\nnodes:\n  words: {kind: tokens, d_model: 8, vocab_size: 9}\n"
+        "  bag: {kind: pool, input: words, take: mean}\noutputs: [bag]\n"
+    )
+    done = tfkit("plan", small)
+    assert done.code == 0
+    assert "no attention" in done.out
+    assert tfkit("plan", small, "--json").json()["sites"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--device", "tpu"], "cuda:sm90"),
+        (["--device", "cuda:sm9"], "cuda:sm90"),
+        (["--device", "cuda:0"], "cuda:sm90"),
+        (["--dtype", "float23"], "did you mean `float32`?"),
+        (["--dtype", ""], "float64"),
+        (["--lengths", "3x"], "128x512"),
+        (["--lengths", "x"], "128x512"),
+        (["--lengths", "0"], "from 1"),
+        (["--lengths", "3x4x5"], "whole number"),
+        (["--backend", "flsx"], "TFK012"),
+        (["--backend", ","], "commas"),
+        (["--backend", "flex,auto"], "stands alone"),
+        (["--compild"], "did you mean `--compiled`?"),
+        (["--inference=yes"], "ignored explicit argument"),
+    ],
+)
+def test_a_wrong_command_line_is_told(tfkit, words, said):
+    done = tfkit("plan", BASE, *words)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err

@@ -1,0 +1,118 @@
+"""`tfkit plugins`, `tfkit schema` and `tfkit explain`."""
+
+import json
+import types
+
+import pytest
+
+from tfkit.catalogue import BrokenPlugin, Catalogue
+from tfkit.codes import CODES
+from tfkit.plugin import Norm, hookimpl
+from tfkit.slots.attention import Capabilities
+from tfkit.spec import json_schema
+
+
+@pytest.fixture
+def acme(monkeypatch, catalogue):
+    """One more plugin, and one that is broken."""
+    plugin = types.ModuleType("acme")
+    entry = Norm(name="acme.scale", summary="one scale", parameters=lambda options, width: (), build="acme:build")
+    plugin.tfkit_norms = hookimpl(lambda: [entry])
+    more = catalogue.with_plugin(plugin, "acme")
+    broken = (BrokenPlugin("flash", "tfkit-flash-attn", "ImportError: no flash_attn"),)
+    found = Catalogue(more.offers, broken, more.plugins)
+    monkeypatch.setattr("tfkit.catalogue.load_catalogue", lambda: found)
+
+
+def test_json_lists_every_entry_with_its_distribution(tfkit, acme, catalogue):
+    data = tfkit("plugins", "--json").json()
+    assert len(data["entries"]) == 1 + sum(len(offers) for offers in catalogue.offers.values())
+    eager = next(entry for entry in data["entries"] if entry["name"] == "eager")
+    assert (eager["slot"], eager["distribution"], eager["plugin"]) == ("backend", "tfkit", "builtin")
+    assert eager["version"]
+    mine = next(entry for entry in data["entries"] if entry["name"] == "acme.scale")
+    assert (mine["slot"], mine["summary"], mine["distribution"]) == ("norm", "one scale", "acme")
+    assert data["broken"] == [{"plugin": "flash", "distribution": "tfkit-flash-attn", "reason": "ImportError: no flash_attn"}]
+    assert "backends" not in data
+
+
+def test_text_shows_them_and_what_is_broken(tfkit, acme):
+    done = tfkit("plugins")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert any("acme.scale" in line.split()[:2] and line.endswith("acme") for line in lines)
+    assert "broken: flash of tfkit-flash-attn: ImportError: no flash_attn" in lines
+
+
+def test_backends_shows_every_axis(tfkit):
+    done = tfkit("plugins", "--backends")
+    for axis in Capabilities.model_fields:
+        assert any(line.startswith(axis.replace("_", " ")) for line in done.out.splitlines()), axis
+    data = tfkit("plugins", "--backends", "--json").json()
+    assert {row["name"] for row in data["backends"]} >= {"eager", "sdpa", "flex"}
+    assert set(Capabilities.model_fields) < set(data["backends"][0])
+
+
+def test_a_broken_plugin_is_named_where_it_is_asked_for(tfkit, acme, small):
+    done = tfkit("plan", small, "--backend", "flash")
+    assert done.code == 2
+    assert "tfkit-flash-attn, which failed to import because ImportError: no flash_attn" in done.err
+
+
+def test_schema_is_printed_or_written(tfkit, catalogue, tmp_path):
+    done = tfkit("schema")
+    assert json.loads(done.out) == json_schema(catalogue)
+    place = tmp_path / "schema.json"
+    place.write_text("before")
+    quiet = tfkit("schema", "-o", place)
+    assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
+    assert place.read_text() == done.out
+    assert list(tmp_path.iterdir()) == [place], "no draft is left behind"
+
+
+@pytest.mark.parametrize("place", [".", "no/such/directory/x.json"])
+def test_a_schema_that_cannot_be_written_changes_nothing(tfkit, monkeypatch, tmp_path, place):
+    done = tfkit("schema", "-o", tmp_path / place)
+    assert (done.code, done.out) == (1, "")
+    assert "TFK081" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_leaves_the_old_file(tfkit, monkeypatch, tmp_path):
+    place = tmp_path / "schema.json"
+    place.write_text("before")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    done = tfkit("schema", "-o", place)
+    assert done.code == 1
+    assert "No space left" in done.err
+    assert place.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_explain_tells_every_code(tfkit):
+    listed = tfkit("explain").out.splitlines()
+    assert [line.split()[0] for line in listed] == list(CODES)
+    for code, entry in CODES.items():
+        done = tfkit("explain", code)
+        assert (done.code, done.err) == (0, "")
+        assert max(map(len, done.out.splitlines())) < 180
+        flat = " ".join(done.out.split())
+        assert all(" ".join(part.split()) in flat for part in (code, entry.title, entry.rule, entry.wrong, entry.fix))
+
+
+def test_explain_as_json_and_in_small_letters(tfkit):
+    data = tfkit("explain", "tfk004", "--json").json()
+    assert data["code"] == "TFK004"
+    assert set(data) == {"code", "title", "rule", "wrong", "fix"}
+    assert [entry["code"] for entry in tfkit("explain", "--json").json()] == list(CODES)
+
+
+@pytest.mark.parametrize("code", ["TFK999", "", "4", "check"])
+def test_an_unknown_code_is_wrong_input(tfkit, code):
+    done = tfkit("explain", code)
+    assert (done.code, done.out) == (2, "")
+    assert "`tfkit explain` lists all codes" in done.err
