@@ -22,7 +22,7 @@ SPEC = Path(__file__).parent.parent / "specs" / "transformer-base.yaml"
 def tfkit_decoder(sizes: argparse.Namespace, source: Tensor) -> Callable[[], Any]:
     layers = [f"{stack}.num_layers={sizes.layers}" for stack in ("encoder", "decoder")]
     widths = [f"defaults.d_model={sizes.width}", f"defaults.vocab_size={sizes.vocab}", f"defaults.ffn.d_ff={4 * sizes.width}"]
-    overrides = [*layers, *widths, "expect=null", "nodes.target.start_id=1"]
+    overrides = [*layers, *widths, "nodes.target.start_id=1"]
     model = tfkit.build(tfkit.load_spec(SPEC, tfkit.load_catalogue(), overrides)).eval()
     return lambda: tfkit.greedy(model, source=source, max_new_tokens=sizes.tokens)
 

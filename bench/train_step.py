@@ -36,7 +36,7 @@ def loss_of(logits: Tensor, target: Tensor) -> Tensor:
 def tfkit_step(sizes: argparse.Namespace, source: Tensor, target: Tensor) -> Step:
     layers = [f"{stack}.num_layers={sizes.layers}" for stack in ("encoder", "decoder")]
     widths = [f"defaults.d_model={sizes.width}", f"defaults.vocab_size={sizes.vocab}", f"defaults.ffn.d_ff={4 * sizes.width}"]
-    overrides = [*layers, *widths, "expect=null"]
+    overrides = [*layers, *widths]
     spec = tfkit.load_spec(SPEC, tfkit.load_catalogue(), overrides)
     model = tfkit.build(spec, backend=sizes.backend)
 

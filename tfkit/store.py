@@ -40,8 +40,13 @@ def save(model: Model, directory: str | Path, *, overwrite: bool = False, catalo
     Raises StoreError where it exists already (unless `overwrite`, and then only a saved model is replaced), or where the disk
     is full or not writable; whatever stood there before is left as it was.
     """
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     directory = Path(directory).absolute()
     check_place(directory, overwrite)
+    empty = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
+    if empty:
+        message = f"`{empty[0]}` and {len(empty) - 1} more are on the meta device and have no numbers"
+        raise StoreError(Fault("TFK081", message, "build the model on another device"))
     catalogue = catalogue or load_catalogue()
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -70,26 +75,57 @@ def load(
     """
     directory = Path(directory)
     catalogue = catalogue or load_catalogue()
-    versions = _read_json(directory / VERSIONS)
+    dtype = _checked(directory)
+    # On `meta` no backend is refused: what the device cannot do is asked once the wishes are known.
+    model = build(load_spec(directory / SPEC, catalogue), catalogue, device="meta", dtype=dtype)
+    wishes = _read_json(directory / PLAN).get("sites")
+    if not isinstance(wishes, dict) or set(wishes) != set(model.sites):
+        raise StoreError(Fault("TFK082", f"{directory / PLAN} does not speak of the attention sites of {directory / SPEC}"))
+    for wish, sites in [(backend, list(wishes))] if backend is not None else _by_wish(wishes):
+        model.set_backend(wish, sites)
+    try:
+        tensors = load_file(directory / WEIGHTS)
+    except SafetensorError as reason:
+        raise StoreError(Fault("TFK082", f"{directory / WEIGHTS} cannot be read: {reason}")) from None
+    _check_tensors(directory / WEIGHTS, tensors, model)
+    # Copied rather than kept: at the addresses that the file gives them, matrix products may round differently.
+    model.to_empty(device=device).load_state_dict(tensors)
+    model.retarget(torch.device(device), dtype)
+    return model
+
+
+def _checked(directory: Path) -> torch.dtype:
+    """The dtype of a saved model, all of whose files are as they were written."""
+    path = directory / VERSIONS
+    versions = _read_json(path)
     if versions.get("format") != FORMAT:
         message = f"{directory} has format {versions.get('format')}, this tfkit reads {FORMAT}"
         raise StoreError(Fault("TFK083", message, "load it with the tfkit that wrote it"))
-    for name, facts in versions["files"].items():
+    files, dtype = versions.get("files"), getattr(torch, str(versions.get("dtype")), None)
+    if not isinstance(files, dict) or set(files) != {SPEC, WEIGHTS, PLAN}:
+        raise StoreError(Fault("TFK082", f"{path} does not list the files {SPEC}, {WEIGHTS} and {PLAN}", "it was altered"))
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise StoreError(Fault("TFK082", f"{path} names the dtype {versions.get('dtype')}, which is none", "it was altered"))
+    for name, facts in files.items():
+        if not isinstance(facts, dict) or {key: type(value) for key, value in facts.items()} != {"bytes": int, "sha256": str}:
+            raise StoreError(Fault("TFK082", f"{path} does not give the size and SHA-256 of {name}", "it was altered"))
         _check_file(directory / name, facts)
-    dtype = getattr(torch, versions["dtype"])
-    model = build(load_spec(directory / SPEC, catalogue), catalogue, device="meta", dtype=dtype)
-    try:
-        tensors = load_file(directory / WEIGHTS, device=str(device))
-    except SafetensorError as reason:
-        raise StoreError(Fault("TFK082", f"{directory / WEIGHTS} cannot be read: {reason}")) from None
-    model.load_state_dict(tensors, assign=True)
-    model.retarget(torch.device(device), dtype)
-    if backend is not None:
-        model.set_backend(backend)
-    else:
-        for wish, sites in _by_wish(_read_json(directory / PLAN)["sites"]):
-            model.set_backend(wish, sites)
-    return model
+    return dtype
+
+
+def _check_tensors(path: Path, tensors: Mapping[str, torch.Tensor], model: Model) -> None:
+    """The file holds the weights of this model: same names, shapes and dtypes."""
+    found = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
+    wanted = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in model.state_dict().items()}
+    faults = [
+        Fault("TFK082", f"{path}: `{name}` is {found.get(name, 'missing')}, the spec needs {wanted.get(name, 'none')}")
+        for name in sorted(set(found) | set(wanted))
+        if found.get(name) != wanted.get(name)
+    ]
+    if len(faults) > 3:
+        faults = [*faults[:3], Fault("TFK082", f"{path}: {len(faults) - 3} more tensors are not those that the spec needs")]
+    if faults:
+        raise StoreError(faults)
 
 
 def _by_wish(sites: Mapping[str, list[Any]]) -> list[tuple[list[Any], list[str]]]:
@@ -148,13 +184,13 @@ def _move(draft: Path, directory: Path) -> None:
         draft.rename(directory)
         return
     old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".old", dir=directory.parent))
-    directory.rename(old / directory.name)
+    kept = old / directory.name
     try:
+        directory.rename(kept)
         draft.rename(directory)
-    except OSError:
-        (old / directory.name).rename(directory)
-        raise
-    finally:
+    finally:  # also when interrupted: the old model stays until the new one stands
+        if not directory.exists():
+            kept.rename(directory)
         shutil.rmtree(old, ignore_errors=True)
 
 

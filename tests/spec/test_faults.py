@@ -286,3 +286,21 @@ def test_defaults_with_nothing_under_them_are_no_mapping(faults_of: Callable[...
     assert (fault.code, fault.path, fault.message) == ("TFK020", "defaults", "a mapping is expected, nothing is written")
     assert fault.mark
     assert fault.mark.line == 3
+
+
+def test_name_of_a_peer_that_may_stand_here_is_not_sent_elsewhere(text: str, faults_of: Callable[..., list[Fault]]) -> None:
+    [fault] = faults_of(text.replace("d_model: 64", "n_embd: 64"))
+    assert fault.fix == "the name here is `d_model`"
+
+
+def test_edge_of_a_sublayer_deep_in_a_pattern_is_checked(text: str, faults_of: Callable[..., list[Fault]]) -> None:
+    deep = "layers: [{repeat: 2, layers: [{}, {cross_attention: {memory: encodr}}]}], causal: true"
+    [fault] = faults_of(text.replace("num_layers: 2, causal: true", deep))
+    assert (fault.code, fault.path) == ("TFK014", "nodes.decoder.layers.0.layers.1.cross_attention.memory")
+
+
+def test_default_norm_is_not_used_by_a_norm_of_another_kind(faults_of: Callable[..., list[Fault]]) -> None:
+    one = "nodes: {t: {kind: tokens, d_model: 8, vocab_size: 9, embedding_norm: layer_norm}}\noutputs: [t]\n"
+    assert faults_of(f"tfkit: 1\nname: a\ndefaults: {{norm: {{kind: layer_norm, eps: 0.5}}}}\n{one}") == []
+    [fault] = faults_of(f"tfkit: 1\nname: a\ndefaults: {{norm: rms_norm}}\n{one}")
+    assert (fault.code, fault.path) == ("TFK011", "defaults.norm")

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tfkit.catalogue import Catalogue
 from tfkit.errors import Fault
-from tfkit.spec import ModelSpec
+from tfkit.spec import ModelSpec, parse_spec
 
 SpecOf = Callable[..., ModelSpec]
 FaultsOf = Callable[..., list[Fault]]
@@ -118,3 +119,18 @@ def test_fault_points_into_the_override(
 def test_faults_of_overrides_and_file_come_together(text: str, faults_of: FaultsOf) -> None:
     found = faults_of(text.replace("d_ff: 128", "d_ff: x"), "encodr.a=1", "decoder.num_layers=y")
     assert sorted(fault.code for fault in found) == ["TFK017", "TFK020", "TFK020"]
+
+
+EXPECTING = """
+tfkit: 1
+name: a
+expect: {parameters: 72}
+nodes: {t: {kind: tokens, d_model: 8, vocab_size: 9}}
+outputs: [t]
+"""
+
+
+def test_an_override_leaves_out_what_the_file_expects_unless_it_says_it_anew(catalogue: Catalogue) -> None:
+    assert parse_spec(EXPECTING, catalogue, ["name=b"]).expect.parameters == 72
+    assert parse_spec(EXPECTING, catalogue, ["t.vocab_size=10"]).expect.parameters is None
+    assert parse_spec(EXPECTING, catalogue, ["t.vocab_size=10", "expect.parameters=80"]).expect.parameters == 80

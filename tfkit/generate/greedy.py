@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Fault, InputError
+from ..nn.inputs import check_ids
 from ..nn.model import InputRule, Model
 
 
@@ -49,19 +50,21 @@ def greedy(
     """
     if max_new_tokens < 1:
         raise InputError(Fault("TFK077", f"max_new_tokens is {max_new_tokens}", "ask for at least one"))
-    target = target or _target(model, inputs)
+    target = _target(model, target, inputs)
     rule = model.plan.inputs[target]
-    output = output or _output(model, target)
-    batch = prompt.shape[0] if prompt is not None else next((ids.shape[0] for ids in inputs.values()), 1)
-    device = next(model.parameters()).device
-    known: Literal[True] | None = True if prompt is None else None
+    output = _output(model, target, output)
+    known: Literal[True] | None = None
+    if prompt is not None:
+        check_ids(target, prompt, rule.vocab_size)
+    elif rule.start_id is None:
+        raise InputError(Fault("TFK077", f"`{target}` has no start_id", "write `start_id` at the node, or give a prompt"))
+    rows_alone = None if inputs else 1 if prompt is None else prompt.shape[0]
+    capacity = max_new_tokens + (1 if prompt is None else prompt.shape[1])
+    state = model.start(target, batch=rows_alone, capacity=capacity, masks=masks, lengths=lengths, segments=segments, **inputs)
+    batch, device = state.batch, next(model.parameters()).device
     if prompt is None:
-        if rule.start_id is None:
-            raise InputError(Fault("TFK077", f"`{target}` has no start_id", "write `start_id` at the node, or give a prompt"))
-        prompt = torch.full((batch, 1), rule.start_id, device=device)
+        prompt, known = torch.full((batch, 1), rule.start_id or 0, device=device), True
     fill = rule.pad_id if rule.pad_id is not None else rule.end_id if rule.end_id is not None else 0
-    capacity = prompt.shape[1] + max_new_tokens
-    state = model.start(target, batch=batch, capacity=capacity, masks=masks, lengths=lengths, segments=segments, **inputs)
     made = torch.full((batch, max_new_tokens), fill, dtype=torch.int64, device=device)
     counts = torch.full((batch,), max_new_tokens, dtype=torch.int64, device=device)
     finished = torch.zeros(batch, dtype=torch.bool, device=device)
@@ -106,18 +109,30 @@ def _check_padding(target: str, visible: Tensor | None, rule: InputRule, prompt:
         )
 
 
-def _target(model: Model, inputs: dict[str, Tensor]) -> str:
+def _target(model: Model, target: str | None, inputs: Mapping[str, Tensor]) -> str:
+    names = ", ".join(model.plan.inputs)
+    if target is not None:
+        if not isinstance(target, str) or target not in model.plan.inputs:
+            shown = f"`{target}`" if isinstance(target, str) else f"a {type(target).__name__}"
+            message = f"the target is {shown}, which is no input of the model"
+            raise InputError(Fault("TFK073", message, f"name one of {names}; what it begins with is the `prompt`"))
+        return target
     left = [name for name in model.plan.inputs if name not in inputs]
     if len(left) != 1:
         message = f"inputs left to decode: {', '.join(left) or 'none'}"
-        raise InputError(Fault("TFK073", message, f"give all inputs but one of {', '.join(model.plan.inputs)}"))
+        raise InputError(Fault("TFK073", message, f"give all inputs but one of {names}"))
     return left[0]
 
 
-def _output(model: Model, target: str) -> str:
+def _output(model: Model, target: str, output: str | None) -> str:
     size = model.plan.inputs[target].vocab_size
     found = [name for name in model.plan.outputs if name in model.plan.followers[target] and model.plan.widths[name] == size]
+    named = ", ".join(found) or "none"
+    if output is not None:
+        if output not in found:
+            message = f"`{output}` is no output over the {size} ids of `{target}`"
+            raise InputError(Fault("TFK077", message, f"such outputs: {named}"))
+        return output
     if len(found) != 1:
-        message = f"outputs over the {size} ids of `{target}`: {', '.join(found) or 'none'}"
-        raise InputError(Fault("TFK077", message, "name one with `output`"))
+        raise InputError(Fault("TFK077", f"outputs over the {size} ids of `{target}`: {named}", "name one with `output`"))
     return found[0]

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ..errors import Fault, SpecError
-from ..slots.layer import depth
+from ..slots.layer import Layer, depth
 from ..slots.node import NodeFacts, Signal
 from ..slots.options import Part
 from ..slots.placement import StackFacts
 from ..spec.model import ModelSpec
-from .model_graph import Edges, Graph, Node, base, edges_of
+from .model_graph import Edges, Graph, Node, base, edges_of, memory_references
 from .rules import broken_rules
 
 
@@ -30,7 +30,7 @@ def graph_of(spec: ModelSpec) -> Graph:
     if not faults:
         faults = list(broken_rules(graph, spec))
     if faults:
-        raise SpecError(sorted(faults, key=lambda fault: (fault.mark is None, fault.mark or 0)))
+        raise SpecError(sorted(dict.fromkeys(faults), key=lambda fault: (fault.mark is None, fault.mark or 0)))
     return graph
 
 
@@ -71,14 +71,30 @@ def _node(name: str, spec: ModelSpec, edges: Mapping[str, Edges], nodes: Mapping
     facts = NodeFacts(name, signals, memories, targets, _stack_facts(name, part, spec, edges))
     for path, rule, fix in part.entry.rules(part.options, facts):
         faults.append(spec.fault("TFK040", f"nodes.{name}.{path}", rule, fix))
-    for field, signal in signals.items():
-        if field != "tokens" and signal.length is None and _wants_sequence(part):
-            rule = f"`{own.reads[field]}` is one vector per row, {_axes(signal)}, where a sequence is needed"
-            faults.append(spec.fault("TFK041", f"nodes.{name}.{field}", rule, "read a node that gives a sequence"))
-    if faults:
-        return None, faults
+    faults += _edge_faults(name, part, own, signals, memories, spec)
+    # A node with a broken rule still says what it gives, so that the rules of the nodes behind it are held as well.
     return Node(name, part, replace(own, owner=root(own.owner, edges) if own.owner else None), facts,
-                part.entry.output(part.options, facts)), []  # fmt: skip
+                part.entry.output(part.options, facts)), faults  # fmt: skip
+
+
+def _edge_faults(
+    name: str, part: Part, own: Edges, signals: Mapping[str, Signal], memories: Mapping[str, Signal], spec: ModelSpec
+) -> Iterator[Fault]:
+    """What flows along an edge is what its reader can use: a stack and its memories are sequences; only some read layers."""
+    read = [(f"nodes.{name}.{field}", own.reads[field], signal) for field, signal in signals.items() if field != "tokens"]
+    for path, ref, signal in read:
+        if signal.depth and not part.entry.takes_layers:
+            rule = f"`{ref}` is the {signal.depth} layers of a stack, and a {part.kind} reads one output"
+            yield spec.fault("TFK042", path, rule, f"write `{base(ref)}`, or put a layer_mix in between")
+    if not layers_of(part):
+        return
+    named = [
+        (f"nodes.{name}.{path}", ref, memories[ref]) for path, ref in memory_references(layers_of(part)) if ref in memories
+    ]
+    for path, ref, signal in [*read, *named]:
+        if signal.length is None:
+            rule = f"`{ref}` is one vector per row, {_axes(signal)}, where a sequence is needed"
+            yield spec.fault("TFK041", path, rule, "read a node that gives a sequence")
 
 
 def _signal(name: str, field: str, ref: str, spec: ModelSpec, nodes: Mapping[str, Node], faults: list[Fault]) -> Signal | None:
@@ -97,8 +113,9 @@ def _signal(name: str, field: str, ref: str, spec: ModelSpec, nodes: Mapping[str
     return None
 
 
-def _wants_sequence(part: Part) -> bool:
-    return hasattr(part.options, "layers")
+def layers_of(part: Part) -> tuple[Layer, ...]:
+    """The layer pattern of a stack, nothing for other nodes."""
+    return getattr(part.options, "layers", None) or ()
 
 
 def _axes(signal: Signal) -> str:

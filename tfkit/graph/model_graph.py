@@ -39,19 +39,20 @@ def edges_of(options: Any) -> Edges:
     reads = {name: ref for name, (mark, ref) in named.items() if ref is not None and mark.role in ("input", "memory", "tokens")}
     owner = next((ref for mark, ref in named.values() if mark.role == "owner" and ref is not None), None)
     tokens = next((ref for mark, ref in named.values() if mark.role == "tokens" and ref is not None), None)
-    memories = dict.fromkeys(_sublayer_memories(getattr(options, "layers", None) or ()))
+    memories = dict.fromkeys(ref for _, ref in memory_references(getattr(options, "layers", None) or ()))
     return Edges(reads, tuple(ref for ref in memories), owner, tokens)
 
 
-def _sublayer_memories(layers: tuple[Any, ...]) -> Iterator[str]:
-    for layer in layers:
+def memory_references(layers: tuple[Any, ...], path: str = "layers") -> Iterator[tuple[str, str]]:
+    """Every memory that a sub-layer of a pattern names, with the path of the option that names it."""
+    for number, layer in enumerate(layers):
         if layer.layers:
-            yield from _sublayer_memories(layer.layers)
-        for sublayer in layer.sublayers or ():
+            yield from memory_references(layer.layers, f"{path}.{number}.layers")
+        for index, sublayer in enumerate(layer.sublayers or ()):
             for name, mark in marks(type(sublayer.options), NodeRef):
                 ref = getattr(sublayer.options, name)
                 if mark.role == "memory" and ref is not None:
-                    yield ref
+                    yield f"{path}.{number}.sublayers.{index}.{name}", ref
 
 
 @dataclass(frozen=True)

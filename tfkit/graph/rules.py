@@ -16,8 +16,13 @@ LARGEST = 10**13
 """More parameters than this (40 TB in float32) fit no machine; a spec that asks for them has a slip of the pen."""
 
 
+DEEPEST = 100_000
+"""More layers than this make a module tree that takes minutes to build and no machine wants to run."""
+
+
 def broken_rules(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
-    for rule in (_outputs_exist, _all_nodes_are_used, _input_names_are_free, _fits_a_machine, _expected_count):
+    rules = (_outputs_exist, _all_nodes_are_used, _input_names_are_free, _fits_a_machine, _is_not_too_deep, _expected_count)
+    for rule in rules:
         yield from rule(graph, spec)
 
 
@@ -57,6 +62,15 @@ def _fits_a_machine(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
             rule = f"{needs}; no machine holds more than {LARGEST:,} parameters"
             path = f"nodes.{node.name}.num_layers"
             yield spec.fault("TFK045", path, rule, "make d_model, num_layers or vocab_size smaller")
+
+
+def _is_not_too_deep(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+    for node in graph.nodes.values():
+        layers = node.facts.stack.num_layers if node.facts.stack else 0
+        if layers > DEEPEST:
+            size = (node.count() + node.count(trainable=False)) * 4
+            rule = f"`{node.name}` has {layers:,} layers ({size:,} bytes of parameters in float32); {DEEPEST:,} is the most"
+            yield spec.fault("TFK045", f"nodes.{node.name}.num_layers", rule, "use fewer layers")
 
 
 def _expected_count(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:

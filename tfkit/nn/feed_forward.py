@@ -11,6 +11,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from .run import StackRun
+from .thin import project
 
 
 class FeedForward(nn.Module):
@@ -25,8 +26,9 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout) if dropout > 0.0 else None
 
     def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
-        features = self.input(x)  # (B, L, d_ff)
-        features = self.activate(features) if self.gate is None else self.activate(self.gate(x)) * features
+        stepwise = run.model.state is not None
+        features = project(self.input, x, stepwise)  # (B, L, d_ff)
+        features = self.activate(features) if self.gate is None else self.activate(project(self.gate, x, stepwise)) * features
         if self.dropout is not None:
             features = self.dropout(features)
-        return self.output(features)  # type: ignore[no-any-return]
+        return project(self.output, features, stepwise)

@@ -17,6 +17,7 @@ from .cache import KeyValueCache
 from .choice import BackendChoice, BoundBackend
 from .dispatch import attend
 from .run import StackRun
+from .thin import project
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class MultiHeadAttention(nn.Module):
         """x (B, L, M) of `run.queries` new tokens; `index` is the layer's place in its stack."""
         rule = self.rule
         site = f"{run.stack}.{index}.{self.name}"
-        query = self._split(self.query(x), self.shape.heads)
+        stepwise = run.model.state is not None
+        query = self._split(project(self.query, x, stepwise), self.shape.heads)
         if self.query_norm is not None:
             query = self.query_norm(query).to(query.dtype)
         query, key, value, tables, scheme = self._keys(x, query, run, site)
@@ -95,16 +97,16 @@ class MultiHeadAttention(nn.Module):
         if site in run.model.wanted:
             run.model.weights[site] = self._weights(inputs)
         merged = attend(backend, inputs).output.transpose(1, 2).flatten(2)  # (B, L, H * V)
-        return self.output(merged)  # type: ignore[no-any-return]
+        return project(self.output, merged, stepwise)
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
         return x.view(x.shape[0], x.shape[1], heads, self.shape.head_dim).transpose(1, 2)  # (B, heads, L, D)
 
-    def _project(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        key = self._split(self.key(source), self.shape.kv_heads)
+    def _project(self, source: Tensor, stepwise: bool) -> tuple[Tensor, Tensor]:
+        key = self._split(project(self.key, source, stepwise), self.shape.kv_heads)
         if self.key_norm is not None:
             key = self.key_norm(key).to(key.dtype)
-        return key, self._split(self.value(source), self.shape.kv_heads)
+        return key, self._split(project(self.value, source, stepwise), self.shape.kv_heads)
 
     def _keys(self, x: Tensor, query: Tensor, run: StackRun, site: str) -> tuple[Tensor, Tensor, Tensor, Any, Any]:
         """The query with its position, and all keys and values it may see; new ones join the cache while decoding."""
@@ -114,7 +116,7 @@ class MultiHeadAttention(nn.Module):
             key, value = held
             start, keys = key.shape[2], key.shape[2]
         else:
-            key, value = self._project(run.memory_for(rule.memory).tensor if rule.cross else x)
+            key, value = self._project(run.memory_for(rule.memory).tensor if rule.cross else x, run.model.state is not None)
             start = 0 if rule.cross else run.offset
             keys = start + key.shape[2]
         scheme = tables = None

@@ -13,6 +13,7 @@ from torch.nn import functional
 from ..positions import Span
 from .run import ModelRun
 from .stream import Padding, Stream
+from .thin import thin_linear
 
 
 class Tokens(nn.Module):
@@ -71,7 +72,8 @@ class TokenLogits(nn.Module):
         x = input.tensor if self.scale == 1.0 else input.tensor * self.scale
         weight = table if self.logits is None else self.logits.weight
         assert weight is not None
-        logits = functional.linear(x, weight, self.bias)
+        linear = functional.linear if run.state is None else thin_linear
+        logits = linear(x, weight, self.bias)
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return Stream(logits, input.padding, input.ids)

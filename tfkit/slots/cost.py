@@ -20,8 +20,8 @@ class Cost:
     """One term of a node's cost in one forward pass.
 
     `term` names it (`projections`, `attention`, `ffn`, `logits`, `embedding`, ...), `flops` counts a multiply-add as two, as
-    torch's FlopCounterMode does and only for matrix products, `elements` is the number of activation values that a backward
-    pass needs kept.
+    torch's FlopCounterMode does and only for matrix products, `elements` estimates how many activation values live from the
+    forward to the backward pass with the eager backend: what it keeps and what the node gives out, without dropout's masks.
     """
 
     term: str

@@ -57,16 +57,18 @@ class NodeKind(Entry):
     """The fields of `options` that carry a `NodeRef` are the node's edges. `inherits` lists the fields that `defaults` reach;
     `ports` the further outputs another node may read as `node.port`. `output(options, facts)` is its signal,
     `parameters`, `costs(options, facts, sizes by memory reference, "" for its own)` and `sites` (names below the node, lazily)
-    describe it, `rules` gives every broken cross-field rule. `takes_ids` marks an input of the model; `stepwise(options)` says
-    that its output at one position needs no later one, so that it can be decoded step by step. `build`, a
-    `"module:function"`, is called as `build(options, facts, keep_layers)` (whether some node reads its port `layers`) and gives
-    an `nn.Module` with `forward(run, **streams by field) -> tfkit.nn.stream.Stream`."""
+    describe it, `rules` gives every broken cross-field rule; `output` is asked for also where one is broken, so that all faults
+    are found at once. `takes_ids` marks an input of the model, `takes_layers` a reader of the port `layers`;
+    `stepwise(options)` says that its output at one position needs no later one, so that it can be decoded step by step.
+    `build`, a `"module:function"`, is called as `build(options, facts, keep_layers)` (whether some node reads its port
+    `layers`) and gives an `nn.Module` with `forward(run, **streams by field) -> tfkit.nn.stream.Stream`."""
 
     inherits: frozenset[str]
     output: Callable[[Any, NodeFacts], Signal]
     build: str
     ports: tuple[str, ...] = ()
     takes_ids: bool = False
+    takes_layers: bool = False
     stepwise: Callable[[Any], bool] = lambda options: True
     parameters: Callable[[Any, NodeFacts], tuple[ParameterGroup, ...]] = lambda options, facts: ()
     costs: Callable[[Any, NodeFacts, Mapping[str, Sizes]], tuple[Cost, ...]] = lambda options, facts, sizes: ()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .cost import Cost, Sizes
 from .options import Entry
 from .parameter import Parameter
 
@@ -19,10 +20,17 @@ class ScoreSite:
     head_dim: int
 
 
+def dot_cost(options: Any, site: ScoreSite, kv_heads: int, sizes: Sizes) -> Cost:
+    """q.k for every pair: 2 B H Q K D; no more than the query and the key is kept, which the projections count."""
+    return Cost("attention", 2 * sizes.batch * site.heads * sizes.queries * sizes.keys * site.head_dim, 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScoreFunction(Entry):
     """`parameters(options, site)` lists its weights; `build(options, site)` gives a module
-    `(query (B,H,Q,D), key (B,G,K,D)) -> (B,H,Q,K)`, or None for the contract's own dot product."""
+    `(query (B,H,Q,D), key (B,G,K,D)) -> (B,H,Q,K)`, or None for the contract's own dot product.
+    `costs(options, site, kv_heads, sizes)` is what the scores cost."""
 
+    costs: Callable[[Any, ScoreSite, int, Sizes], Cost] = dot_cost
     parameters: Callable[[Any, ScoreSite], tuple[Parameter, ...]] = lambda options, site: ()
     build: str | None = None

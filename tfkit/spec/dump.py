@@ -15,7 +15,7 @@ from .model import ModelSpec
 from .reader import FORBIDDEN
 
 WIDTH = 120
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*|https?://[A-Za-z0-9_./~%=&+-]*")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*|https?://[A-Za-z0-9_./~%=&+-]*")
 # Words that one version of YAML or another reads as something else than text.
 _WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import Mark
+from .extends import OWN
 from .grammar import TOP, Grammar
 from .hints import did_you_mean
 from .marked import HOLE, Faults, Marked, child_path, short
@@ -19,7 +20,14 @@ FIXED = ("tfkit", "extends")
 
 
 def apply(root: Marked, overrides: Sequence[str], grammar: Grammar, faults: Faults) -> Marked:
-    """The spec with every override laid over it, in order."""
+    """The spec with every override laid over it, in order.
+
+    What the file expects holds for the file as it is written: an override of anything that counts leaves it out, unless
+    another one says what to expect instead.
+    """
+    keys = {override.partition("=")[0].split(".")[0] for override in overrides}
+    if keys - OWN and "expect" not in keys:
+        root = root.holding({key: child for key, child in root.mapping.items() if key != "expect"})
     for override in overrides:
         root = _Override(override, grammar, faults).on(root)
     return root

@@ -52,7 +52,7 @@ def _jsonable(capabilities: Capabilities) -> dict[str, Any]:
 
 
 SAID: dict[str, Callable[[Any], str]] = {
-    "devices": lambda devices: ", ".join(map(_device, devices)),
+    "devices": lambda devices: ", ".join(map(_device, devices)) or "no",
     "numerics": lambda numerics: (
         f"rounds {', '.join(name for name, value in numerics if value == 'storage') or 'nothing'}"
         + ("; TF32 where torch allows it" if numerics.tf32 else "")

@@ -242,6 +242,7 @@ ENTRIES = [
         reference="https://arxiv.org/abs/1802.05365",
         options=LayerMixOptions,
         inherits=frozenset(),
+        takes_layers=True,
         output=lambda options, facts: facts.signals["input"].wide(facts.signals["input"].width),
         parameters=_mix_parameters,
         rules=_mix_rules,

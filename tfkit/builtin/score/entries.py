@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...plugin import NoOptions, Options, Parameter, ScoreFunction, ScoreSite, Size
+from ...plugin import Cost, NoOptions, Options, Parameter, ScoreFunction, ScoreSite, Size, Sizes
 
 
 class HiddenOptions(Options):
@@ -39,6 +39,21 @@ def concat_parameters(options: HiddenOptions, site: ScoreSite) -> tuple[Paramete
     )
 
 
+def hidden_cost(options: HiddenOptions, site: ScoreSite, kv_heads: int, sizes: Sizes) -> Cost:
+    """Each query and key once through its own map to d_score features, and every pair from there to one number; the
+    features of every pair are kept."""
+    hidden = options.d_score or site.head_dim
+    B, Q, K, D, H = sizes.batch, sizes.queries, sizes.keys, site.head_dim, site.heads
+    pairs = B * H * Q * K * hidden
+    return Cost("attention", 2 * B * (H * Q + kv_heads * K) * D * hidden + 2 * pairs, pairs)
+
+
+def general_cost(options: NoOptions, site: ScoreSite, kv_heads: int, sizes: Sizes) -> Cost:
+    """Each key once through W, then q.k for every pair; the mapped keys are kept for every query head."""
+    B, Q, K, D, H = sizes.batch, sizes.queries, sizes.keys, site.head_dim, site.heads
+    return Cost("attention", 2 * B * kv_heads * K * D * D + 2 * B * H * Q * K * D, B * H * K * D)
+
+
 ENTRIES: list[ScoreFunction] = [
     ScoreFunction(
         name="dot",
@@ -51,6 +66,7 @@ ENTRIES: list[ScoreFunction] = [
         reference="https://arxiv.org/abs/1409.0473",
         options=HiddenOptions,
         parameters=additive_parameters,
+        costs=hidden_cost,
         build="tfkit.builtin.score.additive:build",
     ),
     ScoreFunction(
@@ -58,6 +74,7 @@ ENTRIES: list[ScoreFunction] = [
         summary="q . W k",
         reference="https://arxiv.org/abs/1508.04025",
         parameters=general_parameters,
+        costs=general_cost,
         build="tfkit.builtin.score.general:build",
     ),
     ScoreFunction(
@@ -66,6 +83,7 @@ ENTRIES: list[ScoreFunction] = [
         reference="https://arxiv.org/abs/1508.04025",
         options=HiddenOptions,
         parameters=concat_parameters,
+        costs=hidden_cost,
         build="tfkit.builtin.score.concat:build",
     ),
 ]

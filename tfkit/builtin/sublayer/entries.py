@@ -65,7 +65,7 @@ def attention_parameters(options: SelfAttentionOptions, facts: SublayerFacts) ->
 
 
 def attention_costs(options: SelfAttentionOptions, facts: SublayerFacts, sizes: Sizes) -> tuple[Cost, ...]:
-    """Projections: O(L M H D). Attention itself: 2 Q K H D for the scores and as many for the values.
+    """Projections: O(L M H D). Attention itself: O(Q K H D), half of it for the scores and half for the values.
 
     Elements kept for a backward pass by the plain equation: the input of each projection, the three projected tensors, the
     weights, and the merged heads.
@@ -80,9 +80,10 @@ def attention_costs(options: SelfAttentionOptions, facts: SublayerFacts, sizes: 
     position = 0
     if acts_in_attention(scheme):
         position = scheme.entry.flops(scheme.options, position_site(options, facts), B, Q, K)
+    scores = options.score.entry.costs(options.score.options, ScoreSite(heads, dim), kv_heads, sizes)
     costs = [
         Cost("projections", projections, kept),
-        Cost("attention", 4 * B * heads * Q * K * dim, B * heads * Q * K),
+        Cost("attention", scores.flops + 2 * B * heads * Q * K * dim, scores.elements + B * heads * Q * K),
     ]
     return (*costs, Cost("position", position, 0)) if position else tuple(costs)
 
@@ -124,6 +125,9 @@ def attention_rules(options: SelfAttentionOptions, facts: SublayerFacts) -> tupl
         divisors = ", ".join(str(number) for number in range(1, min(heads, 64) + 1) if heads % number == 0)
         rule = f"num_heads {heads} is not divisible by num_kv_heads {kv_heads}"
         broken.append(("num_kv_heads", rule, f"use a divisor of {heads}: {divisors}"))
+    if len(options.backend) > 1 and any(part.kind == "auto" for part in options.backend):
+        rule = "`auto` chooses among all backends, so it stands alone"
+        broken.append(("backend", rule, "write `backend: auto`, or a list without it"))
     cross = isinstance(options, CrossAttentionOptions)
     if isinstance(options.window, int) and (cross or not facts.causal):
         rule = "a window given as one number counts backwards and needs a causal stack"

@@ -1,0 +1,52 @@
+"""Specs and graphs from a few lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import tfkit
+from tfkit.errors import Fault
+
+DEFAULTS = """tfkit: 1
+name: graph
+defaults:
+  d_model: 24
+  vocab_size: 19
+  placement: pre
+  norm: layer_norm
+  attention: {num_heads: 6}
+  ffn: {d_ff: 20, activation: gelu}
+"""
+
+
+@pytest.fixture(scope="session")
+def catalogue() -> tfkit.Catalogue:
+    return tfkit.load_catalogue()
+
+
+@pytest.fixture
+def spec_from(catalogue: tfkit.Catalogue) -> Callable[..., tfkit.ModelSpec]:
+    def make(nodes: str, *overrides: str) -> tfkit.ModelSpec:
+        return tfkit.parse_spec(DEFAULTS + nodes, catalogue, overrides, file="spec.yaml")
+
+    return make
+
+
+@pytest.fixture
+def graph_from(spec_from: Callable[..., tfkit.ModelSpec]) -> Callable[..., tfkit.Graph]:
+    def make(nodes: str, *overrides: str) -> tfkit.Graph:
+        return tfkit.graph_of(spec_from(nodes, *overrides))
+
+    return make
+
+
+@pytest.fixture
+def faults_of(graph_from: Callable[..., tfkit.Graph]) -> Callable[..., list[Fault]]:
+    def make(nodes: str, *overrides: str) -> list[Fault]:
+        with pytest.raises(tfkit.SpecError) as error:
+            graph_from(nodes, *overrides)
+        return list(error.value.faults)
+
+    return make

@@ -1,0 +1,106 @@
+"""The graph: order, edges, symbolic shapes, and counts that are those of the built modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import tfkit
+from tfkit.graph.model_graph import base
+
+SPECS = sorted((Path(__file__).parents[2] / "specs").glob("*.yaml"))
+NODES = """nodes:
+  logits:  {kind: token_logits, input: wide, vocab_size: 40}
+  wide:    {kind: dense, input: decoder, d_model: 30}
+  decoder: {kind: stack, input: target, memory: mixed, causal: true, layers: [{repeat: 2, shared: true}, {}]}
+  mixed:   {kind: layer_mix, input: encoder.layers}
+  encoder: {kind: stack, input: source, num_layers: 2}
+  target:  {kind: tokens, share: source}
+  source:  {kind: tokens}
+  mean:    {kind: pool, input: encoder, take: mean}
+  label:   {kind: classify, input: mean, classes: 3}
+outputs: [logits, label]
+"""
+
+
+def test_nodes_stand_after_what_they_read(graph_from: Callable[..., tfkit.Graph]) -> None:
+    graph = graph_from(NODES)
+    before: set[str] = set()
+    for name, node in graph.nodes.items():
+        assert {base(ref) for ref in node.edges.all()} <= before
+        before.add(name)
+    assert len(before) == 9
+    assert {node.name for node in graph.inputs()} == {"source", "target"}
+
+
+def test_shapes_are_symbols(graph_from: Callable[..., tfkit.Graph]) -> None:
+    graph = graph_from(NODES)
+    shapes = {name: node.signal.axes for name, node in graph.nodes.items()}
+    assert shapes == {
+        "source": ("B", "L_source", 24),
+        "target": ("B", "L_target", 24),
+        "encoder": ("B", "L_source", 24),
+        "mixed": ("B", "L_source", 24),
+        "decoder": ("B", "L_target", 24),
+        "wide": ("B", "L_target", 30),
+        "logits": ("B", "L_target", 40),
+        "mean": ("B", 24),
+        "label": ("B", 3),
+    }
+    assert graph.nodes["encoder"].signal.depth == 2
+    assert graph.nodes["decoder"].signal.depth == 3
+
+
+def test_shapes_are_those_of_the_outputs(
+    graph_from: Callable[..., tfkit.Graph], spec_from: Callable[..., tfkit.ModelSpec], catalogue: tfkit.Catalogue
+) -> None:
+    spec = spec_from(NODES)
+    outputs = tfkit.build(spec, catalogue)(source=torch.ones(2, 5).long(), target=torch.ones(2, 7).long())
+    sizes = {"B": 2, "L_source": 5, "L_target": 7}
+    for name, output in outputs.items():
+        assert tuple(output.shape) == tuple(sizes.get(axis, axis) for axis in graph_from(NODES).nodes[name].signal.axes)
+
+
+def test_sites_are_named_by_application(graph_from: Callable[..., tfkit.Graph]) -> None:
+    names = [name for name, _ in graph_from(NODES).sites()]
+    kinds = ("self_attention", "cross_attention")
+    assert names == [f"encoder.{n}.self_attention" for n in range(2)] + [f"decoder.{n}.{kind}" for n in range(3) for kind in kinds]
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_counts_names_shapes_and_sites_are_those_of_the_modules(path: Path, catalogue: tfkit.Catalogue) -> None:
+    spec = tfkit.load_spec(path, catalogue)
+    graph = tfkit.graph_of(spec)
+    model = tfkit.build(spec, catalogue, device="meta")
+    listed = {f"nodes.{node.name}.{p.name}": (p.shape, p.trainable) for node in graph.nodes.values() for p in node.parameters()}
+    built = {name: (tuple(p.shape), p.requires_grad) for name, p in model.named_parameters()}
+    assert listed == built
+    assert graph.parameters() == model.parameter_count() == sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert graph.parameters(trainable=False) == model.parameter_count(trainable=False)
+    assert [name for name, _ in graph.sites()] == list(model.sites)
+    for node in graph.nodes.values():
+        assert node.count() == sum(p.numel() for p in model.nodes[node.name].parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize(
+    ("layers", "modules", "passes"),
+    [
+        ("[{repeat: 3}]", 3, 3),
+        ("[{repeat: 3, shared: true}]", 1, 3),
+        ("[{repeat: 2, layers: [{}, {ffn: {d_ff: 8}}]}]", 4, 4),
+        ("[{repeat: 2, shared: true, layers: [{repeat: 2}, {repeat: 3, shared: true, ffn: {d_ff: 8}}]}, {}]", 4, 11),
+    ],
+)
+def test_patterns_of_layers(
+    layers: str, modules: int, passes: int, spec_from: Callable[..., tfkit.ModelSpec], catalogue: tfkit.Catalogue
+) -> None:
+    text = f"nodes: {{t: {{kind: tokens}}, body: {{kind: stack, input: t, layers: {layers}}}}}\noutputs: [body]\n"
+    spec = spec_from(text)
+    graph, model = tfkit.graph_of(spec), tfkit.build(spec, catalogue)
+    assert len(model.nodes["body"].layers) == modules
+    assert len(model.nodes["body"].order) == graph.nodes["body"].signal.depth == passes
+    assert graph.parameters() == model.parameter_count()
+    model(t=torch.ones(1, 3).long())

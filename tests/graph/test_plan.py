@@ -1,0 +1,150 @@
+"""The plan: what was asked for at each site, what will be used there, and every reason, for devices that are not there too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+import tfkit
+from tfkit.graph import SitePlan, Target, check_backends, plan
+
+NODES = """nodes:
+  tokens: {kind: tokens}
+  body:
+    kind: stack
+    input: tokens
+    causal: true
+    layers:
+      - {attention: {backend: auto}}
+      - {attention: {backend: flex}}
+      - {attention: {backend: [flex, sdpa, eager]}}
+      - {attention: {backend: sdpa, softcap: 5.0}}
+      - {attention: {backend: {kind: sdpa, kernel: cudnn}}}
+      - {attention: {backend: [flex, eager], dropout: 0.1}, position: {kind: relative_t5, buckets: 6}}
+outputs: [body]
+"""
+
+
+@pytest.fixture
+def rows(graph_from: Callable[..., tfkit.Graph], catalogue: tfkit.Catalogue) -> Callable[[Target], dict[int, list[SitePlan]]]:
+    def make(target: Target) -> dict[int, list[SitePlan]]:
+        found: dict[int, list[SitePlan]] = {}
+        for row in plan(graph_from(NODES), catalogue, target):
+            found.setdefault(int(row.site.split(".")[1]), []).append(row)
+        return found
+
+    return make
+
+
+def reasons(row: SitePlan, backend: str) -> str:
+    return ", ".join(next(judged.verdict.refused for judged in row.judgements if judged.backend == backend))
+
+
+def test_training_on_a_cpu(rows: Callable[[Target], dict[int, list[SitePlan]]]) -> None:
+    found = rows(Target())
+    assert {row.requested for row in found[0]} == {"auto"}
+    ((flex,), (many,), (capped,), (cudnn,), (biased,)) = (found[index] for index in range(1, 6))
+    assert (flex.requested, flex.chosen) == ("flex", None)
+    assert "no backward on the CPU" in reasons(flex, "flex")
+    assert (many.requested, many.chosen) == ("flex, sdpa, eager", "sdpa")
+    assert [judged.backend for judged in many.judgements] == ["flex", "sdpa", "eager"]
+    assert (capped.chosen, reasons(capped, "sdpa")) == (None, "softcap is not declared")
+    assert cudnn.chosen is None
+    assert "CUDA only" in reasons(cudnn, "sdpa")
+    assert biased.chosen == "eager"
+    assert {"no gradient for a distance bias", "dropout is not declared"} <= set(biased.judgements[0].verdict.refused)
+
+
+def test_inference_on_a_cpu(rows: Callable[[Target], dict[int, list[SitePlan]]]) -> None:
+    found = rows(Target(training=False))
+    assert found[1][0].chosen == "flex"
+    assert found[2][0].chosen == "flex"
+    assert found[5][0].chosen == "flex"
+
+
+def test_auto_gives_a_row_for_each_class_of_lengths_and_they_cover_all(
+    rows: Callable[[Target], dict[int, list[SitePlan]]], catalogue: tfkit.Catalogue, graph_from: Callable[..., tfkit.Graph]
+) -> None:
+    for training in (False, True):
+        found = rows(Target(training=training))[0]
+        ends = [row.lengths for row in found]
+        assert ends[0] is not None
+        assert ends[-1] is not None
+        assert ends[0][0] == 1
+        assert ends[-1][1] is None
+        for before, after in zip(found, found[1:], strict=False):
+            assert before.lengths is not None
+            assert after.lengths is not None
+            assert after.lengths[0] == (before.lengths[1] or 0) + 1
+            assert before.chosen != after.chosen
+        for row in found:
+            assert row.chosen is not None
+            assert row.lengths is not None
+            for length in (row.lengths[0], row.lengths[1] or row.lengths[0] + 1000):
+                (at,) = rows(Target(training=training, queries=length, keys=length))[0]
+                assert at.chosen == row.chosen
+                accepted = [judged for judged in at.judgements if judged.verdict.accepted]
+                assert at.chosen == min(accepted, key=lambda judged: judged.relative_time or float("inf")).backend
+
+
+def test_a_gpu_that_is_not_there(rows: Callable[[Target], dict[int, list[SitePlan]]]) -> None:
+    found = rows(Target(device="cuda", cuda_capability=(9, 0), dtype="bfloat16"))
+    assert all(row.chosen for row in found[0])
+    assert "head_dim 4 is below 16" in reasons(found[1][0], "flex")
+    assert "causal" in reasons(found[4][0], "sdpa") or "key_visible" in reasons(found[4][0], "sdpa")
+
+
+def test_planning_never_imports_torch() -> None:
+    code = """
+import sys, tfkit
+from tfkit.graph import Target, plan, graph_of
+catalogue = tfkit.load_catalogue()
+spec = tfkit.load_spec(sys.argv[1], catalogue)
+rows = plan(graph_of(spec), catalogue, Target(device="cuda", cuda_capability=(8, 0), dtype="float16"))
+assert rows and all(row.chosen for row in rows)
+assert "torch" not in sys.modules
+"""
+    from pathlib import Path
+
+    spec = Path(__file__).parents[2] / "specs" / "transformer-base.yaml"
+    run = subprocess.run([sys.executable, "-c", code, spec], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+
+
+def test_a_refusal_names_each_site_each_reason_and_who_would_work(
+    graph_from: Callable[..., tfkit.Graph], catalogue: tfkit.Catalogue
+) -> None:
+    with pytest.raises(tfkit.BackendRefused) as refused:
+        check_backends(graph_from(NODES), catalogue, Target())
+    faults = {fault.path: fault for fault in refused.value.faults}
+    assert set(faults) == {f"body.{index}.self_attention" for index in (1, 3, 4)}
+    assert {fault.code for fault in faults.values()} == {"TFK060"}
+    capped = faults["body.3.self_attention"]
+    assert "softcap is not declared" in capped.message
+    assert capped.fix == "backends that would work here: eager"
+    assert "eager, sdpa" in faults["body.1.self_attention"].fix
+
+
+def test_who_would_work_may_be_nobody(graph_from: Callable[..., tfkit.Graph], catalogue: tfkit.Catalogue) -> None:
+    with pytest.raises(tfkit.BackendRefused, match="no installed backend can do this"):
+        check_backends(graph_from(NODES), catalogue, Target(device="npu"))
+
+
+def test_the_plan_is_what_the_model_does(
+    graph_from: Callable[..., tfkit.Graph], spec_from: Callable[..., tfkit.ModelSpec], catalogue: tfkit.Catalogue
+) -> None:
+    import torch
+
+    nodes = NODES.replace("backend: flex}", "backend: eager}").replace(", softcap: 5.0", "").replace("{kind: sdpa, kernel: cudnn}", "sdpa")
+    model = tfkit.build(spec_from(nodes), catalogue)
+    for training, length in ((True, 5), (True, 200), (False, 5), (False, 200)):
+        planned = plan(graph_from(nodes), catalogue, Target(training=training, queries=length, keys=length))
+        with torch.set_grad_enabled(training):
+            model.train(training)(tokens=torch.ones(2, length).long())
+        for attention, index, site in model._site_table():
+            choice = attention.choices[index]
+            last = choice.candidates[list(choice.decided.values())[-1]].kind
+            assert last == next(row.chosen for row in planned if row.site == site), (site, training, length)

@@ -1,0 +1,229 @@
+"""Every rule between fields: its code, its numbers, and the place where the value was written."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+
+import tfkit
+from tfkit.errors import Fault
+
+TRANSLATOR = """nodes:
+  source:  {kind: tokens}
+  target:  {kind: tokens, share: source}
+  encoder: {kind: stack, input: source, num_layers: 2}
+  decoder: {kind: stack, input: target, memory: encoder, num_layers: 2, causal: true}
+  logits:  {kind: token_logits, input: decoder, share: source}
+outputs: [logits]
+"""
+CLASSIFIER = """nodes:
+  tokens: {kind: tokens, end_id: 2}
+  body:   {kind: stack, input: tokens, num_layers: 1}
+  one:    {kind: pool, input: body, take: first}
+  label:  {kind: classify, input: one, classes: 3}
+outputs: [label]
+"""
+
+# name: (nodes, what to replace in them, by what, code, place of the changed text or None, pattern)
+RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
+    "heads divide d_model": (
+        TRANSLATOR, "input: source, num_layers: 2", "input: source, num_layers: 2, attention: {num_heads: 7}", "TFK040",
+        "7}", r"d_model 24 is not divisible by num_heads 7; use d_model 21 or 28",
+    ),
+    "kv heads divide heads": (
+        TRANSLATOR, "causal: true", "causal: true, self_attention: {num_kv_heads: 4}", "TFK040",
+        "4}", r"num_heads 6 is not divisible by num_kv_heads 4; use a divisor of 6: 1, 2, 3, 6",
+    ),
+    "rotary needs even dims": (
+        TRANSLATOR, "causal: true", "causal: true, position: rotary_half, attention: {head_dim: 5}", "TFK040",
+        "rotary_half", r"rotary_half: .*head_dim 5 is odd",
+    ),
+    "rotary dims within the head": (
+        TRANSLATOR, "causal: true", "causal: true, position: {kind: rotary_half, dims: 8}", "TFK040",
+        "{kind: rotary_half", r"`dims` 8 is more than head_dim 4",
+    ),
+    "t5 buckets": (
+        TRANSLATOR, "input: source, num_layers: 2", "input: source, num_layers: 2, position: {kind: relative_t5, buckets: 5}",
+        "TFK040", "{kind: relative_t5", r"`buckets` 5 is odd",
+    ),
+    "cross-attention has a memory": (
+        CLASSIFIER, "num_layers: 1", "num_layers: 1, causal: true, sublayers: [cross_attention, ffn]", "TFK040",
+        "cross_attention", r"`cross_attention` has no memory to read",
+    ),
+    "a memory is read": (
+        TRANSLATOR, "causal: true", "causal: true, sublayers: [self_attention, ffn]", "TFK040",
+        "encoder, num_layers: 2, causal", r"no sub-layer reads the memory `encoder`",
+    ),
+    "causal is said where a memory is read": (
+        TRANSLATOR, ", causal: true", "", "TFK040", "{kind: stack, input: target", r"must say whether it is causal",
+    ),
+    "window of one number is causal": (
+        TRANSLATOR, "input: source, num_layers: 2", "input: source, num_layers: 2, attention: {window: 3}", "TFK040",
+        "3}", r"needs a causal stack; write \[left, right\], for instance \[2, 2\]",
+    ),
+    "no window between two sequences": (
+        TRANSLATOR, "causal: true", "causal: true, cross_attention: {window: [1, 1]}", "TFK040",
+        "[1, 1]", r"two different sequences have no window",
+    ),
+    "names of sub-layers differ": (
+        CLASSIFIER, "num_layers: 1", "num_layers: 1, sublayers: [{kind: ffn, name: a}, {kind: ffn, name: a}]", "TFK013",
+        None, r"two sub-layers of one layer are called `a`",
+    ),
+    "embeddings' scheme at a stack": (
+        TRANSLATOR, "causal: true", "causal: true, position: sinusoidal", "TFK040",
+        "sinusoidal", r"sinusoidal acts on embeddings, not inside a stack",
+    ),
+    "attention's scheme at tokens": (
+        TRANSLATOR, "{kind: tokens}", "{kind: tokens, position: rotary_half}", "TFK040",
+        "rotary_half", r"rotary_half acts inside attention, not on embeddings",
+    ),
+    "embeddings' scheme at cross-attention": (
+        TRANSLATOR, "causal: true", "causal: true, cross_attention: {position: sinusoidal}", "TFK040",
+        "sinusoidal", r"sinusoidal acts on embeddings; write it at the tokens node",
+    ),
+    "learned needs max_len": (
+        TRANSLATOR, "{kind: tokens}", "{kind: tokens, position: learned}", "TFK040", "learned", r"learned: `max_len` is needed",
+    ),
+    "shared tables have one width": (
+        TRANSLATOR, "share: source}\n  encoder", "share: source, d_model: 30}\n  encoder", "TFK040",
+        "30}", r"d_model 30 differs from that of `source`, 24",
+    ),
+    "only tables are shared": (
+        TRANSLATOR, "input: decoder, share: source", "input: decoder, share: encoder", "TFK040",
+        "encoder}", r"`encoder` is no tokens node and has no table",
+    ),
+    "logits are as wide as the table": (
+        TRANSLATOR, "input: decoder, share: source}", "input: wide, share: source}\n  wide: {kind: dense, input: decoder, d_model: 9}",
+        "TFK040", "source}\n  wide", r"input is 9 wide, but the table of `source` has d_model 24",
+    ),
+    "a dense node is not gated": (
+        CLASSIFIER, "one, classes", "two, classes: 3}\n  two: {kind: dense, input: one, activation: swiglu}\n  old: {kind: classify, input: one, classes",
+        "TFK040", "swiglu", r"swiglu is gated and needs a second projection",
+    ),
+    "ids are in the vocabulary": (
+        CLASSIFIER, "end_id: 2", "end_id: 19", "TFK040", "19}", r"end_id 19 is outside the vocabulary; ids are 0\.\.18",
+    ),
+    "a pool needs a sequence": (
+        CLASSIFIER, "input: one, classes", "input: two, classes: 3}\n  two: {kind: pool, input: one, take: mean}\n  old: {kind: classify, input: one, classes",
+        "TFK040", "one, take", r"`one` is one vector already",
+    ),
+    "end_token needs tokens": (
+        CLASSIFIER, "take: first", "take: end_token", "TFK040", None, r"`take: end_token` needs the tokens node",
+    ),
+    "end_token needs end_id": (
+        CLASSIFIER.replace(", end_id: 2", ""), "take: first", "take: end_token, tokens: tokens", "TFK040", "tokens}",
+        r"`tokens` has no end_id",
+    ),
+    "tokens only for end_token": (
+        CLASSIFIER, "take: first", "take: first, tokens: tokens", "TFK040", "tokens}", r"`take: first` reads no token ids",
+    ),
+    "a stack needs a sequence": (
+        CLASSIFIER, "input: one, classes", "input: two, classes: 3}\n  two: {kind: stack, input: one, num_layers: 1}\n  old: {kind: classify, input: one, classes",
+        "TFK041", "one, num_layers", r"`one` is one vector per row, \(B, 24\), where a sequence is needed",
+    ),
+    "a memory is a sequence": (
+        TRANSLATOR, "memory: encoder", "memory: first", "TFK041", "first, num", r"`first` is one vector per row",
+    ),
+    "a named memory is a sequence": (
+        TRANSLATOR, "causal: true", "causal: true, sublayers: [cross_attention, {kind: cross_attention, memory: first}]",
+        "TFK041", "first}]", r"`first` is one vector per row",
+    ),
+    "a mix reads layers": (
+        CLASSIFIER, "input: body", "input: mix", "TFK040", None, r"`body` is one output, not the layers of a stack; read its port",
+    ),
+    "only a mix reads layers": (
+        CLASSIFIER, "input: body", "input: body.layers", "TFK042", "body.layers",
+        r"`body.layers` is the 1 layers of a stack, and a pool reads one output; write `body`, or put a layer_mix",
+    ),
+    "no unknown port": (
+        CLASSIFIER, "input: body", "input: body.layer", "TFK014", "body.layer", r"no output `layer`; did you mean `layers`",
+    ),
+    "everything is read": (
+        CLASSIFIER, "outputs: [label]", "outputs: [one]", "TFK043", None, r"nothing reads `label`",
+    ),
+    "names of arguments are taken": (
+        CLASSIFIER.replace("tokens:", "batch:").replace("input: tokens", "input: batch"), "end_id: 2", "end_id: 3", "TFK013", None,
+        r"`batch` is an argument of every model",
+    ),
+    "the expected count": (
+        CLASSIFIER, "nodes:", "expect: {parameters: 5000}\nnodes:", "TFK044", "5000}", r"4,\d\d\d trainable parameters, -[\d,]+ from the 5,000",
+    ),
+}  # fmt: skip
+EXTRA = {
+    "a memory is a sequence": "  first: {kind: pool, input: encoder, take: first}\n",
+    "a named memory is a sequence": "  first: {kind: pool, input: encoder, take: first}\n",
+    "a mix reads layers": "  mix: {kind: layer_mix, input: body}\n",
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule(name: str, faults_of: Callable[..., list[Fault]]) -> None:
+    nodes, old, new, code, place, pattern = RULES[name]
+    assert nodes.count(old) == 1
+    text = nodes.replace(old, new).replace("outputs:", EXTRA.get(name, "") + "outputs:")
+    found = faults_of(text)
+    fault = next(fault for fault in found if fault.code == code)
+    assert re.search(pattern, str(fault)), str(fault)
+    assert fault.fix
+    assert fault.mark is not None
+    assert fault.mark.file == "spec.yaml"
+    assert str(fault).startswith(f"spec.yaml:{fault.mark.line}:{fault.mark.column}: {code} ")
+    if place is not None:
+        lines = text.splitlines()
+        line = lines[fault.mark.line - 10]  # the text stands below nine lines of defaults
+        assert line[fault.mark.column - 1 :].startswith(place.splitlines()[0]), line[fault.mark.column - 1 :]
+
+
+def test_faults_of_all_nodes_at_once_in_the_order_of_the_file(faults_of: Callable[..., list[Fault]]) -> None:
+    text = TRANSLATOR.replace("{kind: tokens}", "{kind: tokens, pad_id: 19}").replace(
+        "input: source, num_layers: 2", "input: source, num_layers: 2, attention: {num_heads: 7}"
+    ).replace("causal: true", "causal: true, self_attention: {num_kv_heads: 4}, position: rotary_half, cross_attention: {head_dim: 3}")
+    found = faults_of(text)
+    assert [fault.path for fault in found] == [
+        "nodes.source.pad_id", "nodes.encoder.attention.num_heads", "nodes.decoder.self_attention.num_kv_heads",
+    ]  # fmt: skip
+    assert [fault.mark for fault in found] == sorted(fault.mark for fault in found if fault.mark)
+
+
+def test_an_inherited_fault_points_into_defaults_and_comes_once(faults_of: Callable[..., list[Fault]]) -> None:
+    found = faults_of(TRANSLATOR, "defaults.attention.num_heads=5")
+    assert len({str(fault) for fault in found}) == len(found)
+    assert {fault.path for fault in found} == {"defaults.attention.num_heads"}
+    assert len(found) == 1
+
+
+def test_no_rule_is_broken_where_all_is_well(graph_from: Callable[..., tfkit.Graph]) -> None:
+    assert graph_from(TRANSLATOR).outputs == ("logits",)
+    assert graph_from(CLASSIFIER).outputs == ("label",)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["decoder.num_layers=1000000000"],
+        ["decoder.num_layers=1000000000", "defaults.d_model=6", "defaults.ffn.d_ff=1"],
+        ["decoder.layers=[{repeat: 1000000000, shared: true}]"],
+        ["decoder.layers=[{repeat: 100000, layers: [{repeat: 100000}]}]"],
+        ["defaults.vocab_size=1000000000000"],
+        ["defaults.d_model=1099511627774", "defaults.attention.head_dim=4"],
+    ],
+)
+def test_what_no_machine_can_hold_is_refused_at_once_with_its_bytes(
+    overrides: list[str], faults_of: Callable[..., list[Fault]]
+) -> None:
+    start = time.perf_counter()
+    found = faults_of(TRANSLATOR, *overrides)
+    assert time.perf_counter() - start < 1.0
+    assert {fault.code for fault in found} == {"TFK045"}
+    assert all(re.search(r"[\d,]{9,} bytes", fault.message) for fault in found if "shared" not in overrides[0])
+    assert all(fault.fix for fault in found)
+
+
+def test_a_billion_layers_are_counted_exactly(graph_from: Callable[..., tfkit.Graph], faults_of: Callable[..., list[Fault]]) -> None:
+    one, two = (graph_from(TRANSLATOR, f"decoder.num_layers={n}").nodes["decoder"].count() for n in (1, 2))
+    (fault, *_) = faults_of(TRANSLATOR, "decoder.num_layers=1000000000")
+    count = one + 999_999_999 * (two - one)
+    assert f"{count:,} parameters, {4 * count:,} bytes in float32" in fault.message or f"({4 * count:,} bytes" in fault.message

@@ -1,0 +1,158 @@
+"""Plugins: found by entry point, checked, isolated when broken, refused when they clash."""
+
+import copy
+import sys
+from importlib.metadata import EntryPoint
+from types import MappingProxyType, ModuleType
+
+import pytest
+
+from tfkit.catalogue import load_catalogue
+from tfkit.errors import PluginError, SpecError
+from tfkit.plugin import AttentionBackend, Capabilities, Norm, Options, hookimpl
+from tfkit.slots.lazy import load
+from tfkit.spec import parse_spec
+
+SPEC = """
+tfkit: 1
+name: small
+defaults:
+  {d_model: 8, vocab_size: 9, norm: layer_norm, placement: pre, attention: {num_heads: 2, backend: %s}, ffn: {d_ff: 8, activation: relu}}
+nodes:
+  tokens: {kind: tokens}
+  body: {kind: stack, input: tokens, num_layers: 1, causal: true}
+outputs: [body]
+"""
+
+
+def backend(name: str, **fields: object) -> AttentionBackend:
+    return AttentionBackend(name=name, summary="a test", attend="nowhere:attend", capabilities=Capabilities(), **fields)
+
+
+def plugin(*entries: object, hook: str = "tfkit_attention_backends") -> ModuleType:
+    def offer() -> list[object]:
+        return list(entries)
+
+    module = ModuleType("acme_attention")
+    setattr(module, hook, hookimpl(offer))
+    return module
+
+
+def fault_of(error: pytest.ExceptionInfo[PluginError]) -> tuple[str, str]:
+    [fault] = error.value.faults
+    return fault.code, str(fault)
+
+
+def test_the_built_in_parts_come_by_entry_point():
+    assert load_catalogue([]).names("backend") == []
+    catalogue = load_catalogue()
+    assert {"eager", "sdpa", "flex"} <= set(catalogue.names("backend"))
+    assert catalogue.offers["backend"]["eager"].distribution == "tfkit"
+
+
+def test_it_cannot_be_changed():
+    catalogue = load_catalogue()
+    assert isinstance(catalogue.offers, MappingProxyType)
+    with pytest.raises(TypeError):
+        catalogue.offers["backend"]["mine"] = None
+    assert copy.deepcopy(catalogue) is catalogue
+
+
+def test_a_plugin_is_found_by_name_and_knows_who_offers_it(catalogue):
+    more = catalogue.with_plugin(plugin(backend("acme.flash")), "acme-attention")
+    assert more.find("backend", "acme.flash").summary == "a test"
+    assert more.offers["backend"]["acme.flash"].distribution == "acme-attention"
+    assert catalogue.find("backend", "acme.flash") is None
+
+
+def test_two_plugins_with_one_name_are_refused_by_both_names(catalogue):
+    with pytest.raises(PluginError) as error:
+        catalogue.with_plugin(plugin(backend("eager")), "acme-attention")
+    code, text = fault_of(error)
+    assert code == "TFK052"
+    assert "tfkit" in text
+    assert "acme-attention" in text
+
+
+def test_a_misspelt_hook_is_refused_with_the_right_name(catalogue):
+    with pytest.raises(PluginError) as error:
+        catalogue.with_plugin(plugin(hook="tfkit_atention_backends"), "acme-attention")
+    code, text = fault_of(error)
+    assert code == "TFK051"
+    assert "acme-attention implements `tfkit_atention_backends`" in text
+    assert "did you mean `tfkit_attention_backends`?" in text
+
+
+@pytest.mark.parametrize(
+    ("entry", "piece"),
+    [
+        ("eager", "is no AttentionBackend"),
+        (Norm(name="x", summary="", parameters=lambda options, width: (), build="a:b"), "is no AttentionBackend"),
+        (backend("no good"), "cannot be written in a spec"),
+        (backend("auto"), "a word of the spec language"),
+        (backend("acme.x", options=dict), "no tfkit.plugin.Options"),
+        (backend("acme.x", contract=7), "contract 7"),
+    ],
+)
+def test_an_entry_that_breaks_its_slot_is_refused(catalogue, entry, piece):
+    with pytest.raises(PluginError) as error:
+        catalogue.with_plugin(plugin(entry), "acme-attention")
+    code, text = fault_of(error)
+    assert code == "TFK050"
+    assert piece in text
+    assert "acme-attention" in text
+
+
+@pytest.fixture
+def broken(tmp_path, monkeypatch):
+    """A catalogue with the built-ins and a plugin that needs a package which is not there."""
+    (tmp_path / "fused_broken.py").write_text("import a_package_that_is_not_there\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    points = [EntryPoint("builtin", "tfkit.builtin", "tfkit"), EntryPoint("fused", "fused_broken", "tfkit")]
+    yield load_catalogue(points)
+    sys.modules.pop("fused_broken", None)
+
+
+def test_a_broken_plugin_breaks_nothing_else(broken):
+    assert "eager" in broken.names("backend")
+    [plugin] = broken.broken
+    assert plugin.plugin == "fused"
+    assert "a_package_that_is_not_there" in plugin.reason
+    parse_spec(SPEC % "eager", broken)
+
+
+def test_a_broken_plugin_is_an_error_with_its_reason_where_a_spec_asks_for_it(broken):
+    with pytest.raises(SpecError) as error:
+        parse_spec(SPEC % "fused", broken)
+    assert "which failed to import because ModuleNotFoundError: No module named 'a_package_that_is_not_there'" in str(error.value)
+
+
+def test_a_hook_that_raises_is_a_broken_plugin(catalogue, tmp_path, monkeypatch):
+    (tmp_path / "raising.py").write_text(
+        "from tfkit.plugin import hookimpl\n\n\n@hookimpl\ndef tfkit_norms():\n    raise OSError('no licence')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    points = [EntryPoint("builtin", "tfkit.builtin", "tfkit"), EntryPoint("raising", "raising", "tfkit")]
+    [plugin] = load_catalogue(points).broken
+    assert "no licence" in plugin.reason
+    sys.modules.pop("raising")
+
+
+def test_options_of_a_plugin_are_checked_by_its_own_model(catalogue):
+    class Blocked(Options):
+        block: int = 64
+
+    more = catalogue.with_plugin(plugin(backend("acme.flash", options=Blocked)), "acme-attention")
+    spec = parse_spec(SPEC % "{kind: acme.flash, block: 16}", more)
+    assert spec.nodes["body"].options.layers[0].sublayers[0].options.backend[0].options.block == 16
+    with pytest.raises(SpecError) as error:
+        parse_spec(SPEC % "{kind: acme.flash, blok: 16}", more)
+    assert "did you mean `block`?" in str(error.value)
+
+
+def test_a_function_that_cannot_be_imported_is_told_with_its_reason():
+    with pytest.raises(PluginError) as error:
+        load("no_such_module:attend")
+    assert fault_of(error)[0] == "TFK053"
+    with pytest.raises(PluginError):
+        load("tfkit.errors:no_such_name")

@@ -1,0 +1,78 @@
+"""The words of a plan."""
+
+import pytest
+
+from tfkit.graph import SitePlan
+from tfkit.view.plan_data import in_short, lengths_in_words
+from tfkit.view.plan_text import plan_text
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [(None, "any length"), ((1, None), "any length"), ((1, 64), "to 64"), ((65, 256), "65 to 256"), ([257, None], "from 257")],
+)
+def test_lengths_in_words(lengths, words):
+    assert lengths_in_words(lengths) == words
+
+
+def test_in_short():
+    def plan(chosen, lengths):
+        return SitePlan("s", "auto", chosen, (), lengths)
+
+    assert in_short([plan("eager", None)]) == "eager"
+    assert in_short([plan(None, None)]) == "none"
+    assert in_short([plan("eager", (1, 64)), plan("sdpa", (65, None))]) == "eager to 64, sdpa from 65"
+
+
+def candidate(backend, *reasons, depends=(), time=None):
+    return {
+        "backend": backend,
+        "accepted": not reasons,
+        "reasons": list(reasons),
+        "depends": list(depends),
+        "relative_time": time,
+    }
+
+
+def row(name, chosen, *candidates, requested="auto", lengths=None):
+    return {
+        "name": name,
+        "sites": [name],
+        "requested": requested,
+        "lengths": lengths,
+        "chosen": chosen,
+        "candidates": list(candidates),
+    }
+
+
+TARGET = {
+    "device": "cuda",
+    "cuda_capability": [9, 0],
+    "dtype": "bfloat16",
+    "training": False,
+    "compiled": True,
+    "queries": 1,
+    "keys": 9,
+}
+
+
+def test_every_reason_is_drawn_in_full(drawn):
+    long = "a reason that is much longer than what is left of the line where it stands, and goes on"
+    sites = [
+        row("e.0.x", "b", candidate("a", long, "another"), candidate("b", depends=("the dtype",), time=0.125), lengths=[1, 64]),
+        row("e.0.x", None, candidate("a", "no"), lengths=[65, None]),
+        row("d.0.x", "b", candidate("b"), requested="b"),
+    ]
+    text = drawn(*plan_text({"name": "m", "target": TARGET, "sites": sites, "unmeasured": ["z"]}), width=72)
+    flat = " ".join(text.split())
+    assert flat.startswith("m on cuda sm_90, bfloat16, inference, compiled, 1 queries x 9 keys")
+    for part in (f"refused: {long}; another", "0.12 x eager", "accepted; depends on the dtype", "chosen, lengths to 64: b"):
+        assert part in flat, part
+    assert "chosen, lengths from 65: nothing can serve this" in flat
+    assert "auto does not consider, for want of measurements: z" in flat
+    assert all(len(line) <= 72 for line in text.splitlines())
+
+
+def test_without_auto_nothing_is_said_of_measurements(drawn):
+    data = {"name": "m", "target": TARGET, "sites": [row("d.0.x", "b", candidate("b"), requested="b")], "unmeasured": ["z"]}
+    assert "measurements" not in drawn(*plan_text(data))
