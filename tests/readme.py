@@ -23,6 +23,7 @@ from tfkit import hooks
 from tfkit.catalogue import Catalogue, load_catalogue
 from tfkit.codes import CODES
 from tfkit.slots.attention import BIAS_KINDS, MASK_TERMS, Capabilities
+from tfkit.view import model_data, plan_data, plugins_data
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -81,7 +82,16 @@ def codes(catalogue: Catalogue) -> str:
     return "\n".join(rows + [f"| {code} | {entry.title} |" for code, entry in CODES.items()])
 
 
-TABLES = {"slots": slots, "hooks": hook_list, "backends": backends, "codes": codes}
+def json_forms(catalogue: Catalogue) -> str:
+    forms = {"show": model_data, "plan": plan_data, "plugins": plugins_data}
+    lines = []
+    for command, module in forms.items():
+        _, _, form = inspect.cleandoc(module.__doc__ or "").partition("\n\n")
+        lines += [f"`tfkit {command} --json`", "", "```text", form.rstrip(), "```", ""]
+    return "\n".join(lines).rstrip()
+
+
+TABLES = {"json": json_forms, "slots": slots, "hooks": hook_list, "backends": backends, "codes": codes}
 
 
 def _tick(flag: bool) -> str:

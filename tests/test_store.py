@@ -115,7 +115,7 @@ def test_a_wish_that_this_device_cannot_serve_is_replaced_at_loading(
 ) -> None:
     tfkit.save(model, tmp_path / "out")
     plan = json.loads((tmp_path / "out" / "plan.json").read_text())
-    plan["sites"] = dict.fromkeys(plan["sites"], [{"kind": "sdpa", "kernel": "cudnn"}])
+    plan["sites"] = {site: [{"kind": "sdpa", "kernel": "cudnn"}] for site in plan["sites"]}
     rewrite(tmp_path / "out", "plan.json", json.dumps(plan).encode())
     with pytest.raises(tfkit.BackendRefused, match="CUDA only"):
         tfkit.load(tmp_path / "out")
@@ -143,7 +143,7 @@ def rewrite(directory: Path, name: str, content: bytes) -> None:
 def test_what_is_there_is_never_replaced_unasked(model: Model, tmp_path: Path, logits_of: Callable[[Model], Tensor]) -> None:
     tfkit.save(model, tmp_path / "out")
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    with pytest.raises(tfkit.StoreError, match="TFK080.*exists already"):
+    with pytest.raises(tfkit.StoreError, match=r"TFK080.*exists already"):
         tfkit.save(model, tmp_path / "out")
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     with torch.no_grad():
@@ -162,7 +162,7 @@ def test_overwrite_replaces_a_saved_model_and_nothing_else(what: str, model: Mod
     else:
         place.mkdir()
         (place / "chapter.txt").write_text("one")
-    with pytest.raises(tfkit.StoreError, match="TFK080.*no saved model"):
+    with pytest.raises(tfkit.StoreError, match=r"TFK080.*no saved model"):
         tfkit.save(model, place, overwrite=True)
     assert (place if what == "file" else place / "chapter.txt").read_text().endswith("one")
     assert names(tmp_path) == {"thesis"}
@@ -218,7 +218,9 @@ def test_an_altered_entry_of_versions_is_an_error(key: str, value: Any, model: M
         tfkit.load(tmp_path / "out")
 
 
-@pytest.mark.parametrize("content", [b"{}", b'{"sites": []}', b'{"sites": {"encoder.9.self_attention": ["eager"]}}', b'{"sites": {}}'])
+@pytest.mark.parametrize(
+    "content", [b"{}", b'{"sites": []}', b'{"sites": {"encoder.9.self_attention": ["eager"]}}', b'{"sites": {}}']
+)
 def test_a_plan_of_another_model_is_an_error(content: bytes, model: Model, tmp_path: Path) -> None:
     tfkit.save(model, tmp_path / "out")
     rewrite(tmp_path / "out", "plan.json", content)
@@ -327,7 +329,9 @@ def test_a_full_disk_leaves_nothing_half_written(
 ) -> None:
     tfkit.save(model, tmp_path / "one")
     place = tmp_path / ("one" if old else "two")
-    run = subprocess.run([sys.executable, "-c", FULL, tmp_path / "one", place, "20000"], capture_output=True, text=True, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-c", FULL, tmp_path / "one", place, "20000"], capture_output=True, text=True, timeout=120
+    )
     assert run.returncode == 0, run.stderr
     assert "TFK081" in run.stdout
     assert "too large" in run.stdout
@@ -337,7 +341,7 @@ def test_a_full_disk_leaves_nothing_half_written(
 
 def test_a_place_that_cannot_be_written_is_an_error(model: Model, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(tfkit.StoreError, match="TFK081.*cannot be written"):
+    with pytest.raises(tfkit.StoreError, match=r"TFK081.*cannot be written"):
         tfkit.save(model, tmp_path / "file" / "out")
     assert names(tmp_path) == {"file"}
 
@@ -351,12 +355,14 @@ def test_no_pickle_is_in_the_files(model: Model, tmp_path: Path) -> None:
 
 
 def test_a_model_without_numbers_cannot_be_saved(spec: tfkit.ModelSpec, catalogue: tfkit.Catalogue, tmp_path: Path) -> None:
-    with pytest.raises(tfkit.StoreError, match="TFK081.*meta"):
+    with pytest.raises(tfkit.StoreError, match=r"TFK081.*meta"):
         tfkit.save(tfkit.build(spec, catalogue, device="meta"), tmp_path / "out")
     assert names(tmp_path) == set()
 
 
-def test_a_compiled_model_is_saved_like_the_model_itself(model: Model, tmp_path: Path, logits_of: Callable[[Model], Tensor]) -> None:
+def test_a_compiled_model_is_saved_like_the_model_itself(
+    model: Model, tmp_path: Path, logits_of: Callable[[Model], Tensor]
+) -> None:
     tfkit.save(torch.compile(model, backend="eager"), tmp_path / "out")
     assert torch.equal(logits_of(tfkit.load(tmp_path / "out")), logits_of(model))
 

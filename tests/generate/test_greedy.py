@@ -20,7 +20,9 @@ def sentence_by_sentence(model: Model, target: str, begin: list[int], new: int, 
     """The equation: y_t = argmax p(y | y_<t, x), each time from scratch."""
     ids, made = list(begin), []
     while len(made) < new:
-        logits = model(**inputs, **{target: torch.tensor([ids])}, masks={target: torch.ones(1, len(ids), dtype=torch.bool)})["logits"]
+        logits = model(**inputs, **{target: torch.tensor([ids])}, masks={target: torch.ones(1, len(ids), dtype=torch.bool)})[
+            "logits"
+        ]
         made.append(int(logits[0, -1].argmax()))
         ids.append(made[-1])
         if made[-1] == 2:
@@ -71,7 +73,9 @@ def test_rows_that_have_ended_leave_the_batch(decoder_of: Callable[..., Model], 
     assert batches[-1] < batches[0]
 
 
-@pytest.mark.parametrize("position", ["none", "rotary_half", "alibi", "relative_t5", "{kind: learned, max_len: 30, count: visible}"])
+@pytest.mark.parametrize(
+    "position", ["none", "rotary_half", "alibi", "relative_t5", "{kind: learned, max_len: 30, count: visible}"]
+)
 def test_a_prompt_padded_on_the_left_is_continued_like_one_alone(position: str, decoder_of: Callable[..., Model]) -> None:
     model = decoder_of("writer", position=position)
     prompts = [[1, 5, 6, 7], [1, 9], [4, 4, 8]]
@@ -160,7 +164,7 @@ def test_padding_that_a_position_counts_is_refused(decoder_of: Callable[..., Mod
 def test_a_start_must_be_known(decoder_of: Callable[..., Model], catalogue: tfkit.Catalogue) -> None:
     model = decoder_of("writer")
     model.plan.inputs["tokens"].__dict__["start_id"] = None
-    with pytest.raises(tfkit.InputError, match="TFK077.*`tokens` has no start_id"):
+    with pytest.raises(tfkit.InputError, match=r"TFK077.*`tokens` has no start_id"):
         tfkit.greedy(model, max_new_tokens=2)
 
 
@@ -168,5 +172,5 @@ def test_a_model_without_logits_over_its_ids_cannot_decode(decoder_of: Callable[
     model = decoder_of("writer")
     model.plan.__dict__["outputs"] = ("body",)
     model.plan.widths["body"] = 16
-    with pytest.raises(tfkit.InputError, match="TFK077.*outputs over the 11 ids of `tokens`: none"):
+    with pytest.raises(tfkit.InputError, match=r"TFK077.*outputs over the 11 ids of `tokens`: none"):
         tfkit.greedy(model, max_new_tokens=2)

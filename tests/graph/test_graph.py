@@ -67,7 +67,9 @@ def test_shapes_are_those_of_the_outputs(
 def test_sites_are_named_by_application(graph_from: Callable[..., tfkit.Graph]) -> None:
     names = [name for name, _ in graph_from(NODES).sites()]
     kinds = ("self_attention", "cross_attention")
-    assert names == [f"encoder.{n}.self_attention" for n in range(2)] + [f"decoder.{n}.{kind}" for n in range(3) for kind in kinds]
+    assert names == [f"encoder.{n}.self_attention" for n in range(2)] + [
+        f"decoder.{n}.{kind}" for n in range(3) for kind in kinds
+    ]
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
+import torch
 
 import tfkit
 from tfkit.graph import SitePlan, Target, check_backends, plan
@@ -75,7 +78,7 @@ def test_auto_gives_a_row_for_each_class_of_lengths_and_they_cover_all(
         assert ends[-1] is not None
         assert ends[0][0] == 1
         assert ends[-1][1] is None
-        for before, after in zip(found, found[1:], strict=False):
+        for before, after in pairwise(found):
             assert before.lengths is not None
             assert after.lengths is not None
             assert after.lengths[0] == (before.lengths[1] or 0) + 1
@@ -107,8 +110,6 @@ rows = plan(graph_of(spec), catalogue, Target(device="cuda", cuda_capability=(8,
 assert rows and all(row.chosen for row in rows)
 assert "torch" not in sys.modules
 """
-    from pathlib import Path
-
     spec = Path(__file__).parents[2] / "specs" / "transformer-base.yaml"
     run = subprocess.run([sys.executable, "-c", code, spec], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
@@ -136,9 +137,11 @@ def test_who_would_work_may_be_nobody(graph_from: Callable[..., tfkit.Graph], ca
 def test_the_plan_is_what_the_model_does(
     graph_from: Callable[..., tfkit.Graph], spec_from: Callable[..., tfkit.ModelSpec], catalogue: tfkit.Catalogue
 ) -> None:
-    import torch
-
-    nodes = NODES.replace("backend: flex}", "backend: eager}").replace(", softcap: 5.0", "").replace("{kind: sdpa, kernel: cudnn}", "sdpa")
+    nodes = (
+        NODES.replace("backend: flex}", "backend: eager}")
+        .replace(", softcap: 5.0", "")
+        .replace("{kind: sdpa, kernel: cudnn}", "sdpa")
+    )
     model = tfkit.build(spec_from(nodes), catalogue)
     for training, length in ((True, 5), (True, 200), (False, 5), (False, 200)):
         planned = plan(graph_from(nodes), catalogue, Target(training=training, queries=length, keys=length))

@@ -33,7 +33,12 @@ def test_gradients_are_the_same_and_less_is_kept(
     position: str, shared: bool, model_of: Callable[..., Model], ids_of: Callable[..., Tensor]
 ) -> None:
     layers = f"[{{repeat: 4, shared: {str(shared).lower()}}}]"
-    overrides = (f"encoder.layers={layers}", f"decoder.layers={layers}", "defaults.dropout=0.2", "defaults.attention.dropout=0.1")
+    overrides = (
+        f"encoder.layers={layers}",
+        f"decoder.layers={layers}",
+        "defaults.dropout=0.2",
+        "defaults.attention.dropout=0.1",
+    )
     plain = model_of("encoder-decoder", *overrides, position=position).train()
     again = model_of(
         "encoder-decoder", *overrides, "encoder.checkpoint=true", "decoder.checkpoint=true", position=position

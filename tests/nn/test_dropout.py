@@ -40,7 +40,7 @@ def test_a7_only_in_training_and_repeatable(
 
 
 def test_a7_survivors_are_scaled_up(catalogue: tfkit.Catalogue, ids_of: Callable[..., Tensor]) -> None:
-    text = "{tfkit: 1, name: embed, nodes: {tokens: {kind: tokens, d_model: 24, vocab_size: 19, dropout: 0.25}}, outputs: [tokens]}"
+    text = "{tfkit: 1, name: e, nodes: {tokens: {kind: tokens, d_model: 24, vocab_size: 19, dropout: 0.25}}, outputs: [tokens]}"
     model = tfkit.build(tfkit.parse_spec(text, catalogue), catalogue).eval()
     ids = ids_of(20, 30)
     plain = model(tokens=ids)["tokens"]

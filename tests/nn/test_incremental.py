@@ -54,7 +54,11 @@ def test_every_scheme_of_the_catalogue_is_here(catalogue: tfkit.Catalogue) -> No
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("position", WRITTEN)
 def test_steps_equal_the_full_forward(
-    position: str, dtype: torch.dtype, model_of: Callable[..., Model], ids_of: Callable[..., Tensor], rounding: Callable[..., float]
+    position: str,
+    dtype: torch.dtype,
+    model_of: Callable[..., Model],
+    ids_of: Callable[..., Tensor],
+    rounding: Callable[..., float],
 ) -> None:
     model = model_of(position=position, dtype=dtype)
     source, target = ids_of(B, S, 1), ids_of(B, T, 2)

@@ -68,7 +68,10 @@ def test_a11_a_list_falls_back_in_its_order(
 
 
 def test_a11_auto_takes_the_measured_best_by_class_of_lengths(
-    catalogue: tfkit.Catalogue, model_of: Callable[..., Model], ids_of: Callable[..., Tensor], used: Callable[..., dict[str, str]]
+    catalogue: tfkit.Catalogue,
+    model_of: Callable[..., Model],
+    ids_of: Callable[..., Tensor],
+    used: Callable[..., dict[str, str]],
 ) -> None:
     from tfkit.slots.attention import AttentionRequest
     from tfkit.slots.selection import ranked
@@ -107,7 +110,9 @@ def test_a11_what_depends_on_the_call_is_refused_at_the_call(model_of: Callable[
         model(**pair)
 
 
-@pytest.mark.parametrize("wish", ["spda", {"kind": "sdpa", "kernal": "math"}, {"kind": "sdpa", "kernel": "fast"}, [], 3, None, {}])
+@pytest.mark.parametrize(
+    "wish", ["spda", {"kind": "sdpa", "kernal": "math"}, {"kind": "sdpa", "kernel": "fast"}, [], 3, None, {}]
+)
 def test_a_wish_that_is_none_is_an_error_and_changes_nothing(wish: Any, model_of: Callable[..., Model]) -> None:
     model = model_of(backend="eager")
     with pytest.raises(SpecError) as error:
@@ -142,9 +147,7 @@ class Narrow:
             key_length=Range(multiple=2), mask_terms={"causal", "key_visible"}, backward=True,
         )  # fmt: skip
         return [
-            AttentionBackend(
-                name="test.narrow", summary="", attend="tfkit.builtin.attention.eager:attend", capabilities=can
-            )
+            AttentionBackend(name="test.narrow", summary="", attend="tfkit.builtin.attention.eager:attend", capabilities=can)
         ]
 
 
