@@ -17,7 +17,8 @@ SPEC = """
 tfkit: 1
 name: small
 defaults:
-  {d_model: 8, vocab_size: 9, norm: layer_norm, placement: pre, attention: {num_heads: 2, backend: %s}, ffn: {d_ff: 8, activation: relu}}
+  {d_model: 8, vocab_size: 9, norm: layer_norm, placement: pre, attention: {num_heads: 2, backend: %s},
+   ffn: {d_ff: 8, activation: relu}}
 nodes:
   tokens: {kind: tokens}
   body: {kind: stack, input: tokens, num_layers: 1, causal: true}
@@ -124,7 +125,9 @@ def test_a_broken_plugin_breaks_nothing_else(broken):
 def test_a_broken_plugin_is_an_error_with_its_reason_where_a_spec_asks_for_it(broken):
     with pytest.raises(SpecError) as error:
         parse_spec(SPEC % "fused", broken)
-    assert "which failed to import because ModuleNotFoundError: No module named 'a_package_that_is_not_there'" in str(error.value)
+    assert "which failed to import because ModuleNotFoundError: No module named 'a_package_that_is_not_there'" in str(
+        error.value
+    )
 
 
 def test_a_hook_that_raises_is_a_broken_plugin(catalogue, tmp_path, monkeypatch):
@@ -156,3 +159,57 @@ def test_a_function_that_cannot_be_imported_is_told_with_its_reason():
     assert fault_of(error)[0] == "TFK053"
     with pytest.raises(PluginError):
         load("tfkit.errors:no_such_name")
+
+
+@pytest.mark.parametrize("answer", [None, "eager", backend("acme.alone")])
+def test_a_hook_that_returns_no_list_is_refused(answer):
+    module = ModuleType("acme_attention")
+    module.tfkit_attention_backends = hookimpl(lambda: answer)
+    with pytest.raises(PluginError) as error:
+        load_catalogue([]).with_plugin(module, "acme")
+    code, text = fault_of(error)
+    assert code == "TFK050"
+    assert text.endswith(f"acme: tfkit_attention_backends: it returned {type(answer).__name__}, no list; "
+                         "return a list of AttentionBackend entries")  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["import", "hook"])
+def test_a_plugin_that_leaves_python_is_broken_and_ends_nothing(monkeypatch, place):
+    def leave(*_):
+        sys.exit(0)
+
+    module = ModuleType("acme_attention")
+    module.tfkit_attention_backends = hookimpl(leave)
+    monkeypatch.setitem(sys.modules, "acme_attention", module)
+    if place == "import":
+        monkeypatch.setattr(EntryPoint, "load", leave)
+    catalogue = load_catalogue([EntryPoint("acme", "acme_attention", "tfkit")])
+    [broken] = catalogue.broken
+    assert "SystemExit" in broken.reason
+
+
+def test_the_reason_of_a_broken_plugin_is_one_line(monkeypatch):
+    module = ModuleType("acme_attention")
+    module.tfkit_attention_backends = hookimpl(lambda: [Capabilities(lsee=True)])
+    monkeypatch.setitem(sys.modules, "acme_attention", module)
+    [broken] = load_catalogue([EntryPoint("acme", "acme_attention", "tfkit")]).broken
+    assert "lsee Extra inputs are not permitted" in broken.reason
+    assert "\n" not in broken.reason
+
+
+@pytest.mark.parametrize("axis", ["mask_terms", "bias_kinds", "bias_gradient"])
+def test_a_capability_that_nothing_asks_for_is_a_slip_of_the_pen(axis):
+    entry = AttentionBackend(name="acme.x", summary="s", attend="a:b", capabilities=Capabilities(**{axis: {"segment"}}))
+    with pytest.raises(PluginError) as error:
+        load_catalogue([]).with_plugin(plugin(entry), "acme")
+    code, text = fault_of(error)
+    assert code == "TFK050"
+    assert f"declares `segment` in `{axis}`" in text
+
+
+@pytest.mark.parametrize("reference", ["acme.online.attend", "acme:", ":attend", "", "acme/online:attend"])
+def test_code_is_named_module_and_function(reference):
+    entry = AttentionBackend(name="acme.x", summary="s", attend=reference, capabilities=Capabilities())
+    with pytest.raises(PluginError) as error:
+        load_catalogue([]).with_plugin(plugin(entry), "acme")
+    assert f'`attend` of `acme.x` is `{reference}`; code is named "module:function"' in fault_of(error)[1]

@@ -34,7 +34,12 @@ def test_a_spec_points_to_it_and_is_valid(path, schema):
 
 @pytest.mark.parametrize(
     ("written", "typo"),
-    [("num_heads", "num_head"), ("vocab_size", "vocab"), ("kind: stack", "kind: stak"), ("activation: relu", "activation: reluu")],
+    [
+        ("num_heads", "num_head"),
+        ("vocab_size", "vocab"),
+        ("kind: stack", "kind: stak"),
+        ("activation: relu", "activation: reluu"),
+    ],
 )
 def test_a_typo_is_refused(written, typo, schema):
     text = (SPECS / "transformer-base.yaml").read_text()

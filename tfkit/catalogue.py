@@ -7,19 +7,25 @@ and is an error only when a spec asks for it; two plugins with one name, or a mi
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
 import pluggy
+from pydantic import ValidationError
 
 from . import hooks
 from .errors import Fault, PluginError
 from .hooks import SLOTS
-from .slots.attention import AUTO
+from .slots.attention import AUTO, BIAS_KINDS, MASK_TERMS, AttentionBackend
 from .slots.options import CONTRACT, Entry, Options
+
+LAZY = frozenset({"attend", "prepare", "build", "function"})
+"""Fields of entries that name code as "module:function"."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,14 @@ class Catalogue:
     def entries(self, slot: str) -> list[Any]:
         return [self.offers[slot][name].entry for name in self.names(slot)]
 
+    def ready(self, slot: str) -> tuple[tuple[Any, Any], ...]:
+        """The entries with their options as they are by default; one with an option that must be written is left out."""
+        found = []
+        for entry in self.entries(slot):
+            with suppress(ValidationError):
+                found.append((entry, entry.options()))
+        return tuple(found)
+
     def why_missing(self, slot: str, name: str) -> str:
         """What to tell a user who asked for a name that nobody offers."""
         stem = name.split(".")[0]
@@ -100,8 +114,11 @@ def load_catalogue(points: Iterable[EntryPoint] | None = None) -> Catalogue:
         distribution, version = (dist.name, dist.version) if dist else (point.name, "")
         try:
             manager.register(point.load(), point.name)
-        except Exception as reason:  # a broken plugin must not break the others; its reason is shown when it is asked for
-            broken.append(BrokenPlugin(point.name, distribution, f"{type(reason).__name__}: {reason}"))
+        except (
+            Exception,
+            SystemExit,
+        ) as reason:  # a broken plugin must not break the others; its reason is shown when it is asked for
+            broken.append(BrokenPlugin(point.name, distribution, _told(reason)))
             continue
         owners[point.name] = distribution
         plugins.append((point.name, distribution, version))
@@ -140,9 +157,12 @@ def _collect(
             distribution = owners.get(plugin, plugin)
             try:
                 entries = implementation.function()
-            except Exception as reason:
-                broken.append(BrokenPlugin(plugin, distribution, f"{hook}() raised {type(reason).__name__}: {reason}"))
+            except (Exception, SystemExit) as reason:
+                broken.append(BrokenPlugin(plugin, distribution, f"{hook}() raised {_told(reason)}"))
                 continue
+            if not isinstance(entries, (list, tuple)):
+                message = f"{distribution}: {hook}: it returned {type(entries).__name__}, no list"
+                raise PluginError(Fault("TFK050", message, f"return a list of {kind.__name__} entries"))
             for entry in entries:
                 _check_entry(entry, kind, slot, hook, distribution)
                 other = offers[slot].get(entry.name)
@@ -150,6 +170,11 @@ def _collect(
                     message = f"{slot} `{entry.name}` is offered by both {other.distribution} and {distribution}"
                     raise PluginError(Fault("TFK052", message, "uninstall one, or rename its entry with a prefix"))
                 offers[slot][entry.name] = Offer(entry, plugin, distribution)
+
+
+def _told(reason: BaseException) -> str:
+    """An exception on one line."""
+    return " ".join(f"{type(reason).__name__}: {reason}".split())
 
 
 def _check_entry(entry: Any, kind: type[Entry], slot: str, hook: str, distribution: str) -> None:
@@ -169,3 +194,16 @@ def _check_entry(entry: Any, kind: type[Entry], slot: str, hook: str, distributi
             f"`{entry.name}` was written for contract {entry.contract}, this tfkit has contract {CONTRACT}",
             "install a version of the plugin for this contract",
         )
+    for name in LAZY.intersection(each.name for each in fields(entry)):
+        reference = getattr(entry, name)
+        if isinstance(reference, str) and not re.fullmatch(r"[\w.]+:\w+", reference):
+            refuse(f"`{name}` of `{entry.name}` is `{reference}`", 'code is named "module:function"')
+    if isinstance(entry, AttentionBackend):
+        can = entry.capabilities
+        for axis, said, known in (
+            ("mask_terms", can.mask_terms, MASK_TERMS),
+            ("bias_kinds", can.bias_kinds, BIAS_KINDS),
+            ("bias_gradient", can.bias_gradient, BIAS_KINDS),
+        ):
+            for word in sorted(said.difference(known)):
+                refuse(f"`{entry.name}` declares `{word}` in `{axis}`, which nothing asks for", f"known: {', '.join(known)}")

@@ -254,6 +254,12 @@ CODES: dict[str, Code] = {
         "a validator that raises KeyError",
         "Tell the author of the plugin, whom the message names.",
     ),
+    "TFK056": Code(
+        "code of a plugin failed",
+        "What a plugin offers works on everything that its entry declares, and tfkit never hides that it did not.",
+        "an `attend` that raises ValueError",
+        "Tell the author of the plugin, whom the message names; `--traceback` prints where it failed.",
+    ),
     "TFK060": Code(
         "a backend cannot serve a site",
         "A requested backend is used or refused, never replaced. `auto` and an explicit list are the only ways to fall back.",

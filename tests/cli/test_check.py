@@ -124,3 +124,12 @@ def test_letters_that_move_the_cursor_are_not_printed(tfkit, small):
     small.write_text(small.read_text().replace("name: small", 'name: "a\\e[31mb"'))
     done = tfkit("check", small)
     assert (done.code, "\x1b" in done.out) == (0, False)
+
+
+def test_a_saved_model_and_standard_input_are_pointed_out(tfkit, small, tmp_path):
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    assert "this is a directory; name a YAML or JSON file" in tfkit("check", saved).err
+    (saved / "spec.yaml").write_text(small.read_text())
+    assert f"this is a directory; its spec is {saved / 'spec.yaml'}" in tfkit("check", saved).err
+    assert "standard input is /dev/stdin" in tfkit("check", "-").err

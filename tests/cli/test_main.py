@@ -155,3 +155,8 @@ def test_the_module_is_the_command():
     done = subprocess.run([sys.executable, "-m", "tfkit", "explain", "--json", "TFK999"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (2, "")
     assert json.loads(done.stdout)["faults"][0]["code"] == "TFK090"
+
+
+def test_a_question_needs_no_pointer_to_the_help(tfkit):
+    assert tfkit("plan", "x.yaml", "--dtype", "bf16").err.endswith("unknown dtype `bf16`; did you mean `bfloat16`?\n")
+    assert tfkit("plan", "x.yaml", "--dtype", "int8").err.endswith("; `tfkit plan --help` tells how\n")

@@ -5,7 +5,7 @@ import types
 import pytest
 
 from tfkit.catalogue import load_catalogue
-from tfkit.plugin import AttentionBackend, AutoRow, Capabilities, Device, Range, hookimpl
+from tfkit.plugin import AttentionBackend, AutoRow, Capabilities, Device, Options, Range, hookimpl
 
 BASE = "specs/transformer-base.yaml"
 FOLDED = ["encoder.0-5.self_attention", "decoder.0-5.self_attention", "decoder.0-5.cross_attention"]
@@ -148,3 +148,32 @@ def test_a_wrong_command_line_is_told(tfkit, words, said):
     done = tfkit("plan", BASE, *words)
     assert (done.code, done.out) == (2, "")
     assert said in done.err
+
+
+class Needy(Options):
+    block: int
+
+
+@pytest.mark.parametrize("backend", [(), ("--backend", "flex"), ("--backend", "eager")])
+def test_a_backend_with_an_option_that_must_be_written_disturbs_nobody(tfkit, monkeypatch, backend):
+    """Who could serve a site instead is asked of every backend, and this one cannot be asked without its option."""
+    measured = (AutoRow(device="cpu", dtypes={"float32"}, relative_time=0.1),)
+    entry = AttentionBackend(
+        name="acme.needy", summary="s", attend="acme:attend", options=Needy, capabilities=Capabilities(), auto=measured
+    )
+    plugin = types.ModuleType("acme")
+    plugin.tfkit_attention_backends = hookimpl(lambda: [entry])
+    catalogue = load_catalogue().with_plugin(plugin, "acme")
+    monkeypatch.setattr("tfkit.catalogue.load_catalogue", lambda: catalogue)
+    done = tfkit("plan", BASE, *backend)
+    assert done.code == (1 if "flex" in backend else 0)
+    assert "TFK099" not in done.err
+    assert "acme.needy" not in done.out + done.err
+
+
+def test_a_length_beyond_every_position_table_is_refused(tfkit):
+    done = tfkit("plan", "specs/gpt2.yaml", "--lengths", "1x1025")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "TFK090 argument --lengths: 1025 is longer than the position table, 1024\n"
+    assert tfkit("plan", "specs/gpt2.yaml", "--lengths", "1024").code == 0
+    assert tfkit("plan", BASE, "--lengths", "100000").code == 0

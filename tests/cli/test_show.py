@@ -123,6 +123,13 @@ def test_faults_are_json_too(tfkit):
 
 def test_too_many_sites_to_list_are_refused(tfkit, small):
     few = [f"--set=nodes.{stack}.num_layers=1" for stack in ("encoder", "decoder")]
-    done = tfkit("show", small, *few, "--set", "encoder.num_layers=200000")
+    done = tfkit("show", small, *few, "--set", "encoder.num_layers=100000")
     assert (done.code, done.out) == (2, "")
     assert "attention sites" in done.err
+
+
+def test_no_number_is_cut_off(tfkit, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = tfkit("show", "specs/transformer-base.yaml", "--lengths", "source=99999999999999,target=5")
+    assert done.code == 0
+    assert "\u2026" not in done.out

@@ -238,3 +238,11 @@ def test_a_billion_layers_are_counted_exactly(
     (fault, *_) = faults_of(TRANSLATOR, "decoder.num_layers=1000000000")
     count = one + 999_999_999 * (two - one)
     assert f"{count:,} parameters, {4 * count:,} bytes in float32" in fault.message or f"({4 * count:,} bytes" in fault.message
+
+
+@pytest.mark.parametrize(
+    "name", ["masks", "lengths", "segments", "weights", "batch", "capacity", "prompt", "output", "model", "self"]
+)
+def test_no_input_is_named_like_an_argument(name: str, faults_of: Callable[..., list[Fault]]) -> None:
+    text = f"nodes: {{{name}: {{kind: tokens}}, body: {{kind: stack, input: {name}, num_layers: 1}}}}\noutputs: [body]\n"
+    assert [(fault.code, fault.path) for fault in faults_of(text)] == [("TFK013", f"nodes.{name}")]

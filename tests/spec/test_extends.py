@@ -124,6 +124,14 @@ def test_base_that_is_missing_is_named_with_its_neighbour(faults: Callable[[str]
     assert fault.fix == "did you mean `base.yaml`?"
 
 
+def test_a_file_is_no_neighbour_for_its_ending_alone(faults: Callable[[str], tuple[Fault, ...]], tmp_path: Path) -> None:
+    (tmp_path / "tabs.yaml").write_text("")
+    [fault] = faults("tfkit: 1\nname: a\nextends: transformer-base.yaml\n")
+    assert fault.fix == ""
+    [fault] = faults("tfkit: 1\nname: a\nextends: tab.yml\n")
+    assert fault.fix == "did you mean `tabs.yaml`?"
+
+
 @pytest.mark.parametrize("value", ["3", "[a.yaml]", "''", "null", "{a: b}"])
 def test_extends_names_one_file(value: str, faults: Callable[[str], tuple[Fault, ...]]) -> None:
     [fault] = faults(f"tfkit: 1\nname: a\nextends: {value}\n")

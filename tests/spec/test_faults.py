@@ -304,3 +304,19 @@ def test_default_norm_is_not_used_by_a_norm_of_another_kind(faults_of: Callable[
     assert faults_of(f"tfkit: 1\nname: a\ndefaults: {{norm: {{kind: layer_norm, eps: 0.5}}}}\n{one}") == []
     [fault] = faults_of(f"tfkit: 1\nname: a\ndefaults: {{norm: rms_norm}}\n{one}")
     assert (fault.code, fault.path) == ("TFK011", "defaults.norm")
+
+
+LEAVE_OUT = [("outputs: [t]", "outputs: []", "write at least one"), ("[t]", "[t]\ndescription: {a: b}", "text is expected")]
+
+
+@pytest.mark.parametrize(("old", "new", "said"), LEAVE_OUT)
+def test_what_is_advised_can_be_done(old: str, new: str, said: str, faults_of: Callable[..., list[Fault]]) -> None:
+    text = "tfkit: 1\nname: a\nnodes: {t: {kind: tokens, d_model: 8, vocab_size: 9}}\noutputs: [t]\n"
+    [fault] = faults_of(text.replace(old, new))
+    assert said in (fault.fix, fault.message.partition(",")[0])
+
+
+def test_a_key_of_another_place_that_looks_like_one_of_this_place(text: str, faults_of: Callable[..., list[Fault]]) -> None:
+    [fault] = faults_of(text.replace("num_layers: 2", "layers: [{repeat: 2, share: true}]", 1))
+    assert (fault.code, fault.path) == ("TFK018", "nodes.encoder.layers.0")
+    assert fault.fix.endswith("a `tokens` node, or did you mean `shared`?")

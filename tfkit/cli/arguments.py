@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
     """argparse, whose documented place to change what happens on an error is this method: a fault instead of an exit."""
 
     def error(self, message: str) -> NoReturn:
-        raise usage_fault(message, f"`{self.prog} --help` tells how")
+        raise usage_fault(message, "" if message.endswith("?") else f"`{self.prog} --help` tells how")
 
 
 def parse(parser: Parser, words: Sequence[str]) -> argparse.Namespace:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..graph import Batch, Graph
@@ -30,6 +30,15 @@ def batch_of(graph: Graph, size: int, lengths: Mapping[str, int] | None) -> Batc
     if missing:
         raise usage_fault(f"argument --lengths: there is none for {', '.join(missing)}", f"inputs: {', '.join(most)}")
     return Batch(size, lengths)
+
+
+def check_lengths(graph: Graph, lengths: Iterable[int]) -> None:
+    """Raises UsageError for a length of queries or keys that no input of the model can have."""
+    most = list(longest(graph).values())
+    for length in lengths:
+        if most and all(limit is not None and length > limit for limit in most):
+            tables = " or ".join(sorted({str(limit) for limit in most}))
+            raise usage_fault(f"argument --lengths: {length} is longer than the position table, {tables}")
 
 
 def longest(graph: Graph) -> dict[str, int | None]:

@@ -50,11 +50,17 @@ def print_faults(faults: Iterable[Fault], as_json: bool) -> None:
 
 def print_bug(bug: Exception, as_json: bool, with_traceback: bool) -> None:
     """One line that says whose fault it is; where it happened only on request."""
+    from .blame import culprit
+
     if with_traceback:
         import traceback
 
         traceback.print_exception(bug, file=sys.stderr)
     reason = " ".join(f"{type(bug).__name__}: {bug}".split())
+    whose = culprit(bug)
+    if whose is not None:
+        print_faults([Fault("TFK056", f"the plugin {whose} failed: {reason}", "--traceback prints where")], as_json)
+        return
     fix = "please report it, with the spec and what the same command prints with --traceback"
     print_faults([Fault("TFK099", f"this is a bug in tfkit: {reason}", fix)], as_json)
 

@@ -35,11 +35,13 @@ def run(options: argparse.Namespace) -> int:
     from ..spec import load_spec
     from ..view.plan_data import plan_data, planned
     from ..view.sites import all_sites, fold
+    from .batch import check_lengths
     from .wish import refusals, wish_of
 
     catalogue = load_catalogue()
     graph = graph_of(load_spec(options.spec, catalogue, options.overrides))
     queries, keys = options.lengths or (None, None)
+    check_lengths(graph, options.lengths or ())
     device, capability = options.device
     target = Target(device, capability, options.dtype, not options.inference, options.compiled, queries, keys)
     groups = fold(all_sites(graph, wish_of(options.backend, catalogue)).items())

@@ -52,7 +52,7 @@ def check_served(graph: Graph, catalogue: Catalogue, target: Target, wish: tuple
 
 def refusals(groups: Iterable[SiteGroup], catalogue: Catalogue, target: Target) -> list[Fault]:
     """A fault for every group of sites that no allowed backend can serve on this target."""
-    others = tuple((entry, entry.options()) for entry in catalogue.entries("backend"))
+    others = catalogue.ready("backend")
     faults = []
     for group in groups:
         candidates, automatic = candidates_for(group.site.backend, catalogue)

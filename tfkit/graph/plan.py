@@ -52,8 +52,7 @@ class SitePlan:
 def candidates_for(wish: tuple[Part, ...], catalogue: Catalogue) -> tuple[list[tuple[AttentionBackend, Any]], bool]:
     """The backends that a wish allows, with their options, and whether `auto` orders them."""
     if any(part.kind == "auto" for part in wish):
-        entries = [entry for entry in catalogue.entries("backend") if entry.auto]
-        return [(entry, entry.options()) for entry in entries], True
+        return [(entry, options) for entry, options in catalogue.ready("backend") if entry.auto], True
     return [(part.entry, part.options) for part in wish], False
 
 
@@ -133,7 +132,7 @@ def plan(graph: Graph, catalogue: Catalogue, target: Target) -> list[SitePlan]:
 
 def refusals(graph: Graph, catalogue: Catalogue, target: Target) -> list[Fault]:
     """A fault for every site that no allowed backend can serve on this target."""
-    others = tuple((entry, entry.options()) for entry in catalogue.entries("backend"))
+    others = catalogue.ready("backend")
     faults = []
     for name, site in graph.sites():
         candidates, automatic = candidates_for(site.backend, catalogue)

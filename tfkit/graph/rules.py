@@ -9,8 +9,10 @@ from ..errors import Fault
 from ..spec.model import ModelSpec
 from .model_graph import Graph, base
 
-RESERVED_INPUTS = frozenset({"masks", "lengths", "segments", "weights", "batch", "capacity", "target_node"})
-"""Names of arguments of a model's own methods, which no input node may take."""
+RESERVED_INPUTS = frozenset(
+    {"masks", "lengths", "segments", "weights", "batch", "capacity", "self", "model", "prompt", "output", "max_new_tokens"}
+)
+"""Names of arguments of a model's own methods and of `greedy`, which no input node may take."""
 
 LARGEST = 10**13
 """More parameters than this (40 TB in float32) fit no machine; a spec that asks for them has a slip of the pen."""

@@ -19,9 +19,6 @@ from .stack import Stack
 from .stream import Padding, Stream
 from .tokens import Tokens, padding_of
 
-RESERVED = frozenset({"masks", "lengths", "segments", "weights"})
-"""Names of `Model.forward`'s own arguments, which no input node may take."""
-
 
 @dataclass(frozen=True)
 class Wire:

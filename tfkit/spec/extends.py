@@ -51,11 +51,11 @@ def _base(path: str, link: Marked, chain: tuple[str, ...], faults: Faults) -> Ma
 
 def _neighbour(path: str) -> str:
     try:
-        files = sorted(os.listdir(os.path.dirname(path) or "."))
+        files = {os.path.splitext(name)[0]: name for name in sorted(os.listdir(os.path.dirname(path) or "."))}
     except (OSError, ValueError):  # no such folder, or no right to look into it
         return ""
-    near = difflib.get_close_matches(os.path.basename(path)[:80], files, 1)
-    return f"did you mean `{near[0]}`?" if near else ""
+    near = difflib.get_close_matches(os.path.splitext(os.path.basename(path))[0][:80], files, 1)
+    return f"did you mean `{files[near[0]]}`?" if near else ""
 
 
 def _that_removes(base: Marked, own: Marked, path: str, faults: Faults) -> Marked:

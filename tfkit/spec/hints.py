@@ -40,7 +40,11 @@ def unknown_key(
         fix, meant = f"the name here is `{ours}`", ours
     elif name in grammar.places:
         code, message = "TFK018", f"`{short(name)}` does not belong here"
-        fix, meant = f"it belongs under {_belongs(name, grammar, near_keys)}", name
+        twin = nearest(name, allowed, 0.85)
+        fix, meant = (
+            f"it belongs under {_belongs(name, grammar, near_keys)}" + (f", or did you mean `{twin}`?" if twin else ""),
+            name,
+        )
     elif near:
         fix, meant = f"did you mean `{near}`?", near
     elif ours in grammar.places:

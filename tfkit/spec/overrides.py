@@ -54,7 +54,12 @@ class _Override:
             nodes = root.get("nodes")
             if nodes is None or steps[0] not in nodes.mapping:
                 known = [*TOP, *(nodes.mapping if nodes else ())]
-                self.fault(f"there is no node and no key `{short(steps[0])}`", did_you_mean(steps[0], known, "there are"))
+                fix = did_you_mean(steps[0], known, "there are")
+                if steps[0] in self.grammar.default_keys:
+                    fix = f"write `defaults.{short(self.path)}`, or the node before it"
+                elif len(steps) == 1 and self.value.lstrip().startswith("{"):
+                    fix = f"a new node is written `nodes.{short(self.path)}={{...}}`"
+                self.fault(f"there is no node and no key `{short(steps[0])}`", fix)
                 return root
             steps = ["nodes", *steps]
         value = read_value(self.value, self.file, self.faults, ".".join(steps), len(self.path) + 1)

@@ -28,12 +28,15 @@ def read_file(path: str, faults: Faults) -> Marked:
     """The marked mapping that a file holds. Raises SpecError when it cannot be read at all; lesser faults go to `faults`."""
     try:
         if os.path.isdir(path):
-            faults.fatal("TFK000", Mark(path), "", "this is a directory", "name a YAML or JSON file")
+            saved = os.path.join(path, "spec.yaml")
+            fix = f"its spec is {saved}" if os.path.isfile(saved) else "name a YAML or JSON file"
+            faults.fatal("TFK000", Mark(path), "", "this is a directory", fix)
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as reason:  # ValueError: a path with a NUL in it
         words = reason.strerror if isinstance(reason, OSError) and reason.strerror else str(reason)
-        faults.fatal("TFK000", Mark(path), "", f"the file cannot be read: {words.lower()}")
+        fix = "standard input is /dev/stdin" if path == "-" else ""
+        faults.fatal("TFK000", Mark(path), "", f"the file cannot be read: {words.lower()}", fix)
     return read_text(data, path, faults)
 
 

@@ -137,13 +137,16 @@ def _tell(error: Any, place: _Place, around: _Place, rest: tuple[int | str, ...]
         code = "TFK021" if isinstance(node.value, (str, int, float)) else "TFK020"
         faults.add(code, node.mark, node.path, f"{error['msg']}, {node.shown}", f"did you mean `{close}`?" if close else "")
     elif kind in EXPECTED:
-        faults.add("TFK020", node.mark, node.path, f"{EXPECTED[kind]} is expected, {node.shown}", _spelling(kind, node))
+        expected = "text" if node.path in ("reference", "description") else EXPECTED[kind]
+        faults.add("TFK020", node.mark, node.path, f"{expected} is expected, {node.shown}", _spelling(kind, node))
     elif kind in BOUNDS:
         words, bound = BOUNDS[kind]
         faults.add("TFK021", node.mark, node.path, f"{words} {context[bound]} is expected, {node.shown}")
     elif kind in ("too_short", "string_too_short"):
         if len(node.items) < context["min_length"]:  # Pydantic counts only the items that are right
-            faults.add("TFK021", node.mark, node.path, "it is empty", "write at least one, or leave it out")
+            field = around.model.model_fields.get(name) if around.model else None
+            fix = "write at least one" if field and field.is_required() else "write at least one, or leave it out"
+            faults.add("TFK021", node.mark, node.path, "it is empty", fix)
     else:
         message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ").rstrip(".")
         shown = "" if isinstance(node.value, (dict, list)) else f", {node.shown}"

@@ -73,8 +73,8 @@ def _line(what: Text, parameters: str, share: str, flops: str) -> Table:
     grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
     grid.add_column(ratio=1, overflow="fold")
     grid.add_column(justify="right", min_width=NUMBER, no_wrap=True)
-    grid.add_column(justify="right", width=7)
-    grid.add_column(justify="right", width=7)
+    grid.add_column(justify="right", min_width=7, no_wrap=True)
+    grid.add_column(justify="right", min_width=7, no_wrap=True)
     grid.add_row(what, parameters, share, flops)
     return grid
 

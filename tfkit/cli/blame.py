@@ -1,0 +1,22 @@
+"""Whose code an exception came through: tfkit's own, or that of a plugin which its author should hear about."""
+
+from __future__ import annotations
+
+import traceback
+from importlib.metadata import entry_points
+
+OURS = __name__.partition(".")[0]
+
+
+def culprit(bug: BaseException) -> str | None:
+    """The distribution of the innermost plugin on the way to the exception, with module and line; None where there is none."""
+    owners = {
+        point.module.partition(".")[0]: point.dist.name if point.dist else point.name for point in entry_points(group=OURS)
+    }
+    found = None
+    for frame, line in traceback.walk_tb(bug.__traceback__):
+        module = str(frame.f_globals.get("__name__", ""))
+        owner = owners.get(module.partition(".")[0])
+        if owner is not None and owner != OURS:
+            found = f"{owner} ({module}, line {line})"
+    return found
