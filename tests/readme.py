@@ -49,8 +49,8 @@ def hook_list(catalogue: Catalogue) -> str:
     for hook, _ in hooks.SLOTS.values():
         function = getattr(hooks, hook)
         returns = str(inspect.signature(function).return_annotation).strip("'")
-        lines += [f"def {hook}() -> {returns}:", f'    """{inspect.getdoc(function)}"""', ""]
-    return "\n".join([*lines[:-1], "```"])
+        lines += [f"def {hook}() -> {returns}:", f'    """{inspect.getdoc(function)}"""', "", ""]
+    return "\n".join([*lines[:-2], "```"])
 
 
 def backends(catalogue: Catalogue) -> str:

@@ -151,6 +151,31 @@ class Liar:
         ]
 
 
+class Buffered(torch.nn.Module):
+    """A norm that keeps a number which is no parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+
+def buffered(options: object, width: int) -> torch.nn.Module:
+    return Buffered()
+
+
+def test_a_module_with_a_buffer_is_refused(catalogue: tfkit.Catalogue) -> None:
+    class Keeper:
+        @hookimpl
+        def tfkit_norms(self) -> list[Norm]:
+            return [Norm(name="test.keeper", summary="", parameters=lambda options, width: (), build="tfkit_keeper:buffered")]
+
+    sys.modules["tfkit_keeper"] = sys.modules[__name__]
+    wide = catalogue.with_plugin(Keeper(), "test")
+    spec = tfkit.parse_spec(SPEC.format(**USUAL).replace("layer_norm", "test.keeper"), wide)
+    with pytest.raises(tfkit.BuildError, match=r"TFK054.*count` is a buffer"):
+        tfkit.build(spec, wide)
+
+
 def test_a_module_that_is_not_what_its_entry_lists_is_refused(catalogue: tfkit.Catalogue) -> None:
     wide = catalogue.with_plugin(Liar(), "test")
     spec = tfkit.parse_spec(SPEC.format(**USUAL).replace("layer_norm", "test.liar"), wide)

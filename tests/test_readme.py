@@ -5,6 +5,10 @@ import re
 import pytest
 import readme
 
+from tfkit.catalogue import load_catalogue
+from tfkit.graph import graph_of
+from tfkit.spec import parse_spec
+
 
 @pytest.fixture(scope="module")
 def text():
@@ -37,3 +41,16 @@ def test_python_blocks_run(text, monkeypatch, tmp_path):
 def test_every_hook_is_documented_with_its_signature(text):
     for hook, kind in readme.hooks.SLOTS.values():
         assert f"def {hook}() -> list[{kind.__name__}]:" in text
+
+
+def test_the_spec_that_shows_the_language_is_right(text):
+    [block] = re.findall(r"```yaml\n(# yaml-language-server[^\n]*\ntfkit: 1\nextends:.*?)```", text, flags=re.S)
+    catalogue = load_catalogue()
+    spec = parse_spec(block, catalogue, file=str(readme.ROOT / "specs" / "a-variant.yaml"))
+    assert graph_of(spec).parameters() > 0
+    assert [part.options.name for part in spec.nodes["decoder"].options.layers[0].sublayers] == [
+        "ffn",
+        "self_attention",
+        "to_source",
+        "ffn_2",
+    ]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .catalogue import Catalogue, load_catalogue
-from .errors import BackendRefused, BuildError, Fault, SpecError
+from .errors import BackendRefused, BuildError, Fault, InputError, SpecError
 from .graph import Graph, Node, Target, graph_of
 from .graph.model_graph import base
 from .graph.plan import candidates_for, request_for
@@ -51,6 +51,13 @@ def build(
     Raises SpecError for a wrong spec, BackendRefused where a site has no backend on this device, BuildError where the model
     does not fit or a plugin's module does not have the parameters that its entry lists.
     """
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise InputError(
+            Fault("TFK071", f"dtype {dtype!r} is no floating torch.dtype", "pass torch.float32, torch.bfloat16, ...")
+        )
+    if not isinstance(spec, (ModelSpec, str, Path)):
+        message = f"a spec is a path or a ModelSpec, not a {type(spec).__name__}"
+        raise InputError(Fault("TFK073", message, "tfkit.parse_spec reads text, tfkit.load_spec a file"))
     catalogue = catalogue or load_catalogue()
     spec = spec if isinstance(spec, ModelSpec) else load_spec(spec, catalogue)
     graph = graph_of(spec)
@@ -60,11 +67,18 @@ def build(
     model = _modules(graph, binder, backend)
     _check_parameters(graph, model)
     model.spec = spec
-    model = model.to(dtype)
+    materialise(model, device, dtype)
     if device.type != "meta":
-        model.to_empty(device=device)
         initialise(model, graph, catalogue, seed)
     return model
+
+
+def materialise(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Give every parameter storage of its own, uninitialised, on a device and in a dtype; a shared module has it once."""
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            storage = torch.empty(parameter.shape, device=device, dtype=dtype)
+            module.register_parameter(name, nn.Parameter(storage, parameter.requires_grad))
 
 
 def check_fits(graph: Graph, device: torch.device, dtype: torch.dtype) -> None:
@@ -91,7 +105,7 @@ class Binder:
         self.catalogue = catalogue
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         self.target = Target(device.type, capability, str(dtype).removeprefix("torch."), training=False)
-        self.others = tuple((entry, entry.options()) for entry in catalogue.entries("backend"))
+        self.others = catalogue.ready("backend")
         self.bound: dict[str, BoundBackend] = {}
 
     def __deepcopy__(self, memo: object) -> Binder:
@@ -199,6 +213,9 @@ def _check_parameters(graph: Graph, model: Model) -> None:
     """The modules have exactly the parameters that the graph counts: same names, same shapes."""
     built = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     listed = {f"nodes.{node.name}.{p.name}": p.shape for node in graph.nodes.values() for p in node.parameters()}
+    if buffers := [name for name, _ in model.named_buffers()]:
+        message = f"`{buffers[0]}` is a buffer; modules are built without storage, so its numbers are lost"
+        raise BuildError(Fault("TFK054", message, "compute what is no parameter when the module runs"))
     differing = sorted(name for name in set(built) | set(listed) if built.get(name) != listed.get(name))
     fix = "the entry's `parameters` and the module that its `build` gives must agree"
     faults = [

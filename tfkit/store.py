@@ -138,13 +138,13 @@ def _by_wish(sites: Mapping[str, list[Any]]) -> list[tuple[list[Any], list[str]]
 def check_place(directory: Path, overwrite: bool) -> None:
     if not directory.exists():
         return
-    if not overwrite:
-        raise StoreError(
-            Fault("TFK080", f"{directory} exists already", "choose another directory, or pass overwrite (--force)")
-        )
     if not directory.is_dir() or (any(directory.iterdir()) and not (directory / VERSIONS).is_file()):
         raise StoreError(
             Fault("TFK080", f"{directory} exists and is no saved model, so it is not replaced", "choose another directory")
+        )
+    if not overwrite and any(directory.iterdir()):
+        raise StoreError(
+            Fault("TFK080", f"{directory} exists already", "choose another directory, or pass overwrite (--force)")
         )
 
 

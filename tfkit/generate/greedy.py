@@ -120,7 +120,8 @@ def _target(model: Model, target: str | None, inputs: Mapping[str, Tensor]) -> s
     left = [name for name in model.plan.inputs if name not in inputs]
     if len(left) != 1:
         message = f"inputs left to decode: {', '.join(left) or 'none'}"
-        raise InputError(Fault("TFK073", message, f"give all inputs but one of {names}"))
+        fix = f"give all but one of {names}; what a decoded sequence begins with is the `prompt`"
+        raise InputError(Fault("TFK073", message, fix))
     return left[0]
 
 

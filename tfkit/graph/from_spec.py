@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ..errors import Fault, SpecError
-from ..slots.layer import Layer, depth
+from ..slots.layer import depth
 from ..slots.node import NodeFacts, Signal
 from ..slots.options import Part
 from ..slots.placement import StackFacts
 from ..spec.model import ModelSpec
-from .model_graph import Edges, Graph, Node, base, edges_of, memory_references
+from .model_graph import Edges, Graph, Node, base, edges_of, layers_of, memory_references
 from .rules import broken_rules
 
 
@@ -86,11 +86,14 @@ def _edge_faults(
         if signal.depth and not part.entry.takes_layers:
             rule = f"`{ref}` is the {signal.depth} layers of a stack, and a {part.kind} reads one output"
             yield spec.fault("TFK042", path, rule, f"write `{base(ref)}`, or put a layer_mix in between")
-    if not layers_of(part):
+    layers = layers_of(part.options)
+    if not layers:
         return
-    named = [
-        (f"nodes.{name}.{path}", ref, memories[ref]) for path, ref in memory_references(layers_of(part)) if ref in memories
-    ]
+    named = [(f"nodes.{name}.{path}", ref, memories[ref]) for path, ref in memory_references(layers) if ref in memories]
+    for path, ref, signal in named:
+        if ref != base(ref):
+            rule = f"`{ref}` is the {signal.depth} layers of a stack, and a sub-layer reads one output"
+            yield spec.fault("TFK042", path, rule, f"write `{base(ref)}`, or put a layer_mix in between")
     for path, ref, signal in [*read, *named]:
         if signal.length is None:
             rule = f"`{ref}` is one vector per row, {_axes(signal)}, where a sequence is needed"
@@ -113,11 +116,6 @@ def _signal(name: str, field: str, ref: str, spec: ModelSpec, nodes: Mapping[str
     return None
 
 
-def layers_of(part: Part) -> tuple[Layer, ...]:
-    """The layer pattern of a stack, nothing for other nodes."""
-    return getattr(part.options, "layers", None) or ()
-
-
 def _axes(signal: Signal) -> str:
     return f"({', '.join(map(str, signal.axes))})"
 
@@ -133,18 +131,18 @@ def root(name: str, edges: Mapping[str, Edges]) -> str:
 
 def _stack_facts(name: str, part: Part, spec: ModelSpec, edges: Mapping[str, Edges]) -> StackFacts | None:
     """The part of a stack in the model: it reads the stack that is its memory, or is the memory of another, or neither."""
-    layers = getattr(part.options, "layers", None)
+    layers = layers_of(part.options)
     if not layers:
         return None
     own = depth(layers)
     read = list(_memories(edges[name]))
     if read:
         sources = [up for ref in read for up in _stacks_upstream(base(ref), spec, edges)]
-        return StackFacts("decoder", own, max((depth(spec.nodes[up].options.layers) for up in sources), default=0))
+        return StackFacts("decoder", own, max((depth(layers_of(spec.nodes[up].options)) for up in sources), default=0))
     for other, other_edges in edges.items():
         for ref in _memories(other_edges):
             if name in _stacks_upstream(base(ref), spec, edges):
-                return StackFacts("encoder", own, depth(spec.nodes[other].options.layers))
+                return StackFacts("encoder", own, depth(layers_of(spec.nodes[other].options)))
     return StackFacts("decoder_only" if part.options.causal else "encoder_only", own)
 
 
@@ -159,6 +157,6 @@ def _stacks_upstream(name: str, spec: ModelSpec, edges: Mapping[str, Edges]) -> 
     part = spec.nodes.get(name)
     if part is None:
         return []
-    if getattr(part.options, "layers", None):
+    if layers_of(part.options):
         return [name]
     return [up for ref in edges[name].reads.values() for up in _stacks_upstream(base(ref), spec, edges)]

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..slots.layer import Layer
 from ..slots.node import NodeFacts, NodeKind, Signal
-from ..slots.options import NodeRef, Part, marks
+from ..slots.options import LayersField, NodeRef, Part, marks
 from ..slots.parameter import Parameter, ParameterGroup
 from ..slots.sublayer import AttentionSite
 
@@ -39,8 +40,13 @@ def edges_of(options: Any) -> Edges:
     reads = {name: ref for name, (mark, ref) in named.items() if ref is not None and mark.role in ("input", "memory", "tokens")}
     owner = next((ref for mark, ref in named.values() if mark.role == "owner" and ref is not None), None)
     tokens = next((ref for mark, ref in named.values() if mark.role == "tokens" and ref is not None), None)
-    memories = dict.fromkeys(ref for _, ref in memory_references(getattr(options, "layers", None) or ()))
+    memories = dict.fromkeys(ref for _, ref in memory_references(layers_of(options)))
     return Edges(reads, tuple(ref for ref in memories), owner, tokens)
+
+
+def layers_of(options: Any) -> tuple[Layer, ...]:
+    """The layer pattern of a stack's options, nothing for those of other nodes."""
+    return next((getattr(options, name) or () for name, _ in marks(type(options), LayersField)), ())
 
 
 def memory_references(layers: tuple[Any, ...], path: str = "layers") -> Iterator[tuple[str, str]]:

@@ -152,9 +152,11 @@ class BackendChoice:
     def candidates_as_pairs(self) -> list[tuple[AttentionBackend, Any]]:
         return [(candidate.entry, candidate.options) for candidate in self.candidates]
 
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def _judge_traced(self, call: CallClass, exporting: bool) -> int:
         return self.judge(replace(_request(call), compiled=not exporting, exported=exporting))
+
+    # What torch.compiler.assume_constant_result sets; calling that would import Dynamo, more than a second, for every build.
+    _judge_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 TERMS = ("causal", "window", "tensor_offset", "key_lengths", "query_lengths", "key_visible", "segments", "visible")

@@ -10,18 +10,35 @@ import torch
 from torch import Tensor
 
 from ..attention import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias
-from ..errors import Fault, InputError
+from ..errors import Fault, InputError, PluginError
 from .choice import BoundBackend
 
 
 def attend(backend: BoundBackend, inputs: AttentionInputs) -> AttentionOutput:
-    """softmax(scale q k^T + bias, masked) v by one backend: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V) -> (B,H,Q,V)."""
+    """softmax(scale q k^T + bias, masked) v by one backend: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V) -> (B,H,Q,V).
+
+    Raises InputError for tensors that do not fit together, PluginError for a backend whose output is not what is due.
+    """
     _check_shapes(inputs)
-    device = inputs.query.device.type
-    if torch.is_autocast_enabled(device):
-        with torch.autocast(device, enabled=False):
-            return backend.attend(inputs, backend.options)
-    return backend.attend(inputs, backend.options)
+    query = inputs.query
+    if torch.is_autocast_enabled(query.device.type):
+        with torch.autocast(query.device.type, enabled=False):
+            found = backend.attend(inputs, backend.options)
+    else:
+        found = backend.attend(inputs, backend.options)
+    wanted = (*query.shape[:3], inputs.value.shape[3])
+    if not isinstance(found, AttentionOutput):
+        _blame(backend, f"gave a {type(found).__name__}", "an AttentionOutput")
+    elif found.output.shape != wanted or found.output.dtype != query.dtype:
+        output = found.output
+        _blame(backend, f"gave an output {tuple(output.shape)} {output.dtype}", f"(B, H, Q, V) = {wanted} {query.dtype}")
+    return found
+
+
+def _blame(backend: BoundBackend, found: str, wanted: str) -> None:
+    raise PluginError(
+        Fault("TFK056", f"the attention backend `{backend.kind}` {found} where {wanted} is due", "repair its `attend`")
+    )
 
 
 def _check_shapes(inputs: AttentionInputs) -> None:

@@ -75,8 +75,9 @@ class Pool(nn.Module):
         if self.take == "last":
             return _row(x, length - 1 - visible.flip(1).to(torch.int64).argmax(1))
         if self.take == "mean":
-            weight = visible.to(x.dtype).unsqueeze(2)
-            return (x * weight).sum(1) / weight.sum(1).clamp_min(1)
+            wide = torch.promote_types(x.dtype, torch.float32)  # a half dtype holds neither the sum nor the number of tokens
+            shown = visible.unsqueeze(2)
+            return (x.to(wide).masked_fill(~shown, 0.0).sum(1) / shown.sum(1).clamp_min(1)).to(x.dtype)
         return x.masked_fill(~visible.unsqueeze(2), torch.finfo(x.dtype).min).amax(1)
 
     def _end(self, tokens: Stream) -> Tensor:

@@ -190,7 +190,9 @@ class Model(nn.Module):
         where it names no backend. Weights are untouched.
         """
         chosen = self._sites([sites] if isinstance(sites, str) else sites)
-        self._bind({site: backend for site in self.sites if site in chosen}, self._rebind)
+        first = next(self.parameters(), None)  # the model may have been moved or cast since it was built
+        rebind = self._rebind if first is None else self._rebind.on(first.device, first.dtype)
+        self._bind({site: backend for site in self.sites if site in chosen}, rebind)
 
     def retarget(self, device: torch.device, dtype: torch.dtype) -> None:
         """Decide the backends of every site anew, for another device or dtype; wishes stay as they are."""

@@ -16,4 +16,6 @@ def load(reference: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except Exception as reason:  # whatever a plugin's import raises, the user is told which plugin and why
-        raise PluginError(Fault("TFK053", f"`{reference}` cannot be imported: {type(reason).__name__}: {reason}")) from reason
+        message = f"`{reference}` cannot be imported: {type(reason).__name__}: {reason}"
+        fix = f"reinstall what provides `{module.partition('.')[0]}`, or choose another part"
+        raise PluginError(Fault("TFK053", message, fix)) from reason

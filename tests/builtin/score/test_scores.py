@@ -49,3 +49,11 @@ def test_hidden_width_is_head_dim_unless_written():
 def test_dot_is_the_contracts_own():
     assert BY_NAME["dot"].build is None
     assert BY_NAME["dot"].parameters(BY_NAME["dot"].options(), ScoreSite(4, 3)) == ()
+
+
+@pytest.mark.parametrize("name", ["additive", "general", "concat"])
+def test_half_queries_meet_float32_weights_as_under_autocast(name):
+    """A backend runs with autocast off, so its query and key may be narrower than the weights of a score."""
+    module = built(name).float()
+    query, key = torch.randn(2, 4, 5, 3).bfloat16(), torch.randn(2, 2, 6, 3).bfloat16()
+    torch.testing.assert_close(module(query, key), module(query.float(), key.float()), rtol=0, atol=0)

@@ -49,13 +49,18 @@ def tokens(options: TokensOptions, facts: NodeFacts, keep_layers: bool) -> nn.Mo
     scheme = load(position.entry.build)(position.options, PositionSite(width)) if position.entry.acts else None
     return Tokens(
         facts.name,
-        nn.Embedding(options.vocab_size or 0, width) if options.share is None else None,
-        nn.Embedding(options.segments, width) if options.segments else None,
+        _table(options.vocab_size or 0, width) if options.share is None else None,
+        _table(options.segments, width) if options.segments else None,
         scheme,
         _norm(options.embedding_norm, width),
         options.factor,
         options.dropout,
     )
+
+
+def _table(rows: int, width: int) -> nn.Embedding:
+    """A table whose numbers the initialiser draws: torch's own drawing, on the meta device, imports its compiler."""
+    return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def stack(options: StackOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:

@@ -22,8 +22,9 @@ class Additive(nn.Module):
         self.out = nn.Linear(hidden, 1, bias=False)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        keys = self.key(key).repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-        scores: Tensor = self.out(torch.tanh(self.query(query).unsqueeze(3) + keys.unsqueeze(2)))
+        dtype = self.out.weight.dtype  # under autocast the weights are wider than query and key
+        keys = self.key(key.to(dtype)).repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+        scores: Tensor = self.out(torch.tanh(self.query(query.to(dtype)).unsqueeze(3) + keys.unsqueeze(2)))
         return scores.squeeze(4)
 
 

@@ -25,6 +25,7 @@ class Concat(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         of_query, of_key = self.weight.chunk(2, dim=1)
+        query, key = query.to(self.weight.dtype), key.to(self.weight.dtype)  # narrower than the weights under autocast
         keys = functional.linear(key, of_key).repeat_interleave(query.shape[1] // key.shape[1], dim=1)
         scores: Tensor = self.out(torch.tanh(functional.linear(query, of_query).unsqueeze(3) + keys.unsqueeze(2)))
         return scores.squeeze(4)

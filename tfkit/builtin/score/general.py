@@ -20,6 +20,7 @@ class General(nn.Module):
         self.weight = nn.Parameter(torch.empty(head_dim, head_dim))
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        query, key = query.to(self.weight.dtype), key.to(self.weight.dtype)  # narrower than the weights under autocast
         keys = functional.linear(key, self.weight).repeat_interleave(query.shape[1] // key.shape[1], dim=1)
         return query @ keys.transpose(2, 3)
 
