@@ -380,3 +380,11 @@ def test_it_can_be_read_by_others(model: Model, tmp_path: Path, catalogue: tfkit
     assert versions["torch"] == torch.__version__
     assert versions["plugins"]["tfkit"] == tfkit.__version__
     assert {row["site"] for row in json.loads((where / "plan.json").read_text())["table"]} == set(model.sites)
+
+
+def test_tensors_that_the_user_tied_are_told_before_anything_is_written(model: Model, tmp_path: Path) -> None:
+    decoder, encoder = model.nodes["decoder"], model.nodes["encoder"]
+    decoder.layers[0].norms["self_attention"].weight = encoder.layers[0].norms["self_attention"].weight
+    with pytest.raises(tfkit.StoreError, match="TFK081"):
+        tfkit.save(model, tmp_path / "out")
+    assert names(tmp_path) == set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -133,21 +133,25 @@ class Binder:
         from pydantic import ValidationError
 
         try:
-            return SlotListField("backend").resolve(wish, SimpleNamespace(context={"catalogue": self.catalogue}))
-        except (ValidationError, ValueError) as reason:
+            parts = SlotListField("backend").resolve(wish, SimpleNamespace(context={"catalogue": self.catalogue}))
+        except ValidationError as reason:
+            first = reason.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise SpecError(Fault("TFK021", f"`{wish}` is no attention backend: {place}: {first['msg']}")) from None
+        except ValueError as reason:
             name = wish if isinstance(wish, str) else str(wish)
             fix = self.catalogue.why_missing("backend", name)
-            raise SpecError(Fault("TFK012", f"`{name}` names no attention backend: {_first_line(reason)}", fix)) from None
+            raise SpecError(Fault("TFK012", f"`{name}` names no attention backend: {reason}", fix)) from None
+        if len(parts) > 1 and any(part.kind == "auto" for part in parts):
+            fix = "ask for `auto`, or for a list without it"
+            raise SpecError(Fault("TFK021", "`auto` chooses among all backends, so it stands alone", fix))
+        return parts
 
     def _bound(self, entry: Any, options: Any) -> BoundBackend:
         key = f"{entry.name} {options!r}"
         if key not in self.bound:
             self.bound[key] = bind(entry, options)
         return self.bound[key]
-
-
-def _first_line(reason: Exception) -> str:
-    return str(reason).splitlines()[0]
 
 
 def _modules(graph: Graph, binder: Binder, backend: Any) -> Model:
@@ -211,8 +215,12 @@ def _undecodable(graph: Graph, following: frozenset[str]) -> str | None:
 
 def _check_parameters(graph: Graph, model: Model) -> None:
     """The modules have exactly the parameters that the graph counts: same names, same shapes."""
-    built = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    listed = {f"nodes.{node.name}.{p.name}": p.shape for node in graph.nodes.values() for p in node.parameters()}
+    built = {name: _described(p.shape, p.requires_grad) for name, p in model.named_parameters()}
+    listed = {
+        f"nodes.{node.name}.{p.name}": _described(p.shape, p.trainable)
+        for node in graph.nodes.values()
+        for p in node.parameters()
+    }
     if buffers := [name for name, _ in model.named_buffers()]:
         message = f"`{buffers[0]}` is a buffer; modules are built without storage, so its numbers are lost"
         raise BuildError(Fault("TFK054", message, "compute what is no parameter when the module runs"))
@@ -226,6 +234,10 @@ def _check_parameters(graph: Graph, model: Model) -> None:
     ]
     if faults:
         raise BuildError(faults)
+
+
+def _described(shape: Iterable[int], trainable: bool) -> str:
+    return f"{tuple(shape)}{'' if trainable else ' frozen'}"
 
 
 def initialise(model: Model, graph: Graph, catalogue: Catalogue, seed: int) -> None:
@@ -266,8 +278,9 @@ def fill(tensor: Tensor, drawn: Distribution, gain: float, seed: int) -> None:
     if drawn.kind == "constant":
         tensor.fill_(drawn.centre)
         return
-    generator = torch.Generator().manual_seed(seed)
-    home = tensor if tensor.device.type == "cpu" and tensor.dtype == torch.float32 else torch.empty(tensor.shape)
+    generator = torch.Generator("cpu").manual_seed(seed)
+    here = tensor.device.type == "cpu" and tensor.dtype == torch.float32
+    home = tensor if here else torch.empty(tensor.shape, dtype=torch.float32, device="cpu")
     spread = drawn.spread * gain
     if drawn.kind == "normal":
         home.normal_(drawn.centre, spread, generator=generator)

@@ -15,7 +15,7 @@ from .slots.activation import Activation
 from .slots.attention import AttentionBackend, AttentionRequest, AutoRow, Capabilities, Device, Numerics, Range
 from .slots.cost import Cost, Sizes
 from .slots.init import Distribution, InitFacts, Initialiser
-from .slots.layer import Layer, LayerRun, applications, depth, leaves, modules_in, sequence
+from .slots.layer import Layer, LayerRun, applications, depth, layer_paths, leaves, modules_in, sequence
 from .slots.lazy import load
 from .slots.node import NodeFacts, NodeKind, Rule, Signal
 from .slots.norm import Norm
@@ -35,6 +35,7 @@ from .slots.options import (
     SlotField,
     SlotListField,
     TokenId,
+    marks,
     part_default,
 )
 from .slots.parameter import Parameter, ParameterGroup, linear
@@ -115,7 +116,7 @@ __all__ = [
     "PositionUse", "Positive", "Prepared", "Probability", "Range", "Rule", "ScoreFunction", "ScoreSite", "Shapes", "Signal",
     "Size", "Sizes", "SlotField", "SlotListField", "Span", "Stack", "StackFacts", "StackRun", "Stream", "SublayerFacts",
     "SublayerKind", "SublayerOptions", "TfkitError", "TokenId", "TokenLogits", "Tokens", "Wiring", "accumulation", "always",
-    "applications", "dense_bias", "depth", "distances", "every_query_sees", "expand_heads", "hookimpl", "leaves", "linear",
-    "live_queries", "load", "modules_in", "open_blind_rows", "part_default", "residuals", "select_rows", "sequence",
-    "shapes_of", "visible",
+    "applications", "dense_bias", "depth", "distances", "every_query_sees", "expand_heads", "hookimpl", "layer_paths",
+    "leaves", "linear", "live_queries", "load", "marks", "modules_in", "open_blind_rows", "part_default", "residuals",
+    "select_rows", "sequence", "shapes_of", "visible",
 ]  # fmt: skip

@@ -57,7 +57,7 @@ def save(model: Model, directory: str | Path, *, overwrite: bool = False, catalo
         _write(model, draft, catalogue)
         draft.chmod(0o777 & ~_umask())
         _move(draft, directory)
-    except (OSError, SafetensorError) as reason:
+    except (OSError, SafetensorError, RuntimeError) as reason:
         raise StoreError(
             Fault("TFK081", f"{directory} could not be written: {_words(reason)}", "nothing was changed")
         ) from None

@@ -29,6 +29,12 @@ class Done:
         return json.loads(self.out)
 
 
+@pytest.fixture(autouse=True)
+def usual_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a terminal says of its width, or a test runner in its place, changes no test."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def tfkit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
     """`tfkit("check", path)`; paths are relative to the root of the repository."""

@@ -246,3 +246,42 @@ def test_a_billion_layers_are_counted_exactly(
 def test_no_input_is_named_like_an_argument(name: str, faults_of: Callable[..., list[Fault]]) -> None:
     text = f"nodes: {{{name}: {{kind: tokens}}, body: {{kind: stack, input: {name}, num_layers: 1}}}}\noutputs: [body]\n"
     assert [(fault.code, fault.path) for fault in faults_of(text)] == [("TFK013", f"nodes.{name}")]
+
+
+def test_every_attribute_of_torchs_module_dictionary_is_taken() -> None:
+    from torch import nn
+
+    from tfkit.graph.rules import TAKEN
+
+    assert {name for name in dir(nn.ModuleDict()) if not name.startswith("_")} <= TAKEN
+
+
+TINY = """
+tfkit: 1
+name: a
+defaults:
+  {d_model: 8, vocab_size: 9, norm: layer_norm, placement: pre, attention: {num_heads: 2}, ffn: {d_ff: 8, activation: relu}}
+nodes:
+  NODE: {kind: tokens}
+  body: {kind: stack, input: NODE, num_layers: 1, causal: true, sublayers: [self_attention, {kind: ffn, name: SUBLAYER}]}
+outputs: [body]
+"""
+
+
+@pytest.mark.parametrize(
+    ("node", "sublayer", "piece"),
+    [("keys", "ffn", "no node can"), ("ids", "pop", "no sub-layer can"), ("type", "ffn", "no node can")],
+)
+def test_names_that_torch_takes_are_refused(node: str, sublayer: str, piece: str, catalogue: tfkit.Catalogue) -> None:
+    spec = tfkit.parse_spec(TINY.replace("NODE", node).replace("SUBLAYER", sublayer), catalogue)
+    with pytest.raises(tfkit.SpecError, match="TFK013") as error:
+        tfkit.graph_of(spec)
+    assert piece in str(error.value)
+
+
+def test_a_backend_without_padding_serves_a_model_without_padding(catalogue: tfkit.Catalogue) -> None:
+    text = TINY.replace("NODE", "ids").replace("SUBLAYER", "mlp")
+    plain = dict(tfkit.graph_of(tfkit.parse_spec(text, catalogue)).sites())["body.0.self_attention"]
+    padded = dict(tfkit.graph_of(tfkit.parse_spec(text, catalogue, ["ids.pad_id=0"])).sites())["body.0.self_attention"]
+    assert plain.mask_terms == {"causal"}
+    assert padded.mask_terms == {"causal", "key_visible"}

@@ -203,3 +203,20 @@ def test_a_step_that_fails_leaves_the_state_as_it_was(
     handle.remove()
     got = torch.cat([first, steps(model, state, target[:, 3:], [2, 6])], 1)
     close(got, want, rounding(model, want, T))
+
+
+def test_segments_of_the_target_are_said_step_by_step(catalogue: tfkit.Catalogue) -> None:
+    text = (
+        "{tfkit: 1, name: a, defaults: {d_model: 8, norm: layer_norm, placement: pre, attention: {num_heads: 2}, "
+        "ffn: {d_ff: 8, activation: relu}}, nodes: {ids: {kind: tokens, vocab_size: 9, segments: 2}, "
+        "body: {kind: stack, input: ids, num_layers: 2, causal: true}}, outputs: [body]}"
+    )
+    model = tfkit.build(tfkit.parse_spec(text, catalogue), catalogue, dtype=torch.float64).eval()
+    ids, segments = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), torch.tensor([[0, 0, 1, 1], [1, 0, 1, 0]])
+    state = model.start(batch=2)
+    with torch.no_grad():
+        whole = model(ids=ids, segments={"ids": segments})["body"]
+    steps = [model.step(state, ids[:, n : n + 2], segments=segments[:, n : n + 2])["body"] for n in (0, 2)]
+    torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-12, atol=1e-12)
+    with pytest.raises(tfkit.InputError, match="TFK070"):
+        model.step(state, ids[:, :1], segments=segments)

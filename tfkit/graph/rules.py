@@ -6,13 +6,31 @@ import difflib
 from collections.abc import Iterator
 
 from ..errors import Fault
+from ..slots.layer import layer_paths
 from ..spec.model import ModelSpec
-from .model_graph import Graph, base
+from .model_graph import Graph, base, layers_of
 
 RESERVED_INPUTS = frozenset(
     {"masks", "lengths", "segments", "weights", "batch", "capacity", "self", "model", "prompt", "output", "max_new_tokens"}
 )
 """Names of arguments of a model's own methods and of `greedy`, which no input node may take."""
+
+# fmt: off
+TAKEN = frozenset(
+    {
+        "T_destination", "add_module", "apply", "bfloat16", "bool", "buffers", "call_super_init", "children", "clear",
+        "compile", "cpu", "cuda", "double", "dump_patches", "eval", "extra_repr", "float", "forward", "get_buffer",
+        "get_extra_state", "get_parameter", "get_submodule", "half", "ipu", "items", "keys", "load_state_dict", "modules",
+        "mtia", "named_buffers", "named_children", "named_modules", "named_parameters", "parameters", "pop",
+        "register_backward_hook", "register_buffer", "register_forward_hook", "register_forward_pre_hook",
+        "register_full_backward_hook", "register_full_backward_pre_hook", "register_load_state_dict_post_hook",
+        "register_load_state_dict_pre_hook", "register_module", "register_parameter", "register_state_dict_post_hook",
+        "register_state_dict_pre_hook", "requires_grad_", "set_extra_state", "set_submodule", "share_memory", "state_dict",
+        "to", "to_empty", "train", "training", "type", "update", "values", "xpu", "zero_grad",
+    }
+)
+# fmt: on
+"""Names of torch.nn.ModuleDict's own attributes, which no module in one may take: no node, and no sub-layer."""
 
 LARGEST = 10**13
 """More parameters than this (40 TB in float32) fit no machine; a spec that asks for them has a slip of the pen."""
@@ -23,7 +41,15 @@ DEEPEST = 100_000
 
 
 def broken_rules(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
-    rules = (_outputs_exist, _all_nodes_are_used, _input_names_are_free, _fits_a_machine, _is_not_too_deep, _expected_count)
+    rules = (
+        _outputs_exist,
+        _all_nodes_are_used,
+        _input_names_are_free,
+        _module_names_are_free,
+        _fits_a_machine,
+        _is_not_too_deep,
+        _expected_count,
+    )
     for rule in rules:
         yield from rule(graph, spec)
 
@@ -34,6 +60,9 @@ def _outputs_exist(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
             near = difflib.get_close_matches(output, graph.nodes, 1)
             fix = f"did you mean `{near[0]}`?" if near else f"nodes: {', '.join(graph.nodes)}"
             yield spec.fault("TFK014", f"outputs.{number}", f"there is no node `{output}`", fix)
+        elif output == "weights":
+            rule = "`weights` is where a model puts the attention weights it is asked for"
+            yield spec.fault("TFK013", f"outputs.{number}", rule, "rename the node")
 
 
 def _all_nodes_are_used(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
@@ -56,13 +85,25 @@ def _input_names_are_free(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
             yield spec.fault("TFK013", f"nodes.{node.name}", rule, "rename the node")
 
 
+def _module_names_are_free(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+    for node in graph.nodes.values():
+        rule = "is an attribute of every torch module, so no {} can have this name"
+        if node.name in TAKEN:
+            yield spec.fault("TFK013", f"nodes.{node.name}", f"`{node.name}` {rule.format('node')}", "rename the node")
+        for path, layer in layer_paths(layers_of(node.options), f"nodes.{node.name}.layers"):
+            for number, sublayer in enumerate(layer.sublayers or ()):
+                if sublayer.options.name in TAKEN:
+                    message = f"`{sublayer.options.name}` {rule.format('sub-layer')}"
+                    yield spec.fault("TFK013", f"{path}.sublayers.{number}", message, "give it another `name`")
+
+
 def _fits_a_machine(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
     for node in graph.nodes.values():
         count = node.count() + node.count(trainable=False)
         if count > LARGEST:
             needs = f"`{node.name}` has {count:,} parameters, {count * 4:,} bytes in float32"
             rule = f"{needs}; no machine holds more than {LARGEST:,} parameters"
-            path = f"nodes.{node.name}.num_layers"
+            path = f"nodes.{node.name}.num_layers" if node.facts.stack else f"nodes.{node.name}"
             yield spec.fault("TFK045", path, rule, "make d_model, num_layers or vocab_size smaller")
 
 

@@ -78,7 +78,8 @@ class Pool(nn.Module):
             wide = torch.promote_types(x.dtype, torch.float32)  # a half dtype holds neither the sum nor the number of tokens
             shown = visible.unsqueeze(2)
             return (x.to(wide).masked_fill(~shown, 0.0).sum(1) / shown.sum(1).clamp_min(1)).to(x.dtype)
-        return x.masked_fill(~visible.unsqueeze(2), torch.finfo(x.dtype).min).amax(1)
+        highest = x.masked_fill(~visible.unsqueeze(2), torch.finfo(x.dtype).min).amax(1)
+        return torch.where(visible.any(1, keepdim=True), highest, 0.0)
 
     def _end(self, tokens: Stream) -> Tensor:
         assert tokens.ids is not None

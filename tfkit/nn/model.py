@@ -159,11 +159,18 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def step(
-        self, state: DecodingState, ids: Tensor, visible: Tensor | Literal[True] | None = None, weights: Iterable[str] = ()
+        self,
+        state: DecodingState,
+        ids: Tensor,
+        visible: Tensor | Literal[True] | None = None,
+        weights: Iterable[str] = (),
+        segments: Tensor | None = None,
     ) -> dict[str, Any]:
         """Decode the next `ids` (B, n), n >= 1; gives the outputs that follow the target, for these n positions only.
 
-        `visible` (B, n) bool marks those that are no padding, True stands for all of them; without it `pad_id` tells.
+        `visible` (B, n) bool marks those that are no padding, True stands for all of them; without it `pad_id` tells. Where
+        the start token has the id of padding, rows padded on the left need `visible`: the first of their pads looks like a
+        start until more is known. `segments` (B, n) are those of the target, segment 0 unless given.
         """
         target, rule = state.target, self.plan.inputs[state.target]
         check_ids(target, ids, rule.vocab_size)
@@ -171,7 +178,10 @@ class Model(nn.Module):
             message = f"`{target}` has shape {tuple(ids.shape)}, but the decoding state has {state.batch} rows"
             raise InputError(Fault("TFK070", message))
         padding = self._step_padding(state, ids, visible, rule)
-        run = ModelRun({target: ids}, {target: padding}, {}, state, self._sites(weights))
+        if segments is not None:
+            check_segments(target, segments, ids, rule.segments)
+        said = {} if segments is None else {target: segments}
+        run = ModelRun({target: ids}, {target: padding}, said, state, self._sites(weights))
         streams: dict[str, Stream] = dict(state.streams)  # type: ignore[arg-type]
         for name in self.plan.wires:
             if name in self.plan.followers[target]:

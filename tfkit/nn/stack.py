@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -56,7 +57,7 @@ class Stack(nn.Module):
             run, self.name, self.causal, input.padding, x.shape[1], offset, memory, memories or {}, tuple(self.positions)
         )
         kept = [x]
-        again = self.checkpoint and self.training
+        again = self.checkpoint and torch.is_grad_enabled()
         for index, number in enumerate(self.order):
             layer = self.layers[number]
             x = self._again(layer, x, stack_run, index) if again else layer(x, stack_run, index)

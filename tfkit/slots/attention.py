@@ -56,7 +56,7 @@ class Numerics(Options):
 
 
 class Capabilities(Options):
-    """What a backend can do. Fields name the axes of the contract; see DESIGN section 4."""
+    """What a backend can do, axis by axis of the contract. `scores` names score functions, `*` standing for any."""
 
     devices: Annotated[tuple[Device, ...], BeforeValidator(tuple)] = ()
     dtypes: Names = frozenset()
@@ -210,7 +210,7 @@ def judge(backend: AttentionBackend, request: AttentionRequest, options: Any) ->
         refused.append(f"{request.bias} bias is not declared")
     elif request.bias is not None and request.bias_gradient and request.bias not in can.bias_gradient:
         refused.append(f"no gradient for a {request.bias} bias")
-    if request.score not in can.scores:
+    if not {request.score, "*"} & can.scores:
         refused.append(f"score function {request.score} is not declared")
     for wanted, able, reason in (
         (request.tensor_offset, can.tensor_offset, "an offset per batch row is not declared"),

@@ -22,13 +22,12 @@ class Distribution:
 
 @dataclass(frozen=True)
 class InitFacts:
-    """What a distribution may depend on besides the parameter: `d_model`, the layers of its own stack and of the stack it
-    reads as memory or feeds (0 where there is none), and the size of one attention head (0 outside attention)."""
+    """What a distribution may depend on besides the parameter: `d_model`, the layers of its own stack (0 outside one),
+    and the size of one attention head (0 outside attention)."""
 
     d_model: int
     num_layers: int = 0
     head_dim: int = 0
-    d_ff: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,6 +81,15 @@ def leaves(layers: tuple[Layer, ...], start: int = 0, loops: tuple[tuple[int, in
         start += inner * (1 if group.shared else group.repeat)
 
 
+def layer_paths(layers: tuple[Layer, ...], path: str) -> Iterator[tuple[str, Layer]]:
+    """Every leaf of a pattern with its path in the spec, below the given one."""
+    for number, group in enumerate(layers):
+        if group.layers:
+            yield from layer_paths(group.layers, f"{path}.{number}.layers")
+        else:
+            yield f"{path}.{number}", group
+
+
 def sequence(layers: tuple[Layer, ...]) -> Iterator[tuple[int, Layer]]:
     """The layers in the order a token meets them, as (module number, layer), lazily; a shared module comes again."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .cost import Cost, Sizes
@@ -17,12 +17,14 @@ from .sublayer import AttentionSite
 class Signal:
     """What flows along an edge, without numbers: `axes` are names for sizes of a batch (`B`, `L_source`) and whole numbers
     for fixed ones. `length` is the axis name of a sequence, None once it is pooled; `depth` is the number of layers of the
-    stack it came from (so that a mix can read them); `tokens` names the tokens node at its start."""
+    stack it came from (so that a mix can read them); `tokens` names the tokens node at its start, and `padded` says that this
+    node tells padding from its ids."""
 
     axes: tuple[str | int, ...]
     length: str | None = None
     depth: int = 0
     tokens: str | None = None
+    padded: bool = False
 
     @property
     def width(self) -> int:
@@ -32,7 +34,7 @@ class Signal:
 
     def wide(self, width: int) -> Signal:
         """The same sequence with another width."""
-        return Signal((*self.axes[:-1], width), self.length, 0, self.tokens)
+        return replace(self, axes=(*self.axes[:-1], width), depth=0)
 
 
 @dataclass(frozen=True)

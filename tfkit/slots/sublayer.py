@@ -25,12 +25,13 @@ class SublayerOptions(Options):
 @dataclass(frozen=True)
 class SublayerFacts:
     """What surrounds a sub-layer: the width of the stack, that of the memory it reads (None if none), whether the stack is
-    causal, and the position scheme of its layer."""
+    causal, the position scheme of its layer, and whether what it reads may be padded: its memory, or the sequence itself."""
 
     width: int
     memory_width: int | None
     causal: bool
     position: Part
+    padded: bool = True
 
 
 @dataclass(frozen=True)

@@ -276,7 +276,7 @@ def wishes():
 
 
 @over_entries
-def test_a11_what_is_not_declared_is_refused_and_what_is_declared_is_not(entry):
+def test_a3_a11_what_is_not_declared_is_refused_and_what_is_declared_is_not(entry):
     plain, single = wishes()
     assert judge(entry, plain, entry.options()).accepted
     for request, granted in single:

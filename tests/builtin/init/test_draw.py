@@ -11,7 +11,7 @@ from tfkit.builtin.init.entries import ENTRIES
 from tfkit.plugin import Distribution, InitFacts, Parameter
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
-FACTS = InitFacts(d_model=64, num_layers=6, head_dim=16, d_ff=256)
+FACTS = InitFacts(d_model=64, num_layers=6, head_dim=16)
 
 
 def draw(name: str, role: str, shape: tuple[int, ...], facts: InitFacts = FACTS, **options: float) -> Distribution:
@@ -71,7 +71,7 @@ def test_gpt2_equals_hugging_face():
     torch.manual_seed(0)
     layers = 5
     model = GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=64, n_head=4, vocab_size=500, n_positions=300)).transformer
-    facts = InitFacts(64, layers, 16, 256)
+    facts = InitFacts(64, layers, 16)
     block = model.h[2]
     for weight, role in (
         (model.wte.weight, "embedding"),
@@ -115,7 +115,7 @@ def test_t5_equals_hugging_face():
         (ffn.wi_1.weight, "ffn_in"),
         (ffn.wo.weight, "ffn_out"),
     ):
-        drawn = draw("t5", role, tuple(weight.shape), InitFacts(64, 1, 16, 200))
+        drawn = draw("t5", role, tuple(weight.shape), InitFacts(64, 1, 16))
         assert drawn.kind == "normal"
         assert_drawn_like(weight, drawn)
 

@@ -9,6 +9,7 @@ speed), (B,1,1,K) for key lengths and key visibility, and (B,H,Q,K) only for a b
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import torch
@@ -44,6 +45,9 @@ KERNELS = {
     "efficient": [SDPBackend.EFFICIENT_ATTENTION],
     "cudnn": [SDPBackend.CUDNN_ATTENTION],
 }
+_CHOOSING = threading.RLock()
+"""torch's choice of kernels is a switch of the whole process: threads take turns, so that each leaves it as it was."""
+
 SAFE_WITH_MASK = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -62,8 +66,11 @@ def attend(inputs: AttentionInputs, options: SdpaOptions) -> AttentionOutput:
     kernels = _kernels(options, mask, inputs.query)
     if kernels is None:
         output = _call(inputs, mask, causal)
-    else:
+    elif torch.compiler.is_compiling():
         with sdpa_kernel(kernels):
+            output = _call(inputs, mask, causal)
+    else:
+        with _CHOOSING, sdpa_kernel(kernels):
             output = _call(inputs, mask, causal)
     return AttentionOutput(select_rows(output, rows))
 

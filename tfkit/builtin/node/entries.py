@@ -33,7 +33,7 @@ def _group(*parameters: Parameter) -> tuple[ParameterGroup, ...]:
 
 def _tokens_output(options: TokensOptions, facts: NodeFacts) -> Signal:
     length = f"L_{facts.name}"
-    return Signal(("B", length, options.d_model), length, tokens=facts.name)
+    return Signal(("B", length, options.d_model), length, tokens=facts.name, padded=options.pad_id is not None)
 
 
 def _tokens_parameters(options: TokensOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from ...plugin import (
     AttentionSite,
@@ -11,6 +12,7 @@ from ...plugin import (
     LayerRun,
     NodeFacts,
     NodeKind,
+    NodeRef,
     ParameterGroup,
     Part,
     PositionSite,
@@ -20,7 +22,9 @@ from ...plugin import (
     SublayerFacts,
     applications,
     depth,
+    layer_paths,
     leaves,
+    marks,
     sequence,
 )
 from ..sublayer.entries import acts_in_attention, position_site
@@ -33,14 +37,17 @@ def sublayer_facts(options: StackOptions, facts: NodeFacts, layer: Layer, sublay
     memory = memory_of(options, sublayer)
     signal = facts.memories.get(memory) if memory else None
     width = facts.signals["input"].width
-    return SublayerFacts(width, signal.width if signal else None, bool(options.causal), layer.position)
+    padded = facts.signals["input"].padded
+    reads = signal.padded if signal else padded
+    return SublayerFacts(width, signal.width if signal else None, bool(options.causal), layer.position, reads)
 
 
 def memory_of(options: StackOptions, sublayer: Part) -> str | None:
     """The node that a sub-layer reads as memory: the one it names, or the stack's."""
     if sublayer.entry.reads != "memory":
         return None
-    named = sublayer.options.memory if isinstance(sublayer.options, CrossAttentionOptions) else None
+    fields = (name for name, mark in marks(type(sublayer.options), NodeRef) if mark.role == "memory")
+    named = next((ref for name in fields if (ref := getattr(sublayer.options, name)) is not None), None)
     return named or options.memory
 
 
@@ -143,7 +150,7 @@ def stack_rules(options: StackOptions, facts: NodeFacts) -> tuple[Rule, ...]:
     if reads and options.causal is None:
         rule = "a stack that reads a memory must say whether it is causal"
         broken.append(("causal", rule, "write `causal: true` for a decoder that predicts the next token, else `causal: false`"))
-    for path, layer in _paths(options.layers, "layers"):
+    for path, layer in layer_paths(options.layers, "layers"):
         broken += _layer_rules(options, facts, path, layer)
     return tuple(broken)
 
@@ -175,17 +182,9 @@ def _layer_rules(options: StackOptions, facts: NodeFacts, path: str, layer: Laye
             yield at, rule, fix
 
 
-def _paths(layers: tuple[Layer, ...], path: str) -> Iterator[tuple[str, Layer]]:
-    for number, group in enumerate(layers):
-        if group.layers:
-            yield from _paths(group.layers, f"{path}.{number}.layers")
-        else:
-            yield f"{path}.{number}", group
-
-
 def stack_output(options: StackOptions, facts: NodeFacts) -> Signal:
     signal = facts.signals["input"]
-    return Signal(signal.axes, signal.length, depth(options.layers), signal.tokens)
+    return replace(signal, depth=depth(options.layers))
 
 
 STACK = NodeKind(

@@ -90,7 +90,9 @@ def attention_costs(options: SelfAttentionOptions, facts: SublayerFacts, sizes: 
 
 def attention_site(options: SelfAttentionOptions, facts: SublayerFacts) -> AttentionSite:
     cross = isinstance(options, CrossAttentionOptions)
-    terms = {"key_visible"} if cross else {"key_visible", *(["causal"] if facts.causal else [])}
+    terms = {"key_visible"} if facts.padded else set()
+    if facts.causal and not cross:
+        terms.add("causal")
     if options.window is not None:
         terms.add("window")
     scheme = scheme_of(options, facts)
