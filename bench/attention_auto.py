@@ -81,12 +81,15 @@ def measure(lengths: list[int], repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
-if __name__ == "__main__":
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=[32, 64, 128, 256, 512])
     parser.add_argument("--repeats", type=int, default=7)
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    print(json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads(),
-                      "rows": measure(chosen.lengths, chosen.repeats)}, indent=1))  # fmt: skip
+    return {"torch": torch.__version__, "threads": 1, "rows": measure(chosen.lengths, chosen.repeats)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(), indent=1))

@@ -3,15 +3,12 @@
 import sys
 from pathlib import Path
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).parent))
 
 SMALL = ["--layers", "1", "--width", "32", "--vocab", "50", "--rounds", "1"]
 
 
 def test_train_step():
-    pytest.importorskip("x_transformers", reason="the extra `bench` is not installed")
     import train_step
 
     assert len(train_step.main([*SMALL, "--batch", "2", "--length", "5"])["speed"]) == 4
@@ -43,3 +40,14 @@ def test_first_step(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["first_step.py", "--spec", str(specs / "transformer-tiny.yaml")])
     first_step.main()
     assert "gradient norm" in capsys.readouterr().out
+
+
+def test_attention_auto(monkeypatch):
+    import attention_auto
+    import torch
+
+    monkeypatch.setattr(attention_auto, "TOKENS", 8)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    rows = attention_auto.main(["--lengths", "4", "--repeats", "1"])["rows"]
+    assert {row["dtype"] for row in rows} == {"float32", "bfloat16", "float16"}
+    assert all(row["relative_time"] > 0 for row in rows)
