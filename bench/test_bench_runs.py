@@ -3,11 +3,14 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 SMALL = ["--layers", "1", "--width", "32", "--vocab", "50", "--rounds", "1"]
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # x-transformers calls it at import
 def test_train_step():
     import train_step
 
