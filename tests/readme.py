@@ -17,6 +17,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from tfkit import hooks
@@ -98,13 +99,26 @@ def _tick(flag: bool) -> str:
     return "yes" if flag else "–"
 
 
+BUILT_IN_ONLY = """
+import sys
+import tfkit.catalogue as catalogue
+
+installed = catalogue.entry_points
+catalogue.entry_points = lambda group: [point for point in installed(group=group) if point.name == "builtin"]
+from tfkit.cli import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+"""The command line as it is with no plugin installed, so that the page does not depend on where it was written."""
+
+
 def run(command: str) -> str:
     """What a command of the README prints, on both streams."""
     words = shlex.split(command)
     assert words[0] == "tfkit", command
     environment = {**os.environ, "COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
     done = subprocess.run(
-        [sys.executable, "-m", "tfkit", *words[1:]],
+        [sys.executable, "-c", BUILT_IN_ONLY, *words[1:]],
         cwd=ROOT,
         env=environment,
         text=True,
@@ -116,7 +130,7 @@ def run(command: str) -> str:
 
 def written(text: str) -> str:
     """The README with every generated part made anew."""
-    catalogue = load_catalogue()
+    catalogue = load_catalogue(point for point in entry_points(group="tfkit") if point.name == "builtin")
 
     def table(match: re.Match[str]) -> str:
         return f"<!-- generated: {match[1]} -->\n{TABLES[match[1]](catalogue)}\n<!-- end -->"
