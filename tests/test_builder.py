@@ -38,11 +38,6 @@ outputs: [logits]
 USUAL = {"position": "sinusoidal", "placement": "post", "activation": "relu", "layers": "2", "init": "xavier"}
 
 
-@pytest.fixture(scope="module")
-def catalogue() -> tfkit.Catalogue:
-    return tfkit.load_catalogue()
-
-
 def spec_of(catalogue: tfkit.Catalogue, **changes: str) -> tfkit.ModelSpec:
     return tfkit.parse_spec(SPEC.format(**{**USUAL, **changes}), catalogue)
 

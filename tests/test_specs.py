@@ -19,11 +19,6 @@ NOT_ASKED_FOR = {("backend", "auto")}
 
 
 @pytest.fixture(scope="module")
-def catalogue() -> tfkit.Catalogue:
-    return tfkit.load_catalogue()
-
-
-@pytest.fixture(scope="module")
 def specs(catalogue: tfkit.Catalogue) -> dict[str, tfkit.ModelSpec]:
     return {path.stem: tfkit.load_spec(path, catalogue) for path in PATHS}
 

@@ -21,11 +21,6 @@ from tfkit.nn.model import Model
 FILES = {"spec.yaml", "model.safetensors", "plan.json", "versions.json"}
 
 
-@pytest.fixture(scope="module")
-def catalogue() -> tfkit.Catalogue:
-    return tfkit.load_catalogue()
-
-
 @pytest.fixture
 def spec(catalogue: tfkit.Catalogue) -> tfkit.ModelSpec:
     return tfkit.parse_spec(SPEC, catalogue)

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from tfkit.catalogue import BrokenPlugin, Catalogue
+from tfkit.catalogue import BrokenPlugin, Catalogue, load_catalogue
 from tfkit.codes import CODES
 from tfkit.plugin import Norm, hookimpl
 from tfkit.slots.attention import Capabilities
@@ -59,9 +59,9 @@ def test_a_broken_plugin_is_named_where_it_is_asked_for(tfkit, acme, small):
     assert "tfkit-flash-attn, which failed to import because ImportError: no flash_attn" in done.err
 
 
-def test_schema_is_printed_or_written(tfkit, catalogue, tmp_path):
+def test_schema_is_printed_or_written(tfkit, tmp_path):
     done = tfkit("schema")
-    assert json.loads(done.out) == json_schema(catalogue)
+    assert json.loads(done.out) == json_schema(load_catalogue())
     place = tmp_path / "schema.json"
     place.write_text("before")
     quiet = tfkit("schema", "-o", place)

@@ -21,11 +21,6 @@ defaults:
 """
 
 
-@pytest.fixture(scope="session")
-def catalogue() -> tfkit.Catalogue:
-    return tfkit.load_catalogue()
-
-
 @pytest.fixture
 def spec_from(catalogue: tfkit.Catalogue) -> Callable[..., tfkit.ModelSpec]:
     def make(nodes: str, *overrides: str) -> tfkit.ModelSpec:

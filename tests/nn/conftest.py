@@ -43,11 +43,6 @@ outputs: [logits]
 SHAPES = {"encoder-decoder": ENCODER_DECODER, "decoder": DECODER_ONLY}
 
 
-@pytest.fixture(scope="session")
-def catalogue() -> tfkit.Catalogue:
-    return tfkit.load_catalogue()
-
-
 @pytest.fixture(autouse=True)
 def _seeded() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
