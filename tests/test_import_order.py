@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "builtin": {"plugin"},
     "builder": {"errors", "slots", "catalogue", "spec", "graph", "nn"},
     "store": {"errors", "slots", "catalogue", "spec", "graph", "nn", "builder"},
-    "generate": {"errors", "nn", "builder"},
+    "generate": {"errors", "slots", "nn", "builder"},
     "testing": {"errors", "slots", "attention", "catalogue", "builder"},
     "view": {"errors", "codes", "slots", "catalogue", "spec", "graph", "nn"},
     "cli": {"errors", "codes", "slots", "catalogue", "spec", "graph", "nn", "builder", "store", "generate", "testing", "view"},

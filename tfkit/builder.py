@@ -22,7 +22,7 @@ from .graph import Graph, Node, Target, graph_of
 from .graph.model_graph import base
 from .graph.plan import candidates_for, request_for
 from .nn.choice import BackendChoice, BoundBackend, bind
-from .nn.model import InputRule, Model, ModelPlan, Wire
+from .nn.model import Model, ModelPlan, Wire
 from .slots.attention import judge
 from .slots.init import Distribution, InitFacts
 from .slots.lazy import load
@@ -177,12 +177,9 @@ def _module(node: Node, keep_layers: bool) -> nn.Module:
 
 def _plan(graph: Graph) -> ModelPlan:
     wires = {name: Wire(node.edges.reads, node.edges.memories, node.edges.owner) for name, node in graph.nodes.items()}
-    inputs = {}
-    for node in graph.inputs():
-        own = node.options
-        counts = own.position.entry.counts_padding(own.position.options)
-        size = node.facts.targets["share"].vocab_size if own.share else own.vocab_size
-        inputs[node.name] = InputRule(size, own.pad_id, own.start_id, own.end_id, own.segments or 0, counts)
+    inputs = {
+        node.name: node.kind.input_rule(node.options, node.facts) for node in graph.inputs() if node.kind.input_rule is not None
+    }
     followers = {name: _followers(graph, name) for name in inputs}
     undecodable = {}
     for name, following in followers.items():

@@ -17,7 +17,7 @@ from .slots.cost import Cost, Sizes
 from .slots.init import Distribution, InitFacts, Initialiser
 from .slots.layer import Layer, LayerRun, applications, depth, layer_paths, leaves, modules_in, sequence
 from .slots.lazy import load
-from .slots.node import NodeFacts, NodeKind, Rule, Signal
+from .slots.node import InputRule, NodeFacts, NodeKind, Rule, Signal
 from .slots.norm import Norm
 from .slots.options import (
     CONTRACT,
@@ -110,13 +110,13 @@ __all__ = [
     "Activation", "AsTuple", "AttentionBackend", "AttentionInputs", "AttentionOutput", "AttentionRequest", "AttentionRule",
     "AttentionSite", "AutoRow", "BackendRefused", "Bias", "BuildError", "CONTRACT", "Capabilities", "Classify", "Constants",
     "Cost", "Dense", "DenseBias", "Device", "DistanceBias", "Distribution", "Entry", "Fault", "FeedForward", "HeadShape",
-    "InitFacts", "Initialiser", "InputError", "Layer", "LayerMix", "LayerParts", "LayerRun", "LayersField", "LinearBias",
-    "Mask", "ModelRun", "MultiHeadAttention", "NoOptions", "NodeFacts", "NodeKind", "NodeRef", "Norm", "Numerics", "OneOf",
-    "Options", "Parameter", "ParameterGroup", "Part", "Placement", "PluginError", "Pool", "PositionScheme", "PositionSite",
-    "PositionUse", "Positive", "Prepared", "Probability", "Range", "Rule", "ScoreFunction", "ScoreSite", "Shapes", "Signal",
-    "Size", "Sizes", "SlotField", "SlotListField", "Span", "Stack", "StackFacts", "StackRun", "Stream", "SublayerFacts",
-    "SublayerKind", "SublayerOptions", "TfkitError", "TokenId", "TokenLogits", "Tokens", "Wiring", "accumulation", "always",
-    "applications", "dense_bias", "depth", "distances", "every_query_sees", "expand_heads", "hookimpl", "layer_paths",
-    "leaves", "linear", "live_queries", "load", "marks", "modules_in", "open_blind_rows", "part_default", "residuals",
-    "select_rows", "sequence", "shapes_of", "visible",
+    "InitFacts", "Initialiser", "InputError", "InputRule", "Layer", "LayerMix", "LayerParts", "LayerRun", "LayersField",
+    "LinearBias", "Mask", "ModelRun", "MultiHeadAttention", "NoOptions", "NodeFacts", "NodeKind", "NodeRef", "Norm",
+    "Numerics", "OneOf", "Options", "Parameter", "ParameterGroup", "Part", "Placement", "PluginError", "Pool",
+    "PositionScheme", "PositionSite", "PositionUse", "Positive", "Prepared", "Probability", "Range", "Rule", "ScoreFunction",
+    "ScoreSite", "Shapes", "Signal", "Size", "Sizes", "SlotField", "SlotListField", "Span", "Stack", "StackFacts", "StackRun",
+    "Stream", "SublayerFacts", "SublayerKind", "SublayerOptions", "TfkitError", "TokenId", "TokenLogits", "Tokens", "Wiring",
+    "accumulation", "always", "applications", "dense_bias", "depth", "distances", "every_query_sees", "expand_heads",
+    "hookimpl", "layer_paths", "leaves", "linear", "live_queries", "load", "marks", "modules_in", "open_blind_rows",
+    "part_default", "residuals", "select_rows", "sequence", "shapes_of", "visible",
 ]  # fmt: skip

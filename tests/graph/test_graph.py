@@ -106,3 +106,16 @@ def test_patterns_of_layers(
     assert len(model.nodes["body"].order) == graph.nodes["body"].signal.depth == passes
     assert graph.parameters() == model.parameter_count()
     model(t=torch.ones(1, 3).long())
+
+
+def test_layers_whose_heads_differ_in_width_alone_share_a_table_of_t5(catalogue: tfkit.Catalogue) -> None:
+    text = (
+        "{tfkit: 1, name: a, defaults: {d_model: 8, norm: layer_norm, placement: pre, position: relative_t5, "
+        "attention: {num_heads: 2}, ffn: {d_ff: 8, activation: relu}}, nodes: {ids: {kind: tokens, vocab_size: 9}, "
+        "body: {kind: stack, input: ids, causal: true, layers: [{}, {self_attention: {head_dim: 6}}]}}, outputs: [body]}"
+    )
+    body = tfkit.graph_of(tfkit.parse_spec(text, catalogue)).nodes["body"]
+    assert [p.name for p in body.parameters() if p.role == "relative_table"] == ["positions.0.table"]
+    wider = text.replace("head_dim: 6", "num_heads: 4")
+    body = tfkit.graph_of(tfkit.parse_spec(wider, catalogue)).nodes["body"]
+    assert len([p.name for p in body.parameters() if p.role == "relative_table"]) == 2

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..nn.model import InputRule, Model
+from ..nn.model import Model
+from ..slots.node import InputRule
 
 ROWS, USUAL = 3, 8
 

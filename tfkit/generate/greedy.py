@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..errors import Fault, InputError
 from ..nn.inputs import check_ids
-from ..nn.model import InputRule, Model
+from ..nn.model import Model
+from ..slots.node import InputRule
 
 
 @dataclass(frozen=True)

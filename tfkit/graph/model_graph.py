@@ -109,7 +109,7 @@ class Graph:
         return sum(node.count(trainable) for node in self.nodes.values())
 
     def inputs(self) -> list[Node]:
-        return [node for node in self.nodes.values() if node.kind.takes_ids]
+        return [node for node in self.nodes.values() if node.kind.input_rule is not None]
 
     def sites(self) -> Iterator[tuple[str, AttentionSite]]:
         for node in self.nodes.values():

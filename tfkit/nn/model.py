@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BackendRefused, Fault, InputError
+from ..slots.node import InputRule
 from .cache import DecodingState
 from .choice import BackendChoice, BoundBackend
 from .inputs import check_ids, check_segments, check_tensor, given_padding
@@ -17,7 +18,7 @@ from .multi_head import MultiHeadAttention
 from .run import ModelRun
 from .stack import Stack
 from .stream import Padding, Stream
-from .tokens import Tokens, padding_of
+from .tokens import padding_of
 
 
 @dataclass(frozen=True)
@@ -27,19 +28,6 @@ class Wire:
     edges: Mapping[str, str]
     memories: tuple[str, ...] = ()
     owner: str | None = None
-
-
-@dataclass(frozen=True)
-class InputRule:
-    """What the ids of an input node must be, and what they tell; `counts_padding` says that padding shifts the positions of
-    the tokens after it."""
-
-    vocab_size: int
-    pad_id: int | None
-    start_id: int | None
-    end_id: int | None
-    segments: int
-    counts_padding: bool
 
 
 @dataclass(frozen=True)
@@ -244,10 +232,7 @@ class Model(nn.Module):
         if wire.memories:
             arguments["memories"] = {ref: streams[self._base(ref)] for ref in wire.memories}
         if wire.owner is not None:
-            owner = self.nodes[wire.owner]
-            assert isinstance(owner, Tokens)
-            assert owner.embedding is not None
-            arguments["table"] = owner.embedding.weight
+            arguments["table"] = self.nodes[wire.owner].table()  # type: ignore[operator]
         return self.nodes[name](run, **arguments)  # type: ignore[no-any-return]
 
     def _run(

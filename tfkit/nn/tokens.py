@@ -35,6 +35,11 @@ class Tokens(nn.Module):
         self.scale = scale
         self.dropout = nn.Dropout(dropout) if dropout > 0.0 else None
 
+    def table(self) -> Tensor:
+        """(vocab_size, M): the embedding that other nodes may share."""
+        assert self.embedding is not None, "the graph finds the node at the end of a chain of `share`"
+        return self.embedding.weight
+
     def forward(self, run: ModelRun, table: Tensor | None = None) -> Stream:
         """`table` (vocab_size, M) is the owner's embedding where this node shares it."""
         ids, padding = run.ids[self.name], run.padding[self.name]

@@ -50,6 +50,19 @@ class NodeFacts:
     stack: StackFacts | None = None
 
 
+@dataclass(frozen=True)
+class InputRule:
+    """What the ids of an input node must be, and what they tell; `counts_padding` says that padding shifts the positions of
+    the tokens after it."""
+
+    vocab_size: int
+    pad_id: int | None
+    start_id: int | None
+    end_id: int | None
+    segments: int
+    counts_padding: bool
+
+
 Rule = tuple[str, str, str]
 """A broken rule: (path below the node, the rule with its numbers, the fix)."""
 
@@ -60,7 +73,8 @@ class NodeKind(Entry):
     `ports` the further outputs another node may read as `node.port`. `output(options, facts)` is its signal,
     `parameters`, `costs(options, facts, sizes by memory reference, "" for its own)` and `sites` (names below the node, lazily)
     describe it, `rules` gives every broken cross-field rule; `output` is asked for also where one is broken, so that all faults
-    are found at once. `takes_ids` marks an input of the model, `takes_layers` a reader of the port `layers`;
+    are found at once. `input_rule(options, facts)` says what the ids
+    of an input of the model are (None: the kind is no input), `takes_layers` a reader of the port `layers`;
     `stepwise(options)` says that its output at one position needs no later one, so that it can be decoded step by step.
     `build`, a `"module:function"`, is called as `build(options, facts, keep_layers)` (whether some node reads its port
     `layers`) and gives an `nn.Module` with `forward(run, **streams by field) -> tfkit.nn.stream.Stream`."""
@@ -69,7 +83,7 @@ class NodeKind(Entry):
     output: Callable[[Any, NodeFacts], Signal]
     build: str
     ports: tuple[str, ...] = ()
-    takes_ids: bool = False
+    input_rule: Callable[[Any, NodeFacts], InputRule] | None = None
     takes_layers: bool = False
     stepwise: Callable[[Any], bool] = lambda options: True
     parameters: Callable[[Any, NodeFacts], tuple[ParameterGroup, ...]] = lambda options, facts: ()

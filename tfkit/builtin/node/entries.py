@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ...plugin import (
     Cost,
+    InputRule,
     NodeFacts,
     NodeKind,
     Parameter,
@@ -34,6 +35,13 @@ def _group(*parameters: Parameter) -> tuple[ParameterGroup, ...]:
 def _tokens_output(options: TokensOptions, facts: NodeFacts) -> Signal:
     length = f"L_{facts.name}"
     return Signal(("B", length, options.d_model), length, tokens=facts.name, padded=options.pad_id is not None)
+
+
+def _tokens_input(options: TokensOptions, facts: NodeFacts) -> InputRule:
+    owner = facts.targets.get("share")
+    size = (owner.vocab_size if isinstance(owner, TokensOptions) else options.vocab_size) or 0
+    counts = options.position.entry.counts_padding(options.position.options)
+    return InputRule(size, options.pad_id, options.start_id, options.end_id, options.segments or 0, counts)
 
 
 def _tokens_parameters(options: TokensOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
@@ -181,7 +189,7 @@ ENTRIES = [
         summary="token ids to vectors; an input of the model",
         options=TokensOptions,
         inherits=frozenset({"d_model", "vocab_size", "pad_id", "position", "dropout", "init"}),
-        takes_ids=True,
+        input_rule=_tokens_input,
         output=_tokens_output,
         parameters=_tokens_parameters,
         costs=_tokens_costs,

@@ -70,7 +70,9 @@ def shared_scheme(options: StackOptions, facts: NodeFacts, layer: Layer, sublaye
     scheme = layer.position
     if not acts_in_attention(scheme) or scheme.entry.tables(scheme.options) == "layer":
         return None
-    return scheme, position_site(own, sublayer_facts(options, facts, layer, sublayer))
+    site = position_site(own, sublayer_facts(options, facts, layer, sublayer))
+    alike = scheme.entry.acts == {"scores"} and not scheme.entry.reads_query
+    return scheme, replace(site, head_dim=0) if alike else site  # layers whose heads differ in width alone share a table
 
 
 def stack_parameters(options: StackOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
