@@ -7,7 +7,7 @@
     output  = dropout(weights) @ value
 
 Query head h reads key/value head h // (H // G). Axis letters: B batch, Q query length, K key length, H query heads,
-G key/value heads, D query/key head dim, V value head dim. The rules A1-A12 are in DESIGN section 4 and the README.
+G key/value heads, D query/key head dim, V value head dim. The rules A1-A12 are in the README.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Device(Options):
 
 
 class Numerics(Options):
-    """Where a backend rounds; the error bound that judges it is computed from this (DESIGN A8).
+    """Where a backend rounds; the error bound that judges it is computed from this.
 
     `scores`, `probabilities` and `gradients` say whether these are kept in the accumulation type or rounded to the storage
     type on the way; `tf32` that float32 products may be computed in TF32 when torch's own switch allows it.
