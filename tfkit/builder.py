@@ -240,18 +240,16 @@ def _described(shape: Iterable[int], trainable: bool) -> str:
 def initialise(model: Model, graph: Graph, catalogue: Catalogue, seed: int) -> None:
     """Draw every parameter in place, by its role, each from a generator of its own."""
     tensors = dict(model.named_parameters())
+    xavier = catalogue.find("init", "xavier")
+    usual = Part(xavier, xavier.options())
     for node in graph.nodes.values():
-        part = getattr(node.options, "init", None) or Part(catalogue.find("init", "xavier"), _default(catalogue))
+        part = getattr(node.options, "init", None) or usual
         for group, parameter in _expanded(node):
             name = f"nodes.{node.name}.{parameter.name}"
-            facts = InitFacts(node.signal.width if not node.facts.signals else _width(node), _depth(node), group.head_dim)
+            facts = InitFacts(_width(node), _depth(node), group.head_dim)
             drawn = part.entry.draw(part.options, parameter, facts)
             digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
             fill(tensors[name], drawn, group.gains.get(parameter.role, 1.0), int.from_bytes(digest[:8], "little"))
-
-
-def _default(catalogue: Catalogue) -> Any:
-    return catalogue.find("init", "xavier").options()
 
 
 def _width(node: Node) -> int:

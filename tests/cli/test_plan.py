@@ -42,7 +42,8 @@ def test_every_site_is_planned_once_and_equal_ones_are_folded(tfkit):
     }
     row = data["sites"][0]
     assert (row["requested"], row["lengths"]) == ("auto", None)
-    assert {"backend": "eager", "accepted": True, "reasons": [], "depends": [], "relative_time": 1.0} in row["candidates"]
+    eager = {"backend": "eager", "accepted": True, "reasons": [], "depends": [], "relative_time": 1.0, "published": None}
+    assert eager in row["candidates"]
 
 
 def test_classes_of_lengths_cover_every_length_once(tfkit, hopper):
@@ -177,3 +178,16 @@ def test_a_length_beyond_every_position_table_is_refused(tfkit):
     assert done.err == "TFK090 argument --lengths: 1025 is longer than the position table, 1024\n"
     assert tfkit("plan", "specs/gpt2.yaml", "--lengths", "1024").code == 0
     assert tfkit("plan", BASE, "--lengths", "100000").code == 0
+
+
+def test_a_figure_that_was_not_measured_here_is_said_to_be_published(tfkit):
+    words = ("plan", "specs/transformer-base.yaml", "--device", "cuda:sm90", "--dtype", "bfloat16")
+    text = tfkit(*words).out
+    assert "0.20 x eager (published)  accepted" in text
+    assert "figures marked (published) were not measured by tfkit: https://arxiv.org/abs/2407.08608" in text
+    candidates = tfkit(*words, "--json").json()["sites"][0]["candidates"]
+    assert {judged["backend"]: judged["published"] for judged in candidates} == {
+        "sdpa": "https://arxiv.org/abs/2407.08608",
+        "eager": None,
+    }
+    assert "published" not in tfkit("plan", "specs/transformer-base.yaml").out

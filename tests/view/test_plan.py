@@ -31,6 +31,7 @@ def candidate(backend, *reasons, depends=(), time=None):
         "reasons": list(reasons),
         "depends": list(depends),
         "relative_time": time,
+        "published": None,
     }
 
 

@@ -25,7 +25,6 @@ class Edges:
     reads: Mapping[str, str]
     memories: tuple[str, ...] = ()
     owner: str | None = None
-    tokens: str | None = None
 
     def all(self) -> Iterator[str]:
         yield from (base(ref) for ref in self.reads.values())
@@ -39,9 +38,8 @@ def edges_of(options: Any) -> Edges:
     named = {name: (mark, getattr(options, name)) for name, mark in marks(type(options), NodeRef)}
     reads = {name: ref for name, (mark, ref) in named.items() if ref is not None and mark.role in ("input", "memory", "tokens")}
     owner = next((ref for mark, ref in named.values() if mark.role == "owner" and ref is not None), None)
-    tokens = next((ref for mark, ref in named.values() if mark.role == "tokens" and ref is not None), None)
     memories = dict.fromkeys(ref for _, ref in memory_references(layers_of(options)))
-    return Edges(reads, tuple(ref for ref in memories), owner, tokens)
+    return Edges(reads, tuple(memories), owner)
 
 
 def layers_of(options: Any) -> tuple[Layer, ...]:

@@ -9,7 +9,7 @@ from ..catalogue import Catalogue
 from ..errors import BackendRefused, Fault
 from ..slots.attention import AttentionBackend, AttentionRequest, Verdict
 from ..slots.options import Part
-from ..slots.selection import ranked, refusal, relative_time
+from ..slots.selection import auto_row, ranked, refusal
 from ..slots.sublayer import AttentionSite
 from .model_graph import Graph
 
@@ -30,11 +30,13 @@ class Target:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One candidate at one site: its verdict, and its measured time relative to eager where `auto` has a row for it."""
+    """One candidate at one site: its verdict, and its time relative to eager where `auto` has a row for it; `published`
+    links to that figure where it was not measured but published."""
 
     backend: str
     verdict: Verdict
     relative_time: float | None
+    published: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,11 +120,14 @@ def _planned(
 ) -> SitePlan:
     request = request_for(site, target)
     order = ranked(candidates, request, automatic)
-    judged = tuple(
-        Judgement(candidates[index][0].name, verdict, relative_time(candidates[index][0], request)) for index, verdict in order
-    )
+    judged = tuple(_judgement(candidates[index][0], verdict, request) for index, verdict in order)
     chosen = next((judgement.backend for judgement in judged if judgement.verdict.accepted), None)
     return SitePlan(name, requested, chosen, judged, lengths)
+
+
+def _judgement(backend: AttentionBackend, verdict: Verdict, request: AttentionRequest) -> Judgement:
+    row = auto_row(backend, request)
+    return Judgement(backend.name, verdict, *((row.relative_time, row.published) if row else (None, "")))
 
 
 def plan(graph: Graph, catalogue: Catalogue, target: Target) -> list[SitePlan]:

@@ -15,7 +15,10 @@ from pydantic import BeforeValidator
 from .options import Entry, Options
 
 MASK_TERMS = ("causal", "window", "key_lengths", "query_lengths", "key_visible", "segments", "visible")
+"""The terms a mask may have, in the order of `tfkit.attention.Mask`."""
+
 BIAS_KINDS = ("dense", "linear", "distance")
+"""The kinds of bias a call may have."""
 
 Names = Annotated[frozenset[str], BeforeValidator(frozenset)]
 
@@ -123,8 +126,9 @@ class Verdict:
 
 
 class AutoRow(Options):
-    """One measured row of the table that `auto` goes by: on this class of calls the backend takes `relative_time` times as
-    long as `eager` on the same call. None in a condition means: any. `lengths` bounds max(Q, K), both ends included."""
+    """One row of the table that `auto` goes by: on this class of calls the backend takes `relative_time` times as
+    long as `eager` on the same call. None in a condition means: any. `lengths` bounds max(Q, K), both ends included.
+    `published` links to the figure where it is somebody else's; without it, the row was measured by its plugin."""
 
     device: str
     dtypes: Names
@@ -134,6 +138,7 @@ class AutoRow(Options):
     bias_gradient: bool | None = None
     compiled: bool | None = None
     relative_time: float
+    published: str = ""
 
     def covers(self, request: AttentionRequest) -> bool:
         """Whether the row speaks of this class of calls. An unknown length counts as long, unknown gradients as wanted."""

@@ -1,6 +1,6 @@
 """How a backend is chosen from candidates, said without torch: `tfkit plan` and a running model use the same two functions.
 
-`auto` takes, among the candidates that accept a request, the one whose measured row for that class of calls has the smallest
+`auto` takes, among the candidates that accept a request, the one whose row for that class of calls has the smallest
 `relative_time` (eager = 1.0); a candidate without such a row is not considered. Any other wish keeps its own order.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import Fault
-from .attention import AttentionBackend, AttentionRequest, Verdict, judge
+from .attention import AttentionBackend, AttentionRequest, AutoRow, Verdict, judge
 
 Candidate = tuple[AttentionBackend, Any]
 
 
-def relative_time(backend: AttentionBackend, request: AttentionRequest) -> float | None:
-    """The first measured row of `backend` that covers the request, or None."""
-    return next((row.relative_time for row in backend.auto if row.covers(request)), None)
+def auto_row(backend: AttentionBackend, request: AttentionRequest) -> AutoRow | None:
+    """The first row of `backend` that covers the request, or None."""
+    return next((row for row in backend.auto if row.covers(request)), None)
 
 
 def ranked(candidates: list[Candidate], request: AttentionRequest, automatic: bool) -> list[tuple[int, Verdict]]:
@@ -26,11 +26,11 @@ def ranked(candidates: list[Candidate], request: AttentionRequest, automatic: bo
         return verdicts
     timed = []
     for index, verdict in verdicts:
-        time = relative_time(candidates[index][0], request)
-        if time is None:
-            verdict = Verdict((*verdict.refused, "`auto` has no measured row for this class of calls"), verdict.depends)
-        timed.append((time if time is not None else float("inf"), index, verdict))
-    return [(index, verdict) for _, index, verdict in sorted(timed, key=lambda row: row[:2])]
+        row = auto_row(candidates[index][0], request)
+        if row is None:
+            verdict = Verdict((*verdict.refused, "`auto` has no figure for this class of calls"), verdict.depends)
+        timed.append((row.relative_time if row is not None else float("inf"), index, verdict))
+    return [(index, verdict) for _, index, verdict in sorted(timed, key=lambda candidate: candidate[:2])]
 
 
 def refusal(

@@ -5,9 +5,9 @@ target                device, cuda_capability ([9, 0] or null), dtype, training,
 sites                 one object for each group of equal sites and class of lengths:
                       name, sites (their full names), requested, lengths ([low, high], high null for no end; null: all),
                       chosen (null: nothing can serve it), candidates in the order in which they are tried:
-                      backend, accepted, reasons (why not), depends (on what is not known yet), relative_time (measured,
-                      eager = 1; null where there is no measurement)
-unmeasured            installed backends that `auto` never considers, because they bring no measurements
+                      backend, accepted, reasons (why not), depends (on what is not known yet), relative_time (of a call,
+                      eager = 1; null where no figure is known), published (a link where that figure was not measured)
+unmeasured            installed backends that `auto` never considers, because they bring no figures
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def _row(group: SiteGroup, plan: SitePlan) -> dict[str, Any]:
                 "reasons": list(judged.verdict.refused),
                 "depends": list(judged.verdict.depends),
                 "relative_time": judged.relative_time,
+                "published": judged.published or None,
             }
             for judged in plan.judgements
         ],

@@ -31,6 +31,9 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
             shown += [_chosen(row), Padding(_candidates(row["candidates"]), (0, 0, 0, 4))]
     if data["unmeasured"] and any(row["requested"] == "auto" for row in data["sites"]):
         shown += ["", Text(f"auto does not consider, for want of measurements: {', '.join(data['unmeasured'])}", "dim")]
+    links = sorted({judged["published"] for row in data["sites"] for judged in row["candidates"] if judged["published"]})
+    if links:
+        shown += ["", Text(f"figures marked (published) were not measured by tfkit: {', '.join(links)}", "dim")]
     if not blocks:
         shown += ["", Text("The model has no attention.")]
     return shown
@@ -62,6 +65,6 @@ def _candidates(candidates: list[dict[str, Any]]) -> Table:
         words = "accepted" if candidate["accepted"] else f"refused: {'; '.join(candidate['reasons'])}"
         if candidate["depends"]:
             words += f"; depends on {', '.join(candidate['depends'])}"
-        measured = "" if time is None else f"{time:.2f} x eager"
-        grid.add_row(candidate["backend"], measured, Text(words, "" if candidate["accepted"] else "dim"))
+        known = "" if time is None else f"{time:.2f} x eager{' (published)' if candidate['published'] else ''}"
+        grid.add_row(candidate["backend"], known, Text(words, "" if candidate["accepted"] else "dim"))
     return grid
