@@ -54,3 +54,29 @@ def test_attention_auto(monkeypatch):
     rows = attention_auto.main(["--lengths", "4", "--repeats", "1"])["rows"]
     assert {row["dtype"] for row in rows} == {"float32", "bfloat16", "float16"}
     assert all(row["relative_time"] > 0 for row in rows)
+
+
+def test_mutation():
+    import mutation
+
+    rows = mutation.constants(few=True)["rows"]
+    assert [row["times"] for row in rows] == [8.0, 0.125] * 2
+    shown = "--- a.py\n+++ a.py\n@@\n def f():\n-    return 1\n+    return 2\n"
+    assert mutation.changed(shown) == ("return 1", "return 2")
+    assert mutation.why([{"function": "f", "is": r"return \d", "why": "equal"}], "f", "return 1", "return 2") == "equal"
+    assert mutation.why([{"function": "g", "is": "return", "why": "equal"}], "f", "return 1", "return 2") == ""
+
+
+def test_conformance_bench(tmp_path, monkeypatch):
+    import conformance
+
+    monkeypatch.setattr(conformance, "subjects", lambda: conformance_subjects(conformance)[:2])
+    found = conformance.zoo(24)
+    assert found["runs"] > 0
+    assert found["alarms"] == 0
+    monkeypatch.setattr(conformance, "ATTENTION_FAULTS", conformance.ATTENTION_FAULTS[-1:])
+    assert conformance.kills()["killed"] == 1
+
+
+def conformance_subjects(conformance):
+    return [(one.name, conformance.subject_of(one.entry, attend=one.attend), 1.0) for one in conformance.ZOO]

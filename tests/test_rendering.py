@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from tfkit.attention import DenseBias, DistanceBias, LinearBias, Mask, Shapes
-from tfkit.rendering import dense_bias, every_query_sees, expand_heads, open_blind_rows, select_rows, visible
-from tfkit.testing.cases import CASES
+from tfkit.attention import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask, Shapes
+from tfkit.rendering import (
+    always,
+    dense_bias,
+    every_query_sees,
+    expand_heads,
+    open_blind_rows,
+    select_rows,
+    shapes_of,
+    visible,
+)
 from tfkit.testing.reference import bias_pairs, visible_pairs
+from tfkit.testing.table import CASES
 
 B, H, Q, K = 2, 3, 5, 7
 SHAPES = Shapes(B, H, Q, K, torch.float32, torch.device("cpu"))
@@ -22,7 +35,7 @@ def shapes_of_case(case):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a4_visible_equals_the_loops_over_positions(case):
     for seed in range(5):
-        mask = case.mask(case, torch.Generator().manual_seed(seed))
+        mask = replace(case, seed=seed).mask()
         wanted = visible_pairs(mask, case.B, case.H, case.Q, case.K)
         rendered = visible(mask, shapes_of_case(case))
         assert torch.equal(torch.ones_like(wanted) if rendered is None else rendered.expand_as(wanted), wanted)
@@ -59,15 +72,44 @@ def test_a_mask_that_hides_nothing_is_none(mask):
     assert visible_pairs(mask, B, H, Q, K).all()
 
 
+@pytest.mark.parametrize("queries", [1, 2, 3])
+@pytest.mark.parametrize("keys", [1, 2, 4])
+def test_a4_every_small_window_at_every_offset(queries, keys):
+    """Sides of every size, negative ones too, alone and with causal; what hides nothing is left out, and nothing else is."""
+    shapes = Shapes(1, 1, queries, keys, torch.float32, torch.device("cpu"))
+    sides = (None, -1, 0, 1, 2, 5)
+    for causal, left, right, offset in product((False, True), sides, sides, range(-2, 5)):
+        mask = Mask(causal=causal, window=(left, right), offset=offset)
+        wanted = visible_pairs(mask, 1, 1, queries, keys)
+        rendered = visible(mask, shapes)
+        assert (rendered is None) == bool(wanted.all()), mask
+        assert rendered is None or torch.equal(rendered, wanted), mask
+
+
 def test_lengths_out_of_range_mean_the_clamped_length():
     far, clamped = torch.tensor([-4, K + 9]), torch.tensor([0, K])
     assert torch.equal(visible(Mask(key_lengths=far), SHAPES), visible(Mask(key_lengths=clamped), SHAPES))
 
 
+@pytest.mark.parametrize(
+    ("mask", "sees"),
+    [
+        (Mask(), True),
+        (Mask(causal=True, offset=0), True),
+        (Mask(causal=True, offset=3), True),
+        (Mask(causal=True, offset=-1), False),
+        (Mask(causal=True, offset=LENGTHS), False),
+        (Mask(causal=True, offset=0, key_lengths=LENGTHS), False),
+    ],
+)
+def test_every_query_sees_where_structure_alone_says_so(mask, sees):
+    assert every_query_sees(mask, SHAPES) is sees
+
+
 def test_every_query_sees_is_never_claimed_wrongly():
     claimed = 0
     for case in CASES:
-        mask = case.mask(case, torch.Generator().manual_seed(0))
+        mask = case.mask()
         if every_query_sees(mask, shapes_of_case(case)):
             claimed += 1
             assert visible_pairs(mask, case.B, case.H, case.Q, case.K).any(-1).all(), case.name
@@ -97,6 +139,51 @@ def test_dense_bias_equals_the_bias_pair_by_pair(bias, offset):
     assert torch.equal(rendered.float(), bias_pairs(bias, offset, B, H, Q, K).float())
 
 
+@pytest.mark.parametrize(
+    ("queries", "values", "bias"),
+    [
+        (torch.float64, torch.float32, torch.float64),
+        (torch.float32, torch.float32, torch.float32),
+        (torch.bfloat16, torch.bfloat16, torch.bfloat16),
+        (torch.bfloat16, torch.float32, torch.float32),
+    ],
+)
+def test_a_distance_bias_has_the_dtype_of_its_values_and_for_float64_queries_float64(queries, values, bias):
+    shapes = Shapes(B, H, Q, K, queries, torch.device("cpu"))
+    assert dense_bias(DistanceBias(torch.randn(H, 4).to(values), -2), 0, shapes).dtype == bias
+
+
+def test_shapes_are_read_off_the_call():
+    key = torch.zeros(2, 3, 7, 4)
+    inputs = AttentionInputs(torch.zeros(2, 6, 5, 4, dtype=torch.float64), key, key, Mask(), 0.5)
+    assert shapes_of(inputs) == Shapes(2, 6, 5, 7, torch.float64, torch.device("cpu"))
+    assert shapes_of(replace(inputs, query=inputs.query.to("meta"))).device == torch.device("meta")
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Mask(causal=True, offset=0),
+        Mask(causal=True, offset=LENGTHS.to("meta")),
+        Mask(key_lengths=LENGTHS.to("meta")),
+        Mask(query_lengths=LENGTHS.to("meta")),
+    ],
+)
+def test_masks_and_biases_are_made_on_the_device_of_the_call(mask):
+    shapes = replace(SHAPES, device=torch.device("meta"))
+    assert visible(mask, shapes).device.type == "meta"
+    assert dense_bias(LinearBias(torch.ones(H, device="meta")), mask.offset, shapes).device.type == "meta"
+
+
+def test_always_is_true_only_of_what_holds_for_every_size():
+    length = ShapeEnv().create_unbacked_symint()
+    torch._check(length >= 3)
+    assert always(length >= 2)
+    assert not always(length >= 4)
+    assert always(True)
+    assert not always(False)
+
+
 @pytest.mark.parametrize("past", [0, 4])
 def test_a_distance_bias_is_t5s_relative_position_bias_bit_for_bit(past):
     from transformers.models.t5.modeling_t5 import T5Attention, T5Config
@@ -118,5 +205,9 @@ def test_the_gradient_of_a_half_precision_distance_bias_adds_up_in_float32():
 
 
 def test_a1_query_head_h_reads_group_h_div_r():
-    key = torch.arange(2.0).view(1, 2, 1, 1)
-    assert expand_heads(key, 6).flatten().tolist() == [0, 0, 0, 1, 1, 1]
+    key = torch.arange(2 * 2 * 3 * 4.0).view(2, 2, 3, 4)
+    expanded = expand_heads(key, 6)
+    assert expanded.shape == (2, 6, 3, 4)
+    for head in range(6):
+        assert torch.equal(expanded[:, head], key[:, head // 3])
+    assert expand_heads(key, 2) is key

@@ -356,6 +356,30 @@ CODES: dict[str, Code] = {
         "tfkit build deep.yaml --dtype float16",
         "Try `--dtype float32`, another backend, or another initialiser.",
     ),
+    "TFK094": Code(
+        "no such part to judge",
+        "`tfkit conformance` judges a part that is installed, in a slot that has laws, under a profile that there is.",
+        "tfkit conformance egaer",
+        "Take one of the names that the message lists; `tfkit plugins` lists what is installed.",
+    ),
+    "TFK095": Code(
+        "a stored case cannot be used",
+        "What is replayed is a report of `tfkit conformance --json`, one of its findings or a case, of this suite's version.",
+        "tfkit conformance --replay notes.txt",
+        "Replay a file that `tfkit conformance NAME --json FILE` has written.",
+    ),
+    "TFK096": Code(
+        "a part ended the process",
+        "Importing a plugin and asking for its entries neither ends the process nor takes minutes.",
+        "a plugin that calls os.abort() when it is imported",
+        "Tell the author of the plugin, whom the message names.",
+    ),
+    "TFK097": Code(
+        "a package is missing",
+        "What draws the cases of the conformance suite is not needed to build models, and is installed when it is asked for.",
+        "tfkit conformance acme.flash    # without the package hypothesis",
+        "Run `pip install 'tfkit[conformance]'`.",
+    ),
     "TFK099": Code(
         "a bug in tfkit",
         "Whatever the input, tfkit answers with a fault of that input or with what was asked for.",

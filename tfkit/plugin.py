@@ -20,6 +20,7 @@ from .slots.attention import (
     AutoRow,
     Capabilities,
     Device,
+    KnownFailure,
     Numerics,
     Range,
 )
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         Prepared,
         Shapes,
     )
+    from .guard import guard
     from .nn.feed_forward import FeedForward
     from .nn.heads import Classify, Dense, LayerMix, Pool
     from .nn.layer import LayerParts, residuals
@@ -93,6 +95,7 @@ _TORCH = {
     "tfkit.attention": (
         "AttentionInputs", "AttentionOutput", "Bias", "DenseBias", "DistanceBias", "LinearBias", "Mask", "Prepared", "Shapes",
     ),
+    "tfkit.guard": ("guard",),
     "tfkit.nn.feed_forward": ("FeedForward",),
     "tfkit.nn.heads": ("Classify", "Dense", "LayerMix", "Pool"),
     "tfkit.nn.layer": ("LayerParts", "residuals"),
@@ -120,13 +123,14 @@ __all__ = [
     "Activation", "AsTuple", "AttentionBackend", "AttentionInputs", "AttentionOutput", "AttentionRequest", "AttentionRule",
     "AttentionSite", "AutoRow", "BIAS_KINDS", "BackendRefused", "Bias", "BuildError", "CONTRACT", "Capabilities", "Classify",
     "Constants", "Cost", "Dense", "DenseBias", "Device", "DistanceBias", "Distribution", "Entry", "Fault", "FeedForward",
-    "HeadShape", "InitFacts", "Initialiser", "InputError", "InputRule", "Layer", "LayerMix", "LayerParts", "LayerRun",
-    "LayersField", "LinearBias", "MASK_TERMS", "Mask", "ModelRun", "MultiHeadAttention", "NoOptions", "NodeFacts", "NodeKind",
+    "HeadShape", "InitFacts", "Initialiser", "InputError", "InputRule", "KnownFailure", "Layer", "LayerMix", "LayerParts",
+    "LayerRun", "LayersField", "LinearBias", "MASK_TERMS", "Mask", "ModelRun", "MultiHeadAttention", "NoOptions", "NodeFacts",
+    "NodeKind",
     "NodeRef", "Norm", "Numerics", "OneOf", "Options", "Parameter", "ParameterGroup", "Part", "Placement", "PluginError",
     "Pool", "PositionScheme", "PositionSite", "PositionUse", "Positive", "Prepared", "Probability", "Range", "Rule",
     "ScoreFunction", "ScoreSite", "Shapes", "Signal", "Size", "Sizes", "SlotField", "SlotListField", "Span", "Stack",
     "StackFacts", "StackRun", "Stream", "SublayerFacts", "SublayerKind", "SublayerOptions", "TfkitError", "TokenId",
     "TokenLogits", "Tokens", "Wiring", "accumulation", "always", "applications", "dense_bias", "depth", "distances",
-    "every_query_sees", "expand_heads", "hookimpl", "layer_paths", "leaves", "linear", "live_queries", "load", "marks",
+    "every_query_sees", "expand_heads", "guard", "hookimpl", "layer_paths", "leaves", "linear", "live_queries", "load", "marks",
     "modules_in", "open_blind_rows", "part_default", "residuals", "select_rows", "sequence", "shapes_of", "visible",
 ]  # fmt: skip

@@ -79,7 +79,7 @@ def select_rows(output: Tensor, rows: Tensor | None, blind: float = 0.0) -> Tens
 def dense_bias(bias: Bias, offset: int | Tensor | None, shapes: Shapes) -> Tensor:
     """Any bias written out: (B|1, H|1, Q|1, K|1), differentiable, in the dtype of its values (linear: float32 or wider).
 
-    A distance bias is gathered in float32 or wider: its backward adds up to B*Q*K terms into each value.
+    A distance bias is gathered in float32, for float64 queries in float64: its backward adds up to B*Q*K terms into each value.
     """
     if isinstance(bias, DenseBias):
         return _four_axes(bias.values)
@@ -89,8 +89,9 @@ def dense_bias(bias: Bias, offset: int | Tensor | None, shapes: Shapes) -> Tenso
         return -slopes[:, None, None] * distance.abs()[:, None]
     values = bias.values
     index = (distance - bias.low).clamp(0, values.shape[1] - 1)
-    gathered = values.to(accumulation(values.dtype)).index_select(1, index.flatten())
-    return gathered.view(-1, *index.shape).transpose(0, 1).to(values.dtype)
+    wide = torch.promote_types(accumulation(values.dtype), shapes.dtype)
+    gathered = values.to(wide).index_select(1, index.flatten()).view(-1, *index.shape).transpose(0, 1)
+    return gathered if wide == torch.float64 else gathered.to(values.dtype)
 
 
 def distances(offset: int | Tensor | None, shapes: Shapes) -> Tensor:

@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from attention_calls import typed
 
 from tfkit.attention import AttentionOutput, DenseBias, Mask
 from tfkit.builtin.attention.eager import attend
 from tfkit.plugin import NoOptions, Numerics
 from tfkit.testing.bound import bounds, worst_ratio
-from tfkit.testing.cases import Case
+from tfkit.testing.case import Case
 from tfkit.testing.compare import error_ratios
 from tfkit.testing.reference import reference, visible_pairs
 
-CASE = Case("judged", lambda case, draw: Mask(causal=True, offset=3), G=3, Q=9, K=12, D=16, V=10)
+CASE = Case(B=2, H=6, G=3, Q=9, K=12, D=16, V=10, causal=True, offset=3)
 CAPPED = replace(CASE, softcap=1.0)
 EXACT, FUSED = Numerics(probabilities="accumulation"), Numerics()
 
@@ -78,7 +79,7 @@ def test_a_seeded_fault_exceeds_the_bound(fault):
     case, faulty, seen_in = FAULTS[fault]
     torch.manual_seed(0)
     for dtype in [torch.float32] + [torch.bfloat16] * (seen_in == "half"):
-        inputs, gradient = case.inputs(dtype), case.grad_output(dtype)
+        inputs, gradient = typed(case, dtype).inputs(), typed(case, dtype).grad_output()
         ratios = error_ratios(lambda inputs, options: AttentionOutput(faulty(inputs)), None, FUSED, inputs, gradient)
         assert max(ratios.values()) > 1, (dtype, ratios)
 
@@ -87,15 +88,15 @@ def test_a_seeded_fault_exceeds_the_bound(fault):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_the_correct_kernel_stays_within_it_for_small_and_large_scores(dtype, factor):
     for seed in range(5):
-        inputs = CASE.inputs(dtype, seed)
+        inputs = typed(CASE, dtype, seed).inputs()
         inputs = replace(inputs, query=(inputs.query * factor).detach().requires_grad_())
-        ratios = error_ratios(attend, NoOptions(), EXACT, inputs, CASE.grad_output(dtype, seed))
+        ratios = error_ratios(attend, NoOptions(), EXACT, inputs, typed(CASE, dtype, seed).grad_output())
         assert max(ratios.values()) <= 1, ratios
 
 
 def test_a_wider_class_never_has_a_smaller_bound():
-    inputs = CASE.inputs(torch.bfloat16)
-    found = reference(inputs, CASE.grad_output(torch.bfloat16))
+    inputs = typed(CASE, torch.bfloat16).inputs()
+    found = reference(inputs, typed(CASE, torch.bfloat16).grad_output())
     narrow = bounds(found, EXACT)
     for wider in (FUSED, Numerics(scores="storage"), Numerics(gradients="storage")):
         wide = bounds(found, wider)
@@ -104,11 +105,11 @@ def test_a_wider_class_never_has_a_smaller_bound():
 
 
 def test_scores_that_the_dtype_cannot_hold_are_not_judged():
-    inputs = CASE.inputs(torch.bfloat16)
+    inputs = typed(CASE, torch.bfloat16).inputs()
     inputs = replace(inputs, query=inputs.query.detach() * 400)
     assert not bounds(reference(inputs), Numerics(scores="storage")).judged.all()
     with pytest.raises(ValueError, match="inconclusive"):
-        error_ratios(attend, NoOptions(), Numerics(scores="storage"), inputs, CASE.grad_output(torch.bfloat16))
+        error_ratios(attend, NoOptions(), Numerics(scores="storage"), inputs, typed(CASE, torch.bfloat16).grad_output())
 
 
 def test_nan_and_a_wrong_shape_are_infinitely_wrong():

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import torch
+from attention_calls import BY_NAME, typed
 from torch.nn.functional import scaled_dot_product_attention
 
 from tfkit.attention import DistanceBias, LinearBias
-from tfkit.testing.cases import CASES
+from tfkit.builtin.attention.entries import EAGER
 from tfkit.testing.compare import leaves_of
+from tfkit.testing.finding import Violation
 from tfkit.testing.reference import reference, visible_pairs
+from tfkit.testing.subject import subject_of
+from tfkit.testing.table import CASES
 
 
 def by_torch(inputs, shown):
@@ -42,7 +48,7 @@ def by_torch(inputs, shown):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_output_and_gradients_equal_torchs(case):
-    inputs, gradient = case.inputs(torch.float64), case.grad_output(torch.float64)
+    inputs, gradient = typed(case, torch.float64).inputs(), typed(case, torch.float64).grad_output()
     output = by_torch(inputs, visible_pairs(inputs.mask, case.B, case.H, case.Q, case.K))
     leaves = leaves_of(inputs)
     wanted = dict(zip(leaves, torch.autograd.grad(output, list(leaves.values()), gradient), strict=True))
@@ -55,7 +61,7 @@ def test_output_and_gradients_equal_torchs(case):
 
 def test_a_dropout_draw_multiplies_the_weights_and_nothing_else():
     case = CASES[0]
-    inputs, gradient = case.inputs(torch.float64), case.grad_output(torch.float64)
+    inputs, gradient = typed(case, torch.float64).inputs(), typed(case, torch.float64).grad_output()
     drawn = torch.bernoulli(torch.full((case.B, case.H, case.Q, case.K), 0.7, dtype=torch.float64)) / 0.7
     weights = torch.softmax(inputs.scale * inputs.query @ inputs.key.mT, -1)
     output = (weights * drawn) @ inputs.value
@@ -63,3 +69,25 @@ def test_a_dropout_draw_multiplies_the_weights_and_nothing_else():
     found = reference(inputs, gradient, drawn)
     torch.testing.assert_close(found.output, output.detach())
     torch.testing.assert_close([found.gradients[leaf] for leaf in ("query", "key", "value")], list(wanted))
+
+
+@pytest.mark.parametrize("name", ["plain", "dense_bias", "linear_bias_offsets", "distance_bias_padded"])
+def test_every_quantity_is_float64_and_the_scores_are_the_sum_of_their_parts(name):
+    inputs = typed(BY_NAME[name]).inputs()
+    found = reference(inputs)
+    B, H, Q, V = found.output.shape
+    assert found.grad_output.shape == (B, H, Q, V)
+    assert not found.grad_output.any()
+    assert (found.drawn == 1).all()
+    tensors = {field.name: getattr(found, field.name) for field in fields(found)} | found.gradients
+    wide = {name: value.dtype for name, value in tensors.items() if isinstance(value, torch.Tensor) and name != "visible"}
+    assert set(wide.values()) == {torch.float64}, wide
+    assert (found.bias is None) == (inputs.bias is None)
+    torch.testing.assert_close(found.scores, found.capped if found.bias is None else found.capped + found.bias, rtol=0, atol=0)
+
+
+def test_a_backend_that_asks_the_reference_is_told_so():
+    subject = subject_of(EAGER, attend=lambda inputs, options: reference(inputs))
+    with pytest.raises(Violation, match=r"^contract: `eager` calls the reference that it is judged by$") as caught:
+        subject.call(typed(BY_NAME["plain"]).inputs())
+    assert caught.value.check == "contract"

@@ -1,7 +1,8 @@
 """The command `tfkit`: one module per command, imported when it is asked for.
 
 Exit codes: 0 fine, 1 a check or a run failed, 2 the input is wrong, 3 incomplete; 130 interrupted, 141 the reader of a pipe
-went away. Data goes to standard output, faults to standard error; with `--json` everything is JSON on standard output.
+went away. Data goes to standard output, faults to standard error; with `--json` everything is JSON on standard output
+(`tfkit conformance` writes its report to a file, `--json FILE`: there it is `--json -` that does so).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from ..errors import BackendRefused, Fault, InputError, SpecError, StoreError, TfkitError
-from .arguments import COMMON, Parser, UsageError, nearest, parse, usage_fault
+from .arguments import COMMON, Parser, UsageError, nearest, parse, tells_json, usage_fault
 from .output import print_bug, print_faults
 
 COMMANDS = {
@@ -21,7 +22,9 @@ COMMANDS = {
     "show": "what a spec describes: nodes, shapes, parameters, costs",
     "plan": "which attention backend each site will use, and why",
     "build": "build and initialise a model, run it once, save it",
+    "verify": "prove a model: every part with every backend, and the whole",
     "plugins": "what is installed, slot by slot",
+    "conformance": "judge an attention backend, or another part, by the conformance suite",
     "schema": "the JSON Schema of a spec, for editors",
     "explain": "what an error code means and what to do about it",
 }
@@ -48,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    as_json = "--json" in words
+    as_json = tells_json(words)
     try:
         if not words:
             raise usage_fault("a command is missing", "`tfkit --help` lists them")
@@ -82,7 +85,7 @@ def exit_code(error: Exception) -> int:
     codes = {fault.code for fault in error.faults} if isinstance(error, TfkitError) else set()
     if isinstance(error, StoreError):
         return 1 if codes == {"TFK081"} else 2
-    return 2 if codes & {"TFK045", "TFK046"} else 1
+    return 2 if codes & {"TFK045", "TFK046", "TFK097"} else 1
 
 
 def _command(word: str) -> str:
@@ -100,8 +103,8 @@ def _sentence(summary: str) -> str:
 def _help() -> int:
     print("usage: tfkit COMMAND ...\n\nA spec becomes a running Transformer in which every part is a plugin.\n")
     for name, summary in COMMANDS.items():
-        print(f"  {name:<10}{summary}")
-    print("\n  --version   print the version\n  -h, --help  print this; `tfkit COMMAND --help` tells more")
+        print(f"  {name:<13}{summary}")
+    print("\n  --version    print the version\n  -h, --help   print this; `tfkit COMMAND --help` tells more")
     print("\nExit codes: 0 fine, 1 a check or a run failed, 2 the input is wrong, 3 incomplete.")
     return 0
 

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from ..errors import Fault, TfkitError
@@ -45,6 +46,13 @@ def parse(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
         kind = "option" if word.startswith("-") else "argument"
         raise usage_fault(f"{parser.prog} has no {kind} `{word}`", fix or f"`{parser.prog} --help` tells how")
     return options
+
+
+def tells_json(words: Sequence[str]) -> bool:
+    """Whether faults are JSON on standard output: after `--json`, and where a command writes its JSON to a file, `--json -`."""
+    if words[:1] == ["conformance"]:
+        return "--json=-" in words or ("--json", "-") in pairwise(words)
+    return "--json" in words
 
 
 def add_common(parser: Parser) -> None:

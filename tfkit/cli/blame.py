@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable
 from importlib.metadata import entry_points
 
 OURS = __name__.partition(".")[0]
@@ -10,12 +11,17 @@ OURS = __name__.partition(".")[0]
 
 def culprit(bug: BaseException) -> str | None:
     """The distribution of the innermost plugin on the way to the exception, with module and line; None where there is none."""
+    frames = ((str(frame.f_globals.get("__name__", "")), line) for frame, line in traceback.walk_tb(bug.__traceback__))
+    return innermost_plugin(frames)
+
+
+def innermost_plugin(frames: Iterable[tuple[str, int]]) -> str | None:
+    """The same of modules and lines, the outermost first."""
     owners = {
         point.module.partition(".")[0]: point.dist.name if point.dist else point.name for point in entry_points(group=OURS)
     }
     found = None
-    for frame, line in traceback.walk_tb(bug.__traceback__):
-        module = str(frame.f_globals.get("__name__", ""))
+    for module, line in frames:
         owner = owners.get(module.partition(".")[0])
         if owner is not None and owner != OURS:
             found = f"{owner} ({module}, line {line})"

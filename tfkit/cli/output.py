@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Fault, StoreError
+from ..errors import Fault, InputError, StoreError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,7 +35,7 @@ def print_rich(*renderables: RenderableType) -> None:
     console.width = min(max(console.width, NARROWEST), WIDEST) if known else WIDEST
     with console.capture() as capture:
         for renderable in renderables:
-            console.print(renderable)
+            console.print(renderable, crop=False)
     print("\n".join(line.rstrip(" ") for line in capture.get().splitlines()))
 
 
@@ -56,13 +56,26 @@ def print_bug(bug: Exception, as_json: bool, with_traceback: bool) -> None:
         import traceback
 
         traceback.print_exception(bug, file=sys.stderr)
-    reason = " ".join(f"{type(bug).__name__}: {bug}".split())
-    whose = culprit(bug)
+    told_bug(" ".join(f"{type(bug).__name__}: {bug}".split()), culprit(bug), as_json)
+
+
+def told_bug(reason: str, whose: str | None, as_json: bool) -> None:
+    """The fault of an exception that nobody expected: the plugin's where one is named, else ours."""
     if whose is not None:
         print_faults([Fault("TFK056", f"the plugin {whose} failed: {reason}", "--traceback prints where")], as_json)
         return
     fix = "please report it, with the spec and what the same command prints with --traceback"
     print_faults([Fault("TFK099", f"this is a bug in tfkit: {reason}", fix)], as_json)
+
+
+def check_place(path: str) -> None:
+    """Raises InputError where `write_whole` could not write, before anything long is begun."""
+    place = Path(path)
+    if place.is_dir():
+        raise InputError(Fault("TFK081", f"{path} cannot be written: it is a directory", "name a file"))
+    if not place.parent.is_dir():
+        fix = f"make it first: mkdir -p {place.parent}" if not place.parent.exists() else ""
+        raise InputError(Fault("TFK081", f"{path} cannot be written: {place.parent} is no directory", fix))
 
 
 def write_whole(path: str, text: str) -> None:

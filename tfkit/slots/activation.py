@@ -6,15 +6,32 @@ An entry is only `f`; `gated` says which of the two the FFN must be.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from .options import Entry
+
+CLAIMS = frozenset({"closes", "monotone", "rounds_once"})
+"""What an activation may promise besides its contract.
+
+closes         f(x) goes to 0 as x goes to minus infinity, so that a gate can shut
+monotone       f never falls
+rounds_once    half dtypes are computed in float32 and rounded once, at the end
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Activation(Entry):
     """`function`, a `"module:function"`, is called as `function(x, options)` and keeps the shape. A name is its
-    mathematics: exact and tanh GELU are two names."""
+    mathematics: exact and tanh GELU are two names. `claims(options)` names the `CLAIMS` that it keeps, and `same_as` the
+    built-in activation whose function it is: `tfkit conformance` holds it to both."""
 
     function: str
     gated: bool = False
+    claims: Callable[[Any], frozenset[str]] = lambda options: frozenset()
+    same_as: str = ""
+
+    def claimed(self, options: Any) -> frozenset[str]:
+        """The `CLAIMS` that hold for these options."""
+        return self.claims(options)

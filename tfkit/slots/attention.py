@@ -6,7 +6,7 @@ support table of the README and the conformance tests: what is declared must wor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -49,13 +49,17 @@ class Numerics(Options):
     """Where a backend rounds; the error bound that judges it is computed from this.
 
     `scores`, `probabilities` and `gradients` say whether these are kept in the accumulation type or rounded to the storage
-    type on the way; `tf32` that float32 products may be computed in TF32 when torch's own switch allows it.
+    type on the way; `query_prescaled` that scale * query is rounded to the storage type before its product with the key;
+    `tf32` that float32 products may be computed in TF32 when torch's own switch allows it. `grade` promises an accuracy
+    beyond the bound (`tfkit.testing.grade`), A or B, and is judged only where it is promised.
     """
 
     scores: Literal["accumulation", "storage"] = "accumulation"
     probabilities: Literal["accumulation", "storage"] = "storage"
     gradients: Literal["accumulation", "storage"] = "accumulation"
+    query_prescaled: bool = False
     tf32: bool = False
+    grade: Literal["A", "B"] | None = None
 
 
 class Capabilities(Options):
@@ -114,6 +118,19 @@ class AttentionRequest:
 
 
 @dataclass(frozen=True)
+class KnownFailure:
+    """A check that its author knows to fail, shown in every report and never called conformant. `case` is the stored case (a
+    finding's `case`), which must still fail in `check`: a known failure that passes is an error. Drawn cases that have all
+    features in `where` (entries of `tfkit.testing.cells.plan_of`, such as {"terms": ["segments"]}) are not judged anew."""
+
+    check: str
+    reason: str
+    case: Mapping[str, Any]
+    where: Mapping[str, Any]
+    issue: str = ""
+
+
+@dataclass(frozen=True)
 class Verdict:
     """Why a backend refuses a request, and on what still unknown facts its answer depends."""
 
@@ -163,7 +180,8 @@ class AttentionBackend(Entry):
     (`tfkit.attention`). `unsupported(request, options)` adds reasons that no single axis can say; it must be monotone:
     asking for less never adds a reason. `prepare`, a `"module:function"`, is called as
     `prepare(mask, bias, shapes, options)` once per stack and forward; its result reaches every layer as `inputs.prepared`.
-    `auto` holds the measured rows by which `auto` may choose this backend; with none, `auto` never does.
+    `auto` holds the measured rows by which `auto` may choose this backend; with none, `auto` never does. `known_failures`
+    lists the checks that it is known to fail.
     """
 
     attend: str
@@ -171,6 +189,7 @@ class AttentionBackend(Entry):
     unsupported: Callable[[AttentionRequest, Any], tuple[str, ...]] = lambda request, options: ()
     prepare: str | None = None
     auto: tuple[AutoRow, ...] = ()
+    known_failures: tuple[KnownFailure, ...] = ()
 
 
 AUTO = Entry(name="auto", summary="the fastest backend that is measured and right for each class of calls")

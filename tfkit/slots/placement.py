@@ -13,6 +13,13 @@ from typing import Any, Literal
 
 from .options import Entry
 
+CLAIMS = frozenset({"residual_stream", "normed_output"})
+"""What a placement may promise besides its contract.
+
+residual_stream    x itself runs through the layer, times `skip` at most: where the branches give 0, so does what is added
+normed_output      what leaves the layer is what its last norm gave
+"""
+
 
 @dataclass(frozen=True)
 class StackFacts:
@@ -40,10 +47,21 @@ class Placement(Entry):
     says whether a stack of such layers ends in a norm, `constants(options, facts)` gives the residual's constants,
     `unsupported(options, sublayers)` the reasons why it cannot wire them. `build`, a `"module:function"`, is called as
     `build(options, parts)` with a `tfkit.nn.layer.LayerParts` and gives an `nn.Module` with
-    `forward(x (B,L,M), run, index) -> (B,L,M)`."""
+    `forward(x (B,L,M), run, index) -> (B,L,M)`. `claims(options)` names the `CLAIMS` that it keeps, where these are not those
+    that follow from `final_norm`; `same_as` names the built-in placement whose equation and options it shares:
+    `tfkit conformance` holds it to both."""
 
     norm_sites: Callable[[Any, tuple[str, ...]], tuple[str, ...]]
     final_norm: Callable[[Any], bool]
     build: str
     constants: Callable[[Any, StackFacts], Constants] = lambda options, facts: Constants()
     unsupported: Callable[[Any, tuple[str, ...]], tuple[str, ...]] = lambda options, sublayers: ()
+    claims: Callable[[Any], frozenset[str]] | None = None
+    same_as: str = ""
+
+    def claimed(self, options: Any) -> frozenset[str]:
+        """The `CLAIMS` that hold for these options. A stack of layers ends in a norm because their stream has none."""
+        if self.claims is not None:
+            return self.claims(options)
+        normless = not self.norm_sites(options, ("self_attention", "ffn"))
+        return frozenset({"residual_stream" if normless or self.final_norm(options) else "normed_output"})

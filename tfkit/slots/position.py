@@ -19,6 +19,19 @@ from .parameter import Parameter
 Place = Literal["embeddings", "queries_keys", "scores"]
 Tables = Literal["none", "stack", "layer"]
 
+USUAL_CLAIMS: dict[str, frozenset[str]] = {
+    "embeddings": frozenset({"additive"}),
+    "queries_keys": frozenset({"relative", "rotation"}),
+    "scores": frozenset({"relative_bias"}),
+}
+"""What a scheme is held to in each place unless it says otherwise.
+
+additive         embed(x) - x does not depend on x
+relative         the product of a query and a key depends on their positions through the difference alone
+rotation         vectors keep the lengths they have at position 0, which multiplies each feature by a constant
+relative_bias    the bias depends on positions through key position - query position alone
+"""
+
 
 @dataclass(frozen=True)
 class PositionSite:
@@ -43,6 +56,8 @@ class PositionScheme(Entry):
     `reads_query` says that this bias depends on the query, so that layers cannot share it.
     `max_len(options)` is the number of positions that it can tell apart, or None for any; `counts_padding(options)` says that
     padding before a token changes what it does to the token.
+    `claims(options)` names the laws of `USUAL_CLAIMS` that it obeys, where these are not the usual ones of its places;
+    `same_as` names the built-in scheme whose equation and options it shares: `tfkit conformance` holds it to both.
     """
 
     acts: frozenset[Place]
@@ -55,3 +70,11 @@ class PositionScheme(Entry):
     reads_query: bool = False
     max_len: Callable[[Any], int | None] = lambda options: None
     counts_padding: Callable[[Any], bool] = lambda options: False
+    claims: Callable[[Any], frozenset[str]] | None = None
+    same_as: str = ""
+
+    def claimed(self, options: Any) -> frozenset[str]:
+        """The laws of `USUAL_CLAIMS` that hold for these options."""
+        if self.claims is not None:
+            return self.claims(options)
+        return frozenset().union(*(USUAL_CLAIMS[place] for place in self.acts))

@@ -1,0 +1,95 @@
+"""The conformance kit: what proves that a part does what its declaration says. Usable without pytest.
+
+    report = check_backend("acme.flash", profile="standard")       # attention, against a float64 reference
+    report = check_part("position", "acme.rope")                   # any other slot, by its laws
+    report = verify("specs/transformer-base.yaml")                 # a whole model
+    report.raise_for_failures()
+
+Names are imported when first used: `strategies` and `check_backend` need Hypothesis (`pip install tfkit[conformance]`).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .again import replay
+    from .bound import Bounds, bounds
+    from .case import Case, case_of
+    from .compare import error_ratios
+    from .conformance import check_backend
+    from .finding import Finding, Inconclusive, Violation
+    from .laws import check_part
+    from .reference import Reference
+    from .reference import reference as reference_attention
+    from .relations import RELATIONS, Relation
+    from .report import CheckResult, ConformanceReport, LedgerRow
+    from .strategies import cases
+    from .subject import Subject, subject_of
+    from .verification import verify
+
+_HOMES = {
+    "Bounds": "bound",
+    "Case": "case",
+    "CheckResult": "report",
+    "ConformanceReport": "report",
+    "Finding": "finding",
+    "Inconclusive": "finding",
+    "LedgerRow": "report",
+    "RELATIONS": "relations",
+    "Reference": "reference",
+    "Relation": "relations",
+    "Subject": "subject",
+    "Violation": "finding",
+    "bounds": "bound",
+    "case_of": "case",
+    "cases": "strategies",
+    "check_backend": "conformance",
+    "check_part": "laws",
+    "error_ratios": "compare",
+    "reference_attention": "reference",
+    "replay": "again",
+    "subject_of": "subject",
+    "verify": "verification",
+}
+
+_OWN_NAMES = {"reference_attention": "reference"}
+"""A function whose module has its name is handed on by another: the module would hide it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f".{_HOMES[name]}", __name__), _OWN_NAMES.get(name, name))
+    except ModuleNotFoundError as missing:
+        if missing.name != "hypothesis":
+            raise
+        raise ImportError(f"`tfkit.testing.{name}` needs Hypothesis: pip install 'tfkit[conformance]'") from missing
+
+
+__all__ = [
+    "Bounds",
+    "Case",
+    "CheckResult",
+    "ConformanceReport",
+    "Finding",
+    "Inconclusive",
+    "LedgerRow",
+    "RELATIONS",
+    "Reference",
+    "Relation",
+    "Subject",
+    "Violation",
+    "bounds",
+    "case_of",
+    "cases",
+    "check_backend",
+    "check_part",
+    "error_ratios",
+    "reference_attention",
+    "replay",
+    "subject_of",
+    "verify",
+]

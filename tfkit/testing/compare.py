@@ -8,12 +8,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention import AttentionInputs, AttentionOutput, LinearBias
-from ..slots.attention import Numerics
+from ..attention import BIAS_NAMES, AttentionInputs, AttentionOutput, LinearBias
+from ..slots.attention import AttentionRequest, Numerics
 from .bound import bounds, worst_ratio
 from .reference import reference
 
 Attend = Callable[[AttentionInputs, Any], AttentionOutput]
+
+
+def request_of(inputs: AttentionInputs, gradients: bool = True) -> AttentionRequest:
+    """What a call asks of a backend, as `judge` reads it."""
+    query, value, bias = inputs.query, inputs.value, inputs.bias
+    return AttentionRequest(
+        device=query.device.type,
+        dtype=str(query.dtype).removeprefix("torch."),
+        head_dim=query.shape[3],
+        value_dim=value.shape[3],
+        queries=query.shape[2],
+        keys=value.shape[2],
+        mask_terms=inputs.mask.terms(),
+        tensor_offset=isinstance(inputs.mask.offset, Tensor),
+        bias=None if bias is None else BIAS_NAMES[type(bias)],
+        bias_gradient=gradients and bias is not None,
+        dropout=inputs.dropout > 0.0,
+        weights=inputs.return_weights,
+        lse=inputs.return_lse,
+        grouped=query.shape[1] != value.shape[1],
+        softcap=inputs.softcap is not None,
+        gradients=gradients,
+    )
 
 
 def leaves_of(inputs: AttentionInputs) -> dict[str, Tensor]:

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from ..attention import AttentionInputs, Bias, DenseBias, LinearBias, Mask
+from .finding import Violation
+from .subject import under_test
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,10 @@ def reference(inputs: AttentionInputs, grad_output: Tensor | None = None, drawn:
     """The contract in float64 on the CPU: output, log-sum-exp, weights and gradients, on exactly the given inputs.
 
     `grad_output` (B,H,Q,V) defaults to zeros, `drawn` (B,H,Q,K), the factors of a dropout draw, to ones.
+    Raises Violation when a backend asks for it while it is being judged.
     """
+    if under_test():
+        raise Violation("contract", f"`{under_test()}` calls the reference that it is judged by")
     B, H, Q, _ = inputs.query.shape
     G, K, V = inputs.value.shape[1:]
     query, key, value = (_wide(tensor) for tensor in (inputs.query, inputs.key, inputs.value))

@@ -17,17 +17,21 @@ from tfkit.plugin import (
     accumulation,
     dense_bias,
     expand_heads,
+    guard,
     open_blind_rows,
     select_rows,
     shapes_of,
     visible,
 )
 
-from . import OnlineOptions
+from . import ONLINE, OnlineOptions
+
+check = guard(ONLINE.name, ONLINE.capabilities)
 
 
 def attend(inputs: AttentionInputs, options: OnlineOptions) -> AttentionOutput:
     """softmax(scale q k^T + bias, masked) v: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V) -> (B,H,Q,V)."""
+    check(inputs)
     shapes = shapes_of(inputs)
     wide = accumulation(inputs.query.dtype)
     query = inputs.scale * inputs.query.to(wide)

@@ -6,17 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from attention_calls import BY_NAME, typed
 from torch.utils.flop_counter import FlopCounterMode
 
 from tfkit.attention import AttentionInputs, DenseBias, Mask
 from tfkit.builtin.attention.eager import attend
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.plugin import NoOptions
-from tfkit.testing.cases import CASES
 from tfkit.testing.compare import error_ratios
 from tfkit.testing.reference import visible_pairs
 
-BY_NAME = {case.name: case for case in CASES}
 OPTIONS = NoOptions()
 
 
@@ -24,8 +23,8 @@ OPTIONS = NoOptions()
 @pytest.mark.parametrize("name", ["causal_blind_rows", "segments_visible", "distance_bias_offsets", "softcap_bias"])
 def test_a9_weights_are_those_before_dropout_and_differentiable(name, dtype):
     case = BY_NAME[name]
-    inputs = replace(case.inputs(dtype), return_weights=True)
-    ratios = error_ratios(attend, OPTIONS, EAGER.capabilities.numerics, inputs, case.grad_output(dtype))
+    inputs = replace(typed(case, dtype).inputs(), return_weights=True)
+    ratios = error_ratios(attend, OPTIONS, EAGER.capabilities.numerics, inputs, typed(case, dtype).grad_output())
     assert ratios["weights"] <= 1
     weights = attend(replace(inputs, dropout=0.5), OPTIONS).weights
     assert weights.dtype == dtype
@@ -35,7 +34,7 @@ def test_a9_weights_are_those_before_dropout_and_differentiable(name, dtype):
 
 def test_a5_log_sum_exp_of_blind_rows_is_minus_infinity():
     case = BY_NAME["causal_blind_rows"]
-    inputs = replace(case.inputs(torch.float32), return_lse=True)
+    inputs = replace(typed(case).inputs(), return_lse=True)
     found = attend(inputs, OPTIONS).lse
     blind = ~visible_pairs(inputs.mask, case.B, case.H, case.Q, case.K).any(-1)
     assert torch.equal(found.isneginf(), blind)
@@ -45,7 +44,7 @@ def test_a5_log_sum_exp_of_blind_rows_is_minus_infinity():
 @pytest.mark.parametrize("name", ["grouped", "window_blind_rows", "softcap_bias", "linear_bias_offsets", "dense_bias"])
 def test_first_and_second_derivatives_agree_with_finite_differences(name):
     case = replace(BY_NAME[name], B=2, H=2, G=1, D=2, V=3)
-    inputs = case.inputs(torch.float64)
+    inputs = typed(case, torch.float64).inputs()
 
     def output(query, key, value):
         return attend(replace(inputs, query=query, key=key, value=value), OPTIONS).output
@@ -57,7 +56,7 @@ def test_first_and_second_derivatives_agree_with_finite_differences(name):
 
 def test_a_score_function_replaces_the_dot_product_before_softcap_bias_and_mask():
     case = BY_NAME["grouped"]
-    inputs = replace(case.inputs(torch.bfloat16), softcap=2.0, bias=DenseBias(torch.randn(case.H, case.Q, case.K)))
+    inputs = replace(typed(case, torch.bfloat16).inputs(), softcap=2.0, bias=DenseBias(torch.randn(case.H, case.Q, case.K)))
     as_dot = attend(inputs, OPTIONS).output
 
     def score(query, key):
@@ -78,7 +77,7 @@ def test_both_products_are_counted(groups):
 
 
 def test_a_bias_as_low_as_float32_goes_leaks_nothing_to_hidden_keys():
-    inputs = BY_NAME["key_lengths"].inputs(torch.float32)
+    inputs = typed(BY_NAME["key_lengths"]).inputs()
     lowest = DenseBias(torch.full((1, 1, 1, 7), torch.finfo(torch.float32).min))
     hidden = ~visible_pairs(inputs.mask, 2, 6, 5, 7)
     weights = attend(replace(inputs, bias=lowest, return_weights=True), OPTIONS).weights

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from attention_calls import BY_NAME, typed
 
 from tfkit.attention import AttentionInputs, Mask
 from tfkit.builtin.attention.entries import EAGER, ENTRIES, FLEX, SDPA, SdpaOptions
 from tfkit.plugin import AttentionRequest, load
 from tfkit.rendering import shapes_of
 from tfkit.slots.attention import judge
-from tfkit.testing.cases import CASES, request_of
-from tfkit.testing.compare import error_ratios, gradients_of, leaves_of
+from tfkit.testing.compare import error_ratios, gradients_of, leaves_of, request_of
 from tfkit.testing.reference import visible_pairs
+from tfkit.testing.table import CASES
 
-BY_NAME = {case.name: case for case in CASES}
 DTYPES = {"eager": (torch.float32, torch.bfloat16, torch.float16, torch.float64),
           "sdpa": (torch.float32, torch.bfloat16, torch.float16, torch.float64), "flex": (torch.float32,)}  # fmt: skip
-MASKED = [case for case in CASES if case.bias(case, torch.Generator()) is None and case.softcap is None]
+MASKED = [case for case in CASES if case.bias is None and case.softcap is None]
 FLEX_PROBES = (
     "causal_blind_rows",
     "decode_ragged",
@@ -58,20 +58,22 @@ def accepts(entry, inputs):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a2_output_and_gradients_are_within_the_bound(entry, case):
     for dtype in DTYPES[entry.name]:
-        inputs = case.inputs(dtype, gradients=has_backward(entry))
+        inputs = typed(case, dtype, gradients=has_backward(entry)).inputs()
         inputs = replace(inputs, return_lse=entry.capabilities.lse)
         if not accepts(entry, inputs):
             assert entry is SDPA
             assert case.softcap
             return
-        ratios = error_ratios(load(entry.attend), entry.options(), entry.capabilities.numerics, inputs, case.grad_output(dtype))
+        ratios = error_ratios(
+            load(entry.attend), entry.options(), entry.capabilities.numerics, inputs, typed(case, dtype).grad_output()
+        )
         assert max(ratios.values()) <= 1, (dtype, ratios)
         assert len(ratios) == 1 + entry.capabilities.lse + has_backward(entry) * len(leaves_of(inputs))
 
 
 @pytest.mark.parametrize("name", ["right_padded", "softcap_bias"])
 def test_a8_flex_accumulates_halves_in_float32(name):
-    inputs = BY_NAME[name].inputs(torch.bfloat16, gradients=False)
+    inputs = typed(BY_NAME[name], torch.bfloat16, gradients=False).inputs()
     ratios = error_ratios(call_flex, None, FLEX.capabilities.numerics, inputs, BY_NAME[name].grad_output(torch.bfloat16))
     assert ratios["output"] <= 1
 
@@ -83,7 +85,7 @@ def call_flex(inputs, options):
 @pytest.mark.parametrize(("entry", "case"), PROBED)
 def test_a4_one_hot_values_read_out_the_mask_exactly(entry, case):
     case = replace(case, D=case.K, V=case.K)
-    inputs = case.inputs(torch.float32, gradients=False)
+    inputs = typed(case, gradients=False).inputs()
     codes = 2.0 ** torch.arange(case.B * case.G).view(case.B, case.G, 1, 1)
     inputs = replace(inputs, query=inputs.query * 1e-3, value=torch.eye(case.K) * codes)
     output = call(entry, inputs).output
@@ -97,7 +99,7 @@ def test_a4_one_hot_values_read_out_the_mask_exactly(entry, case):
 @pytest.mark.parametrize("case", MASKED, ids=lambda case: case.name)
 def test_a4_one_hot_gradients_read_out_the_mask_of_the_backward_pass(entry, case):
     case = replace(case, D=case.Q, V=case.Q)
-    inputs = case.inputs(torch.float32)
+    inputs = typed(case).inputs()
     inputs = replace(inputs, query=(inputs.query * 1e-3).detach().requires_grad_())
     eye = torch.eye(case.Q).expand(case.B, case.H, case.Q, case.Q)
     found = gradients_of(call(entry, inputs).output, inputs, eye)["value"]
@@ -110,7 +112,7 @@ def test_a4_one_hot_gradients_read_out_the_mask_of_the_backward_pass(entry, case
 @pytest.mark.parametrize("name", ["no_keys", "causal_blind_rows", "window_lengths", "no_queries", "segments", "right_padded"])
 def test_a5_blind_rows_give_zeros_whatever_their_gradient(entry, name):
     case = BY_NAME[name]
-    inputs = case.inputs(torch.float32, gradients=has_backward(entry))
+    inputs = typed(case, gradients=has_backward(entry)).inputs()
     blind = ~visible_pairs(inputs.mask, case.B, case.H, case.Q, case.K).any(-1)
     assert blind.any()
     output = call(entry, inputs).output
@@ -118,7 +120,7 @@ def test_a5_blind_rows_give_zeros_whatever_their_gradient(entry, name):
     assert output.isfinite().all()
     if not has_backward(entry):
         return
-    gradient = case.grad_output(torch.float32)
+    gradient = typed(case).grad_output()
     quiet = gradients_of(output, inputs, gradient.masked_fill(blind[..., None], 0.0))
     loud = gradients_of(call(entry, inputs).output, inputs, gradient.masked_fill(blind[..., None], torch.inf))
     for leaf in quiet:
@@ -132,7 +134,7 @@ def test_a5_blind_rows_give_zeros_whatever_their_gradient(entry, name):
 )
 def test_a6_what_no_query_sees_changes_nothing_bit_for_bit(entry, name):
     case = replace(BY_NAME[name])
-    inputs = case.inputs(torch.float32, gradients=has_backward(entry))
+    inputs = typed(case, gradients=has_backward(entry)).inputs()
     hidden = ~visible_pairs(inputs.mask, case.B, case.H, case.Q, case.K).any(2)
     assert hidden.any()
     poisoned = replace(
@@ -143,7 +145,7 @@ def test_a6_what_no_query_sees_changes_nothing_bit_for_bit(entry, name):
     clean, dirty = call(entry, inputs).output, call(entry, poisoned).output
     assert torch.equal(clean, dirty)
     if has_backward(entry):
-        gradient = case.grad_output(torch.float32)
+        gradient = typed(case).grad_output()
         wanted, found = gradients_of(clean, inputs, gradient), gradients_of(dirty, poisoned, gradient)
         assert all(torch.equal(wanted[leaf], found[leaf]) for leaf in wanted)
         assert (found["key"][hidden] == 0).all()
@@ -153,7 +155,7 @@ def test_a6_what_no_query_sees_changes_nothing_bit_for_bit(entry, name):
 @over_entries
 def test_a1_any_strides_are_read_right_and_nothing_is_written_to(entry):
     case = BY_NAME["right_padded"]
-    inputs = case.inputs(torch.float32, gradients=False)
+    inputs = typed(case, gradients=False).inputs()
     contiguous = call(entry, inputs).output
     strided = [
         inputs.query.transpose(1, 2).contiguous().transpose(1, 2),
@@ -177,7 +179,7 @@ def test_a1_any_strides_are_read_right_and_nothing_is_written_to(entry):
     "name", ["plain", "right_padded", "left_padded", "distance_bias_padded", "linear_bias", "visible_queries"]
 )
 def test_prepared_masks_and_biases_change_nothing(entry, name):
-    inputs = BY_NAME[name].inputs(torch.float32, gradients=False)
+    inputs = typed(BY_NAME[name], gradients=False).inputs()
     for bias in {inputs.bias, None}:
         prepared = load(entry.prepare)(inputs.mask, bias, shapes_of(inputs), entry.options())
         assert torch.equal(call(entry, replace(inputs, prepared=prepared)).output, call(entry, inputs).output)
@@ -186,7 +188,7 @@ def test_prepared_masks_and_biases_change_nothing(entry, name):
 @with_backward
 def test_a7_one_draw_serves_forward_and_backward_and_survivors_are_scaled(entry):
     case = replace(BY_NAME["causal_offset"], D=7, V=7, G=3)
-    inputs = replace(case.inputs(torch.float32), dropout=0.4)
+    inputs = replace(typed(case).inputs(), dropout=0.4)
     torch.manual_seed(5)
     read = call(entry, replace(inputs, value=torch.eye(7).expand(case.B, 3, 7, 7))).output
     weights = call(EAGER, replace(inputs, dropout=0.0, return_weights=True)).weights
@@ -199,13 +201,13 @@ def test_a7_one_draw_serves_forward_and_backward_and_survivors_are_scaled(entry)
         torch.manual_seed(5)
         return call(entry, inputs)
 
-    ratios = error_ratios(attend, None, entry.capabilities.numerics, inputs, case.grad_output(torch.float32), drawn)
+    ratios = error_ratios(attend, None, entry.capabilities.numerics, inputs, typed(case).grad_output(), drawn)
     assert max(ratios.values()) <= 1, ratios
 
 
 @over_entries
 def test_a7_without_dropout_nothing_is_random(entry):
-    inputs = BY_NAME["plain"].inputs(torch.float32, gradients=False)
+    inputs = typed(BY_NAME["plain"], gradients=False).inputs()
     state = torch.get_rng_state()
     assert torch.equal(call(entry, inputs).output, call(entry, inputs).output)
     assert torch.equal(torch.get_rng_state(), state)
@@ -214,9 +216,9 @@ def test_a7_without_dropout_nothing_is_random(entry):
 @with_backward
 def test_a10_every_wanted_gradient_arrives_when_it_is_the_only_one(entry):
     for name in ("dense_bias_heads", "linear_bias", "distance_bias_padded"):
-        inputs = BY_NAME[name].inputs(torch.float32)
+        inputs = typed(BY_NAME[name]).inputs()
         for wanted in leaves_of(inputs):
-            fresh = BY_NAME[name].inputs(torch.float32)
+            fresh = typed(BY_NAME[name]).inputs()
             for leaf, tensor in leaves_of(fresh).items():
                 tensor.requires_grad_(leaf == wanted)
             output = call(entry, fresh).output
@@ -229,7 +231,7 @@ def test_a10_every_wanted_gradient_arrives_when_it_is_the_only_one(entry):
 @pytest.mark.parametrize("name", ["right_padded", "window_lengths", "distance_bias_offsets"])
 def test_compiled_calls_are_one_graph_and_give_the_same(entry, name):
     attend, options = load(entry.attend), entry.options()
-    inputs, gradient = BY_NAME[name].inputs(torch.float32), BY_NAME[name].grad_output(torch.float32)
+    inputs, gradient = typed(BY_NAME[name]).inputs(), typed(BY_NAME[name]).grad_output()
     compiled = torch.compile(lambda inputs: attend(inputs, options).output, fullgraph=True, backend="aot_eager")
     torch._dynamo.reset()
     found, wanted = compiled(inputs), attend(inputs, options).output
@@ -251,7 +253,7 @@ class Padded(torch.nn.Module):
 def test_exported_calls_serve_other_sizes(entry):
     from torch.export import Dim, export
 
-    inputs = BY_NAME["right_padded"].inputs(torch.float32, gradients=False)
+    inputs = typed(BY_NAME["right_padded"], gradients=False).inputs()
     batch, length = Dim("batch"), Dim("length")
     sizes = {0: batch, 2: length}
     program = export(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from attention_calls import typed
 
 from tfkit.attention import Mask
 from tfkit.builtin.attention import flex
@@ -13,15 +14,15 @@ from tfkit.builtin.attention.entries import FLEX
 from tfkit.plugin import AttentionRequest, NoOptions
 from tfkit.rendering import shapes_of
 from tfkit.slots.attention import judge
-from tfkit.testing.cases import CASES
 from tfkit.testing.reference import visible_pairs
+from tfkit.testing.table import CASES
 
 PLAIN = AttentionRequest(dtype="float32", head_dim=64, value_dim=64, queries=5, keys=7, gradients=False)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "segments" not in case.name], ids=lambda case: case.name)
 def test_positions_and_lengths_are_one_interval_of_keys(case):
-    inputs = case.inputs(torch.float32)
+    inputs = typed(case).inputs()
     mask = replace(inputs.mask, visible=None, key_visible=None)
     first, last = flex._interval(mask, shapes_of(inputs))
     keys = torch.arange(case.K)
@@ -48,7 +49,7 @@ def test_joint_limits(wish, accepted):
 
 
 def test_decoding_step_by_step_compiles_only_once_or_twice():
-    inputs = CASES[0].inputs(torch.float32, gradients=False)
+    inputs = typed(CASES[0], gradients=False).inputs()
     counted = torch._dynamo.utils.counters["stats"]
 
     def step(offset):

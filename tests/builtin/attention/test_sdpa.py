@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from attention_calls import BY_NAME, typed
 from torch.nn.attention import SDPBackend
 
 from tfkit.attention import DenseBias, LinearBias, Mask
@@ -14,10 +15,9 @@ from tfkit.builtin.attention.entries import SDPA, SdpaOptions
 from tfkit.plugin import AttentionRequest
 from tfkit.rendering import shapes_of
 from tfkit.slots.attention import judge
-from tfkit.testing.cases import CASES
+from tfkit.testing.again import replay
+from tfkit.testing.case import Case
 from tfkit.testing.compare import gradients_of
-
-BY_NAME = {case.name: case for case in CASES}
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ BY_NAME = {case.name: case for case in CASES}
     ],
 )
 def test_masks_are_rendered_as_small_as_they_can_be(name, shape, causal, rows):
-    inputs = BY_NAME[name].inputs(torch.float32)
+    inputs = typed(BY_NAME[name]).inputs()
     mask, is_causal, selected = sdpa.prepare(inputs.mask, inputs.bias, shapes_of(inputs), SdpaOptions()).payload
     assert (None if mask is None else mask.shape) == shape
     assert is_causal == causal
@@ -47,7 +47,7 @@ def test_masks_are_rendered_as_small_as_they_can_be(name, shape, causal, rows):
 
 def test_right_padding_equals_the_dense_mask_and_stays_on_the_fused_kernel():
     case = BY_NAME["right_padded"]
-    inputs, gradient = case.inputs(torch.float32), case.grad_output(torch.float32)
+    inputs, gradient = typed(case).inputs(), typed(case).grad_output()
     dense = replace(inputs.mask, query_lengths=inputs.mask.query_lengths.clone())
     fast, slow = (sdpa.attend(replace(inputs, mask=mask), SdpaOptions()).output for mask in (inputs.mask, dense))
     torch.testing.assert_close(fast, slow)
@@ -58,7 +58,7 @@ def test_right_padding_equals_the_dense_mask_and_stays_on_the_fused_kernel():
 
 @pytest.mark.parametrize("kernel", ["math", "flash"])
 def test_a_kernel_asked_for_is_the_kernel_used(kernel):
-    inputs = BY_NAME["plain"].inputs(torch.float32)
+    inputs = typed(BY_NAME["plain"]).inputs()
     output = sdpa.attend(inputs, SdpaOptions(kernel=kernel)).output
     assert ("FlashAttention" in output.grad_fn.name()) == (kernel == "flash")
     torch.testing.assert_close(output, sdpa.attend(inputs, SdpaOptions()).output)
@@ -106,9 +106,18 @@ def test_joint_limits_of_kernels(kernel, wish, refused):
 
 
 def test_a_float32_bias_is_not_rounded_to_a_half_query():
-    inputs = BY_NAME["plain"].inputs(torch.bfloat16, gradients=False)
+    inputs = typed(BY_NAME["plain"], torch.bfloat16, gradients=False).inputs()
     far = LinearBias(torch.full((6,), 100.0 + 2.0**-6))
     mask, _, _ = sdpa.prepare(Mask(offset=0), far, shapes_of(inputs), SdpaOptions()).payload
     assert mask.dtype == torch.float32
     exact = DenseBias(torch.zeros(1, dtype=torch.bfloat16))
     assert sdpa.prepare(Mask(), exact, shapes_of(inputs), SdpaOptions()).payload[0].dtype == torch.bfloat16
+
+
+def test_a6_blind_rows_stay_clean_beside_hidden_keys_of_any_size():
+    """A blind row is computed over hidden keys and thrown away: scores near 1e18 made its gradient NaN, and that of a key."""
+    case = Case(
+        Q=12, K=12, D=16, V=16, dtype="float64", causal=True, offset=0, key_lengths=(1,), key_visible="left", scale=0.3,
+        gradients=True,
+    )  # fmt: skip
+    assert replay(SDPA, case, check="R2 unseen_keys") == "passed"

@@ -8,8 +8,28 @@ GATED = "https://arxiv.org/abs/2002.05202"
 GELU = "https://arxiv.org/abs/1606.08415"
 
 
+CLAIMS = {
+    "relu": {"closes", "monotone", "rounds_once"},
+    "gelu": {"closes", "rounds_once"},
+    "gelu_tanh": {"closes", "rounds_once"},
+    "quick_gelu": {"closes"},
+    "silu": {"closes", "rounds_once"},
+    "sigmoid": {"closes", "monotone", "rounds_once"},
+    "tanh": {"monotone", "rounds_once"},
+    "relu_squared": {"closes", "monotone", "rounds_once"},
+    "identity": {"monotone", "rounds_once"},
+}
+"""What each function promises; `quick_gelu` rounds after each of its three steps."""
+
+
 def _plain(name: str, summary: str, reference: str = "") -> Activation:
-    return Activation(name=name, summary=summary, reference=reference, function=f"tfkit.builtin.activation.functions:{name}")
+    return Activation(
+        name=name,
+        summary=summary,
+        reference=reference,
+        function=f"tfkit.builtin.activation.functions:{name}",
+        claims=lambda options: frozenset(CLAIMS[name]),
+    )
 
 
 def _gated(name: str, function: str, reference: str = GATED) -> Activation:
@@ -19,6 +39,7 @@ def _gated(name: str, function: str, reference: str = GATED) -> Activation:
         reference=reference,
         function=f"tfkit.builtin.activation.functions:{function}",
         gated=True,
+        claims=lambda options: frozenset(CLAIMS[function]),
     )
 
 

@@ -32,14 +32,18 @@ from ...plugin import (
     Shapes,
     accumulation,
     every_query_sees,
+    guard,
     select_rows,
     shapes_of,
     visible,
 )
+from .entries import FLEX
 
 Modification = Callable[..., Tensor]
 Rendered = tuple[BlockMask | None, Tensor | None]
 """The block mask, and the rows that see a key."""
+
+check = guard(FLEX.name, FLEX.capabilities)
 
 RECOMPILES = 1 << 20
 """torch counts every new dtype, head count and kind of bias as a recompilation and stops at 8; a process may meet more."""
@@ -52,6 +56,7 @@ def prepare(mask: Mask, bias: Bias | None, shapes: Shapes, options: NoOptions) -
 
 def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
     """softmax(scale q k^T + bias, masked) v: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V) -> (B,H,Q,V)."""
+    check(inputs)
     shapes = shapes_of(inputs)
     block_mask, rows = inputs.prepared.payload if inputs.prepared is not None else _render(inputs.mask, shapes)
     output, extra = _kernel(inputs.query.device.type)(

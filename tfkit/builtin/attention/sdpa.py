@@ -28,13 +28,14 @@ from ...plugin import (
     always,
     dense_bias,
     every_query_sees,
+    guard,
     live_queries,
     open_blind_rows,
     select_rows,
     shapes_of,
     visible,
 )
-from .entries import SdpaOptions
+from .entries import SDPA, SdpaOptions
 
 Rendered = tuple[Tensor | None, bool, Tensor | None]
 """The mask as the kernel takes it (bool, or a float that is added), its `is_causal`, and the rows that see a key."""
@@ -48,6 +49,8 @@ KERNELS = {
 _CHOOSING = threading.RLock()
 """torch's choice of kernels is a switch of the whole process: threads take turns, so that each leaves it as it was."""
 
+check = guard(SDPA.name, SDPA.capabilities)
+
 SAFE_WITH_MASK = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -58,11 +61,16 @@ def prepare(mask: Mask, bias: Bias | None, shapes: Shapes, options: SdpaOptions)
 
 def attend(inputs: AttentionInputs, options: SdpaOptions) -> AttentionOutput:
     """softmax(scale q k^T + bias, masked) v: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V) -> (B,H,Q,V)."""
+    check(inputs)
     prepared = inputs.prepared
     if prepared is not None and (prepared.with_bias or inputs.bias is None):
         mask, causal, rows = prepared.payload
     else:
         mask, causal, rows = _render(inputs.mask, inputs.bias, shapes_of(inputs))
+    if rows is not None and torch.is_grad_enabled():
+        # A blind row is computed and thrown away. Hidden keys may hold anything, and where their scores are huge the kernels'
+        # backward makes exp(score - lse) infinite: 0 * inf would reach the keys. A query of zeros keeps the scores at 0.
+        inputs = replace(inputs, query=torch.where(rows, inputs.query, 0.0))
     kernels = _kernels(options, mask, inputs.query)
     if kernels is None:
         output = _call(inputs, mask, causal)

@@ -41,6 +41,7 @@ ENTRIES: list[Norm] = [
         reference="https://arxiv.org/abs/1607.06450",
         options=LayerNormOptions,
         parameters=layer_norm_parameters,
+        claims=lambda options: frozenset({"scale_invariant", "shift_invariant", "zero_mean", "unit_rms", "rounds_once"}),
         build="tfkit.builtin.norm.layer_norm:build",
     ),
     Norm(
@@ -49,12 +50,14 @@ ENTRIES: list[Norm] = [
         reference="https://arxiv.org/abs/1910.07467",
         options=RmsNormOptions,
         parameters=rms_norm_parameters,
+        claims=lambda options: frozenset({"scale_invariant", "unit_rms", "rounds_once"}),
         build="tfkit.builtin.norm.rms_norm:build",
     ),
     Norm(
         name="none",
         summary="changes nothing",
         parameters=lambda options, width: (),
+        claims=lambda options: frozenset({"identity", "rounds_once"}),
         build="tfkit.builtin.norm.none:build",
     ),
 ]

@@ -9,6 +9,7 @@ none             x = skip x + f(x)
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -66,12 +67,12 @@ class Parallel(nn.Module):
     def __init__(self, parts: LayerParts, shared: bool) -> None:
         super().__init__()
         self.branches, self.norms = nn.ModuleDict(parts.branches), nn.ModuleDict(parts.norms)
-        self.residuals = residuals(parts)
+        self.residuals, self.skip = residuals(replace(parts, skip=1.0)), parts.skip  # one residual, however many branches
         self.shared = shared
 
     def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
         once = self.norms["shared"](x) if self.shared else None
-        total = x
+        total = x if self.skip == 1.0 else x * self.skip
         for name, branch in self.branches.items():
             normed = once if once is not None else self.norms[name](x)
             total = self.residuals[name](total, branch(normed, run, index))

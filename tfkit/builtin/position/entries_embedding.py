@@ -81,6 +81,7 @@ def _sinusoidal(name: str, summary: str, build: str) -> PositionScheme:
         unsupported=sinusoidal_unsupported,
         flops=sinusoidal_flops,
         counts_padding=lambda options: options.count == "all",
+        claims=lambda options: frozenset({"additive"} if options.combine == "add" else ()),
         build=f"tfkit.builtin.position.sinusoidal:{build}",
     )
 

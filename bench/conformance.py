@@ -1,0 +1,126 @@
+"""How good the conformance suite is: false alarms on correct kernels, and which check sees which seeded fault.
+
+    python bench/conformance.py zoo --runs 20000        # -> bench/results/conformance_zoo.json
+    python bench/conformance.py kills                   # -> bench/results/conformance_kills.json
+
+`zoo` judges correct implementations on drawn cases, under seeds from 1,000 on, which nothing was tuned with; it counts runs,
+alarms and undecided cases, and keeps the largest error as a share of its bound. `kills` runs the whole quick profile on every
+fault, without stopping at the first finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as seeded
+
+from tfkit.catalogue import load_catalogue
+from tfkit.testing.conformance import check_backend
+from tfkit.testing.faults import ATTENTION_FAULTS
+from tfkit.testing.finding import Inconclusive, Violation
+from tfkit.testing.judged import Judged
+from tfkit.testing.layers import LAYERS
+from tfkit.testing.strategies import cases
+from tfkit.testing.subject import Subject, subject_of
+from tfkit.testing.zoo import ZOO
+
+RESULTS = Path(__file__).parent / "results"
+HELD_OUT = 1000
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+def subjects() -> list[tuple[str, Subject, float]]:
+    """The correct implementations, each with its share of the runs: flex takes ten times as long as the others."""
+    catalogue = load_catalogue()
+    found = [(specimen.name, subject_of(specimen.entry, attend=specimen.attend, tf32=specimen.tf32), 1.0) for specimen in ZOO]
+    installed = [(name, 0.1 if name == "flex" else 1.0) for name in catalogue.names("backend")]
+    return found + [(name, subject_of(catalogue.find("backend", name)), share) for name, share in installed]
+
+
+def judge_all(subject: Subject, dtype: str, runs: int, seed: int) -> dict[str, Any]:
+    """`runs` drawn cases through every layer."""
+    row: dict[str, Any] = {"runs": 0, "alarms": [], "inconclusive": 0, "worst": 0.0}
+    backward = subject.capabilities.backward and subject.name != "flex"
+
+    def body(case: Any) -> None:
+        if not subject.accepts(case.request(subject.device)):
+            return
+        row["runs"] += 1
+        judged = Judged(subject, case)
+        for layer in LAYERS:
+            try:
+                row["worst"] = max(row["worst"], layer.judge(judged) or 0.0)
+            except Inconclusive:
+                row["inconclusive"] += 1
+                return
+            except Violation as violation:
+                row["alarms"].append({"message": str(violation), "case": case.as_data()})
+                return
+
+    chosen = settings(max_examples=runs, database=None, deadline=None, phases=[Phase.generate],
+                      suppress_health_check=list(HealthCheck))  # fmt: skip
+    chosen(seeded(seed)(given(cases(subject, dtype, None, backward))(body)))()
+    return row
+
+
+def zoo(runs: int) -> dict[str, Any]:
+    """False alarms on held-out seeds."""
+    animals = subjects()
+    each = runs / (sum(share for _, _, share in animals) * len(DTYPES))
+    rows = []
+    for number, (name, subject, share) in enumerate(animals):
+        for dtype in DTYPES:
+            if dtype not in subject.capabilities.dtypes:
+                continue
+            started = time.perf_counter()
+            row = judge_all(subject, dtype, round(each * share), HELD_OUT + number)
+            rows.append({"name": name, "dtype": dtype, **row, "seconds": round(time.perf_counter() - started, 1)})
+            told = f"{row['runs']:6} runs {len(row['alarms']):3} alarms, largest {row['worst']:.3f}"
+            print(f"{name:24}{dtype:10}{told}", flush=True)
+    return {
+        "runs": sum(row["runs"] for row in rows),
+        "alarms": sum(len(row["alarms"]) for row in rows),
+        "inconclusive": sum(row["inconclusive"] for row in rows),
+        "worst": max(row["worst"] for row in rows),
+        "rows": rows,
+    }
+
+
+def kills() -> dict[str, Any]:
+    """Fault by fault the checks that see it under the quick profile; `first` is what a user would be told."""
+    rows = []
+    for fault in ATTENTION_FAULTS:
+        report = check_backend(subject_of(fault.entry, attend=fault.fresh()), profile="quick", shrink_for=0.0)
+        seen = [check.name for check in report.checks if check.status == "failed"]
+        rows.append({"fault": fault.name, "family": fault.family, "summary": fault.summary, "seen_by": seen})
+        print(f"{fault.family:14}{fault.name:40}{', '.join(seen) or 'SURVIVED'}", flush=True)
+    counts: dict[str, int] = {}
+    for row in rows:
+        for check in row["seen_by"]:
+            counts[check] = counts.get(check, 0) + 1
+    return {"faults": len(rows), "killed": sum(bool(row["seen_by"]) for row in rows), "by_check": counts, "rows": rows}
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["zoo", "kills"])
+    parser.add_argument("--runs", type=int, default=20_000)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args(words)
+    torch.set_num_threads(1)
+    found = zoo(options.runs) if options.what == "zoo" else kills()
+    found |= {"torch": torch.__version__, "python": platform.python_version(), "device": "cpu"}
+    place = options.output or RESULTS / f"conformance_{options.what}.json"
+    place.write_text(json.dumps(found, indent=1) + "\n")
+    print({key: value for key, value in found.items() if key != "rows"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""The built-in backends are conformant for what they declare: the same judgement as a stranger's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA
+from tfkit.testing import check_backend
+
+
+@pytest.mark.parametrize(
+    ("entry", "dtypes"),
+    [(EAGER, ["float32", "bfloat16"]), (SDPA, ["float32", "bfloat16"]), (FLEX, ["float32"])],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_it_is_conformant(entry, dtypes):
+    report = check_backend(entry, profile="quick", dtypes=dtypes)
+    report.raise_for_failures()
+    assert report.verdict == "CONFORMANT", [check for check in report.checks if check.status == "inconclusive"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("entry", [EAGER, SDPA, FLEX], ids=lambda entry: entry.name)
+def test_it_is_conformant_on_cuda(entry):
+    report = check_backend(entry, profile="quick", device="cuda")
+    report.raise_for_failures()
+    assert report.verdict == "CONFORMANT"

@@ -1,0 +1,70 @@
+"""Random valid specs of every part there is: each model keeps every promise."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import torch
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+import tfkit
+from product.drawn import trials
+from product.judged import Trial, causal, counts, round_trip, same_under_every_backend, sites_within_bounds, stepwise
+from tfkit.catalogue import load_catalogue
+from tfkit.testing.model_strategies import written_models
+
+CATALOGUE = load_catalogue()
+DTYPES = [torch.float32, torch.float64, torch.bfloat16]
+CHUNKS = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
+DECODED = ("decoder", "encoder-decoder")
+
+
+def asked(examples):
+    return settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+
+
+REFUSED = Counter()
+
+
+@asked(100)
+@given(written_models(CATALOGUE, deepest=4))
+def test_a_drawn_model_keeps_the_rules_and_is_read_back_and_counted(written):
+    """Fewer than three in a hundred are refused by the rules, so that filtering them costs nothing."""
+    REFUSED["drawn"] += 1
+    try:
+        spec = tfkit.parse_spec(json.dumps(written), CATALOGUE)
+        tfkit.graph_of(spec)
+    except tfkit.SpecError:
+        REFUSED["refused"] += 1
+        assert REFUSED["refused"] <= 0.03 * max(100, REFUSED["drawn"])
+        return
+    trial = Trial(spec, CATALOGUE)
+    round_trip(trial)
+    counts(trial)
+
+
+@asked(60)
+@given(trials(CATALOGUE), st.sampled_from(DTYPES))
+def test_every_backend_is_within_the_bound_at_every_site(trial, dtype):
+    judged, _ = sites_within_bounds(trial, dtype)
+    event("calls judged", judged)
+
+
+@asked(40)
+@given(trials(CATALOGUE))
+def test_every_backend_gives_the_same_model(trial):
+    same_under_every_backend(trial)
+
+
+@asked(40)
+@given(trials(CATALOGUE, DECODED), st.sampled_from(["eager", "auto"]))
+def test_later_tokens_change_not_one_bit(trial, backend):
+    event("tried", causal(trial, backend))  # not where every sequence has one token
+
+
+@asked(40)
+@given(trials(CATALOGUE, DECODED), CHUNKS, st.sampled_from(["eager", "auto"]))
+def test_decoding_in_chunks_equals_one_pass(trial, chunks, backend):
+    assert stepwise(trial, chunks, backend)

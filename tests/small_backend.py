@@ -1,0 +1,52 @@
+"""A right backend that declares little, so that a whole run of the suite takes a second, and what makes it wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tfkit.guard import guard
+from tfkit.slots.attention import Capabilities, Device, Numerics, Range
+from tfkit.testing.kernel import Kernel
+from tfkit.testing.subject import subject_of
+from tfkit.testing.zoo import entry_of
+
+SMALL = Capabilities(
+    devices=(Device(kind="cpu"),),
+    dtypes={"float32"},
+    head_dim=Range(minimum=8, maximum=16, multiple=8),
+    query_length=Range(maximum=12),
+    key_length=Range(maximum=12),
+    mask_terms={"causal"},
+    backward=True,
+    deterministic_backward=True,
+    numerics=Numerics(tf32=True),
+)
+
+
+def declaring(**declared):
+    """The small declaration with other entries."""
+    return Capabilities(**{**SMALL.model_dump(), **declared})
+
+
+def guarded(attend, can=SMALL):
+    """The function behind a guard of the declaration."""
+    check = guard("small", can)
+
+    def refusing(inputs, options):
+        check(inputs)
+        return attend(inputs, options)
+
+    return refusing
+
+
+RIGHT = Kernel()
+
+
+def small(attend=RIGHT, can=SMALL, name="small", **entry):
+    """The subject: a function behind a guard, judged by the declaration."""
+    return subject_of(replace(entry_of(name, "a small backend", can), **entry), attend=guarded(attend, can))
+
+
+def changing(change):
+    """The right answer, changed on the way out: `change(inputs, answer)`."""
+    return lambda inputs, options: change(inputs, Kernel()(inputs))

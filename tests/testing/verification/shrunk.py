@@ -1,0 +1,57 @@
+"""The shipped specs, small enough to be verified in a second or two: what to `--set`, by spec."""
+
+from __future__ import annotations
+
+TINY = ["defaults.d_model=24", "defaults.vocab_size=61", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=40",
+        "encoder.num_layers=2", "decoder.num_layers=2"]  # fmt: skip
+BERT = ["defaults.d_model=24", "tokens.vocab_size=61", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=40",
+        "encoder.num_layers=2", "defaults.position.max_len=40"]  # fmt: skip
+BASE = [
+    "bart-base", "deepnet-18-18", "layer-mix", "marian", "multi-source", "t5-small", "t5-v1.1-small", "tiny-additive",
+    "tiny-alibi", "tiny-concat", "tiny-geglu", "tiny-general", "tiny-glu", "tiny-no-position", "tiny-normless", "tiny-parallel",
+    "tiny-reglu", "tiny-relative-shaw", "tiny-relu-squared", "tiny-rotary", "tiny-sinusoidal-concat", "tiny-tanh",
+    "transformer-base", "transformer-big", "transformer-learned", "transformer-prenorm", "transformer-tiny",
+]  # fmt: skip
+OWN = {
+    "albert-base": [
+        "defaults.d_model=12", "widen.d_model=24", "tokens.vocab_size=61", "defaults.attention.num_heads=2",
+        "defaults.ffn.d_ff=40", "encoder.layers=[{repeat: 3, shared: true}]",
+    ],
+    "bert-base": BERT,
+    "bert-pretraining": BERT,
+    "roberta": BERT,
+    "clip-text": [
+        "defaults.d_model=24", "text.vocab_size=61", "text.end_id=60", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=40",
+        "text_body.num_layers=2", "text_vector.d_model=16",
+    ],
+    "gemma2-9b": [
+        "defaults.d_model=24", "tokens.vocab_size=61", "defaults.attention.num_heads=4", "defaults.attention.num_kv_heads=2",
+        "defaults.attention.head_dim=10", "defaults.ffn.d_ff=40",
+        "body.layers=[{repeat: 1, layers: [{self_attention: {window: 5}}, {}]}]",
+    ],
+    "gpt2": [
+        "defaults.d_model=24", "tokens.vocab_size=61", "tokens.end_id=60", "defaults.attention.num_heads=2",
+        "defaults.ffn.d_ff=40", "body.num_layers=2",
+    ],
+    "gptj-6b": [
+        "defaults.d_model=24", "tokens.vocab_size=61", "logits.vocab_size=61", "defaults.attention.num_heads=2",
+        "defaults.position.dims=8", "defaults.ffn.d_ff=40", "body.num_layers=2",
+    ],
+    "llama3-8b": [
+        "defaults.d_model=24", "tokens.vocab_size=61", "tokens.start_id=58", "tokens.end_id=59", "logits.vocab_size=61",
+        "defaults.attention.num_heads=4", "defaults.attention.num_kv_heads=2", "defaults.ffn.d_ff=40", "body.num_layers=2",
+    ],
+    "sentence-classifier": [
+        "defaults.d_model=24", "tokens.vocab_size=61", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=40",
+        "encoder.num_layers=2",
+    ],
+}  # fmt: skip
+MORE = {
+    "marian": ["defaults.pad_id=60", "target.start_id=60"],
+    "t5-small": ["defaults.attention.head_dim=12", "defaults.position.max_distance=20", "defaults.position.buckets=8"],
+    "t5-v1.1-small": ["defaults.attention.head_dim=12", "defaults.position.max_distance=20", "defaults.position.buckets=8"],
+    "tiny-rotary": ["defaults.attention.num_heads=4"],
+    "multi-source": ["other.num_layers=2", "decoder.sublayers=[self_attention, {kind: cross_attention, name: to_source}, "
+                     "{kind: cross_attention, name: to_second, memory: other, num_heads: 3}, ffn]"],
+}  # fmt: skip
+OVERRIDES = {**OWN, **{name: [*TINY, *MORE.get(name, [])] for name in BASE}}

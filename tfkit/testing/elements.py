@@ -1,0 +1,92 @@
+"""What the tensors of a case hold, and how they lie in memory.
+
+Regimes, each a way in which attention goes wrong while random numbers look right:
+
+    normal, small, large, huge    queries times 1, 1e-3, 6, 30: flat to one-hot softmax
+    peaked          each query is near one key            offset_values   values around 30: cancellation in dP - D
+    wide_values     values over many orders of magnitude  ties            all scores equal
+    lattice         small whole numbers: many exact ties  sink            one key draws most of the weight
+
+Layouts of query, key and value: `contiguous`; `heads_last` (B,L,H,D) as projections leave it; `features_first`, whose last
+axis is not the dense one; `sliced` out of larger tensors; `expanded`, one batch row read by all (stride 0).
+Those of the output's gradient: `contiguous`, `odd` (no axis where it is expected), `expanded` (stride 0, what `sum` sends).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+REGIMES = (
+    "normal", "small", "large", "peaked", "offset_values", "wide_values", "ties", "lattice", "sink", "huge",
+)  # fmt: skip
+LAYOUTS = ("contiguous", "heads_last", "features_first", "sliced", "expanded")
+GRAD_LAYOUTS = ("contiguous", "odd", "expanded")
+
+
+def drawn_call(regime: str, sizes: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Query (B,H,Q,D), key (B,G,K,D) and value (B,G,K,V) of a regime, float64."""
+    B, H, G, Q, K, D, V = sizes
+    draw = torch.Generator().manual_seed(seed)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(size, generator=draw, dtype=torch.float64)
+
+    query, key, value = normal(B, H, Q, D), normal(B, G, K, D), normal(B, G, K, V)
+    if regime in FACTORS:
+        query = query * FACTORS[regime]
+    elif regime == "peaked":
+        near = torch.randint(0, K, (Q,), generator=draw)
+        query = 4 * key.repeat_interleave(H // G, 1)[:, :, near] + 0.1 * query
+    elif regime == "offset_values":
+        value = value + 30
+    elif regime == "wide_values":
+        value = value * torch.exp(3 * normal(B, G, K, 1).clamp(-2.5, 2.5))
+    elif regime == "lattice":
+        query, key, value = (tensor.mul(1.5).round().clamp(-2, 2) for tensor in (query, key, value))
+    elif regime == "sink":
+        key[:, :, 0] = 0
+        key[:, :, 0, 0] = 8
+        query[..., 0] = 4 * query[..., 0].abs()
+    elif regime != "normal":
+        raise KeyError(f"unknown regime {regime}")
+    return query, key, value
+
+
+FACTORS = {"small": 1e-3, "large": 6.0, "huge": 30.0, "ties": 0.0}
+
+
+def arranged(tensor: Tensor, layout: str, device: str) -> Tensor:
+    """The same numbers (`expanded`: those of the first batch row for all) in another layout, as a leaf of its own."""
+    return ARRANGE[layout](tensor.to(device)).detach()
+
+
+def grad_arranged(tensor: Tensor, layout: str, device: str) -> Tensor:
+    """An output gradient (B,H,Q,V) in another layout."""
+    return GRAD_ARRANGE[layout](tensor.to(device))
+
+
+def _sliced(tensor: Tensor) -> Tensor:
+    larger = torch.full([size + 2 for size in tensor.shape], 7.0, dtype=tensor.dtype, device=tensor.device)
+    inside = larger[tuple(slice(1, 1 + size) for size in tensor.shape)]
+    return inside.copy_(tensor)
+
+
+def _expanded(tensor: Tensor) -> Tensor:
+    return tensor[:1].contiguous().expand(tensor.shape)
+
+
+ARRANGE: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda tensor: tensor.contiguous(),
+    "heads_last": lambda tensor: tensor.transpose(1, 2).contiguous().transpose(1, 2),
+    "features_first": lambda tensor: tensor.mT.contiguous().mT,
+    "sliced": _sliced,
+    "expanded": _expanded,
+}
+GRAD_ARRANGE: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda tensor: tensor.contiguous(),
+    "odd": lambda tensor: tensor.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1),
+    "expanded": lambda tensor: tensor[:1, :1, :1, :1].expand(tensor.shape),
+}

@@ -1,0 +1,129 @@
+"""Drawing cases with Hypothesis, and shrinking the first one that fails, in bounded time.
+
+    search(strategy, judge, examples=25, seed=0)  ->  how many ran, how many failed, and the smallest failure
+
+Hypothesis draws and shrinks; the clock is ours: shrinking stops after `shrink_for` seconds (from then on only what has failed
+before still fails, so that it settles), and one example may take `limit` seconds before it counts as hanging.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import seed as seeded
+from hypothesis.errors import Flaky, Unsatisfiable
+from hypothesis.strategies import SearchStrategy
+
+from .finding import Inconclusive, OutOfTime, Violation
+
+
+@dataclass
+class Outcome:
+    """What a search saw. `failures` are all cases that failed, from the first to the smallest, `case` is the smallest and
+    `violation` what it said; `stable` is False where the same case did not fail again."""
+
+    examples: int = 0
+    inconclusive: list[str] = field(default_factory=list)
+    failures: list[Any] = field(default_factory=list)
+    case: Any = None
+    violation: Violation | None = None
+    stable: bool = True
+
+    @property
+    def first(self) -> Any:
+        """The first case that failed, or None."""
+        return self.failures[0] if self.failures else None
+
+
+class _Failed(Exception):
+    """Raised at one place, so that Hypothesis takes all failures of a search for the same one."""
+
+
+def search(
+    strategy: SearchStrategy[Any],
+    judge: Callable[[Any], None],
+    *,
+    examples: int,
+    seed: int,
+    shrink_for: float = 8.0,
+    limit: float = 60.0,
+    told: frozenset[str] = frozenset(),
+) -> Outcome:
+    """Judge drawn cases. `judge` raises Violation or Inconclusive, or returns. Violations of a check in `told` are known
+    already: they are not shrunk, and the search goes on, but for one that is out of time. `shrink_for` 0 leaves out
+    shrinking."""
+    found = Outcome()
+    failures: dict[Any, Violation] = {}
+    started = 0.0
+
+    def body(case: Any) -> None:
+        nonlocal started
+        if failures and time.monotonic() - started > shrink_for:
+            violation = failures.get(case)
+        else:
+            found.examples += not failures
+            violation = _judged(judge, case, limit, found, shrinking=bool(failures))
+            if failures and violation is not None and violation.check != next(iter(failures.values())).check:
+                violation = None  # another fault: it is told when this one is mended
+        if violation is None or (violation.check in told and not isinstance(violation, OutOfTime)):
+            return
+        if not failures:
+            started = time.monotonic()
+        if case not in failures:
+            found.failures.append(case)
+        failures[case] = violation
+        found.case, found.violation = case, violation
+        raise _Failed
+
+    phases = [Phase.generate, Phase.shrink] if shrink_for > 0 else [Phase.generate]
+    chosen = settings(
+        max_examples=examples, database=None, deadline=None, derandomize=False, print_blob=False, phases=phases,
+        verbosity=Verbosity.quiet, report_multiple_bugs=False, suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    try:
+        chosen(seeded(seed)(given(strategy)(body)))()
+    except (_Failed, Unsatisfiable):
+        pass
+    except Flaky:
+        found.stable = False
+    return found
+
+
+def _judged(judge: Callable[[Any], None], case: Any, limit: float, found: Outcome, shrinking: bool) -> Violation | None:
+    try:
+        with time_limit(limit):
+            judge(case)
+    except Violation as violation:
+        return violation
+    except Inconclusive as reason:
+        if not shrinking:
+            found.inconclusive.append(str(reason))
+    return None
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise OutOfTime, a Violation, after that many seconds. Only the main thread of a POSIX process can be interrupted;
+    elsewhere nothing is limited, and a kernel that never returns to Python is left to whoever watches the process."""
+    if threading.current_thread() is not threading.main_thread() or not callable(getattr(signal, "setitimer", None)):
+        yield
+        return
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise OutOfTime("contract", f"did not finish within {seconds:g} seconds")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,100 @@
+"""How far apart two correct evaluations of a whole model may be.
+
+A worst-case bound for a whole model grows exponentially with its depth and says nothing. The yardstick is measured instead, in
+the same run: E_d = max |eager_d - exact| / max |exact| for every node, where eager_d is the model in dtype d with the eager
+backend and `exact` the same weights widened to float64. Two evaluations in dtype d (another backend, other chunks of decoding,
+another batch) agree when
+
+    max |a - b|  <=  FACTOR max(E_d, 4 u_d) max |exact|                FACTOR = 8
+
+and float64, for which nothing wider can be run, takes E_64 = E_32 u_64 / u_32: rounding errors are of first order in u
+(Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 1.9). The factor is no derived number. It covers that E_d
+is one sample of the errors that rounding may make and a - b the difference of two others. In float64 it costs nothing: the
+seeded faults move outputs by 1e4 times the limit and more. So properties that hold up to rounding are decided in float64,
+whatever the dtype; in the dtype they show what its rounding allows to be seen. Properties that are exact are compared to the
+bit in every dtype and need none of this.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...nn.model import Model
+from ..bound import UNIT
+from .batch import Batch
+from .judge import close
+from .recording import run
+
+FACTOR = 8.0
+LARGEST = 0.25
+"""A yardstick above this share of the outputs shows nothing any more."""
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """By node the relative error `error` of the eager backend in a dtype, and the size of the exact output."""
+
+    error: dict[str, float]
+    size: dict[str, float]
+    dtype: torch.dtype
+
+    def tolerance(self, node: str) -> float:
+        """The most by which two correct evaluations of a node may be apart, absolutely."""
+        return FACTOR * max(self.error[node], 4.0 * UNIT[self.dtype]) * self.size[node]
+
+    def blunt(self) -> bool:
+        """Whether rounding in this dtype alone may change the outputs so much that no fault could be told from it."""
+        return FACTOR * max(self.error.values()) > LARGEST
+
+    def at(self, dtype: torch.dtype) -> Yardstick:
+        """The same for another dtype, by the ratio of the unit roundoffs."""
+        ratio = UNIT[dtype] / UNIT[self.dtype]
+        return Yardstick({name: error * ratio for name, error in self.error.items()}, self.size, dtype)
+
+
+def yardstick(model: Model, batch: Batch) -> tuple[Yardstick, dict[str, Tensor]]:
+    """The yardstick of a model in its dtype, and the exact outputs of every node."""
+    eager = cast(model, next(model.parameters()).dtype)
+    exact = run(cast(model, torch.float64), batch)
+    got = run(eager, batch)
+    size = {name: float(tensor.abs().max()) for name, tensor in exact.items()}
+    error = {name: float((got[name].double() - exact[name]).abs().max()) / (size[name] or 1.0) for name in exact}
+    return Yardstick(error, size, next(model.parameters()).dtype), exact
+
+
+def cast(model: Model, dtype: torch.dtype, backend: object = "eager") -> Model:
+    """A copy of a model in another dtype, with one backend at all sites."""
+    made = copied(model).to(dtype)
+    device = next(made.parameters()).device
+    made.set_backend("eager")  # it serves every dtype, so that no other backend refuses on the way
+    made.retarget(device, dtype)
+    if backend != "eager":
+        made.set_backend(backend)
+    return made.eval()
+
+
+def copied(model: Model) -> Model:
+    """A copy of a model that shares what is never changed: its spec, and the backends to choose from."""
+    shared = [model.spec, *(c for a, i, _ in model._site_table() for c in (a.choices[i].candidates, a.choices[i].others))]
+    return copy.deepcopy(model, {id(thing): thing for thing in shared})
+
+
+def agree(
+    check: str,
+    got: dict[str, Tensor],
+    want: dict[str, Tensor],
+    stick: Yardstick,
+    words: str,
+    shown: dict[str, Tensor] | None = None,
+) -> float:
+    """The largest difference over its tolerance among the nodes that both have, in the order of the graph. Raises Violation."""
+    worst = 0.0
+    for name in want:
+        if name in got:
+            where = None if shown is None else shown.get(name)
+            worst = max(worst, close(check, got[name], want[name], stick.tolerance(name), words, f"`{name}`", where))
+    return worst

@@ -1,0 +1,101 @@
+"""One line of the table of proofs, and the verdict over all of them.
+
+FAILED       some property is broken: exit code 1
+INCOMPLETE   nothing is broken, but something asked for was not judged, such as a device that is not here: exit code 3
+VERIFIED     everything that applies to this model was judged and holds: exit code 0
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Status = Literal["passed", "failed", "refused", "inconclusive", "not applicable", "not run", "reported"]
+
+
+class NotApplicable(Exception):
+    """The model lacks what a property speaks of; the message says what."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One property at one place. `worst` is the largest error as a share of its bound, None where the property is exact;
+    `message` says in words what is wrong, or why nothing was judged, and `tensor`, `index`, `got`, `want`, `bound` say it in
+    numbers."""
+
+    part: Literal["sub-layers", "whole model"]
+    property: str
+    rule: str
+    where: str
+    backend: str
+    dtype: str
+    device: str
+    status: Status
+    worst: float | None = None
+    message: str = ""
+    tensor: str = ""
+    index: tuple[int, ...] = ()
+    got: float | None = None
+    want: float | None = None
+    bound: float | None = None
+
+    def as_data(self) -> dict[str, Any]:
+        """The row as JSON has it: numbers that JSON cannot hold are written out."""
+        data = {**asdict(self), "index": list(self.index)}
+        for name in ("worst", "got", "want", "bound"):
+            number = data[name]
+            if number is not None and not abs(number) < float("inf"):
+                data[name] = str(number)
+        return data
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """All rows for one model, and with what they were made. `parameters` counts the trainable ones; `named` says that the
+    backends were asked for by name."""
+
+    name: str
+    parameters: int
+    weights: str
+    devices: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    backends: tuple[str, ...]
+    batch: int
+    lengths: dict[str, int]
+    seed: int
+    versions: dict[str, str]
+    rows: tuple[Row, ...]
+    seconds: float = 0.0
+    named: bool = False
+
+    @property
+    def missed(self) -> tuple[Row, ...]:
+        """What was asked for and not judged: a device that is not here, a backend, named, that served no call of the model."""
+        unserved = [row for row in self.rows if self.named and row.property == "run" and row.status == "refused"]
+        return (*(row for row in self.rows if row.status in ("not run", "inconclusive")), *unserved)
+
+    @property
+    def verdict(self) -> Literal["VERIFIED", "FAILED", "INCOMPLETE"]:
+        """What the rows say together; the refusal of a backend that nobody named is an answer, not a gap."""
+        statuses = {row.status for row in self.rows}
+        if "failed" in statuses:
+            return "FAILED"
+        return "INCOMPLETE" if self.missed or "passed" not in statuses else "VERIFIED"
+
+    @property
+    def exit_code(self) -> int:
+        return {"VERIFIED": 0, "FAILED": 1, "INCOMPLETE": 3}[self.verdict]
+
+    def as_data(self) -> dict[str, Any]:
+        """The report as JSON has it."""
+        own = {name: value for name, value in self.__dict__.items() if name != "rows"}
+        lists = {name: list(value) for name, value in own.items() if isinstance(value, tuple)}
+        rows = [row.as_data() for row in self.rows]
+        return {
+            **own,
+            **lists,
+            "verdict": self.verdict,
+            "exit_code": self.exit_code,
+            "rows": rows,
+            "missed": [row.as_data() for row in self.missed],
+        }
