@@ -1,4 +1,5 @@
-"""The built-in backends are conformant for what they declare: the same judgement as a stranger's."""
+"""The built-in backends are conformant for what they declare: the same judgement as a stranger's. flex, whose unfused form on a
+CPU takes minutes for it, is judged there by the named calls of test_entries, and whole on CUDA."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from tfkit.testing import check_backend
 
 @pytest.mark.parametrize(
     ("entry", "dtypes"),
-    [(EAGER, ["float32", "bfloat16"]), (SDPA, ["float32", "bfloat16"]), (FLEX, ["float32"])],
+    [(EAGER, ["float32", "bfloat16"]), (SDPA, ["float32", "bfloat16"])],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_it_is_conformant(entry, dtypes):
