@@ -22,13 +22,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
 from tfkit.catalogue import load_catalogue
-from tfkit.testing.conformance import check_backend
+from tfkit.testing.attention.judged import Judged
+from tfkit.testing.attention.strategies import cases
+from tfkit.testing.attention.subject import Subject, subject_of
 from tfkit.testing.faults import ATTENTION_FAULTS
 from tfkit.testing.finding import Inconclusive, Violation
-from tfkit.testing.judged import Judged
-from tfkit.testing.layers import LAYERS
-from tfkit.testing.strategies import cases
-from tfkit.testing.subject import Subject, subject_of
+from tfkit.testing.suite.conformance import check_backend
+from tfkit.testing.suite.layers import LAYERS
 from tfkit.testing.zoo import ZOO
 
 RESULTS = Path(__file__).parent / "results"

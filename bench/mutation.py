@@ -30,12 +30,12 @@ from typing import Any
 import torch
 
 from tfkit.errors import TfkitError
-from tfkit.testing import bound
-from tfkit.testing.compare import gradients_of
+from tfkit.testing.attention import bound
+from tfkit.testing.attention.compare import gradients_of
+from tfkit.testing.attention.reference import reference
+from tfkit.testing.attention.table import CASES
 from tfkit.testing.faults import ATTENTION_FAULTS
 from tfkit.testing.finding import Violation
-from tfkit.testing.reference import reference
-from tfkit.testing.table import CASES
 from tfkit.testing.zoo import ZOO
 
 ROOT = Path(__file__).parents[1]

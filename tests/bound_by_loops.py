@@ -1,4 +1,4 @@
-"""The bound of `tfkit.testing.bound` number by number: its docstring's formulas in plain loops, sharing no line with it."""
+"""`tfkit.testing.attention.bound` number by number: its docstring's formulas in plain loops, sharing no line with it."""
 
 from __future__ import annotations
 

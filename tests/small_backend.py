@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tfkit.guard import guard
 from tfkit.slots.attention import Capabilities, Device, Numerics, Range
-from tfkit.testing.kernel import Kernel
-from tfkit.testing.subject import subject_of
+from tfkit.testing.attention.subject import subject_of
 from tfkit.testing.zoo import entry_of
+from tfkit.testing.zoo.kernel import Kernel
 
 SMALL = Capabilities(
     devices=(Device(kind="cpu"),),

@@ -14,8 +14,8 @@ from tfkit.attention import AttentionInputs, DenseBias, DistanceBias, LinearBias
 from tfkit.errors import BackendRefused
 from tfkit.guard import guard
 from tfkit.slots.attention import MASK_TERMS, Capabilities, Range
-from tfkit.testing.compare import request_of
-from tfkit.testing.table import CASES
+from tfkit.testing.attention.compare import request_of
+from tfkit.testing.attention.table import CASES
 
 LITTLE = Capabilities(dtypes={"float32"}, head_dim=Range(minimum=8, maximum=64, multiple=8))
 ALL = Capabilities(

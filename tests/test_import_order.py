@@ -45,20 +45,43 @@ MAY_IMPORT = {
 }
 
 
+WITHIN_TESTING = {
+    "finding": set(),
+    "profile": set(),
+    "zoo": set(),
+    "selftest_report": set(),
+    "report": {"finding"},
+    "search": {"finding"},
+    "attention": {"finding"},
+    "resolve": {"attention"},
+    "relations": {"attention", "finding"},
+    "faults": {"attention", "zoo"},
+    "suite": {"attention", "faults", "finding", "profile", "relations", "report", "resolve", "search"},
+    "laws": {"attention", "finding", "profile", "report", "search", "selftest_report"},
+    "models": {"attention"},
+    "verification": {"attention", "finding"},
+    "selftest": {"attention", "faults", "laws", "selftest_report", "suite", "verification", "zoo"},
+    "process": {"attention", "finding", "laws", "relations", "report", "resolve", "suite"},
+    "pytest_plugin": {"process", "profile"},
+    "__init__": {"attention", "finding", "laws", "relations", "report", "suite", "verification"},
+}
+
+
 def room_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def rooms_imported(path: Path, source: str) -> set[str]:
-    """The rooms of tfkit that a file imports, wherever in the file it does so."""
+def rooms_imported(path: Path, source: str, inside: tuple[str, ...] = ("tfkit",)) -> set[str]:
+    """The rooms of tfkit, or of a package inside it, that a file imports, wherever in the file it does so."""
+    depth = len(inside)
     package = ["tfkit", *path.relative_to(ROOT).parts[:-1]]
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             names = [*base, *(node.module.split(".") if node.module else [])]
-            if names[:1] == ["tfkit"]:
-                found |= {names[1]} if len(names) > 1 else {alias.name for alias in node.names}
+            if tuple(names[:depth]) == inside:
+                found |= {names[depth]} if len(names) > depth else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
             found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("tfkit.")}
     return found - {room_of(path)}
@@ -70,6 +93,12 @@ FILES = sorted(ROOT.rglob("*.py"))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_file_imports_only_the_rooms_below_its_own(path):
     assert rooms_imported(path, path.read_text()) <= MAY_IMPORT[room_of(path)]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "testing").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_of_the_conformance_kit_imports_only_the_rooms_below_its_own(path):
+    room = path.relative_to(ROOT / "testing").parts[0].removesuffix(".py")
+    assert rooms_imported(path, path.read_text(), ("tfkit", "testing")) - {room} <= WITHIN_TESTING[room]
 
 
 def test_the_check_sees_relative_absolute_and_late_imports():

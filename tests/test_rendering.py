@@ -20,8 +20,8 @@ from tfkit.rendering import (
     shapes_of,
     visible,
 )
-from tfkit.testing.reference import bias_pairs, visible_pairs
-from tfkit.testing.table import CASES
+from tfkit.testing.attention.reference import bias_pairs, visible_pairs
+from tfkit.testing.attention.table import CASES
 
 B, H, Q, K = 2, 3, 5, 7
 SHAPES = Shapes(B, H, Q, K, torch.float32, torch.device("cpu"))

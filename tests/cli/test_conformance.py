@@ -10,8 +10,8 @@ import reported
 import stranger
 import torch
 
-import tfkit.testing.watch
-from tfkit.testing.watch import ChildBug
+import tfkit.testing.process.watch
+from tfkit.testing.process.watch import ChildBug
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def answers(monkeypatch):
                 raise data
             return data
 
-        monkeypatch.setattr(tfkit.testing.watch, "judged", judged)
+        monkeypatch.setattr(tfkit.testing.process.watch, "judged", judged)
         return asked
 
     return answer
@@ -194,7 +194,7 @@ def test_the_report_of_a_wrong_case_file_is_json_where_that_was_asked_for(tfkit,
 
 
 def test_a_bug_is_told_in_a_line_and_shown_on_request(tfkit, answers):
-    answers(ChildBug("ValueError: odd", [("tfkit.testing.child", 3)], "where it was"))
+    answers(ChildBug("ValueError: odd", [("tfkit.testing.process.child", 3)], "where it was"))
     done = tfkit("conformance", "acme.flash")
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("TFK099 this is a bug in tfkit: ValueError: odd")
@@ -203,7 +203,7 @@ def test_a_bug_is_told_in_a_line_and_shown_on_request(tfkit, answers):
 
 @pytest.mark.usefixtures("acme")
 def test_a_bug_of_a_plugin_is_its_own(tfkit, answers):
-    answers(ChildBug("ValueError: odd", [("tfkit.testing.child", 3), ("acme_parts", 8), ("torch", 1)], ""))
+    answers(ChildBug("ValueError: odd", [("tfkit.testing.process.child", 3), ("acme_parts", 8), ("torch", 1)], ""))
     assert "TFK056 the plugin acme-parts (acme_parts, line 8) failed: ValueError: odd" in tfkit("conformance", "acme.flash").err
 
 
@@ -230,7 +230,7 @@ def test_the_selftest(tfkit, monkeypatch):
 
 
 def test_without_hypothesis_the_extra_is_named(tfkit, monkeypatch):
-    monkeypatch.setattr("tfkit.testing.child.find_spec", lambda name: None)
+    monkeypatch.setattr("tfkit.testing.process.child.find_spec", lambda name: None)
     done = tfkit("conformance", "--selftest")
     assert (done.code, done.out) == (2, "")
     assert "TFK097" in done.err

@@ -21,8 +21,8 @@ from tfkit.nn.model import Model
 from tfkit.slots.attention import judge
 from tfkit.slots.lazy import load
 from tfkit.spec import to_json, to_yaml
-from tfkit.testing.compare import error_ratios, request_of
-from tfkit.testing.rounding import APART, rounding
+from tfkit.testing.attention.compare import error_ratios, request_of
+from tfkit.testing.models.rounding import APART, rounding
 from tfkit.testing.verification.batch import Batch, draw, limits, other_ids
 from tfkit.testing.verification.judge import close, same
 
@@ -158,7 +158,7 @@ def same_under_every_backend(
     call = words(replace(trial, device="cpu").batch(model))
     here = words(trial.batch(first))
     want = evaluated(model, call, True)
-    allowed = [APART * bound for bound in rounding(lambda: evaluated(model, call, True), torch.finfo(dtype).eps / 2)]
+    allowed = [APART * bound for bound in rounding(lambda: evaluated(model, call, True), torch.finfo(dtype).eps / 2, model)]
     labels = [f"output {name}" for name in model.plan.outputs]
     labels += [f"d {name}" for name, parameter in model.named_parameters() if parameter.requires_grad]
     found = {}
@@ -223,7 +223,7 @@ def stepwise(trial: Trial, chunks: tuple[int, ...], backend: str) -> bool:
 
         call = {"masks": {target: visible}, **words(batch)}
         want = dict(zip(names, whole(call, names), strict=True))
-        allowed = dict(zip(names, rounding(partial(whole, call, names)), strict=True))
+        allowed = dict(zip(names, rounding(partial(whole, call, names), model=plain), strict=True))
         state = model.start(target, batch=None if others else ROWS, capacity=1 + trial.seed % 5, segments=said, **others)
         start, pieces = 0, []
         while start < ids.shape[1]:

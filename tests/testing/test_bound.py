@@ -11,10 +11,10 @@ from attention_calls import typed
 from tfkit.attention import AttentionOutput, DenseBias, Mask
 from tfkit.builtin.attention.eager import attend
 from tfkit.plugin import NoOptions, Numerics
-from tfkit.testing.bound import bounds, worst_ratio
-from tfkit.testing.case import Case
-from tfkit.testing.compare import error_ratios
-from tfkit.testing.reference import reference, visible_pairs
+from tfkit.testing.attention.bound import bounds, worst_ratio
+from tfkit.testing.attention.case import Case
+from tfkit.testing.attention.compare import error_ratios
+from tfkit.testing.attention.reference import reference, visible_pairs
 
 CASE = Case(B=2, H=6, G=3, Q=9, K=12, D=16, V=10, causal=True, offset=3)
 CAPPED = replace(CASE, softcap=1.0)

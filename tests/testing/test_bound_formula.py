@@ -10,9 +10,9 @@ from attention_calls import BY_NAME, typed
 from bound_by_loops import by_loops
 
 from tfkit.plugin import Numerics
-from tfkit.testing.bound import bounds
-from tfkit.testing.case import Case
-from tfkit.testing.reference import reference
+from tfkit.testing.attention.bound import bounds
+from tfkit.testing.attention.case import Case
+from tfkit.testing.attention.reference import reference
 
 STORED = Numerics(scores="storage", probabilities="storage", gradients="storage", query_prescaled=True)
 KEPT = Numerics(scores="accumulation", probabilities="accumulation", gradients="accumulation", tf32=True)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.errors import InputError
-from tfkit.testing.case import DTYPES, Case, case_of
-from tfkit.testing.compare import leaves_of, request_of
-from tfkit.testing.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
-from tfkit.testing.strategies import cases
-from tfkit.testing.subject import subject_of
-from tfkit.testing.table import CASES
+from tfkit.testing.attention.case import DTYPES, Case, case_of
+from tfkit.testing.attention.compare import leaves_of, request_of
+from tfkit.testing.attention.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
+from tfkit.testing.attention.strategies import cases
+from tfkit.testing.attention.subject import subject_of
+from tfkit.testing.attention.table import CASES
 
 SUBJECT = subject_of(EAGER)
 FULL = Case(B=2, H=6, G=3, Q=5, K=7, D=8, V=4, dtype="float64", gradients=True, bias="dense", bias_gradient=True)

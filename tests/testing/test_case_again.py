@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from tfkit.testing.case_again import backend_case_again, law_case_again
+from tfkit.testing.process.case_again import backend_case_again, law_case_again
+from tfkit.testing.process.stored import Stored
 from tfkit.testing.report import SUITE
-from tfkit.testing.stored import Stored
 
 CASE = {"B": 1, "H": 1, "G": 1, "Q": 2, "K": 3, "D": 8, "V": 8}
 SITE = {"width": 8, "heads": 2, "kv_heads": 2, "head_dim": 4, "causal": False, "rows": 0, "batch": 1, "length": 2}

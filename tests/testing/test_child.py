@@ -11,9 +11,9 @@ import pytest
 import stranger
 
 from tfkit.errors import InputError, PluginError
-from tfkit.testing.child import plain
-from tfkit.testing.stored import Stored
-from tfkit.testing.watch import ChildBug, Course, _report, _take, checks_of, judged, replayed, run
+from tfkit.testing.process.child import plain
+from tfkit.testing.process.stored import Stored
+from tfkit.testing.process.watch import ChildBug, Course, _report, _take, checks_of, judged, replayed, run
 
 CASE = {"B": 1, "H": 1, "G": 1, "Q": 2, "K": 3, "D": 8, "V": 8}
 
@@ -159,7 +159,7 @@ def test_errors_arrive_as_what_they_are():
 def test_a_bug_arrives_with_its_way():
     with pytest.raises(ChildBug, match="KeyError") as caught:
         run({"do": "nothing that there is"}, 60.0, 5.0)
-    assert caught.value.frames[-1][0] == "tfkit.testing.child"
+    assert caught.value.frames[-1][0] == "tfkit.testing.process.child"
     assert "Traceback" in caught.value.where
 
 
@@ -180,6 +180,6 @@ def test_numbers_that_json_has_not_become_words():
 
 
 def test_the_side_that_survives_imports_no_torch():
-    modules = ", ".join(f"tfkit.testing.{name}" for name in ("watch", "junit", "stored", "child"))
+    modules = ", ".join(f"tfkit.testing.process.{name}" for name in ("watch", "junit", "stored", "child"))
     words = f"import sys, {modules}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout == "False\n"

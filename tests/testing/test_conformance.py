@@ -16,19 +16,20 @@ from small_backend import SMALL, changing, declaring, small
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.errors import InputError
 from tfkit.slots.attention import Device, Numerics, Range
-from tfkit.testing import by_cell, by_relation, cells
-from tfkit.testing.again import replay
-from tfkit.testing.case import Case, case_of
-from tfkit.testing.cells import Cell
-from tfkit.testing.conformance import check_backend
+from tfkit.testing.attention import cells
+from tfkit.testing.attention.case import Case, case_of
+from tfkit.testing.attention.cells import Cell
+from tfkit.testing.attention.subject import subject_of
 from tfkit.testing.faults import ATTENTION_FAULTS
 from tfkit.testing.finding import Violation
-from tfkit.testing.kernel import Kernel
-from tfkit.testing.layers import LAYERS
 from tfkit.testing.relations import RELATIONS
 from tfkit.testing.resolve import resolve
-from tfkit.testing.subject import subject_of
+from tfkit.testing.suite import by_cell, by_relation
+from tfkit.testing.suite.again import replay
+from tfkit.testing.suite.conformance import check_backend
+from tfkit.testing.suite.layers import LAYERS
 from tfkit.testing.zoo import entry_of
+from tfkit.testing.zoo.kernel import Kernel
 
 FAULTS = {fault.name: fault for fault in ATTENTION_FAULTS}
 NAMES = [layer.name for layer in LAYERS]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfkit.testing.covering import covering, pairs_in, pairs_of
+from tfkit.testing.models.covering import covering, pairs_in, pairs_of
 
 
 def factors_with(sizes):

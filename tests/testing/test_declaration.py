@@ -7,9 +7,9 @@ from small_backend import SMALL, declaring
 
 from tfkit.builtin.attention.entries import ENTRIES
 from tfkit.slots.attention import Capabilities, Range
-from tfkit.testing.conformance import check_backend
-from tfkit.testing.declaration import nonsense
-from tfkit.testing.subject import subject_of
+from tfkit.testing.attention.subject import subject_of
+from tfkit.testing.suite.conformance import check_backend
+from tfkit.testing.suite.declaration import nonsense
 from tfkit.testing.zoo import entry_of
 
 

@@ -10,10 +10,10 @@ import torch
 
 from tfkit.errors import BackendRefused
 from tfkit.slots.attention import MASK_TERMS, judge
-from tfkit.testing.case import Case
-from tfkit.testing.compare import gradients_of, leaves_of
+from tfkit.testing.attention.case import Case
+from tfkit.testing.attention.compare import gradients_of, leaves_of
 from tfkit.testing.faults import ATTENTION_FAULTS
-from tfkit.testing.kernel import Kernel
+from tfkit.testing.zoo.kernel import Kernel
 
 PLAIN = Case(B=2, H=4, G=4, Q=5, K=7, D=6, V=6, gradients=True, bias_gradient=True, weights=True, lse=True)
 GROUPED = replace(PLAIN, G=2, V=5)

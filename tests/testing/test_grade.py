@@ -9,15 +9,15 @@ from small_backend import declaring, small
 
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.slots.attention import Capabilities, Numerics, Range
-from tfkit.testing.case import Case
+from tfkit.testing.attention.case import Case
+from tfkit.testing.attention.judged import Judged
+from tfkit.testing.attention.subject import subject_of
 from tfkit.testing.faults import ATTENTION_FAULTS
 from tfkit.testing.finding import Violation
-from tfkit.testing.grade import GRADES, check_grade, grade_of, ratios
-from tfkit.testing.judged import Judged
-from tfkit.testing.kernel import CAPABILITIES
-from tfkit.testing.layers import output
-from tfkit.testing.subject import subject_of
+from tfkit.testing.suite.grade import GRADES, check_grade, grade_of, ratios
+from tfkit.testing.suite.layers import output
 from tfkit.testing.zoo import ZOO, classed, entry_of
+from tfkit.testing.zoo.kernel import CAPABILITIES
 
 FAULTS = {fault.name: fault for fault in ATTENTION_FAULTS}
 WHOLE = next(specimen for specimen in ZOO if specimen.name == "whole")

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import reported
 
 from tfkit.testing.finding import Finding
-from tfkit.testing.junit import junit
+from tfkit.testing.process.junit import junit
 from tfkit.testing.report import CheckResult
 
 

@@ -8,11 +8,11 @@ import pytest
 from small_backend import changing, declaring, small
 
 from tfkit.slots.attention import KnownFailure
-from tfkit.testing import by_relation
-from tfkit.testing.case import Case
-from tfkit.testing.conformance import check_backend
-from tfkit.testing.kernel import Kernel
-from tfkit.testing.known import is_known
+from tfkit.testing.attention.case import Case
+from tfkit.testing.suite import by_relation
+from tfkit.testing.suite.conformance import check_backend
+from tfkit.testing.suite.known import is_known
+from tfkit.testing.zoo.kernel import Kernel
 
 WIDE = declaring(mask_terms={"causal", "window"})
 WINDOWED = Case(Q=2, K=4, window=(1, 0), offset=1)

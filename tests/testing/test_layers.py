@@ -15,16 +15,16 @@ from small_backend import changing
 
 from tfkit.attention import AttentionOutput
 from tfkit.slots.attention import Numerics
-from tfkit.testing import layers, probes
-from tfkit.testing.case import Case
+from tfkit.testing.attention.case import Case
+from tfkit.testing.attention.judged import Judged
+from tfkit.testing.attention.subject import subject_of
+from tfkit.testing.attention.table import CASES
 from tfkit.testing.faults import ATTENTION_FAULTS
 from tfkit.testing.finding import Inconclusive, Violation
-from tfkit.testing.judged import Judged
-from tfkit.testing.kernel import CAPABILITIES, Kernel
-from tfkit.testing.layers import LAYERS, within
-from tfkit.testing.subject import subject_of
-from tfkit.testing.table import CASES
+from tfkit.testing.suite import layers, probes
+from tfkit.testing.suite.layers import LAYERS, within
 from tfkit.testing.zoo import ZOO, classed, entry_of
+from tfkit.testing.zoo.kernel import CAPABILITIES, Kernel
 
 FAULTS = {fault.name: fault for fault in ATTENTION_FAULTS}
 PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=6, seed=3)

@@ -9,12 +9,12 @@ import pytest
 from small_backend import changing
 
 from tfkit.builtin.attention.entries import EAGER
-from tfkit.testing.case import Case
+from tfkit.testing.attention.case import Case
+from tfkit.testing.attention.subject import subject_of
 from tfkit.testing.faults import ATTENTION_FAULTS
-from tfkit.testing.kernel import CAPABILITIES, Kernel
-from tfkit.testing.looks_like import looks_like
-from tfkit.testing.subject import subject_of
+from tfkit.testing.suite.looks_like import looks_like
 from tfkit.testing.zoo import ZOO, entry_of
+from tfkit.testing.zoo.kernel import CAPABILITIES, Kernel
 
 FAULTS = {fault.name: fault for fault in ATTENTION_FAULTS}
 PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=6, seed=3)
@@ -25,7 +25,7 @@ GRADIENTS = replace(PLAIN, gradients=True)
 @pytest.fixture(autouse=True)
 def no_hurry(monkeypatch):
     """However busy the machine is."""
-    monkeypatch.setattr(sys.modules["tfkit.testing.looks_like"], "SECONDS", 600.0)
+    monkeypatch.setattr(sys.modules["tfkit.testing.suite.looks_like"], "SECONDS", 600.0)
 
 
 def subject(attend):
@@ -101,7 +101,7 @@ def test_a_larger_case_tells_faults_apart_that_a_small_one_does_not():
 
 
 def test_it_takes_no_longer_than_it_may(monkeypatch):
-    monkeypatch.setattr(sys.modules["tfkit.testing.looks_like"], "SECONDS", -1.0)
+    monkeypatch.setattr(sys.modules["tfkit.testing.suite.looks_like"], "SECONDS", -1.0)
     assert looks_like(subject(FAULTS["causal_one_too_many"].fresh()), CAUSAL) == ""
 
 

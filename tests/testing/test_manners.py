@@ -12,12 +12,12 @@ from small_backend import changing, declaring, small
 
 from tfkit.attention import AttentionOutput
 from tfkit.slots.attention import Range
-from tfkit.testing import by_relation
-from tfkit.testing.again import replay
-from tfkit.testing.case import case_of
-from tfkit.testing.conformance import check_backend
-from tfkit.testing.kernel import Kernel
+from tfkit.testing.attention.case import case_of
 from tfkit.testing.relations import RELATIONS
+from tfkit.testing.suite import by_relation
+from tfkit.testing.suite.again import replay
+from tfkit.testing.suite.conformance import check_backend
+from tfkit.testing.zoo.kernel import Kernel
 
 
 @pytest.fixture

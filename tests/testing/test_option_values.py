@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tfkit.catalogue import load_catalogue
 from tfkit.plugin import Norm, OneOf, Options, Part, Positive, Probability, Size, SlotField, part_default
-from tfkit.testing.option_values import attempts, domains, tryable
+from tfkit.testing.models.option_values import attempts, domains, tryable
 
 
 class Inner(Options):

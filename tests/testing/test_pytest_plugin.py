@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 import pytest
 import reported
 
-import tfkit.testing.watch
+import tfkit.testing.process.watch
 from tfkit.errors import Fault, InputError
 from tfkit.testing.report import CheckResult
 
@@ -29,8 +29,8 @@ def judging(pytester, monkeypatch):
                 raise data
             return data
 
-        monkeypatch.setattr(tfkit.testing.watch, "judged", judged)
-        monkeypatch.setattr(tfkit.testing.watch, "checks_of", lambda parts, dtypes: [names for _ in parts])
+        monkeypatch.setattr(tfkit.testing.process.watch, "judged", judged)
+        monkeypatch.setattr(tfkit.testing.process.watch, "checks_of", lambda parts, dtypes: [names for _ in parts])
         return pytester.runpytest_inprocess(*LOADED, "-p", "no:cacheprovider", "--strict-markers", *words), asked
 
     return run

@@ -11,11 +11,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tfkit.attention import DistanceBias, LinearBias
 from tfkit.builtin.attention.entries import EAGER
-from tfkit.testing.compare import leaves_of
+from tfkit.testing.attention.compare import leaves_of
+from tfkit.testing.attention.reference import reference, visible_pairs
+from tfkit.testing.attention.subject import subject_of
+from tfkit.testing.attention.table import CASES
 from tfkit.testing.finding import Violation
-from tfkit.testing.reference import reference, visible_pairs
-from tfkit.testing.subject import subject_of
-from tfkit.testing.table import CASES
 
 
 def by_torch(inputs, shown):

@@ -14,13 +14,13 @@ from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA
 from tfkit.errors import BackendRefused
 from tfkit.guard import guard
 from tfkit.slots.attention import MASK_TERMS, Range
-from tfkit.testing.case import DTYPES
+from tfkit.testing.attention.case import DTYPES
+from tfkit.testing.attention.subject import subject_of
 from tfkit.testing.finding import OutOfTime, Violation
-from tfkit.testing.kernel import CAPABILITIES, Kernel
-from tfkit.testing.refusals import check_refusals, plain_case, undeclared
 from tfkit.testing.search import time_limit
-from tfkit.testing.subject import subject_of
+from tfkit.testing.suite.refusals import check_refusals, plain_case, undeclared
 from tfkit.testing.zoo import entry_of
+from tfkit.testing.zoo.kernel import CAPABILITIES, Kernel
 
 NOT_OFFERED = declaring(bias_kinds={"dense"})
 CAN_DO = declaring(

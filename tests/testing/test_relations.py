@@ -12,12 +12,12 @@ from tfkit.attention import AttentionOutput, DenseBias, Mask, Prepared
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.plugin import NoOptions
-from tfkit.testing.case import Case
+from tfkit.testing.attention.case import Case
+from tfkit.testing.attention.judged import Judged
+from tfkit.testing.attention.reference import visible_pairs
+from tfkit.testing.attention.subject import subject_of
 from tfkit.testing.finding import Violation
-from tfkit.testing.judged import Judged
-from tfkit.testing.reference import visible_pairs
 from tfkit.testing.relations import RELATIONS, fit
-from tfkit.testing.subject import subject_of
 
 PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=6, gradients=True, lse=True, seed=3)
 CAUSAL = replace(PLAIN, causal=True, offset=2)

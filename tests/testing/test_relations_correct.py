@@ -7,12 +7,12 @@ from random import Random
 import pytest
 
 from tfkit.builtin.attention.entries import EAGER, SDPA
-from tfkit.testing.case import Case
-from tfkit.testing.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
+from tfkit.testing.attention.case import Case
+from tfkit.testing.attention.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
+from tfkit.testing.attention.judged import Judged
+from tfkit.testing.attention.subject import subject_of
 from tfkit.testing.finding import Inconclusive
-from tfkit.testing.judged import Judged
 from tfkit.testing.relations import RELATIONS, fit
-from tfkit.testing.subject import subject_of
 from tfkit.testing.zoo import ZOO
 
 ONLINE = next(specimen for specimen in ZOO if specimen.name == "online_16")

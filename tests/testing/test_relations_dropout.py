@@ -12,13 +12,13 @@ from tfkit.attention import AttentionOutput
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.plugin import NoOptions
-from tfkit.testing.case import Case
+from tfkit.testing.attention.case import Case
+from tfkit.testing.attention.judged import Judged
+from tfkit.testing.attention.subject import subject_of
 from tfkit.testing.finding import Violation
-from tfkit.testing.judged import Judged
 from tfkit.testing.relations import RELATIONS, fit
 from tfkit.testing.relations.binomial import interval, tail
 from tfkit.testing.relations.draws import drawn_factors, own_generator
-from tfkit.testing.subject import subject_of
 
 PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=8, gradients=True, lse=True, weights=True, seed=4)
 MASKED = replace(PLAIN, causal=True, offset=3, K=11, V=4, bias="linear", bias_gradient=True)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import layer_norm
 
-from tfkit.testing.noise import Noise
-from tfkit.testing.rounding import APART, rounding
+from tfkit.testing.models.noise import Noise
+from tfkit.testing.models.rounding import APART, rounding
 
 DRAW = torch.Generator().manual_seed(0)
 X = torch.randn(4, 9, 32, generator=DRAW, dtype=torch.float64)

@@ -12,11 +12,11 @@ import torch
 from hypothesis import strategies as st
 
 from tfkit.builtin.attention.entries import EAGER
-from tfkit.testing.case import Case
+from tfkit.testing.attention.case import Case
+from tfkit.testing.attention.strategies import cases
+from tfkit.testing.attention.subject import subject_of
 from tfkit.testing.finding import Inconclusive, OutOfTime, Violation
 from tfkit.testing.search import search, time_limit
-from tfkit.testing.strategies import cases
-from tfkit.testing.subject import subject_of
 
 CALLS = cases(subject_of(EAGER), "float32")
 NUMBERS = st.integers(0, 1000)

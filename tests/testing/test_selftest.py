@@ -9,12 +9,13 @@ import pytest
 from small_backend import declaring, guarded
 
 from tfkit.slots.attention import MASK_TERMS, Range
-from tfkit.testing import by_cell, by_relation, selftest
+from tfkit.testing import selftest
 from tfkit.testing.faults import ATTENTION_FAULTS
-from tfkit.testing.kernel import Kernel
 from tfkit.testing.relations import RELATIONS
 from tfkit.testing.relations.dropout import DROPOUT
+from tfkit.testing.suite import by_cell, by_relation
 from tfkit.testing.zoo import Specimen
+from tfkit.testing.zoo.kernel import Kernel
 
 NARROW = declaring(key_length=Range(maximum=40), lse=True, grouped_queries=True, value_dim_differs=True)
 MASKED = declaring(mask_terms={"causal", "key_lengths"}, tensor_offset=True)

@@ -6,8 +6,8 @@ import pytest
 import reported
 
 from tfkit.errors import InputError
+from tfkit.testing.process.stored import Stored, read_stored, replay_data
 from tfkit.testing.report import SUITE
-from tfkit.testing.stored import Stored, read_stored, replay_data
 
 CASE = {"B": 1, "Q": 4, "K": 18}
 LAW = {

@@ -10,10 +10,10 @@ from small_backend import declaring, small
 
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA, SdpaOptions
 from tfkit.slots.attention import Range
-from tfkit.testing.cells import cells, edge_of, plan_of, shape_of
-from tfkit.testing.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
-from tfkit.testing.strategies import BLOCKS, MOST_PAIRS, cases
-from tfkit.testing.subject import subject_of
+from tfkit.testing.attention.cells import cells, edge_of, plan_of, shape_of
+from tfkit.testing.attention.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
+from tfkit.testing.attention.strategies import BLOCKS, MOST_PAIRS, cases
+from tfkit.testing.attention.subject import subject_of
 
 BLOCKY = declaring(
     dtypes={"bfloat16"},

@@ -12,15 +12,14 @@ from attention_calls import typed
 from tfkit.attention import AttentionInputs, Mask
 from tfkit.errors import BackendRefused
 from tfkit.slots.attention import Numerics, judge
-from tfkit.testing import stages
-from tfkit.testing.bound import bounds, worst_ratio
-from tfkit.testing.case import Case
-from tfkit.testing.compare import gradients_of, leaves_of, request_of
-from tfkit.testing.elements import REGIMES, drawn_call
-from tfkit.testing.kernel import Kernel
-from tfkit.testing.reference import reference
-from tfkit.testing.table import CASES
-from tfkit.testing.zoo import ZOO
+from tfkit.testing.attention.bound import bounds, worst_ratio
+from tfkit.testing.attention.case import Case
+from tfkit.testing.attention.compare import gradients_of, leaves_of, request_of
+from tfkit.testing.attention.elements import REGIMES, drawn_call
+from tfkit.testing.attention.reference import reference
+from tfkit.testing.attention.table import CASES
+from tfkit.testing.zoo import ZOO, stages
+from tfkit.testing.zoo.kernel import Kernel
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 BY_NAME = {specimen.name: specimen for specimen in ZOO}

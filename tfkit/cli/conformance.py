@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
             check_place(path)
     if options.selftest:
         return _selftest(options)
-    from ..testing.watch import ChildBug
+    from ..testing.process.watch import ChildBug
 
     try:
         return _replay(options) if options.replay else _judge(options)
@@ -72,8 +72,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _judge(options: argparse.Namespace) -> int:
+    from ..testing.process.watch import judged
     from ..testing.profile import profile_of
-    from ..testing.watch import judged
 
     if options.name is None:
         raise usage_fault("a name is missing", "`tfkit plugins` lists what is installed")
@@ -86,7 +86,7 @@ def _judge(options: argparse.Namespace) -> int:
         data = judged(task, heard=progress.heard)
     _write(options, data)
     if options.junit is not None:
-        from ..testing.junit import junit
+        from ..testing.process.junit import junit
 
         write_whole(options.junit, junit(data))
     if options.json != "-":
@@ -97,8 +97,8 @@ def _judge(options: argparse.Namespace) -> int:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from ..testing.stored import read_stored, replay_data
-    from ..testing.watch import replayed
+    from ..testing.process.stored import read_stored, replay_data
+    from ..testing.process.watch import replayed
 
     stored = read_stored(options.replay, options.name, options.device)
     data = replay_data(stored, replayed([each for each in stored if each.case], options.limit))
@@ -111,7 +111,7 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _selftest(options: argparse.Namespace) -> int:
-    from ..testing.child import need_hypothesis
+    from ..testing.process.child import need_hypothesis
     from ..testing.profile import profile_of
 
     need_hypothesis()

@@ -51,7 +51,7 @@ class Numerics(Options):
     `scores`, `probabilities` and `gradients` say whether these are kept in the accumulation type or rounded to the storage
     type on the way; `query_prescaled` that scale * query is rounded to the storage type before its product with the key;
     `tf32` that float32 products may be computed in TF32 when torch's own switch allows it. `grade` promises an accuracy
-    beyond the bound (`tfkit.testing.grade`), A or B, and is judged only where it is promised.
+    beyond the bound (`tfkit.testing.suite.grade`), A or B, and is judged only where it is promised.
     """
 
     scores: Literal["accumulation", "storage"] = "accumulation"
@@ -121,7 +121,8 @@ class AttentionRequest:
 class KnownFailure:
     """A check that its author knows to fail, shown in every report and never called conformant. `case` is the stored case (a
     finding's `case`), which must still fail in `check`: a known failure that passes is an error. Drawn cases that have all
-    features in `where` (entries of `tfkit.testing.cells.plan_of`, such as {"terms": ["segments"]}) are not judged anew."""
+    features in `where` (entries of `tfkit.testing.attention.cells.plan_of`, such as {"terms": ["segments"]}) are not judged
+    anew."""
 
     check: str
     reason: str

@@ -14,48 +14,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .again import replay
-    from .bound import Bounds, bounds
-    from .case import Case, case_of
-    from .compare import error_ratios
-    from .conformance import check_backend
+    from .attention.bound import Bounds, bounds
+    from .attention.case import Case, case_of
+    from .attention.compare import error_ratios
+    from .attention.reference import Reference
+    from .attention.reference import reference as reference_attention
+    from .attention.strategies import cases
+    from .attention.subject import Subject, subject_of
     from .finding import Finding, Inconclusive, Violation
     from .laws import check_part
-    from .reference import Reference
-    from .reference import reference as reference_attention
     from .relations import RELATIONS, Relation
     from .report import CheckResult, ConformanceReport, LedgerRow
-    from .strategies import cases
-    from .subject import Subject, subject_of
+    from .suite.again import replay
+    from .suite.conformance import check_backend
     from .verification import verify
 
 _HOMES = {
-    "Bounds": "bound",
-    "Case": "case",
+    "Bounds": "attention.bound",
+    "Case": "attention.case",
     "CheckResult": "report",
     "ConformanceReport": "report",
     "Finding": "finding",
     "Inconclusive": "finding",
     "LedgerRow": "report",
     "RELATIONS": "relations",
-    "Reference": "reference",
+    "Reference": "attention.reference",
     "Relation": "relations",
-    "Subject": "subject",
+    "Subject": "attention.subject",
     "Violation": "finding",
-    "bounds": "bound",
-    "case_of": "case",
-    "cases": "strategies",
-    "check_backend": "conformance",
+    "bounds": "attention.bound",
+    "case_of": "attention.case",
+    "cases": "attention.strategies",
+    "check_backend": "suite.conformance",
     "check_part": "laws",
-    "error_ratios": "compare",
-    "reference_attention": "reference",
-    "replay": "again",
-    "subject_of": "subject",
+    "error_ratios": "attention.compare",
+    "reference_attention": "attention.reference",
+    "replay": "suite.again",
+    "subject_of": "attention.subject",
     "verify": "verification",
 }
 
 _OWN_NAMES = {"reference_attention": "reference"}
-"""A function whose module has its name is handed on by another: the module would hide it."""
+"""Names that their home calls otherwise."""
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .told import Told
+    from .process.told import Told
 
 MARKER = "tfkit_conformance"
 BESIDE = ("ledger", "process")
@@ -65,8 +65,8 @@ def _words(text: str | None) -> list[str]:
 
 def _items(session: pytest.Session, config: pytest.Config, parts: list[tuple[str, str]]) -> list[pytest.Item]:
     from ..errors import TfkitError
+    from .process.watch import ChildBug, checks_of
     from .profile import profile_of
-    from .watch import ChildBug, checks_of
 
     device, limit = config.getoption("--tfkit-device"), config.getoption("--tfkit-limit")
     if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", device) is None:
@@ -112,8 +112,8 @@ class JudgedPart(pytest.Collector):
     def told(self) -> dict[str, Told]:
         """What every check said, by name. The first call runs the suite."""
         from ..errors import TfkitError
-        from .told import told
-        from .watch import ChildBug, judged
+        from .process.told import told
+        from .process.watch import ChildBug, judged
 
         if self.rows is None:
             self.rows = {}

@@ -13,8 +13,8 @@ import torch
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import Fault, InputError
 from ..slots.attention import AttentionBackend
-from .case import DTYPES
-from .subject import Subject, subject_of
+from .attention.case import DTYPES
+from .attention.subject import Subject, subject_of
 
 
 def resolve(

@@ -8,74 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
 
-from .conformance import check_backend
+from .attention.subject import subject_of
 from .faults import ATTENTION_FAULTS, SeededFault
-from .subject import subject_of
+from .selftest_report import FaultRow, SelftestReport, ZooRow
+from .suite.conformance import check_backend
 from .zoo import ZOO, Specimen
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class FaultRow:
-    """A fault, and the check that saw it under each seed; "" where none did."""
-
-    name: str
-    family: str
-    summary: str
-    seen_by: tuple[str, ...]
-    seconds: float
-
-    @property
-    def killed(self) -> bool:
-        return bool(self.seen_by) and all(self.seen_by)
-
-
-@dataclass(frozen=True)
-class ZooRow:
-    """A correct implementation: its runs, the alarms, and the largest error as a share of its bound."""
-
-    name: str
-    summary: str
-    examples: int
-    alarms: tuple[str, ...]
-    worst: float
-    inconclusive: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class SelftestReport:
-    """Exit code 0 when every fault was seen under every seed and nothing correct was alarmed, else 1."""
-
-    profile: str
-    seeds: tuple[int, ...]
-    faults: tuple[FaultRow, ...]
-    zoo: tuple[ZooRow, ...]
-    seconds: float
-
-    @property
-    def survivors(self) -> tuple[FaultRow, ...]:
-        return tuple(row for row in self.faults if not row.killed)
-
-    @property
-    def alarmed(self) -> tuple[ZooRow, ...]:
-        return tuple(row for row in self.zoo if row.alarms)
-
-    @property
-    def exit_code(self) -> int:
-        return 1 if self.survivors or self.alarmed else 0
-
-    def as_data(self) -> dict[str, Any]:
-        """The report as JSON has it; `kills` counts faults by the check that saw them first."""
-        kills: dict[str, int] = {}
-        for row in self.faults:
-            for check in row.seen_by:
-                kills[check] = kills.get(check, 0) + 1
-        return {**asdict(self), "kills": kills, "survivors": [row.name for row in self.survivors], "exit_code": self.exit_code}
 
 
 def selftest(

@@ -13,8 +13,8 @@ from tfkit.attention import AttentionInputs, DenseBias, Mask
 from tfkit.builtin.attention.eager import attend
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.plugin import NoOptions
-from tfkit.testing.compare import error_ratios
-from tfkit.testing.reference import visible_pairs
+from tfkit.testing.attention.compare import error_ratios
+from tfkit.testing.attention.reference import visible_pairs
 
 OPTIONS = NoOptions()
 

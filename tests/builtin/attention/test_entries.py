@@ -16,9 +16,9 @@ from tfkit.builtin.attention.entries import EAGER, ENTRIES, FLEX, SDPA, SdpaOpti
 from tfkit.plugin import AttentionRequest, load
 from tfkit.rendering import shapes_of
 from tfkit.slots.attention import judge
-from tfkit.testing.compare import error_ratios, gradients_of, leaves_of, request_of
-from tfkit.testing.reference import visible_pairs
-from tfkit.testing.table import CASES
+from tfkit.testing.attention.compare import error_ratios, gradients_of, leaves_of, request_of
+from tfkit.testing.attention.reference import visible_pairs
+from tfkit.testing.attention.table import CASES
 
 DTYPES = {"eager": (torch.float32, torch.bfloat16, torch.float16, torch.float64),
           "sdpa": (torch.float32, torch.bfloat16, torch.float16, torch.float64), "flex": (torch.float32,)}  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_calls import typed
+from attention_calls import BY_NAME, typed
 
 from tfkit.attention import Mask
 from tfkit.builtin.attention import flex
@@ -14,8 +14,8 @@ from tfkit.builtin.attention.entries import FLEX
 from tfkit.plugin import AttentionRequest, NoOptions
 from tfkit.rendering import shapes_of
 from tfkit.slots.attention import judge
-from tfkit.testing.reference import visible_pairs
-from tfkit.testing.table import CASES
+from tfkit.testing.attention.reference import visible_pairs
+from tfkit.testing.attention.table import CASES
 
 PLAIN = AttentionRequest(dtype="float32", head_dim=64, value_dim=64, queries=5, keys=7, gradients=False)
 
@@ -29,6 +29,12 @@ def test_positions_and_lengths_are_one_interval_of_keys(case):
     inside = (first[..., None] <= keys) & (keys <= last[..., None])
     wanted = visible_pairs(mask, case.B, 1, case.Q, case.K)[:, 0]
     assert torch.equal(inside.expand_as(wanted), wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_log_sum_exp_is_float32_whatever_the_dtype(dtype):
+    inputs = replace(typed(BY_NAME["plain"], dtype, gradients=False).inputs(), return_lse=True)
+    assert flex.attend(inputs, NoOptions()).lse.dtype == torch.float32
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from tfkit.builtin.attention.entries import SDPA, SdpaOptions
 from tfkit.plugin import AttentionRequest
 from tfkit.rendering import shapes_of
 from tfkit.slots.attention import judge
-from tfkit.testing.again import replay
-from tfkit.testing.case import Case
-from tfkit.testing.compare import gradients_of
+from tfkit.testing.attention.case import Case
+from tfkit.testing.attention.compare import gradients_of
+from tfkit.testing.suite.again import replay
 
 
 @pytest.mark.parametrize(

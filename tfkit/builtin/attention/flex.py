@@ -69,7 +69,9 @@ def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
         enable_gqa=inputs.query.shape[1] != inputs.key.shape[1],
         return_aux=AuxRequest(lse=inputs.return_lse),
     )
-    lse = select_rows(extra.lse, None if rows is None else rows.squeeze(-1), blind=-torch.inf) if inputs.return_lse else None
+    lse = None
+    if inputs.return_lse:  # float32 by the contract; the kernel gives float64 queries a float64 one
+        lse = select_rows(extra.lse, None if rows is None else rows.squeeze(-1), blind=-torch.inf).float()
     return AttentionOutput(select_rows(output, rows), lse=lse)
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ...attention import AttentionInputs
-from .. import stages
-from ..kernel import Kernel
+from ..zoo import stages
+from ..zoo.kernel import Kernel
 from .fault import of_family
 from .softmax import in_bfloat16
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ...attention import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias
-from .. import stages
-from ..kernel import Kernel
-from ..stages import BiasOf, bias_values, of_distance
+from ..zoo import stages
+from ..zoo.kernel import Kernel
+from ..zoo.stages import BiasOf, bias_values, of_distance
 from .fault import of_family
 from .masks import offset_of, standing
 from .softmax import in_bfloat16

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 
 from ...attention import AttentionInputs, AttentionOutput
-from .. import stages
-from ..kernel import Kernel
+from ..zoo import stages
+from ..zoo.kernel import Kernel
 from .fault import of_family
 
 fault = of_family("blind rows")

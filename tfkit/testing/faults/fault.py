@@ -8,8 +8,8 @@ from typing import Any
 
 from ...attention import AttentionInputs, AttentionOutput
 from ...slots.attention import AttentionBackend, Capabilities
-from ..kernel import CAPABILITIES
 from ..zoo import entry_of
+from ..zoo.kernel import CAPABILITIES
 
 Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ...attention import AttentionInputs
-from .. import stages
-from ..kernel import Kernel
-from ..stages import given, within
+from ..zoo import stages
+from ..zoo.kernel import Kernel
+from ..zoo.stages import given, within
 from .fault import of_family
 
 fault = of_family("masks")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...attention import AttentionInputs, AttentionOutput, Mask
-from ..kernel import Kernel
+from ..zoo.kernel import Kernel
 from .fault import of_family
 
 fault = of_family("softmax")

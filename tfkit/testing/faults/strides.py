@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ...attention import AttentionInputs, AttentionOutput
-from .. import stages
-from ..kernel import Kernel
+from ..zoo import stages
+from ..zoo.kernel import Kernel
 from .fault import of_family
 
 fault = of_family("strides")

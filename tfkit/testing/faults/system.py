@@ -13,8 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from ...attention import AttentionInputs, AttentionOutput
 from ...errors import BackendRefused, Fault
-from ..kernel import CAPABILITIES, Kernel
-from ..reference import reference
+from ..attention.reference import reference
+from ..zoo.kernel import CAPABILITIES, Kernel
 from .fault import Attend, SeededFault, of_family
 
 fault = of_family("system")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...catalogue import Catalogue, load_catalogue
 from ..report import ConformanceReport
+from ..selftest_report import FaultRow
 from .fault import LawFault
 from .faults_activation import FAULTS as ACTIVATION
 from .faults_embeddings import FAULTS as EMBEDDINGS
@@ -19,9 +20,6 @@ from .faults_scores import FAULTS as SCORES
 from .law import subject_of
 from .options import parsed, variants
 from .run import USUAL_DTYPES, judge
-
-if TYPE_CHECKING:
-    from ..selftest import FaultRow
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,6 @@ def selftest_laws(
 ) -> Iterator[FaultRow]:
     """One row per seeded fault: the law that sees it first under each seed, equations before the rest; "" where none does.
     `families` are slots, `only` names of faults."""
-    from ..selftest import FaultRow  # it judges attention too, and so loads much that the laws do not need
-
     catalogue = catalogue or load_catalogue()
     for fault in faults():
         if (families is None or fault.slot in families) and (only is None or fault.name in only):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...builder import materialise
-from ..bound import SMALLEST, UNIT
+from ..attention.bound import SMALLEST, UNIT
 from ..finding import Violation
 from .law import Structure, Subject
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...attention import AttentionInputs
-from ..case import Case
-from ..judged import Judged
-from ..subject import Subject
+from ..attention.case import Case
+from ..attention.judged import Judged
+from ..attention.subject import Subject
 from .fitting import NO_CAUSAL, ONE_QUERY, causal, lacks
 from .pieces import Piece, agree, every, rows_of, taken, wide
 from .relation import Relation

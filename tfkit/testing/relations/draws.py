@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ...attention import AttentionInputs
-from ..compare import leaves_of
-from ..judged import Judged, run
-from ..subject import Subject
+from ..attention.compare import leaves_of
+from ..attention.judged import Judged, run
+from ..attention.subject import Subject
 from .sides import leaves_again
 
 FLAT_BIAS = 2.0**-10

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..bound import Bounds, bounds
-from ..case import Case
-from ..compare import gradients_of
+from ..attention.bound import Bounds, bounds
+from ..attention.case import Case
+from ..attention.compare import gradients_of
+from ..attention.judged import Judged, run, run_backward, tf32_allowed
+from ..attention.reference import Reference, reference
+from ..attention.subject import Subject
 from ..finding import Inconclusive, Violation
-from ..judged import Judged, run, run_backward, tf32_allowed
-from ..reference import Reference, reference
-from ..subject import Subject
 from .binomial import interval, tail
 from .draws import (
     drawn_factors,

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ..case import Case
-from ..reference import visible_pairs
-from ..subject import Subject
+from ..attention.case import Case
+from ..attention.reference import visible_pairs
+from ..attention.subject import Subject
 from .relation import Feature
 
 SOFTCAP = Feature("a softcap", lambda case, subject: case.softcap is not None)

@@ -14,11 +14,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..case import Case
-from ..compare import leaves_of
+from ..attention.case import Case
+from ..attention.compare import leaves_of
+from ..attention.judged import Judged, run, run_backward
+from ..attention.subject import Subject
 from ..finding import Violation
-from ..judged import Judged, run, run_backward
-from ..subject import Subject
 from .fitting import NO_GRADIENTS
 from .relation import Feature, Relation
 from .sides import Call, identical, leaves_again, with_leaves, within

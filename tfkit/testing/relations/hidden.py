@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ...attention import AttentionInputs, DenseBias
+from ..attention.judged import Judged
 from ..finding import Violation
-from ..judged import Judged
 from .fitting import (
     NO_BLIND_ROW,
     NO_GRADIENTS,

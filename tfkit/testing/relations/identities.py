@@ -15,11 +15,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..case import Case
-from ..compare import leaves_of
+from ..attention.case import Case
+from ..attention.compare import leaves_of
+from ..attention.judged import Judged
+from ..attention.subject import Subject
 from ..finding import Violation
-from ..judged import Judged
-from ..subject import Subject
 from .fitting import NO_GRADIENTS, SOFTCAP
 from .relation import Feature, Relation
 from .sides import Call, leaves_again, within

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..judged import Judged
+from ..attention.judged import Judged
 from .fitting import (
     NO_CAUSAL,
     ONE_BATCH_ROW,

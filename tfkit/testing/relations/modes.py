@@ -18,11 +18,11 @@ from torch.utils.checkpoint import checkpoint
 
 from ...attention import AttentionInputs, Bias, Shapes
 from ...slots.attention import Capabilities
-from ..case import Case
-from ..compare import gradients_of
+from ..attention.case import Case
+from ..attention.compare import gradients_of
+from ..attention.judged import Judged, run, run_backward
+from ..attention.subject import Subject
 from ..finding import Violation
-from ..judged import Judged, run, run_backward
-from ..subject import Subject
 from .draws import generator_state
 from .fitting import NO_GRADIENTS
 from .relation import Feature, Relation

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from ...attention import AttentionInputs
-from ..case import Case
-from ..elements import LAYOUTS
-from ..judged import Judged
-from ..subject import Subject
+from ..attention.case import Case
+from ..attention.elements import LAYOUTS
+from ..attention.judged import Judged
+from ..attention.subject import Subject
 from .fitting import NO_GROUPS, ONE_BATCH_ROW, READS_POSITIONS, larger, without_positions
 from .pieces import Piece, agree, rewriting, taken
 from .relation import Feature, Relation

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ...attention import BIAS_NAMES, AttentionInputs, Bias, DenseBias, LinearBias, Mask
 from ...slots.attention import AttentionRequest
-from ..compare import leaves_of
-from ..elements import arranged
-from ..judged import Judged
+from ..attention.compare import leaves_of
+from ..attention.elements import arranged
+from ..attention.judged import Judged
 from .sides import Call, Called, identical, outcome, wants_gradients, with_leaves, within
 
 Index = range | Tensor

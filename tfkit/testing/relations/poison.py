@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..judged import Judged
+from ..attention.judged import Judged
 from .sides import Call, identical, leaves_again, outcome
 
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from ..case import Case
-from ..judged import Judged
-from ..subject import Subject
+from ..attention.case import Case
+from ..attention.judged import Judged
+from ..attention.subject import Subject
 from .pieces import Piece, request_of, stored
 
 Demand = Literal["exact", "bound", "capability"]

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ...slots.attention import Numerics
+from ..attention.judged import Judged
 from ..finding import Inconclusive
-from ..judged import Judged
 from .fitting import moderate
 from .relation import Feature, Relation
 from .sides import Call, identical, leaves_again, outcome

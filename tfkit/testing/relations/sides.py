@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from ...attention import AttentionInputs, AttentionOutput, Bias, LinearBias
-from ..bound import Bounds, bounds
-from ..compare import leaves_of
+from ..attention.bound import Bounds, bounds
+from ..attention.compare import leaves_of
+from ..attention.judged import run, run_backward, tf32_allowed
+from ..attention.reference import Reference, reference
+from ..attention.subject import Subject
 from ..finding import Inconclusive, Violation
-from ..judged import run, run_backward, tf32_allowed
-from ..reference import Reference, reference
-from ..subject import Subject
 
 
 class Called(Protocol):

@@ -12,9 +12,9 @@ from dataclasses import replace
 import torch
 
 from ...attention import AttentionInputs, Mask
-from ..case import Case
-from ..judged import Judged
-from ..subject import Subject
+from ..attention.case import Case
+from ..attention.judged import Judged
+from ..attention.subject import Subject
 from .fitting import NO_CAUSAL, causal, lacks
 from .pieces import Piece, rewriting
 from .relation import Feature, Relation

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ...attention import AttentionInputs
-from ..case import Case
-from ..judged import Judged
-from ..subject import Subject
+from ..attention.case import Case
+from ..attention.judged import Judged
+from ..attention.subject import Subject
 from .fitting import SOFTCAP, whole_numbers
 from .pieces import Piece, rewriting
 from .relation import Relation

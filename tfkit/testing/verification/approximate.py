@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..bound import SECOND_ORDER, SMALLEST, UNIT
+from ..attention.bound import SECOND_ORDER, SMALLEST, UNIT
 
 ELEMENTARY = 8
 

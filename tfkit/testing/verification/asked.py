@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ...attention import LinearBias
+from ..attention.reference import visible_pairs
 from ..finding import Violation
-from ..reference import visible_pairs
 from .described import SaidSite
 from .judge import same
 from .recording import Recording, SiteCall

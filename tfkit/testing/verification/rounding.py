@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ...nn.model import Model
-from ..bound import UNIT
+from ..attention.bound import UNIT
 from .batch import Batch
 from .judge import close
 from .recording import run

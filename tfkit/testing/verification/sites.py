@@ -1,8 +1,8 @@
 """Every attention backend at every site, on the inputs that the site really had.
 
 Output, log-sum-exp where declared, and the gradients of query, key, value and bias are held against the float64 reference by
-the componentwise bound of the backend's numerics class (`tfkit.testing.bound`). The reference writes visibility as plain loops,
-so the recorded lengths are moderate.
+the componentwise bound of the backend's numerics class (`tfkit.testing.attention.bound`). The reference writes visibility as
+plain loops, so the recorded lengths are moderate.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ...attention import BIAS_NAMES, AttentionInputs, DenseBias, DistanceBias, L
 from ...errors import TfkitError
 from ...nn.choice import BoundBackend
 from ...slots.attention import AttentionRequest, judge
-from ..bound import Bounds, bounds
-from ..compare import gradients_of
+from ..attention.bound import Bounds, bounds
+from ..attention.compare import gradients_of
+from ..attention.reference import Reference, reference
 from ..finding import Violation
-from ..reference import Reference, reference
 from .judge import close
 from .recording import Recording
 from .row import Status

@@ -1,0 +1,153 @@
+"""One run of the suite while it is under way: what each check has seen, and the findings so far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from ..attention.case import Case
+from ..attention.subject import Subject
+from ..finding import Finding, Inconclusive, OutOfTime, Violation, renamed
+from ..profile import Profile
+from ..report import CheckResult, LedgerRow, Status
+from ..search import Outcome, time_limit
+from .looks_like import looks_like
+from .snippet import snippet_of
+
+Event = Callable[[str, Case | None], None]
+
+
+@dataclass
+class Tally:
+    """One check while it runs."""
+
+    rule: str
+    summary: str
+    examples: int = 0
+    failed: int = 0
+    known: int = 0
+    inconclusive: int = 0
+    worst: float | None = None
+    seconds: float = 0.0
+    note: str = ""
+    finding: Finding | None = None
+    void: str = ""
+
+    def saw(self, share: float | None) -> None:
+        if share is not None:
+            self.worst = max(share, self.worst or 0.0)
+
+    def result(self, name: str) -> CheckResult:
+        status: Status = "passed"
+        if self.finding is not None:
+            status = "failed"
+        elif self.known:
+            status = "known"
+        elif not self.examples:
+            status = "not applicable" if self.void else "not run"
+        elif self.inconclusive == self.examples:
+            status = "inconclusive"
+        note = self.note or ("" if self.examples else self.void)
+        if self.inconclusive:
+            note = "; ".join([*([note] if note else []), f"{self.inconclusive} inconclusive"])
+        return CheckResult(name, self.rule, self.summary, status, self.examples, self.worst, round(self.seconds, 3), note)
+
+
+@dataclass
+class Run:
+    """One run of the suite: what it was asked for, and what it has found so far. `event` hears of every example before it is
+    judged, so that whoever watches the process knows what it was doing when it died."""
+
+    subject: Subject
+    profile: Profile
+    seed: int
+    dtypes: tuple[str, ...]
+    stop_at_first: bool
+    limit: float
+    shrink_for: float
+    event: Event
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    ledger: dict[tuple[str, str], LedgerRow] = field(default_factory=dict)
+    grades: dict[str, str] = field(default_factory=dict)
+    hung: bool = False
+
+    @property
+    def failed(self) -> bool:
+        return any(tally.finding is not None for tally in self.tallies.values())
+
+    @property
+    def over(self) -> bool:
+        return self.hung or (self.stop_at_first and self.failed)
+
+    def tally(self, name: str, rule: str, summary: str) -> Tally:
+        return self.tallies.setdefault(name, Tally(rule, summary))
+
+    def once(self, name: str, rule: str, summary: str, judge: Callable[[str, Tally], None]) -> None:
+        """A check that draws no cases: `judge(dtype, tally)` for every dtype."""
+        tally = self.tally(name, rule, summary)
+        for dtype in self.dtypes:
+            if self.over:
+                return
+            self.event(f"{name} {dtype}", None)
+            started = time.perf_counter()
+            try:
+                with time_limit(self.limit):
+                    judge(dtype, tally)
+            except Violation as violation:
+                self.hung = self.hung or isinstance(violation, OutOfTime)
+                tally.failed += 1
+                tally.finding = tally.finding or self.finding_of(renamed(violation, name), None)
+            except Inconclusive:
+                tally.inconclusive += 1
+            finally:
+                tally.seconds += time.perf_counter() - started
+
+    def told(self) -> frozenset[str]:
+        return frozenset(name for name, tally in self.tallies.items() if tally.finding is not None)
+
+    def shrink_seconds(self) -> float:
+        """Seconds for shrinking: enough for the first findings, little for what is most likely their echo."""
+        if self.stop_at_first:
+            return 0.0
+        return self.shrink_for if len(self.told()) < 3 else min(self.shrink_for, 1.0)
+
+    def record(self, outcome: Outcome, adapt: Callable[[Case], Case] = lambda case: case) -> None:
+        violation = outcome.violation
+        if violation is None:
+            return
+        self.hung = self.hung or isinstance(violation, OutOfTime)
+        tally = self.tallies.get(violation.check) or self.tally(violation.check, "", "")
+        if tally.finding is None:
+            case = adapt(outcome.case)
+            found = self.finding_of(violation, case)
+            if self.shrink_for > 0 and not self.over and len(self.told()) < 3:
+                self.event("looking for a seeded fault that does the same", case)
+                found = replace(found, looks_like=looks_like(self.subject, case, [adapt(other) for other in outcome.failures]))
+            if not outcome.stable:
+                found = replace(found, message=f"{found.message} (the same case does not always fail)")
+            tally.finding = found
+
+    def finding_of(self, violation: Violation, case: Case | None) -> Finding:
+        tally = self.tallies.get(violation.check)
+        return Finding(
+            violation.check,
+            tally.rule if tally else "",
+            violation.message,
+            violation.tensor,
+            violation.index,
+            violation.got,
+            violation.want,
+            violation.bound,
+            {} if case is None else case.as_data(),
+            snippet="" if case is None else snippet_of(self.subject.name, case, self.subject.device, violation.check),
+        )
+
+    def results(self) -> tuple[tuple[CheckResult, ...], tuple[Finding, ...]]:
+        """Every check's result, and the findings in the order of the checks."""
+        found = tuple(
+            replace(tally.finding, failed=tally.failed, examples=max(tally.examples, tally.failed))
+            for tally in self.tallies.values()
+            if tally.finding is not None
+        )
+        return tuple(tally.result(name) for name, tally in self.tallies.items()), found
