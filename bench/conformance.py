@@ -2,6 +2,7 @@
 
     python bench/conformance.py zoo --runs 20000        # -> bench/results/conformance_zoo.json
     python bench/conformance.py kills                   # -> bench/results/conformance_kills.json
+    python bench/conformance.py kills --only a,b        # these faults anew, in the same file
 
 `zoo` judges correct implementations on drawn cases, under seeds from 1,000 on, which nothing was tuned with; it counts runs,
 alarms and undecided cases, and keeps the largest error as a share of its bound. `kills` runs the whole quick profile on every
@@ -93,10 +94,13 @@ def zoo(runs: int) -> dict[str, Any]:
     }
 
 
-def kills() -> dict[str, Any]:
-    """Fault by fault the checks that see it under the quick profile; `first` is what a user would be told."""
-    rows = []
+def kills(before: list[dict[str, Any]], only: set[str]) -> dict[str, Any]:
+    """Fault by fault the checks that see it under the quick profile. With `only`, the other rows are those of `before`."""
+    known, rows = {row["fault"]: row for row in before}, []
     for fault in ATTENTION_FAULTS:
+        if only and fault.name not in only:
+            rows += [known[fault.name]] if fault.name in known else []
+            continue
         report = check_backend(subject_of(fault.entry, attend=fault.fresh()), profile="quick", shrink_for=0.0)
         seen = [check.name for check in report.checks if check.status == "failed"]
         rows.append({"fault": fault.name, "family": fault.family, "summary": fault.summary, "seen_by": seen})
@@ -112,12 +116,17 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["zoo", "kills"])
     parser.add_argument("--runs", type=int, default=20_000)
+    parser.add_argument("--only", default="")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(words)
     torch.set_num_threads(1)
-    found = zoo(options.runs) if options.what == "zoo" else kills()
-    found |= {"torch": torch.__version__, "python": platform.python_version(), "device": "cpu"}
     place = options.output or RESULTS / f"conformance_{options.what}.json"
+    if options.what == "zoo":
+        found = zoo(options.runs)
+    else:
+        before = json.loads(place.read_text())["rows"] if options.only else []
+        found = kills(before, set(filter(None, options.only.split(","))))
+    found |= {"torch": torch.__version__, "python": platform.python_version(), "device": "cpu"}
     place.write_text(json.dumps(found, indent=1) + "\n")
     print({key: value for key, value in found.items() if key != "rows"})
 

@@ -24,7 +24,7 @@ def backend(name, kernel=None, **declared):
 
 @hookimpl
 def tfkit_attention_backends():
-    return [backend(name) for name in ("right", "aborts", "stuck", "sleeps", "leaves")] + [
+    return [backend(name) for name in ("right", "aborts", "long", "stuck", "sleeps", "leaves")] + [
         backend("gpu", "right", devices=(Device(kind="cuda"),)),
         backend("nonsense", "right", head_dim=Range(minimum=8, maximum=4)),
     ]
@@ -59,6 +59,12 @@ def aborts(inputs, options):
     print("noise of a part", flush=True)
     os.write(1, b'{"answer": {"exit_code": 0}}' + bytes([10]))
     os.abort()
+
+
+def long(inputs, options):
+    if inputs.key.shape[2] > 8:
+        os.abort()
+    return right(inputs, options)
 
 
 def stuck(inputs, options):

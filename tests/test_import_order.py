@@ -7,10 +7,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "tfkit"
 
-TORCH_FREE = {"errors", "codes", "slots", "hooks", "catalogue", "spec", "graph"}
+TORCH_FREE = {"errors", "codes", "contract", "slots", "hooks", "catalogue", "spec", "graph"}
 MAY_IMPORT = {
     "errors": set(),
     "codes": set(),
+    "contract": set(),
     "slots": {"errors"},
     "hooks": {"slots"},
     "catalogue": {"errors", "slots", "hooks"},
@@ -38,8 +39,22 @@ MAY_IMPORT = {
         "nn",
         "builder",
     },
-    "view": {"errors", "codes", "slots", "catalogue", "spec", "graph", "nn"},
-    "cli": {"errors", "codes", "slots", "catalogue", "spec", "graph", "nn", "builder", "store", "generate", "testing", "view"},
+    "view": {"errors", "codes", "contract", "slots", "catalogue", "spec", "graph", "nn"},
+    "cli": {
+        "errors",
+        "codes",
+        "contract",
+        "slots",
+        "catalogue",
+        "spec",
+        "graph",
+        "nn",
+        "builder",
+        "store",
+        "generate",
+        "testing",
+        "view",
+    },
     "__main__": {"cli"},
     "__init__": {"builder", "catalogue", "errors", "generate", "graph", "nn", "spec", "store"},
 }
@@ -47,22 +62,24 @@ MAY_IMPORT = {
 
 WITHIN_TESTING = {
     "finding": set(),
+    "raised": set(),
     "profile": set(),
     "zoo": set(),
     "selftest_report": set(),
     "report": {"finding"},
     "search": {"finding"},
-    "attention": {"finding"},
+    "attention": {"finding", "raised"},
     "resolve": {"attention"},
-    "relations": {"attention", "finding"},
+    "relations": {"attention", "finding", "raised"},
     "faults": {"attention", "zoo"},
-    "suite": {"attention", "faults", "finding", "profile", "relations", "report", "resolve", "search"},
-    "laws": {"attention", "finding", "profile", "report", "search", "selftest_report"},
+    "suite": {"attention", "faults", "finding", "profile", "raised", "relations", "report", "resolve", "search"},
+    "laws": {"attention", "finding", "profile", "raised", "report", "search", "selftest_report"},
     "models": {"attention"},
-    "verification": {"attention", "finding"},
+    "verification": {"attention", "finding", "raised"},
     "selftest": {"attention", "faults", "laws", "selftest_report", "suite", "verification", "zoo"},
     "process": {"attention", "finding", "laws", "relations", "report", "resolve", "suite"},
     "pytest_plugin": {"process", "profile"},
+    "checks": {"laws", "relations", "suite", "verification"},
     "__init__": {"attention", "finding", "laws", "relations", "report", "suite", "verification"},
 }
 

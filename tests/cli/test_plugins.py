@@ -7,6 +7,7 @@ import pytest
 
 from tfkit.catalogue import BrokenPlugin, Catalogue, load_catalogue
 from tfkit.codes import CODES
+from tfkit.contract import RULES
 from tfkit.plugin import Norm, hookimpl
 from tfkit.slots.attention import Capabilities
 from tfkit.spec import json_schema
@@ -95,7 +96,7 @@ def test_a_disk_that_fills_up_leaves_the_old_file(tfkit, monkeypatch, tmp_path):
 
 def test_explain_tells_every_code(tfkit):
     listed = tfkit("explain").out.splitlines()
-    assert [line.split()[0] for line in listed] == list(CODES)
+    assert [line.split()[0] for line in listed] == [*CODES, *RULES]
     for code, entry in CODES.items():
         done = tfkit("explain", code)
         assert (done.code, done.err) == (0, "")
@@ -108,11 +109,35 @@ def test_explain_as_json_and_in_small_letters(tfkit):
     data = tfkit("explain", "tfk004", "--json").json()
     assert data["code"] == "TFK004"
     assert set(data) == {"code", "title", "rule", "wrong", "fix"}
-    assert [entry["code"] for entry in tfkit("explain", "--json").json()] == list(CODES)
+    listed = tfkit("explain", "--json").json()
+    assert [entry.get("code", entry["rule"]) for entry in listed] == [*CODES, *RULES]
 
 
-@pytest.mark.parametrize("code", ["TFK999", "", "4", "check"])
-def test_an_unknown_code_is_wrong_input(tfkit, code):
+def test_explain_tells_every_rule_and_what_checks_it(tfkit):
+    for number, rule in RULES.items():
+        done = tfkit("explain", number.lower())
+        assert (done.code, done.err) == (0, "")
+        assert all(" ".join(part.split()) in " ".join(done.out.split()) for part in (number, rule.title, rule.text))
+    assert "R29 blind_rows" in tfkit("explain", "A5").out
+    assert "R29 blind_rows" in [check["name"] for check in tfkit("explain", "A5", "--json").json()["checks"]]
+
+
+def test_explain_tells_every_check_by_the_names_that_reports_use(tfkit):
+    listed = tfkit("explain", "checks", "--json").json()
+    names = {check["name"] for check in listed}
+    assert {"support", "R19 causal_prefix", "A7 kept_share", "rotary_form", "decoding in chunks"} <= names
+    for check in listed:
+        assert check["name"] in tfkit("explain", "checks").out
+    for words in ("R19 causal_prefix", "r19", "causal_prefix"):
+        assert "R19 causal_prefix" in tfkit("explain", *words.split()).out
+    assert [check["name"] for check in tfkit("explain", "support", "of", "gradients", "--json").json()] == [
+        "support of gradients"
+    ]
+    assert "did you mean `causal_prefix`?" in tfkit("explain", "causal_prefx").err
+
+
+@pytest.mark.parametrize("code", ["TFK999", "4", "check me"])
+def test_what_explain_does_not_know_is_wrong_input(tfkit, code):
     done = tfkit("explain", code)
     assert (done.code, done.out) == (2, "")
-    assert "`tfkit explain` lists all codes" in done.err
+    assert "`tfkit explain` lists all codes" in done.err or "did you mean" in done.err

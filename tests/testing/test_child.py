@@ -51,6 +51,18 @@ def test_a_part_that_kills_the_process_is_nonconformant(acme, capfd):
     assert '{"answer"' in err
 
 
+def test_the_case_that_killed_the_process_is_made_small(acme):
+    acme()
+    begun = time.monotonic()
+    [found] = judged(task("acme.long"))["findings"]
+    assert time.monotonic() - begun < 90
+    assert found["message"] == "the backend killed the process (SIGABRT) in check layers"
+    case = found["case"]
+    assert set(case) <= {*"BHGQKDV", "seed"}
+    assert (case["B"], case["H"], case["Q"], case["K"], case["D"], case["V"]) == (1, 1, 1, 9, 1, 1)
+    assert replayed([Stored("backend", "acme.long", "layers", case)], 30.0) == ["killed the process (SIGABRT)"]
+
+
 def test_a_part_that_never_returns_from_c_is_killed(acme):
     acme()
     begun = time.monotonic()
@@ -119,7 +131,8 @@ def gone(pid, within=5.0):
 def test_an_interrupted_command_takes_its_child_along(acme, tmp_path, number, code):
     note = tmp_path / "pid"
     acme(parts=f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
-    words = "import sys; sys.path[:0] = [sys.argv.pop(1)]; from tfkit.cli import main; sys.exit(main())"
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell's background jobs ignore it
+    words = f"{heard}; import sys; sys.path[:0] = [sys.argv.pop(1)]; from tfkit.cli import main; sys.exit(main())"
     site = str(tmp_path / "site")
     command = subprocess.Popen(
         [sys.executable, "-c", words, site, "conformance", "acme.flash"],

@@ -39,6 +39,8 @@ def subject(attend):
         ("causal_one_too_few", CAUSAL),
         ("offset_of_first_row", replace(CAUSAL, offset=(1, 3))),
         ("window_sides_swapped", replace(PLAIN, window=(2, 0), offset=2)),
+        ("window_left_ignored", replace(PLAIN, window=(1, 1), offset=1)),
+        ("window_right_ignored", replace(PLAIN, window=(1, 1), offset=1)),
         ("key_lengths_one_too_many", replace(PLAIN, key_lengths=(3, 5))),
         ("segments_in_order", replace(PLAIN, segments=3)),
         ("key_visible_inverted", replace(PLAIN, key_visible="coins")),
@@ -98,6 +100,13 @@ def test_a_larger_case_tells_faults_apart_that_a_small_one_does_not():
     for name, each in wrong.items():
         assert looks_like(each, small, [larger]) == FAULTS[name].summary
         assert looks_like(each, small, [small]) == looks_like(each, small)
+
+
+def test_among_equals_what_an_earlier_finding_looked_like_is_named():
+    small = Case(Q=1, K=2, causal=True, offset=0)
+    attend = subject(FAULTS["causal_one_too_many"].fresh())
+    names = [FAULTS[name].summary for name in ("causal_one_too_many", "mask_ignored")]
+    assert [looks_like(attend, small, (), [name]) for name in names] == names
 
 
 def test_it_takes_no_longer_than_it_may(monkeypatch):

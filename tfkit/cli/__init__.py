@@ -26,7 +26,7 @@ COMMANDS = {
     "plugins": "what is installed, slot by slot",
     "conformance": "judge an attention backend, or another part, by the conformance suite",
     "schema": "the JSON Schema of a spec, for editors",
-    "explain": "what an error code means and what to do about it",
+    "explain": "what an error code, a rule or a check means",
 }
 
 

@@ -1,39 +1,82 @@
-"""`tfkit explain`: what an error code means."""
+"""`tfkit explain`: what an error code, a rule of the attention contract or a check of a report means."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from typing import Any
 
 from ..codes import CODES
-from .arguments import Parser, add_common, usage_fault
+from ..contract import RULES
+from .arguments import Parser, add_common, nearest, usage_fault
 from .output import print_json, print_text
 
 EPILOG = """\
---json prints an object, or without a code a list of them: `code`, `title`,
-`rule`, `wrong` (an example that breaks it), `fix`."""
+  tfkit explain TFK012        an error code
+  tfkit explain A5            a rule of the attention contract, and what checks it
+  tfkit explain R19           a check of `tfkit conformance` or `tfkit verify`
+  tfkit explain checks        all checks
+  tfkit explain               all codes and rules
+
+--json prints an object, or where there are several a list of them: `code`,
+`title`, `rule`, `wrong` (an example that breaks it), `fix` for a code; `rule`,
+`title`, `text`, `checks` for a rule; `name`, `judges`, `rule`, `summary`,
+`demand`, `void` for a check."""
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("code", metavar="TFK###", nargs="?", help="a code; all of them if none is given")
+    parser.add_argument("what", metavar="WHAT", nargs="*", help="a code, a rule or a check")
     add_common(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.code is None:
+    words = " ".join(options.what)
+    if not options.what:
         if options.json:
-            print_json([{"code": code, **asdict(entry)} for code, entry in CODES.items()])
+            print_json([_code(code) for code in CODES] + [_rule(number) for number in RULES])
         else:
-            print_text("\n".join(f"{code}  {entry.title}" for code, entry in CODES.items()))
+            lines = [f"{code}  {entry.title}" for code, entry in CODES.items()]
+            lines += [f"{number:6}  {rule.title}" for number, rule in RULES.items()]
+            print_text("\n".join(lines))
         return 0
-    code = options.code.upper()
-    if code not in CODES:
-        raise usage_fault(f"there is no code `{options.code}`", "`tfkit explain` lists all codes")
-    entry = CODES[code]
-    if options.json:
-        print_json({"code": code, **asdict(entry)})
-    else:
+    if words.upper() in CODES:
         from ..view.code_text import code_text
 
-        print_text(code_text(code, entry))
+        code = words.upper()
+        print_json(_code(code)) if options.json else print_text(code_text(code, CODES[code]))
+        return 0
+    return _about_checks(words, options.json)
+
+
+def _about_checks(words: str, as_json: bool) -> int:
+    if words[:3].upper() == "TFK":
+        raise usage_fault(f"there is no code `{words}`", nearest(words.upper(), CODES) or "`tfkit explain` lists all codes")
+    from ..testing.checks import all_checks, checks_named
+    from ..view.code_text import check_text, checks_text, rule_text
+
+    listed = words.casefold() == "checks"
+    found = list(all_checks()) if listed else checks_named(words)
+    data = [asdict(check) for check in found]
+    number = words.upper()
+    if number in RULES:
+        if as_json:
+            print_json({**_rule(number), "checks": data})
+        else:
+            print_text(rule_text(number, RULES[number], data))
+    elif not found:
+        known = [name for check in all_checks() for name in (check.name, check.name.partition(" ")[2]) if name]
+        lists = "`tfkit explain` lists all codes and rules, `tfkit explain checks` all checks"
+        raise usage_fault(f"there is no code, rule or check `{words}`", nearest(words, known) or lists)
+    elif as_json:
+        print_json(data)
+    else:
+        print_text(checks_text(data) if listed else "\n".join(map(check_text, data)))
     return 0
+
+
+def _code(code: str) -> dict[str, Any]:
+    return {"code": code, **asdict(CODES[code])}
+
+
+def _rule(number: str) -> dict[str, Any]:
+    return {"rule": number, **asdict(RULES[number])}

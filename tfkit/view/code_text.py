@@ -1,18 +1,56 @@
-"""An error code in a few lines."""
+"""An error code, a rule of the attention contract or a check, in a few lines."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
+from typing import Any
 
 from ..codes import Code
+from ..contract import Rule
 
 WIDTH = 79
+
+Data = dict[str, Any]
 
 
 def code_text(code: str, entry: Code) -> str:
     """Title, rule, an example that breaks it, and the way out."""
     wrong = textwrap.indent(entry.wrong, "    ")
     return f"{code}  {entry.title}\n\n{_filled(entry.rule)}\n\nWrong:\n{wrong}\n\n{_filled(entry.fix)}\n"
+
+
+def rule_text(number: str, rule: Rule, checks: Iterable[Data]) -> str:
+    """The rule, and the checks that show it."""
+    return "\n".join([f"{number}  {rule.title}\n\n{_filled(rule.text)}\n\nChecked by:", *map(_line, checks)]) + "\n"
+
+
+def check_text(check: Data) -> str:
+    """What the check says of whom, how exactly, and what voids it."""
+    lines = [f"{check['name']}  ({check['judges']})", "", _filled(check["summary"])]
+    if check["demand"]:
+        lines.append(_filled(f"Demanded {check['demand']}."))
+    if check["void"]:
+        lines.append(_filled(f"Void where: {', '.join(check['void'])}."))
+    if check["rule"].startswith("A"):
+        lines.append(f"It shows rule {check['rule']}: `tfkit explain {check['rule']}`.")
+    return "\n".join(lines) + "\n"
+
+
+def checks_text(checks: Iterable[Data]) -> str:
+    """Every check in a line, under what it judges."""
+    lines: list[str] = []
+    judged = ""
+    for check in checks:
+        if check["judges"] != judged:
+            judged = check["judges"]
+            lines += ["", f"{judged}:"]
+        lines.append(_line(check))
+    return "\n".join(lines[1:])
+
+
+def _line(check: Data) -> str:
+    return f"  {check['name']:<34} {check['summary']}"
 
 
 def _filled(text: str) -> str:

@@ -1,6 +1,6 @@
 """The process that runs the suite, so that nothing a part does reaches the command: started and heard by `watch`.
 
-    standard input     one JSON task: {"do": "judge" | "replay" | "list", ...}
+    standard input     one JSON task: {"do": "judge" | "replay" | "smaller" | "list", ...}
     standard output    JSON lines, in this order; what a part prints goes to standard error instead
         {"about": {...}}            who is judged: distribution and dtypes
         {"at": [check, case]}       before every example
@@ -122,6 +122,23 @@ def replay(task: Task, say: Say) -> list[str]:
     return said
 
 
+def smaller(task: Task, say: Say) -> None:
+    """Smaller cases than the one that ended a process, one after the other; whoever listens knows at which this one ended."""
+    catalogue = load_catalogue()
+    from ..attention.case import case_of
+    from ..resolve import resolve
+    from ..suite.again import replay
+    from ..suite.smaller import smaller_cases
+    from .case_again import WHOLE
+
+    entry = _entry(catalogue, "backend", task["name"])
+    options = _options(catalogue, "backend", entry, task["options"])
+    subject, _ = resolve(task["name"], options, task["device"], catalogue)
+    for case in smaller_cases(case_of(task["case"]), subject):
+        say("at", [task["check"], case.as_data()])
+        replay(subject, case, check="" if task["check"] in WHOLE else task["check"], limit=task["limit"])
+
+
 def _not_run(catalogue: Catalogue, task: Task, entry: Any, reason: str) -> dict[str, Any]:
     """The report on a part whose device is not there."""
     from ..report import CheckResult, ConformanceReport
@@ -164,7 +181,7 @@ def _checks(catalogue: Catalogue, slot: str, entry: Any) -> list[str]:
     return [law.name for law in LAWS[slot] if any(law.applies(subject, options) for options in chosen)]
 
 
-DOES: dict[str, Callable[[Task, Say], Any]] = {"judge": judge, "replay": replay, "list": listed}
+DOES: dict[str, Callable[[Task, Say], Any]] = {"judge": judge, "replay": replay, "smaller": smaller, "list": listed}
 
 
 def _entry(catalogue: Catalogue, slot: str, name: str) -> Any:

@@ -1,6 +1,6 @@
 """The side that survives: starts `child`, hears what it does, and tells how it ended if it did not answer.
 
-    dies by a signal           a finding: "the backend killed the process (SIGSEGV) in check support"
+    dies by a signal           a finding: "the backend killed the process (SIGSEGV) in check support", with a smaller case
     says nothing for too long  killed, and a finding: "did not finish within 60 seconds"
     an error of tfkit          raised here as it was there
 
@@ -45,6 +45,9 @@ OVERDUE = 2
 IMPORT = 120.0
 """Seconds at least for importing torch and the part, which may compile its kernels then."""
 
+SHRINK = 10.0
+"""Seconds for finding a smaller case that ends the process, a process for each."""
+
 Heard = Callable[[str, int], None]
 Lines = queue.Queue["str | None"]
 
@@ -60,7 +63,8 @@ class ChildBug(Exception):
 
 @dataclass
 class Course:
-    """What was heard of one child. `ended` says in words how it ended without an answer, or nothing."""
+    """What was heard of one child. `ended` says in words how it ended without an answer, or nothing; `overdue` that it was
+    killed from here."""
 
     about: dict[str, Any] = field(default_factory=dict)
     check: str = ""
@@ -69,6 +73,7 @@ class Course:
     said: list[str] = field(default_factory=list)
     answer: Any = None
     ended: str = ""
+    overdue: bool = False
     seconds: float = 0.0
 
 
@@ -79,7 +84,24 @@ def judged(task: dict[str, Any], grace: float = GRACE, heard: Heard = lambda che
     Raises what these raise, and ChildBug.
     """
     course = run({"do": "judge", **task}, task["limit"], grace, heard)
-    return _report(task, course).as_data() if course.ended else dict(course.answer)
+    if not course.ended:
+        return dict(course.answer)
+    if course.case and task["slot"] == "backend" and not course.overdue:
+        _shrink(task, course, grace)
+    return _report(task, course).as_data()
+
+
+def _shrink(task: dict[str, Any], course: Course, grace: float) -> None:
+    """Put a smaller case that ends the process too in the place of the one that did."""
+    until = time.monotonic() + SHRINK
+    while (left := until - time.monotonic()) > 0:
+        asked = {"check": _check(course, course.check), "case": course.case}
+        with suppress(TfkitError, ChildBug):
+            again = run({"do": "smaller", **task, **asked}, min(task["limit"], left), grace, within=left)
+            if again.ended and not again.overdue and again.case:
+                course.case = again.case
+                continue
+        return
 
 
 def replayed(stored: Sequence[Stored], limit: float, grace: float = GRACE) -> list[str]:
@@ -102,19 +124,26 @@ def checks_of(parts: Sequence[tuple[str, str]], dtypes: Sequence[str] = ()) -> l
     return [list(names) for names in course.answer]
 
 
-def run(task: dict[str, Any], limit: float, grace: float, heard: Heard = lambda check, examples: None) -> Course:
-    """Give the task to a child and hear it to its end."""
+def run(
+    task: dict[str, Any],
+    limit: float,
+    grace: float,
+    heard: Heard = lambda check, examples: None,
+    within: float = float("inf"),
+) -> Course:
+    """Give the task to a child and hear it to its end, or for so many seconds."""
     course, begun = Course(), time.monotonic()
     with _child(task) as (process, lines):
         overdue = 0
         while True:
             allowed, since = limit if course.examples else max(limit, IMPORT), time.monotonic()
             try:
-                line = lines.get(timeout=allowed + grace)
+                line = lines.get(timeout=min(allowed + grace, max(0.0, begun + within - since)))
             except queue.Empty:
                 line, overdue = "", OVERDUE
             overdue += time.monotonic() - since > allowed
-            if overdue >= OVERDUE:
+            course.overdue = overdue >= OVERDUE or time.monotonic() - begun > within
+            if course.overdue:
                 course.ended = f"did not finish within {allowed:g} seconds"
                 break
             if line is None:

@@ -23,15 +23,16 @@ SECONDS = 4.0
 WITNESSES = 6
 
 
-def looks_like(subject: Subject, case: Case, others: Sequence[Case] = ()) -> str:
+def looks_like(subject: Subject, case: Case, others: Sequence[Case] = (), named: Sequence[str] = ()) -> str:
     """The summary of the fault that gives the same, or nothing. Several faults often fail a small case alike: the one is named
-    that gives the same on most of `others`, larger cases that failed, and on half of them at least."""
+    that gives the same on most of `others`, larger cases that failed, and on half of them at least; among equals one of
+    `named`, what earlier findings of the same run look like."""
     same = list(_alike(subject, case, ATTENTION_FAULTS))
     tried = [other for other in others[:: max(1, len(others) // WITNESSES)] if other != case][:WITNESSES]
     agreed = Counter({fault.name: 0 for fault in same})
     for other in tried if len(same) > 1 else ():
         agreed.update(fault.name for fault in _alike(subject, other, same))
-    best = max(same, key=lambda fault: agreed[fault.name], default=None)
+    best = max(same, key=lambda fault: (agreed[fault.name], fault.summary in named), default=None)
     if best is None or (len(same) > 1 and 2 * agreed[best.name] < len(tried)):
         return ""
     return best.summary

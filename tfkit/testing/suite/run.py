@@ -123,7 +123,9 @@ class Run:
             found = self.finding_of(violation, case)
             if self.shrink_for > 0 and not self.over and len(self.told()) < 3:
                 self.event("looking for a seeded fault that does the same", case)
-                found = replace(found, looks_like=looks_like(self.subject, case, [adapt(other) for other in outcome.failures]))
+                named = [other.finding.looks_like for other in self.tallies.values() if other.finding is not None]
+                alike = looks_like(self.subject, case, [adapt(other) for other in outcome.failures], named)
+                found = replace(found, looks_like=alike)
             if not outcome.stable:
                 found = replace(found, message=f"{found.message} (the same case does not always fail)")
             tally.finding = found

@@ -1,0 +1,76 @@
+"""The rules of the attention contract: what every backend owes, and what reports call A1 to A12."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: its title, and what it says."""
+
+    title: str
+    text: str
+
+
+RULES: dict[str, Rule] = {
+    "A1": Rule(
+        "heads, strides and memory",
+        "Query head h reads key/value head h // (H // G). The output has the dtype and device of the query and is no view "
+        "of an input. Inputs are never written to, and any strides are accepted. B, Q and K are at least 1.",
+    ),
+    "A2": Rule(
+        "the order of operations",
+        "scores = scale * q.k, or the declared score function; softcap c: c * tanh(scores / c); + bias, which is never "
+        "scaled; mask; softmax; dropout; times value.",
+    ),
+    "A3": Rule(
+        "a mask is data: rendered or refused",
+        "A backend renders every term of a mask that it declares and refuses every other one. Nothing is ignored.",
+    ),
+    "A4": Rule(
+        "positions decide who sees whom",
+        "Query i of batch row b stands at offset[b] + i. Causal shows it the keys j <= offset + i; a window (l, r) shows "
+        "offset + i - l <= j <= offset + i + r. The offset has no default.",
+    ),
+    "A5": Rule(
+        "a query that sees no key",
+        "Its output row is zero, its weights are zero, its log-sum-exp is -inf and its gradients are zero, whatever the "
+        "gradient of the output; nowhere is there a NaN, forward or backward.",
+    ),
+    "A6": Rule(
+        "hidden keys change nothing",
+        "Values at keys that no query sees change nothing, bit for bit, as long as their products stay finite in the type "
+        "of accumulation; their key and value gradients are exactly zero.",
+    ),
+    "A7": Rule(
+        "dropout",
+        "Dropout acts only when the call says so. Weights that stay are scaled by 1 / (1 - p). Randomness is torch's "
+        "default generator of the device, drawn from once per call; the same state and (B, H, Q, K, p) give the same draw "
+        "whatever the values, and forward, backward and recomputation use one draw. Draws of different backends may differ.",
+    ),
+    "A8": Rule(
+        "where rounding happens",
+        "Softmax and accumulation are in float32 at least, autocast or not. How gradients accumulate is declared in the "
+        "numerics class. TF32 follows torch's own switch.",
+    ),
+    "A9": Rule(
+        "weights on request",
+        "Weights are (B, H, Q, K) in the query's dtype, after the softmax and before dropout, and declared as none, "
+        "detached or differentiable. Asking for them changes no bit of the output.",
+    ),
+    "A10": Rule(
+        "gradients arrive or are refused",
+        "Gradients reach the query, the key, the value and any bias that wants one. A gradient that cannot be given is "
+        "refused with an error; an output that silently lacks requires_grad is a failure.",
+    ),
+    "A11": Rule(
+        "a backend that was asked for is used or refused",
+        "A refusal names every reason at once and the backends that would serve. Only `auto` and a list of backends fall "
+        "back. No environment variable and no process-wide switch decides.",
+    ),
+    "A12": Rule(
+        "names of weights",
+        "Parameter names follow from the spec's structure, never from a backend: any checkpoint loads under any backend.",
+    ),
+}
