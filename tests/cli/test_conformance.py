@@ -229,6 +229,23 @@ def test_the_selftest(tfkit, monkeypatch):
     assert "UNSOUND 0 of 0 seeded faults" in done.out
 
 
+def test_a_part_of_another_slot_is_judged_and_replayed_without_hypothesis(tfkit, tmp_path, monkeypatch):
+    """In the child, `import hypothesis` fails and `find_spec` finds none."""
+    site = stranger.install(tmp_path / "site")
+    (site / "sitecustomize.py").write_text("import sys\nsys.modules['hypothesis'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.syspath_prepend(str(site))
+    file = tmp_path / "report.json"
+    done = tfkit("conformance", "acme.doubled", "--slot", "norm", "--profile", "quick", "--json", file)
+    assert (done.code, done.err) == (1, "")
+    assert "FAILED identity" in done.out
+    assert tfkit("conformance", "--replay", file).code == 1
+    done = tfkit("conformance", "acme.right", "--profile", "quick")
+    assert (done.code, done.out) == (2, "")
+    assert "TFK097 judging a backend needs the package hypothesis" in done.err
+    assert "pip install 'tfkit[conformance]'" in done.err
+
+
 def test_without_hypothesis_the_extra_is_named(tfkit, monkeypatch):
     monkeypatch.setattr("tfkit.testing.process.child.find_spec", lambda name: None)
     done = tfkit("conformance", "--selftest")

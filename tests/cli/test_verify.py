@@ -108,3 +108,13 @@ def test_wrong_words_are_told_before_anything_runs(words, code, says, tfkit, sma
     assert done.code == 2
     assert code in done.err
     assert says in done.err
+
+
+def test_lengths_that_do_not_fit_in_memory_are_not_run(tfkit, small):
+    done = tfkit("verify", small, "--lengths", "source=4000000000000")
+    assert (done.code, done.err) == (3, "")
+    words = " ".join(done.out.split())
+    assert "not enough memory: DefaultCPUAllocator: can't allocate memory" in words
+    assert "choose shorter --lengths, or fewer sites" in words
+    assert "INCOMPLETE" in words
+    assert "VERIFIED" not in words

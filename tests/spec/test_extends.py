@@ -124,6 +124,19 @@ def test_base_that_is_missing_is_named_with_its_neighbour(faults: Callable[[str]
     assert fault.fix == "did you mean `base.yaml`?"
 
 
+def test_no_file_of_the_chain_is_suggested_as_its_own_base(
+    faults: Callable[[str], tuple[Fault, ...]], write: Write, tmp_path: Path, catalogue: Catalogue
+) -> None:
+    [fault] = faults("tfkit: 1\nname: a\nextends: spec2.yaml\n")
+    assert (fault.code, fault.fix) == ("TFK016", "")
+    write("tfkit: 1\nname: b\nextends: spec.yaml\n", "spec3.yaml")
+    with pytest.raises(SpecError, match=r"`spec2\.yaml` does not exist$"):
+        load_spec(tmp_path / "spec3.yaml", catalogue)
+    (tmp_path / "spec20.yaml").write_text("")
+    [fault] = faults("tfkit: 1\nname: a\nextends: spec2.yaml\n")
+    assert fault.fix == "did you mean `spec20.yaml`?"
+
+
 def test_a_file_is_no_neighbour_for_its_ending_alone(faults: Callable[[str], tuple[Fault, ...]], tmp_path: Path) -> None:
     (tmp_path / "tabs.yaml").write_text("")
     [fault] = faults("tfkit: 1\nname: a\nextends: transformer-base.yaml\n")

@@ -119,7 +119,7 @@ def test_a_fault_is_first_seen_by_the_layer_that_names_it(fault, case, layer, wo
         (lambda inputs, options: None, PLAIN, "contract", "gave a NoneType where an AttentionOutput is due"),
         (lambda inputs, options: AttentionOutput(None), PLAIN, "contract", "output is a NoneType where a tensor is due"),
         (lambda inputs, options: Kernel()(inputs).output, PLAIN, "contract", "gave a Tensor where an AttentionOutput is due"),
-        (lambda inputs, options: {}["kernel"], PLAIN, "contract", "raised KeyError: 'kernel' for a call that it declares"),
+        (lambda inputs, options: {}["kernel"], PLAIN, "contract", "raised KeyError: 'kernel' (tests/"),
         (changing(lambda inputs, answer: replace(answer, lse=0.0)), PLAIN, "contract", "lse is a float where a tensor is due"),
         (changing(lambda inputs, answer: replace(answer, lse=answer.lse[..., None])), replace(PLAIN, lse=True), "contract",
          "lse is (2, 4, 5, 1) torch.float32 on cpu where (2, 4, 5)"),
@@ -138,6 +138,33 @@ def test_what_is_no_answer_is_told(attend, case, layer, words):
     name, violation = first(attend, case)
     assert (name, violation.check) == (layer, layer)
     assert words in violation.message
+
+
+@pytest.mark.parametrize("leaf", ["query", "key", "value"])
+def test_an_input_written_in_the_forward_pass_is_told_before_autograd_trips_over_it(leaf):
+    def attend(inputs, options):
+        answer = Kernel()(inputs)
+        getattr(inputs, leaf).detach().mul_(2)
+        return answer
+
+    name, violation = first(attend, WITH_GRADIENTS)
+    shape = tuple(getattr(WITH_GRADIENTS.inputs(), leaf).shape)
+    assert (name, violation.message) == ("contract", f"an input {shape} torch.float32 was written to")
+
+
+def test_an_input_written_in_the_backward_pass_is_told_as_such():
+    def attend(inputs, options):
+        def write(grad):
+            inputs.value.data.mul_(2)
+
+        answer = Kernel()(inputs)
+        answer.output.register_hook(write)
+        return answer
+
+    name, violation = first(attend, WITH_GRADIENTS)
+    assert (name, violation.message) == (
+        "contract", "an input (2, 2, 7, 6) torch.float32 was written to in the backward pass"
+    )  # fmt: skip
 
 
 def test_a_head_that_sees_what_only_another_may_is_told_by_its_number():

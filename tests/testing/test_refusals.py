@@ -17,7 +17,7 @@ from tfkit.slots.attention import MASK_TERMS, Range
 from tfkit.testing.attention.case import DTYPES
 from tfkit.testing.attention.subject import subject_of
 from tfkit.testing.finding import OutOfTime, Violation
-from tfkit.testing.search import time_limit
+from tfkit.testing.limit import time_limit
 from tfkit.testing.suite.refusals import check_refusals, plain_case, undeclared
 from tfkit.testing.zoo import entry_of
 from tfkit.testing.zoo.kernel import CAPABILITIES, Kernel

@@ -16,7 +16,8 @@ from tfkit.testing.attention.case import Case
 from tfkit.testing.attention.strategies import cases
 from tfkit.testing.attention.subject import subject_of
 from tfkit.testing.finding import Inconclusive, OutOfTime, Violation
-from tfkit.testing.search import search, time_limit
+from tfkit.testing.limit import time_limit
+from tfkit.testing.search import search
 
 CALLS = cases(subject_of(EAGER), "float32")
 NUMBERS = st.integers(0, 1000)

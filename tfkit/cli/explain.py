@@ -12,11 +12,11 @@ from .arguments import Parser, add_common, nearest, usage_fault
 from .output import print_json, print_text
 
 EPILOG = """\
-  tfkit explain TFK012        an error code
-  tfkit explain A5            a rule of the attention contract, and what checks it
-  tfkit explain R19           a check of `tfkit conformance` or `tfkit verify`
-  tfkit explain checks        all checks
-  tfkit explain               all codes and rules
+  tfkit explain TFK012     an error code
+  tfkit explain A5         a rule of the attention contract, what checks it
+  tfkit explain R19        a check of `tfkit conformance` or `tfkit verify`
+  tfkit explain checks     all checks
+  tfkit explain            all codes and rules
 
 --json prints an object, or where there are several a list of them: `code`,
 `title`, `rule`, `wrong` (an example that breaks it), `fix` for a code; `rule`,

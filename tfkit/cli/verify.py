@@ -16,7 +16,8 @@ attention site with every backend that the spec allows, by error bounds; then
 the whole model: causal independence to the bit, decoding in every chunking,
 padding, batches, order of tokens, dropout, gradients, checkpoints.
 Exit code 0 if all holds, 1 if something failed, 2 for wrong input, 3 if
-something asked for could not be run, such as a device that is not here."""
+something asked for could not be run: a device that is not here, or lengths
+that do not fit in memory."""
 
 WRITERS = (".md", ".csv", ".json")
 

@@ -37,7 +37,11 @@ relative_bias    the bias depends on positions through key position - query posi
 class PositionSite:
     """Where a scheme acts. `width` is d_model; `heads` and `head_dim` are 0 for embeddings; `rows` is the number of
     positions where the input fixes it (the patches of an image), else None; `causal` says that keys after the query are
-    hidden, so that only distances <= 0 occur; `cross` marks cross-attention."""
+    hidden, so that only distances <= 0 occur; `cross` marks cross-attention.
+
+    The layers of a stack share a scheme whose `tables` are not `layer`, though their heads may differ in width. One that acts
+    on scores alone and does not read the query is asked for its parameters and built with `head_dim` 0 then: neither may
+    depend on it."""
 
     width: int
     heads: int = 0

@@ -40,7 +40,7 @@ def extended(root: Marked, path: str, slots: Mapping[str, str], faults: Faults, 
 def _base(path: str, link: Marked, chain: tuple[str, ...], faults: Faults) -> Marked:
     if not os.path.isfile(path):
         kind = "is no plain file" if os.path.exists(path) else "does not exist"
-        faults.fatal("TFK016", link.mark, "extends", f"`{short(link.text)}` {kind}", _neighbour(path))
+        faults.fatal("TFK016", link.mark, "extends", f"`{short(link.text)}` {kind}", _neighbour(path, chain))
     if os.path.realpath(path) in chain:
         names = " -> ".join(map(os.path.basename, (*chain, path)))
         faults.fatal("TFK016", link.mark, "extends", f"a spec extends itself: {names}")
@@ -49,11 +49,14 @@ def _base(path: str, link: Marked, chain: tuple[str, ...], faults: Faults) -> Ma
     return read_file(path, faults)
 
 
-def _neighbour(path: str) -> str:
+def _neighbour(path: str, chain: tuple[str, ...]) -> str:
+    """The file of nearly this name, but none of those that wait for it: they would extend themselves."""
+    folder = os.path.dirname(path) or "."
     try:
-        files = {os.path.splitext(name)[0]: name for name in sorted(os.listdir(os.path.dirname(path) or "."))}
+        names = [name for name in sorted(os.listdir(folder)) if os.path.realpath(os.path.join(folder, name)) not in chain]
     except (OSError, ValueError):  # no such folder, or no right to look into it
         return ""
+    files = {os.path.splitext(name)[0]: name for name in names}
     near = difflib.get_close_matches(os.path.splitext(os.path.basename(path))[0][:80], files, 1)
     return f"did you mean `{files[near[0]]}`?" if near else ""
 

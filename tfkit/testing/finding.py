@@ -41,6 +41,10 @@ class OutOfTime(Violation):
     """An example did not finish within its limit; what hangs once is asked nothing more."""
 
 
+class Raised(Violation):
+    """The part raised an exception where an answer was due."""
+
+
 def renamed(violation: Violation, check: str) -> Violation:
     """The same, told by another check: a relation is judged by functions that others share."""
     return type(violation)(

@@ -8,13 +8,9 @@ before still fails, so that it settles), and one example may take `limit` second
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
@@ -23,6 +19,7 @@ from hypothesis.errors import Flaky, Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
 from .finding import Inconclusive, OutOfTime, Violation
+from .limit import time_limit
 
 
 @dataclass
@@ -107,23 +104,3 @@ def _judged(judge: Callable[[Any], None], case: Any, limit: float, found: Outcom
         if not shrinking:
             found.inconclusive.append(str(reason))
     return None
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise OutOfTime, a Violation, after that many seconds. Only the main thread of a POSIX process can be interrupted;
-    elsewhere nothing is limited, and a kernel that never returns to Python is left to whoever watches the process."""
-    if threading.current_thread() is not threading.main_thread() or not callable(getattr(signal, "setitimer", None)):
-        yield
-        return
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise OutOfTime("contract", f"did not finish within {seconds:g} seconds")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

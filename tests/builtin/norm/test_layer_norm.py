@@ -28,3 +28,21 @@ def test_keeps_bfloat16_with_statistics_in_float32():
     assert module(x).dtype is torch.bfloat16
     # One rounding to bfloat16, besides float32 statistics of numbers near 100.
     assert ((module(x).double() - exact).abs() <= 2**-8 * exact.abs() + 1e-4).all()
+
+
+@pytest.mark.parametrize("eps", [1e-12, 1e-9, 1e-5])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_vector_of_equal_numbers_has_torchs_own_gradients_whatever_eps(dtype, eps):
+    def results(norm, weight, bias):
+        x = torch.tensor([[0.0] * 8, [3.0] * 8, [*range(8)]], dtype=dtype, requires_grad=True)
+        y = norm(x)
+        return y, *torch.autograd.grad(y, (x, weight, bias), torch.ones_like(y))
+
+    module = build(LayerNormOptions(eps=eps), 8).to(dtype)
+    weight, bias = torch.ones(8, dtype=dtype, requires_grad=True), torch.zeros(8, dtype=dtype, requires_grad=True)
+    torchs = results(lambda x: torch.nn.functional.layer_norm(x, (8,), weight, bias, eps), weight, bias)
+    for ours, theirs in zip(results(module, module.weight, module.bias), torchs, strict=True):
+        assert torch.equal(ours.isnan(), theirs.isnan())
+        assert torch.equal(ours.nan_to_num(), theirs.nan_to_num())
+        if dtype != torch.float16 or eps > 65504.0**-2:
+            assert ours.isfinite().all()

@@ -154,6 +154,53 @@ def test_a_norm_nobody_knows_is_held_to_what_it_claims(offering):
     assert "['beautiful']" in check_part("norm", vain, catalogue=wide, profile="quick").findings[0].message
 
 
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        (
+            frozenset({"scale_invarient"}),
+            "it claims ['scale_invarient'], which no law is about; did you mean `scale_invariant`?",
+        ),
+        (frozenset({"beautiful"}), "it claims ['beautiful'], which no law is about; known: ['identity', "),
+        (["scale_invariant"], "`claims` must give a frozenset of names; it gave ['scale_invariant']"),
+        (None, "`claims` must give a frozenset of names; it gave None"),
+    ],
+)
+def test_claims_that_no_law_is_about_are_told_with_what_may_be_meant(claims, words, offering):
+    entry = dataclasses.replace(SCALE_NORM, claims=lambda options: claims)
+    report = check_part("norm", entry, catalogue=offering("norm", entry), profile="quick")
+    assert [finding.check for finding in report.findings] == ["declaration"]
+    assert words in report.findings[0].message
+
+
+def test_claims_that_raise_are_told_with_their_line(offering):
+    def claims(options):
+        raise LookupError("no table")
+
+    entry = dataclasses.replace(SCALE_NORM, claims=claims)
+    report = check_part("norm", entry, catalogue=offering("norm", entry), profile="quick")
+    assert [finding.check for finding in report.findings] == ["declaration"]
+    assert report.findings[0].message.startswith("`claims` raised LookupError: no table (tests/")
+
+
+@pytest.mark.parametrize(
+    ("slot", "entry", "words"),
+    [
+        ("norm", SCALE_NORM, "is no norm of the catalogue; did you mean `rms_norm`?"),
+        ("position", scheme("acme.rope", "rope"), "is no position of the catalogue; known: acme.rope, alibi, "),
+        ("activation", Activation(name="acme.a", summary="x", function=f"{__name__}:hard_swish"), "is no activation of the"),
+        ("placement", "pre", "is no placement of the catalogue; known: "),
+    ],
+)
+def test_same_as_names_a_part_that_is_there(slot, entry, words, offering, catalogue):
+    entry = dataclasses.replace(catalogue.find(slot, entry), name="acme.pre") if isinstance(entry, str) else entry
+    lost = dataclasses.replace(entry, same_as="rms_nrm")
+    report = check_part(slot, lost, catalogue=offering(slot, lost), profile="quick")
+    told = next(finding for finding in report.findings if finding.check == "declaration")
+    assert f"`same_as` names `rms_nrm`, which {words}" in told.message
+    assert report.exit_code == 1
+
+
 def test_an_activation_nobody_knows(offering):
     entry = Activation(name="acme.hard_swish", summary="x relu6(x + 3) / 6", function=f"{__name__}:hard_swish")
     check_part("activation", entry, catalogue=offering("activation", entry)).raise_for_failures()
@@ -205,5 +252,11 @@ def test_no_options_is_a_model(catalogue):
 
 
 def test_laws_need_no_hypothesis():
-    code = "import sys; import tfkit.testing.laws; sys.exit('hypothesis' in sys.modules)"
+    code = """
+import sys
+sys.modules["hypothesis"] = None
+import tfkit.testing.process.case_again
+from tfkit.testing import check_part
+assert check_part("norm", "none", profile="quick").verdict == "CONFORMANT"
+"""
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...attention import AttentionInputs, AttentionOutput
 from ..finding import Inconclusive, Violation
+from ..raised import told
 from .bound import Bounds, bounds
 from .case import Case
 from .compare import gradients_of
@@ -76,7 +77,7 @@ def run(subject: Subject, inputs: AttentionInputs, check: str = "contract") -> A
     except Violation:
         raise
     except Exception as reason:  # whatever a backend raises, its author is told which call and why
-        raise Violation(check, f"raised {_told(reason)} for a call that it declares") from reason
+        raise Violation(check, f"raised {told(reason)} for a call that it declares") from reason
     if not isinstance(found, AttentionOutput):
         raise Violation(check, f"gave a {type(found).__name__} where an AttentionOutput is due")
     for name, tensor in (("output", found.output), ("weights", found.weights), ("lse", found.lse)):
@@ -100,15 +101,10 @@ def run_backward(
     except Violation:
         raise
     except Exception as reason:  # as above, from the backward pass
-        raise Violation(check, f"its backward pass raised {_told(reason)} for a call that it declares") from reason
+        raise Violation(check, f"its backward pass raised {told(reason)} for a call that it declares") from reason
 
 
 def changed(inputs: AttentionInputs, gradients: bool, **tensors: Tensor) -> AttentionInputs:
     """The call with other query, key or value, as leaves that require gradients or not."""
     leaves = {name: tensor.detach().requires_grad_(gradients) for name, tensor in tensors.items()}
     return replace(inputs, **leaves)  # type: ignore[arg-type]
-
-
-def _told(reason: BaseException) -> str:
-    text = " ".join(str(reason).split())
-    return f"{type(reason).__name__}: {text[:300]}" if text else type(reason).__name__

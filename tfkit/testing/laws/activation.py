@@ -11,7 +11,7 @@ from torch import Tensor
 from ...slots.activation import CLAIMS
 from .activation_closed import LAWS as FORMS
 from .activation_ffn import LAWS as FEED_FORWARD
-from .declared import check_unwritten
+from .declared import check_claims, check_unwritten
 from .law import Law, Structure, Subject, always, claims
 from .rounding import STEP
 from .trial import SINGLE, Trial
@@ -33,8 +33,7 @@ def _apply(trial: Trial, x: Tensor) -> Tensor:
 
 
 def _declaration(trial: Trial) -> None:
-    if unknown := trial.entry.claimed(trial.options) - CLAIMS:
-        raise trial.broken(f"it claims {sorted(unknown)}, which no law is about; known: {sorted(CLAIMS)}")
+    check_claims(trial, CLAIMS)
 
 
 def _outputs(trial: Trial) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .law import Law, Structure, Subject, always
+from .law import Law, Structure, Subject, always, claims
 from .placement_parts import run_of
 from .rounding import gamma
 from .trial import Trial
@@ -100,7 +100,7 @@ def _reach(x: Tensor, linear: nn.Linear) -> Tensor:
 
 def _shut(trial: Trial) -> None:
     """A gate that is far below 0 lets nothing through, where the function closes."""
-    if not trial.entry.gated or "closes" not in trial.entry.claimed(trial.options):
+    if not trial.entry.gated or not claims("closes")(trial.subject, trial.options):
         return
     layer = _Layer(trial)
     assert layer.gate is not None

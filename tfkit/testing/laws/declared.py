@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .trial import Trial
+
+
+def check_claims(trial: Trial, known: frozenset[str]) -> None:
+    """What the entry claims and what it is the same as are names that laws know. Any other would leave it unjudged."""
+    claimed, same_as = trial.entry.claimed(trial.options), trial.entry.same_as
+    if not isinstance(claimed, (frozenset, set)):
+        raise trial.broken(f"`claims` must give a frozenset of names; it gave {claimed!r}")
+    if unknown := sorted(map(str, claimed - known)):
+        near = get_close_matches(unknown[0], sorted(known), 1)
+        fix = f"did you mean `{near[0]}`?" if near else f"known: {sorted(known)}"
+        raise trial.broken(f"it claims {unknown}, which no law is about; {fix}")
+    slot, catalogue = trial.subject.slot, trial.subject.catalogue
+    if same_as and catalogue.find(slot, same_as) is None:
+        fix = catalogue.why_missing(slot, same_as)
+        raise trial.broken(f"`same_as` names `{same_as}`, which is no {slot} of the catalogue; {fix}")
 
 
 def check_parameters(trial: Trial, module: nn.Module, declared: Any) -> None:

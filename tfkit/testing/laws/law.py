@@ -66,7 +66,14 @@ def always(subject: Subject, options: Any) -> bool:
 
 def claims(name: str) -> Callable[[Subject, Any], bool]:
     """For laws that a part claims."""
-    return lambda subject, options: name in subject.entry.claimed(options)
+
+    def applies(subject: Subject, options: Any) -> bool:
+        try:
+            return name in subject.entry.claimed(options)
+        except Exception:  # it says nothing that can be held to; the law `declaration` tells why
+            return False
+
+    return applies
 
 
 def known_as(*names: str) -> Callable[[Subject, Any], bool]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...slots.norm import CLAIMS
-from .declared import check_parameters, check_reached, check_unwritten
+from .declared import check_claims, check_parameters, check_reached, check_unwritten
 from .law import Law, Structure, Subject, always, claims
 from .norm_claims import LAWS as CLAIMED
 from .norm_closed import LAWS as FORMS
@@ -21,8 +21,7 @@ from .trial import Trial
 
 def _declaration(trial: Trial) -> None:
     entry, options, width = trial.entry, trial.options, trial.at["width"]
-    if unknown := entry.claimed(options) - CLAIMS:
-        raise trial.broken(f"it claims {sorted(unknown)}, which no law is about; known: {sorted(CLAIMS)}")
+    check_claims(trial, CLAIMS)
     check_parameters(trial, trial.bare(width), entry.parameters(options, width))
 
 
@@ -154,7 +153,7 @@ def _extremes(trial: Trial) -> None:
                 trial.finite("a gradient at a zero vector", gradient)
     large = min(1e4, torch.finfo(trial.dtype).max / 8) if trial.dtype == torch.float16 else 1e15
     huge = (trial.normal(4, width, dtype=torch.float64).sign() * large).to(trial.dtype)
-    if "identity" not in trial.entry.claimed(trial.options):
+    if not claims("identity")(trial.subject, trial.options):
         trial.finite(f"the norm of numbers of size {large:g}", module(huge))
 
 

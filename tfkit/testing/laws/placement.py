@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...slots.placement import CLAIMS
-from .declared import check_reached, check_reasons, check_unwritten
+from .declared import check_claims, check_reached, check_reasons, check_unwritten
 from .law import Law, Structure, Subject, always, claims
 from .placement_closed import LAWS as FORMS
 from .placement_parts import SUBLAYERS, draw, facts_of, input_of, run_of, wired
@@ -23,8 +23,7 @@ def _draw_any(subject: Subject, options: Any, random: Random) -> Structure:
 
 def _declaration(trial: Trial) -> None:
     entry, options, at = trial.entry, trial.options, trial.at
-    if unknown := entry.claimed(options) - CLAIMS:
-        raise trial.broken(f"it claims {sorted(unknown)}, which no law is about; known: {sorted(CLAIMS)}")
+    check_claims(trial, CLAIMS)
     if not isinstance(entry.final_norm(options), bool):
         raise trial.broken(f"`final_norm` must be true or false; it is {entry.final_norm(options)!r}")
     check_reasons(trial, entry.unsupported(options, tuple(at["asked"])))

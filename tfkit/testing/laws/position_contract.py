@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ...errors import InputError
 from ...positions import Span
 from ...slots.position import USUAL_CLAIMS, PositionSite
-from .declared import check_parameters, check_reasons, check_unwritten
+from .declared import check_claims, check_parameters, check_reasons, check_unwritten
 from .law import Law, Structure, Subject, always
 from .position_use import (
     SHRINKS,
@@ -40,9 +40,7 @@ def _draw_any(subject: Subject, options: Any, random: Random) -> Structure:
 
 def _declaration(trial: Trial) -> None:
     entry, options, site = trial.entry, trial.options, site_of(trial.subject, trial.at)
-    known = frozenset().union(*USUAL_CLAIMS.values())
-    if unknown := entry.claimed(options) - known:
-        raise trial.broken(f"it claims {sorted(unknown)}, which no law is about; known: {sorted(known)}")
+    check_claims(trial, frozenset().union(*USUAL_CLAIMS.values()))
     reasons = entry.unsupported(options, site)
     if not check_reasons(trial, reasons):
         return

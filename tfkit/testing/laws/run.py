@@ -13,7 +13,8 @@ import torch
 
 from ...catalogue import Catalogue, load_catalogue
 from ...errors import BuildError, Fault, InputError
-from ..finding import Finding, Inconclusive, Violation
+from ..finding import Finding, Inconclusive, Raised, Violation
+from ..raised import call_of, told
 from ..report import SUITE, CheckResult, ConformanceReport, LedgerRow
 from .activation import LAWS as ACTIVATION
 from .law import Excluded, Law, Subject, subject_of
@@ -144,8 +145,9 @@ def retry(subject: Subject, law: Law, options: Any, case: dict[str, Any]) -> flo
         return law.judge(trial)
     except (Violation, Inconclusive):
         raise
-    except Exception as raised:
-        raise trial.broken(f"it raised {type(raised).__name__}: {' '.join(str(raised).split())}") from raised
+    except Exception as reason:  # whatever a part raises, its author is told which call and why
+        call = f"`{call_of(reason)}` " if call_of(reason) else ""
+        raise Raised(law.name, f"{call}raised {told(reason)} for a call that it declares") from reason
 
 
 def _no_case(reason: str) -> InputError:
@@ -243,7 +245,7 @@ class _Course:
                     try:
                         retry(self.subject, self.law, options, candidate)
                     except Violation as again:
-                        if again.message.startswith("it raised") == found.message.startswith("it raised"):
+                        if isinstance(again, Raised) == isinstance(found, Raised):
                             case, found, changed = candidate, again, True
                             break
                     except Inconclusive:

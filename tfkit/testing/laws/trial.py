@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...builder import materialise
 from ..attention.bound import SMALLEST, UNIT
 from ..finding import Violation
+from ..raised import told
 from .law import Structure, Subject
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
@@ -139,5 +140,5 @@ class Trial:
         except error:
             return
         except Exception as other:  # whatever else a part raises is told as the violation that it is
-            raise self.broken(f"{message}: {type(other).__name__} in place of {error.__name__}: {other}") from other
+            raise self.broken(f"{message}; it raised {told(other)} in place of {error.__name__}") from other
         raise self.broken(message)

@@ -45,7 +45,6 @@ def main() -> None:
     say = _channel()
     code = 0
     try:
-        need_hypothesis()
         task = json.loads(sys.stdin.read())
         say("answer", DOES[task["do"]](task, say))
     except TfkitError as error:
@@ -63,10 +62,10 @@ def main() -> None:
 
 
 def need_hypothesis() -> None:
-    """Raises BuildError where the optional package that draws the cases is not installed."""
+    """Raises BuildError where the optional package that draws the cases of attention is not installed."""
     if find_spec("hypothesis") is None:
         fix = "install it: pip install 'tfkit[conformance]'"
-        raise BuildError(Fault("TFK097", "conformance needs the package hypothesis, which is not installed", fix))
+        raise BuildError(Fault("TFK097", "judging a backend needs the package hypothesis, which is not installed", fix))
 
 
 def _channel() -> Say:
@@ -90,6 +89,7 @@ def judge(task: Task, say: Say) -> dict[str, Any]:
     say("about", {"distribution": catalogue.offers[slot][name].distribution, "dtypes": task["dtypes"] or _declared(entry)})
     usual = {key: task[key] for key in ("profile", "device", "dtypes", "seed")}
     if slot == "backend":
+        need_hypothesis()
         from ..suite.conformance import check_backend
 
         event = _event(say)

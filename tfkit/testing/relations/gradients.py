@@ -19,6 +19,7 @@ from ..attention.compare import leaves_of
 from ..attention.judged import Judged, run, run_backward
 from ..attention.subject import Subject
 from ..finding import Violation
+from ..raised import told
 from .fitting import NO_GRADIENTS
 from .relation import Feature, Relation
 from .sides import Call, identical, leaves_again, with_leaves, within
@@ -85,8 +86,7 @@ def _double_backward(judged: Judged) -> None:
         try:
             torch.autograd.gradgradcheck(output, [leaves[name] for name in checked], fast_mode=True)
         except Exception as reason:
-            text = " ".join(str(reason).split())[:200]
-            raise Violation("double_backward", f"its second derivatives are wrong: {type(reason).__name__}: {text}") from reason
+            raise Violation("double_backward", f"its second derivatives are wrong: {told(reason)}") from reason
 
 
 def _small_double(case: Case, subject: Subject) -> Case:

@@ -23,6 +23,7 @@ from ..attention.compare import gradients_of
 from ..attention.judged import Judged, run, run_backward
 from ..attention.subject import Subject
 from ..finding import Violation
+from ..raised import told
 from .draws import generator_state
 from .fitting import NO_GRADIENTS
 from .relation import Feature, Relation
@@ -119,8 +120,7 @@ def _checkpoint(judged: Judged) -> float:
         found = checkpoint(output, inputs.query, inputs.key, inputs.value, use_reentrant=False)
         gradients = gradients_of(found, inputs, judged.grad_output)
     except Exception as reason:  # whatever the backend or torch raises, the author is told
-        text = " ".join(str(reason).split())[:200]
-        raise Violation("checkpoint", f"fails when the call is checkpointed: {type(reason).__name__}: {text}") from reason
+        raise Violation("checkpoint", f"fails when the call is checkpointed: {told(reason)}") from reason
     return _within("checkpoint", judged, gradients, "differs by more than both bounds when the call is checkpointed")
 
 
@@ -133,8 +133,7 @@ def _compiled(judged: Judged) -> float:
         found = traced()
         gradients = gradients_of(found, inputs, judged.grad_output) if wants_gradients(inputs) else {}
     except Exception as reason:  # whatever tracing raises, the author is told
-        text = " ".join(str(reason).split())[:200]
-        raise Violation("compiled", f"fails under torch.compile, although compile is declared: {text}") from reason
+        raise Violation("compiled", f"fails under torch.compile, although compile is declared: {told(reason)}") from reason
     because = "differs by more than both bounds when the call is compiled"
     worst = within("compiled", "output", found, judged.output.output, 2 * judged.bounds.output, because)
     return max(worst, _within("compiled", judged, gradients, because))

@@ -11,8 +11,8 @@ from ..attention.case import Case
 from ..attention.judged import Judged
 from ..attention.subject import Subject
 from ..finding import Inconclusive, Violation, renamed
+from ..limit import time_limit
 from ..resolve import resolve
-from ..search import time_limit
 from .layers import LAYERS
 
 

@@ -8,6 +8,7 @@ from ..attention.case import Case
 from ..attention.judged import Judged
 from ..attention.strategies import cases
 from ..finding import Inconclusive, Violation, renamed
+from ..raised import told
 from ..relations import RELATIONS, Relation, fit
 from ..search import search
 from .known import is_known
@@ -78,6 +79,6 @@ def _judge(run: Run, relation: Relation, name: str, case: Case, tally: Tally, co
         raise renamed(violation, name) from violation
     except (RuntimeError, IndexError, ValueError, TypeError) as reason:  # an answer that nothing can be done with
         tally.failed += counted
-        raise Violation(name, f"gave what cannot be compared: {type(reason).__name__}: {reason}") from reason
+        raise Violation(name, f"gave what cannot be compared: {told(reason)}") from reason
     finally:
         tally.seconds += time.perf_counter() - started

@@ -12,7 +12,7 @@ from ..attention.case import Case, case_of
 from ..attention.cells import plan_of
 from ..attention.subject import Subject
 from ..finding import Finding, Inconclusive, Violation
-from ..search import time_limit
+from ..limit import time_limit
 
 
 def is_known(entry: AttentionBackend, check: str, case: Case) -> bool:

@@ -40,6 +40,7 @@ def contract(judged: Judged) -> None:
     before = [tensor.detach().clone() for tensor in given]
     state = torch.get_rng_state()
     found = judged.output
+    _check_unwritten(given, before, "")
     _check_tensor("output", found.output, (case.B, case.H, case.Q, case.V), case.torch_dtype, inputs.query.device)
     if case.lse:
         if found.lse is None:
@@ -57,9 +58,7 @@ def contract(judged: Judged) -> None:
         for name, leaf in leaves_of(inputs).items():
             if leaf.requires_grad:
                 _check_tensor(f"gradient of {name}", gradients[name], tuple(leaf.shape), leaf.dtype, leaf.device)
-    for tensor, kept in zip(given, before, strict=True):
-        if not torch.equal(tensor, kept):
-            raise Violation("contract", f"an input {tuple(tensor.shape)} {tensor.dtype} was written to")
+        _check_unwritten(given, before, " in the backward pass")
     if not torch.equal(torch.get_rng_state(), state):
         raise Violation("contract", "drew random numbers although dropout is 0")
     first = found.output.detach().clone()
@@ -169,6 +168,13 @@ def _check_tensor(
         index = tuple(int(axis[0]) for axis in bad.nonzero(as_tuple=True))
         place = ", ".join(str(axis) for axis in index)
         raise Violation("contract", f"{name}[{place}] is {float(tensor[index].detach())}", tensor=name, index=index)
+
+
+def _check_unwritten(given: list[Tensor], before: list[Tensor], when: str) -> None:
+    """Before the backward pass too: autograd would say of a written input only that something was modified in place."""
+    for tensor, kept in zip(given, before, strict=True):
+        if not torch.equal(tensor, kept):
+            raise Violation("contract", f"an input {tuple(tensor.shape)} {tensor.dtype} was written to{when}")
 
 
 def _mask_tensors(judged: Judged) -> list[Tensor]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from ..attention.case import Case
 from ..attention.subject import Subject
 from ..finding import Finding, Inconclusive, OutOfTime, Violation, renamed
+from ..limit import time_limit
 from ..profile import Profile
 from ..report import CheckResult, LedgerRow, Status
-from ..search import Outcome, time_limit
+from ..search import Outcome
 from .looks_like import looks_like
 from .snippet import snippet_of
 

@@ -1,7 +1,8 @@
 """One line of the table of proofs, and the verdict over all of them.
 
 FAILED       some property is broken: exit code 1
-INCOMPLETE   nothing is broken, but something asked for was not judged, such as a device that is not here: exit code 3
+INCOMPLETE   nothing is broken, but something asked for was not judged, such as a device that is not here or
+             a call that does not fit in memory: exit code 3
 VERIFIED     everything that applies to this model was judged and holds: exit code 0
 """
 

@@ -26,9 +26,11 @@ from ...slots.options import CONTRACT
 from ...spec import load_spec
 from ...spec.model import ModelSpec
 from ..finding import Inconclusive, Violation
+from ..raised import told
 from .backends import by_site, wishes
 from .batch import Batch, draw, lengths_for, limits
 from .local import local_checks
+from .memory import no_room
 from .properties import PROPERTIES
 from .recording import Recording, record
 from .recording import run as outputs_of
@@ -60,9 +62,10 @@ def verify(
     A spec is built with the weights of `seed`, and whatever is constant in them (biases, norms) moved away from its start, so
     that leaving it out shows; a built model is judged with the weights that it has. `lengths` (by input) and `batch` size the
     inputs; the cost grows with their product. `parts` can leave out the sub-layers or the whole model. A device that is not
-    here gives rows "not run".
+    here, and what does not fit in memory, give rows "not run".
 
-    Raises SpecError for a wrong spec or backend, InputError for lengths, dtypes and sizes that the model cannot have.
+    Raises SpecError for a wrong spec or backend, InputError for lengths, dtypes and sizes that the model cannot have,
+    BuildError where the weights alone do not fit in memory.
     """
     began = time.perf_counter()
     _check(devices, dtypes, batch, parts)
@@ -76,13 +79,18 @@ def verify(
         if missing:
             rows.append(Row("whole model", "everything", "", given.plan.name, "", "", device, "not run", None, missing))
             continue
-        here = given.to(device)
-        for dtype in dtypes:
-            run = _Run(here, graph, device, dtype, backends, catalogue, chosen, batch, seed)
-            rows += run.sub_layers() if SUB_LAYERS in parts else ()
-            rows += run.whole_model() if WHOLE_MODEL in parts else ()
-        if WIDE not in dtypes and WHOLE_MODEL in parts:
-            rows += _Run(here, graph, device, WIDE, backends, catalogue, chosen, batch, seed).whole_model()
+        wide = {} if WIDE in dtypes or WHOLE_MODEL not in parts else {WIDE: (WHOLE_MODEL,)}
+        for dtype, wanted in {**dict.fromkeys(dtypes, tuple(parts)), **wide}.items():
+            try:
+                run = _Run(given.to(device), graph, device, dtype, backends, catalogue, chosen, batch, seed)
+            except Exception as reason:
+                if not no_room(reason):
+                    raise
+                row = Row("whole model", "everything", "", given.plan.name, "", dtype, device, "not run")
+                rows.append(replace(row, message=no_room(reason)))
+                continue
+            rows += run.sub_layers() if SUB_LAYERS in wanted else ()
+            rows += run.whole_model() if WHOLE_MODEL in wanted else ()
     return VerifyReport(
         given.plan.name, given.parameter_count(), words, tuple(devices), tuple(dtypes), tuple(wishes(given, backends)), batch,
         chosen, seed, versions(catalogue), tuple(rows), time.perf_counter() - began, backends is not None,
@@ -188,10 +196,12 @@ def judged(row: Row, check: Callable[[], float | None]) -> Row:
         return replace(row, status="not applicable", message=str(reason))
     except Inconclusive as reason:
         return replace(row, status="inconclusive", message=str(reason))
-    except TfkitError as reason:
-        return replace(row, status="failed", message=" ".join(str(reason).split()))
     except Exception as reason:  # whatever a plugin's part raises while it is judged is its failure, and told as such
-        return replace(row, status="failed", message=f"{type(reason).__name__}: {' '.join(str(reason).split())}")
+        if said := no_room(reason):
+            return replace(row, status="not run", message=said)
+        if isinstance(reason, TfkitError):
+            return replace(row, status="failed", message=" ".join(str(reason).split()))
+        return replace(row, status="failed", message=f"raised {told(reason)}")
 
 
 def with_numbers(row: Row, violation: Violation) -> Row:

@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 
 from ...attention import BIAS_NAMES, AttentionInputs, DenseBias, DistanceBias, LinearBias, Shapes
-from ...errors import TfkitError
 from ...nn.choice import BoundBackend
 from ...slots.attention import AttentionRequest, judge
 from ..attention.bound import Bounds, bounds
 from ..attention.compare import gradients_of
 from ..attention.reference import Reference, reference
 from ..finding import Violation
+from ..raised import told
 from .judge import close
-from .recording import Recording
+from .memory import no_room
+from .recording import Recording, SiteCall
 from .row import Status
 
 CHECK = "attention"
@@ -49,14 +50,25 @@ def judge_sites(recording: Recording, backends: dict[str, dict[str, BoundBackend
             words = f"the reference knows dot products; `{call.attention.rule.score}` scores are judged in the whole model"
             yield from (Judged(site, name, "not applicable", None, words) for name in backends[site])
             continue
-        inputs = with_leaves(call.inputs, True)
-        B, H, Q, _ = inputs.query.shape
-        drawn = torch.randn(B, H, Q, inputs.value.shape[3], generator=generator, dtype=torch.float64)
-        grad_output = drawn.to(inputs.query.dtype).to(inputs.query.device)
-        wanted = reference(inputs, grad_output)
+        right: tuple[AttentionInputs, Tensor, Reference] | None = None
         known: dict[str, Bounds] = {}
         for name, backend in backends[site].items():
-            yield _judge_one(site, name, backend, inputs, grad_output, wanted, known)
+            try:
+                right = right or _right(call, generator)
+                yield _judge_one(site, name, backend, *right, known)
+            except Exception as reason:
+                if not no_room(reason):
+                    raise
+                yield Judged(site, name, "not run", None, no_room(reason))
+
+
+def _right(call: SiteCall, generator: torch.Generator) -> tuple[AttentionInputs, Tensor, Reference]:
+    """The call on leaves, a gradient of its output, and what it must give."""
+    inputs = with_leaves(call.inputs, True)
+    B, H, Q, _ = inputs.query.shape
+    drawn = torch.randn(B, H, Q, inputs.value.shape[3], generator=generator, dtype=torch.float64)
+    grad_output = drawn.to(inputs.query.dtype).to(inputs.query.device)
+    return inputs, grad_output, reference(inputs, grad_output)
 
 
 def _judge_one(
@@ -86,10 +98,10 @@ def _judge_one(
         worst = _errors(site, name, backend, inputs, grad_output, wanted, bound)
     except Violation as violation:
         return Judged(site, name, "failed", None, violation.message, violation)
-    except TfkitError as refusal:
-        return Judged(site, name, "failed", None, f"it accepted the call and then raised: {refusal}")
     except Exception as reason:  # a backend is a stranger's code: whatever it raises is its failure, and told as such
-        return Judged(site, name, "failed", None, f"it raised {type(reason).__name__}: {' '.join(str(reason).split())}")
+        if no_room(reason):
+            raise
+        return Judged(site, name, "failed", None, f"raised {told(reason)} for a call that it declares")
     return Judged(site, name, "passed", worst, note)
 
 
