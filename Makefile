@@ -10,7 +10,8 @@ demo: .venv/.demo  ## build the paper's base model and take one training step on
 	$(BIN)/python bench/first_step.py
 
 test: .venv/.test  ## the whole test suite
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/pytest -n auto plugins/tfkit-fused
 
 lint: .venv/.lint  ## style and types
 	$(BIN)/ruff check .

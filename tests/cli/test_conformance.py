@@ -225,7 +225,7 @@ def test_the_selftest(tfkit, monkeypatch):
 
     monkeypatch.setattr(module, "selftest", selftest)
     done = tfkit("conformance", "--selftest", "--profile", "quick", "--seed", 4)
-    assert (done.code, done.err) == (1, "")
+    assert (done.code, done.err) == (1, "killed\n")
     assert "UNSOUND 0 of 0 seeded faults" in done.out
 
 

@@ -119,7 +119,7 @@ def _selftest(options: argparse.Namespace) -> int:
 
     profile = profile_of(options.profile or "standard").name
     with _Progress() as progress:
-        report = selftest(profile=profile, seeds=tuple(range(options.seed, options.seed + 3)), progress=progress.said)
+        report = selftest(profile=profile, seeds=tuple(range(options.seed, options.seed + 3)), progress=progress.done)
     data = report.as_data()
     _write(options, data)
     if options.json != "-":
@@ -161,7 +161,8 @@ def seconds(text: str) -> float:
 
 
 class _Progress:
-    """One line on a terminal that says what is being tried, gone when it is over; nothing elsewhere."""
+    """One line on a terminal that says what is being tried, gone when it is over. Elsewhere only what is `done` is told, for a
+    run may take an hour."""
 
     def __init__(self) -> None:
         self.shows = sys.stderr.isatty()
@@ -179,3 +180,9 @@ class _Progress:
     def said(self, words: str) -> None:
         if self.shows:
             print(f"\r\x1b[K{words[:NARROW]}", end="", file=sys.stderr, flush=True)
+
+    def done(self, words: str) -> None:
+        if self.shows:
+            self.said(words)
+        else:
+            print(words, file=sys.stderr, flush=True)

@@ -1,0 +1,27 @@
+"""Lets these tests run from the source tree, without the plugin being installed.
+
+Kernels run here in Triton's interpreter (`TRITON_INTERPRET=1 pytest plugins/tfkit-fused`) or on a CUDA device; without either,
+the tests that compile them and those of the declaration are left.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """On a CUDA device what launches kernels is chosen by `-m gpu`. NumPy, which the interpreter computes with, warns of
+    numbers that kernels mask out afterwards."""
+    from where import DEVICE
+
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"))
+            if DEVICE == "cuda" and item.path.stem in ("test_kernels", "test_operator"):
+                item.add_marker(pytest.mark.gpu)

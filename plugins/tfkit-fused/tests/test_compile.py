@@ -1,0 +1,99 @@
+"""Every row of the table of tiles, compiled ahead of time for GPUs that need not be here: it fits, and does not spill."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import tfkit_fused
+import torch
+
+pytest.importorskip("triton")
+
+import aot
+from tfkit_fused import launch
+from tfkit_fused.tiles import ROWS, Row, of_row
+
+pytestmark = [
+    pytest.mark.skipif(tfkit_fused.INTERPRETED, reason="interpreted kernels are not compiled"),
+    pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION"),
+]
+SHARED = {90: 232_448, 80: 101_376}
+"""Bytes of shared memory that one program may have: Hopper, and the least of the devices from sm_80 on."""
+SPILLED = {False: 48, True: 192}
+"""Bytes of registers that may be spilled, in plain and in rich calls."""
+WIDE = 1_300
+"""The same for gradients of biases in 16 bits with heads wider than 128, which no tile avoids."""
+NAMES = {"decode": "decode_chunks", "keys": "keys_and_values", "bias": "dense"}
+"""The kernels that the table calls otherwise."""
+K = 2000
+
+
+def call(row: Row) -> launch.Call:
+    """A call with all that the row allows: masks by interval, in rich ones key visibility, dropout, softcap and a bias.
+    Segments and dense masks are left out where the gradient of a bias is what is compiled: with them it spills up to 2 KiB."""
+    dtype = torch.bfloat16 if row.bytes == 2 else torch.float32
+    Q = 3 if row.kernel == "decode" else 64
+    key, value = (torch.zeros(2, K, 4, row.width, dtype=dtype).transpose(1, 2) for _ in range(2))
+    query = torch.zeros(2, Q, 8, row.width, dtype=dtype).transpose(1, 2)
+    rows = torch.ones(2, dtype=torch.int64)
+    made: dict[str, Any] = dict.fromkeys(launch.Call.__dataclass_fields__)
+    made |= {"query": query, "key": key, "value": value, "key_lengths": rows, "query_lengths": rows, "left": 7, "right": 0}
+    made |= {"bias_kind": "", "bias_low": 0, "offset": 3, "scale": 0.1, "dropout": 0.0}
+    if row.rich:
+        made |= {"key_visible": torch.ones(2, K, dtype=torch.bool), "softcap": 3.0, "seed": rows[:1], "dropout": 0.1}
+        made |= {"bias": torch.zeros(8, 33), "bias_kind": "distance", "bias_low": -16}
+        if row.kernel == "bias":
+            made |= {"bias": torch.zeros(1, 8, Q, K), "bias_kind": "dense"}
+        if row.kernel not in ("bias", "diagonals"):
+            segments, of_keys = (torch.zeros(2, length, dtype=torch.int64) for length in (Q, K))
+            visible = torch.ones(2, 8, Q, K, dtype=torch.bool)
+            made |= {"query_segments": segments, "key_segments": of_keys, "visible": visible}
+    return launch.Call(**made)
+
+
+def launched(row: Row, capability: int, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> aot.Launch:
+    """What the backend would launch of this row's kernel on such a device."""
+    heard: list[aot.Launch] = []
+    for name in (
+        "forward_kernel",
+        "decode_chunks",
+        "join_chunks",
+        "row_sums",
+        "queries",
+        "keys_and_values",
+        "dense",
+        "diagonals",
+    ):
+        monkeypatch.setattr(launch, name, aot.Recorder(getattr(launch, name), heard))
+    monkeypatch.setattr(launch, "tiles_for", lambda *arguments: of_row(row, capability == 90))
+    given = replace(call(row), **changes)
+    output, lse = launch.forward(given)
+    if row.kernel not in ("forward", "decode"):
+        launch.backward(given, output, lse, torch.zeros_like(output), None, given.bias is not None)
+    return next(each for each in heard if each.kernel.__name__ == NAMES.get(row.kernel, row.kernel))
+
+
+@pytest.mark.parametrize("capability", [90, 80])
+@pytest.mark.parametrize(
+    "row", ROWS, ids=lambda row: f"{row.kernel}-{row.bytes * 8}-{row.width}-{'rich' if row.rich else 'plain'}"
+)
+def test_it_compiles_fits_and_does_not_spill(row, capability, monkeypatch):
+    cost = aot.compiled(launched(row, capability, monkeypatch), capability)
+    assert cost.shared <= SHARED[capability], cost
+    wide = row.kernel in ("bias", "diagonals") and (row.bytes, row.width) == (2, 256)
+    assert cost.spilled <= (WIDE if wide else SPILLED[row.rich]), cost
+
+
+def test_lengths_and_offsets_are_no_part_of_a_compiled_kernel(monkeypatch):
+    """Q, K and the offset are not specialised on, so that no batch compiles anew."""
+    row = ROWS[0]
+    kernel = launched(row, 90, monkeypatch).kernel
+    plain = {parameter.name for parameter in kernel.params if parameter.do_not_specialize}
+    assert {"Q", "K", "offset"} <= plain
+
+
+def test_blackwell_compiles_too(monkeypatch):
+    row = ROWS[0]
+    assert aot.compiled(launched(row, 90, monkeypatch), 100).shared <= SHARED[90]

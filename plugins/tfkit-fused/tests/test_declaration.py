@@ -1,0 +1,114 @@
+"""What the plugin says of itself without running anything, and what it refuses before a launch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import tfkit_fused
+import torch
+
+from tfkit.attention import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask
+from tfkit.catalogue import load_catalogue
+from tfkit.errors import BackendRefused, InputError
+from tfkit.slots.attention import AttentionRequest, judge
+
+ASKED = AttentionRequest(device="cuda", cuda_capability=(9, 0), dtype="bfloat16", head_dim=64, value_dim=64, gradients=True)
+OPTIONS = tfkit_fused.FusedOptions()
+
+
+def test_the_hook_offers_the_entry_and_imports_neither_torch_nor_triton():
+    catalogue = load_catalogue(()).with_plugin(tfkit_fused, "tfkit-fused")
+    assert catalogue.find("backend", "fused") is tfkit_fused.FUSED
+    words = "import sys, tfkit_fused; print({'torch', 'triton'} & set(sys.modules))"
+    place = str(tfkit_fused.__path__[0]).rpartition("/")[0]
+    code = f"import sys; sys.path.insert(0, {place!r}); {words}"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_what_encoder_decoders_need_is_accepted():
+    terms = frozenset({"causal", "key_lengths", "query_lengths"})
+    for bias in (None, "linear", "distance", "dense"):
+        wish = replace(ASKED, mask_terms=terms, bias=bias, bias_gradient=bias is not None, dropout=True, deterministic=True)
+        assert judge(tfkit_fused.FUSED, wish, OPTIONS).refused == ()
+
+
+@pytest.mark.parametrize(
+    ("wish", "options", "reason"),
+    [
+        ({"cuda_capability": (7, 5)}, OPTIONS, "sm_75 is older than sm_80"),
+        ({"dtype": "float64"}, OPTIONS, "dtype float64"),
+        ({"head_dim": 300}, OPTIONS, "head_dim 300 is outside 1 to 256"),
+        ({"value_dim": 300}, OPTIONS, "value dim 300 is above 256"),
+        ({"weights": True}, OPTIONS, "no attention weights"),
+        ({"score": "additive"}, OPTIONS, "score function additive"),
+        ({}, tfkit_fused.FusedOptions(tile_queries=24), "tile_queries 24 is no power of two"),
+        ({"device": "cpu", "cuda_capability": None, "dtype": "bfloat16"}, OPTIONS, "wrongly in bfloat16"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_with_the_reason(wish, options, reason):
+    refused = judge(tfkit_fused.FUSED, replace(ASKED, **wish), options).refused
+    assert any(reason in each for each in refused), refused
+
+
+def test_without_triton_it_is_listed_and_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(tfkit_fused, "find_spec", lambda name: None)
+    assert "triton is not installed" in " ".join(judge(tfkit_fused.FUSED, ASKED, OPTIONS).refused)
+
+
+@pytest.mark.skipif(tfkit_fused.INTERPRETED, reason="the interpreter makes the CPU a device")
+def test_on_a_cpu_it_says_what_would_do():
+    refused = " ".join(judge(tfkit_fused.FUSED, replace(ASKED, device="cpu", cuda_capability=None), OPTIONS).refused)
+    assert "device cpu is not among cuda" in refused
+    assert "TRITON_INTERPRET=1" in refused
+
+
+def call(**changes):
+    made = {
+        "query": torch.zeros(2, 4, 3, 8), "key": torch.zeros(2, 2, 5, 8), "value": torch.zeros(2, 2, 5, 6), "mask": Mask(),
+        "scale": 1.0,
+    }  # fmt: skip
+    return AttentionInputs(**{**made, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"query": torch.zeros(4, 3, 8)}, ["query has shape (4, 3, 8) where four axes"]),
+        ({"query": torch.zeros(0, 4, 3, 8)}, ["query has shape (0, 4, 3, 8): no axis may be empty"]),
+        ({"key": torch.zeros(3, 2, 5, 8)}, ["key has shape (3, 2, 5, 8) where (2, 2, 5, 8)", "query of shape (2, 4, 3, 8)"]),
+        ({"value": torch.zeros(2, 2, 7, 6)}, ["value has shape (2, 2, 7, 6) where (2, 2, 5, 6)"]),
+        ({"key": torch.zeros(2, 3, 5, 8), "value": torch.zeros(2, 3, 5, 6)}, ["4 heads, no multiple of the 3"]),
+        ({"key": torch.zeros(2, 2, 5, 8, dtype=torch.float16)}, ["key is torch.float16 where the query is torch.float32"]),
+        ({"value": torch.zeros(2, 2, 5, 300)}, ["value dim 300"]),
+        ({"mask": Mask(causal=True)}, ["mask.offset is None"]),
+        ({"mask": Mask(key_lengths=torch.ones(3, dtype=torch.int64))}, ["mask.key_lengths has shape (3,) where (2,)"]),
+        ({"mask": Mask(key_lengths=torch.ones(2))}, ["mask.key_lengths is torch.float32 where integers"]),
+        ({"mask": Mask(key_visible=torch.ones(2, 4, dtype=torch.bool))}, ["mask.key_visible has shape (2, 4) where (2, 5)"]),
+        ({"mask": Mask(visible=torch.ones(3, 1, 3, 5, dtype=torch.bool))}, ["mask.visible has shape (3, 1, 3, 5)"]),
+        ({"mask": Mask(visible=torch.ones(3, 5))}, ["mask.visible is torch.float32 where bool"]),
+        ({"mask": Mask(query_segments=torch.ones(2, 3, dtype=torch.int64))}, ["come together"]),
+        ({"bias": DenseBias(torch.zeros(4, 3, 4))}, ["bias.values has shape (4, 3, 4)", "(2, 4, 3, 5)"]),
+        ({"bias": LinearBias(torch.zeros(3)), "mask": Mask(offset=0)}, ["bias.slopes has shape (3,) where (4,)"]),
+        ({"bias": DistanceBias(torch.zeros(3, 9), -4), "mask": Mask(offset=0)}, ["bias.values has shape (3, 9) where (4, R)"]),
+        ({"key": torch.zeros(2, 2, 5, 8, device="meta")}, ["key is on meta where the query is on cpu"]),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named_with_their_shapes(changes, words):
+    from tfkit_fused.checks import check_call
+
+    with pytest.raises(InputError) as caught:
+        check_call(call(**changes))
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_direct_call_with_what_is_not_declared_is_refused():
+    pytest.importorskip("triton")
+    from tfkit_fused.attend import attend
+
+    with pytest.raises(BackendRefused, match="attention weights"):
+        attend(call(return_weights=True), OPTIONS)
+    with pytest.raises(BackendRefused, match="dtypes other than"):
+        attend(call(query=torch.zeros(2, 4, 3, 8, dtype=torch.float64)), OPTIONS)

@@ -1,0 +1,171 @@
+"""The kernels against the float64 reference of tfkit, by its error bound, over several tiles each way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tfkit_fused
+import torch
+from torch import Tensor
+from where import DEVICE, runs
+
+from tfkit.attention import AttentionInputs, Mask
+from tfkit.testing.attention.case import Case
+from tfkit.testing.attention.compare import error_ratios
+from tfkit.testing.attention.reference import reference
+from tfkit.testing.attention.table import CASES
+
+pytestmark = runs
+SMALL = tfkit_fused.FusedOptions(tile_queries=16, tile_keys=16)
+FULL = Case(
+    B=2, H=4, G=2, Q=37, K=53, D=24, V=40, gradients=True, lse=True, offset=(3, -5), causal=True, key_lengths=(50, 20),
+    query_lengths=(37, 30),
+)  # fmt: skip
+
+
+def ratios(case: Case, options: tfkit_fused.FusedOptions = SMALL) -> dict[str, float]:
+    from tfkit_fused.attend import attend
+
+    found = error_ratios(
+        attend, options, tfkit_fused.FUSED.capabilities.numerics, case.inputs(DEVICE), case.grad_output(DEVICE)
+    )
+    assert max(found.values()) <= 1.0, found
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_named_calls(case, dtype):
+    if dtype == "bfloat16" and DEVICE == "cpu":
+        pytest.skip("not run: the interpreter computes wrongly in bfloat16")
+    found = ratios(replace(case, dtype=dtype, gradients=True, bias_gradient=case.bias is not None, lse=True, dropout=0.0))
+    assert {"output", "lse", "query", "key", "value"} <= found.keys()
+
+
+@pytest.mark.parametrize("tiles", [(16, 64), (64, 16), (32, 128)])
+@pytest.mark.parametrize("bias", [None, "dense", "linear", "distance"])
+def test_tiles_of_any_size_and_every_bias_with_padding_and_offsets_by_row(tiles, bias):
+    options = tfkit_fused.FusedOptions(tile_queries=tiles[0], tile_keys=tiles[1])
+    ratios(replace(FULL, bias=bias, bias_gradient=bias is not None, softcap=2.0), options)
+
+
+@pytest.mark.parametrize("axes", ["BHQK", "HQK", "QK", "BK", "HQ", "K", "Q.K"])
+def test_the_gradient_of_a_dense_bias_is_summed_over_what_shares_it(axes):
+    ratios(replace(FULL, bias="dense", bias_axes=axes, bias_gradient=True, segments=2))
+
+
+@pytest.mark.parametrize(("low", "values"), [(-3, 5), (-60, 120), (0, 1), (40, 3), (-200, 4)])
+def test_a_table_by_distance_may_end_anywhere(low, values):
+    for offset in (0, 7, (3, -5)):
+        ratios(replace(FULL, offset=offset, bias="distance", bias_low=low, bias_values=values, bias_gradient=True))
+
+
+@pytest.mark.parametrize(("D", "V"), [(1, 1), (8, 3), (96, 64), (256, 16), (16, 256)])
+def test_head_dims_are_padded_inside(D, V):
+    ratios(replace(FULL, Q=18, K=20, D=D, V=V, key_lengths=None, query_lengths=None))
+
+
+@pytest.mark.parametrize("bias", [None, "dense", "linear", "distance"])
+@pytest.mark.parametrize(("Q", "group"), [(1, 1), (3, 4), (16, 2)])
+def test_few_queries_against_many_keys(Q, group, bias):
+    """Split among programs: three chunks of 128 keys, of which one is partly and one wholly beyond a row's length."""
+    case = replace(FULL, H=4, G=4 // group, Q=Q, K=300, offset=(290, 280), key_lengths=(300, 120), query_lengths=None)
+    ratios(replace(case, bias=bias, bias_gradient=bias is not None, segments=2, softcap=3.0))
+    ratios(replace(case, causal=False, window=(200, None), visible="BHQK", dtype="float16"))
+
+
+def test_what_else_is_in_the_batch_changes_no_bit():
+    from tfkit_fused.attend import attend
+
+    for case in (FULL, replace(FULL, Q=2, K=300, offset=(290, 280), query_lengths=None)):
+        inputs = replace(case, gradients=False).inputs(DEVICE)
+        alone = replace(
+            inputs, query=inputs.query[1:], key=inputs.key[1:], value=inputs.value[1:],
+            mask=Mask(**{name: term[1:] if isinstance(term, Tensor) else term for name, term in vars(inputs.mask).items()}),
+        )  # fmt: skip
+        assert torch.equal(attend(alone, SMALL).output, attend(inputs, SMALL).output[1:])
+
+
+@pytest.mark.parametrize("window", [(0, 0), (5, 0), (None, 2), (3, None), (1000, 1000)])
+def test_windows(window):
+    ratios(replace(FULL, causal=False, window=window))
+    ratios(replace(FULL, causal=True, window=window))
+
+
+@pytest.mark.parametrize("lengths", [(-7, 0), (53, 54), (2**62, -(2**62)), (1, 2**31)])
+def test_lengths_beyond_either_end_mean_the_nearest(lengths):
+    case = replace(FULL, key_lengths=lengths, query_lengths=None)
+    ratios(case)
+    ratios(replace(case, query_lengths=lengths))
+
+
+def test_a_tensor_of_more_than_2_to_the_31_numbers_is_addressed_right():
+    """Rows 2^21 numbers apart: the last of 1,100 lies beyond what 32 bits can say, of memory that is not touched in between."""
+    from tfkit_fused.attend import attend
+
+    draw = torch.Generator().manual_seed(0)
+    small = torch.randn(1, 1, 1100, 16, generator=draw).half()
+    wide = torch.empty(1100 * 2**21, dtype=torch.float16).as_strided((1, 1, 1100, 16), (0, 0, 2**21, 1))
+    wide.copy_(small)
+    wide, small = wide.to(DEVICE), small.to(DEVICE)
+    query = torch.randn(1, 1, 2, 16, generator=draw).half().to(DEVICE)
+    options = tfkit_fused.FusedOptions(tile_keys=128)
+    far = attend(AttentionInputs(query, wide, wide, Mask(), 0.25), options).output
+    assert torch.equal(far, attend(AttentionInputs(query, small, small, Mask(), 0.25), options).output)
+
+
+@pytest.mark.parametrize("bias", ["linear", "distance"])
+def test_no_tensor_of_scores_is_made_for_a_bias_by_position(bias, monkeypatch):
+    """The largest tensor that the launches make grows with L, not with L^2."""
+    from tfkit_fused.attend import attend
+
+    made = []
+
+    def noted(function):
+        return lambda *arguments, **options: made.append(function(*arguments, **options)) or made[-1]
+
+    for owner, name in (
+        (Tensor, "new_empty"),
+        (Tensor, "new_zeros"),
+        (torch, "empty"),
+        (torch, "zeros"),
+        (torch, "empty_like"),
+    ):
+        monkeypatch.setattr(owner, name, noted(getattr(owner, name)))
+    sizes = []
+    for length in (64, 128):
+        case = replace(FULL, Q=length, K=length, offset=0, key_lengths=None, query_lengths=None, bias=bias, bias_gradient=True)
+        output = attend(case.inputs(DEVICE), SMALL).output
+        made.clear()
+        output.sum().backward()
+        sizes.append(max(tensor.numel() for tensor in made))
+    assert 0 < sizes[1] <= 2.2 * sizes[0]
+
+
+def test_the_same_call_gives_the_same_bits():
+    from tfkit_fused.attend import attend
+
+    case = replace(FULL, bias="distance", bias_gradient=True)
+    runs = []
+    for _ in range(2):
+        inputs = case.inputs(DEVICE)
+        leaves = [inputs.query, inputs.key, inputs.value, inputs.bias.values]
+        output = attend(inputs, SMALL).output
+        runs.append([output, *torch.autograd.grad(output, leaves, case.grad_output(DEVICE))])
+    assert all(torch.equal(one, other) for one, other in zip(*runs, strict=True))
+
+
+def test_the_log_sum_exp_sends_its_gradient_to_queries_and_keys():
+    from tfkit_fused.attend import attend
+
+    inputs = replace(FULL, dtype="float32").inputs(DEVICE)
+    lse = attend(replace(inputs, return_lse=True), SMALL).lse
+    seen = lse.isfinite()
+    got = torch.autograd.grad(lse[seen].sum(), [inputs.query, inputs.key])
+    shown = reference(inputs).visible
+    query, key = (tensor.detach().double().requires_grad_() for tensor in (inputs.query, inputs.key))
+    scores = inputs.scale * query @ key.repeat_interleave(2, 1).mT
+    wanted = torch.logsumexp(scores.masked_fill(~shown.to(scores.device), -1e300), -1)[seen].sum()
+    for one, other in zip(got, torch.autograd.grad(wanted, [query, key]), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)

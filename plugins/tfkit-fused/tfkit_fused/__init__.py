@@ -1,0 +1,73 @@
+"""The declaration: what tfkit reads to list the backend, check a spec against it, and refuse what it cannot do."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+from tfkit.plugin import AttentionBackend, AttentionRequest, Capabilities, Device, Numerics, Options, Range, Size, hookimpl
+
+ALL_BIASES = frozenset({"dense", "linear", "distance"})
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Triton's interpreter runs kernels on the CPU, slowly, to show that they are right. Triton asks for it when it is imported."""
+
+
+class FusedOptions(Options):
+    """Sizes of the tiles that a program works on, powers of two from 16; None lets the backend choose."""
+
+    tile_queries: Size | None = None
+    tile_keys: Size | None = None
+
+
+def unsupported(request: AttentionRequest, options: FusedOptions) -> tuple[str, ...]:
+    """What this machine, the interpreter or a choice of tiles cannot do."""
+    reasons = []
+    if find_spec("triton") is None:
+        reasons.append("the package triton is not installed (pip install triton; it is made for Linux)")
+    if request.device == "cpu" and not INTERPRETED:
+        reasons.append("its kernels need CUDA from sm_80 up (TRITON_INTERPRET=1 runs them on a CPU, slowly, to try them)")
+    if request.device == "cpu" and request.dtype == "bfloat16":
+        reasons.append("Triton's interpreter computes wrongly in bfloat16")
+    for name, size in (("tile_queries", options.tile_queries), ("tile_keys", options.tile_keys)):
+        if size is not None and (size < 16 or size & (size - 1)):
+            reasons.append(f"{name} {size} is no power of two from 16 up")
+    if request.value_dim is not None and request.value_dim > 256:
+        reasons.append(f"value dim {request.value_dim} is above 256")
+    return tuple(reasons)
+
+
+FUSED = AttentionBackend(
+    name="fused",
+    summary="One fused kernel family in Triton: padding skipped, position biases and their gradients inside the kernel.",
+    reference="https://arxiv.org/abs/2307.08691",
+    attend="tfkit_fused.attend:attend",
+    options=FusedOptions,
+    unsupported=unsupported,
+    capabilities=Capabilities(
+        devices=(Device(kind="cuda", minimum_capability=(8, 0)), *((Device(kind="cpu"),) if INTERPRETED else ())),
+        dtypes=frozenset({"float32", "bfloat16", "float16"}),
+        head_dim=Range(maximum=256),
+        value_dim_differs=True,
+        query_length=Range(maximum=1 << 20),
+        key_length=Range(maximum=1 << 20),
+        mask_terms=frozenset({"causal", "window", "key_lengths", "query_lengths", "key_visible", "segments", "visible"}),
+        tensor_offset=True,
+        bias_kinds=ALL_BIASES,
+        bias_gradient=ALL_BIASES,
+        dropout=True,
+        lse=True,
+        grouped_queries=True,
+        softcap=True,
+        backward=True,
+        deterministic_backward=True,
+        batch_invariant=True,
+        compile=True,
+        export=True,
+        numerics=Numerics(),
+    ),
+)
+
+
+@hookimpl
+def tfkit_attention_backends() -> list[AttentionBackend]:
+    return [FUSED]

@@ -1,0 +1,56 @@
+"""The contract's call, checked and taken apart into the arguments of the operator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tfkit.plugin import AttentionInputs, AttentionOutput, Bias, DenseBias, DistanceBias, LinearBias, guard
+
+from . import FUSED, FusedOptions
+from .checks import check_call
+from .operator import attend as operator
+
+refuse = guard(FUSED.name, FUSED.capabilities)
+
+
+def attend(inputs: AttentionInputs, options: FusedOptions) -> AttentionOutput:
+    """softmax(scale q k^T + bias, masked) v: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V) -> (B,H,Q,V).
+
+    Raises BackendRefused for what is not declared and InputError for tensors that do not fit together, before any launch.
+    """
+    refuse(inputs)
+    check_call(inputs)
+    mask, bias = inputs.mask, inputs.bias
+    left, right = mask.window or (None, None)
+    if mask.causal:
+        right = 0 if right is None else min(right, 0)
+    per_row = isinstance(mask.offset, Tensor)
+    seed = torch.randint(2**31, (1,), device=inputs.query.device) if inputs.dropout > 0.0 else None
+    output, lse = operator(
+        inputs.query, inputs.key, inputs.value, mask.offset.contiguous() if per_row else None, _dense(mask.key_lengths),
+        _dense(mask.query_lengths), mask.key_visible, mask.query_segments, mask.key_segments, _expanded(mask.visible, inputs),
+        _values(bias), seed, _kind(bias), bias.low if isinstance(bias, DistanceBias) else 0, 0 if per_row else mask.offset or 0,
+        left, right, float(inputs.scale), inputs.softcap, float(inputs.dropout), options.tile_queries, options.tile_keys,
+    )  # fmt: skip
+    return AttentionOutput(output, lse=lse if inputs.return_lse else None)
+
+
+def _dense(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.contiguous()
+
+
+def _expanded(visible: Tensor | None, inputs: AttentionInputs) -> Tensor | None:
+    """With the call's four axes; an axis that is shared has stride 0."""
+    if visible is None:
+        return None
+    B, H, Q, _ = inputs.query.shape
+    return visible.expand(B, H, Q, inputs.key.shape[2])
+
+
+def _values(bias: Bias | None) -> Tensor | None:
+    return bias.slopes if isinstance(bias, LinearBias) else bias.values if bias is not None else None
+
+
+def _kind(bias: Bias | None) -> str:
+    return "dense" if isinstance(bias, DenseBias) else "linear" if isinstance(bias, LinearBias) else "distance" if bias else ""

@@ -1,0 +1,97 @@
+"""Gradients of biases, computed tile by tile and summed where they are: no tensor of scores exists in memory.
+
+dense      a tile of the bias at a time, summed over the batch rows, heads, queries or keys that share it
+diagonals  sum of dS over all pairs (i, j) of one distance j - i: of that, slopes and tables by distance take what is theirs
+
+Every sum belongs to one program, in one order, so that the same call gives the same bits.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .backward import read_queries, slopes
+from .forward import at_head
+from .tile import positions, read, seen_keys, worth_it
+
+
+@triton.jit
+def slopes_at(
+    saved, b, h, row, start, Q, K, offset, terms,
+    D: tl.constexpr, V: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+):  # fmt: skip
+    """dS of one tile of one head: 0 where nothing is seen."""
+    rows, keys = row + tl.arange(0, TILE_Q), start + tl.arange(0, TILE_K)
+    position = positions(rows, b, offset, terms.mask)
+    first, last = seen_keys(rows, position, b, Q, K, terms.mask)
+    slope = tl.zeros([TILE_Q, TILE_K], tl.float32)
+    if (tl.min(first, 0) < start + TILE_K) & (tl.max(last, 0) > start) & worth_it(rows, keys, b, Q, K, terms.mask):
+        query, grad, lse, sums, sees = read_queries(
+            saved, b, h, terms.scores.H, row, Q, D, V, TILE_Q, TILE_D, TILE_V)  # fmt: skip
+        key = read(at_head(saved.key, b, h // terms.scores.group), start, K, D, TILE_K, TILE_D)
+        value = read(at_head(saved.value, b, h // terms.scores.group), start, K, V, TILE_K, TILE_V)
+        slope, _ = slopes(
+            query, key, value, grad, lse, sums, sees, rows, keys, position, first, last, b, h, Q, K, terms)  # fmt: skip
+    return slope
+
+
+@triton.jit(do_not_specialize=["B", "Q", "K", "offset", "SIZE_B", "SIZE_H", "SIZE_Q", "SIZE_K"])
+def dense(
+    saved, GRAD_BIAS, B, SIZE_B, SIZE_H, SIZE_Q, SIZE_K, Q, K, offset, terms, D: tl.constexpr, V: tl.constexpr,
+    TILE_Q: tl.constexpr, TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+):  # fmt: skip
+    """Gradient (SIZE_B, SIZE_H, SIZE_Q, SIZE_K) float32, contiguous: a size of 1 where the call's is larger means shared."""
+    tiles_q = tl.cdiv(SIZE_Q, TILE_Q)
+    tiles_k = tl.cdiv(SIZE_K, TILE_K)
+    program = tl.program_id(0)
+    own_k = program % tiles_k
+    own_q = program // tiles_k % tiles_q
+    own = program // (tiles_k * tiles_q)
+    own_b, own_h = own // SIZE_H, own % SIZE_H
+    to_b = tl.where(SIZE_B == B, own_b + 1, B)
+    to_h = tl.where(SIZE_H == terms.scores.H, own_h + 1, terms.scores.H)
+    to_q = tl.where(SIZE_Q == Q, own_q * TILE_Q + 1, Q)
+    to_k = tl.where(SIZE_K == K, own_k * TILE_K + 1, K)
+    total = tl.zeros([TILE_Q, TILE_K], tl.float32)
+    for b in range(own_b, to_b):
+        for h in range(own_h, to_h):
+            for row in range(own_q * TILE_Q, to_q, TILE_Q):
+                for start in range(own_k * TILE_K, to_k, TILE_K):
+                    total += slopes_at(
+                        saved, tl.cast(b, tl.int64), tl.cast(h, tl.int64), row, start, Q, K,
+                        offset, terms, D, V, TILE_Q, TILE_K, TILE_D, TILE_V)  # fmt: skip
+    rows, keys = own_q * TILE_Q + tl.arange(0, TILE_Q), own_k * TILE_K + tl.arange(0, TILE_K)
+    if SIZE_Q != Q:
+        total = tl.where(rows[:, None] == 0, tl.sum(total, 0)[None], 0.0)
+    if SIZE_K != K:
+        total = tl.where(keys[None] == 0, tl.sum(total, 1)[:, None], 0.0)
+    at = GRAD_BIAS + (tl.cast(own, tl.int64) * SIZE_Q + rows[:, None]) * SIZE_K + keys[None]
+    tl.store(at, total, mask=(rows[:, None] < SIZE_Q) & (keys[None] < SIZE_K))
+
+
+@triton.jit(do_not_specialize=["Q", "K", "offset"])
+def diagonals(
+    saved, DIAGONALS, Q, K, offset, terms, D: tl.constexpr,
+    V: tl.constexpr, TILE: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+):  # fmt: skip
+    """sums (B,H,bands,2,TILE) float32, band c - a of tiles (a of queries, c of keys) after band: [0, t] holds the pairs with
+    j - i = (c - a) TILE + t, [1, t] those with j - i = (c - a) TILE + t - TILE."""
+    across, down = tl.cdiv(K, TILE), tl.cdiv(Q, TILE)
+    bands = across + down - 1
+    band = tl.program_id(0) % bands - (down - 1)
+    pair = (tl.program_id(0) // bands).to(tl.int64)
+    b, h = pair // terms.scores.H, pair % terms.scores.H
+    steps = tl.arange(0, TILE)
+    turned = steps[:, None] + steps[None]
+    after = tl.zeros([TILE], tl.float32)
+    before = tl.zeros([TILE], tl.float32)
+    for a in range(tl.maximum(0, -band), tl.minimum(down, across - band)):
+        slope = slopes_at(
+            saved, b, h, a * TILE, (a + band) * TILE, Q, K, offset, terms, D, V, TILE, TILE, TILE_D, TILE_V)  # fmt: skip
+        rolled = tl.gather(slope, turned % TILE, 1)
+        after += tl.sum(tl.where(turned < TILE, rolled, 0.0), 0)
+        before += tl.sum(tl.where(turned >= TILE, rolled, 0.0), 0)
+    at = DIAGONALS + tl.program_id(0).to(tl.int64) * (2 * TILE) + steps
+    tl.store(at, after)
+    tl.store(at + TILE, before)

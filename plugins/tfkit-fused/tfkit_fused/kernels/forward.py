@@ -1,0 +1,98 @@
+"""Forward: a program walks along the keys for one tile of queries, with the online softmax.
+
+    m' = max(m, max_j s_j)      l' = l 2^(m - m') + sum_j 2^(s_j - m')      a' = a 2^(m - m') + sum_j 2^(s_j - m') v_j
+
+(Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867; Dao 2023, https://arxiv.org/abs/2307.08691), with s in units of
+log2(e). Tiles that no query sees are never read; tiles that every query sees whole are not masked.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .call import Rows
+from .tile import LN_2, kept, positions, read, scored, seen_keys, shown, worth_it, write
+
+
+@triton.jit
+def sweep(
+    total, weight, highest, query, key_rows, value_rows, begin, end, rows, position, first, last, b, h, Q, K, terms,
+    D: tl.constexpr, V: tl.constexpr, MASKED: tl.constexpr, TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+):  # fmt: skip
+    """The tiles of keys from `begin` to `end`, added to (total, weight, highest)."""
+    for start in range(begin, end, TILE_K):
+        keys = start + tl.arange(0, TILE_K)
+        if not MASKED or worth_it(rows, keys, b, Q, K, terms.mask):
+            key = read(key_rows, start, K, D, TILE_K, TILE_D)
+            dot = tl.dot(query, tl.trans(key), input_precision="ieee")
+            score, _ = scored(dot, rows[:, None], keys[None], position[:, None], b, h, Q, K, terms)
+            if MASKED:
+                here = shown(rows[:, None], keys[None], first[:, None], last[:, None], b, h, Q, K, terms.mask)
+                score = tl.where(here, score, float("-inf"))
+            higher = tl.maximum(highest, tl.max(score, 1))
+            level = tl.where(higher == float("-inf"), 0.0, higher)
+            shrink = tl.exp2(highest - level)
+            power = tl.exp2(score - level[:, None])
+            weight = weight * shrink + tl.sum(power, 1)
+            if terms.dropout.seed is not None:
+                power = tl.where(kept(rows[:, None], keys[None], b, h, terms), power, 0.0)
+            value = read(value_rows, start, K, V, TILE_K, TILE_V)
+            total = total * shrink[:, None] + tl.dot(power.to(value.dtype), value, input_precision="ieee")
+            highest = higher
+    return total, weight, highest
+
+
+@triton.jit(do_not_specialize=["Q", "K", "offset"])
+def forward(
+    query_rows, key_rows, value_rows, output_rows, LSE, Q, K, offset, terms, D: tl.constexpr,
+    V: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+):  # fmt: skip
+    """output (B,H,Q,V) and the natural log-sum-exp (B,H,Q) float32, -inf where a query sees no key."""
+    tiles = tl.cdiv(Q, TILE_Q)
+    tile = tiles - 1 - tl.program_id(0) % tiles  # under causality the last tiles are the longest: they begin first
+    head = (tl.program_id(0) // tiles).to(tl.int64)
+    b, h = head // terms.scores.H, head % terms.scores.H
+    g = h // terms.scores.group
+    start = tile * TILE_Q
+    rows = start + tl.arange(0, TILE_Q)
+    position = positions(rows, b, offset, terms.mask)
+    first, last = seen_keys(rows, position, b, Q, K, terms.mask)
+    begin, end = tl.min(first, 0) // TILE_K * TILE_K, tl.max(last, 0)
+
+    query = read(at_head(query_rows, b, h), start, Q, D, TILE_Q, TILE_D)
+    keys, values = at_head(key_rows, b, g), at_head(value_rows, b, g)
+    total = tl.zeros([TILE_Q, TILE_V], tl.float32)
+    weight = tl.zeros([TILE_Q], tl.float32)
+    highest = tl.full([TILE_Q], float("-inf"), tl.float32)
+
+    real = first < K  # padding sees nothing; what it gathers in unmasked tiles is taken out at the end
+    whole_from = tl.cdiv(tl.max(tl.where(real, first, 0), 0), TILE_K) * TILE_K
+    whole_to = tl.min(tl.where(real, last, K), 0) // TILE_K * TILE_K
+    whole_from = tl.minimum(tl.maximum(whole_from, begin), tl.maximum(end, begin))
+    whole_to = tl.minimum(tl.maximum(whole_to, whole_from), tl.maximum(end, whole_from))
+    if terms.mask.key_visible is not None or terms.mask.query_segments is not None or terms.mask.visible is not None:
+        whole_to = whole_from
+    total, weight, highest = sweep(
+        total, weight, highest, query, keys, values, begin, whole_from, rows, position, first, last, b, h, Q, K, terms, D,
+        V, True, TILE_K, TILE_D, TILE_V)  # fmt: skip
+    total, weight, highest = sweep(
+        total, weight, highest, query, keys, values, whole_from, whole_to, rows, position, first, last, b, h, Q, K, terms,
+        D, V, False, TILE_K, TILE_D, TILE_V)  # fmt: skip
+    total, weight, highest = sweep(
+        total, weight, highest, query, keys, values, whole_to, end, rows, position, first, last, b, h, Q, K, terms, D, V,
+        True, TILE_K, TILE_D, TILE_V)  # fmt: skip
+
+    sees = real & (weight > 0.0)
+    output = tl.where(sees[:, None], total / tl.where(sees, weight, 1.0)[:, None], 0.0)
+    if terms.dropout.seed is not None:
+        output = output * terms.dropout.surviving
+    write(at_head(output_rows, b, h), start, Q, V, output, TILE_Q, TILE_V)
+    lse = tl.where(sees, (highest + tl.log2(tl.where(sees, weight, 1.0))) * LN_2, float("-inf"))
+    tl.store(LSE + head * Q + rows, lse, mask=rows < Q)
+
+
+@triton.jit
+def at_head(rows_of, b, h):
+    """The rows (length, features) of one head of one batch row."""
+    return Rows(rows_of.at + b * rows_of.b + h * rows_of.h, 0, 0, rows_of.n, rows_of.d)

@@ -1,0 +1,252 @@
+"""From tensors to kernels: addresses and strides in groups, tiles that fit, grids, and the order of the launches."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from . import INTERPRETED
+from .kernels import call
+from .kernels.backward import keys_and_values, queries, row_sums
+from .kernels.bias import dense, diagonals
+from .kernels.decode import decode_chunks, join_chunks
+from .kernels.forward import forward as forward_kernel
+from .tiles import Tiles, tiles_for
+
+BITS = 31
+"""Random bits that decide on a weight."""
+
+one_at_a_time = threading.Lock() if INTERPRETED else nullcontext()
+"""The interpreter changes Triton's language while a kernel runs: two threads would take it from each other."""
+
+
+def alone(launches: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that launches kernels, one thread at a time where they are interpreted."""
+
+    @functools.wraps(launches)
+    def launched(*arguments: Any) -> Any:
+        with one_at_a_time:
+            return launches(*arguments)
+
+    return launched
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call as the operators have it: its tensors, and what is no tensor."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    offsets: Tensor | None
+    key_lengths: Tensor | None
+    query_lengths: Tensor | None
+    key_visible: Tensor | None
+    query_segments: Tensor | None
+    key_segments: Tensor | None
+    visible: Tensor | None
+    bias: Tensor | None
+    seed: Tensor | None
+    bias_kind: str
+    bias_low: int
+    offset: int
+    left: int | None
+    right: int | None
+    scale: float
+    softcap: float | None
+    dropout: float
+    tile_queries: int | None
+    tile_keys: int | None
+
+
+@alone
+def forward(given: Call) -> tuple[Tensor, Tensor]:
+    """output (B,H,Q,V), stored as (B,Q,H,V) is, and log-sum-exp (B,H,Q) float32."""
+    B, H, Q, _ = given.query.shape
+    V = given.value.shape[3]
+    output = given.query.new_empty(B, Q, H, V).transpose(1, 2)
+    lse = given.query.new_empty(B, H, Q, dtype=torch.float32)
+    tiles = _tiles(given, "decode")
+    if few_queries(given, tiles):
+        _decode(given, output, lse, tiles)
+        return output, lse
+    tiles = _tiles(given, "forward")
+    forward_kernel[(triton.cdiv(Q, tiles.queries) * B * H,)](
+        _rows(given.query), _rows(given.key), _rows(given.value), _rows(output), lse, Q, given.key.shape[2], given.offset,
+        _terms(given), **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys, **tiles.launch,
+    )  # fmt: skip
+    return output, lse
+
+
+FEW = 16
+"""Queries that are few: with so many or fewer, the keys of a head are split among programs."""
+TILES_IN_CHUNK = 8
+
+
+def few_queries(given: Call, tiles: Tiles) -> bool:
+    """Whether the keys are split: by the lengths of the call alone, never by the size of the batch."""
+    Q, K = given.query.shape[2], given.key.shape[2]
+    return Q <= FEW and Q * (given.query.shape[1] // given.key.shape[1]) <= 64 and 2 * TILES_IN_CHUNK * tiles.keys < K
+
+
+def _decode(given: Call, output: Tensor, lse: Tensor, tiles: Tiles) -> None:
+    (B, H, Q, _), (G, K), V = given.query.shape, given.key.shape[1:3], given.value.shape[3]
+    chunk = TILES_IN_CHUNK * tiles.keys
+    chunks = triton.cdiv(K, chunk)
+    outputs = torch.empty(B, H, Q, chunks, V, dtype=torch.float32, device=output.device)
+    lses = torch.empty(B, H, Q, chunks, dtype=torch.float32, device=output.device)
+    terms, sizes = _terms(given), _sizes(given)
+    decode_chunks[(chunks * B * G,)](
+        _rows(given.query), _rows(given.key), _rows(given.value), outputs, lses, Q, K, given.offset, chunks, terms, **sizes,
+        CHUNK=chunk, TILE_Q=triton.next_power_of_2(max(Q * (H // G), 16)), TILE_K=tiles.keys, **tiles.launch,
+    )  # fmt: skip
+    join_chunks[(B * H * Q,)](
+        outputs, lses, _rows(output), lse, Q, chunks, terms, V=V, CHUNKS=16, TILE_V=sizes["TILE_V"]
+    )  # fmt: skip
+
+
+@alone
+def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: Tensor | None, wants_bias: bool) -> list[Tensor]:
+    """[dq, dk, dv], and with `wants_bias` the gradient of the bias in its own shape and dtype."""
+    (B, H, Q, _), (G, K), V = given.query.shape, given.key.shape[1:3], given.value.shape[3]
+    sums = torch.empty_like(lse)
+    tiles = _tiles(given, "queries")
+    wide = triton.next_power_of_2(max(V, 16))
+    row_sums[(triton.cdiv(Q, 64) * B * H,)](
+        _rows(output),
+        _rows(grad),
+        None if grad_lse is None else grad_lse.contiguous(),
+        lse,
+        sums,
+        H,
+        Q,
+        V=V,
+        TILE_Q=64,
+        TILE_V=wide,
+    )
+    grad_query, grad_key, grad_value = (
+        torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (given.query, given.key, given.value)
+    )
+    saved = call.Saved(_rows(given.query), _rows(given.key), _rows(given.value), _rows(grad), lse, sums)
+    queries[(triton.cdiv(Q, tiles.queries) * B * H,)](
+        saved, _rows(grad_query), Q, K, given.offset, _terms(given), **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys,
+        **tiles.launch,
+    )  # fmt: skip
+    tiles = _tiles(given, "keys")
+    keys_and_values[(triton.cdiv(K, tiles.keys) * B * G,)](
+        saved, _rows(grad_key), _rows(grad_value), Q, K, given.offset, _terms(given), **_sizes(given), TILE_Q=tiles.queries,
+        TILE_K=tiles.keys, **tiles.launch,
+    )  # fmt: skip
+    found = [grad_query, grad_key, grad_value]
+    if wants_bias and given.bias is not None:
+        found.append((_dense_bias if given.bias_kind == "dense" else _position_bias)(given, saved))
+    return found
+
+
+def _dense_bias(given: Call, saved: call.Saved) -> Tensor:
+    """Of values that are broadcast to (B,H,Q,K), in their own shape."""
+    assert given.bias is not None
+    (B, _, Q, _), K = given.query.shape, given.key.shape[2]
+    shape = (1,) * (4 - given.bias.dim()) + tuple(given.bias.shape)
+    found = torch.empty(shape, dtype=torch.float32, device=given.bias.device)
+    tiles = _tiles(given, "bias")
+    programs = shape[0] * shape[1] * triton.cdiv(shape[2], tiles.queries) * triton.cdiv(shape[3], tiles.keys)
+    dense[(programs,)](
+        saved, found, B, *shape, Q, K, given.offset, _terms(given), **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys,
+        **tiles.launch,
+    )  # fmt: skip
+    return found.reshape(given.bias.shape).to(given.bias.dtype)
+
+
+def _position_bias(given: Call, saved: call.Saved) -> Tensor:
+    """Of slopes (H,) or of a table (H,R), from the sums of dS over the pairs of each distance.
+
+    dslope_h = - sum_d |d| s_hd        dtable_hr = sum of s_hd over the distances d with clamp(d, low, low + R - 1) = low + r
+    """
+    assert given.bias is not None
+    (B, H, Q, _), K = given.query.shape, given.key.shape[2]
+    tiles = _tiles(given, "diagonals")
+    size, down = tiles.keys, triton.cdiv(Q, tiles.keys)
+    bands = down + triton.cdiv(K, size) - 1
+    sums = torch.empty(B, H, bands, 2, size, dtype=torch.float32, device=given.bias.device)
+    diagonals[(bands * B * H,)](
+        saved, sums, Q, K, given.offset, _terms(given), **_sizes(given), TILE=size, **tiles.launch,
+    )  # fmt: skip
+    blank = sums.new_zeros(B, H, 1, size)
+    by_distance = (torch.cat([sums[:, :, :, 1], blank], 2) + torch.cat([blank, sums[:, :, :, 0]], 2)).flatten(2)
+    offset = given.offset if given.offsets is None else given.offsets[:, None]
+    distance = torch.arange(by_distance.shape[2], device=sums.device) - down * size - offset
+    distance = distance.expand(B, -1)[:, None]
+    if given.bias_kind == "linear":
+        return -(by_distance * distance.abs()).sum((0, 2)).to(given.bias.dtype)
+    places = given.bias.shape[1]
+    place = distance - given.bias_low
+    inside = torch.arange(places, device=sums.device) - place[:, :, :1]
+    there = (inside >= 0) & (inside < by_distance.shape[2])
+    found = by_distance.gather(2, inside.clamp(0, by_distance.shape[2] - 1).expand(B, H, -1)) * there
+    found[:, :, 0] += (by_distance * (place < 0)).sum(2)
+    found[:, :, -1] += (by_distance * (place >= places)).sum(2)
+    return found.sum(0).to(given.bias.dtype)
+
+
+def _rows(tensor: Tensor) -> call.Rows:
+    return call.Rows(tensor, *tensor.stride())
+
+
+def _sizes(given: Call) -> dict[str, int]:
+    D, V = given.query.shape[3], given.value.shape[3]
+    return {"D": D, "V": V, "TILE_D": triton.next_power_of_2(max(D, 16)), "TILE_V": triton.next_power_of_2(max(V, 16))}
+
+
+def _tiles(given: Call, kernel: str) -> Tiles:
+    others = (given.key_visible, given.query_segments, given.visible, given.bias, given.seed, given.softcap)
+    rich = any(each is not None for each in others)
+    return tiles_for(kernel, given.query, given.value, rich, given.tile_queries, given.tile_keys)
+
+
+def _terms(given: Call) -> call.Terms:
+    H, G = given.query.shape[1], given.key.shape[1]
+    dropout = call.Dropout(None, None, None)
+    if given.seed is not None:
+        dropout = call.Dropout(given.seed, round(given.dropout * 2**BITS), 1.0 / (1.0 - given.dropout))
+    return call.Terms(
+        call.Scores(given.scale, given.softcap, H, H // G),
+        call.Mask(
+            given.offsets, given.left, given.right, given.key_lengths, given.query_lengths, *_strided(given.key_visible, 2),
+            *_strided(given.query_segments, 2), *_strided(given.key_segments, 2), *_strided(given.visible, 4),
+        ),
+        _bias(given),
+        dropout,
+    )  # fmt: skip
+
+
+def _bias(given: Call) -> call.Bias:
+    """Strides of a table by distance are in `h` and `k`, the stride of slopes in `h`."""
+    values = given.bias
+    if values is None:
+        return call.Bias(*[None] * 8)
+    if given.bias_kind == "dense":
+        return call.Bias("dense", *_strided(_broadcast(values, given), 4), None, None)
+    if given.bias_kind == "linear":
+        return call.Bias("linear", values, None, values.stride(0), None, None, None, None)
+    return call.Bias("distance", values, None, values.stride(0), None, values.stride(1), given.bias_low, values.shape[1])
+
+
+def _broadcast(values: Tensor, given: Call) -> Tensor:
+    (B, H, Q, _), K = given.query.shape, given.key.shape[2]
+    return values.expand(B, H, Q, K)
+
+
+def _strided(tensor: Tensor | None, axes: int) -> tuple[Any, ...]:
+    """The tensor, booleans as bytes, and its strides."""
+    if tensor is None:
+        return (None,) * (axes + 1)
+    return (tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor, *tensor.stride())

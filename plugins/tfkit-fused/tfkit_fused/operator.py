@@ -1,0 +1,71 @@
+"""The kernels as operators of torch: known to autograd, torch.compile and fake tensors, opaque to all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .launch import Call
+from .launch import backward as launch_backward
+from .launch import forward as launch_forward
+
+ARGUMENTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? offsets, Tensor? key_lengths, Tensor? query_lengths, Tensor? key_visible, "
+    "Tensor? query_segments, Tensor? key_segments, Tensor? visible, Tensor? bias, Tensor? seed, str bias_kind, "
+    "SymInt bias_low, SymInt offset, SymInt? left, SymInt? right, float scale, float? softcap, float dropout, "
+    "int? tile_queries, int? tile_keys"
+)
+NUMBER = ARGUMENTS.count(",") + 1
+
+
+@torch.library.custom_op("tfkit_fused::attend", mutates_args=(), schema=f"({ARGUMENTS}) -> (Tensor, Tensor)")
+def attend(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """output (B,H,Q,V) and log-sum-exp (B,H,Q) float32; the arguments are the fields of `Call`."""
+    return launch_forward(Call(*arguments))
+
+
+@attend.register_fake
+def _(*arguments: Any) -> tuple[Tensor, Tensor]:
+    query, value = arguments[0], arguments[2]
+    B, H, Q, _ = query.shape
+    return query.new_empty(B, Q, H, value.shape[3]).transpose(1, 2), query.new_empty(B, H, Q, dtype=torch.float32)
+
+
+@torch.library.custom_op(
+    "tfkit_fused::attend_backward",
+    mutates_args=(),
+    schema=f"({ARGUMENTS}, Tensor output, Tensor lse, Tensor grad, Tensor? grad_lse, bool wants_bias) -> Tensor[]",
+)
+def attend_backward(*arguments: Any) -> list[Tensor]:
+    """Gradients of query, key, value and, where wanted, of the bias."""
+    return launch_backward(Call(*arguments[:NUMBER]), *arguments[NUMBER:])
+
+
+@attend_backward.register_fake
+def _(*arguments: Any) -> list[Tensor]:
+    found = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in arguments[:3]]
+    return [*found, torch.empty_like(arguments[10])] if arguments[-1] else found
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.tensors = [isinstance(each, Tensor) for each in inputs]
+    ctx.others = [None if isinstance(each, Tensor) else each for each in inputs]
+    ctx.wants_bias = isinstance(inputs[10], Tensor) and ctx.needs_input_grad[10]
+    ctx.save_for_backward(*(each for each in inputs if isinstance(each, Tensor)), *output)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+    *saved, output, lse = ctx.saved_tensors
+    tensors = iter(saved)
+    arguments = [next(tensors) if there else other for there, other in zip(ctx.tensors, ctx.others, strict=True)]
+    if grad is None:
+        grad = torch.zeros_like(output)
+    found = attend_backward(*arguments, output, lse, grad, grad_lse, ctx.wants_bias)
+    bias = found[3] if ctx.wants_bias else None
+    return (*found[:3], *([None] * 7), bias, *([None] * (NUMBER - 11)))
+
+
+attend.register_autograd(_backward, setup_context=_keep)
