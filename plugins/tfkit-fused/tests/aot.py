@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
@@ -56,6 +57,19 @@ class Recorder:
 
 def compiled(launch: Launch, capability: int) -> Cost:
     """Compile for sm_`capability`. Raises what the compiler raises."""
+    source, options = _source(launch)
+    found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"enable_fp_fusion": True, **options})
+    return Cost(found.metadata.shared, *_ptxas(found.asm["ptx"], capability))
+
+
+def intermediate(launch: Launch, capability: int) -> str:
+    """The program in Triton's own intermediate language, optimised, without where it comes from."""
+    source, options = _source(launch)
+    found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"enable_fp_fusion": True, **options})
+    return re.sub(r"(?m) loc\(.*$|^#loc.*$", "", found.asm["ttir"])
+
+
+def _source(launch: Launch) -> tuple[ASTSource, dict[str, Any]]:
     kernel, names = launch.kernel, launch.kernel.arg_names
     options = {name: launch.named[name] for name in OPTIONS if name in launch.named}
     values = dict(zip(names, launch.arguments, strict=False)) | {k: v for k, v in launch.named.items() if k not in OPTIONS}
@@ -64,16 +78,17 @@ def compiled(launch: Launch, capability: int) -> Cost:
     signature, constants, attributes = {}, {}, {}
     for index, name in enumerate(names):
         signature[name] = _typed(values[name], (index,), name in plain, name in constant, constants, attributes)
-    source = ASTSource(kernel, signature, constants, attributes)
-    found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"enable_fp_fusion": True, **options})
-    return Cost(found.metadata.shared, *_ptxas(found.asm["ptx"], capability))
+    return ASTSource(kernel, signature, constants, attributes), options
 
 
 def _typed(value: Any, path: tuple[int, ...], plain: bool, constant: bool, constants: Any, attributes: Any) -> Any:
     if isinstance(value, tuple):
         parts = [_typed(each, (*path, place), plain, constant, constants, attributes) for place, each in enumerate(value)]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if constant or value is None or isinstance(value, str) or (isinstance(value, int) and value == 1 and not plain):
+    if isinstance(value, tl.constexpr):
+        constants[path] = value.value
+        return "constexpr"
+    if constant or value is None or (isinstance(value, int) and value == 1 and not plain):
         constants[path] = value
         return "constexpr"
     if isinstance(value, Tensor):
@@ -81,6 +96,8 @@ def _typed(value: Any, path: tuple[int, ...], plain: bool, constant: bool, const
         return f"*{TYPES[value.dtype]}"
     if isinstance(value, float):
         return "fp32"
+    if not isinstance(value, int):
+        raise TypeError(f"Triton takes no {type(value).__name__} as an argument that is no constant")
     if value % 16 == 0 and not plain:
         attributes[path] = [["tt.divisibility", 16]]
     return "i32" if -(2**31) <= value < 2**31 else "i64"

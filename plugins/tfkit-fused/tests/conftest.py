@@ -23,5 +23,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:triton.runtime.interpreter"))
             if DEVICE == "cuda" and item.path.stem in ("test_kernels", "test_operator"):
                 item.add_marker(pytest.mark.gpu)

@@ -12,6 +12,7 @@ import torch
 pytest.importorskip("triton")
 
 import aot
+import triton
 from tfkit_fused import launch
 from tfkit_fused.tiles import ROWS, Row, of_row
 
@@ -22,7 +23,7 @@ pytestmark = [
 SHARED = {90: 232_448, 80: 101_376}
 """Bytes of shared memory that one program may have: Hopper, and the least of the devices from sm_80 on."""
 SPILLED = {False: 48, True: 192}
-"""Bytes of registers that may be spilled, in plain and in rich calls."""
+"""Bytes of registers that may be spilled, in plain and in rich calls, by the compiler of Triton 3.9; others spill elsewhere."""
 WIDE = 1_300
 """The same for gradients of biases in 16 bits with heads wider than 128, which no tile avoids."""
 NAMES = {"decode": "decode_chunks", "keys": "keys_and_values", "bias": "dense"}
@@ -53,26 +54,20 @@ def call(row: Row) -> launch.Call:
     return launch.Call(**made)
 
 
-def launched(row: Row, capability: int, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> aot.Launch:
+def launched(row: Row, capability: int, monkeypatch: pytest.MonkeyPatch, name: str = "", **changes: Any) -> aot.Launch:
     """What the backend would launch of this row's kernel on such a device."""
     heard: list[aot.Launch] = []
-    for name in (
-        "forward_kernel",
-        "decode_chunks",
-        "join_chunks",
-        "row_sums",
-        "queries",
-        "keys_and_values",
-        "dense",
-        "diagonals",
-    ):
-        monkeypatch.setattr(launch, name, aot.Recorder(getattr(launch, name), heard))
-    monkeypatch.setattr(launch, "tiles_for", lambda *arguments: of_row(row, capability == 90))
-    given = replace(call(row), **changes)
-    output, lse = launch.forward(given)
-    if row.kernel not in ("forward", "decode"):
-        launch.backward(given, output, lse, torch.zeros_like(output), None, given.bias is not None)
-    return next(each for each in heard if each.kernel.__name__ == NAMES.get(row.kernel, row.kernel))
+    kernels = ("forward_kernel", "decode_chunks", "join_chunks", "row_sums", "queries", "keys_and_values", "dense", "diagonals")
+    with monkeypatch.context() as patch:
+        for kernel in kernels:
+            patch.setattr(launch, kernel, aot.Recorder(getattr(launch, kernel), heard))
+        patch.setattr(launch, "tiles_for", lambda *arguments: of_row(row, capability == 90))
+        given = replace(call(row), **changes)
+        output, lse = launch.forward(given)
+        if row.kernel not in ("forward", "decode"):
+            launch.backward(given, output, lse, torch.zeros_like(output), None, given.bias is not None)
+    wanted = name or NAMES.get(row.kernel, row.kernel)
+    return next(each for each in heard if each.kernel.__name__ == wanted)
 
 
 @pytest.mark.parametrize("capability", [90, 80])
@@ -83,7 +78,38 @@ def test_it_compiles_fits_and_does_not_spill(row, capability, monkeypatch):
     cost = aot.compiled(launched(row, capability, monkeypatch), capability)
     assert cost.shared <= SHARED[capability], cost
     wide = row.kernel in ("bias", "diagonals") and (row.bytes, row.width) == (2, 256)
-    assert cost.spilled <= (WIDE if wide else SPILLED[row.rich]), cost
+    if triton.__version__.startswith("3.9."):
+        assert cost.spilled <= (WIDE if wide else SPILLED[row.rich]), cost
+
+
+FEATURES = {
+    "linear": {"bias": torch.zeros(8), "bias_kind": "linear"},
+    "distance": {"bias": torch.zeros(8, 33), "bias_kind": "distance"},
+    "dense": {"bias": torch.zeros(1, 8, 64, K), "bias_kind": "dense"}, "softcap": {"softcap": 3.0},
+    "dropout": {"seed": torch.zeros(1, dtype=torch.int64), "dropout": 0.1},
+    "offsets": {"offsets": torch.zeros(2, dtype=torch.int64)},
+    "visible": {"visible": torch.ones(2, 8, 64, K, dtype=torch.bool)}, "key_visible": {"key_visible": torch.ones(2, K) > 0},
+    "segments": {"query_segments": torch.zeros(2, 64).long(), "key_segments": torch.zeros(2, K).long()},
+    "no left": {"left": None}, "no right": {"right": None}, "no key lengths": {"key_lengths": None},
+    "no query lengths": {"query_lengths": None},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", ["forward", "queries", "keys"])
+def test_no_feature_is_lost_by_the_compiler(kernel, monkeypatch):
+    """Each gives another program, forward and backward: constants that Triton forgets would be features that are ignored."""
+    row = next(row for row in ROWS if (row.kernel, row.bytes, row.width, row.rich) == (kernel, 2, 64, False))
+    programs = {"plain": aot.intermediate(launched(row, 90, monkeypatch), 90)}
+    for name, changes in FEATURES.items():
+        programs[name] = aot.intermediate(launched(row, 90, monkeypatch, **changes), 90)
+    assert len(set(programs.values())) == len(programs), sorted(programs, key=programs.get)
+
+
+@pytest.mark.parametrize("name", ["row_sums", "join_chunks"])
+def test_the_small_kernels_compile(name, monkeypatch):
+    row = next(row for row in ROWS if row.kernel == ("queries" if name == "row_sums" else "decode"))
+    cost = aot.compiled(launched(row, 90, monkeypatch, name), 90)
+    assert (cost.spilled, cost.shared < SHARED[80]) == (0, True)
 
 
 def test_lengths_and_offsets_are_no_part_of_a_compiled_kernel(monkeypatch):

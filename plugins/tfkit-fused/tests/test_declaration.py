@@ -83,6 +83,7 @@ def call(**changes):
         ({"key": torch.zeros(2, 3, 5, 8), "value": torch.zeros(2, 3, 5, 6)}, ["4 heads, no multiple of the 3"]),
         ({"key": torch.zeros(2, 2, 5, 8, dtype=torch.float16)}, ["key is torch.float16 where the query is torch.float32"]),
         ({"value": torch.zeros(2, 2, 5, 300)}, ["value dim 300"]),
+        ({"dropout": 1.0}, ["dropout is 1.0 where a probability below 1"]),
         ({"mask": Mask(causal=True)}, ["mask.offset is None"]),
         ({"mask": Mask(key_lengths=torch.ones(3, dtype=torch.int64))}, ["mask.key_lengths has shape (3,) where (2,)"]),
         ({"mask": Mask(key_lengths=torch.ones(2))}, ["mask.key_lengths is torch.float32 where integers"]),

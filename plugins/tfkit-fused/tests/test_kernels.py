@@ -93,6 +93,45 @@ def test_windows(window):
     ratios(replace(FULL, causal=True, window=window))
 
 
+@pytest.mark.parametrize("window", [(2**31 - 1, 0), (2**63 - 1, None), (None, 2**63 - 1), (2**40, 2**40)])
+def test_windows_without_end_hide_nothing(window):
+    ratios(replace(FULL, causal=False, window=window))
+
+
+def test_a_nan_is_handed_on_and_no_blind_row():
+    from tfkit_fused.attend import attend
+
+    for Q, K in ((20, 24), (2, 300)):
+        inputs = Case(Q=Q, K=K, D=8, V=8).inputs(DEVICE)
+        inputs.query[0, 0, 1, 0] = torch.nan
+        found = attend(replace(inputs, return_lse=True), SMALL)
+        assert found.output[0, 0, 1].isnan().all()
+        assert found.lse[0, 0, 1].isnan()
+        assert not found.output[0, 0, 0].isnan().any()
+
+
+def test_segments_are_compared_as_numbers():
+    from tfkit_fused.attend import attend
+
+    inputs = Case(Q=2, K=2, D=8, V=8).inputs(DEVICE)
+    segments = torch.tensor([[-1, 3]], dtype=torch.int8), torch.tensor([[255, 3]], dtype=torch.uint8)
+    mask = Mask(query_segments=segments[0].to(DEVICE), key_segments=segments[1].to(DEVICE))
+    assert attend(replace(inputs, mask=mask, return_lse=True), SMALL).lse.isinf().tolist() == [[[True, False]]]
+
+
+def test_rows_may_lie_anywhere():
+    """Rows and features further apart than 32 bits can say within one tile."""
+    from tfkit_fused.attend import attend
+
+    inputs = replace(FULL, Q=20, K=20, key_lengths=None, query_lengths=None, D=8, V=8).inputs(DEVICE)
+    key = inputs.key.detach()
+    for strides in ((2, 1, 2**27, 4), (2, 1, 4, 2**28)):
+        wide = torch.empty(2**31 + 2**29, dtype=key.dtype, device="cpu" if DEVICE == "cpu" else DEVICE)
+        wide = wide.as_strided(key.shape, strides)
+        wide.copy_(key)
+        assert torch.equal(attend(replace(inputs, key=wide), SMALL).output, attend(inputs, SMALL).output)
+
+
 @pytest.mark.parametrize("lengths", [(-7, 0), (53, 54), (2**62, -(2**62)), (1, 2**31)])
 def test_lengths_beyond_either_end_mean_the_nearest(lengths):
     case = replace(FULL, key_lengths=lengths, query_lengths=None)

@@ -70,6 +70,21 @@ def test_a_compiled_call_gives_the_same_with_its_gradients():
         assert torch.equal(one, other)
 
 
+def test_fake_gradients_lie_in_memory_as_real_ones_do():
+    """Inductor relies on it: a bias may be a permuted view."""
+    from tfkit_fused.operator import attend, attend_backward
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    bias = torch.rand(18, 20, 2).permute(2, 0, 1).to(DEVICE)
+    given = [each.detach() if isinstance(each, torch.Tensor) else each for each in arguments(bias=bias, bias_kind="dense")]
+    output, lse = attend(*given)
+    real = attend_backward(*given, output, lse, output, None, True)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = [mode.from_tensor(each) if isinstance(each, torch.Tensor) else each for each in (*given, output, lse, output)]
+        made = attend_backward(*fake, None, True)
+    assert [each.stride() for each in made] == [each.stride() for each in real]
+
+
 def test_an_exported_call_takes_other_lengths():
     from tfkit_fused.attend import attend
 
@@ -82,7 +97,7 @@ def test_an_exported_call_takes_other_lengths():
     made = [torch.randn(2, 4, length, 8).to(DEVICE) for length in (5, 9)]
     axes = ({2: torch.export.Dim("Q")}, {2: torch.export.Dim("K")}, None)
     program = torch.export.export(Model(), (*made, lengths), dynamic_shapes=axes).module()
-    for queries, keys in ((5, 9), (3, 20)):
+    for queries, keys in ((5, 9), (3, 20), (7, 7)):
         others = [torch.randn(2, 4, length, 8).to(DEVICE) for length in (queries, keys)]
         assert torch.equal(program(*others, lengths), Model()(*others, lengths))
 

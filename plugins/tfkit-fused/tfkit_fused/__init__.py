@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from tfkit.plugin import AttentionBackend, AttentionRequest, Capabilities, Device, Numerics, Options, Range, Size, hookimpl
 
 ALL_BIASES = frozenset({"dense", "linear", "distance"})
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
 """Triton's interpreter runs kernels on the CPU, slowly, to show that they are right. Triton asks for it when it is imported."""
 
 

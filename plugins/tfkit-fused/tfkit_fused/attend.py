@@ -5,7 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tfkit.plugin import AttentionInputs, AttentionOutput, Bias, DenseBias, DistanceBias, LinearBias, guard
+from tfkit.plugin import (
+    AttentionInputs,
+    AttentionOutput,
+    BackendRefused,
+    Bias,
+    DenseBias,
+    DistanceBias,
+    Fault,
+    LinearBias,
+    guard,
+)
 
 from . import FUSED, FusedOptions
 from .checks import check_call
@@ -21,19 +31,31 @@ def attend(inputs: AttentionInputs, options: FusedOptions) -> AttentionOutput:
     """
     refuse(inputs)
     check_call(inputs)
+    if inputs.query.dtype == torch.bfloat16 and not inputs.query.is_cuda:
+        raise BackendRefused(Fault("TFK060", "`fused`: Triton's interpreter computes wrongly in bfloat16", "use float16"))
     mask, bias = inputs.mask, inputs.bias
     left, right = mask.window or (None, None)
     if mask.causal:
         right = 0 if right is None else min(right, 0)
     per_row = isinstance(mask.offset, Tensor)
     seed = torch.randint(2**31, (1,), device=inputs.query.device) if inputs.dropout > 0.0 else None
+    offset = 0 if per_row or mask.offset is None else mask.offset
+    low = bias.low if isinstance(bias, DistanceBias) else 0
     output, lse = operator(
         inputs.query, inputs.key, inputs.value, mask.offset.contiguous() if per_row else None, _dense(mask.key_lengths),
         _dense(mask.query_lengths), mask.key_visible, mask.query_segments, mask.key_segments, _expanded(mask.visible, inputs),
-        _values(bias), seed, _kind(bias), bias.low if isinstance(bias, DistanceBias) else 0, 0 if per_row else mask.offset or 0,
-        left, right, float(inputs.scale), inputs.softcap, float(inputs.dropout), options.tile_queries, options.tile_keys,
+        _values(bias), seed, _kind(bias), low, offset, _side(left), _side(right), float(inputs.scale), inputs.softcap,
+        float(inputs.dropout), options.tile_queries, options.tile_keys,
     )  # fmt: skip
     return AttentionOutput(output, lse=lse if inputs.return_lse else None)
+
+
+FAR = 1 << 40
+"""Windows are clamped to this: wider ones hide nothing more, and positions that they are added to stay within 64 bits."""
+
+
+def _side(side: int | None) -> int | None:
+    return None if side is None else max(-FAR, min(side, FAR))
 
 
 def _dense(tensor: Tensor | None) -> Tensor | None:

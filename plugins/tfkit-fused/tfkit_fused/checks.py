@@ -37,6 +37,8 @@ def _misfits(inputs: AttentionInputs) -> Iterator[str]:
             yield f"{name} is {tensor.dtype} where the query is {inputs.query.dtype}"
     if V > 256:
         yield f"value dim {V} is above 256"
+    if not 0.0 <= inputs.dropout < 1.0:
+        yield f"dropout is {inputs.dropout} where a probability below 1 is due"
     if H % G:
         yield f"query has {H} heads, no multiple of the {G} heads of key"
     whole = (

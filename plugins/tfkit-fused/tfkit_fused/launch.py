@@ -6,11 +6,12 @@ import functools
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
 from . import INTERPRETED
@@ -28,13 +29,20 @@ one_at_a_time = threading.Lock() if INTERPRETED else nullcontext()
 """The interpreter changes Triton's language while a kernel runs: two threads would take it from each other."""
 
 
-def alone(launches: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that launches kernels, one thread at a time where they are interpreted."""
+FAR_APART = 1 << 23
+"""Strides from which on the numbers of one tile may be more than 2^31 apart."""
+
+
+def prepared(launches: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that launches kernels: on the device of its tensors, which Triton takes to be the current one; one thread at a
+    time where they are interpreted; on copies of tensors whose rows lie too far apart for the arithmetic within a tile."""
 
     @functools.wraps(launches)
-    def launched(*arguments: Any) -> Any:
-        with one_at_a_time:
-            return launches(*arguments)
+    def launched(given: Call, *others: Any) -> Any:
+        near = {name: _near(getattr(given, name)) for name in ("query", "key", "value")}
+        device = given.query.device
+        with one_at_a_time, torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            return launches(replace(given, **near), *others)
 
     return launched
 
@@ -67,7 +75,7 @@ class Call:
     tile_keys: int | None
 
 
-@alone
+@prepared
 def forward(given: Call) -> tuple[Tensor, Tensor]:
     """output (B,H,Q,V), stored as (B,Q,H,V) is, and log-sum-exp (B,H,Q) float32."""
     B, H, Q, _ = given.query.shape
@@ -81,7 +89,7 @@ def forward(given: Call) -> tuple[Tensor, Tensor]:
     tiles = _tiles(given, "forward")
     forward_kernel[(triton.cdiv(Q, tiles.queries) * B * H,)](
         _rows(given.query), _rows(given.key), _rows(given.value), _rows(output), lse, Q, given.key.shape[2], given.offset,
-        _terms(given), **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys, **tiles.launch,
+        *_terms(given), **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys, **tiles.launch,
     )  # fmt: skip
     return output, lse
 
@@ -103,21 +111,21 @@ def _decode(given: Call, output: Tensor, lse: Tensor, tiles: Tiles) -> None:
     chunks = triton.cdiv(K, chunk)
     outputs = torch.empty(B, H, Q, chunks, V, dtype=torch.float32, device=output.device)
     lses = torch.empty(B, H, Q, chunks, dtype=torch.float32, device=output.device)
-    terms, sizes = _terms(given), _sizes(given)
+    sizes = _sizes(given)
     decode_chunks[(chunks * B * G,)](
-        _rows(given.query), _rows(given.key), _rows(given.value), outputs, lses, Q, K, given.offset, chunks, terms, **sizes,
-        CHUNK=chunk, TILE_Q=triton.next_power_of_2(max(Q * (H // G), 16)), TILE_K=tiles.keys, **tiles.launch,
+        _rows(given.query), _rows(given.key), _rows(given.value), outputs, lses, Q, K, given.offset, chunks, *_terms(given),
+        **sizes, CHUNK=chunk, TILE_Q=triton.next_power_of_2(max(Q * (H // G), 16)), TILE_K=tiles.keys, **tiles.launch,
     )  # fmt: skip
     join_chunks[(B * H * Q,)](
-        outputs, lses, _rows(output), lse, Q, chunks, terms, V=V, CHUNKS=16, TILE_V=sizes["TILE_V"]
+        outputs, lses, _rows(output), lse, Q, chunks, *_terms(given), V=V, CHUNKS=16, TILE_V=sizes["TILE_V"]
     )  # fmt: skip
 
 
-@alone
+@prepared
 def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: Tensor | None, wants_bias: bool) -> list[Tensor]:
     """[dq, dk, dv], and with `wants_bias` the gradient of the bias in its own shape and dtype."""
     (B, H, Q, _), (G, K), V = given.query.shape, given.key.shape[1:3], given.value.shape[3]
-    sums = torch.empty_like(lse)
+    sums, grad = torch.empty_like(lse), _near(grad)
     tiles = _tiles(given, "queries")
     wide = triton.next_power_of_2(max(V, 16))
     row_sums[(triton.cdiv(Q, 64) * B * H,)](
@@ -135,14 +143,14 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
     grad_query, grad_key, grad_value = (
         torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (given.query, given.key, given.value)
     )
-    saved = call.Saved(_rows(given.query), _rows(given.key), _rows(given.value), _rows(grad), lse, sums)
+    saved = (_rows(given.query), _rows(given.key), _rows(given.value), _rows(grad), lse, sums)
     queries[(triton.cdiv(Q, tiles.queries) * B * H,)](
-        saved, _rows(grad_query), Q, K, given.offset, _terms(given), **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys,
+        *saved, _rows(grad_query), Q, K, given.offset, *_terms(given), **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys,
         **tiles.launch,
     )  # fmt: skip
     tiles = _tiles(given, "keys")
     keys_and_values[(triton.cdiv(K, tiles.keys) * B * G,)](
-        saved, _rows(grad_key), _rows(grad_value), Q, K, given.offset, _terms(given), **_sizes(given), TILE_Q=tiles.queries,
+        *saved, _rows(grad_key), _rows(grad_value), Q, K, given.offset, *_terms(given), **_sizes(given), TILE_Q=tiles.queries,
         TILE_K=tiles.keys, **tiles.launch,
     )  # fmt: skip
     found = [grad_query, grad_key, grad_value]
@@ -151,7 +159,7 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
     return found
 
 
-def _dense_bias(given: Call, saved: call.Saved) -> Tensor:
+def _dense_bias(given: Call, saved: tuple[Any, ...]) -> Tensor:
     """Of values that are broadcast to (B,H,Q,K), in their own shape."""
     assert given.bias is not None
     (B, _, Q, _), K = given.query.shape, given.key.shape[2]
@@ -160,13 +168,13 @@ def _dense_bias(given: Call, saved: call.Saved) -> Tensor:
     tiles = _tiles(given, "bias")
     programs = shape[0] * shape[1] * triton.cdiv(shape[2], tiles.queries) * triton.cdiv(shape[3], tiles.keys)
     dense[(programs,)](
-        saved, found, B, *shape, Q, K, given.offset, _terms(given), **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys,
+        *saved, found, B, *shape, Q, K, given.offset, *_terms(given), **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys,
         **tiles.launch,
     )  # fmt: skip
     return found.reshape(given.bias.shape).to(given.bias.dtype)
 
 
-def _position_bias(given: Call, saved: call.Saved) -> Tensor:
+def _position_bias(given: Call, saved: tuple[Any, ...]) -> Tensor:
     """Of slopes (H,) or of a table (H,R), from the sums of dS over the pairs of each distance.
 
     dslope_h = - sum_d |d| s_hd        dtable_hr = sum of s_hd over the distances d with clamp(d, low, low + R - 1) = low + r
@@ -178,7 +186,7 @@ def _position_bias(given: Call, saved: call.Saved) -> Tensor:
     bands = down + triton.cdiv(K, size) - 1
     sums = torch.empty(B, H, bands, 2, size, dtype=torch.float32, device=given.bias.device)
     diagonals[(bands * B * H,)](
-        saved, sums, Q, K, given.offset, _terms(given), **_sizes(given), TILE=size, **tiles.launch,
+        *saved, sums, Q, K, given.offset, *_terms(given), **_sizes(given), TILE=size, **tiles.launch,
     )  # fmt: skip
     blank = sums.new_zeros(B, H, 1, size)
     by_distance = (torch.cat([sums[:, :, :, 1], blank], 2) + torch.cat([blank, sums[:, :, :, 0]], 2)).flatten(2)
@@ -191,10 +199,15 @@ def _position_bias(given: Call, saved: call.Saved) -> Tensor:
     place = distance - given.bias_low
     inside = torch.arange(places, device=sums.device) - place[:, :, :1]
     there = (inside >= 0) & (inside < by_distance.shape[2])
-    found = by_distance.gather(2, inside.clamp(0, by_distance.shape[2] - 1).expand(B, H, -1)) * there
-    found[:, :, 0] += (by_distance * (place < 0)).sum(2)
-    found[:, :, -1] += (by_distance * (place >= places)).sum(2)
+    inside = inside.clamp(0, by_distance.shape[2] - 1).expand(B, H, -1)
+    found = torch.where(there, by_distance.gather(2, inside), 0.0)
+    found[:, :, 0] += torch.where(place < 0, by_distance, 0.0).sum(2)
+    found[:, :, -1] += torch.where(place >= places, by_distance, 0.0).sum(2)
     return found.sum(0).to(given.bias.dtype)
+
+
+def _near(tensor: Tensor) -> Tensor:
+    return tensor.contiguous() if max(tensor.stride()[2:]) >= FAR_APART else tensor
 
 
 def _rows(tensor: Tensor) -> call.Rows:
@@ -212,12 +225,12 @@ def _tiles(given: Call, kernel: str) -> Tiles:
     return tiles_for(kernel, given.query, given.value, rich, given.tile_queries, given.tile_keys)
 
 
-def _terms(given: Call) -> call.Terms:
+def _terms(given: Call) -> tuple[call.Scores, call.Mask, call.Bias, call.Dropout]:
     H, G = given.query.shape[1], given.key.shape[1]
     dropout = call.Dropout(None, None, None)
     if given.seed is not None:
         dropout = call.Dropout(given.seed, round(given.dropout * 2**BITS), 1.0 / (1.0 - given.dropout))
-    return call.Terms(
+    return (
         call.Scores(given.scale, given.softcap, H, H // G),
         call.Mask(
             given.offsets, given.left, given.right, given.key_lengths, given.query_lengths, *_strided(given.key_visible, 2),
@@ -234,10 +247,12 @@ def _bias(given: Call) -> call.Bias:
     if values is None:
         return call.Bias(*[None] * 8)
     if given.bias_kind == "dense":
-        return call.Bias("dense", *_strided(_broadcast(values, given), 4), None, None)
+        return call.Bias(tl.constexpr("dense"), *_strided(_broadcast(values, given), 4), None, None)
     if given.bias_kind == "linear":
-        return call.Bias("linear", values, None, values.stride(0), None, None, None, None)
-    return call.Bias("distance", values, None, values.stride(0), None, values.stride(1), given.bias_low, values.shape[1])
+        return call.Bias(tl.constexpr("linear"), values, None, values.stride(0), None, None, None, None)
+    return call.Bias(
+        tl.constexpr("distance"), values, None, values.stride(0), None, values.stride(1), given.bias_low, values.shape[1]
+    )
 
 
 def _broadcast(values: Tensor, given: Call) -> Tensor:

@@ -46,7 +46,7 @@ def attend_backward(*arguments: Any) -> list[Tensor]:
 @attend_backward.register_fake
 def _(*arguments: Any) -> list[Tensor]:
     found = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in arguments[:3]]
-    return [*found, torch.empty_like(arguments[10])] if arguments[-1] else found
+    return [*found, torch.empty_like(arguments[10], memory_format=torch.contiguous_format)] if arguments[-1] else found
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

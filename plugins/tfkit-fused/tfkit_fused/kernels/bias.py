@@ -12,34 +12,37 @@ import triton
 import triton.language as tl
 
 from .backward import read_queries, slopes
-from .forward import at_head
-from .tile import positions, read, seen_keys, worth_it
+from .tile import head_of, positions, read, seen_keys, worth_it
 
 
 @triton.jit
 def slopes_at(
-    saved, b, h, row, start, Q, K, offset, terms,
-    D: tl.constexpr, V: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+    query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, query_head, key_head, value_head, grad_head, head, b, h,
+    row, start, Q, K, offset, scores, mask, bias, dropout, D: tl.constexpr, V: tl.constexpr, TILE_Q: tl.constexpr,
+    TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
 ):  # fmt: skip
     """dS of one tile of one head: 0 where nothing is seen."""
     rows, keys = row + tl.arange(0, TILE_Q), start + tl.arange(0, TILE_K)
-    position = positions(rows, b, offset, terms.mask)
-    first, last = seen_keys(rows, position, b, Q, K, terms.mask)
+    position = positions(rows, b, offset, mask)
+    first, last = seen_keys(rows, position, b, Q, K, mask)
     slope = tl.zeros([TILE_Q, TILE_K], tl.float32)
-    if (tl.min(first, 0) < start + TILE_K) & (tl.max(last, 0) > start) & worth_it(rows, keys, b, Q, K, terms.mask):
+    if (tl.min(first, 0) < start + TILE_K) & (tl.max(last, 0) > start) & worth_it(rows, keys, b, Q, K, mask):
         query, grad, lse, sums, sees = read_queries(
-            saved, b, h, terms.scores.H, row, Q, D, V, TILE_Q, TILE_D, TILE_V)  # fmt: skip
-        key = read(at_head(saved.key, b, h // terms.scores.group), start, K, D, TILE_K, TILE_D)
-        value = read(at_head(saved.value, b, h // terms.scores.group), start, K, V, TILE_K, TILE_V)
+            query_rows, grad_rows, query_head, grad_head, LSE + head, SUMS + head, row, Q, D, V, TILE_Q, TILE_D,
+            TILE_V)  # fmt: skip
+        key = read(key_rows, key_head, start, K, D, TILE_K, TILE_D)
+        value = read(value_rows, value_head, start, K, V, TILE_K, TILE_V)
         slope, _ = slopes(
-            query, key, value, grad, lse, sums, sees, rows, keys, position, first, last, b, h, Q, K, terms)  # fmt: skip
+            query, key, value, grad, lse, sums, sees, rows, keys, position, first, last, b, h, Q, K, scores, mask,
+            bias, dropout)  # fmt: skip
     return slope
 
 
 @triton.jit(do_not_specialize=["B", "Q", "K", "offset", "SIZE_B", "SIZE_H", "SIZE_Q", "SIZE_K"])
 def dense(
-    saved, GRAD_BIAS, B, SIZE_B, SIZE_H, SIZE_Q, SIZE_K, Q, K, offset, terms, D: tl.constexpr, V: tl.constexpr,
-    TILE_Q: tl.constexpr, TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+    query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, GRAD_BIAS, B, SIZE_B, SIZE_H, SIZE_Q, SIZE_K, Q, K,
+    offset, scores, mask, bias, dropout, D: tl.constexpr, V: tl.constexpr, TILE_Q: tl.constexpr,
+    TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
 ):  # fmt: skip
     """Gradient (SIZE_B, SIZE_H, SIZE_Q, SIZE_K) float32, contiguous: a size of 1 where the call's is larger means shared."""
     tiles_q = tl.cdiv(SIZE_Q, TILE_Q)
@@ -50,17 +53,22 @@ def dense(
     own = program // (tiles_k * tiles_q)
     own_b, own_h = own // SIZE_H, own % SIZE_H
     to_b = tl.where(SIZE_B == B, own_b + 1, B)
-    to_h = tl.where(SIZE_H == terms.scores.H, own_h + 1, terms.scores.H)
+    to_h = tl.where(SIZE_H == scores.H, own_h + 1, scores.H)
     to_q = tl.where(SIZE_Q == Q, own_q * TILE_Q + 1, Q)
     to_k = tl.where(SIZE_K == K, own_k * TILE_K + 1, K)
     total = tl.zeros([TILE_Q, TILE_K], tl.float32)
-    for b in range(own_b, to_b):
-        for h in range(own_h, to_h):
+    for b32 in range(own_b, to_b):
+        b = tl.cast(b32, tl.int64)
+        for h32 in range(own_h, to_h):
+            h = tl.cast(h32, tl.int64)
+            g, head = h // scores.group, (b * scores.H + h) * Q
             for row in range(own_q * TILE_Q, to_q, TILE_Q):
                 for start in range(own_k * TILE_K, to_k, TILE_K):
                     total += slopes_at(
-                        saved, tl.cast(b, tl.int64), tl.cast(h, tl.int64), row, start, Q, K,
-                        offset, terms, D, V, TILE_Q, TILE_K, TILE_D, TILE_V)  # fmt: skip
+                        query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, head_of(query_rows, b, h),
+                        head_of(key_rows, b, g), head_of(value_rows, b, g), head_of(grad_rows, b, h), head, b, h,
+                        row, start, Q, K, offset, scores, mask, bias, dropout, D, V, TILE_Q, TILE_K, TILE_D,
+                        TILE_V)  # fmt: skip
     rows, keys = own_q * TILE_Q + tl.arange(0, TILE_Q), own_k * TILE_K + tl.arange(0, TILE_K)
     if SIZE_Q != Q:
         total = tl.where(rows[:, None] == 0, tl.sum(total, 0)[None], 0.0)
@@ -72,8 +80,8 @@ def dense(
 
 @triton.jit(do_not_specialize=["Q", "K", "offset"])
 def diagonals(
-    saved, DIAGONALS, Q, K, offset, terms, D: tl.constexpr,
-    V: tl.constexpr, TILE: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+    query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, DIAGONALS, Q, K, offset, scores, mask, bias, dropout,
+    D: tl.constexpr, V: tl.constexpr, TILE: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
 ):  # fmt: skip
     """sums (B,H,bands,2,TILE) float32, band c - a of tiles (a of queries, c of keys) after band: [0, t] holds the pairs with
     j - i = (c - a) TILE + t, [1, t] those with j - i = (c - a) TILE + t - TILE."""
@@ -81,14 +89,19 @@ def diagonals(
     bands = across + down - 1
     band = tl.program_id(0) % bands - (down - 1)
     pair = (tl.program_id(0) // bands).to(tl.int64)
-    b, h = pair // terms.scores.H, pair % terms.scores.H
+    b, h = pair // scores.H, pair % scores.H
+    g, head = h // scores.group, (b * scores.H + h) * Q
+    query_head, grad_head = head_of(query_rows, b, h), head_of(grad_rows, b, h)
+    key_head, value_head = head_of(key_rows, b, g), head_of(value_rows, b, g)
     steps = tl.arange(0, TILE)
     turned = steps[:, None] + steps[None]
     after = tl.zeros([TILE], tl.float32)
     before = tl.zeros([TILE], tl.float32)
     for a in range(tl.maximum(0, -band), tl.minimum(down, across - band)):
         slope = slopes_at(
-            saved, b, h, a * TILE, (a + band) * TILE, Q, K, offset, terms, D, V, TILE, TILE, TILE_D, TILE_V)  # fmt: skip
+            query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, query_head, key_head, value_head, grad_head,
+            head, b, h, a * TILE, (a + band) * TILE, Q, K, offset, scores, mask, bias, dropout, D, V, TILE, TILE,
+            TILE_D, TILE_V)  # fmt: skip
         rolled = tl.gather(slope, turned % TILE, 1)
         after += tl.sum(tl.where(turned < TILE, rolled, 0.0), 0)
         before += tl.sum(tl.where(turned >= TILE, rolled, 0.0), 0)

@@ -1,6 +1,8 @@
 """What kernels are told of a call, in groups. A field that is None is no part of the compiled kernel.
 
 Numbers that change from batch to batch (Q, K and the offset) are arguments of their own, on which nothing is specialised.
+Groups are never nested: inside loops, Triton 3.6 forgets the constants of a tuple within a tuple, and with them whole features,
+without a word.
 """
 
 from __future__ import annotations
@@ -71,24 +73,3 @@ class Dropout(NamedTuple):
     seed: Any
     threshold: Any
     surviving: Any
-
-
-class Terms(NamedTuple):
-    """All that a call asks for beside its tensors."""
-
-    scores: Any
-    mask: Any
-    bias: Any
-    dropout: Any
-
-
-class Saved(NamedTuple):
-    """What the backward pass reads: rows of the inputs and of the gradient that enters, log-sum-exps and row sums,
-    both (B,H,Q)."""
-
-    query: Any
-    key: Any
-    value: Any
-    grad: Any
-    lse: Any
-    sums: Any

@@ -12,27 +12,28 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .forward import at_head, sweep
-from .tile import LN_2, positions, seen_keys
+from .forward import sweep
+from .tile import LN_2, head_of, positions, seen_keys
 
 
 @triton.jit(do_not_specialize=["Q", "K", "offset", "chunks"])
 def decode_chunks(
-    query_rows, key_rows, value_rows, OUTPUTS, LSES, Q, K, offset, chunks, terms, D: tl.constexpr, V: tl.constexpr,
-    CHUNK: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+    query_rows, key_rows, value_rows, OUTPUTS, LSES, Q, K, offset, chunks, scores, mask, bias, dropout,
+    D: tl.constexpr, V: tl.constexpr, CHUNK: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
+    TILE_D: tl.constexpr, TILE_V: tl.constexpr,
 ):  # fmt: skip
     """outputs (B,H,Q,chunks,V) and log-sum-exps (B,H,Q,chunks) in units of log2(e), float32; -inf where nothing is seen."""
     chunk = tl.program_id(0) % chunks
     pair = (tl.program_id(0) // chunks).to(tl.int64)
-    groups = terms.scores.H // terms.scores.group
+    groups = scores.H // scores.group
     b, g = pair // groups, pair % groups
     packed = tl.arange(0, TILE_Q)
     rows = packed % Q
-    heads = g * terms.scores.group + packed // Q
-    there = packed < Q * terms.scores.group
+    there = packed < Q * scores.group
+    heads = g * scores.group + tl.where(there, packed // Q, 0)
     rows = tl.where(there, rows, Q)
-    position = positions(rows, b, offset, terms.mask)
-    first, last = seen_keys(rows, position, b, Q, K, terms.mask)
+    position = positions(rows, b, offset, mask)
+    first, last = seen_keys(rows, position, b, Q, K, mask)
     from_key, to_key = chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, K)
     first, last = tl.maximum(first, from_key), tl.minimum(last, to_key)
     begin, end = tl.min(first, 0) // TILE_K * TILE_K, tl.max(last, 0)
@@ -42,12 +43,12 @@ def decode_chunks(
     query = tl.load(at + features[None] * query_rows.d, mask=there[:, None] & (features[None] < D), other=0.0)
     total, weight, highest = sweep(
         tl.zeros([TILE_Q, TILE_V], tl.float32), tl.zeros([TILE_Q], tl.float32), tl.full([TILE_Q], float("-inf"), tl.float32),
-        query, at_head(key_rows, b, g), at_head(value_rows, b, g), begin, end, rows, position, first, last, b, heads[:, None],
-        Q, K, terms, D, V, True, TILE_K, TILE_D, TILE_V)  # fmt: skip
+        query, key_rows, value_rows, head_of(key_rows, b, g), head_of(value_rows, b, g), begin, end, rows, position,
+        first, last, b, heads[:, None], Q, K, scores, mask, bias, dropout, D, V, True, TILE_K, TILE_D, TILE_V)  # fmt: skip
 
-    sees = weight > 0.0
+    sees = weight != 0.0
     output = total / tl.where(sees, weight, 1.0)[:, None]
-    place = ((b * terms.scores.H + heads) * Q + rows) * chunks + chunk
+    place = ((b * scores.H + heads) * Q + rows) * chunks + chunk
     store = there[:, None] & (value_features[None] < V)
     tl.store(OUTPUTS + place[:, None] * V + value_features[None], output, mask=store)
     lse = tl.where(sees, highest + tl.log2(tl.where(sees, weight, 1.0)), float("-inf"))
@@ -55,11 +56,25 @@ def decode_chunks(
 
 
 @triton.jit(do_not_specialize=["Q", "chunks"])
-def join_chunks(OUTPUTS, LSES, output_rows, LSE, Q, chunks, terms, V: tl.constexpr, CHUNKS: tl.constexpr, TILE_V: tl.constexpr):
+def join_chunks(
+    OUTPUTS,
+    LSES,
+    output_rows,
+    LSE,
+    Q,
+    chunks,
+    scores,
+    mask,
+    bias,
+    dropout,
+    V: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    TILE_V: tl.constexpr,
+):
     """output (B,H,Q,V) and the natural log-sum-exp (B,H,Q) of one query of one head from those of its chunks."""
     program = tl.program_id(0).to(tl.int64)
     row, head = program % Q, program // Q
-    b, h = head // terms.scores.H, head % terms.scores.H
+    b, h = head // scores.H, head % scores.H
     features = tl.arange(0, TILE_V)
     total, weight, highest = tl.zeros([TILE_V], tl.float32), 0.0, float("-inf")
     for start in range(0, chunks, CHUNKS):
@@ -74,10 +89,10 @@ def join_chunks(OUTPUTS, LSES, output_rows, LSE, Q, chunks, terms, V: tl.constex
         total = total * shrink + tl.sum(outputs * shares[:, None], 0)
         weight = weight * shrink + tl.sum(shares, 0)
         highest = higher
-    sees = weight > 0.0
+    sees = weight != 0.0
     output = tl.where(sees, total / tl.where(sees, weight, 1.0), 0.0)
-    if terms.dropout.seed is not None:
-        output = output * terms.dropout.surviving
+    if dropout.seed is not None:
+        output = output * dropout.surviving
     at = output_rows.at + b * output_rows.b + h * output_rows.h + row * output_rows.n + features * output_rows.d
     tl.store(at, output.to(output_rows.at.dtype.element_ty), mask=features < V)
     tl.store(LSE + program, tl.where(sees, (highest + tl.log2(tl.where(sees, weight, 1.0))) * LN_2, float("-inf")))

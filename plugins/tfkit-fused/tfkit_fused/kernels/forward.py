@@ -11,33 +11,33 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .call import Rows
-from .tile import LN_2, kept, positions, read, scored, seen_keys, shown, worth_it, write
+from .tile import LN_2, head_of, kept, positions, read, scored, seen_keys, shown, worth_it, write
 
 
 @triton.jit
 def sweep(
-    total, weight, highest, query, key_rows, value_rows, begin, end, rows, position, first, last, b, h, Q, K, terms,
-    D: tl.constexpr, V: tl.constexpr, MASKED: tl.constexpr, TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
+    total, weight, highest, query, key_rows, value_rows, key_head, value_head, begin, end, rows, position, first,
+    last, b, h, Q, K, scores, mask, bias, dropout, D: tl.constexpr, V: tl.constexpr, MASKED: tl.constexpr,
+    TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
 ):  # fmt: skip
     """The tiles of keys from `begin` to `end`, added to (total, weight, highest)."""
     for start in range(begin, end, TILE_K):
         keys = start + tl.arange(0, TILE_K)
-        if not MASKED or worth_it(rows, keys, b, Q, K, terms.mask):
-            key = read(key_rows, start, K, D, TILE_K, TILE_D)
+        if not MASKED or worth_it(rows, keys, b, Q, K, mask):
+            key = read(key_rows, key_head, start, K, D, TILE_K, TILE_D)
             dot = tl.dot(query, tl.trans(key), input_precision="ieee")
-            score, _ = scored(dot, rows[:, None], keys[None], position[:, None], b, h, Q, K, terms)
+            score, _ = scored(dot, rows[:, None], keys[None], position[:, None], b, h, Q, K, scores, bias)
             if MASKED:
-                here = shown(rows[:, None], keys[None], first[:, None], last[:, None], b, h, Q, K, terms.mask)
+                here = shown(rows[:, None], keys[None], first[:, None], last[:, None], b, h, Q, K, mask)
                 score = tl.where(here, score, float("-inf"))
             higher = tl.maximum(highest, tl.max(score, 1))
             level = tl.where(higher == float("-inf"), 0.0, higher)
             shrink = tl.exp2(highest - level)
             power = tl.exp2(score - level[:, None])
             weight = weight * shrink + tl.sum(power, 1)
-            if terms.dropout.seed is not None:
-                power = tl.where(kept(rows[:, None], keys[None], b, h, terms), power, 0.0)
-            value = read(value_rows, start, K, V, TILE_K, TILE_V)
+            if dropout.seed is not None:
+                power = tl.where(kept(rows[:, None], keys[None], b, h, scores.H, dropout), power, 0.0)
+            value = read(value_rows, value_head, start, K, V, TILE_K, TILE_V)
             total = total * shrink[:, None] + tl.dot(power.to(value.dtype), value, input_precision="ieee")
             highest = higher
     return total, weight, highest
@@ -45,23 +45,23 @@ def sweep(
 
 @triton.jit(do_not_specialize=["Q", "K", "offset"])
 def forward(
-    query_rows, key_rows, value_rows, output_rows, LSE, Q, K, offset, terms, D: tl.constexpr,
+    query_rows, key_rows, value_rows, output_rows, LSE, Q, K, offset, scores, mask, bias, dropout, D: tl.constexpr,
     V: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr, TILE_D: tl.constexpr, TILE_V: tl.constexpr,
 ):  # fmt: skip
     """output (B,H,Q,V) and the natural log-sum-exp (B,H,Q) float32, -inf where a query sees no key."""
     tiles = tl.cdiv(Q, TILE_Q)
     tile = tiles - 1 - tl.program_id(0) % tiles  # under causality the last tiles are the longest: they begin first
     head = (tl.program_id(0) // tiles).to(tl.int64)
-    b, h = head // terms.scores.H, head % terms.scores.H
-    g = h // terms.scores.group
+    b, h = head // scores.H, head % scores.H
+    g = h // scores.group
     start = tile * TILE_Q
     rows = start + tl.arange(0, TILE_Q)
-    position = positions(rows, b, offset, terms.mask)
-    first, last = seen_keys(rows, position, b, Q, K, terms.mask)
+    position = positions(rows, b, offset, mask)
+    first, last = seen_keys(rows, position, b, Q, K, mask)
     begin, end = tl.min(first, 0) // TILE_K * TILE_K, tl.max(last, 0)
 
-    query = read(at_head(query_rows, b, h), start, Q, D, TILE_Q, TILE_D)
-    keys, values = at_head(key_rows, b, g), at_head(value_rows, b, g)
+    query = read(query_rows, head_of(query_rows, b, h), start, Q, D, TILE_Q, TILE_D)
+    key_head, value_head = head_of(key_rows, b, g), head_of(value_rows, b, g)
     total = tl.zeros([TILE_Q, TILE_V], tl.float32)
     weight = tl.zeros([TILE_Q], tl.float32)
     highest = tl.full([TILE_Q], float("-inf"), tl.float32)
@@ -71,28 +71,22 @@ def forward(
     whole_to = tl.min(tl.where(real, last, K), 0) // TILE_K * TILE_K
     whole_from = tl.minimum(tl.maximum(whole_from, begin), tl.maximum(end, begin))
     whole_to = tl.minimum(tl.maximum(whole_to, whole_from), tl.maximum(end, whole_from))
-    if terms.mask.key_visible is not None or terms.mask.query_segments is not None or terms.mask.visible is not None:
+    if mask.key_visible is not None or mask.query_segments is not None or mask.visible is not None:
         whole_to = whole_from
     total, weight, highest = sweep(
-        total, weight, highest, query, keys, values, begin, whole_from, rows, position, first, last, b, h, Q, K, terms, D,
-        V, True, TILE_K, TILE_D, TILE_V)  # fmt: skip
+        total, weight, highest, query, key_rows, value_rows, key_head, value_head, begin, whole_from, rows,
+        position, first, last, b, h, Q, K, scores, mask, bias, dropout, D, V, True, TILE_K, TILE_D, TILE_V)  # fmt: skip
     total, weight, highest = sweep(
-        total, weight, highest, query, keys, values, whole_from, whole_to, rows, position, first, last, b, h, Q, K, terms,
-        D, V, False, TILE_K, TILE_D, TILE_V)  # fmt: skip
+        total, weight, highest, query, key_rows, value_rows, key_head, value_head, whole_from, whole_to, rows,
+        position, first, last, b, h, Q, K, scores, mask, bias, dropout, D, V, False, TILE_K, TILE_D, TILE_V)  # fmt: skip
     total, weight, highest = sweep(
-        total, weight, highest, query, keys, values, whole_to, end, rows, position, first, last, b, h, Q, K, terms, D, V,
-        True, TILE_K, TILE_D, TILE_V)  # fmt: skip
+        total, weight, highest, query, key_rows, value_rows, key_head, value_head, whole_to, end, rows, position,
+        first, last, b, h, Q, K, scores, mask, bias, dropout, D, V, True, TILE_K, TILE_D, TILE_V)  # fmt: skip
 
-    sees = real & (weight > 0.0)
+    sees = real & (weight != 0.0)  # a NaN is no zero: it is handed on
     output = tl.where(sees[:, None], total / tl.where(sees, weight, 1.0)[:, None], 0.0)
-    if terms.dropout.seed is not None:
-        output = output * terms.dropout.surviving
-    write(at_head(output_rows, b, h), start, Q, V, output, TILE_Q, TILE_V)
+    if dropout.seed is not None:
+        output = output * dropout.surviving
+    write(output_rows, head_of(output_rows, b, h), start, Q, V, output, TILE_Q, TILE_V)
     lse = tl.where(sees, (highest + tl.log2(tl.where(sees, weight, 1.0))) * LN_2, float("-inf"))
     tl.store(LSE + head * Q + rows, lse, mask=rows < Q)
-
-
-@triton.jit
-def at_head(rows_of, b, h):
-    """The rows (length, features) of one head of one batch row."""
-    return Rows(rows_of.at + b * rows_of.b + h * rows_of.h, 0, 0, rows_of.n, rows_of.d)

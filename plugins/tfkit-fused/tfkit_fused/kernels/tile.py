@@ -18,18 +18,24 @@ LARGE = tl.constexpr((1 << 63) - 1)
 
 
 @triton.jit
-def read(rows_of, start, length, width: tl.constexpr, TILE: tl.constexpr, TILE_D: tl.constexpr):
-    """Rows start .. start + TILE of (length, width), 0 beyond both ends."""
+def head_of(rows_of, b, h):
+    """Where the rows of one head of one batch row begin."""
+    return b * rows_of.b + h * rows_of.h
+
+
+@triton.jit
+def read(rows_of, head, start, length, width: tl.constexpr, TILE: tl.constexpr, TILE_D: tl.constexpr):
+    """Rows start .. start + TILE of the (length, width) that begin at `head`, 0 beyond both ends."""
     steps, features = tl.arange(0, TILE), tl.arange(0, TILE_D)
-    at = rows_of.at + tl.cast(start, tl.int64) * rows_of.n + steps[:, None] * rows_of.n + features[None] * rows_of.d
+    at = rows_of.at + head + tl.cast(start, tl.int64) * rows_of.n + steps[:, None] * rows_of.n + features[None] * rows_of.d
     return tl.load(at, mask=(start + steps[:, None] < length) & (features[None] < width), other=0.0)
 
 
 @triton.jit
-def write(rows_of, start, length, width: tl.constexpr, tile, TILE: tl.constexpr, TILE_D: tl.constexpr):
-    """A tile into rows start .. start + TILE of (length, width), rounded to what they hold."""
+def write(rows_of, head, start, length, width: tl.constexpr, tile, TILE: tl.constexpr, TILE_D: tl.constexpr):
+    """A tile into rows start .. start + TILE of the (length, width) that begin at `head`, rounded to what they hold."""
     steps, features = tl.arange(0, TILE), tl.arange(0, TILE_D)
-    at = rows_of.at + tl.cast(start, tl.int64) * rows_of.n + steps[:, None] * rows_of.n + features[None] * rows_of.d
+    at = rows_of.at + head + tl.cast(start, tl.int64) * rows_of.n + steps[:, None] * rows_of.n + features[None] * rows_of.d
     there = (start + steps[:, None] < length) & (features[None] < width)
     tl.store(at, tile.to(rows_of.at.dtype.element_ty), mask=there)
 
@@ -73,9 +79,9 @@ def seen_queries(start, stop, b, Q, offset, mask):
     if mask.query_lengths is not None:
         last = tl.minimum(last, tl.load(mask.query_lengths + b).to(tl.int64))
     if mask.right is not None:
-        first = tl.maximum(first, start - mask.right - stands)
+        first = tl.maximum(first, tl.cast(start, tl.int64) - mask.right - stands)
     if mask.left is not None:
-        last = tl.minimum(last, stop + mask.left - stands)
+        last = tl.minimum(last, tl.cast(stop, tl.int64) + mask.left - stands)
     if mask.key_lengths is not None:
         last = tl.where(start < tl.load(mask.key_lengths + b), last, 0)
     return tl.minimum(first, Q).to(tl.int32), tl.maximum(last, 0).to(tl.int32)
@@ -91,7 +97,9 @@ def shown(rows, keys, first, last, b, h, Q, K, mask):
     if mask.query_segments is not None:
         of_query = mask.query_segments + b * mask.query_segments_b + rows.to(tl.int64) * mask.query_segments_q
         of_key = mask.key_segments + b * mask.key_segments_b + keys.to(tl.int64) * mask.key_segments_k
-        here = here & (tl.load(of_query, mask=rows < Q, other=0) == tl.load(of_key, mask=keys < K, other=0))
+        here = here & (
+            tl.load(of_query, mask=rows < Q, other=0).to(tl.int64) == tl.load(of_key, mask=keys < K, other=0).to(tl.int64)
+        )
     if mask.visible is not None:
         at = mask.visible + b * mask.visible_b + h * mask.visible_h
         at = at + rows.to(tl.int64) * mask.visible_q + keys.to(tl.int64) * mask.visible_k
@@ -131,27 +139,21 @@ def tanh(x):
 
 
 @triton.jit
-def scored(dot, rows, keys, position, b, h, Q, K, terms):
-    """(scores in units of log2(e), tanh of the capped ones): softcap tanh(scale dot / softcap) + terms.bias."""
-    score = dot * terms.scores.scale
+def scored(dot, rows, keys, position, b, h, Q, K, scores, bias):
+    """(scores in units of log2(e), tanh of the capped ones): softcap tanh(scale dot / softcap) + bias."""
+    score = dot * scores.scale
     bent = score
-    if terms.scores.softcap is not None:
-        bent = tanh(score / terms.scores.softcap)
-        score = terms.scores.softcap * bent
-    if terms.bias.kind == "dense":
-        at = (
-            terms.bias.at
-            + b * terms.bias.b
-            + h * terms.bias.h
-            + rows.to(tl.int64) * terms.bias.q
-            + keys.to(tl.int64) * terms.bias.k
-        )
+    if scores.softcap is not None:
+        bent = tanh(score / scores.softcap)
+        score = scores.softcap * bent
+    if bias.kind == "dense":
+        at = bias.at + b * bias.b + h * bias.h + rows.to(tl.int64) * bias.q + keys.to(tl.int64) * bias.k
         score += tl.load(at, mask=(rows < Q) & (keys < K), other=0.0).to(tl.float32)
-    if terms.bias.kind == "linear":
-        score -= tl.load(terms.bias.at + h * terms.bias.h).to(tl.float32) * tl.abs(keys - near(position)).to(tl.float32)
-    if terms.bias.kind == "distance":
-        place = tl.minimum(tl.maximum(keys - near(position) - terms.bias.low, 0), terms.bias.size - 1)
-        score += tl.load(terms.bias.at + h * terms.bias.h + place.to(tl.int64) * terms.bias.k).to(tl.float32)
+    if bias.kind == "linear":
+        score -= tl.load(bias.at + h * bias.h).to(tl.float32) * tl.abs(keys - near(position)).to(tl.float32)
+    if bias.kind == "distance":
+        place = tl.minimum(tl.maximum(keys - near(position) - bias.low, 0), bias.size - 1)
+        score += tl.load(bias.at + h * bias.h + place.to(tl.int64) * bias.k).to(tl.float32)
     return score * LOG2_E, bent
 
 
@@ -161,30 +163,30 @@ def near(position):
 
 
 @triton.jit
-def kept(rows, keys, b, h, terms):
+def kept(rows, keys, b, h, H, dropout):
     """Which weights dropout keeps: Philox (Salmon et al. 2011, https://doi.org/10.1145/2063384.2063405) counted by key, query
     and head, so that a weight's draw depends on nothing else."""
     zero = (rows + keys) * 0
     key, query, head = (
         (zero + keys).to(tl.uint32),
         (zero + rows).to(tl.uint32),
-        (zero + (b * terms.scores.H + h).to(tl.int32)).to(tl.uint32),
+        (zero + (b * H + h).to(tl.int32)).to(tl.uint32),
     )
-    drawn, _, _, _ = tl.philox(tl.load(terms.dropout.seed), key, query, head, zero.to(tl.uint32))
-    return (drawn >> 1).to(tl.int32) >= terms.dropout.threshold
+    drawn, _, _, _ = tl.philox(tl.load(dropout.seed), key, query, head, zero.to(tl.uint32))
+    return (drawn >> 1).to(tl.int32) >= dropout.threshold
 
 
 @triton.jit
-def pulled(weights, dot_value, sums, bent, rows, keys, b, h, terms):
+def pulled(weights, dot_value, sums, bent, rows, keys, b, h, scores, dropout):
     """From the weights P before dropout and dO . v: (P after dropout, the gradients of the scores, and so of a bias, and of
     scale q.k)."""
     dropped = weights
-    if terms.dropout.seed is not None:
-        keep = kept(rows, keys, b, h, terms)
-        dropped = tl.where(keep, weights * terms.dropout.surviving, 0.0)
-        dot_value = tl.where(keep, dot_value * terms.dropout.surviving, 0.0)
-    slope = tl.where(weights > 0.0, weights * (dot_value - sums), 0.0)
+    if dropout.seed is not None:
+        keep = kept(rows, keys, b, h, scores.H, dropout)
+        dropped = tl.where(keep, weights * dropout.surviving, 0.0)
+        dot_value = tl.where(keep, dot_value * dropout.surviving, 0.0)
+    slope = tl.where(weights != 0.0, weights * (dot_value - sums), 0.0)
     raw = slope
-    if terms.scores.softcap is not None:
+    if scores.softcap is not None:
         raw = slope * (1.0 - bent * bent)
     return dropped, slope, raw
