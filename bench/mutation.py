@@ -41,7 +41,7 @@ from tfkit.testing.zoo import ZOO
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "mutation.json"
 EXPLAINED = ROOT / "bench" / "results" / "mutation_explained.json"
-MUTATED = ("tfkit/rendering.py", "tfkit/testing/reference.py", "tfkit/testing/bound.py")
+MUTATED = ("tfkit/rendering.py", "tfkit/testing/attention/reference.py", "tfkit/testing/attention/bound.py")
 TESTS = (
     "tests/test_rendering.py", "tests/testing/test_reference.py", "tests/testing/test_bound.py",
     "tests/testing/test_bound_formula.py", "tests/builtin/attention",
@@ -250,7 +250,7 @@ def scaled(number: int, factor: float) -> tuple[dict[str, Any], Scale]:
     """The names of a bound with one constant changed."""
     scale = Scale(number, factor)
     tree = ast.fix_missing_locations(scale.visit(ast.parse(Path(bound.__file__).read_text())))
-    made: dict[str, Any] = {"__name__": bound.__name__, "__package__": "tfkit.testing"}
+    made: dict[str, Any] = {"__name__": bound.__name__, "__package__": "tfkit.testing.attention"}
     if scale.line:
         exec(compile(tree, bound.__file__, "exec"), made)
     return made, scale

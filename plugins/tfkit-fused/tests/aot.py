@@ -1,6 +1,7 @@
 """Kernels compiled ahead of time for a GPU that is not here: what they take of it, by Triton's compiler and ptxas.
 
-A launch is recorded instead of run, so what is compiled is what the backend would launch, argument by argument.
+A launch is recorded instead of run and then handed to Triton's own front end, with a driver that only says what the GPU would
+be: what is compiled is what the backend would launch, specialised as Triton would.
 """
 
 from __future__ import annotations
@@ -8,23 +9,16 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
-import triton.language as tl
-from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
-from triton.compiler import ASTSource
-
-TYPES = {
-    torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.uint8: "u8", torch.int32: "i32",
-    torch.int64: "i64",
-}  # fmt: skip
-OPTIONS = ("num_warps", "num_stages")
 
 
 @dataclass(frozen=True)
@@ -55,52 +49,58 @@ class Recorder:
         return lambda *arguments, **named: self.heard.append(Launch(self.kernel, arguments, named))
 
 
+class Absent:
+    """The driver of a GPU that is not here."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: Any = None) -> int:
+        return 0
+
+    def get_device_interface(self) -> Any:
+        return torch.cpu
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def map_python_to_cpp_type(self, name: str) -> str:
+        return name
+
+
+@contextmanager
+def driven(kernel: Any, capability: int) -> Iterator[None]:
+    """Meanwhile Triton compiles `kernel` for such a GPU."""
+    kernel.device_caches.clear()
+    triton.runtime.driver.set_active(Absent(capability))
+    try:
+        yield
+    finally:
+        if torch.cuda.is_available():  # without one there is no driver to go back to
+            triton.runtime.driver.reset_active()
+        kernel.device_caches.clear()
+
+
 def compiled(launch: Launch, capability: int) -> Cost:
-    """Compile for sm_`capability`. Raises what the compiler raises."""
-    source, options = _source(launch)
-    found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"enable_fp_fusion": True, **options})
+    """Compile for sm_`capability`. Raises what Triton raises."""
+    found = _found(launch, capability)
     return Cost(found.metadata.shared, *_ptxas(found.asm["ptx"], capability))
 
 
 def intermediate(launch: Launch, capability: int) -> str:
     """The program in Triton's own intermediate language, optimised, without where it comes from."""
-    source, options = _source(launch)
-    found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"enable_fp_fusion": True, **options})
-    return re.sub(r"(?m) loc\(.*$|^#loc.*$", "", found.asm["ttir"])
+    return re.sub(r"(?m) loc\(.*$|^#loc.*$", "", _found(launch, capability).asm["ttir"])
 
 
-def _source(launch: Launch) -> tuple[ASTSource, dict[str, Any]]:
-    kernel, names = launch.kernel, launch.kernel.arg_names
-    options = {name: launch.named[name] for name in OPTIONS if name in launch.named}
-    values = dict(zip(names, launch.arguments, strict=False)) | {k: v for k, v in launch.named.items() if k not in OPTIONS}
-    plain = {names[index] for index, parameter in enumerate(kernel.params) if parameter.do_not_specialize}
-    constant = {names[index] for index, parameter in enumerate(kernel.params) if parameter.is_constexpr}
-    signature, constants, attributes = {}, {}, {}
-    for index, name in enumerate(names):
-        signature[name] = _typed(values[name], (index,), name in plain, name in constant, constants, attributes)
-    return ASTSource(kernel, signature, constants, attributes), options
-
-
-def _typed(value: Any, path: tuple[int, ...], plain: bool, constant: bool, constants: Any, attributes: Any) -> Any:
-    if isinstance(value, tuple):
-        parts = [_typed(each, (*path, place), plain, constant, constants, attributes) for place, each in enumerate(value)]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, tl.constexpr):
-        constants[path] = value.value
-        return "constexpr"
-    if constant or value is None or (isinstance(value, int) and value == 1 and not plain):
-        constants[path] = value
-        return "constexpr"
-    if isinstance(value, Tensor):
-        attributes[path] = [["tt.divisibility", 16]]
-        return f"*{TYPES[value.dtype]}"
-    if isinstance(value, float):
-        return "fp32"
-    if not isinstance(value, int):
-        raise TypeError(f"Triton takes no {type(value).__name__} as an argument that is no constant")
-    if value % 16 == 0 and not plain:
-        attributes[path] = [["tt.divisibility", 16]]
-    return "i32" if -(2**31) <= value < 2**31 else "i64"
+def _found(launch: Launch, capability: int) -> Any:
+    with driven(launch.kernel, capability):
+        return launch.kernel.warmup(*launch.arguments, grid=(1,), **{"enable_fp_fusion": True, **launch.named})
 
 
 def _ptxas(ptx: str, capability: int) -> tuple[int, int]:

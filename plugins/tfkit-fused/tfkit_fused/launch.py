@@ -20,14 +20,13 @@ from .kernels.backward import keys_and_values, queries, row_sums
 from .kernels.bias import dense, diagonals
 from .kernels.decode import decode_chunks, join_chunks
 from .kernels.forward import forward as forward_kernel
-from .tiles import Tiles, tiles_for
+from .tiles import FUSED, Tiles, tiles_for
 
 BITS = 31
 """Random bits that decide on a weight."""
 
 one_at_a_time = threading.Lock() if INTERPRETED else nullcontext()
 """The interpreter changes Triton's language while a kernel runs: two threads would take it from each other."""
-
 
 FAR_APART = 1 << 23
 """Strides from which on the numbers of one tile may be more than 2^31 apart."""
@@ -97,12 +96,15 @@ def forward(given: Call) -> tuple[Tensor, Tensor]:
 FEW = 16
 """Queries that are few: with so many or fewer, the keys of a head are split among programs."""
 TILES_IN_CHUNK = 8
+MOST_ROWS = {2: 64, 4: 16}
+"""Of a tile of queries times the heads of a group, by the bytes of a number: more do not fit registers."""
 
 
 def few_queries(given: Call, tiles: Tiles) -> bool:
     """Whether the keys are split: by the lengths of the call alone, never by the size of the batch."""
     Q, K = given.query.shape[2], given.key.shape[2]
-    return Q <= FEW and Q * (given.query.shape[1] // given.key.shape[1]) <= 64 and 2 * TILES_IN_CHUNK * tiles.keys < K
+    packed = Q * (given.query.shape[1] // given.key.shape[1])
+    return Q <= FEW and packed <= MOST_ROWS[given.query.element_size()] and 2 * TILES_IN_CHUNK * tiles.keys < K
 
 
 def _decode(given: Call, output: Tensor, lse: Tensor, tiles: Tiles) -> None:
@@ -117,7 +119,8 @@ def _decode(given: Call, output: Tensor, lse: Tensor, tiles: Tiles) -> None:
         **sizes, CHUNK=chunk, TILE_Q=triton.next_power_of_2(max(Q * (H // G), 16)), TILE_K=tiles.keys, **tiles.launch,
     )  # fmt: skip
     join_chunks[(B * H * Q,)](
-        outputs, lses, _rows(output), lse, Q, chunks, *_terms(given), V=V, CHUNKS=16, TILE_V=sizes["TILE_V"]
+        outputs, lses, _rows(output), lse, Q, chunks, *_terms(given), V=V, CHUNKS=16, TILE_V=sizes["TILE_V"],
+        **(FUSED if output.is_cuda else {}),
     )  # fmt: skip
 
 
@@ -139,6 +142,7 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
         V=V,
         TILE_Q=64,
         TILE_V=wide,
+        **(FUSED if grad.is_cuda else {}),
     )
     grad_query, grad_key, grad_value = (
         torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (given.query, given.key, given.value)
