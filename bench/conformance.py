@@ -15,6 +15,7 @@ import argparse
 import json
 import platform
 import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def zoo(runs: int) -> dict[str, Any]:
     }
 
 
-def kills(before: list[dict[str, Any]], only: set[str]) -> dict[str, Any]:
+def kills(before: Sequence[dict[str, Any]] = (), only: Collection[str] = ()) -> dict[str, Any]:
     """Fault by fault the checks that see it under the quick profile. With `only`, the other rows are those of `before`."""
     known, rows = {row["fault"]: row for row in before}, []
     for fault in ATTENTION_FAULTS:

@@ -75,7 +75,10 @@ def test_conformance_bench(tmp_path, monkeypatch):
     assert found["runs"] > 0
     assert found["alarms"] == 0
     monkeypatch.setattr(conformance, "ATTENTION_FAULTS", conformance.ATTENTION_FAULTS[-1:])
-    assert conformance.kills()["killed"] == 1
+    found = conformance.kills()
+    assert found["killed"] == 1
+    monkeypatch.setattr(conformance, "check_backend", None)  # with `only`, the others are taken over
+    assert conformance.kills(found["rows"], {"another"})["rows"] == found["rows"]
 
 
 def conformance_subjects(conformance):
