@@ -20,7 +20,7 @@ from .kernels.backward import keys_and_values, queries, row_sums
 from .kernels.bias import dense, diagonals
 from .kernels.decode import decode_chunks, join_chunks
 from .kernels.forward import forward as forward_kernel
-from .tiles import FUSED, Tiles, tiles_for
+from .tiles import FP_FUSION, Tiles, tiles_for
 
 BITS = 31
 """Random bits that decide on a weight."""
@@ -120,7 +120,7 @@ def _decode(given: Call, output: Tensor, lse: Tensor, tiles: Tiles) -> None:
     )  # fmt: skip
     join_chunks[(B * H * Q,)](
         outputs, lses, _rows(output), lse, Q, chunks, *_terms(given), V=V, CHUNKS=16, TILE_V=sizes["TILE_V"],
-        **(FUSED if output.is_cuda else {}),
+        **(FP_FUSION if output.is_cuda else {}),
     )  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
         V=V,
         TILE_Q=64,
         TILE_V=wide,
-        **(FUSED if grad.is_cuda else {}),
+        **(FP_FUSION if grad.is_cuda else {}),
     )
     grad_query, grad_key, grad_value = (
         torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (given.query, given.key, given.value)

@@ -93,7 +93,7 @@ class Tiles:
     launch: dict[str, Any] = field(default_factory=dict)
 
 
-FUSED = {"enable_fp_fusion": True}
+FP_FUSION = {"enable_fp_fusion": True}
 """Products and sums may become one rounding; said, because Triton's own choice changes with its version."""
 
 INTERPRETED = Tiles(32, 32)
@@ -117,7 +117,7 @@ def row_for(kernel: str, query: Tensor, value: Tensor, rich: bool) -> Row:
 
 def of_row(row: Row, large: bool) -> Tiles:
     queries, keys, warps, stages = row.large if large else row.small
-    return Tiles(queries, keys, {"num_warps": warps, "num_stages": stages, **FUSED})
+    return Tiles(queries, keys, {"num_warps": warps, "num_stages": stages, **FP_FUSION})
 
 
 def _is_large(capability: tuple[int, int]) -> bool:
