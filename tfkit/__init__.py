@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .builder import build
     from .catalogue import Catalogue, load_catalogue
     from .errors import BackendRefused, BuildError, Fault, InputError, Mark, PluginError, SpecError, StoreError, TfkitError
-    from .generate import Generated, greedy
+    from .generate import Generated, GnmtLengthPenalty, Hypothesis, PowerLengthPenalty, beam_search, greedy
     from .graph import Graph, graph_of
     from .nn.cache import DecodingState
     from .nn.model import Model
@@ -30,15 +30,19 @@ _HOMES = {
     "DecodingState": "nn.cache",
     "Fault": "errors",
     "Generated": "generate",
+    "GnmtLengthPenalty": "generate",
     "Graph": "graph",
+    "Hypothesis": "generate",
     "InputError": "errors",
     "Mark": "errors",
     "Model": "nn.model",
     "ModelSpec": "spec",
     "PluginError": "errors",
+    "PowerLengthPenalty": "generate",
     "SpecError": "errors",
     "StoreError": "errors",
     "TfkitError": "errors",
+    "beam_search": "generate",
     "build": "builder",
     "graph_of": "graph",
     "greedy": "generate",
@@ -65,15 +69,19 @@ __all__ = [
     "DecodingState",
     "Fault",
     "Generated",
+    "GnmtLengthPenalty",
     "Graph",
+    "Hypothesis",
     "InputError",
     "Mark",
     "Model",
     "ModelSpec",
     "PluginError",
+    "PowerLengthPenalty",
     "SpecError",
     "StoreError",
     "TfkitError",
+    "beam_search",
     "build",
     "graph_of",
     "greedy",

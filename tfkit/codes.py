@@ -320,6 +320,12 @@ CODES: dict[str, Code] = {
         "a target without `start_id` and no prompt",
         "Write `start_id` at the tokens node, or give a prompt.",
     ),
+    "TFK078": Code(
+        "a setting of a search is wrong",
+        "Beams, hypotheses and limits are whole numbers from 1 up; penalties and temperatures are numbers from 0 up.",
+        "tfkit.beam_search(model, source=ids, max_new_tokens=50, beams=4, n_best=5)",
+        "Take a value that the message allows.",
+    ),
     "TFK080": Code(
         "the directory exists",
         "A saved model replaces another only when told so, and never anything else.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -56,7 +57,17 @@ def catalogue() -> tfkit.Catalogue:
 @pytest.fixture
 def decoder_of(catalogue: tfkit.Catalogue) -> Callable[..., Model]:
     """Random weights large enough that greedy decoding wanders about and now and then meets the end token."""
+    return _maker(catalogue)
 
+
+@pytest.fixture(scope="session")
+def any_decoder(catalogue: tfkit.Catalogue) -> Callable[..., Model]:
+    """`any_decoder(kind, position, seed)`: each made once, for tests that draw many."""
+    make = _maker(catalogue)
+    return cache(lambda kind, position, seed: make(kind, position=position, seed=seed))
+
+
+def _maker(catalogue: tfkit.Catalogue) -> Callable[..., Model]:
     def make(kind: str, *overrides: str, position: str = "rotary_half", start: int = 1, seed: int = 1) -> Model:
         text = {"translator": TRANSLATOR, "writer": WRITER}[kind].format(position=position, start=start)
         model = tfkit.build(tfkit.parse_spec(text, catalogue, overrides), catalogue, dtype=torch.float64)

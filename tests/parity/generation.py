@@ -1,4 +1,4 @@
-"""Hugging Face's greedy search, and random models that have something to say."""
+"""Hugging Face's greedy and beam search, and random models that have something to say."""
 
 from __future__ import annotations
 
@@ -19,6 +19,20 @@ def generated(model: Any, ids: Tensor, end: int | None, fill: int, **given: Any)
         rules = {"max_new_tokens": TOKENS, "do_sample": False, "num_beams": 1, "eos_token_id": end, "pad_token_id": fill}
         made: Tensor = model.generate(ids, **rules, **given)
     return made
+
+
+def searched(
+    model: Any, ids: Tensor, end: int | None, fill: int, beams: int, n_best: int, penalty: float, **given: Any
+) -> tuple[Tensor, Tensor]:
+    """The `n_best` sequences of every row and their scores. Only `early_stopping="never"` stops where nothing can be gained;
+    what it calls a length penalty is |Y|^penalty."""
+    with all_in_float64():
+        rules = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": end, "pad_token_id": fill}
+        made = model.generate(
+            ids, num_beams=beams, num_return_sequences=n_best, length_penalty=penalty, early_stopping="never",
+            return_dict_in_generate=True, output_scores=True, **rules, **given,
+        )  # fmt: skip
+    return made.sequences, made.sequences_scores
 
 
 def talkative(built: Callable[[int], Any], ids: Tensor, skip: int, **given: Any) -> tuple[Any, int]:

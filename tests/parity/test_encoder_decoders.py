@@ -14,7 +14,7 @@ import tfkit
 
 from . import name_maps
 from .comparison import all_in_float64, compare, copy_weights, shake, values_of
-from .generation import TOKENS, generated, talkative, unprejudice
+from .generation import TOKENS, generated, searched, talkative, unprejudice
 
 VOCABULARY = 61
 
@@ -144,8 +144,8 @@ def test_a_wrong_spec_is_seen(shrunk, padded, name, wrong):
         check(shrunk, padded, name, wrong=(wrong,))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_greedy_tokens(shrunk, padded, name):
+def speaking(shrunk: Any, padded: Any, name: str) -> tuple[Callable[[int], Any], Any, torch.Tensor, int, dict[str, Any]]:
+    """Ours with the weights of theirs, by its end token; theirs; sources; an end token that fits; what `generate` is told."""
     family = FAMILIES[name]
     source, seen = padded((29, 17, 2, 8), VOCABULARY, family.pad, end=family.end)
     target, _ = padded((19, 19, 19, 19), VOCABULARY, family.pad, start=family.start)
@@ -157,12 +157,42 @@ def test_greedy_tokens(shrunk, padded, name):
             unprejudice(model, source, target)
         return model
 
+    def ours(end: int) -> Any:
+        model = shrunk(name, *family.sizes, f"target.end_id={end}")
+        copy_weights(model, theirs, family.name_map)
+        return model
+
     theirs, end = talkative(speaker, source, 1, **given)
-    ours = shrunk(name, *family.sizes, f"target.end_id={end}")
-    copy_weights(ours, theirs, family.name_map)
-    made = tfkit.greedy(ours, source=source, max_new_tokens=TOKENS)
-    assert made.ids.tolist() == generated(theirs, source, end, family.pad, **given)[:, 1:].tolist()
+    return ours, theirs, source, end, given
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_greedy_tokens(shrunk, padded, name):
+    ours, theirs, source, end, given = speaking(shrunk, padded, name)
+    made = tfkit.greedy(ours(end), source=source, max_new_tokens=TOKENS)
+    assert made.ids.tolist() == generated(theirs, source, end, FAMILIES[name].pad, **given)[:, 1:].tolist()
     assert len(set(made.lengths.tolist())) > 1
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_beams(shrunk, padded, name):
+    ours, theirs, source, _, given = speaking(shrunk, padded, name)
+    pad, rules = FAMILIES[name].pad, {"beams": 4, "n_best": 3}
+    endless, _ = searched(theirs, source, None, pad, penalty=1.0, **rules, **given)
+    end = int(endless[:, 1:].flatten().mode().values)  # one that beams come across
+    model, lengths = ours(end), set()
+    for penalty in (0.0, 0.6, 1.0, 2.0):
+        sequences, scores = searched(theirs, source, end, pad, penalty=penalty, **rules, **given)
+        found = tfkit.beam_search(
+            model, source=source, max_new_tokens=TOKENS, length_penalty=tfkit.PowerLengthPenalty(penalty), **rules
+        )
+        hypotheses = [one for row in found for one in row]
+        torch.testing.assert_close(torch.tensor([one.score for one in hypotheses], dtype=scores.dtype), scores)
+        for one, sequence in zip(hypotheses, sequences.tolist(), strict=True):
+            assert one.ids.tolist() == sequence[1 : 1 + len(one.ids)]
+            assert set(sequence[1 + len(one.ids) :]) <= {pad, end}
+            lengths.add((len(one.ids), one.finished))
+    assert len(lengths) > 2
 
 
 def test_only_hugging_face_keeps_marians_start_token_out_of_training(shrunk, padded):
