@@ -6,7 +6,8 @@
     ├── BackendRefused         an attention backend cannot do what a site asks: every reason, and who could
     ├── InputError             a tensor or argument given to a built model is wrong (also a ValueError)
     ├── BuildError             a correct spec cannot be built here: too large, a part's build function failed
-    └── StoreError             a saved model cannot be written or read
+    ├── StoreError             a saved model cannot be written or read
+    └── TrainingError          a correct recipe came to numbers that are none
 
 The text of a message may change between releases; its code and its meaning do not (see `tfkit.codes`).
 """
@@ -95,3 +96,7 @@ class BuildError(TfkitError):
 
 class StoreError(TfkitError):
     """A saved model cannot be written or read."""
+
+
+class TrainingError(TfkitError):
+    """Training came to numbers that are none."""

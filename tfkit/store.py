@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from .builder import build
 from .catalogue import Catalogue, load_catalogue
 from .errors import Fault, StoreError
+from .files import umask
 from .graph import Target, graph_of, plan
 from .nn.model import Model
 from .slots.options import CONTRACT
@@ -32,10 +33,20 @@ from .spec import load_spec, to_yaml
 
 FORMAT = 1
 SPEC, WEIGHTS, PLAN, VERSIONS = "spec.yaml", "model.safetensors", "plan.json", "versions.json"
+BEST = "best.json"
+"""Beside several models, the file that names the best one."""
 
 
-def save(model: Model, directory: str | Path, *, overwrite: bool = False, catalogue: Catalogue | None = None) -> Path:
-    """Write a model. The directory appears whole or not at all: it is written beside its place and then renamed.
+def save(
+    model: Model,
+    directory: str | Path,
+    *,
+    overwrite: bool = False,
+    catalogue: Catalogue | None = None,
+    texts: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a model, and `texts` by file name that belong to it (its tokenisers). The directory appears whole or not at all: it
+    is written beside its place and then renamed.
 
     Raises StoreError where it exists already (unless `overwrite`, and then only a saved model is replaced), or where the disk
     is full or not writable; whatever stood there before is left as it was.
@@ -54,8 +65,8 @@ def save(model: Model, directory: str | Path, *, overwrite: bool = False, catalo
     except OSError as reason:
         raise StoreError(Fault("TFK081", f"{directory.parent} cannot be written: {reason.strerror}")) from None
     try:
-        _write(model, draft, catalogue)
-        draft.chmod(0o777 & ~_umask())
+        _write(model, draft, catalogue, texts or {})
+        draft.chmod(0o777 & ~umask())
         _move(draft, directory)
     except (OSError, SafetensorError, RuntimeError) as reason:
         raise StoreError(
@@ -78,7 +89,7 @@ def load(
     dtype = _checked(directory)
     # On `meta` no backend is refused: what the device cannot do is asked once the wishes are known.
     model = build(load_spec(directory / SPEC, catalogue), catalogue, device="meta", dtype=dtype)
-    wishes = _read_json(directory / PLAN).get("sites")
+    wishes = read_json(directory / PLAN).get("sites")
     if not isinstance(wishes, dict) or set(wishes) != set(model.sites):
         raise StoreError(Fault("TFK082", f"{directory / PLAN} does not speak of the attention sites of {directory / SPEC}"))
     for wish, sites in [(backend, list(wishes))] if backend is not None else _by_wish(wishes):
@@ -97,19 +108,23 @@ def load(
 def _checked(directory: Path) -> torch.dtype:
     """The dtype of a saved model, all of whose files are as they were written."""
     path = directory / VERSIONS
-    versions = _read_json(path)
+    versions = read_json(path)
     if versions.get("format") != FORMAT:
         message = f"{directory} has format {versions.get('format')}, this tfkit reads {FORMAT}"
         raise StoreError(Fault("TFK083", message, "load it with the tfkit that wrote it"))
     files, dtype = versions.get("files"), getattr(torch, str(versions.get("dtype")), None)
-    if not isinstance(files, dict) or set(files) != {SPEC, WEIGHTS, PLAN}:
+    if (
+        not isinstance(files, dict)
+        or not files.keys() >= {SPEC, WEIGHTS, PLAN}
+        or any(Path(name).name != name for name in files)
+    ):
         raise StoreError(Fault("TFK082", f"{path} does not list the files {SPEC}, {WEIGHTS} and {PLAN}", "it was altered"))
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise StoreError(Fault("TFK082", f"{path} names the dtype {versions.get('dtype')}, which is none", "it was altered"))
     for name, facts in files.items():
         if not isinstance(facts, dict) or {key: type(value) for key, value in facts.items()} != {"bytes": int, "sha256": str}:
             raise StoreError(Fault("TFK082", f"{path} does not give the size and SHA-256 of {name}", "it was altered"))
-        _check_file(directory / name, facts)
+        check_file(directory / name, facts)
     return dtype
 
 
@@ -148,7 +163,9 @@ def check_place(directory: Path, overwrite: bool) -> None:
         )
 
 
-def _write(model: Model, draft: Path, catalogue: Catalogue) -> None:
+def _write(model: Model, draft: Path, catalogue: Catalogue, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        (draft / name).write_text(text, encoding="utf-8")
     (draft / SPEC).write_text(to_yaml(model.spec), encoding="utf-8")
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     save_file(tensors, draft / WEIGHTS)
@@ -160,7 +177,7 @@ def _write(model: Model, draft: Path, catalogue: Catalogue) -> None:
         for row in plan(graph_of(model.spec), catalogue, target)
     ]
     _write_json(draft / PLAN, {"sites": model.wishes, "device": target.device, "dtype": target.dtype, "table": table})
-    files = {name: _facts(draft / name) for name in (SPEC, WEIGHTS, PLAN)}
+    files = {name: file_facts(draft / name) for name in (SPEC, WEIGHTS, PLAN, *texts)}
     plugins = {distribution: version for _, distribution, version in catalogue.plugins}
     _write_json(
         draft / VERSIONS,
@@ -194,7 +211,8 @@ def _move(draft: Path, directory: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def file_facts(path: Path) -> dict[str, Any]:
+    """Size and SHA-256 of a file, as a list of files holds them."""
     with path.open("rb") as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
@@ -202,10 +220,11 @@ def _facts(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
 
 
-def _check_file(path: Path, expected: Mapping[str, Any]) -> None:
+def check_file(path: Path, expected: Mapping[str, Any]) -> None:
+    """Raises StoreError where a file is not the one that `file_facts` saw."""
     if not path.is_file():
         raise StoreError(Fault("TFK082", f"{path} is missing"))
-    found = _facts(path)
+    found = file_facts(path)
     if found != expected:
         message = f"{path} has {found['bytes']:,} bytes, SHA-256 {found['sha256'][:12]}...; {expected['bytes']:,} bytes, "
         raise StoreError(Fault("TFK082", message + f"{expected['sha256'][:12]}... were written", "it was altered or cut off"))
@@ -215,7 +234,8 @@ def _write_json(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file. Raises StoreError."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as reason:
@@ -230,9 +250,3 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _words(reason: Exception) -> str:
     return (reason.strerror if isinstance(reason, OSError) else None) or str(reason)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -22,6 +22,7 @@ COMMANDS = {
     "show": "what a spec describes: nodes, shapes, parameters, costs",
     "plan": "which attention backend each site will use, and why",
     "build": "build and initialise a model, run it once, save it",
+    "train": "train a model from text, or go on with a run",
     "verify": "prove a model: every part with every backend, and the whole",
     "plugins": "what is installed, slot by slot",
     "conformance": "judge an attention backend, or another part, by the conformance suite",

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Fault, InputError, StoreError
+from ..errors import Fault, InputError
+from ..files import write_whole as write_whole
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -76,30 +77,3 @@ def check_place(path: str) -> None:
     if not place.parent.is_dir():
         fix = f"make it first: mkdir -p {place.parent}" if not place.parent.exists() else ""
         raise InputError(Fault("TFK081", f"{path} cannot be written: {place.parent} is no directory", fix))
-
-
-def write_whole(path: str, text: str) -> None:
-    """Write a file that appears whole or not at all. Raises StoreError."""
-    import tempfile  # it imports random and hashlib, which nothing else here needs
-
-    place = Path(path)
-    try:
-        if place.is_dir():
-            raise IsADirectoryError(None, "it is a directory")
-        number, draft = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
-        try:
-            with os.fdopen(number, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(draft, place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~_umask())
-            os.replace(draft, place)
-        except BaseException:
-            os.unlink(draft)
-            raise
-    except OSError as reason:
-        raise StoreError(Fault("TFK081", f"{path} could not be written: {reason.strerror}", "nothing was changed")) from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

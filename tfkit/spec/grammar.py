@@ -19,6 +19,7 @@ from ..slots.layer import Layer
 from ..slots.node import NodeKind
 from ..slots.options import LayersField, NodeRef, Options, SlotField, SlotListField, marks
 from ..slots.sublayer import SublayerKind
+from .model import ModelSpec
 
 TOP = ("tfkit", "name", "reference", "description", "expect", "extends", "defaults", "nodes", "outputs")
 """The keys of a spec. No node may have one of these names, so that `--set encoder.num_layers=12` is never ambiguous."""
@@ -29,10 +30,11 @@ PATTERN = tuple(name for name in Layer.model_fields if name not in GROUP)
 
 
 class Grammar:
-    """The language as a catalogue spells it."""
+    """The language as a catalogue spells it. `root` is the model of the whole that is written in it, `top` its keys."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, root: type[Options] = ModelSpec, top: tuple[str, ...] = TOP) -> None:
         self.catalogue = catalogue
+        self.root, self.top = root, top
 
     def find(self, slot: str, kind: str | None) -> Any:
         """The entry of that name, or None."""
@@ -70,7 +72,14 @@ class Grammar:
     def models(self) -> list[type[BaseModel]]:
         """Every options model of the catalogue, and the layer's."""
         entries = [entry for slot in self.catalogue.offers for entry in self.catalogue.entries(slot)]
-        return [Layer, *dict.fromkeys(model for entry in entries for model in nested_models(entry.options))]
+        return list(
+            dict.fromkeys([*self.patterns, self.root, *(model for entry in entries for model in nested_models(entry.options))])
+        )
+
+    @property
+    def patterns(self) -> list[type[BaseModel]]:
+        """The layer's model, in a language that has layers."""
+        return [Layer] if self.node_kinds else []
 
     def layers_field(self, kind: NodeKind | None) -> str | None:
         """The field that holds a layer pattern, if nodes of this kind have one: then the node is a stack."""
@@ -127,9 +136,9 @@ class Grammar:
             if name != "kind":
                 found.setdefault(name, {})[place] = None
 
-        for key in TOP:
+        for key in self.top:
             put(key, "the top level")
-        for name in ("num_layers", *PATTERN, *self.option_keys):
+        for name in ("num_layers", *PATTERN, *self.option_keys) if self.patterns else ():
             put(name, "a `stack` node")
         for sublayer in self.catalogue.entries("sublayer"):
             for name in sublayer.options.model_fields:
@@ -142,8 +151,12 @@ class Grammar:
             for name in kind.options.model_fields:
                 if name != self.layers_field(kind):
                     put(name, f"a `{kind.name}` node")
-        for name in ("repeat", "shared"):
+        for name in ("repeat", "shared") if self.patterns else ():
             put(name, "an item of `layers`")
+        for key, field in self.root.model_fields.items():
+            for model in inner_models(field):
+                for name in model.model_fields:
+                    put(name, f"`{key}`")
         return {name: tuple(places) for name, places in found.items()}
 
 

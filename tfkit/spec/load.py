@@ -51,7 +51,7 @@ def _resolve(root: Marked, overrides: Sequence[str], grammar: Grammar, faults: F
     check_edges(nodes.mapping, resolved, written.get("outputs"), grammar, faults)
     top = {key: child for key, child in written.mapping.items() if key not in ("defaults", "extends")}
     tree = written.holding({**top, "nodes": nodes.holding(resolved)})
-    spec = validate(tree, grammar, faults)
+    spec: ModelSpec | None = validate(tree, grammar, faults)
     if spec is None or len(faults):
         raise faults.error()
     spec._tree = tree

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..errors import Mark
 from .extends import OWN
-from .grammar import TOP, Grammar
+from .grammar import Grammar
 from .hints import did_you_mean
 from .marked import HOLE, Faults, Marked, child_path, short
 from .merge import as_part, over
@@ -50,16 +50,17 @@ class _Override:
         if steps[0] in FIXED:
             self.fault(f"`{steps[0]}` cannot be overridden", "write it in the file")
             return root
-        if steps[0] not in TOP:
+        if steps[0] not in self.grammar.top:
             nodes = root.get("nodes")
             if nodes is None or steps[0] not in nodes.mapping:
-                known = [*TOP, *(nodes.mapping if nodes else ())]
+                known = [*self.grammar.top, *(nodes.mapping if nodes else ())]
                 fix = did_you_mean(steps[0], known, "there are")
                 if steps[0] in self.grammar.default_keys:
                     fix = f"write `defaults.{short(self.path)}`, or the node before it"
                 elif len(steps) == 1 and self.value.lstrip().startswith("{"):
                     fix = f"a new node is written `nodes.{short(self.path)}={{...}}`"
-                self.fault(f"there is no node and no key `{short(steps[0])}`", fix)
+                what = "no node and no key" if nodes is not None else "no key"
+                self.fault(f"there is {what} `{short(steps[0])}`", fix)
                 return root
             steps = ["nodes", *steps]
         value = read_value(self.value, self.file, self.faults, ".".join(steps), len(self.path) + 1)

@@ -11,7 +11,6 @@ from ..errors import Fault, PluginError
 from .grammar import Grammar, inner_models, slots_of
 from .hints import nearest, unknown_key, unknown_name, which_kind
 from .marked import HOLE, Faults, Marked, plain, short
-from .model import ModelSpec
 
 EXPECTED = {
     "int_type": "a whole number",
@@ -37,10 +36,11 @@ BOUNDS = {
 YES_NO = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
 
-def validate(tree: Marked, grammar: Grammar, faults: Faults) -> ModelSpec | None:
-    """The spec that a resolved tree describes, or None when its values are wrong: every reason goes to `faults`."""
+def validate(tree: Marked, grammar: Grammar, faults: Faults) -> Any:
+    """What a resolved tree describes, an object of the grammar's root model, or None when its values are wrong: every reason
+    goes to `faults`."""
     try:
-        return ModelSpec.model_validate(plain(tree), context={"catalogue": grammar.catalogue})
+        return grammar.root.model_validate(plain(tree), context={"catalogue": grammar.catalogue})
     except ValidationError as error:
         for detail in error.errors(include_url=False, include_input=False):
             _tell(detail, *_locate(tree, detail["loc"], grammar), grammar, faults)
@@ -105,7 +105,7 @@ def _child(node: Marked, step: int | str) -> Marked | None:
 
 def _locate(tree: Marked, loc: tuple[int | str, ...], grammar: Grammar) -> tuple[_Place, _Place, tuple[int | str, ...]]:
     """The deepest place that was written on the way to an error, the one around it, and the steps that were not written."""
-    place = around = _Place(tree, ModelSpec)
+    place = around = _Place(tree, grammar.root)
     for index, step in enumerate(loc):
         child = place.child(step, grammar)
         if child is None:

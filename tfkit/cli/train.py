@@ -1,0 +1,113 @@
+"""`tfkit train`: from text to a model."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .arguments import Parser, add_backend, add_common, add_set, device, place, usage_fault
+from .output import print_text
+
+if TYPE_CHECKING:
+    from ..recipe import Recipe
+    from ..train import Outcome
+
+EPILOG = """\
+RECIPE says everything (`specs/recipes/` holds some); a SPEC is trained by a
+recipe whose settings are chosen by the size of the corpus and printed.
+File names on the command line are relative to the working directory.
+`--resume DIR` goes on with a run that was stopped or killed.
+`--set model.KEY=VALUE` changes the spec, every other --set the recipe.
+--json prints one JSON object a line: began, step, validation, saved, ended."""
+
+DATA = {
+    "source": "sentences to translate, one a line; plain or .gz",
+    "target": "their translations, line by line",
+    "text": "running text, for a decoder-only model",
+    "validation-source": "as --source, to choose the best model by",
+    "validation-target": "as --target",
+    "validation-text": "as --text",
+}
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument("recipe", metavar="RECIPE|SPEC", nargs="?", help="a recipe, or the spec of a model")
+    for name, words in DATA.items():
+        parser.add_argument(f"--{name}", metavar="FILE", type=place, help=words)
+    parser.add_argument("-o", "--output", metavar="DIR", type=place, help="a new directory for the run")
+    parser.add_argument("--resume", metavar="DIR", type=place, help="go on with the run that stands there")
+    parser.add_argument("--earlier", action="store_true", help="with --resume: pass over a damaged checkpoint")
+    parser.add_argument("--device", type=device, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:1 (default cpu)")
+    add_backend(parser)
+    add_set(parser)
+    add_common(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    if (options.recipe is None) == (options.resume is None):
+        raise usage_fault("a RECIPE, a SPEC or --resume is needed, one of them", "`tfkit train --help` tells more")
+    given = [f"data.{name.replace('-', '_')}={value}" for name in DATA if (value := getattr(options, name.replace("-", "_")))]
+    if options.resume is not None:
+        if given or options.output is not None:
+            raise usage_fault("a run that goes on keeps its data and its directory", "leave the other options out")
+        return _resume(options)
+    if options.output is None:
+        raise usage_fault("-o is missing", "name a new directory for the run")
+    if options.earlier:
+        raise usage_fault("--earlier belongs to --resume")
+    recipe = _recipe(options, given)
+    from ..train import train
+    from .here import check_device
+    from .watch import watching
+
+    check_device(options.device)
+    directory = Path(options.output)
+    with watching(directory, options.json) as watchers:
+        outcome = train(recipe, directory, device=options.device, backend=options.backend, watchers=watchers)
+    return _ended(outcome, directory, options.json)
+
+
+def _resume(options: argparse.Namespace) -> int:
+    from ..train import resume
+    from .here import check_device
+    from .watch import watching
+
+    check_device(options.device)
+    directory = Path(options.resume)
+    with watching(directory, options.json) as watchers:
+        outcome = resume(
+            directory,
+            device=options.device,
+            backend=options.backend,
+            overrides=options.overrides,
+            earlier=options.earlier,
+            watchers=watchers,
+        )
+    return _ended(outcome, directory, options.json)
+
+
+def _recipe(options: argparse.Namespace, given: list[str]) -> Recipe:
+    """The recipe in the file, or one for the spec in it and a corpus of this size."""
+    from ..recipe import describes_model, load_recipe, recipe_of, recipe_text
+
+    overrides = [*given, *options.overrides]
+    if not describes_model(options.recipe):
+        return load_recipe(options.recipe, overrides)
+    from ..data import count_rows
+
+    kind = "language" if options.text is not None else "parallel"
+    text = recipe_text(os.path.splitext(os.path.basename(options.recipe))[0], options.recipe, kind, 1)
+    rows = count_rows(recipe_of(text, "<chosen>", overrides))
+    return recipe_of(recipe_text(Path(options.recipe).stem, options.recipe, kind, rows), "<chosen>", overrides)
+
+
+def _ended(outcome: Outcome, directory: Path, as_json: bool) -> int:
+    from ..view.curve import draw_curve
+    from ..view.training import ended_text
+
+    draw_curve(directory / "log.jsonl", directory / "curve.html", directory.name)
+    if not as_json:
+        print_text(ended_text(outcome, directory))
+    return 0

@@ -1,0 +1,146 @@
+"""Rows of token ids on disk, in the file format of Apache Arrow, mapped into memory: a corpus larger than memory costs the
+pages that are read.
+
+https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..errors import Fault, StoreError
+
+Ids = npt.NDArray[np.int32]
+CHUNK = 10_000
+
+
+@dataclass(frozen=True)
+class Column:
+    """Chunks of one column: `starts` are the numbers of their first rows, then offsets and values as Arrow lays them out."""
+
+    starts: npt.NDArray[np.int64]
+    offsets: list[Ids]
+    values: list[Ids]
+
+    def row(self, number: int) -> Ids:
+        chunk = int(np.searchsorted(self.starts, number, "right")) - 1
+        at = number - int(self.starts[chunk])
+        return self.values[chunk][self.offsets[chunk][at] : self.offsets[chunk][at + 1]]
+
+    @property
+    def lengths(self) -> Ids:
+        return np.concatenate([np.diff(offsets) for offsets in self.offsets]) if self.offsets else np.zeros(0, np.int32)
+
+
+class Corpus:
+    """Rows of ids by column (`source`, `target`), and text beside them where `texts` were kept.
+
+    `lengths` (N,) by column are held in memory: 4 bytes a row and column.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            with pa.memory_map(str(path)) as file:
+                table = pa.ipc.open_file(file).read_all()
+        except (OSError, pa.ArrowInvalid) as reason:
+            raise StoreError(Fault("TFK082", f"{path} cannot be read: {' '.join(str(reason).split())}")) from None
+        self.path = Path(path)
+        self.texts: dict[str, Any] = {}
+        self._columns: dict[str, Column] = {}
+        for name in table.column_names:
+            column = table.column(name)
+            if pa.types.is_list(column.type):
+                self._columns[name] = _column(column)
+            else:
+                self.texts[name] = column
+        self.lengths = {name: column.lengths for name, column in self._columns.items()}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.lengths.values())))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self._columns)
+
+    def rows(self, column: str, numbers: Iterable[int]) -> list[Ids]:
+        """The ids of some rows, read-only views of the file."""
+        return [self._columns[column].row(int(number)) for number in numbers]
+
+    def text(self, column: str, count: int) -> list[str]:
+        """The first rows as they were written."""
+        return [str(text) for text in self.texts[column].slice(0, count).to_pylist()]
+
+
+def _column(column: Any) -> Column:
+    chunks = [chunk for chunk in column.chunks if len(chunk)]
+    starts = np.cumsum([0, *(len(chunk) for chunk in chunks)], dtype=np.int64)
+    return Column(
+        starts[:-1],
+        [chunk.offsets.to_numpy(zero_copy_only=True) for chunk in chunks],
+        [chunk.values.to_numpy(zero_copy_only=True) for chunk in chunks],
+    )
+
+
+class CorpusWriter:
+    """Writes rows as they come; the file appears under its name when `close` is called, with its digest."""
+
+    def __init__(self, path: str | Path, columns: Sequence[str], texts: Sequence[str] = ()) -> None:
+        self.path, self.columns, self.texts = Path(path), tuple(columns), tuple(texts)
+        fields = [pa.field(name, pa.list_(pa.int32())) for name in columns] + [pa.field(name, pa.string()) for name in texts]
+        self.schema = pa.schema(fields)
+        self.draft = self.path.with_suffix(".draft")
+        self.rows = 0
+        self.tokens = dict.fromkeys(columns, 0)
+        self._digest = hashlib.sha256()
+        self._pending: list[tuple[Any, ...]] = []
+        try:
+            self._file = pa.OSFile(str(self.draft), "wb")
+        except OSError as reason:
+            raise _unwritable(self.path, reason) from None
+        self._writer = pa.ipc.new_file(self._file, self.schema)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """One row: ids by column, text by column of text."""
+        values = tuple(row[name] for name in self.schema.names)
+        for name in self.columns:
+            self._digest.update(np.asarray(row[name], np.int32).tobytes() + b"/")
+            self.tokens[name] += len(row[name])
+        self.rows += 1
+        self._pending.append(values)
+        if len(self._pending) == CHUNK:
+            self._flush()
+
+    def _flush(self) -> None:
+        arrays = [
+            pa.array(values, field.type) for values, field in zip(zip(*self._pending, strict=True), self.schema, strict=True)
+        ]
+        try:
+            self._writer.write_batch(pa.record_batch(arrays, schema=self.schema))
+        except OSError as reason:
+            raise _unwritable(self.path, reason) from None
+        self._pending = []
+
+    def close(self) -> str:
+        """Finish the file; gives the digest of all its ids. Raises StoreError where the disk is full."""
+        try:
+            if self._pending:
+                self._flush()
+            self._writer.close()
+            self._file.close()
+            os.replace(self.draft, self.path)
+        except OSError as reason:
+            raise _unwritable(self.path, reason) from None
+        return self._digest.hexdigest()
+
+
+def _unwritable(path: Path, reason: OSError) -> StoreError:
+    return StoreError(Fault("TFK081", f"{path} could not be written: {reason.strerror or reason}"))

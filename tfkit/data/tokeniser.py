@@ -1,0 +1,163 @@
+"""Text to ids and back: a tokeniser of the `tokenizers` library, trained on the corpus and saved as its own JSON.
+
+White space becomes `▁` and every word begins with one, so that pieces put together are the text again. What is no known
+piece is spelt in bytes (`byte_fallback`), so that nothing is lost; special tokens have no spelling, a `</s>` in a text is text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from ..errors import Fault, InputError
+from ..recipe import END, PAD, SPECIALS, START, UNKNOWN
+from ..slots.options import Part
+
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+
+
+class TextTokeniser:
+    """`encode` gives ids without start and end, `decode` leaves all special ids out."""
+
+    def __init__(self, tokeniser: Tokenizer) -> None:
+        self._tokeniser = tokeniser
+        self._tokeniser.encode_special_tokens = True  # what looks like a special token in a text is text
+        self._tokeniser.no_padding()
+        self._tokeniser.no_truncation()
+
+    @property
+    def size(self) -> int:
+        """The number of ids."""
+        return int(self._tokeniser.get_vocab_size())
+
+    @property
+    def digest(self) -> str:
+        """What tells this tokeniser from another."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of every text, in parallel."""
+        return [encoding.ids for encoding in self._tokeniser.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids; bytes that are no UTF-8 become U+FFFD."""
+        known = [number for number in ids if number not in (PAD, START, END)]
+        return str(self._tokeniser.decode(known, skip_special_tokens=False))
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The piece of each id, as people may read it in a table of attention."""
+        return [self._tokeniser.id_to_token(number) or f"<{number}>" for number in ids]
+
+    def to_json(self) -> str:
+        return str(self._tokeniser.to_str())
+
+    @classmethod
+    def from_json(cls, text: str, name: str) -> TextTokeniser:
+        """Raises InputError for what is no tokeniser; `name` is what the error calls it."""
+        try:
+            return cls(Tokenizer.from_str(text))
+        except Exception as reason:  # the library raises plain Exception
+            raise InputError(Fault("TFK104", f"{name} holds no tokeniser: {' '.join(str(reason).split())}")) from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> TextTokeniser:
+        """Raises InputError."""
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"), str(path))
+        except (OSError, ValueError) as reason:
+            raise InputError(Fault("TFK104", f"{path} cannot be read: {getattr(reason, 'strerror', None) or reason}")) from None
+
+
+def train_tokeniser(part: Part, texts: Iterable[str], vocab_size: int, sentences: bool = True) -> TextTokeniser:
+    """A tokeniser of a recipe's kind, learnt from texts: at most `vocab_size` ids, fewer where the texts have no more to give.
+    `sentences` says that every text begins a sentence, so that its first word looks like any other.
+
+    Raises InputError where `vocab_size` has no room for the special tokens and the bytes.
+    """
+    options = part.options
+    if part.kind == "characters":
+        return TextTokeniser(_characters(options, texts))
+    spelt = options.byte_fallback
+    fixed = len(SPECIALS) + len(BYTES) * spelt
+    if vocab_size <= fixed:
+        what = "special tokens and bytes" if spelt else "special tokens"
+        message = f"a vocabulary of {vocab_size} has no room beside {fixed} {what}"
+        raise InputError(Fault("TFK105", message, "make `tokeniser.vocab_size` larger"))
+    tokeniser, trainer = _untrained(part.kind, vocab_size - len(BYTES) * spelt)
+    tokeniser.normalizer = _normaliser(options, sentences)
+    tokeniser.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(prepend_scheme="always" if sentences else "never"),
+            pre_tokenizers.Split("\n", "isolated"),
+            pre_tokenizers.Punctuation("isolated"),
+        ]
+    )
+    tokeniser.train_from_iterator(texts, trainer)
+    data = json.loads(tokeniser.to_str())
+    data["model"] = _in_order(data["model"])
+    data["model"] = _spelling_bytes(data["model"]) if spelt else data["model"]
+    tokeniser = Tokenizer.from_str(json.dumps(data))
+    strip = [decoders.Strip(" ", 1, 0)] if sentences else []
+    tokeniser.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
+    return TextTokeniser(tokeniser)
+
+
+def _characters(options: Any, texts: Iterable[str]) -> Tokenizer:
+    tokeniser = Tokenizer(models.WordLevel(unk_token=SPECIALS[UNKNOWN]))
+    tokeniser.normalizer = _form(options)
+    tokeniser.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokeniser.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=list(SPECIALS), show_progress=False))
+    tokeniser.decoder = decoders.Fuse()
+    return tokeniser
+
+
+def _untrained(kind: str, size: int) -> tuple[Tokenizer, Any]:
+    unknown = SPECIALS[UNKNOWN]
+    if kind == "bpe":
+        trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIALS), show_progress=False)
+        return Tokenizer(models.BPE(unk_token=unknown)), trainer
+    unigram = trainers.UnigramTrainer(vocab_size=size, special_tokens=list(SPECIALS), unk_token=unknown, show_progress=False)
+    return Tokenizer(models.Unigram()), unigram
+
+
+def _form(options: Any) -> Any:
+    """The form of Unicode, and lower case where wanted."""
+    steps: list[Any] = []
+    if options.normalise != "none":
+        steps.append(normalizers.NFC() if options.normalise == "nfc" else normalizers.NFKC())
+    if options.lowercase:
+        steps.append(normalizers.Lowercase())
+    return normalizers.Sequence(steps)
+
+
+def _normaliser(options: Any, sentences: bool) -> Any:
+    spaces = [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()] if sentences else []
+    # A `▁` of the text would be read as a space, so it becomes the underscore that it looks like.
+    return normalizers.Sequence([_form(options), *spaces, normalizers.Replace("▁", "_")])
+
+
+def _in_order(model: dict[str, Any]) -> dict[str, Any]:
+    """The pieces of a unigram model by spelling: the library numbers them by scores that it adds up in the order of a hash
+    table, so that the last digits, and with them the numbers of pieces, would differ from run to run."""
+    if model["type"] != "Unigram":
+        return model
+    first = len(SPECIALS)
+    return {**model, "vocab": [*model["vocab"][:first], *sorted(model["vocab"][first:])]}
+
+
+def _spelling_bytes(model: dict[str, Any]) -> dict[str, Any]:
+    """The model with a piece for every byte behind the special tokens. The pieces cannot be met in a text: punctuation such as
+    their angle brackets is split off before the model sees a word."""
+    first = len(SPECIALS)
+    if model["type"] == "BPE":
+        learnt = {piece: number + len(BYTES) * (number >= first) for piece, number in model["vocab"].items()}
+        vocab: Any = {**learnt, **{piece: first + byte for byte, piece in enumerate(BYTES)}}
+    else:
+        least = min(score for _, score in model["vocab"])
+        vocab = [*model["vocab"][:first], *([piece, least] for piece in BYTES), *model["vocab"][first:]]
+    return {**model, "vocab": vocab, "byte_fallback": True}

@@ -1,0 +1,110 @@
+"""Text to text: a model with the tokenisers that it was trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from ..catalogue import Catalogue
+from ..data import TextTokeniser, check_ids, read_tokenisers, roles_of
+from ..errors import Fault, InputError
+from ..nn.model import Model
+from ..recipe import END
+from ..store import BEST, load, read_json
+from .hypothesis import Hypothesis
+from .many import search_all
+from .search import Search
+
+
+@dataclass(frozen=True)
+class Translation:
+    """`texts` are those of all `hypotheses`, best first. A source without a token has an empty translation and no hypothesis.
+    `cut` is the number of tokens that the source was too long by, and that were not read."""
+
+    source: str
+    texts: tuple[str, ...]
+    hypotheses: tuple[Hypothesis, ...]
+    source_ids: tuple[int, ...]
+    cut: int
+
+    @property
+    def text(self) -> str:
+        return self.texts[0]
+
+
+class Translator:
+    """Translates sentences as a search says. `tokenisers` by column: `source` and `target`.
+
+    `max_source` is the most tokens of a source that are read, its end included; `batch_tokens` the most padded tokens that are
+    searched at once. Raises InputError for tokenisers that are not the model's.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenisers: Mapping[str, TextTokeniser],
+        search: Search | None = None,
+        *,
+        max_source: int = 1024,
+        batch_tokens: int = 4096,
+        attention: Iterable[str] = (),
+    ) -> None:
+        self.model, self.tokenisers, self.search = model, tokenisers, search or Search()
+        self.max_source, self.batch_tokens, self.attention = max_source, batch_tokens, tuple(attention)
+        if max_source < 2 or batch_tokens < 1:
+            message = f"max_source is {max_source}, batch_tokens is {batch_tokens}"
+            raise InputError(Fault("TFK078", message, "a source has at least 2 tokens, its end being one, a batch at least 1"))
+        self.roles = roles_of(model.plan, 1)
+        check_ids(model.plan, self.roles, {column: each.size for column, each in tokenisers.items()})
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | Path,
+        search: Search | None = None,
+        *,
+        device: str | torch.device = "cpu",
+        catalogue: Catalogue | None = None,
+    ) -> Translator:
+        """The translator of a model that `tfkit train` made, or of the best model of a run. Raises StoreError, InputError."""
+        place = model_in(Path(directory))
+        model = load(place, device=device, catalogue=catalogue)
+        return cls(model, read_tokenisers(place, ("source", "target")), search)
+
+    def translate(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Translation]:
+        """Translations in the order of the lines, `chunk` lines read at a time: sentences of one length are searched together."""
+        lines = iter(lines)
+        while group := list(islice(lines, chunk)):
+            yield from self._together(group)
+
+    def _together(self, lines: list[str]) -> Iterator[Translation]:
+        encoded = self.tokenisers["source"].encode(lines)
+        sources = [[*ids[: self.max_source - 1], END] for ids in encoded]
+        told = [number for number, ids in enumerate(encoded) if ids]
+        training = self.model.training
+        self.model.eval()
+        try:
+            found = search_all(
+                self.model, [sources[number] for number in told], self.search, batch_tokens=self.batch_tokens,
+                target=self.roles.target, output=self.roles.output, attention=self.attention,
+            )  # fmt: skip
+        finally:
+            self.model.train(training)
+        hypotheses = dict(zip(told, found, strict=True))
+        for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
+            made = tuple(hypotheses.get(number, ()))
+            texts = tuple(self.tokenisers["target"].decode(each.ids.tolist()) for each in made)
+            cut = max(len(ids) + 1 - self.max_source, 0)
+            yield Translation(line, texts or ("",), made, tuple(sources[number]), cut)
+
+
+def model_in(directory: Path) -> Path:
+    """The directory of a model: this one, or the best of the run that stands here. Raises StoreError."""
+    best = directory / "models" / BEST
+    if not best.is_file():
+        return directory
+    return best.parent / str(read_json(best).get("model"))

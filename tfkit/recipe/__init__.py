@@ -1,0 +1,20 @@
+"""What the user writes about training: recipes, in the same YAML and with the same located errors as specs. No torch."""
+
+from .chosen import Chosen, chosen_for, recipe_text
+from .load import describes_model, load_recipe, recipe_of
+from .recipe import Recipe
+from .tokenisers import END, PAD, SPECIALS, START, UNKNOWN
+
+__all__ = [
+    "END",
+    "PAD",
+    "SPECIALS",
+    "START",
+    "UNKNOWN",
+    "Chosen",
+    "Recipe",
+    "chosen_for",
+    "load_recipe",
+    "recipe_of",
+    "recipe_text",
+]

@@ -1,0 +1,66 @@
+"""From a file to a `Recipe`, with every fault located as those of specs are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ..spec.extends import read_extended
+from ..spec.marked import Faults, Marked
+from ..spec.overrides import apply
+from ..spec.reader import read_text
+from ..spec.validate import validate
+from ..spec.versions import migrate
+from .data_kinds import DATA
+from .parts import recipe_grammar
+from .recipe import Recipe
+
+FILES = frozenset(
+    name for kind in DATA for name, field in kind.options.model_fields.items() if field.annotation != (int | None)
+)
+"""The options of `data` that name files."""
+
+
+def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
+    """Reads a YAML or JSON recipe, with `--set` overrides such as `batching.tokens=8192`; those that begin with `model.` change
+    the spec (`model.defaults.dropout=0.1`). File names in the recipe are relative to it.
+
+    Raises SpecError with all faults at once, each located in the file, or in the override, that caused it.
+    """
+    return _recipe(read_extended(os.fspath(path), recipe_grammar().slots, faults := Faults()), overrides, faults)
+
+
+def recipe_of(text: str, file: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Like `load_recipe`, for text at hand; `file` is what errors call it."""
+    faults = Faults()
+    return _recipe(migrate(read_text(text, file, faults), faults), overrides, faults)
+
+
+def describes_model(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a spec, which has nodes, and no recipe. Raises SpecError where it cannot be read."""
+    return "nodes" in read_extended(os.fspath(path), recipe_grammar().slots, Faults()).mapping
+
+
+def _recipe(root: Marked, overrides: Sequence[str], faults: Faults) -> Recipe:
+    grammar = recipe_grammar()
+    changes = [override.removeprefix("model.") for override in overrides if override.startswith("model.")]
+    root = apply(root, [override for override in overrides if not override.startswith("model.")], grammar, faults)
+    own = {key: child for key, child in root.mapping.items() if key != "extends"}
+    if "model" in own:
+        own["model"] = _from_here(own["model"])
+    if "data" in own:
+        files = {name: _from_here(child) if name in FILES else child for name, child in own["data"].mapping.items()}
+        own["data"] = own["data"].holding(files) if own["data"].mapping else own["data"]
+    tree = root.holding(own)
+    recipe: Recipe | None = validate(tree, grammar, faults)
+    if recipe is None or len(faults):
+        raise faults.error()
+    recipe._tree = tree
+    return recipe if not changes else recipe.model_copy(update={"changes": (*recipe.changes, *changes)})
+
+
+def _from_here(name: Marked) -> Marked:
+    """A file name as it is reached from the working directory: what a file says is relative to that file."""
+    if not isinstance(name.value, str) or not os.path.isfile(name.mark.file):
+        return name
+    return name.holding(os.path.join(os.path.dirname(name.mark.file), name.value))

@@ -1,0 +1,31 @@
+"""The language of recipes: which parts can be named, and what may be written where."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from ..catalogue import Catalogue, Offer
+from ..slots.options import Entry
+from ..spec.grammar import Grammar
+from .data_kinds import DATA
+from .optimisers import OPTIMISERS
+from .recipe import Recipe
+from .schedules import SCHEDULES
+from .tokenisers import TOKENISERS
+
+PARTS: dict[str, tuple[Entry, ...]] = {
+    "data": DATA,
+    "tokeniser": TOKENISERS,
+    "optimiser": OPTIMISERS,
+    "schedule": SCHEDULES,
+}
+
+
+def recipe_grammar() -> Grammar:
+    """The grammar of recipes, which has the parts above and no nodes."""
+    slots = {**{slot: PARTS[slot] for slot in PARTS}, "node": (), "sublayer": ()}
+    offers = {
+        slot: MappingProxyType({entry.name: Offer(entry, "builtin", "tfkit") for entry in entries})
+        for slot, entries in slots.items()
+    }
+    return Grammar(Catalogue(MappingProxyType(offers)), Recipe, (*Recipe.model_fields, "extends"))

@@ -1,0 +1,114 @@
+"""A training recipe: everything that is decided about a training run, and nothing about the model, which its spec describes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from ..errors import Fault
+from ..slots.options import AsTuple, OneOf, Options, Part, Positive, Probability, Size, SlotField, part_default
+from ..spec.marked import Marked
+from ..spec.model import nearest_node
+
+
+class Batching(Options):
+    """A batch holds sentences of nearly one length: at most `tokens` tokens with padding, on its longer side. A step takes
+    `accumulate` batches, and its gradient is that of the mean over all their target tokens."""
+
+    tokens: Annotated[int, Field(ge=1, description="most tokens of a batch on its longer side, padding included")] = 4096
+    accumulate: Annotated[int, Field(ge=1, description="batches that make one step")] = 1
+    max_length: Annotated[int, Field(ge=2, description="longer rows are left out; tokens, the end token included")] = 256
+    max_ratio: Annotated[float | None, Field(ge=1.0, description="pairs of which one side is longer by more are left out")] = (
+        None
+    )
+
+
+class Loss(Options):
+    """Cross-entropy with smoothed labels. `uniform` gives every id smoothing / V on top of what the label keeps (the paper,
+    torch); `others` gives smoothing / (V - 1) to each id but the label (fairseq). Both are reported unsmoothed too."""
+
+    label_smoothing: Probability = 0.1
+    smoothing: Annotated[str, OneOf("uniform", "others")] = "uniform"
+
+
+class Stopping(Options):
+    """Training ends at the first of these; one at least must be written. `patience` counts validations without a better
+    score, `minutes` count training and validation, over all the times that a run was resumed."""
+
+    max_steps: Size | None = None
+    max_epochs: Size | None = None
+    max_minutes: Positive | None = None
+    patience: Size | None = None
+
+    @model_validator(mode="after")
+    def _ends(self) -> Stopping:
+        if self.max_steps is None and self.max_epochs is None and self.max_minutes is None and self.patience is None:
+            raise ValueError("write `max_steps`, `max_epochs`, `max_minutes` or `patience`, or it never ends")
+        return self
+
+
+class Validation(Options):
+    """Every `every_steps` steps (once an epoch unless written) the validation data are scored, on the averaged weights where
+    there are any. Translations for BLEU and chrF are made of the first `sentences` rows with `beams` beams."""
+
+    every_steps: Size | None = None
+    metric: Annotated[str, OneOf("loss", "bleu", "chrf"), Field(description="what the best checkpoint is best in")] = "loss"
+    beams: Size = 1
+    sentences: Size = 1000
+    lowercase: Annotated[bool, Field(description="score without regard to case (sacrebleu -lc)")] = False
+
+
+class Keeping(Options):
+    """A checkpoint holds all that resuming needs; the model alone is kept for the best."""
+
+    every_steps: Size = 500
+    last: Annotated[int, Field(ge=1, description="checkpoints kept, the latest ones")] = 2
+    best: Annotated[int, Field(ge=1, description="models kept, the best by validation")] = 1
+
+
+class Recipe(Options):
+    """A resolved recipe. What is None was left to be chosen by the size of the corpus (`tfkit.recipe.chosen_for`)."""
+
+    tfkit: Annotated[int, Field(description="version of the language")]
+    name: Annotated[str, Field(min_length=1, description="what the recipe is called")]
+    reference: Annotated[str, Field(description="link to where the recipe is published")] = ""
+    description: str = ""
+    model: Annotated[str, Field(min_length=1, description="the spec of the model: a file, relative to the recipe")]
+    changes: Annotated[tuple[str, ...], AsTuple, Field(description="changes of the spec, as `--set` writes them")] = ()
+    data: Annotated[Part, SlotField("data")] = part_default("parallel")
+    tokeniser: Annotated[Part, SlotField("tokeniser")] = part_default("bpe")
+    batching: Batching = Batching()
+    loss: Loss = Loss()
+    optimiser: Annotated[Part, SlotField("optimiser")] = part_default("adam")
+    schedule: Annotated[Part, SlotField("schedule")] = part_default("noam")
+    clip_norm: Annotated[float | None, Field(gt=0.0, description="longest gradient; longer ones are shortened to it")] = None
+    precision: Annotated[
+        str, OneOf("float32", "bfloat16", "float16"), Field(description="of autocast; weights are float32")
+    ] = "float32"
+    average: Annotated[
+        float | None, Field(gt=0.0, lt=1.0, description="decay of the exponential moving average of the weights")
+    ] = None
+    stopping: Stopping
+    validation: Validation = Validation()
+    keeping: Keeping = Keeping()
+    activation_checkpointing: bool = False
+    compile: Annotated[bool, Field(description="torch.compile, with batches of few shapes")] = False
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
+    _tree: Marked | None = PrivateAttr(None)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Recipe):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in Recipe.model_fields)
+
+    def fault(self, code: str, path: str, message: str, fix: str = "") -> Fault:
+        """A fault of the value at a path of the recipe, located where it was written."""
+        if self._tree is None:
+            return Fault(code, message, fix, path)
+        node, _ = nearest_node(self._tree, path.split("."))
+        return Fault(code, message, fix, path, node.mark)
+
+    def written(self) -> dict[str, Any]:
+        """The recipe as JSON or YAML hold it: everything filled in; it reads back to an equal one."""
+        return self.model_dump(mode="json", exclude_none=True)

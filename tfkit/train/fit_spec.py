@@ -1,0 +1,75 @@
+"""The spec of a recipe, fitted to its tokenisers: sizes of vocabularies, and special ids that the spec leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..builder import build
+from ..catalogue import Catalogue
+from ..data import Roles, check_ids, roles_of
+from ..nn.model import ModelPlan
+from ..recipe import END, PAD, START, Recipe
+from ..spec import ModelSpec, load_spec
+
+
+def roles_in(recipe: Recipe, catalogue: Catalogue) -> Roles:
+    """Which nodes of the recipe's model the data go to. Raises SpecError, InputError."""
+    return roles_of(_plan(_spec(recipe, catalogue, []), catalogue), 1 if recipe.data.kind == "parallel" else 0)
+
+
+def fitted_spec(recipe: Recipe, catalogue: Catalogue, roles: Roles, sizes: Mapping[str, int]) -> tuple[ModelSpec, list[str]]:
+    """The spec with vocabularies of these `sizes` (by column), and the changes that were needed, as `--set` writes them.
+
+    Raises InputError where the spec writes other special ids than tokenisers have.
+    """
+    spec = _spec(recipe, catalogue, [])
+    plan = _plan(spec, catalogue)
+    changes = _vocabularies(spec, plan, roles, sizes)
+    for column in sizes:
+        node = roles.of(column)
+        rule = plan.inputs[node]
+        decoded = node == roles.target and roles.source is not None
+        for name, given, ours in (("pad_id", rule.pad_id, PAD), ("end_id", rule.end_id, END)):
+            if given is None:
+                changes.append(f"nodes.{node}.{name}={ours}")
+        if decoded and rule.start_id is None:
+            changes.append(f"nodes.{node}.start_id={START}")
+    spec = _spec(recipe, catalogue, changes)
+    check_ids(_plan(spec, catalogue), roles, dict(sizes))
+    return spec, changes
+
+
+def _vocabularies(spec: ModelSpec, plan: ModelPlan, roles: Roles, sizes: Mapping[str, int]) -> list[str]:
+    """What to change so that every table has the size of its tokeniser: where the spec writes it, or at the nodes where one
+    line of the spec speaks of tables that now differ."""
+    wanted = {_owner(spec, roles.of(column)): size for column, size in sizes.items()}
+    if getattr(spec.nodes[roles.output].options, "share", None) is None:
+        wanted[roles.output] = sizes["target"]
+    written = {node: spec.written_path(f"nodes.{node}.vocab_size") for node in wanted}
+    changes: dict[str, str] = {}
+    for node, size in wanted.items():
+        if spec.nodes[node].options.vocab_size == size:
+            continue
+        alike = {wanted[other] for other, path in written.items() if path == written[node]}
+        if len(alike) > 1:
+            changes[written[node]] = "null"
+        changes[written[node] if len(alike) == 1 else f"nodes.{node}.vocab_size"] = str(size)
+    for node, size in wanted.items():  # what stood there for all of them is gone
+        if changes.get(written[node]) == "null":
+            changes[f"nodes.{node}.vocab_size"] = str(size)
+    return [f"{path}={value}" for path, value in changes.items()]
+
+
+def _owner(spec: ModelSpec, node: str) -> str:
+    """The node that holds the table which a node reads."""
+    while (share := getattr(spec.nodes[node].options, "share", None)) is not None:
+        node = share
+    return node
+
+
+def _spec(recipe: Recipe, catalogue: Catalogue, changes: list[str]) -> ModelSpec:
+    return load_spec(recipe.model, catalogue, [*recipe.changes, *changes])
+
+
+def _plan(spec: ModelSpec, catalogue: Catalogue) -> ModelPlan:
+    return build(spec, catalogue, device="meta").plan

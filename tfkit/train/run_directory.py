@@ -1,0 +1,48 @@
+"""Where a run keeps what it makes.
+
+recipe.yaml              the recipe, everything filled in
+spec.yaml                the spec, with the sizes of the vocabularies
+source.json target.json  the tokenisers; one file where the vocabulary is joint: tokeniser.json
+data/                    the corpora of ids
+checkpoints/step-N       all that going on needs
+models/step-N            the best models by validation, as `tfkit build` saves them, with their tokenisers
+log.jsonl                every step and validation, one JSON object a line
+curve.html               the curve of the training
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..errors import Fault, StoreError
+
+RECIPE, SPEC, LOG, CURVE = "recipe.yaml", "spec.yaml", "log.jsonl", "curve.html"
+
+
+def check_new(directory: Path) -> None:
+    """Raises StoreError for a directory in which something stands already."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        fix = "`--resume` goes on with it" if (directory / RECIPE).is_file() else "name another directory"
+        raise StoreError(Fault("TFK080", f"{directory} exists and is not empty", fix))
+
+
+def append_log(path: Path, entry: Mapping[str, object]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+def cut_log(path: Path, step: int) -> None:
+    """Forget what was logged after a step: a run that goes on from there will say it again."""
+    if not path.is_file():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # the line that was being written when the process was killed
+        if entry.get("step", 0) <= step:
+            kept.append(line)
+    path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")

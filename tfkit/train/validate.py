@@ -1,0 +1,40 @@
+"""What a model is worth on the validation data: the loss of the true text, and scores of what it writes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from ..data import Corpus, Roles, TextTokeniser, batch_of, epoch_of
+from ..generate import Search, Translator
+from ..nn.model import Model
+from ..recipe import Recipe
+from ..score import Score, corpus_scores
+from .loss import smoothed
+
+
+@torch.no_grad()
+def validation_nll(model: Model, corpus: Corpus, roles: Roles, tokens: int, device: torch.device) -> float:
+    """Negative log-likelihood per target token in nats, without smoothing or dropout."""
+    total, count = 0.0, 0
+    longest = max(int(lengths.max()) for lengths in corpus.lengths.values())
+    for numbers in epoch_of(corpus.lengths, max(tokens, longest), 0, 0).batches:
+        batch = batch_of(corpus, sorted(numbers.tolist()), roles).to(device)
+        logits = model(lengths=batch.lengths, **batch.inputs)[roles.output]
+        total += float(smoothed(logits, batch.labels, 0.0, "uniform")[1])
+        count += batch.target_tokens
+    return total / count
+
+
+def validation_scores(
+    model: Model, corpus: Corpus, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe
+) -> tuple[dict[str, Score], tuple[str, str, str]]:
+    """Scores of the translations of the first rows, made as `tfkit translate` makes them, and one row to look at: source,
+    reference, translation."""
+    sources = corpus.text("source_text", recipe.validation.sentences)
+    references = corpus.text("target_text", recipe.validation.sentences)
+    search = Search(kind="beam", beams=recipe.validation.beams) if recipe.validation.beams > 1 else Search(kind="greedy")
+    translator = Translator(model, tokenisers, search, batch_tokens=recipe.batching.tokens)
+    made = [each.text for each in translator.translate(sources)]
+    return corpus_scores(made, references), (sources[0], references[0], made[0])

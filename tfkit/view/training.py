@@ -1,0 +1,172 @@
+"""A training run as it is shown to people: a live panel on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from ..errors import Fault
+from ..train import Outcome, Step, Trainer, Validated, told
+
+EVERY = 30.0
+"""Seconds between two lines about steps, where nobody looks at a terminal."""
+
+
+def began_text(trainer: Trainer, changes: list[str]) -> str:
+    """What is trained on what, before the first step."""
+    recipe, data, model = trainer.recipe, trainer.data, trainer.model
+    epoch = trainer.epoch()
+    steps = -(-len(epoch.batches) // recipe.batching.accumulate)
+    rows = [f"train: {told(data.facts['train'])}"]
+    if "validation" in data.facts:
+        rows.append(f"validation: {told(data.facts['validation'])}")
+    sizes = {column: each.size for column, each in data.tokenisers.items()}
+    joint = len({id(each) for each in data.tokenisers.values()}) == 1 and len(sizes) > 1
+    shown = f"{sizes['target']:,} ids, joint" if joint else ", ".join(f"{name} {size:,} ids" for name, size in sizes.items())
+    tokens = data.facts["train"].tokens
+    mean = {column: count / max(len(epoch.batches), 1) * recipe.batching.accumulate for column, count in tokens.items()}
+    rows.append(f"vocabulary: {recipe.tokeniser.kind}, {shown}")
+    rows.append(
+        f"model: {model.plan.name}, {model.parameter_count():,} parameters"
+        + (f"; changed: {', '.join(changes)}" if changes else "")
+    )
+    rows.append(
+        f"a step: {' and '.join(f'{count:,.0f} {column} tokens' for column, count in mean.items())} on average, "
+        f"{recipe.batching.accumulate} x at most {recipe.batching.tokens:,}; {100 * epoch.padding:.1f} % of positions are padding"
+    )
+    rows.append(f"an epoch: {steps:,} steps")
+    if trainer.progress.step:
+        rows.append(f"going on at step {trainer.progress.step:,}, epoch {trainer.progress.epoch}")
+    return "\n".join(rows)
+
+
+def validation_text(result: Validated) -> str:
+    """One validation in one line, with the signature of what was scored."""
+    scores = ", ".join(f"{NAMES[name]} {value:.2f}" for name, value in result.scores.items())
+    best = ", the best so far" if result.best else ""
+    return (
+        f"step {result.step:,}, epoch {result.epoch}: validation ppl {result.perplexity:.2f}"
+        f"{', ' if scores else ''}{scores}{best} ({result.seconds:.0f} s)"
+    )
+
+
+NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU (lowercase)", "chrf": "chrF2"}
+
+
+class Speed:
+    """Tokens per second over the last steps."""
+
+    def __init__(self) -> None:
+        self.steps: deque[Step] = deque(maxlen=50)
+
+    def add(self, step: Step) -> None:
+        self.steps.append(step)
+
+    def text(self) -> str:
+        seconds = sum(step.seconds for step in self.steps)
+        source, target = (sum(getattr(step, f"{side}_tokens") for step in self.steps) for side in ("source", "target"))
+        both = f"{source / seconds:,.0f} source, " if source else ""
+        return f"{both}{target / seconds:,.0f} target tokens/s"
+
+
+def step_text(step: Step, speed: Speed, left: str) -> str:
+    return (
+        f"step {step.step:,}, epoch {step.epoch}: loss {step.loss:.3f}, ppl {step.perplexity:.2f}, lr {step.rate:.2e}, "
+        f"{speed.text()}{left}"
+    )
+
+
+class Lines:
+    """One line now and then on standard error: for logs."""
+
+    def __init__(self) -> None:
+        self.speed = Speed()
+        self._told = time.monotonic()
+        self._trainer: Trainer | None = None
+
+    def began(self, trainer: Trainer, changes: list[str]) -> None:
+        self._trainer = trainer
+        self._say(began_text(trainer, changes))
+
+    def stepped(self, step: Step) -> None:
+        self.speed.add(step)
+        if time.monotonic() - self._told > EVERY:
+            self._told = time.monotonic()
+            self._say(step_text(step, self.speed, left_text(self._trainer)))
+
+    def validated(self, result: Validated) -> None:
+        self._say(validation_text(result))
+
+    def saved(self, step: int, path: Path) -> None:
+        pass
+
+    def trouble(self, faults: tuple[Fault, ...]) -> None:
+        for fault in faults:
+            self._say(str(fault))
+
+    def ended(self, reason: str, model: Path) -> None:
+        pass
+
+    def close(self) -> None:
+        """Give the terminal back."""
+
+    def _say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+def left_text(trainer: Trainer | None) -> str:
+    """How long it will take at most, from the limit that comes first."""
+    if trainer is None or not trainer.progress.step:
+        return ""
+    progress, stopping = trainer.progress, trainer.recipe.stopping
+    pace = progress.seconds / progress.step
+    left = []
+    if stopping.max_steps is not None:
+        left.append((stopping.max_steps - progress.step) * pace)
+    if stopping.max_epochs is not None:
+        size = len(trainer.epoch().batches)
+        whole = (stopping.max_epochs - progress.epoch + 1) * size - progress.batch
+        left.append(whole / trainer.recipe.batching.accumulate * pace)
+    if stopping.max_minutes is not None:
+        left.append(60 * stopping.max_minutes - progress.seconds)
+    if not left:
+        return ""
+    seconds = max(0, round(min(left)))
+    return f", at most {seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"
+
+
+class LivePanel(Lines):
+    """The latest step in place, what stays above it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._live: Live | None = None
+
+    def began(self, trainer: Trainer, changes: list[str]) -> None:
+        super().began(trainer, changes)
+        self._live = Live(console=self.console, refresh_per_second=4, transient=True)
+        self._live.start()
+
+    def stepped(self, step: Step) -> None:
+        self.speed.add(step)
+        if self._live is not None:
+            self._live.update(step_text(step, self.speed, left_text(self._trainer)))
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _say(self, text: str) -> None:
+        self.console.print(text)
+
+
+def ended_text(outcome: Outcome, directory: Path) -> str:
+    """How a run ended, and what to do with what it made."""
+    best = f", the best of step {outcome.progress.best_step:,}" if outcome.progress.best_step is not None else ""
+    return f"stopped: {outcome.reason}\nmodel: {outcome.model}{best}\ncurve: {directory / 'curve.html'}\n"
