@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from .builder import build
     from .catalogue import Catalogue, load_catalogue
     from .errors import BackendRefused, BuildError, Fault, InputError, Mark, PluginError, SpecError, StoreError, TfkitError
-    from .generate import Generated, GnmtLengthPenalty, Hypothesis, PowerLengthPenalty, beam_search, greedy
+    from .generate import (
+        Generated,
+        GnmtLengthPenalty,
+        Hypothesis,
+        PowerLengthPenalty,
+        Search,
+        beam_search,
+        greedy,
+        sample,
+        search_all,
+        search_stream,
+    )
     from .graph import Graph, graph_of
     from .nn.cache import DecodingState
     from .nn.model import Model
@@ -39,6 +50,7 @@ _HOMES = {
     "ModelSpec": "spec",
     "PluginError": "errors",
     "PowerLengthPenalty": "generate",
+    "Search": "generate",
     "SpecError": "errors",
     "StoreError": "errors",
     "TfkitError": "errors",
@@ -50,7 +62,10 @@ _HOMES = {
     "load_catalogue": "catalogue",
     "load_spec": "spec",
     "parse_spec": "spec",
+    "sample": "generate",
     "save": "store",
+    "search_all": "generate",
+    "search_stream": "generate",
 }
 
 
@@ -78,6 +93,7 @@ __all__ = [
     "ModelSpec",
     "PluginError",
     "PowerLengthPenalty",
+    "Search",
     "SpecError",
     "StoreError",
     "TfkitError",
@@ -89,5 +105,8 @@ __all__ = [
     "load_catalogue",
     "load_spec",
     "parse_spec",
+    "sample",
     "save",
+    "search_all",
+    "search_stream",
 ]
