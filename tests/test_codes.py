@@ -10,7 +10,7 @@ from tfkit.codes import CODES
 
 
 def used() -> set[str]:
-    files = [path for path in Path(tfkit.__file__).parent.rglob("*.py") if path.name != "codes.py"]
+    files = [path for path in Path(tfkit.__file__).parent.rglob("*.py") if path.parent.name != "codes"]
     return {code for path in files for code in re.findall(r"\bTFK\d{3}\b", path.read_text(encoding="utf-8"))}
 
 
@@ -21,7 +21,7 @@ def test_every_code_in_use_is_explained() -> None:
 def test_codes_are_whole_and_sorted() -> None:
     assert list(CODES) == sorted(CODES)
     for name, code in CODES.items():
-        assert re.fullmatch(r"TFK0\d\d", name)
+        assert re.fullmatch(r"TFK[01]\d\d", name)
         assert all((code.title, code.rule, code.wrong, code.fix))
         assert code.rule.endswith(".")
         assert code.fix.endswith((".", "`"))

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "tfkit"
 
-TORCH_FREE = {"errors", "codes", "contract", "slots", "hooks", "catalogue", "spec", "graph"}
+TORCH_FREE = {"errors", "files", "recipe", "codes", "contract", "slots", "hooks", "catalogue", "spec", "graph"}
 MAY_IMPORT = {
     "errors": set(),
     "codes": set(),
@@ -24,8 +24,28 @@ MAY_IMPORT = {
     "plugin": {"errors", "slots", "hooks", "guard", "attention", "positions", "rendering", "nn"},
     "builtin": {"plugin"},
     "builder": {"errors", "slots", "catalogue", "spec", "graph", "nn"},
-    "store": {"errors", "slots", "catalogue", "spec", "graph", "nn", "builder"},
+    "store": {"errors", "files", "slots", "catalogue", "spec", "graph", "nn", "builder"},
+    "files": {"errors"},
+    "recipe": {"errors", "slots", "catalogue", "spec"},
+    "data": {"errors", "files", "slots", "nn", "recipe"},
     "generate": {"errors", "slots", "nn", "builder"},
+    "text": {"errors", "catalogue", "nn", "store", "recipe", "data", "generate"},
+    "score": {"errors"},
+    "train": {
+        "errors",
+        "files",
+        "slots",
+        "catalogue",
+        "spec",
+        "nn",
+        "builder",
+        "store",
+        "recipe",
+        "data",
+        "generate",
+        "text",
+        "score",
+    },
     "guard": {"attention", "errors", "slots"},
     "testing": {
         "errors",
@@ -39,7 +59,7 @@ MAY_IMPORT = {
         "nn",
         "builder",
     },
-    "view": {"errors", "codes", "contract", "slots", "catalogue", "spec", "graph", "nn"},
+    "view": {"errors", "files", "codes", "contract", "slots", "catalogue", "spec", "graph", "nn", "train"},
     "cli": {
         "errors",
         "codes",
@@ -51,7 +71,13 @@ MAY_IMPORT = {
         "nn",
         "builder",
         "store",
+        "files",
+        "recipe",
+        "data",
         "generate",
+        "text",
+        "score",
+        "train",
         "testing",
         "view",
     },

@@ -131,7 +131,7 @@ def rewrite(directory: Path, name: str, content: bytes) -> None:
     """Alter a file as someone would who also writes its new size and digest."""
     (directory / name).write_bytes(content)
     versions = json.loads((directory / "versions.json").read_text())
-    versions["files"][name] = store._facts(directory / name)
+    versions["files"][name] = store.file_facts(directory / name)
     (directory / "versions.json").write_text(json.dumps(versions))
 
 
@@ -258,7 +258,7 @@ class Halt(BaseException):
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), Halt()], ids=["disk full", "interrupt"])
 @pytest.mark.parametrize("old", [False, True], ids=["new", "overwrite"])
-@pytest.mark.parametrize("at", ["save_file", "_write_json", "_facts", "rename first", "rename second"])
+@pytest.mark.parametrize("at", ["save_file", "_write_json", "file_facts", "rename first", "rename second"])
 def test_an_interrupted_write_changes_nothing(
     at: str,
     old: bool,

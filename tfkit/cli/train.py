@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from .arguments import Parser, add_backend, add_common, add_set, device, place, usage_fault
 from .output import print_text
+from .packages import TEXT, need_packages
 
 if TYPE_CHECKING:
     from ..recipe import Recipe
@@ -46,6 +47,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    need_packages("train", *TEXT, "sacrebleu")
     if (options.recipe is None) == (options.resume is None):
         raise usage_fault("a RECIPE, a SPEC or --resume is needed, one of them", "`tfkit train --help` tells more")
     given = [f"data.{name.replace('-', '_')}={value}" for name in DATA if (value := getattr(options, name.replace("-", "_")))]

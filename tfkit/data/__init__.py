@@ -2,7 +2,7 @@
 
 from .batches import Epoch, epoch_of
 from .corpus import Corpus
-from .lines import lines, rows
+from .lines import lines, lines_of, rows
 from .prepare import Counted, Data, count_rows, files_of, prepare, read_data, told
 from .roles import Roles, check_ids, roles_of
 from .saved import read_tokenisers, tokeniser_texts
@@ -23,6 +23,7 @@ __all__ = [
     "epoch_of",
     "files_of",
     "lines",
+    "lines_of",
     "padded",
     "prepare",
     "read_data",

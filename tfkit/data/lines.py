@@ -7,6 +7,7 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from ..errors import Fault, InputError, Mark
 
@@ -21,24 +22,28 @@ def lines(path: str | Path) -> Iterator[str]:
     path = Path(path)
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
-                if len(line) > MAX_LINE:
-                    fault = Fault("TFK101", f"the line is longer than {MAX_LINE:,} bytes", mark=Mark(str(path), number))
-                    raise InputError(fault)
-                yield _text(line.removesuffix(b"\n").removesuffix(b"\r"), path, number)
+            yield from lines_of(file, str(path))
     except (OSError, EOFError, zlib.error) as reason:
         words = getattr(reason, "strerror", None) or str(reason)
         raise InputError(Fault("TFK100", f"{path} cannot be read: {words}")) from None
 
 
-def _text(line: bytes, path: Path, number: int) -> str:
+def lines_of(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
+    """The lines of an open file, read as they come; `name` is what errors call it. Raises InputError."""
+    for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
+        if len(line) > MAX_LINE:
+            raise InputError(Fault("TFK101", f"the line is longer than {MAX_LINE:,} bytes", mark=Mark(name, number)))
+        yield _text(line.removesuffix(b"\n").removesuffix(b"\r"), name, number)
+
+
+def _text(line: bytes, name: str, number: int) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as reason:
         column = len(line[: reason.start].decode("utf-8")) + 1
         message = f"byte 0x{line[reason.start]:02x} is no UTF-8"
-        fix = f"convert the file, for instance with `iconv -f latin1 -t utf8 {path}`"
-        raise InputError(Fault("TFK101", message, fix, mark=Mark(str(path), number, column))) from None
+        fix = f"convert the file, for instance with `iconv -f latin1 -t utf8 {name}`"
+        raise InputError(Fault("TFK101", message, fix, mark=Mark(name, number, column))) from None
 
 
 def rows(*paths: str | Path) -> Iterator[tuple[str, ...]]:

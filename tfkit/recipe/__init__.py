@@ -14,6 +14,7 @@ __all__ = [
     "Chosen",
     "Recipe",
     "chosen_for",
+    "describes_model",
     "load_recipe",
     "recipe_of",
     "recipe_text",

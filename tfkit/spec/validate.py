@@ -42,7 +42,8 @@ def validate(tree: Marked, grammar: Grammar, faults: Faults) -> Any:
     try:
         return grammar.root.model_validate(plain(tree), context={"catalogue": grammar.catalogue})
     except ValidationError as error:
-        for detail in error.errors(include_url=False, include_input=False):
+        details = error.errors(include_url=False, include_input=False)
+        for detail in sorted(details, key=lambda each: each["type"] != "extra_forbidden"):  # a misspelt key is not missing too
             _tell(detail, *_locate(tree, detail["loc"], grammar), grammar, faults)
         return None
     except Exception as reason:  # options models are plugins' code; theirs to mend, ours to say where

@@ -1,8 +1,21 @@
 """Training: from a recipe and text to a model, with nothing lost on the way."""
 
 from ..data import told
+from .averaging import average_checkpoints, average_models
 from .progress import Progress, Step, Validated, Watcher
 from .run import Outcome, resume, train
 from .trainer import Trainer
 
-__all__ = ["Outcome", "Progress", "Step", "Trainer", "Validated", "Watcher", "resume", "told", "train"]
+__all__ = [
+    "Outcome",
+    "Progress",
+    "Step",
+    "Trainer",
+    "Validated",
+    "Watcher",
+    "average_checkpoints",
+    "average_models",
+    "resume",
+    "told",
+    "train",
+]

@@ -50,8 +50,8 @@ class Keeper:
     def run(self) -> str:
         """Train until there is a reason to stop; gives it.
 
-        Raises KeyboardInterrupt after saving, TrainingError where the loss is no number, StoreError where at the end nothing can
-        be written.
+        Raises KeyboardInterrupt after saving, TrainingError where the loss is no number, StoreError where in the end nothing
+        can be written.
         """
         recipe, progress = self.trainer.recipe, self.progress
         with Interrupts() as interrupts:

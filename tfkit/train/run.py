@@ -19,7 +19,7 @@ import yaml
 
 from ..builder import build
 from ..catalogue import Catalogue, load_catalogue
-from ..data import Data, Roles, prepare, read_data, read_tokenisers, roles_of, tokeniser_texts
+from ..data import Data, Roles, count_rows, files_of, prepare, read_data, read_tokenisers, roles_of, tokeniser_texts
 from ..errors import Fault, InputError, StoreError
 from ..files import write_whole
 from ..recipe import Recipe, chosen_for, load_recipe
@@ -27,7 +27,7 @@ from ..spec import load_spec, to_yaml
 from .fit_spec import fitted_spec, roles_in
 from .keep import Keeper
 from .progress import Progress, Watcher
-from .run_directory import LOG, RECIPE, SPEC, check_new, cut_log
+from .run_directory import LOG, RECIPE, SPEC, check_new, cut_log, sweep
 from .trainer import Trainer
 
 
@@ -57,6 +57,7 @@ def train(
     """
     directory, catalogue = Path(directory), catalogue or load_catalogue()
     check_new(directory)
+    files_of(recipe)
     roles = roles_in(recipe, catalogue)
     _check_validation(recipe)
     begun = not directory.exists()
@@ -126,6 +127,7 @@ def resume(
     keeper = Keeper(directory, trainer, digests(before, data), catalogue, watchers)
     keeper.restore(earlier)
     cut_log(directory / LOG, trainer.progress.step)
+    sweep(directory)
     if overrides:
         _write_recipe(recipe, directory)
     return _finish(keeper, [])
@@ -158,7 +160,7 @@ def _fixed(recipe: Recipe) -> Mapping[str, Any]:
 
 def _check_same(before: Recipe, after: Recipe) -> None:
     old, new = _fixed(before), _fixed(after)
-    changed = [key for key in new if old.get(key) != new[key]]
+    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if changed:
         message = f"a run that goes on keeps its {', '.join(f'`{key}`' for key in changed)}"
         raise InputError(Fault("TFK111", message, f"what may change: {', '.join(FREE[:3])}; or begin a new run"))
@@ -166,8 +168,6 @@ def _check_same(before: Recipe, after: Recipe) -> None:
 
 def _vocabulary(recipe: Recipe) -> int:
     """The size of the vocabulary that the recipe wants, or the one for a corpus of this size."""
-    from ..data import count_rows
-
     wanted = getattr(recipe.tokeniser.options, "vocab_size", None)
     return int(wanted) if wanted is not None else chosen_for(count_rows(recipe)).vocab_size
 

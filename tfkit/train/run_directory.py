@@ -13,10 +13,12 @@ curve.html               the curve of the training
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import Fault, StoreError
+from ..files import write_whole
 
 RECIPE, SPEC, LOG, CURVE = "recipe.yaml", "spec.yaml", "log.jsonl", "curve.html"
 
@@ -45,4 +47,11 @@ def cut_log(path: Path, step: int) -> None:
             continue  # the line that was being written when the process was killed
         if entry.get("step", 0) <= step:
             kept.append(line)
-    path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    write_whole(path, "".join(f"{line}\n" for line in kept))
+
+
+def sweep(directory: Path) -> None:
+    """Remove the drafts of a process that was killed while it wrote."""
+    for folder in (directory / "checkpoints", directory / "models"):
+        for draft in [*folder.glob(".step-*.draft"), *folder.glob(".step-*.old")]:
+            shutil.rmtree(draft, ignore_errors=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch.utils.tensorboard import SummaryWriter  # type: ignore[attr-defined]
+from torch.utils.tensorboard import SummaryWriter
 
 from ..errors import Fault
 from .progress import Step, Validated

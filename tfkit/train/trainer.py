@@ -44,7 +44,8 @@ class Trainer:
         self.optimiser = optimiser_for(recipe, model)
         self.average = Average(model, recipe.average) if recipe.average is not None else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=recipe.precision == "float16")
-        self.width = model.plan.widths[roles.target]
+        owner = model.plan.wires[roles.target].owner or roles.target
+        self.width = int(model.nodes[owner].table().shape[1])  # type: ignore[operator]
         self._epoch: tuple[int, Epoch] | None = None
 
     @property

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import torch
 
 from ..data import Corpus, Roles, TextTokeniser, batch_of, epoch_of
-from ..generate import Search, Translator
+from ..generate import Search
 from ..nn.model import Model
 from ..recipe import Recipe
 from ..score import Score, corpus_scores
+from ..text import Translator
 from .loss import smoothed
 
 

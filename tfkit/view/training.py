@@ -31,13 +31,11 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
     tokens = data.facts["train"].tokens
     mean = {column: count / max(len(epoch.batches), 1) * recipe.batching.accumulate for column, count in tokens.items()}
     rows.append(f"vocabulary: {recipe.tokeniser.kind}, {shown}")
-    rows.append(
-        f"model: {model.plan.name}, {model.parameter_count():,} parameters"
-        + (f"; changed: {', '.join(changes)}" if changes else "")
-    )
+    changed = f"; changed: {', '.join(changes)}" if changes else ""
+    rows.append(f"model: {model.plan.name}, {model.parameter_count():,} parameters{changed}")
     rows.append(
         f"a step: {' and '.join(f'{count:,.0f} {column} tokens' for column, count in mean.items())} on average, "
-        f"{recipe.batching.accumulate} x at most {recipe.batching.tokens:,}; {100 * epoch.padding:.1f} % of positions are padding"
+        f"{recipe.batching.accumulate} x at most {recipe.batching.tokens:,}; {100 * epoch.padding:.1f} % of a batch is padding"
     )
     rows.append(f"an epoch: {steps:,} steps")
     if trainer.progress.step:

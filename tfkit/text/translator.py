@@ -6,18 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, check_ids, read_tokenisers, roles_of
 from ..errors import Fault, InputError
+from ..generate import Hypothesis, Search, search_all
 from ..nn.model import Model
 from ..recipe import END
 from ..store import BEST, load, read_json
-from .hypothesis import Hypothesis
-from .many import search_all
-from .search import Search
 
 
 @dataclass(frozen=True)
@@ -68,15 +67,20 @@ class Translator:
         search: Search | None = None,
         *,
         device: str | torch.device = "cpu",
+        backend: Any = None,
+        max_source: int = 1024,
+        batch_tokens: int = 4096,
+        attention: Iterable[str] = (),
         catalogue: Catalogue | None = None,
     ) -> Translator:
         """The translator of a model that `tfkit train` made, or of the best model of a run. Raises StoreError, InputError."""
         place = model_in(Path(directory))
-        model = load(place, device=device, catalogue=catalogue)
-        return cls(model, read_tokenisers(place, ("source", "target")), search)
+        model = load(place, device=device, backend=backend, catalogue=catalogue)
+        tokenisers = read_tokenisers(place, ("source", "target"))
+        return cls(model, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention)
 
     def translate(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Translation]:
-        """Translations in the order of the lines, `chunk` lines read at a time: sentences of one length are searched together."""
+        """Translations in the order of the lines. `chunk` lines are read at a time and sorted by length."""
         lines = iter(lines)
         while group := list(islice(lines, chunk)):
             yield from self._together(group)

@@ -1,0 +1,141 @@
+"""train, translate, score and average from the command line, as one session."""
+
+import io
+import json
+import sys
+
+import pytest
+from translation_task import write_task
+
+from tfkit.cli import main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("session")
+    recipe = write_task(folder)
+    assert main(["train", str(recipe), "-o", str(folder / "run"), "--set", "validation.metric=chrf"]) == 0
+    return folder / "run"
+
+
+def typed(monkeypatch, text):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text if isinstance(text, bytes) else text.encode())))
+
+
+def test_a_run_says_what_it_does_and_where_the_model_is(tmp_path, capsys):
+    recipe = write_task(tmp_path)
+    assert main(["train", str(recipe), "-o", str(tmp_path / "run"), "--set", "validation.metric=chrf"]) == 0
+    out, err = capsys.readouterr()
+    assert "train: 108 of 108 rows\nvalidation: 12 of 12 rows\nvocabulary: bpe, 90 ids, joint\n" in err
+    assert "changed: defaults.vocab_size=90, nodes.source.end_id=2" in err
+    assert "% of a batch is padding" in err
+    assert "step 24, epoch" in err
+    assert "chrF2" in err
+    assert out.startswith(f"stopped: 24 steps are made\nmodel: {tmp_path / 'run' / 'models' / 'step-'}")
+    page = (tmp_path / "run" / "curve.html").read_text()
+    assert page.count("<svg") == 3
+    assert "http" not in page.replace("http-equiv", "")
+    assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
+
+
+def test_json_is_one_event_a_line(tmp_path, capsys):
+    recipe = write_task(tmp_path)
+    assert main(["train", str(recipe), "-o", str(tmp_path / "run"), "--json", "--set", "stopping.max_steps=3"]) == 0
+    kinds = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
+    assert kinds == ["began", "step", "step", "step", "validation", "saved", "ended"]
+
+
+def test_translate_and_score(run, tmp_path, monkeypatch, capsys):
+    typed(monkeypatch, "the dog\n\nbig cat")
+    assert main(["translate", str(run)]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert len(lines) == 4
+    assert (lines[1], lines[3]) == ("", "")
+    for name, text in (("out", "la hundo\nuno\n"), ("reference", "la hundo\nuno\n")):
+        (tmp_path / name).write_text(text)
+    assert main(["score", str(tmp_path / "out"), str(tmp_path / "reference"), "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["chrf"]["score"] == 100
+    assert scores["bleu"]["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert scores["bleu_lowercase"]["signature"].startswith("nrefs:1|case:lc|")
+
+
+def test_n_best_has_a_line_of_numbers_for_each(run, monkeypatch, capsys):
+    typed(monkeypatch, "the dog\n\nbig cat\n")
+    assert main(["translate", str(run), "--n-best", "2", "--beams", "3"]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
+    assert all(len(row) == 3 for row in rows)
+
+
+def test_json_tells_pieces_scores_and_attention(run, monkeypatch, capsys):
+    typed(monkeypatch, "the dog\n\n")
+    assert main(["translate", str(run), "--json", "--attention", "decoder.0.cross_attention"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    made = first["hypotheses"][0]
+    assert len(made["pieces"]) == len(made["token_log_probabilities"])
+    assert made["log_probability"] == pytest.approx(sum(made["token_log_probabilities"]), rel=1e-5)
+    heads = made["attention"]["decoder.0.cross_attention"]
+    assert {len(row) for head in heads for row in head} == {len(first["source_pieces"])}
+    assert second["hypotheses"] == []
+
+
+def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys):
+    assert main(["average", str(run), "-o", str(tmp_path / "mean")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'mean'}: the mean of 2: step-16, step-24\n"
+    model = next((run / "models").glob("step-*"))
+    assert main(["average", str(model), str(tmp_path / "mean"), "-o", str(tmp_path / "both"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["averaged"] == [str(model), str(tmp_path / "mean")]
+    typed(monkeypatch, "dog\n")
+    assert main(["translate", str(tmp_path / "both")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["train"], 2, "a RECIPE, a SPEC or --resume is needed"),
+        (["train", "{recipe}"], 2, "-o is missing"),
+        (["train", "{recipe}", "-o", "{run}"], 2, "exists and is not empty; `--resume` goes on with it"),
+        (["train", "{recipe}", "-o", "{new}", "--source", "nowhere"], 2, "nowhere cannot be read: No such file"),
+        (["train", "{recipe}", "-o", "{new}", "--set", "data.target={recipe}"], 2, "different numbers of lines"),
+        (["train", "{recipe}", "-o", "{new}", "--set", "batching.tokens=5"], 2, "TFK109 batching.tokens: a batch has room"),
+        (["train", "{recipe}", "-o", "{new}", "--set", "tokeniser.vocab_size=4"], 2, "TFK105"),
+        (["train", "{recipe}", "-o", "{new}", "--set", "model.target.start_id=7"], 2, "`target` has start_id 7"),
+        (["train", "{recipe}", "-o", "{new}", "--set", "data={{kind: language}}"], 2, "no file for `data.text`"),
+        (["train", "{recipe}", "-o", "{new}", "--set", "data.held_out=500"], 2, "500 rows of 120 are to be held out"),
+        (["train", "{recipe}", "-o", "{new}", "--set", "batching.max_length=2"], 2, "no row of"),
+        (["train", "--resume", "{new}"], 2, "holds no run that could go on"),
+        (["train", "--resume", "{run}", "--source", "x"], 2, "a run that goes on keeps its data"),
+        (["translate", "{new}"], 2, "cannot be read"),
+        (["translate", "{run}", "--beams", "0"], 2, "a whole number from 1 is expected"),
+        (["translate", "{run}", "--beams", "2", "--n-best", "3"], 2, "TFK078"),
+        (["translate", "{run}", "--sample", "--beams", "3"], 2, "--beams belongs to beam search"),
+        (["translate", "{run}", "--top-k", "3"], 2, "--top-k belongs to --sample"),
+        (["translate", "{run}", "--attention", "x"], 2, "--attention needs --json"),
+        (["translate", "{run}", "--json", "--attention", "x"], 2, "`x` matches no attention site"),
+        (["generate", "{run}", "--prompt", "x"], 2, "TFK107"),
+        (["score", "{recipe}", "nowhere"], 2, "nowhere cannot be read"),
+        (["score", "{recipe}", "{spec}"], 2, "different numbers of lines"),
+        (["average", "{run}", "-o", "{run}"], 2, "is no saved model"),
+        (["average", "{run}", "--last", "9", "-o", "{new}"], 2, "has 2 checkpoints, 9 are wanted"),
+        (["average", "{new}", "-o", "{new}"], 2, "has no checkpoint"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_and_nothing_is_left_behind(run, tmp_path, monkeypatch, capsys, words, code, message):
+    typed(monkeypatch, "dog\n")
+    recipe = run.parent / "small-recipe.yaml"
+    places = {"run": run, "recipe": recipe, "spec": run.parent / "small.yaml", "new": tmp_path / "new"}
+    found = main([word.format(**places) for word in words])
+    out, err = capsys.readouterr()
+    said = json.dumps(json.loads(out)) if "--json" in words else err
+    assert message in said
+    assert "Traceback" not in said
+    assert "TFK099" not in said
+    assert found == code
+    assert not (tmp_path / "new").exists()
+
+
+def test_bad_utf8_on_standard_input_is_told(run, monkeypatch, capsys):
+    typed(monkeypatch, b"dog\ncaf\xe9\n")
+    assert main(["translate", str(run)]) == 2
+    assert "<stdin>:2:4: TFK101 byte 0xe9 is no UTF-8" in capsys.readouterr().err

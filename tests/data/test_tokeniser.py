@@ -1,0 +1,96 @@
+"""Tokenisers give back what they were given, and nothing in a text is taken for a special token."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfkit.data import TextTokeniser
+from tfkit.data.tokeniser import train_tokeniser
+from tfkit.errors import InputError
+from tfkit.recipe.parts import PARTS
+from tfkit.slots.options import Part
+
+TEXT = ["Ein Mann geht, ein Hund läuft.", "Zwei Hunde laufen im Gras!", "Der Mann und der Hund.", "한국어 문장도 있다."] * 3
+
+
+def made(kind, size=400, sentences=True, texts=TEXT, **options):
+    entry = next(entry for entry in PARTS["tokeniser"] if entry.name == kind)
+    return train_tokeniser(Part(entry, entry.options(**options)), texts, size, sentences)
+
+
+SUBWORDS = {kind: made(kind, normalise="none") for kind in ("bpe", "unigram")}
+RUNNING = {kind: made(kind, normalise="none", sentences=False) for kind in ("bpe", "unigram")}
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+
+
+@pytest.mark.parametrize("kind", SUBWORDS)
+@settings(max_examples=200, deadline=None)
+@given(text=TEXTS)
+def test_a_sentence_comes_back_but_for_runs_of_spaces(kind, text):
+    tokeniser = SUBWORDS[kind]
+    ids = tokeniser.encode([text])[0]
+    assert tokeniser.decode(ids).split() == text.replace("▁", "_").split()
+    assert min(ids, default=4) >= 4  # neither padding, start, end nor unknown
+
+
+@pytest.mark.parametrize("kind", RUNNING)
+@settings(max_examples=200, deadline=None)
+@given(text=TEXTS)
+def test_running_text_comes_back_as_it_was(kind, text):
+    assert RUNNING[kind].decode(RUNNING[kind].encode([text])[0]) == text.replace("▁", "_")
+
+
+@pytest.mark.parametrize("kind", SUBWORDS)
+@pytest.mark.parametrize("text", ["</s> <s> <pad> <unk>", "<0x41><0xE2>", "a </s>", "▁"])
+def test_what_looks_special_is_text(kind, text):
+    tokeniser = SUBWORDS[kind]
+    ids = tokeniser.encode([text])[0]
+    assert min(ids) >= 4
+    assert tokeniser.decode(ids) == text.replace("▁", "_")
+
+
+def test_normal_forms_and_case():
+    assert (
+        made("bpe", normalise="nfkc", lowercase=True).decode(made("bpe", lowercase=True).encode(["Ｍann ﬁel"])[0])
+        == "mann fiel"
+    )
+    decomposed = "la\u0308uft"
+    tokeniser = made("bpe", normalise="nfc")
+    assert tokeniser.decode(tokeniser.encode([decomposed])[0]) == "läuft"
+
+
+def test_characters_know_theirs_and_nothing_else():
+    tokeniser = made("characters", texts=["ab\nba"], sentences=False)
+    assert tokeniser.decode(tokeniser.encode(["ab\nb"])[0]) == "ab\nb"
+    assert tokeniser.encode(["c"])[0] == [3]
+    assert tokeniser.size == 4 + 3
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "characters"])
+def test_a_tokeniser_is_saved_whole_and_made_alike_again(kind, tmp_path):
+    tokeniser = made(kind)
+    (tmp_path / "t.json").write_text(tokeniser.to_json())
+    again = TextTokeniser.load(tmp_path / "t.json")
+    assert again.digest == tokeniser.digest
+    assert again.encode(TEXT) == tokeniser.encode(TEXT)
+    assert again.pieces(range(4)) == ["<pad>", "<s>", "</s>", "<unk>"]
+    assert made(kind).encode(TEXT) == tokeniser.encode(TEXT)
+
+
+def test_bytes_spell_what_is_unknown_and_without_them_it_is_unknown():
+    assert SUBWORDS["bpe"].decode(SUBWORDS["bpe"].encode(["日本"])[0]) == "日本"
+    plain = made("bpe", byte_fallback=False)
+    assert 3 in plain.encode(["日本"])[0]
+    assert "<unk>" in plain.decode(plain.encode(["日本"])[0])
+
+
+def test_a_vocabulary_without_room_is_refused():
+    with pytest.raises(InputError, match=r"TFK105 a vocabulary of 260 has no room beside 260 special tokens and bytes"):
+        made("bpe", 260)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1, 2]", "not json"])
+def test_what_is_no_tokeniser_is_told(text, tmp_path):
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(InputError, match="TFK104"):
+        TextTokeniser.load(tmp_path / "t.json")

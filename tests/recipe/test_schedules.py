@@ -1,0 +1,64 @@
+"""Learning rates against the paper's figures and torch's own schedulers."""
+
+import math
+
+import pytest
+import torch
+
+from tfkit.errors import SpecError
+from tfkit.recipe import recipe_of
+from tfkit.recipe.schedules import CosineOptions, NoamOptions, PeakOptions, constant, cosine, inverse_sqrt, noam
+
+TEXT = "{tfkit: 1, name: x, model: x.yaml, stopping: {max_steps: 9}, schedule: %s}"
+
+
+def test_noam_has_the_papers_peak():
+    options = NoamOptions()
+    rates = [noam(options, step, 512) for step in range(1, 20_001)]
+    assert max(rates) == rates[3999]
+    assert math.isclose(rates[3999], 6.987712429686843e-4, rel_tol=1e-12)  # (512 * 4000)^-0.5
+    assert math.isclose(rates[0], 512**-0.5 * 4000**-1.5)
+    assert math.isclose(rates[15_999], rates[3999] / 2)
+
+
+def test_inverse_sqrt_is_noam_with_its_peak_named():
+    peak = (256 * 800) ** -0.5
+    for step in (1, 5, 799, 800, 801, 50_000):
+        found = inverse_sqrt(PeakOptions(peak=peak, warmup_steps=800), step, 999)
+        assert math.isclose(found, noam(NoamOptions(warmup_steps=800), step, 256), rel_tol=1e-12)
+
+
+def test_cosine_is_torchs_after_the_warm_up():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.SGD([parameter], lr=0.1)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=90, eta_min=0.01)
+    options = CosineOptions(peak=0.1, warmup_steps=10, steps=100, floor=0.01)
+    for step in range(10, 101):
+        assert math.isclose(cosine(options, step, 1), optimiser.param_groups[0]["lr"], rel_tol=1e-9)
+        optimiser.step()
+        theirs.step()
+    assert cosine(options, 5, 1) == 0.05
+    assert cosine(options, 1000, 1) == 0.01
+
+
+def test_constant_warms_up_and_stays():
+    options = PeakOptions(peak=0.5, warmup_steps=4)
+    assert [constant(options, step, 1) for step in (1, 2, 4, 5, 999)] == [0.125, 0.25, 0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("{kind: cosine, peak: 1.0, warmup_steps: 5, steps: 5}", "`steps` is 5, not more than `warmup_steps`, which is 5"),
+        ("{kind: cosine, peak: 1.0, steps: 5, floor: 2.0}", "`floor` is 2.0, more than `peak`, which is 1.0"),
+        ("{kind: noam, warmup: 5}", "unknown key `warmup`; did you mean `warmup_steps`?"),
+        ("cosin", "unknown schedule `cosin`; did you mean `cosine`?"),
+        ("inverse_sqrt", "`peak` is missing"),
+        ("{kind: noam, warmup_steps: 0}", "at least 1 is expected"),
+    ],
+)
+def test_a_wrong_schedule_is_told_where_it_is_written(written, message):
+    with pytest.raises(SpecError) as caught:
+        recipe_of(TEXT % written, "r.yaml")
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("r.yaml:1:")

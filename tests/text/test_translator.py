@@ -1,0 +1,107 @@
+"""Translating text: the order of lines, empty and long ones, n-best, attention; and the same score in training and after it."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from translation_task import WORDS, sentences
+
+from tfkit.data import Corpus
+from tfkit.data.tokeniser import train_tokeniser
+from tfkit.errors import InputError, StoreError
+from tfkit.generate import Search
+from tfkit.recipe.parts import PARTS
+from tfkit.score import corpus_scores
+from tfkit.slots.options import Part
+from tfkit.store import load, save
+from tfkit.text import Translator, model_in
+
+
+@pytest.fixture(scope="module")
+def translator(trained):
+    return Translator.load(trained, Search(kind="greedy"))
+
+
+def test_it_has_learnt_the_words(translator):
+    pairs = sentences(50, seed=99)  # none of them was in the training text
+    made = [each.text for each in translator.translate([source for source, _ in pairs])]
+    right = sum(text == target for text, (_, target) in zip(made, pairs, strict=True))
+    assert right >= 20, made[:5]
+
+
+def test_the_score_of_training_is_the_score_of_translate(trained):
+    """The translator loads the best model from disk and translates the validation text anew."""
+    entries = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
+    best = [entry for entry in entries if entry["kind"] == "validation" and entry["best"]][-1]
+    corpus = Corpus(trained / "data" / "validation.arrow")
+    translator = Translator.load(trained, Search(kind="beam", beams=3))
+    made = [each.text for each in translator.translate(corpus.text("source_text", 1000))]
+    scores = corpus_scores(made, corpus.text("target_text", 1000))
+    assert {name: score.value for name, score in scores.items()} == best["scores"]
+    assert {name: score.signature for name, score in scores.items()} == best["signatures"]
+    assert best["scores"]["bleu"] > 50
+
+
+def test_lines_keep_their_order_and_empty_ones_their_place(translator):
+    lines = ["the dog sings", "", "cat", "   ", "the old tree sees the new house"]
+    together = list(translator.translate(lines))
+    assert [each.source for each in together] == lines
+    assert [each.text for each in together] == [next(iter(translator.translate([line]))).text for line in lines]
+    assert [bool(each.hypotheses) for each in together] == [True, False, True, False, True]
+    assert (together[1].text, together[3].text) == ("", "")
+    assert [each.text for each in translator.translate(lines, chunk=2)] == [each.text for each in together]
+
+
+def test_a_long_line_is_cut_and_says_so(trained):
+    whole = Translator.load(trained, Search(kind="greedy"))
+    (uncut,) = whole.translate(["the dog sees the cat"])
+    count = len(uncut.source_ids)
+    (cut,) = Translator.load(trained, Search(kind="greedy"), max_source=count - 1).translate(["the dog sees the cat"])
+    assert (uncut.cut, cut.cut) == (0, 1)
+    assert cut.source_ids == (*uncut.source_ids[:-2], 2)
+    kept = whole.tokenisers["source"].decode(cut.source_ids)
+    assert cut.text == next(iter(whole.translate([kept]))).text
+
+
+def test_n_best_and_attention(trained):
+    search = Search(kind="beam", beams=4, n_best=3)
+    translator = Translator.load(trained, search, attention=["decoder.*.cross_attention"])
+    (made,) = translator.translate(["the big dog sings"])
+    assert len(made.texts) == len(set(made.texts)) == 3
+    assert made.text == f"{WORDS['the']} granda hundo kantas"
+    scores = [each.score for each in made.hypotheses]
+    assert scores == sorted(scores, reverse=True)
+    weights = made.hypotheses[0].attention["decoder.0.cross_attention"]
+    assert weights.shape == (2, len(made.hypotheses[0].ids), len(made.source_ids))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
+
+
+def test_the_mode_of_the_model_is_left_as_it_was(translator):
+    translator.model.train()
+    list(translator.translate(["dog"]))
+    assert translator.model.training
+    translator.model.eval()
+
+
+def test_a_model_that_was_built_and_not_trained_has_no_tokeniser(trained, tmp_path):
+    save(load(model_in(trained)), tmp_path / "model")
+    with pytest.raises(InputError, match=r"TFK104 .*has no tokeniser: neither tokeniser.json nor source.json, target.json"):
+        Translator.load(tmp_path / "model")
+
+
+def test_a_tokeniser_that_was_altered_is_told(trained, tmp_path):
+    place = shutil.copytree(model_in(trained), tmp_path / "model")
+    text = (place / "tokeniser.json").read_text()
+    (place / "tokeniser.json").write_text(text + " ")
+    with pytest.raises(StoreError, match=r"TFK082 .*tokeniser.json .*it was altered or cut off"):
+        Translator.load(place)
+
+
+def test_a_tokeniser_of_another_model_is_told(translator):
+    entry = next(entry for entry in PARTS["tokeniser"] if entry.name == "characters")
+    other = train_tokeniser(Part(entry, entry.options()), ["abc"], 0)
+    with pytest.raises(InputError) as caught:
+        Translator(translator.model, {"source": other, "target": other})
+    assert "TFK106 `source` has a vocabulary of 90, its tokeniser has 7 ids" in str(caught.value)
+    assert "TFK106 `target`" in str(caught.value)

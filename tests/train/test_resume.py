@@ -1,0 +1,157 @@
+"""A run that was killed, interrupted or stopped goes on to the weights of one that never was, bit for bit."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from translation_task import write_task
+
+from tfkit.errors import InputError, StoreError
+from tfkit.recipe import load_recipe
+from tfkit.train import resume, train
+from tfkit.train.checkpoint import checkpoints_in
+
+FILES = ("model", "optimiser", "average", "generators")
+
+
+def same(one: Path, other: Path) -> None:
+    """Two runs ended with the same tensors, the same progress and the same log, times aside."""
+    for name in FILES:
+        mine, theirs = (load_file(checkpoints_in(run / "checkpoints")[-1] / f"{name}.safetensors") for run in (one, other))
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[key], theirs[key]) for key in mine), name
+    assert log(one) == log(other)
+    states = [json.loads((checkpoints_in(run / "checkpoints")[-1] / "state.json").read_text()) for run in (one, other)]
+    for state in states:
+        del state["progress"]["seconds"]
+    assert states[0] == states[1]
+
+
+def log(run: Path) -> list[dict]:
+    entries = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in entry.items() if key != "seconds"} for entry in entries]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("finished")
+    train(load_recipe(write_task(folder)), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def whole(finished, tmp_path):
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(finished, tmp_path / "whole"))
+
+
+def test_fifty_kills_at_random_moments(task, tmp_path):
+    script = Path(__file__).parent / "killed_run.py"
+    task.write_text(task.read_text().replace("every_steps: 8", "every_steps: 1").replace("max_steps: 24", "max_steps: 40"))
+    command = [sys.executable, str(script), str(task), str(tmp_path), "50", "7"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["found_at"]
+    assert len(found) == 50
+    assert len(set(found)) > 5, "the kills did not meet the run at different places"
+    same(tmp_path / "undisturbed", tmp_path / "killed")
+
+
+@pytest.mark.parametrize("changes", [[], ["batching.accumulate=3"], ["average=null", "optimiser=adamw", "clip_norm=0.5"]])
+def test_half_and_half_is_whole(task, tmp_path, changes):
+    train(load_recipe(task, changes), tmp_path / "whole")
+    train(load_recipe(task, [*changes, "stopping.max_steps=11"]), tmp_path / "half")
+    outcome = resume(tmp_path / "half", overrides=["stopping.max_steps=24"])
+    assert outcome.progress.step == 24
+    for name in FILES[:2]:
+        mine, theirs = (
+            load_file(tmp_path / run / "checkpoints" / "step-24" / f"{name}.safetensors") for run in ("whole", "half")
+        )
+        assert all(torch.equal(mine[key], theirs[key]) for key in mine)
+
+
+def test_two_runs_are_the_same(task, tmp_path, whole):
+    train(load_recipe(task), tmp_path / "again")
+    same(whole, tmp_path / "again")
+
+
+def test_going_on_with_a_finished_run_changes_nothing(whole):
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*.safetensors")}
+    assert resume(whole).progress.step == 24
+    assert {path: path.stat().st_mtime_ns for path in whole.rglob("*.safetensors")} == before
+
+
+def test_ctrl_c_saves_and_goes_on(task, tmp_path, whole):
+    class Interrupt:
+        """Presses Ctrl-C in the middle of a step."""
+
+        def __getattr__(self, name):
+            return lambda *arguments: None
+
+        def stepped(self, step):
+            if step.step == 9:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.01)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(load_recipe(task, ["keeping.every_steps=500"]), tmp_path / "stopped", watchers=[Interrupt()])
+    assert [path.name for path in checkpoints_in(tmp_path / "stopped" / "checkpoints")] == ["step-9"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    resume(tmp_path / "stopped", overrides=["keeping.every_steps=8"])
+    same(whole, tmp_path / "stopped")
+
+
+def damage(path: Path, kind: str) -> None:
+    data = bytearray(path.read_bytes())
+    if kind == "cut":
+        data = data[:-5]
+    elif kind == "altered":
+        data[-5] ^= 1
+    path.unlink()
+    if kind != "missing":
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["cut", "altered", "missing"])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used_when_asked(whole, kind, name):
+    latest = checkpoints_in(whole / "checkpoints")[-1]
+    damage(latest / name, kind)
+    with pytest.raises(StoreError) as caught:
+        resume(whole)
+    assert str(latest / name) in str(caught.value)
+    assert "`--earlier` goes back to the one before it" in str(caught.value)
+    assert resume(whole, earlier=True).progress.step == 24
+    assert resume(whole).progress.step == 24
+
+
+def test_another_corpus_is_not_gone_on_with(task, tmp_path, whole):
+    other = load_recipe(task, ["seed=4"])
+    train(other, tmp_path / "other")
+    for name in ("train.arrow", "facts.json"):
+        (whole / "data" / name).write_bytes((tmp_path / "other" / "data" / name).read_bytes())
+    with pytest.raises(StoreError, match=r"TFK113 .*was written with another data"):
+        resume(whole)
+
+
+@pytest.mark.parametrize(
+    "change", ["batching.tokens=64", "seed=1", "optimiser.eps=1e-8", "loss.label_smoothing=0.0", "average=null"]
+)
+def test_what_the_weights_depend_on_stays(whole, change):
+    with pytest.raises(InputError, match=f"TFK111 a run that goes on keeps its `{change.split('.')[0].split('=')[0]}`"):
+        resume(whole, overrides=[change])
+
+
+def test_a_directory_without_a_run_is_told(tmp_path):
+    with pytest.raises(InputError, match=r"TFK111 .*holds no run"):
+        resume(tmp_path)

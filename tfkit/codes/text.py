@@ -1,0 +1,98 @@
+"""What can be wrong with text, and go wrong in training."""
+
+from __future__ import annotations
+
+from .code import Code
+
+TEXT: dict[str, Code] = {
+    "TFK100": Code(
+        "the text cannot be read",
+        "Text is a file, plain or gzip, that exists and that you may read.",
+        "tfkit train spec.yaml --source nowhere.en --target nowhere.de -o run",
+        "Name a file.",
+    ),
+    "TFK101": Code(
+        "the text is not UTF-8",
+        "Text is UTF-8, in lines of at most 1 MiB.",
+        "a file saved as Latin-1",
+        "Convert it: `iconv -f latin1 -t utf8 old.txt > new.txt`.",
+    ),
+    "TFK102": Code(
+        "the files have different numbers of lines",
+        "Line n of one file belongs to line n of the other.",
+        "tfkit score out.de reference.de    # 999 and 1,000 lines",
+        "Find where the files went apart: the message names the first line without a partner.",
+    ),
+    "TFK103": Code(
+        "there is nothing to read",
+        "Training and scoring need at least one row.",
+        "an empty file",
+        "Name a file that has lines, or loosen the limits that left all of them out.",
+    ),
+    "TFK104": Code(
+        "there is no tokeniser",
+        "A model that reads or writes text has its tokenisers beside it, as `tfkit train` saves them.",
+        "tfkit translate DIR    # of `tfkit build`, which knows no text",
+        "Name a directory that `tfkit train` made.",
+    ),
+    "TFK105": Code(
+        "the vocabulary is too small",
+        "A vocabulary has room for 4 special tokens, for 256 bytes where `byte_fallback` is on, and for what is learnt.",
+        "tokeniser: {kind: bpe, vocab_size: 100}",
+        "Write a larger `vocab_size`, or `byte_fallback: false`.",
+    ),
+    "TFK106": Code(
+        "the tokeniser is not the model's",
+        "Every table of tokens is as long as its tokeniser has ids; padding is 0, start 1 and end 2.",
+        "nodes: {target: {kind: tokens, start_id: 5}}",
+        "Leave sizes and special ids to `tfkit train`, or write the ones of the message.",
+    ),
+    "TFK107": Code(
+        "the data do not fit the model",
+        "Parallel text needs a source that is read and a target that is predicted; running text one predicted input.",
+        "tfkit train gpt2.yaml --source a.en --target a.de -o run",
+        "Choose a spec for the task, or `data.kind` for the spec.",
+    ),
+    "TFK108": Code(
+        "the data of a recipe are not complete",
+        "A recipe names its training files, and either all of its validation files or none.",
+        "data: {kind: parallel, source: train.en}",
+        "Write the files that the message names, or give them as options.",
+    ),
+    "TFK109": Code(
+        "a row is longer than a batch",
+        "The longest row that is kept fits into a batch of `batching.tokens`.",
+        "batching: {tokens: 100, max_length: 256}",
+        "Write a larger `tokens`, or a smaller `max_length`.",
+    ),
+    "TFK110": Code(
+        "the loss is no number",
+        "Every loss of training is finite.",
+        "schedule: {kind: constant, peak: 10}",
+        "Lower the learning rate, write `clip_norm`, or train in float32; the batch was saved for replay.",
+    ),
+    "TFK111": Code(
+        "a run cannot go on",
+        "A run goes on in its own directory, with all on which its weights depend as it was.",
+        "tfkit train --resume run --set batching.tokens=1",
+        "Change only `stopping`, `validation` or `keeping`, or begin a new run.",
+    ),
+    "TFK112": Code(
+        "the validation cannot be made",
+        "BLEU and chrF compare translations with a reference.",
+        "data: {kind: language}\nvalidation: {metric: bleu}",
+        "Write `metric: loss`.",
+    ),
+    "TFK113": Code(
+        "a checkpoint of another run",
+        "A checkpoint is read with the recipe, data and tokenisers with which it was written.",
+        "a corpus that was changed between training and --resume",
+        "Go on with the files that the run began with.",
+    ),
+    "TFK114": Code(
+        "these cannot be averaged",
+        "What is averaged are weights of one spec and one vocabulary.",
+        "tfkit average en-de de-en -o mean",
+        "Name a run, or models of one run.",
+    ),
+}

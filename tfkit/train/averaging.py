@@ -1,0 +1,71 @@
+"""The mean of the weights of several models of one run, which often translates better than each of them.
+
+https://arxiv.org/abs/1706.03762, section 6.1: the last 5 (base) or 20 (big) checkpoints
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from ..builder import build
+from ..catalogue import load_catalogue
+from ..data import TextTokeniser, read_tokenisers, tokeniser_texts
+from ..errors import Fault, StoreError
+from ..nn.model import Model
+from ..spec import load_spec
+from ..store import load, save
+from .checkpoint import MODEL, checkpoints_in, read_checkpoint
+from .run_directory import SPEC
+
+
+def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite: bool = False) -> list[Path]:
+    """Save the mean of the last checkpoints of a run; gives them. Raises StoreError."""
+    found = checkpoints_in(run / "checkpoints")
+    if not found:
+        raise StoreError(Fault("TFK114", f"{run} has no checkpoint", "name a run of `tfkit train`, or two models or more"))
+    if last is not None and last > len(found):
+        message = f"{run} has {len(found)} checkpoints, {last} are wanted"
+        raise StoreError(Fault("TFK114", message, "a run keeps as many as `keeping.last` says"))
+    chosen = found if last is None else found[-last:]
+    model = build(load_spec(run / SPEC, load_catalogue()))
+    states = (read_checkpoint(path)[0][MODEL] for path in chosen)
+    return _saved(model, chosen, states, _tokenisers(run, model), output, overwrite)
+
+
+def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = False) -> list[Path]:
+    """Save the mean of saved models; gives them. Raises StoreError where they are not of one spec and one vocabulary."""
+    model = load(places[0])
+    tokenisers = _tokenisers(places[0], model)
+    for place in places[1:]:
+        other = load(place)
+        if other.spec != model.spec:
+            raise StoreError(Fault("TFK114", f"{place} has another spec than {places[0]}", "average models of one run"))
+        if {name: each.digest for name, each in _tokenisers(place, other).items()} != {
+            name: each.digest for name, each in tokenisers.items()
+        }:
+            raise StoreError(Fault("TFK114", f"{place} has another tokeniser than {places[0]}", "average models of one run"))
+    return _saved(model, list(places), (load(place).state_dict() for place in places), tokenisers, output, overwrite)
+
+
+def _saved(
+    model: Model,
+    places: list[Path],
+    states: Iterable[Mapping[str, Tensor]],
+    tokenisers: Mapping[str, TextTokeniser],
+    output: Path,
+    overwrite: bool,
+) -> list[Path]:
+    total: dict[str, Tensor] = {}
+    for state in states:
+        for name, tensor in state.items():
+            total[name] = tensor.double() if name not in total else total[name] + tensor.double()
+    model.load_state_dict({name: tensor / len(places) for name, tensor in total.items()})
+    save(model, output, overwrite=overwrite, texts=tokeniser_texts(tokenisers))
+    return places
+
+
+def _tokenisers(place: Path, model: Model) -> dict[str, TextTokeniser]:
+    return read_tokenisers(place, ("source", "target") if len(model.plan.inputs) > 1 else ("target",))
