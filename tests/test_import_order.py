@@ -39,6 +39,7 @@ MAY_IMPORT = {
         "nn",
         "builder",
     },
+    "bench": {"errors", "slots", "catalogue", "attention", "rendering", "nn", "testing"},
     "view": {"errors", "codes", "contract", "slots", "catalogue", "spec", "graph", "nn"},
     "cli": {
         "errors",
@@ -53,6 +54,7 @@ MAY_IMPORT = {
         "store",
         "generate",
         "testing",
+        "bench",
         "view",
     },
     "__main__": {"cli"},

@@ -356,6 +356,12 @@ CODES: dict[str, Code] = {
         "tfkit build deep.yaml --dtype float16",
         "Try `--dtype float32`, another backend, or another initialiser.",
     ),
+    "TFK092": Code(
+        "no such cell to measure",
+        "A pattern of `tfkit bench attention --cells` matches the name of a cell, with its pass or without; `*` is any text.",
+        "tfkit bench attention --cells desne-*",
+        "Take names that `tfkit bench attention --list --cells all` prints.",
+    ),
     "TFK094": Code(
         "no such part to judge",
         "`tfkit conformance` judges a part that is installed, in a slot that has laws, under a profile that there is.",

@@ -50,7 +50,7 @@ def parse(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
 
 def tells_json(words: Sequence[str]) -> bool:
     """Whether faults are JSON on standard output: after `--json`, and where a command writes its JSON to a file, `--json -`."""
-    if words[:1] == ["conformance"]:
+    if words[:1] in (["conformance"], ["bench"]):
         return "--json=-" in words or ("--json", "-") in pairwise(words)
     return "--json" in words
 
