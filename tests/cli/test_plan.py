@@ -191,3 +191,13 @@ def test_a_figure_that_was_not_measured_here_is_said_to_be_published(tfkit):
         "eager": None,
     }
     assert "published" not in tfkit("plan", "specs/transformer-base.yaml").out
+
+
+def test_cudnn_is_planned_for_a_gpu_and_refused_with_its_faults(tfkit):
+    words = ["plan", "specs/transformer-base.yaml", "--backend", "cudnn", "--device", "cuda:sm90", "--dtype", "bfloat16"]
+    assert {row["chosen"] for row in tfkit(*words, "--lengths", "512", "--json").json()["sites"]} == {"cudnn"}
+    done = tfkit(*words, "--lengths", "320")
+    assert done.code == 1
+    assert "https://github.com/pytorch/pytorch/issues/196678" in done.out
+    assert tfkit(*words, "--lengths", "320", "--inference").code == 0
+    assert "device cpu is not among cuda" in tfkit(*words[:4]).out

@@ -12,7 +12,8 @@ import torch
 from attention_calls import BY_NAME, typed
 
 from tfkit.attention import AttentionInputs, Mask
-from tfkit.builtin.attention.entries import EAGER, ENTRIES, FLEX, SDPA, SdpaOptions
+from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA, SdpaOptions
+from tfkit.builtin.attention.entries import ENTRIES as ALL
 from tfkit.plugin import AttentionRequest, load
 from tfkit.rendering import shapes_of
 from tfkit.slots.attention import judge
@@ -20,6 +21,7 @@ from tfkit.testing.attention.compare import error_ratios, gradients_of, leaves_o
 from tfkit.testing.attention.reference import visible_pairs
 from tfkit.testing.attention.table import CASES
 
+ENTRIES = [entry for entry in ALL if any(device.kind == "cpu" for device in entry.capabilities.devices)]
 DTYPES = {"eager": (torch.float32, torch.bfloat16, torch.float16, torch.float64),
           "sdpa": (torch.float32, torch.bfloat16, torch.float16, torch.float64), "flex": (torch.float32,)}  # fmt: skip
 MASKED = [case for case in CASES if case.bias is None and case.softcap is None]

@@ -72,6 +72,24 @@ def _flex_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ...
     return tuple(reasons)
 
 
+def _cudnn_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ...]:
+    """What torch does not give cuDNN, and what cuDNN gets wrong."""
+    reasons, value_dim = [], request.value_dim
+    masked = bool(request.mask_terms - {"query_lengths"})
+    if value_dim is not None and _differs(request) and (value_dim > 128 or value_dim % 8):
+        reasons.append(f"value dim {value_dim} is outside 8 to 128, multiples of 8")
+    if request.gradients and masked and request.keys is not None and request.keys % 128 == 64:
+        reasons.append(
+            f"its backward with a mask can give NaN at key length {request.keys}, 64 above a multiple of 128 "
+            "(https://github.com/pytorch/pytorch/issues/196678)"
+        )
+    if request.gradients and request.queries == 1:
+        reasons.append("its backward can give NaN for one query (https://github.com/NVIDIA/cudnn-frontend/issues/1072)")
+    if request.grouped and request.cuda_capability is not None and request.cuda_capability >= (10, 0):
+        reasons.append("it was wrong for few key/value heads on sm_100 (https://github.com/pytorch/pytorch/issues/193893)")
+    return tuple(reasons)
+
+
 def _sdpa_rows() -> tuple[AutoRow, ...]:
     """CPU: bench/attention_auto.py, one core with AVX-512, torch 2.13, H 8, D 64, 1024 tokens. Dropout and a bias with gradient
     leave the fused kernel, and in halves its backward is slow. CUDA: no measurement of ours but a published one, 52 to 73
@@ -192,4 +210,26 @@ FLEX = AttentionBackend(
     ),
 )
 
-ENTRIES = [EAGER, SDPA, FLEX]
+CUDNN = AttentionBackend(
+    name="cudnn",
+    summary="cuDNN's fused attention through torch, and no other kernel.",
+    reference="https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html",
+    attend="tfkit.builtin.attention.cudnn:attend",
+    prepare="tfkit.builtin.attention.sdpa:prepare",
+    options=NoOptions,
+    unsupported=_cudnn_unsupported,
+    capabilities=Capabilities(
+        devices=(Device(kind="cuda", minimum_capability=(8, 0)),),
+        dtypes=frozenset({"bfloat16", "float16"}),
+        head_dim=Range(minimum=8, maximum=128, multiple=8),
+        value_dim_differs=True,
+        query_length=Range(),
+        key_length=Range(minimum=2),
+        mask_terms=TERMS,
+        tensor_offset=True,
+        grouped_queries=True,
+        backward=True,
+    ),
+)
+
+ENTRIES = [EAGER, SDPA, FLEX, CUDNN]
