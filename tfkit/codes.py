@@ -272,6 +272,12 @@ CODES: dict[str, Code] = {
         "model(tokens=ids)    # ids (1, 600), max_len 512",
         "Shorten the input, or build with a larger `max_len`.",
     ),
+    "TFK062": Code(
+        "a table of `auto` cannot be used",
+        "A table is what `tfkit bench auto --json FILE` writes, and every backend that it measures is installed.",
+        "tfkit plan spec.yaml --auto-table notes.json",
+        "Measure one on this device: `tfkit bench auto --json auto.json`",
+    ),
     "TFK070": Code(
         "a tensor of the wrong shape",
         "Shapes are exactly those that the message names; nothing is broadcast or padded.",
@@ -355,12 +361,6 @@ CODES: dict[str, Code] = {
         "A model that was just built and initialised gives finite outputs.",
         "tfkit build deep.yaml --dtype float16",
         "Try `--dtype float32`, another backend, or another initialiser.",
-    ),
-    "TFK092": Code(
-        "no such cell to measure",
-        "A pattern of `tfkit bench attention --cells` matches the name of a cell, with its pass or without; `*` is any text.",
-        "tfkit bench attention --cells desne-*",
-        "Take names that `tfkit bench attention --list --cells all` prints.",
     ),
     "TFK094": Code(
         "no such part to judge",

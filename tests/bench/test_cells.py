@@ -36,7 +36,7 @@ def test_patterns(patterns: list[str], found: list[str]) -> None:
 
 
 def test_a_pattern_that_matches_nothing_is_told_with_the_nearest_name() -> None:
-    with pytest.raises(InputError, match=r"TFK092.*`desne-d64-512`.*did you mean `dense-d64-512`"):
+    with pytest.raises(InputError, match=r"TFK090.*`desne-d64-512`.*did you mean `dense-d64-512`"):
         chosen(["t5-512", "desne-d64-512"])
     with pytest.raises(InputError, match="--list"):
         chosen(["zzz"])

@@ -125,3 +125,45 @@ def test_an_interrupted_run_writes_what_it_has(tfkit, tmp_path, monkeypatch):
     assert [cell["name"] for cell in data["cells"]] == ["multi30k-encoder/forward", "multi30k-decoder/forward"]
     assert "not run, interrupted: multi30k-cross/forward" in done.out
     assert "interrupted" in (tmp_path / "report.html").read_text()
+
+
+def test_the_table_of_auto_is_measured_written_and_gone_by(tfkit, tmp_path):
+    file = tmp_path / "auto.json"
+    words = ["bench", "auto", "--backends", "sdpa", "--lengths", "8", "--tokens", "16", "--rounds", "1", "--dtype", "float32"]
+    done = tfkit(*words, "--json", file)
+    assert (done.code, done.err) == (0, "")
+    assert "x  float32, any length, no gradients" in done.out
+    table = json.loads(file.read_text())
+    assert (table["device"], set(table["rows"])) == ("cpu", {"sdpa"})
+    for row in table["rows"]["sdpa"]:
+        row["relative_time"] = 0.01 if row.get("decoding") else 7.0
+    file.write_text(json.dumps({**table, "device_name": "The machine of a test"}))
+    spec = ["plan", "specs/transformer-base.yaml", "--auto-table", file]
+    assert {row["chosen"] for row in tfkit(*spec, "--json").json()["sites"]} == {"eager"}
+    assert {row["chosen"] for row in tfkit(*spec, "--inference", "--lengths", "1x50", "--json").json()["sites"]} == {"sdpa"}
+    text = " ".join(tfkit(*spec).out.split())
+    assert "7.00 x eager accepted; measured for float32" in text
+    assert "on The machine of a test, " in text
+    [judged] = [each for each in tfkit(*spec, "--json").json()["sites"][0]["candidates"] if each["backend"] == "sdpa"]
+    assert judged["rows"][0]["measured"].startswith("The machine of a test")
+    assert tfkit("build", "specs/transformer-tiny.yaml", "--auto-table", file).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bench", "auto", "--cells", "all"], "takes none"),
+        (["bench", "auto", "--html", "x.html"], "takes none"),
+        (["bench", "attention", "--lengths", "3"], "takes none"),
+        (["bench", "auto", "--lengths", "64,32"], "rising order"),
+        (["bench", "auto", "--lengths", "x"], "whole number"),
+        (["plan", "specs/transformer-base.yaml", "--auto-table", "nowhere.json"], "TFK062"),
+        (["plan", "specs/transformer-base.yaml", "--auto-table", "README.md"], "no JSON"),
+        (["build", "specs/transformer-base.yaml", "--auto-table", "specs/schema.json"], "no table"),
+    ],
+)
+def test_nonsense_about_the_table_is_told(tfkit, words, said):
+    done = tfkit(*words)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert len(done.err.splitlines()) == 1

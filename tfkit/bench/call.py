@@ -18,7 +18,7 @@ from torch import Tensor
 from ..attention import BIAS_NAMES, AttentionInputs, Bias, DistanceBias, LinearBias, Mask
 from ..slots.attention import AttentionRequest
 from .cells import Cell, Scale
-from .lengths import drawn
+from .lengths import drawn, even
 
 FORWARD, BACKWARD = 4, 10
 T5_REACH = 128
@@ -116,7 +116,7 @@ def _mask(cell: Cell, batch: int, device: str, seed: int) -> tuple[Mask, int, in
         queries = 1 if cell.decode else cell.length
         window = None if cell.window is None else (cell.window - 1, 0)
         return Mask(causal=cell.causal, window=window, offset=cell.length - queries), queries, cell.length
-    pairs = drawn(cell.text, batch, seed)
+    pairs = even(cell.length, batch, seed) if cell.text == "even" else drawn(cell.text, batch, seed)
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
     rows, columns = {"encoder": (sources, sources), "decoder": (targets, targets), "cross": (targets, sources)}[cell.side]
     lengths = torch.tensor(columns, device=device)

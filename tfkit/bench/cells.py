@@ -37,7 +37,7 @@ SCALES = {"cuda": Scale(16384, 2048, 131072), "cpu": Scale(1024, 512, 16384)}
 @dataclass(frozen=True)
 class Cell:
     """One kind of call. `length` is that of queries and keys, of the keys alone where `decode`; `text` draws lengths of
-    sentences instead, and `side` says whose: encoder, decoder or cross."""
+    sentences instead (multi30k, wmt, or even: from half of `length` up), and `side` says whose: encoder, decoder or cross."""
 
     name: str
     family: str
@@ -54,9 +54,8 @@ class Cell:
     side: str = "encoder"
 
     def batch(self, scale: Scale) -> int:
-        if self.text is not None:
-            return max(2, scale.tokens // NOMINAL[self.text])
-        return max(1, (scale.cache if self.decode else scale.tokens) // self.length)
+        """Rows; where lengths differ, two at least."""
+        return max(1 if self.text is None else 2, (scale.cache if self.decode else scale.tokens) // self.length)
 
     def heads(self, scale: Scale) -> tuple[int, int]:
         """Query heads, key/value heads."""
@@ -110,7 +109,7 @@ def chosen(patterns: Iterable[str]) -> list[Cell]:
             known = list(dict.fromkeys(cell.name.partition("/")[0] for cell in CELLS))
             near = difflib.get_close_matches(pattern.partition("/")[0], known, 1)
             fix = f"did you mean `{near[0]}`?" if near else "`tfkit bench attention --list` lists them"
-            raise InputError(Fault("TFK092", f"no cell matches `{pattern}`", fix))
+            raise InputError(Fault("TFK090", f"argument --cells: no cell matches `{pattern}`", fix))
         found |= {cell.name: cell for cell in matching}
     return [cell for cell in CELLS if cell.name in found]
 

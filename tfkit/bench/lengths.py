@@ -38,6 +38,12 @@ def drawn(name: str, pairs: int, seed: int) -> list[Pair]:
     return [_multi30k(chance) if name == "multi30k" else _wmt(chance) for _ in range(pairs)]
 
 
+def even(length: int, rows: int, seed: int) -> list[Pair]:
+    """Lengths from half of `length` up, evenly; one is `length`."""
+    chance = random.Random(f"even {length} {seed}")
+    return [(length, length), *((size, size) for size in chance.choices(range((length + 1) // 2, length + 1), k=rows - 1))]
+
+
 def _multi30k(chance: random.Random) -> Pair:
     [(source, target, _)] = chance.choices(MULTI30K, [count for *_, count in MULTI30K])
     return max(1, BIN * source + chance.randrange(BIN)) + 1, max(1, BIN * target + chance.randrange(BIN)) + 1

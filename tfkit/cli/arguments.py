@@ -78,6 +78,12 @@ def add_backend(parser: Parser) -> None:
     )
 
 
+def add_auto_table(parser: Parser) -> None:
+    parser.add_argument(
+        "--auto-table", metavar="FILE", type=place, help="let `auto` go by this table first (tfkit bench auto --json FILE)"
+    )
+
+
 def add_dtype(parser: Parser) -> None:
     parser.add_argument("--dtype", type=dtype, default="float32", help=f"{', '.join(DTYPES)} (default float32)")
 

@@ -14,6 +14,10 @@ from .conformance import seconds
 from .output import check_place, print_json, print_rich, print_text, write_whole
 
 EPILOG = """\
+attention measures every backend at every kind of call. auto measures the
+classes of calls that `auto` tells apart; --json FILE then writes the table that
+`--auto-table FILE`, Catalogue.with_auto_table and a plugin's AutoTable read.
+
 Rates count visible pairs alone: 4 x head_dim operations each forward, 10 x
 head_dim backward; decoding counts bytes. Every call is judged against the
 float64 reference before it is timed; a wrong one is shown as wrong, not timed.
@@ -32,7 +36,7 @@ USUAL_BUDGET = 60.0
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("what", metavar="WHAT", choices=("attention",), help="attention")
+    parser.add_argument("what", metavar="WHAT", choices=("attention", "auto"), help="attention or auto")
     parser.add_argument("--device", type=device, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:1 (default cpu)")
     parser.add_argument("--backends", type=names, metavar="NAME,...", help="only these (default all that are installed)")
     parser.add_argument(
@@ -40,6 +44,7 @@ def arguments(parser: Parser) -> None:
     )
     add_dtype(parser)
     parser.set_defaults(dtype=None)
+    parser.add_argument("--lengths", type=lengths, metavar="N,...", help="of auto: measured lengths, in rising order")
     parser.add_argument("--rounds", type=whole, metavar="N", help="turns of every backend (default 11, on CUDA 30)")
     parser.add_argument("--budget", type=seconds, metavar="SECONDS", help="for all; fewer rounds where it is short")
     parser.add_argument("--tokens", type=whole, metavar="N", help="tokens in a batch (default 1024, on CUDA 16384)")
@@ -51,24 +56,34 @@ def arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dataclasses import replace
-
-    from ..bench.cells import SCALES, chosen, usual
-
+    _check_options(options)
     for path in (options.json, options.html):
         if path not in (None, "-"):
             check_place(path)
-    if options.html == "-":
-        raise usage_fault("argument --html: a file is expected", "for instance --html attention.html")
+    from dataclasses import replace
+
+    from ..bench import cells, classes
+
     kind = options.device.partition(":")[0]
-    cells = usual(kind) if options.cells is None else chosen(options.cells)
-    scale = SCALES[kind] if options.tokens is None else replace(SCALES[kind], tokens=options.tokens)
-    if options.list:
-        return _list(cells, scale, options.json)
+    usual = classes.SCALES if options.what == "auto" else cells.SCALES
+    scale = usual[kind] if options.tokens is None else replace(usual[kind], tokens=options.tokens)
+    if options.what == "attention":
+        chosen = cells.usual(kind) if options.cells is None else cells.chosen(options.cells)
+        if options.list:
+            return _list(chosen, scale, options.json)
     from .here import check_device
 
     check_device(options.device)
-    return _measure(options, kind, cells, scale)
+    return _measure_auto(options, kind, scale) if options.what == "auto" else _measure(options, kind, chosen, scale)
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    alien = ("lengths",) if options.what == "attention" else ("cells", "html", "list")
+    for name in alien:
+        if getattr(options, name):
+            raise usage_fault(f"argument --{name}: `tfkit bench {options.what}` takes none", "see `tfkit bench --help`")
+    if options.html == "-":
+        raise usage_fault("argument --html: a file is expected", "for instance --html attention.html")
 
 
 def _list(cells: list[Any], scale: Any, json: str | None) -> int:
@@ -108,6 +123,39 @@ def _measure(options: argparse.Namespace, kind: str, cells: list[Any], scale: An
     if options.html is not None:
         write_whole(options.html, bench_page(data))
     return exit_code(data)
+
+
+def _measure_auto(options: argparse.Namespace, kind: str, scale: Any) -> int:
+    from ..bench.auto import UNIT, measure_auto
+    from ..bench.classes import DTYPES, classes
+    from ..bench.run import Settings
+    from ..catalogue import load_catalogue
+    from ..view.auto_text import auto_json, auto_text
+
+    catalogue = load_catalogue()
+    wanted = None if options.backends is None else [UNIT, *options.backends]
+    dtypes = DTYPES[kind] if options.dtype is None else (options.dtype,)
+    settings = Settings(options.device, dtypes[0], options.rounds or ROUNDS[kind], scale, options.budget, options.seed)
+    command = shlex.join(["tfkit", *sys.argv[1:]])
+    with progress() as told:
+        table, reports = measure_auto(
+            list(classes(kind, options.lengths)), dtypes, backends_of(wanted, catalogue), catalogue, settings, command, told
+        )
+    if options.json == "-":
+        print_text(auto_json(table))
+    else:
+        if options.json is not None:
+            write_whole(options.json, auto_json(table))
+        print_rich(*auto_text(table))
+    merged = {key: [item for report in reports for item in report[key]] for key in ("cells", "missing")}
+    return exit_code({**merged, "interrupted": reports[-1]["interrupted"]})
+
+
+def lengths(text: str) -> list[int]:
+    found = [whole(each) for each in names(text)]
+    if found != sorted(set(found)):
+        raise argparse.ArgumentTypeError(f"lengths in rising order are expected, `{text}` is written")
+    return found
 
 
 def exit_code(data: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""The built-in attention backends: what each can do, and how fast it was measured to be (bench/attention_auto.py)."""
+"""The built-in attention backends: what each can do, and which measured table tells `auto` how fast it is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ...plugin import (
     AttentionBackend,
     AttentionRequest,
     AutoRow,
+    AutoTable,
     Capabilities,
     Device,
     NoOptions,
@@ -90,34 +91,12 @@ def _cudnn_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ..
     return tuple(reasons)
 
 
-def _sdpa_rows() -> tuple[AutoRow, ...]:
-    """CPU: bench/attention_auto.py, one core with AVX-512, torch 2.13, H 8, D 64, 1024 tokens. Dropout and a bias with gradient
-    leave the fused kernel, and in halves its backward is slow. CUDA: no measurement of ours but a published one, 52 to 73
-    TFLOP/s of plain torch against 282 to 324 (https://arxiv.org/abs/2407.08608, figure 5),
-    without dropout and bias, and so of no other calls."""
-    single, bfloat, half = (frozenset({name}) for name in ("float32", "bfloat16", "float16"))
-    fused = (
-        (single, False, (1, 96), 0.7), (single, False, (97, None), 0.5),
-        (single, True, (1, 48), 1.05), (single, True, (49, 192), 0.9), (single, True, (193, 384), 0.8),
-        (single, True, (385, None), 0.6),
-        (bfloat, False, (1, 384), 0.8), (bfloat, False, (385, None), 0.45),
-        (bfloat, True, (1, 64), 2.1), (bfloat, True, (65, 192), 1.5), (bfloat, True, (193, 384), 0.9),
-        (bfloat, True, (385, None), 0.55),
-        (half, False, (1, None), 1.4), (half, True, (1, None), 4.0),
-    )  # fmt: skip
-    dropout = ((single, (1, 384), 1.05), (single, (385, None), 0.85), (bfloat | half, (1, None), 1.05))
-    bias = ((single, (1, 192), 1.05), (single, (193, None), 0.9), (bfloat | half, (1, None), 1.05))
-    return (
-        *(AutoRow(device="cpu", dtypes=dtypes, lengths=lengths, gradients=gradients, dropout=False, bias_gradient=False,
-                  relative_time=time) for dtypes, gradients, lengths, time in fused),
-        *(AutoRow(device="cpu", dtypes=dtypes, lengths=lengths, dropout=True, relative_time=time)
-          for dtypes, lengths, time in dropout),
-        *(AutoRow(device="cpu", dtypes=dtypes, lengths=lengths, dropout=False, bias_gradient=True, relative_time=time)
-          for dtypes, lengths, time in bias),
-        AutoRow(device="cuda", dtypes=bfloat | half, dropout=False, bias_gradient=False, relative_time=0.2,
-                published="https://arxiv.org/abs/2407.08608"),
-    )  # fmt: skip
-
+PUBLISHED = AutoRow(
+    device="cuda", dtypes=frozenset({"bfloat16", "float16"}), dropout=False, bias_gradient=False, relative_time=0.2,
+    published="https://arxiv.org/abs/2407.08608",
+)  # fmt: skip
+"""`sdpa` on CUDA: no measurement of ours but a published one, 52 to 73 TFLOP/s of plain torch against 282 to 324 (figure 5),
+without dropout and bias, and so of no other calls."""
 
 EAGER = AttentionBackend(
     name="eager",
@@ -180,7 +159,7 @@ SDPA = AttentionBackend(
         export=True,
         numerics=Numerics(gradients="storage", tf32=True),
     ),
-    auto=_sdpa_rows(),
+    auto=AutoTable("tfkit.builtin.attention", ("auto_cpu.json",), "sdpa", more=(PUBLISHED,)),
 )
 
 FLEX = AttentionBackend(
