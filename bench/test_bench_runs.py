@@ -45,17 +45,6 @@ def test_first_step(capsys, monkeypatch):
     assert "gradient norm" in capsys.readouterr().out
 
 
-def test_attention_auto(monkeypatch):
-    import attention_auto
-    import torch
-
-    monkeypatch.setattr(attention_auto, "TOKENS", 8)
-    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
-    rows = attention_auto.main(["--lengths", "4", "--repeats", "1"])["rows"]
-    assert {row["dtype"] for row in rows} == {"float32", "bfloat16", "float16"}
-    assert all(row["relative_time"] > 0 for row in rows)
-
-
 def test_mutation():
     import mutation
 

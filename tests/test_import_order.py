@@ -59,6 +59,7 @@ MAY_IMPORT = {
         "nn",
         "builder",
     },
+    "bench": {"errors", "slots", "catalogue", "attention", "rendering", "nn", "testing"},
     "view": {"errors", "files", "codes", "contract", "slots", "catalogue", "spec", "graph", "nn", "train"},
     "cli": {
         "errors",
@@ -79,6 +80,7 @@ MAY_IMPORT = {
         "score",
         "train",
         "testing",
+        "bench",
         "view",
     },
     "__main__": {"cli"},

@@ -10,8 +10,9 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -19,9 +20,10 @@ import pluggy
 from pydantic import ValidationError
 
 from . import hooks
-from .errors import Fault, PluginError
+from .errors import Fault, InputError, PluginError
 from .hooks import SLOTS
 from .slots.attention import AUTO, BIAS_KINDS, MASK_TERMS, AttentionBackend
+from .slots.auto_table import parse_table
 from .slots.options import CONTRACT, Entry, Options
 
 LAZY = frozenset({"attend", "prepare", "build", "function"})
@@ -99,6 +101,22 @@ class Catalogue:
         _collect(manager, {name: name}, offers, [])
         return Catalogue(_frozen(offers), self.broken, (*self.plugins, (name, name, "")))
 
+    def with_auto_table(self, path: str | Path) -> Catalogue:
+        """A catalogue in which `auto` goes by a user's own table first (what `tfkit bench auto --json FILE` wrote), then by
+        those of the plugins. Raises InputError where the file is no table, or measures a backend that is not installed."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as reason:
+            raise InputError(Fault("TFK062", f"{path} cannot be read: {reason}", "name a file that exists")) from None
+        backends = dict(self.offers["backend"])
+        for name, rows in parse_table(text, str(path)).items():
+            if name not in backends:
+                fix = "install its plugin, or measure without it (tfkit bench auto --backends)"
+                raise InputError(Fault("TFK062", f"{path} measures `{name}`, which is not installed", fix))
+            entry = backends[name].entry
+            backends[name] = replace(backends[name], entry=replace(entry, auto=(*rows, *entry.auto)))
+        return replace(self, offers=_frozen({**self.offers, "backend": backends}))
+
 
 def load_catalogue(points: Iterable[EntryPoint] | None = None) -> Catalogue:
     """The catalogue of everything installed (or of the given entry points).
@@ -133,8 +151,8 @@ def _manager() -> pluggy.PluginManager:
     return manager
 
 
-def _frozen(offers: dict[str, dict[str, Offer]]) -> Mapping[str, Mapping[str, Offer]]:
-    return MappingProxyType({slot: MappingProxyType(table) for slot, table in offers.items()})
+def _frozen(offers: Mapping[str, Mapping[str, Offer]]) -> Mapping[str, Mapping[str, Offer]]:
+    return MappingProxyType({slot: MappingProxyType(dict(table)) for slot, table in offers.items()})
 
 
 def _collect(

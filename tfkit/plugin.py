@@ -24,6 +24,7 @@ from .slots.attention import (
     Numerics,
     Range,
 )
+from .slots.auto_table import AutoTable
 from .slots.cost import Cost, Sizes
 from .slots.init import Distribution, InitFacts, Initialiser
 from .slots.layer import Layer, LayerRun, applications, depth, layer_paths, leaves, modules_in, sequence
@@ -121,16 +122,16 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Activation", "AsTuple", "AttentionBackend", "AttentionInputs", "AttentionOutput", "AttentionRequest", "AttentionRule",
-    "AttentionSite", "AutoRow", "BIAS_KINDS", "BackendRefused", "Bias", "BuildError", "CONTRACT", "Capabilities", "Classify",
-    "Constants", "Cost", "Dense", "DenseBias", "Device", "DistanceBias", "Distribution", "Entry", "Fault", "FeedForward",
-    "HeadShape", "InitFacts", "Initialiser", "InputError", "InputRule", "KnownFailure", "Layer", "LayerMix", "LayerParts",
-    "LayerRun", "LayersField", "LinearBias", "MASK_TERMS", "Mask", "ModelRun", "MultiHeadAttention", "NoOptions", "NodeFacts",
-    "NodeKind",
-    "NodeRef", "Norm", "Numerics", "OneOf", "Options", "Parameter", "ParameterGroup", "Part", "Placement", "PluginError",
-    "Pool", "PositionScheme", "PositionSite", "PositionUse", "Positive", "Prepared", "Probability", "Range", "Rule",
-    "ScoreFunction", "ScoreSite", "Shapes", "Signal", "Size", "Sizes", "SlotField", "SlotListField", "Span", "Stack",
-    "StackFacts", "StackRun", "Stream", "SublayerFacts", "SublayerKind", "SublayerOptions", "TfkitError", "TokenId",
-    "TokenLogits", "Tokens", "Wiring", "accumulation", "always", "applications", "dense_bias", "depth", "distances",
-    "every_query_sees", "expand_heads", "guard", "hookimpl", "layer_paths", "leaves", "linear", "live_queries", "load", "marks",
-    "modules_in", "open_blind_rows", "part_default", "residuals", "select_rows", "sequence", "shapes_of", "visible",
+    "AttentionSite", "AutoRow", "AutoTable", "BIAS_KINDS", "BackendRefused", "Bias", "BuildError", "CONTRACT", "Capabilities",
+    "Classify", "Constants", "Cost", "Dense", "DenseBias", "Device", "DistanceBias", "Distribution", "Entry", "Fault",
+    "FeedForward", "HeadShape", "InitFacts", "Initialiser", "InputError", "InputRule", "KnownFailure", "Layer", "LayerMix",
+    "LayerParts", "LayerRun", "LayersField", "LinearBias", "MASK_TERMS", "Mask", "ModelRun", "MultiHeadAttention",
+    "NoOptions", "NodeFacts", "NodeKind", "NodeRef", "Norm", "Numerics", "OneOf", "Options", "Parameter", "ParameterGroup",
+    "Part", "Placement", "PluginError", "Pool", "PositionScheme", "PositionSite", "PositionUse", "Positive", "Prepared",
+    "Probability", "Range", "Rule", "ScoreFunction", "ScoreSite", "Shapes", "Signal", "Size", "Sizes", "SlotField",
+    "SlotListField", "Span", "Stack", "StackFacts", "StackRun", "Stream", "SublayerFacts", "SublayerKind", "SublayerOptions",
+    "TfkitError", "TokenId", "TokenLogits", "Tokens", "Wiring", "accumulation", "always", "applications", "dense_bias",
+    "depth", "distances", "every_query_sees", "expand_heads", "guard", "hookimpl", "layer_paths", "leaves", "linear",
+    "live_queries", "load", "marks", "modules_in", "open_blind_rows", "part_default", "residuals", "select_rows", "sequence",
+    "shapes_of", "visible",
 ]  # fmt: skip

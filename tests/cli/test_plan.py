@@ -43,7 +43,7 @@ def test_every_site_is_planned_once_and_equal_ones_are_folded(tfkit):
     row = data["sites"][0]
     assert (row["requested"], row["lengths"]) == ("auto", None)
     eager = {"backend": "eager", "accepted": True, "reasons": [], "depends": [], "relative_time": 1.0, "published": None}
-    assert eager in row["candidates"]
+    assert eager in [{name: judged[name] for name in eager} for judged in row["candidates"]]
 
 
 def test_classes_of_lengths_cover_every_length_once(tfkit, hopper):
@@ -191,3 +191,13 @@ def test_a_figure_that_was_not_measured_here_is_said_to_be_published(tfkit):
         "eager": None,
     }
     assert "published" not in tfkit("plan", "specs/transformer-base.yaml").out
+
+
+def test_cudnn_is_planned_for_a_gpu_and_refused_with_its_faults(tfkit):
+    words = ["plan", "specs/transformer-base.yaml", "--backend", "cudnn", "--device", "cuda:sm90", "--dtype", "bfloat16"]
+    assert {row["chosen"] for row in tfkit(*words, "--lengths", "512", "--json").json()["sites"]} == {"cudnn"}
+    done = tfkit(*words, "--lengths", "320")
+    assert done.code == 1
+    assert "https://github.com/pytorch/pytorch/issues/196678" in done.out
+    assert tfkit(*words, "--lengths", "320", "--inference").code == 0
+    assert "device cpu is not among cuda" in tfkit(*words[:4]).out

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,3 +168,29 @@ def test_a11_limits_on_lengths_are_judged_call_by_call(
     model(tokens=ids_of(1, 7))
     with pytest.raises(BackendRefused, match="head_dim 6 is outside"):
         tfkit.build(spec_of("decoder", "defaults.attention.num_heads=4"), wide, backend="test.narrow")
+
+
+def test_a11_a_table_that_speaks_of_decoding_decides_for_single_queries(
+    spec_of: Callable[..., tfkit.ModelSpec], catalogue: tfkit.Catalogue, ids_of: Callable[..., Tensor], tmp_path: Path
+) -> None:
+    """The same model, the same lengths: one query goes to one backend, many to another."""
+    rows = [{"dtypes": ["float32"], "decoding": True, "relative_time": 9.0}, {"dtypes": ["float32"], "relative_time": 0.1}]
+    table = {"tfkit_auto": 1, "device": "cpu", "rows": {"sdpa": rows}}
+    path = tmp_path / "auto.json"
+    path.write_text(json.dumps(table))
+    model = tfkit.build(spec_of("decoder"), catalogue.with_auto_table(path)).eval()
+
+    def decided() -> set[str]:
+        found = set()
+        for attention, index, _ in model._site_table():
+            choice = attention.choices[index]
+            found |= {choice.candidates[number].kind for number in choice.decided.values()}
+            choice.decided.clear()
+        return found
+
+    with torch.no_grad():
+        state, ids = model.start(batch=2), ids_of(2, 5)
+        model(tokens=ids)
+        assert decided() == {"sdpa"}
+        model.step(state, ids[:, :1])
+        assert decided() == {"eager"}

@@ -1,11 +1,10 @@
-"""Specs of these tests as graphs, and what a renderable looks like on a terminal."""
+"""Specs of these tests as graphs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tfkit.graph import graph_of
 from tfkit.spec import load_spec, parse_spec
@@ -22,17 +21,3 @@ def described(catalogue):
         return spec, graph_of(spec)
 
     return describe
-
-
-@pytest.fixture
-def drawn():
-    """The text of renderables on a terminal of some columns, without colours."""
-
-    def draw(*renderables, width=80):
-        console = Console(width=width, highlight=False, markup=False, color_system=None)
-        with console.capture() as capture:
-            for renderable in renderables:
-                console.print(renderable)
-        return capture.get()
-
-    return draw

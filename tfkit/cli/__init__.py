@@ -2,7 +2,7 @@
 
 Exit codes: 0 fine, 1 a check or a run failed, 2 the input is wrong, 3 incomplete; 130 interrupted, 141 the reader of a pipe
 went away. Data goes to standard output, faults to standard error; with `--json` everything is JSON on standard output
-(`tfkit conformance` writes its report to a file, `--json FILE`: there it is `--json -` that does so).
+(`tfkit conformance` and `tfkit bench` write their report to a file, `--json FILE`: there it is `--json -` that does so).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ COMMANDS = {
     "average": "one model from several of a run",
     "verify": "prove a model: every part with every backend, and the whole",
     "plugins": "what is installed, slot by slot",
+    "bench": "measure attention backends on this device",
     "conformance": "judge an attention backend, or another part, by the conformance suite",
     "schema": "the JSON Schema of a spec, for editors",
     "explain": "what an error code, a rule or a check means",

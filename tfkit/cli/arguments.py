@@ -50,7 +50,7 @@ def parse(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
 
 def tells_json(words: Sequence[str]) -> bool:
     """Whether faults are JSON on standard output: after `--json`, and where a command writes its JSON to a file, `--json -`."""
-    if words[:1] == ["conformance"]:
+    if words[:1] in (["conformance"], ["bench"]):
         return "--json=-" in words or ("--json", "-") in pairwise(words)
     return "--json" in words
 
@@ -75,6 +75,12 @@ def add_set(parser: Parser) -> None:
 def add_backend(parser: Parser) -> None:
     parser.add_argument(
         "--backend", metavar="NAME[,NAME]", type=names, help="attention backend for every site, or several to fall back on"
+    )
+
+
+def add_auto_table(parser: Parser) -> None:
+    parser.add_argument(
+        "--auto-table", metavar="FILE", type=place, help="let `auto` go by this table first (tfkit bench auto --json FILE)"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .arguments import Parser, add_backend, add_common, add_dtype, add_spec, device, place, seed
+from .arguments import Parser, add_auto_table, add_backend, add_common, add_dtype, add_spec, device, place, seed
 from .output import print_json, print_rich
 
 EPILOG = """\
@@ -25,6 +25,7 @@ def arguments(parser: Parser) -> None:
     add_dtype(parser)
     parser.add_argument("--seed", metavar="N", type=seed, default=0, help="of the initial weights (default 0)")
     add_backend(parser)
+    add_auto_table(parser)
     add_common(parser)
 
 
@@ -36,6 +37,8 @@ def run(options: argparse.Namespace) -> int:
     from .wish import check_served, wish_of
 
     catalogue = load_catalogue()
+    if options.auto_table is not None:
+        catalogue = catalogue.with_auto_table(options.auto_table)
     spec = load_spec(options.spec, catalogue, options.overrides)
     graph = graph_of(spec)
     wish = wish_of(options.backend, catalogue)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .arguments import Parser, add_backend, add_common, add_dtype, add_spec, planned_device, queries_by_keys
+from .arguments import Parser, add_auto_table, add_backend, add_common, add_dtype, add_spec, planned_device, queries_by_keys
 from .output import print_faults, print_json, print_rich
 
 EPILOG = """\
@@ -26,6 +26,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--compiled", action="store_true", help="under torch.compile")
     parser.add_argument("--inference", action="store_true", help="no gradients, no dropout")
     add_backend(parser)
+    add_auto_table(parser)
     add_common(parser)
 
 
@@ -39,6 +40,8 @@ def run(options: argparse.Namespace) -> int:
     from .wish import refusals, wish_of
 
     catalogue = load_catalogue()
+    if options.auto_table is not None:
+        catalogue = catalogue.with_auto_table(options.auto_table)
     graph = graph_of(load_spec(options.spec, catalogue, options.overrides))
     queries, keys = options.lengths or (None, None)
     check_lengths(graph, options.lengths or ())

@@ -59,6 +59,12 @@ RUNNING: dict[str, Code] = {
         "model(tokens=ids)    # ids (1, 600), max_len 512",
         "Shorten the input, or build with a larger `max_len`.",
     ),
+    "TFK062": Code(
+        "a table of `auto` cannot be used",
+        "A table is what `tfkit bench auto --json FILE` writes, and every backend that it measures is installed.",
+        "tfkit plan spec.yaml --auto-table notes.json",
+        "Measure one on this device: `tfkit bench auto --json auto.json`",
+    ),
     "TFK070": Code(
         "a tensor of the wrong shape",
         "Shapes are exactly those that the message names; nothing is broadcast or padded.",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..catalogue import Catalogue
 from ..errors import BackendRefused, Fault
-from ..slots.attention import AttentionBackend, AttentionRequest, Verdict
+from ..slots.attention import AttentionBackend, AttentionRequest, AutoRow, Verdict
 from ..slots.options import Part
 from ..slots.selection import auto_row, ranked, refusal
 from ..slots.sublayer import AttentionSite
@@ -30,13 +30,17 @@ class Target:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One candidate at one site: its verdict, and its time relative to eager where `auto` has a row for it; `published`
-    links to that figure where it was not measured but published."""
+    """One candidate at one site: its verdict, and the rows that `auto` has for it there: none, or one for each class of
+    lengths that the plan speaks of."""
 
     backend: str
     verdict: Verdict
-    relative_time: float | None
-    published: str = ""
+    rows: tuple[AutoRow, ...] = ()
+
+    @property
+    def relative_time(self) -> float | None:
+        """Its time relative to eager's, at the longest lengths."""
+        return self.rows[-1].relative_time if self.rows else None
 
 
 @dataclass(frozen=True)
@@ -92,10 +96,22 @@ def plan_site(name: str, site: AttentionSite, catalogue: Catalogue, target: Targ
         merged: list[SitePlan] = []
         for plan in plans:
             if merged and merged[-1].chosen == plan.chosen and merged[-1].lengths and plan.lengths:
-                plan = SitePlan(name, requested, plan.chosen, plan.judgements, (merged.pop().lengths[0], plan.lengths[1]))  # type: ignore[index]
+                plan = _joined(merged.pop(), plan)
             merged.append(plan)
         return merged
     return [_planned(name, requested, site, candidates, automatic, target, None)]
+
+
+def _joined(shorter: SitePlan, longer: SitePlan) -> SitePlan:
+    """One plan of two classes of lengths with one answer, with the rows of both."""
+    earlier = {judged.backend: judged.rows for judged in shorter.judgements}
+    judged = tuple(
+        replace(each, rows=(*earlier[each.backend], *(row for row in each.rows if row not in earlier[each.backend])))
+        for each in longer.judgements
+    )
+    assert shorter.lengths is not None
+    assert longer.lengths is not None
+    return replace(longer, judgements=judged, lengths=(shorter.lengths[0], longer.lengths[1]))
 
 
 def _classes(candidates: list[tuple[AttentionBackend, Any]]) -> list[tuple[int, int | None]]:
@@ -105,8 +121,8 @@ def _classes(candidates: list[tuple[AttentionBackend, Any]]) -> list[tuple[int, 
 
 
 def _at(target: Target, length: int) -> Target:
-    fields = {**target.__dict__, "queries": length, "keys": length}
-    return Target(**fields)
+    """The target at a length of its class; two queries, since a single one is decoding and a class of its own."""
+    return replace(target, queries=max(length, 2), keys=max(length, 2))
 
 
 def _planned(
@@ -127,7 +143,7 @@ def _planned(
 
 def _judgement(backend: AttentionBackend, verdict: Verdict, request: AttentionRequest) -> Judgement:
     row = auto_row(backend, request)
-    return Judgement(backend.name, verdict, *((row.relative_time, row.published) if row else (None, "")))
+    return Judgement(backend.name, verdict, () if row is None else (row,))
 
 
 def plan(graph: Graph, catalogue: Catalogue, target: Target) -> list[SitePlan]:

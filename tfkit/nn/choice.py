@@ -68,6 +68,7 @@ class BackendChoice:
         self.automatic = automatic
         self.others = others
         self.cuts = sorted({end for candidate in candidates for row in candidate.entry.auto for end in row.lengths if end})
+        self.decoding = any(row.decoding is not None for candidate in candidates for row in candidate.entry.auto)
         self.exact = any(
             (allowed.minimum, allowed.maximum, allowed.multiple) != (1, None, 1)
             for candidate in candidates
@@ -128,18 +129,20 @@ class BackendChoice:
 
     def _lengths(self, queries: int, keys: int) -> tuple[int | None, int | None]:
         """The lengths where a candidate's limits need them, else the smallest of their class, so that a growing cache meets
-        few classes and a compiled model with dynamic lengths few guards. An exported program has one backend for all lengths,
-        the one for long ones."""
+        few classes and a compiled model with dynamic lengths few guards. A single query is a class of its own where a row
+        speaks of decoding. An exported program has one backend for all lengths, the one for long ones."""
         if self.exact:
             return queries, keys
         if torch.compiler.is_exporting():
             return None, None
-        low = 1
+        longest, low = max(queries, keys), 1
         for cut in self.cuts:
-            if max(queries, keys) <= cut:
-                return low, low
+            if longest <= cut:
+                break
             low = cut + 1
-        return low, low
+        if not self.decoding:
+            return low, low
+        return (1, low) if queries == 1 else (max(low, 2), max(low, 2))
 
     def judge(self, request: AttentionRequest) -> int:
         """The index of the candidate that serves a request. Raises BackendRefused when none does."""

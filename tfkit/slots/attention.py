@@ -6,7 +6,7 @@ support table of the README and the conformance tests: what is declared must wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -146,16 +146,22 @@ class Verdict:
 class AutoRow(Options):
     """One row of the table that `auto` goes by: on this class of calls the backend takes `relative_time` times as
     long as `eager` on the same call. None in a condition means: any. `lengths` bounds max(Q, K), both ends included.
-    `published` links to the figure where it is somebody else's; without it, the row was measured by its plugin."""
+    `masked`: by anything but causality; `biased`: any bias; `decoding`: a single query. `capability` is the CUDA compute
+    capability that it was measured on. `measured` says on what; `published` links to the figure where it is somebody else's."""
 
     device: str
+    capability: tuple[int, int] | None = None
     dtypes: Names
     lengths: tuple[int, int | None] = (1, None)
     gradients: bool | None = None
     dropout: bool | None = None
+    masked: bool | None = None
+    biased: bool | None = None
     bias_gradient: bool | None = None
+    decoding: bool | None = None
     compiled: bool | None = None
     relative_time: float
+    measured: str = ""
     published: str = ""
 
     def covers(self, request: AttentionRequest) -> bool:
@@ -164,11 +170,15 @@ class AutoRow(Options):
         wanted = {
             "gradients": request.gradients is not False,
             "dropout": request.dropout,
+            "masked": bool(request.mask_terms - {"causal"}),
+            "biased": request.bias is not None,
             "bias_gradient": request.bias_gradient,
+            "decoding": request.queries == 1,
             "compiled": request.compiled,
         }
         return (
             request.device in (None, self.device)
+            and (self.capability is None or request.cuda_capability in (None, self.capability))
             and (request.dtype is None or request.dtype in self.dtypes)
             and self.lengths[0] <= length <= (self.lengths[1] or length)
             and all(getattr(self, name) in (None, value) for name, value in wanted.items())
@@ -181,15 +191,15 @@ class AttentionBackend(Entry):
     (`tfkit.attention`). `unsupported(request, options)` adds reasons that no single axis can say; it must be monotone:
     asking for less never adds a reason. `prepare`, a `"module:function"`, is called as
     `prepare(mask, bias, shapes, options)` once per stack and forward; its result reaches every layer as `inputs.prepared`.
-    `auto` holds the measured rows by which `auto` may choose this backend; with none, `auto` never does. `known_failures`
-    lists the checks that it is known to fail.
+    `auto` holds the measured rows by which `auto` may choose this backend, written down or in files (`AutoTable`); the first
+    that covers a call counts, and with none, `auto` never does. `known_failures` lists the checks that it is known to fail.
     """
 
     attend: str
     capabilities: Capabilities
     unsupported: Callable[[AttentionRequest, Any], tuple[str, ...]] = lambda request, options: ()
     prepare: str | None = None
-    auto: tuple[AutoRow, ...] = ()
+    auto: Sequence[AutoRow] = ()
     known_failures: tuple[KnownFailure, ...] = ()
 
 

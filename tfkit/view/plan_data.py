@@ -6,7 +6,9 @@ sites                 one object for each group of equal sites and class of leng
                       name, sites (their full names), requested, lengths ([low, high], high null for no end; null: all),
                       chosen (null: nothing can serve it), candidates in the order in which they are tried:
                       backend, accepted, reasons (why not), depends (on what is not known yet), relative_time (of a call,
-                      eager = 1; null where no figure is known), published (a link where that figure was not measured)
+                      eager = 1; null where no figure is known), published (a link where that figure was not measured),
+                      rows (of the table of `auto`, one for each class of lengths: dtypes, lengths, conditions, capability,
+                      relative_time, measured (on what), published)
 unmeasured            installed backends that `auto` never considers, because they bring no figures
 """
 
@@ -18,6 +20,7 @@ from typing import Any
 from ..catalogue import Catalogue
 from ..graph import SitePlan, Target
 from ..graph.plan import plan_site
+from .auto_words import row_data
 from .sites import SiteGroup
 
 Planned = tuple[SiteGroup, list[SitePlan]]
@@ -59,7 +62,8 @@ def _row(group: SiteGroup, plan: SitePlan) -> dict[str, Any]:
                 "reasons": list(judged.verdict.refused),
                 "depends": list(judged.verdict.depends),
                 "relative_time": judged.relative_time,
-                "published": judged.published or None,
+                "published": (judged.rows[-1].published or None) if judged.rows else None,
+                "rows": [row_data(row) for row in judged.rows],
             }
             for judged in plan.judgements
         ],

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from .auto_words import row_in_words
 from .plan_data import lengths_in_words
 from .words import shown
 
@@ -63,8 +64,25 @@ def _candidates(candidates: list[dict[str, Any]]) -> Table:
     for candidate in candidates:
         time = candidate["relative_time"]
         words = "accepted" if candidate["accepted"] else f"refused: {'; '.join(candidate['reasons'])}"
+        words += _measured(candidate["rows"])
         if candidate["depends"]:
             words += f"; depends on {', '.join(candidate['depends'])}"
-        known = "" if time is None else f"{time:.2f} x eager{' (published)' if candidate['published'] else ''}"
+        known = "" if time is None else f"{_times(candidate['rows'])} x eager{' (published)' if candidate['published'] else ''}"
         grid.add_row(candidate["backend"], known, Text(words, "" if candidate["accepted"] else "dim"))
     return grid
+
+
+def _times(rows: list[dict[str, Any]]) -> str:
+    """`0.60`, or `0.60 to 0.90` where classes of lengths differ."""
+    times = sorted(row["relative_time"] for row in rows)
+    return f"{times[0]:.2f}" if times[0] == times[-1] else f"{times[0]:.2f} to {times[-1]:.2f}"
+
+
+def _measured(rows: list[dict[str, Any]]) -> str:
+    """The rows behind a figure and what they were measured on."""
+    told = [row for row in rows if row["measured"]]
+    if not told:
+        return ""
+    joined = {**told[-1], "lengths": [told[0]["lengths"][0], told[-1]["lengths"][1]]}
+    where = " and ".join(dict.fromkeys(row["measured"] for row in told))
+    return f"; measured for {row_in_words(joined)} on {where}"

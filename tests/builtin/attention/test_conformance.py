@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA
+from tfkit.builtin.attention.entries import CUDNN, EAGER, FLEX, SDPA
 from tfkit.testing import check_backend
 
 
@@ -23,7 +23,7 @@ def test_it_is_conformant(entry, dtypes):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("entry", [EAGER, SDPA, FLEX], ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", [EAGER, SDPA, FLEX, CUDNN], ids=lambda entry: entry.name)
 def test_it_is_conformant_on_cuda(entry):
     report = check_backend(entry, profile="quick", device="cuda")
     report.raise_for_failures()

@@ -1,4 +1,4 @@
-"""The built-in attention backends: what each can do, and how fast it was measured to be (bench/attention_auto.py)."""
+"""The built-in attention backends: what each can do, and which measured table tells `auto` how fast it is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ...plugin import (
     AttentionBackend,
     AttentionRequest,
     AutoRow,
+    AutoTable,
     Capabilities,
     Device,
     NoOptions,
@@ -72,34 +73,30 @@ def _flex_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ...
     return tuple(reasons)
 
 
-def _sdpa_rows() -> tuple[AutoRow, ...]:
-    """CPU: bench/attention_auto.py, one core with AVX-512, torch 2.13, H 8, D 64, 1024 tokens. Dropout and a bias with gradient
-    leave the fused kernel, and in halves its backward is slow. CUDA: no measurement of ours but a published one, 52 to 73
-    TFLOP/s of plain torch against 282 to 324 (https://arxiv.org/abs/2407.08608, figure 5),
-    without dropout and bias, and so of no other calls."""
-    single, bfloat, half = (frozenset({name}) for name in ("float32", "bfloat16", "float16"))
-    fused = (
-        (single, False, (1, 96), 0.7), (single, False, (97, None), 0.5),
-        (single, True, (1, 48), 1.05), (single, True, (49, 192), 0.9), (single, True, (193, 384), 0.8),
-        (single, True, (385, None), 0.6),
-        (bfloat, False, (1, 384), 0.8), (bfloat, False, (385, None), 0.45),
-        (bfloat, True, (1, 64), 2.1), (bfloat, True, (65, 192), 1.5), (bfloat, True, (193, 384), 0.9),
-        (bfloat, True, (385, None), 0.55),
-        (half, False, (1, None), 1.4), (half, True, (1, None), 4.0),
-    )  # fmt: skip
-    dropout = ((single, (1, 384), 1.05), (single, (385, None), 0.85), (bfloat | half, (1, None), 1.05))
-    bias = ((single, (1, 192), 1.05), (single, (193, None), 0.9), (bfloat | half, (1, None), 1.05))
-    return (
-        *(AutoRow(device="cpu", dtypes=dtypes, lengths=lengths, gradients=gradients, dropout=False, bias_gradient=False,
-                  relative_time=time) for dtypes, gradients, lengths, time in fused),
-        *(AutoRow(device="cpu", dtypes=dtypes, lengths=lengths, dropout=True, relative_time=time)
-          for dtypes, lengths, time in dropout),
-        *(AutoRow(device="cpu", dtypes=dtypes, lengths=lengths, dropout=False, bias_gradient=True, relative_time=time)
-          for dtypes, lengths, time in bias),
-        AutoRow(device="cuda", dtypes=bfloat | half, dropout=False, bias_gradient=False, relative_time=0.2,
-                published="https://arxiv.org/abs/2407.08608"),
-    )  # fmt: skip
+def _cudnn_unsupported(request: AttentionRequest, options: Any) -> tuple[str, ...]:
+    """What torch does not give cuDNN, and what cuDNN gets wrong."""
+    reasons, value_dim = [], request.value_dim
+    masked = bool(request.mask_terms - {"query_lengths"})
+    if value_dim is not None and _differs(request) and (value_dim > 128 or value_dim % 8):
+        reasons.append(f"value dim {value_dim} is outside 8 to 128, multiples of 8")
+    if request.gradients and masked and request.keys is not None and request.keys % 128 == 64:
+        reasons.append(
+            f"its backward with a mask can give NaN at key length {request.keys}, 64 above a multiple of 128 "
+            "(https://github.com/pytorch/pytorch/issues/196678)"
+        )
+    if request.gradients and request.queries == 1:
+        reasons.append("its backward can give NaN for one query (https://github.com/NVIDIA/cudnn-frontend/issues/1072)")
+    if request.grouped and request.cuda_capability is not None and request.cuda_capability >= (10, 0):
+        reasons.append("it was wrong for few key/value heads on sm_100 (https://github.com/pytorch/pytorch/issues/193893)")
+    return tuple(reasons)
 
+
+PUBLISHED = AutoRow(
+    device="cuda", dtypes=frozenset({"bfloat16", "float16"}), dropout=False, bias_gradient=False, relative_time=0.2,
+    published="https://arxiv.org/abs/2407.08608",
+)  # fmt: skip
+"""`sdpa` on CUDA: no measurement of ours but a published one, 52 to 73 TFLOP/s of plain torch against 282 to 324 (figure 5),
+without dropout and bias, and so of no other calls."""
 
 EAGER = AttentionBackend(
     name="eager",
@@ -162,7 +159,7 @@ SDPA = AttentionBackend(
         export=True,
         numerics=Numerics(gradients="storage", tf32=True),
     ),
-    auto=_sdpa_rows(),
+    auto=AutoTable("tfkit.builtin.attention", ("auto_cpu.json",), "sdpa", more=(PUBLISHED,)),
 )
 
 FLEX = AttentionBackend(
@@ -192,4 +189,26 @@ FLEX = AttentionBackend(
     ),
 )
 
-ENTRIES = [EAGER, SDPA, FLEX]
+CUDNN = AttentionBackend(
+    name="cudnn",
+    summary="cuDNN's fused attention through torch, and no other kernel.",
+    reference="https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html",
+    attend="tfkit.builtin.attention.cudnn:attend",
+    prepare="tfkit.builtin.attention.sdpa:prepare",
+    options=NoOptions,
+    unsupported=_cudnn_unsupported,
+    capabilities=Capabilities(
+        devices=(Device(kind="cuda", minimum_capability=(8, 0)),),
+        dtypes=frozenset({"bfloat16", "float16"}),
+        head_dim=Range(minimum=8, maximum=128, multiple=8),
+        value_dim_differs=True,
+        query_length=Range(),
+        key_length=Range(minimum=2),
+        mask_terms=TERMS,
+        tensor_offset=True,
+        grouped_queries=True,
+        backward=True,
+    ),
+)
+
+ENTRIES = [EAGER, SDPA, FLEX, CUDNN]

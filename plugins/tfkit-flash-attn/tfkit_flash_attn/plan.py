@@ -1,0 +1,155 @@
+"""From the contract's positions to FlashAttention's alignment: which rows and keys go into which call.
+
+FlashAttention aligns the last query with the last key: in a sequence of n queries and m keys, query i stands at i + m - n, sees
+keys to that position where causal, and from that position - left where there is a window. The contract's query i stands at
+offset + i and sees keys in [offset + i - left, offset + i + right] below the key length. A row of the batch is cut in two:
+
+    closed   queries whose right end is a key that is there: with offset + (last query) + right + 1 keys, "causal" is exact
+    open     later queries, which see all keys to the end: not causal, the left side measured from the last key
+
+and queries that see nothing are in neither. Where single keys are hidden (`key_visible`), those that are left are packed, and a
+causal row is cut into runs: of queries that each see one key more than the last (causal), and of queries that see no more
+than the last (not causal). Sequences with one alignment share a call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tfkit.plugin import Mask, Shapes
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """`queries` from `start` of one batch row with the first `keys` of its keys that are not hidden."""
+
+    row: int
+    start: int
+    queries: int
+    keys: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """One call: its sequences, whether it is causal, how far it sees to the left (None: to the start). With indices into the
+    flattened tokens and their borders where it is packed, without them where every row of the batch has the same sequence."""
+
+    sequences: tuple[Sequence, ...]
+    causal: bool
+    left: int | None
+    query_index: Tensor | None = None
+    key_index: Tensor | None = None
+    query_borders: Tensor | None = None
+    key_borders: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The calls that make a mask; `single` says that open queries are sequences of their own, as ALiBi needs them."""
+
+    parts: tuple[Part, ...]
+    single: bool
+
+
+def plan_of(mask: Mask, shapes: Shapes, single: bool = False) -> Plan:
+    """The plan of a mask of causality, a window, lengths, hidden keys and an offset. Reads all of them on the host."""
+    B, Q, K = shapes.batch, shapes.queries, shapes.keys
+    given = (mask.key_lengths, mask.query_lengths, mask.key_visible)
+    uniform = all(term is None for term in given) and not isinstance(mask.offset, Tensor)
+    rows = 1 if uniform else B
+    offsets = mask.offset.tolist() if isinstance(mask.offset, Tensor) else [mask.offset or 0] * rows
+    queries = _lengths(mask.query_lengths, Q, rows)
+    keys = queries if mask.key_lengths is mask.query_lengths and Q == K else _lengths(mask.key_lengths, K, rows)
+    left, right = mask.window or (None, None)
+    if mask.causal:
+        right = 0 if right is None else min(right, 0)
+    visible = None
+    if mask.key_visible is not None:
+        visible = mask.key_visible.cpu() & (torch.arange(K) < torch.tensor(keys)[:, None])
+    groups: dict[tuple[bool, int | None], list[Sequence]] = {}
+    for row in range(rows):
+        if visible is not None:
+            found = _runs(row, offsets[row], queries[row], visible[row], mask.causal)
+        else:
+            found = _cut(row, offsets[row], queries[row], keys[row], left, right, single)
+        for causal, reach, sequence in found:
+            groups.setdefault((causal, reach), []).append(sequence)
+    whole = uniform and all(len(sequences) == 1 for sequences in groups.values())
+    parts = tuple(
+        Part(tuple(sequences), causal, reach)
+        if whole
+        else _packed(_every(sequences, B, uniform), causal, reach, shapes, visible)
+        for (causal, reach), sequences in groups.items()
+    )
+    return Plan(parts, single)
+
+
+def _cut(
+    row: int, offset: int, queries: int, keys: int, left: int | None, right: int | None, single: bool
+) -> list[tuple[bool, int | None, Sequence]]:
+    """The closed and the open part of one row, where they see anything: causal, left, sequence."""
+    if keys < 1 or (left is not None and right is not None and left + right < 0):
+        return []
+    first = 0 if right is None else max(0, -(offset + right))
+    end = queries if left is None else min(queries, keys + left - offset)
+    closed = first if right is None else min(end, max(first, keys - offset - right))
+    found: list[tuple[bool, int | None, Sequence]] = []
+    if right is not None and closed > first:
+        reach = None if left is None else left + right
+        found.append((True, reach, Sequence(row, first, closed - first, offset + closed + right)))
+    step = 1 if single else max(1, end - closed)
+    for start in range(closed, end, step):
+        count = min(step, end - start)
+        reach = None if left is None else left + keys - offset - start - count
+        found.append((False, reach, Sequence(row, start, count, keys)))
+    return found
+
+
+def _runs(row: int, offset: int, queries: int, visible: Tensor, causal: bool) -> list[tuple[bool, int | None, Sequence]]:
+    """The runs of one row whose visible keys are scattered: causal, no window, sequence."""
+    counts = visible.cumsum(0)
+    if not causal:
+        return [(False, None, Sequence(row, 0, queries, int(counts[-1])))] if queries and int(counts[-1]) else []
+    positions = (offset + torch.arange(queries)).clamp(max=len(visible) - 1)
+    seen = torch.where(positions < 0, 0, counts[positions.clamp(min=0)]).tolist()
+    found: list[tuple[bool, int | None, Sequence]] = []
+    at = next((query for query, keys in enumerate(seen) if keys), queries)
+    while at < queries:
+        end = at + 1
+        step = seen[end] - seen[at] if end < queries else 0
+        while end < queries and seen[end] - seen[end - 1] == step:
+            end += 1
+        found.append((step == 1, None, Sequence(row, at, end - at, seen[end - 1])))
+        at = end
+    return found
+
+
+def _every(sequences: list[Sequence], batch: int, uniform: bool) -> list[Sequence]:
+    """The sequences of all rows, from those of the first where all are alike."""
+    if not uniform:
+        return sequences
+    return [Sequence(row, one.start, one.queries, one.keys) for row in range(batch) for one in sequences]
+
+
+def _lengths(lengths: Tensor | None, most: int, rows: int) -> list[int]:
+    return [most] * rows if lengths is None else lengths.clamp(0, most).tolist()
+
+
+def _packed(sequences: list[Sequence], causal: bool, left: int | None, shapes: Shapes, visible: Tensor | None) -> Part:
+    query_index, query_borders = _index([(one.row * shapes.queries + one.start, one.queries) for one in sequences], shapes)
+    key_index, key_borders = _index([(one.row * shapes.keys, one.keys) for one in sequences], shapes)
+    if visible is not None:  # the visible keys of each row first, in their order
+        first = (~visible).to(torch.int8).argsort(dim=1, stable=True) + shapes.keys * torch.arange(len(visible))[:, None]
+        key_index = first.flatten().to(shapes.device)[key_index]
+    return Part(tuple(sequences), causal, left, query_index, key_index, query_borders, key_borders)
+
+
+def _index(pieces: list[tuple[int, int]], shapes: Shapes) -> tuple[Tensor, Tensor]:
+    """The tokens of pieces (start, count) one after another, and the borders between them."""
+    starts, counts = (torch.tensor(column) for column in zip(*pieces, strict=True))
+    borders = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    index = torch.arange(int(borders[-1])) + (starts - borders[:-1]).repeat_interleave(counts)
+    return index.to(shapes.device), borders.to(shapes.device, torch.int32)
