@@ -5,9 +5,13 @@ PLUGINS := $(patsubst %/,-e ./%,$(sort $(dir $(wildcard plugins/*/pyproject.toml
 
 .PHONY: demo test lint clean
 
-demo: .venv/.demo  ## build the paper's base model and take one training step on a few sentences
+demo: .venv/.demo  ## build the paper's base model, train a tiny one for a minute, translate with it
 	$(BIN)/tfkit build specs/transformer-base.yaml
-	$(BIN)/python bench/first_step.py
+	rm -rf build/demo
+	$(BIN)/tfkit train specs/recipes/sample.yaml -o build/demo
+	@echo "Does the doctor play the piano in the garden?" > build/question.txt
+	cat build/question.txt
+	$(BIN)/tfkit translate build/demo < build/question.txt
 
 test: .venv/.test  ## the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
@@ -22,7 +26,7 @@ lint: .venv/.lint  ## style and types
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: $(SOURCES) | .venv/bin/python
-	$(BIN)/pip install --quiet --constraint constraints.txt -e .
+	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[train]'
 	touch $@
 
 .venv/.test: .venv/.demo $(wildcard plugins/*/pyproject.toml)

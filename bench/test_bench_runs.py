@@ -36,15 +36,6 @@ def test_startup():
     assert startup.main(["--rounds", "1"])["peak_over_parameters"] > 0
 
 
-def test_first_step(capsys, monkeypatch):
-    import first_step
-
-    specs = Path(__file__).parent.parent / "specs"
-    monkeypatch.setattr(sys, "argv", ["first_step.py", "--spec", str(specs / "transformer-tiny.yaml")])
-    first_step.main()
-    assert "gradient norm" in capsys.readouterr().out
-
-
 def test_mutation():
     import mutation
 

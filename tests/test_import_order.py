@@ -84,7 +84,19 @@ MAY_IMPORT = {
         "view",
     },
     "__main__": {"cli"},
-    "__init__": {"builder", "catalogue", "errors", "generate", "graph", "nn", "spec", "store"},
+    "__init__": {
+        "builder",
+        "catalogue",
+        "errors",
+        "generate",
+        "graph",
+        "nn",
+        "recipe",
+        "score",
+        "spec",
+        "store",
+        "text",
+    },
 }
 
 

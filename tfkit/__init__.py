@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .builder import build
     from .catalogue import Catalogue, load_catalogue
-    from .errors import BackendRefused, BuildError, Fault, InputError, Mark, PluginError, SpecError, StoreError, TfkitError
+    from .errors import (
+        BackendRefused,
+        BuildError,
+        Fault,
+        InputError,
+        Mark,
+        PluginError,
+        SpecError,
+        StoreError,
+        TfkitError,
+        TrainingError,
+    )
     from .generate import (
         Generated,
         GnmtLengthPenalty,
@@ -31,8 +42,11 @@ if TYPE_CHECKING:
     from .graph import Graph, graph_of
     from .nn.cache import DecodingState
     from .nn.model import Model
+    from .recipe import Recipe, load_recipe
+    from .score import corpus_scores
     from .spec import ModelSpec, load_spec, parse_spec
     from .store import load, save
+    from .text import TextGenerator, Translator
 
 _HOMES = {
     "BackendRefused": "errors",
@@ -50,16 +64,22 @@ _HOMES = {
     "ModelSpec": "spec",
     "PluginError": "errors",
     "PowerLengthPenalty": "generate",
+    "Recipe": "recipe",
     "Search": "generate",
     "SpecError": "errors",
     "StoreError": "errors",
+    "TextGenerator": "text",
     "TfkitError": "errors",
+    "TrainingError": "errors",
+    "Translator": "text",
     "beam_search": "generate",
     "build": "builder",
+    "corpus_scores": "score",
     "graph_of": "graph",
     "greedy": "generate",
     "load": "store",
     "load_catalogue": "catalogue",
+    "load_recipe": "recipe",
     "load_spec": "spec",
     "parse_spec": "spec",
     "sample": "generate",
@@ -93,16 +113,22 @@ __all__ = [
     "ModelSpec",
     "PluginError",
     "PowerLengthPenalty",
+    "Recipe",
     "Search",
     "SpecError",
     "StoreError",
+    "TextGenerator",
     "TfkitError",
+    "TrainingError",
+    "Translator",
     "beam_search",
     "build",
+    "corpus_scores",
     "graph_of",
     "greedy",
     "load",
     "load_catalogue",
+    "load_recipe",
     "load_spec",
     "parse_spec",
     "sample",
