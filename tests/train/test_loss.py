@@ -17,7 +17,7 @@ def case(dtype=torch.float32, rows=7, length=5, size=11):
 
 def test_uniform_is_torchs_cross_entropy():
     logits, labels = case()
-    loss, nll = smoothed(logits, labels, 0.1, "uniform")
+    loss, nll = smoothed(logits, labels, 0.1, "uniform", 0)
     (mine,) = torch.autograd.grad(loss, logits)
     flat, ids = logits.flatten(0, 1), labels.flatten()
     theirs = functional.cross_entropy(flat, ids, ignore_index=0, label_smoothing=0.1, reduction="sum")
@@ -32,7 +32,7 @@ def test_uniform_is_torchs_cross_entropy():
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 def test_it_is_the_formula(kind, smoothing):
     logits, labels = case()
-    loss, _ = smoothed(logits, labels, smoothing, kind)
+    loss, _ = smoothed(logits, labels, smoothing, kind, 0)
     (mine,) = torch.autograd.grad(loss, logits)
     exact = logits.detach().double().requires_grad_()
     every = -exact.log_softmax(-1)
@@ -47,7 +47,7 @@ def test_it_is_the_formula(kind, smoothing):
 
 def test_padding_has_no_gradient_and_half_precision_is_summed_in_float32():
     logits, labels = case(torch.bfloat16)
-    loss, nll = smoothed(logits, labels, 0.1, "uniform")
+    loss, nll = smoothed(logits, labels, 0.1, "uniform", 0)
     assert loss.dtype is nll.dtype is torch.float32
     (gradient,) = torch.autograd.grad(loss, logits)
     assert gradient.dtype is torch.bfloat16

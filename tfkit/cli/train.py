@@ -27,9 +27,11 @@ DATA = {
     "source": "sentences to translate, one a line; plain or .gz",
     "target": "their translations, line by line",
     "text": "running text, for a decoder-only model",
+    "table": "texts and labels with a tab between them, for a classifier",
     "validation-source": "as --source, to choose the best model by",
     "validation-target": "as --target",
     "validation-text": "as --text",
+    "validation-table": "as --table",
 }
 
 
@@ -99,7 +101,7 @@ def _recipe(options: argparse.Namespace, given: list[str]) -> Recipe:
         return load_recipe(options.recipe, overrides)
     from ..data import count_rows
 
-    kind = "language" if options.text is not None else "parallel"
+    kind = "classification" if options.table else "language" if options.text else "parallel"
     text = recipe_text(os.path.splitext(os.path.basename(options.recipe))[0], options.recipe, kind, 1)
     rows = count_rows(recipe_of(text, "<chosen>", overrides))
     return recipe_of(recipe_text(Path(options.recipe).stem, options.recipe, kind, rows), "<chosen>", overrides)

@@ -95,4 +95,10 @@ TEXT: dict[str, Code] = {
         "tfkit average en-de de-en -o mean",
         "Name a run, or models of one run.",
     ),
+    "TFK115": Code(
+        "a table of labelled texts cannot be used",
+        "Every line has a text and a label in the columns that the recipe names; validation has only labels of training.",
+        "data: {kind: classification, table: train.tsv, label_column: 3}",
+        "Write `text_column` and `label_column`, counted from 1, and `header: true` where the first line names them.",
+    ),
 }

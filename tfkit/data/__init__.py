@@ -2,22 +2,25 @@
 
 from .batches import Epoch, epoch_of
 from .corpus import Corpus
+from .kinds import KINDS
 from .lines import lines, lines_of, rows
 from .prepare import Counted, Data, count_rows, files_of, prepare, read_data, told
 from .roles import Roles, check_ids, roles_of
 from .saved import read_tokenisers, tokeniser_texts
-from .tasks import Batch, batch_of, padded
+from .tasks import NO_LABEL, Batch, Task, padded, task_of
 from .tokeniser import TextTokeniser
 
 __all__ = [
+    "KINDS",
+    "NO_LABEL",
     "Batch",
     "Corpus",
     "Counted",
     "Data",
     "Epoch",
     "Roles",
+    "Task",
     "TextTokeniser",
-    "batch_of",
     "check_ids",
     "count_rows",
     "epoch_of",
@@ -30,6 +33,7 @@ __all__ = [
     "read_tokenisers",
     "roles_of",
     "rows",
+    "task_of",
     "tokeniser_texts",
     "told",
 ]

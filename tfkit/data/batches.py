@@ -24,14 +24,16 @@ class Epoch:
 def epoch_of(lengths: Mapping[str, npt.NDArray[np.int32]], tokens: int, seed: int, number: int) -> Epoch:
     """Epoch `number` of a corpus whose rows have these lengths (N,) by column.
 
-    Rows are sorted by the last column's length, then by the others', ties in random order; a batch is cut where its longest row
-    times its rows would be more than `tokens`; batches are shuffled. The same seed and number give the same epoch, whatever
-    came before, so that training can go on in the middle of one.
+    Rows are sorted by the last column's length, then by the others', up and down in turn, ties in random order; a batch is cut
+    where its longest row times its rows would be more than `tokens`; batches are shuffled. The same seed and number give the
+    same epoch, whatever came before, so that training can go on in the middle of one.
     """
     generator = np.random.Generator(np.random.PCG64([seed, number]))
     columns = list(lengths.values())
-    keys: list[npt.NDArray[Any]] = [generator.random(len(columns[0])), *columns]
-    order = np.lexsort(keys)
+    *others, last = columns
+    # Up and down in turn, so that a batch which reaches into the next length of the last column finds the others near.
+    turned: list[npt.NDArray[Any]] = [np.where(last % 2, column, -column) for column in others]
+    order = np.lexsort([generator.random(len(last)), *turned, last])
     widest = np.maximum.reduce(columns)[order]
     cuts, start, most = [0], 0, 0
     for at, width in enumerate(widest.tolist()):

@@ -42,7 +42,7 @@ class Column:
 
 
 class Corpus:
-    """Rows of ids by column (`source`, `target`), and text beside them where `texts` were kept.
+    """Rows of ids by column (`source`, `target`), and beside them texts and `numbers` (N,) by column where they were kept.
 
     `lengths` (N,) by column are held in memory: 4 bytes a row and column.
     """
@@ -55,11 +55,14 @@ class Corpus:
             raise StoreError(Fault("TFK082", f"{path} cannot be read: {' '.join(str(reason).split())}")) from None
         self.path = Path(path)
         self.texts: dict[str, Any] = {}
+        self.numbers: dict[str, npt.NDArray[np.int32]] = {}
         self._columns: dict[str, Column] = {}
         for name in table.column_names:
             column = table.column(name)
             if pa.types.is_list(column.type):
                 self._columns[name] = _column(column)
+            elif pa.types.is_integer(column.type):
+                self.numbers[name] = column.to_numpy()
             else:
                 self.texts[name] = column
         self.lengths = {name: column.lengths for name, column in self._columns.items()}
@@ -93,10 +96,12 @@ def _column(column: Any) -> Column:
 class CorpusWriter:
     """Writes rows as they come; the file appears under its name when `close` is called, with its digest."""
 
-    def __init__(self, path: str | Path, columns: Sequence[str], texts: Sequence[str] = ()) -> None:
-        self.path, self.columns, self.texts = Path(path), tuple(columns), tuple(texts)
-        fields = [pa.field(name, pa.list_(pa.int32())) for name in columns] + [pa.field(name, pa.string()) for name in texts]
-        self.schema = pa.schema(fields)
+    def __init__(
+        self, path: str | Path, columns: Sequence[str], texts: Sequence[str] = (), numbers: Sequence[str] = ()
+    ) -> None:
+        self.path, self.columns, self.numbers = Path(path), tuple(columns), tuple(numbers)
+        kinds = ((columns, pa.list_(pa.int32())), (texts, pa.string()), (numbers, pa.int32()))
+        self.schema = pa.schema([pa.field(name, kind) for names, kind in kinds for name in names])
         self.draft = self.path.with_suffix(".draft")
         self.rows = 0
         self.tokens = dict.fromkeys(columns, 0)
@@ -114,6 +119,8 @@ class CorpusWriter:
         for name in self.columns:
             self._digest.update(np.asarray(row[name], np.int32).tobytes() + b"/")
             self.tokens[name] += len(row[name])
+        for name in self.numbers:
+            self._digest.update(f"{row[name]}/".encode())
         self.rows += 1
         self._pending.append(values)
         if len(self._pending) == CHUNK:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import Fault, InputError, StoreError
+from ..errors import Fault, InputError, Mark, StoreError
 from ..files import write_whole
-from ..recipe import END, Recipe
+from ..recipe import Recipe
 from .corpus import Corpus, CorpusWriter
-from .lines import lines, rows
+from .kinds import KINDS, Row, text_rows
 from .tokeniser import TextTokeniser, train_tokeniser
 
 TRAIN, VALIDATION, FACTS = "train.arrow", "validation.arrow", "facts.json"
-GROUP = 2_000
-"""Rows encoded at once."""
 
 
 @dataclass
@@ -41,18 +38,19 @@ class Counted:
 
 @dataclass(frozen=True)
 class Data:
-    """What training reads. `tokenisers` by column: `source` and `target` are one object where the vocabulary is joint."""
+    """What training reads. `tokenisers` by column: `source` and `target` are one object where the vocabulary is joint. `labels`
+    are the classes, in the order of the model's output, where rows have labels."""
 
     tokenisers: Mapping[str, TextTokeniser]
     train: Corpus
     validation: Corpus | None
     facts: Mapping[str, Counted]
+    labels: tuple[str, ...] = ()
 
 
 def files_of(recipe: Recipe) -> tuple[dict[str, str], dict[str, str]]:
     """The training and the validation files of a recipe by column. Raises InputError where one is missing."""
-    options, kind = recipe.data.options, recipe.data.kind
-    names = {"source": "source", "target": "target"} if kind == "parallel" else {"target": "text"}
+    options, names = recipe.data.options, KINDS[recipe.data.kind].files
     train = {column: getattr(options, name) for column, name in names.items()}
     validation = {column: getattr(options, f"validation_{name}") for column, name in names.items()}
     missing = [names[column] for column, path in train.items() if path is None]
@@ -70,7 +68,7 @@ def files_of(recipe: Recipe) -> tuple[dict[str, str], dict[str, str]]:
 def count_rows(recipe: Recipe) -> int:
     """How many rows the training files have. Raises InputError for files that cannot be read or do not belong together."""
     train, _ = files_of(recipe)
-    return sum(1 for _ in rows(*train.values()))
+    return sum(1 for _ in text_rows(recipe, train))
 
 
 def prepare(recipe: Recipe, directory: Path, vocab_size: int) -> Data:
@@ -79,26 +77,30 @@ def prepare(recipe: Recipe, directory: Path, vocab_size: int) -> Data:
     Raises InputError for text that cannot be used, StoreError where the directory cannot be written.
     """
     train, validation = files_of(recipe)
-    total = count_rows(recipe)
-    held_out = _held_out(recipe, total, bool(validation))
+    held_out = _held_out(recipe, count_rows(recipe), bool(validation))
+    labels = _labels(recipe, train)
     directory.mkdir(parents=True, exist_ok=True)
     tokenisers = _tokenisers(recipe, train, vocab_size, held_out)
-    facts = {"train": _encode(recipe, train, tokenisers, directory / TRAIN, lambda row: row not in held_out, True)}
+    encode = _Encoder(recipe, tokenisers, labels)
+    facts = {"train": encode(train, directory / TRAIN, lambda row: row not in held_out, True)}
     if validation:
-        facts["validation"] = _encode(recipe, validation, tokenisers, directory / VALIDATION, lambda row: True, False)
+        facts["validation"] = encode(validation, directory / VALIDATION, lambda row: True, False)
     elif held_out:
-        facts["validation"] = _encode(recipe, train, tokenisers, directory / VALIDATION, held_out.__contains__, False)
+        facts["validation"] = encode(train, directory / VALIDATION, held_out.__contains__, False)
     if not facts["train"].kept:
         raise InputError(recipe.fault("TFK103", "data", f"no row of {', '.join(train.values())} is left", told(facts["train"])))
-    write_whole(directory / FACTS, json.dumps({name: asdict(each) for name, each in facts.items()}, indent=1) + "\n")
+    data = {"labels": labels, "corpora": {name: asdict(each) for name, each in facts.items()}}
+    write_whole(directory / FACTS, json.dumps(data, indent=1) + "\n")
     return read_data(recipe, directory, tokenisers)
 
 
 def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextTokeniser]) -> Data:
     """The corpora that `prepare` wrote. Raises StoreError, and InputError where no batch has room for the longest row."""
     try:
-        facts = {name: Counted(**each) for name, each in json.loads((directory / FACTS).read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, TypeError) as reason:
+        written = json.loads((directory / FACTS).read_text(encoding="utf-8"))
+        facts = {name: Counted(**each) for name, each in written["corpora"].items()}
+        labels = tuple(map(str, written["labels"]))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as reason:
         raise StoreError(Fault("TFK082", f"{directory / FACTS} cannot be read: {reason}")) from None
     train = Corpus(directory / TRAIN)
     validation = Corpus(directory / VALIDATION) if "validation" in facts else None
@@ -107,7 +109,7 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
         message = f"a batch has room for {recipe.batching.tokens} tokens, the longest row has {longest}"
         fix = f"write at least {longest}, or a smaller `batching.max_length`"
         raise InputError(recipe.fault("TFK109", "batching.tokens", message, fix))
-    return Data(tokenisers, train, validation, facts)
+    return Data(tokenisers, train, validation, facts, labels)
 
 
 def told(counted: Counted) -> str:
@@ -130,90 +132,84 @@ def _held_out(recipe: Recipe, total: int, validated: bool) -> frozenset[int]:
             recipe.fault("TFK108", "data.held_out", f"{count} rows of {total} are to be held out", "hold out fewer")
         )
     generator = np.random.Generator(np.random.PCG64([recipe.seed, 0]))
-    return frozenset(generator.choice(total, count, replace=False).tolist())
+    first = int(getattr(recipe.data.options, "header", False))
+    return frozenset((generator.choice(total, count, replace=False) + first).tolist())
+
+
+def _labels(recipe: Recipe, files: Mapping[str, str]) -> list[str]:
+    """The labels of a table, sorted."""
+    if not KINDS[recipe.data.kind].labelled:
+        return []
+    found = sorted({texts[1] for _, texts in text_rows(recipe, files)})
+    if len(found) < 2:
+        message = f"every row has the label `{found[0]}`" if found else "there is no row"
+        raise InputError(recipe.fault("TFK115", "data", message, "`label_column` says which column holds the labels"))
+    return found
 
 
 def _tokenisers(
     recipe: Recipe, files: Mapping[str, str], vocab_size: int, held_out: frozenset[int]
 ) -> Mapping[str, TextTokeniser]:
     """What is held out is not learnt from."""
-    part = recipe.tokeniser
-    sentences = recipe.data.kind == "parallel"
+    part, kind = recipe.tokeniser, KINDS[recipe.data.kind]
 
-    def text(*paths: str) -> Iterator[str]:
-        for path in paths:
-            ends = "" if sentences else "\n"
-            yield from (line + ends for number, line in enumerate(lines(path)) if number not in held_out)
+    def text(*sides: int) -> Iterator[str]:
+        for number, texts in text_rows(recipe, files):
+            if number not in held_out:
+                yield from (texts[side] if kind.sentences else f"{texts[side]}\n" for side in sides)
 
     if part.options.joint or len(files) == 1:
-        shared = train_tokeniser(part, text(*files.values()), vocab_size, sentences)
+        shared = train_tokeniser(part, text(*range(len(files))), vocab_size, kind.sentences, kind.masks)
         return dict.fromkeys(files, shared)
-    return {column: train_tokeniser(part, text(path), vocab_size, sentences) for column, path in files.items()}
+    return {column: train_tokeniser(part, text(side), vocab_size) for side, column in enumerate(files)}
 
 
-def _encode(
-    recipe: Recipe,
-    files: Mapping[str, str],
-    tokenisers: Mapping[str, TextTokeniser],
-    path: Path,
-    wanted: Callable[[int], bool],
-    filtered: bool,
-) -> Counted:
-    """Write the wanted rows of some files, without those that break a limit where they are `filtered`."""
-    counted = Counted()
-    writer = CorpusWriter(path, tuple(files), () if filtered else tuple(f"{column}_text" for column in files))
-    numbered = ((number, row) for number, row in enumerate(rows(*files.values())) if wanted(number))
-    pieces = (
-        _sentences(numbered, tokenisers) if recipe.data.kind == "parallel" else _pieces(numbered, tokenisers["target"], recipe)
-    )
-    for number, texts, encoded in pieces:
-        counted.read += 1
-        reason = _reason(recipe, texts, encoded) if filtered else None
-        if reason is not None:
-            counted.leave_out(reason, number + 1)
-            continue
-        row: dict[str, Any] = dict(zip(files, encoded, strict=True))
-        writer.add(row | {f"{column}_text": text for column, text in zip(files, texts, strict=True)})
-    counted.kept, counted.tokens, counted.digest = writer.rows, dict(writer.tokens), writer.close()
-    return counted
+class _Encoder:
+    """Writes rows of ids; gives what became of them."""
 
+    def __init__(self, recipe: Recipe, tokenisers: Mapping[str, TextTokeniser], labels: list[str]) -> None:
+        self.recipe, self.tokenisers, self.kind = recipe, tokenisers, KINDS[recipe.data.kind]
+        self.numbers = {label: number for number, label in enumerate(labels)}
 
-Piece = tuple[int, tuple[str, ...], list[list[int]]]
+    def __call__(self, files: Mapping[str, str], path: Path, wanted: Callable[[int], bool], filtered: bool) -> Counted:
+        """The wanted rows of some files, without those that break a limit where they are `filtered`."""
+        counted = Counted()
+        texts = () if filtered else tuple(f"{column}_text" for column in files)
+        writer = CorpusWriter(path, tuple(files), texts, ("label",) if self.kind.labelled else ())
+        numbered = ((number, row) for number, row in text_rows(self.recipe, files) if wanted(number))
+        for row in self.kind.encode(numbered, self.tokenisers, self.recipe):
+            counted.read += 1
+            reason = self._reason(row) if filtered else None
+            if reason is not None:
+                counted.leave_out(reason, row.line)
+                continue
+            values: dict[str, Any] = dict(zip(files, row.ids, strict=True))
+            values |= {f"{column}_text": text for column, text in zip(files, row.texts, strict=True)}
+            writer.add(values | self._label(row, files))
+        counted.kept, counted.tokens, counted.digest = writer.rows, dict(writer.tokens), writer.close()
+        return counted
 
+    def _label(self, row: Row, files: Mapping[str, str]) -> dict[str, int]:
+        if row.label is None:
+            return {}
+        if row.label not in self.numbers:
+            mark = Mark(next(iter(files.values())), row.line)
+            known = ", ".join(f"`{label}`" for label in list(self.numbers)[:8])
+            raise InputError(
+                Fault("TFK115", f"the label `{row.label}` is not in the training table", f"known: {known}", mark=mark)
+            )
+        return {"label": self.numbers[row.label]}
 
-def _sentences(numbered: Iterable[tuple[int, tuple[str, ...]]], tokenisers: Mapping[str, TextTokeniser]) -> Iterator[Piece]:
-    """Every row with the ids of its sides, end tokens included."""
-    numbered = iter(numbered)
-    while group := list(islice(numbered, GROUP)):
-        sides = [each.encode([row[side] for _, row in group]) for side, each in enumerate(tokenisers.values())]
-        for (number, texts), *encoded in zip(group, *sides, strict=True):
-            yield number, texts, [[*ids, END] for ids in encoded]
-
-
-def _pieces(numbered: Iterable[tuple[int, tuple[str, ...]]], tokeniser: TextTokeniser, recipe: Recipe) -> Iterator[Piece]:
-    """Running text in pieces of `max_length` tokens and the one that follows them."""
-    numbered = iter(numbered)
-    width, left, at = recipe.batching.max_length, list[int](), 0
-    while group := list(islice(numbered, GROUP)):
-        at = group[-1][0]
-        left += tokeniser.encode(["".join(f"{row[0]}\n" for _, row in group)])[0]
-        while len(left) > width:
-            yield at, ("",), [left[: width + 1]]
-            left = left[width:]
-    if len(left) > 1:
-        yield at, ("",), [left]
-
-
-def _reason(recipe: Recipe, texts: tuple[str, ...], encoded: list[list[int]]) -> str | None:
-    """Why a row is left out, None where it is kept."""
-    if recipe.data.kind != "parallel":
+    def _reason(self, row: Row) -> str | None:
+        """Why a row is left out, None where it is kept."""
+        limits = self.recipe.batching
+        if not self.kind.sentences:
+            return None
+        if not min(row.bare):
+            return "with an empty side" if max(row.bare) else "empty"
+        longest = max(map(len, row.ids))
+        if longest > limits.max_length:
+            return f"longer than {limits.max_length} tokens"
+        if limits.max_ratio is not None and longest > limits.max_ratio * min(map(len, row.ids)):
+            return f"of which one side is more than {limits.max_ratio:g} times as long"
         return None
-    limits = recipe.batching
-    counts = [len(ids) for ids in encoded]
-    if min(counts) == 1:
-        return "with an empty side" if max(counts) > 1 else "empty"
-    if max(counts) > limits.max_length:
-        return f"longer than {limits.max_length} tokens"
-    if limits.max_ratio is not None and max(counts) > limits.max_ratio * min(counts):
-        return f"of which one side is more than {limits.max_ratio:g} times as long"
-    return None

@@ -11,8 +11,8 @@ from ..recipe import END, PAD, START
 
 @dataclass(frozen=True)
 class Roles:
-    """`target` is the input whose next tokens the output `output` predicts; `source` the one that is read as a whole, None in
-    a model of one input."""
+    """`target` is the input that `output` speaks of: its next tokens, its hidden ones, or its class; `source` the one
+    that is read beside it, None in a model of one input."""
 
     source: str | None
     target: str
@@ -23,27 +23,33 @@ class Roles:
         return self.source if column == "source" and self.source else self.target
 
 
-def roles_of(plan: ModelPlan, sources: int) -> Roles:
-    """The roles of a model's nodes for data with so many source columns, 0 or 1.
+def roles_of(plan: ModelPlan, kind: str) -> Roles:
+    """The roles of a model's nodes for a kind of data.
 
-    Raises InputError where the model has another number of inputs, or none of them can be predicted token by token.
+    Raises InputError where the model has other inputs than the data, or no single output that could be learnt from them.
     """
     decoded = [name for name in plan.inputs if name not in plan.undecodable]
     read = [name for name in plan.inputs if name in plan.undecodable]
-    wanted = "a source and a target" if sources else "one input"
-    if len(decoded) != 1 or len(read) != sources:
-        message = (
-            f"`{plan.name}` has the inputs {', '.join(plan.inputs)}, of which {', '.join(decoded) or 'none'} can be decoded"
-        )
-        fix = f"this data needs {wanted}; `data.kind` says what the data are"
-        raise InputError(Fault("TFK107", message, fix))
-    target = decoded[0]
+    predicted, sources, wanted = {
+        "parallel": (decoded, read, "a source that is read as a whole and a target that is predicted token by token"),
+        "language": (decoded, [], "one input that is predicted token by token"),
+        "masked": (read, [], "one input that is read as a whole"),
+        "classification": (list(plan.inputs), [], "one input"),
+    }[kind]
+    if len(predicted) != 1 or len(sources) != (kind == "parallel") or len(plan.inputs) != len(predicted) + len(sources):
+        shown = ", ".join(f"{name} ({'read as a whole' if name in read else 'predicted'})" for name in plan.inputs)
+        fix = "choose another spec, or `data.kind`"
+        raise InputError(Fault("TFK107", f"data of kind `{kind}` need {wanted}; `{plan.name}` has the inputs {shown}", fix))
+    target = predicted[0]
     size = plan.inputs[target].vocab_size
-    found = [name for name in plan.outputs if name in plan.followers[target] and plan.widths[name] == size]
+    words = kind != "classification"
+    found = [name for name in plan.outputs if name in plan.followers[target] and (plan.widths[name] == size) is words]
     if len(found) != 1:
-        message = f"outputs over the {size} ids of `{target}`: {', '.join(found) or 'none'}"
-        raise InputError(Fault("TFK107", message, "training needs exactly one: a `token_logits` node among the outputs"))
-    return Roles(read[0] if read else None, target, found[0])
+        over = f"over the {size} ids of `{target}`" if words else "over classes"
+        needed = "a `token_logits` node" if words else "a `classify` node"
+        message = f"outputs {over}: {', '.join(found) or 'none'}"
+        raise InputError(Fault("TFK107", message, f"training needs exactly one: {needed} among the outputs"))
+    return Roles(sources[0] if sources else None, target, found[0])
 
 
 def check_ids(plan: ModelPlan, roles: Roles, sizes: dict[str, int]) -> None:

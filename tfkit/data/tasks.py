@@ -1,12 +1,14 @@
-"""What a row of each kind of data becomes: the inputs of the model and what it is to predict (teacher forcing).
+"""What a row of each kind of data becomes: the inputs of the model and what it is to predict.
 
-parallel   source s1 .. sn </s>      target <s> t1 .. tm      labels t1 .. tm </s>
-language   target t1 .. tm           labels t2 .. tm+1
+parallel         source s1 .. sn </s>, target <s> t1 .. tm       labels t1 .. tm </s>   (teacher forcing)
+language         target t1 .. tn                                 labels t2 .. tn+1
+masked           target <s> .. <mask> .. </s>                    labels of the hidden positions
+classification   target <s> t1 .. tn </s>                        one label
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,15 +16,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..recipe import PAD, START
+from ..recipe import MASK_ID, PAD, SPECIALS, START, Recipe
 from .corpus import Corpus
 from .roles import Roles
+
+NO_LABEL = -100
+"""Where nothing is to be predicted; torch's number for it."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """`inputs` (B, L) ids and `lengths` (B,) by input node, `labels` (B, L) ids of the target, PAD where there is none.
-    Tokens are counted without padding, those of the target as often as there are labels."""
+    """`inputs` (B, L) ids and `lengths` (B,) by input node; `labels` (B, L), or (B,) of a classification, NO_LABEL where there
+    is none. `source_tokens` are those that are read beside the target, `target_tokens` are the labels."""
 
     inputs: dict[str, Tensor]
     lengths: dict[str, Tensor]
@@ -39,33 +44,69 @@ class Batch:
         return Batch(inputs, lengths, labels, self.source_tokens, self.target_tokens)
 
 
-def batch_of(corpus: Corpus, numbers: Iterable[int], roles: Roles) -> Batch:
-    """Some rows of a corpus as one batch."""
-    numbers = list(numbers)
-    target = corpus.rows("target", numbers)
-    inputs: dict[str, Tensor] = {}
-    lengths: dict[str, Tensor] = {}
-    source_tokens = 0
-    if roles.source is not None:
-        source = corpus.rows("source", numbers)
-        inputs[roles.source], lengths[roles.source] = padded(source)
-        source_tokens = sum(map(len, source))
-        labels, counts = padded(target)
-        shifted = torch.full_like(labels, PAD)
-        shifted[:, 0] = START
-        shifted[:, 1:] = labels[:, :-1]
-        # Behind a row's last label its end token would be read, which is no input.
-        shifted.masked_fill_(torch.arange(labels.shape[1]) >= counts[:, None], PAD)
-        inputs[roles.target], lengths[roles.target] = shifted, counts
-    else:
+@dataclass(frozen=True)
+class Task:
+    """A kind of data for a model. `vocab_size` is the target's, `hidden` the share of tokens that are hidden."""
+
+    kind: str
+    roles: Roles
+    vocab_size: int
+    hidden: float = 0.0
+
+    def batch(self, corpus: Corpus, numbers: Sequence[int], draw: np.random.Generator) -> Batch:
+        """Some rows of a corpus; what is random about them comes from `draw`."""
+        target = corpus.rows("target", numbers)
+        if self.kind == "parallel":
+            return self._parallel(corpus.rows("source", numbers), target)
         whole, counts = padded(target)
-        labels = whole[:, 1:].contiguous()
-        given = whole[:, :-1].masked_fill(torch.arange(labels.shape[1]) >= (counts - 1)[:, None], PAD)
-        inputs[roles.target], lengths[roles.target] = given, counts - 1
-    return Batch(inputs, lengths, labels, source_tokens, int(lengths[roles.target].sum()))
+        name = self.roles.target
+        if self.kind == "classification":
+            labels = torch.from_numpy(corpus.numbers["label"][list(numbers)].astype(np.int64))
+            return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), len(labels))
+        if self.kind == "masked":
+            given, labels = self._hidden(whole.numpy(), counts.numpy(), draw)
+            return Batch({name: given}, {name: counts}, labels, int(counts.sum()), int((labels != NO_LABEL).sum()))
+        counts = counts - 1
+        beyond = torch.arange(whole.shape[1] - 1) >= counts[:, None]
+        given, labels = whole[:, :-1].masked_fill(beyond, PAD), whole[:, 1:].masked_fill(beyond, NO_LABEL)
+        return Batch({name: given}, {name: counts}, labels, 0, int(counts.sum()))
+
+    def _parallel(self, source: Sequence[Ids], target: Sequence[Ids]) -> Batch:
+        read, read_counts = padded(source)
+        whole, counts = padded(target)
+        beyond = torch.arange(whole.shape[1]) >= counts[:, None]
+        given = torch.full_like(whole, START)
+        given[:, 1:] = whole[:, :-1]
+        name = self.roles.target
+        assert self.roles.source is not None, "parallel data have a source"
+        inputs = {self.roles.source: read, name: given.masked_fill(beyond, PAD)}
+        lengths = {self.roles.source: read_counts, name: counts}
+        return Batch(inputs, lengths, whole.masked_fill(beyond, NO_LABEL), int(read_counts.sum()), int(counts.sum()))
+
+    def _hidden(
+        self, whole: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], draw: np.random.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Hide a share of the tokens between start and end: 80 % become `<mask>`, 10 % a random token, 10 % stay.
+        Where none was drawn, the first one of the row is hidden."""
+        places = np.arange(whole.shape[1])
+        inside = (places > 0) & (places < counts[:, None] - 1)
+        chosen = inside & (draw.random(whole.shape) < self.hidden)
+        chosen[~chosen.any(1), 1] = True
+        fate = draw.random(whole.shape)
+        others = draw.integers(len(SPECIALS) + 1, self.vocab_size, whole.shape)
+        given = np.where(chosen & (fate < 0.8), MASK_ID, np.where(chosen & (fate >= 0.9), others, whole))
+        return torch.from_numpy(given), torch.from_numpy(np.where(chosen, whole, NO_LABEL))
 
 
-def padded(rows: Sequence[npt.NDArray[np.int32] | Sequence[int]]) -> tuple[Tensor, Tensor]:
+def task_of(recipe: Recipe, roles: Roles, vocab_size: int) -> Task:
+    """The task of a recipe."""
+    return Task(recipe.data.kind, roles, vocab_size, getattr(recipe.data.options, "hidden", 0.0))
+
+
+Ids = npt.NDArray[np.int32]
+
+
+def padded(rows: Sequence[Ids | Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Rows of ids as (B, L) int64, padded on the right, and their lengths (B,)."""
     counts = np.array([len(row) for row in rows], np.int64)
     ids = np.full((len(rows), int(counts.max())), PAD, np.int64)

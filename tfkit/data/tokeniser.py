@@ -15,7 +15,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from ..errors import Fault, InputError
-from ..recipe import END, PAD, SPECIALS, START, UNKNOWN
+from ..recipe import END, MASK, PAD, SPECIALS, START, UNKNOWN
 from ..slots.options import Part
 
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
@@ -73,22 +73,26 @@ class TextTokeniser:
             raise InputError(Fault("TFK104", f"{path} cannot be read: {getattr(reason, 'strerror', None) or reason}")) from None
 
 
-def train_tokeniser(part: Part, texts: Iterable[str], vocab_size: int, sentences: bool = True) -> TextTokeniser:
+def train_tokeniser(
+    part: Part, texts: Iterable[str], vocab_size: int, sentences: bool = True, masks: bool = False
+) -> TextTokeniser:
     """A tokeniser of a recipe's kind, learnt from texts: at most `vocab_size` ids, fewer where the texts have no more to give.
-    `sentences` says that every text begins a sentence, so that its first word looks like any other.
+    `sentences` says that every text begins a sentence, so that its first word looks like any other; `masks` that there
+    is a token for what is hidden.
 
     Raises InputError where `vocab_size` has no room for the special tokens and the bytes.
     """
     options = part.options
+    specials = [*SPECIALS, MASK] if masks else list(SPECIALS)
     if part.kind == "characters":
-        return TextTokeniser(_characters(options, texts))
+        return TextTokeniser(_characters(options, texts, specials))
     spelt = options.byte_fallback
-    fixed = len(SPECIALS) + len(BYTES) * spelt
+    fixed = len(specials) + len(BYTES) * spelt
     if vocab_size <= fixed:
         what = "special tokens and bytes" if spelt else "special tokens"
         message = f"a vocabulary of {vocab_size} has no room beside {fixed} {what}"
         raise InputError(Fault("TFK105", message, "make `tokeniser.vocab_size` larger"))
-    tokeniser, trainer = _untrained(part.kind, vocab_size - len(BYTES) * spelt)
+    tokeniser, trainer = _untrained(part.kind, vocab_size - len(BYTES) * spelt, specials)
     tokeniser.normalizer = _normaliser(options, sentences)
     tokeniser.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -99,29 +103,29 @@ def train_tokeniser(part: Part, texts: Iterable[str], vocab_size: int, sentences
     )
     tokeniser.train_from_iterator(texts, trainer)
     data = json.loads(tokeniser.to_str())
-    data["model"] = _in_order(data["model"])
-    data["model"] = _spelling_bytes(data["model"]) if spelt else data["model"]
+    data["model"] = _in_order(data["model"], len(specials))
+    data["model"] = _spelling_bytes(data["model"], len(specials)) if spelt else data["model"]
     tokeniser = Tokenizer.from_str(json.dumps(data))
     strip = [decoders.Strip(" ", 1, 0)] if sentences else []
     tokeniser.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
     return TextTokeniser(tokeniser)
 
 
-def _characters(options: Any, texts: Iterable[str]) -> Tokenizer:
+def _characters(options: Any, texts: Iterable[str], specials: list[str]) -> Tokenizer:
     tokeniser = Tokenizer(models.WordLevel(unk_token=SPECIALS[UNKNOWN]))
     tokeniser.normalizer = _form(options)
     tokeniser.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    tokeniser.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=list(SPECIALS), show_progress=False))
+    tokeniser.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=specials, show_progress=False))
     tokeniser.decoder = decoders.Fuse()
     return tokeniser
 
 
-def _untrained(kind: str, size: int) -> tuple[Tokenizer, Any]:
+def _untrained(kind: str, size: int, specials: list[str]) -> tuple[Tokenizer, Any]:
     unknown = SPECIALS[UNKNOWN]
     if kind == "bpe":
-        trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIALS), show_progress=False)
+        trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
         return Tokenizer(models.BPE(unk_token=unknown)), trainer
-    unigram = trainers.UnigramTrainer(vocab_size=size, special_tokens=list(SPECIALS), unk_token=unknown, show_progress=False)
+    unigram = trainers.UnigramTrainer(vocab_size=size, special_tokens=specials, unk_token=unknown, show_progress=False)
     return Tokenizer(models.Unigram()), unigram
 
 
@@ -141,19 +145,17 @@ def _normaliser(options: Any, sentences: bool) -> Any:
     return normalizers.Sequence([_form(options), *spaces, normalizers.Replace("▁", "_")])
 
 
-def _in_order(model: dict[str, Any]) -> dict[str, Any]:
+def _in_order(model: dict[str, Any], first: int) -> dict[str, Any]:
     """The pieces of a unigram model by spelling: the library numbers them by scores that it adds up in the order of a hash
     table, so that the last digits, and with them the numbers of pieces, would differ from run to run."""
     if model["type"] != "Unigram":
         return model
-    first = len(SPECIALS)
     return {**model, "vocab": [*model["vocab"][:first], *sorted(model["vocab"][first:])]}
 
 
-def _spelling_bytes(model: dict[str, Any]) -> dict[str, Any]:
+def _spelling_bytes(model: dict[str, Any], first: int) -> dict[str, Any]:
     """The model with a piece for every byte behind the special tokens. The pieces cannot be met in a text: punctuation such as
     their angle brackets is split off before the model sees a word."""
-    first = len(SPECIALS)
     if model["type"] == "BPE":
         learnt = {piece: number + len(BYTES) * (number >= first) for piece, number in model["vocab"].items()}
         vocab: Any = {**learnt, **{piece: first + byte for byte, piece in enumerate(BYTES)}}

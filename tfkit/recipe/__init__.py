@@ -3,10 +3,12 @@
 from .chosen import Chosen, chosen_for, recipe_text
 from .load import describes_model, load_recipe, recipe_of
 from .recipe import Recipe
-from .tokenisers import END, PAD, SPECIALS, START, UNKNOWN
+from .tokenisers import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
 
 __all__ = [
     "END",
+    "MASK",
+    "MASK_ID",
     "PAD",
     "SPECIALS",
     "START",

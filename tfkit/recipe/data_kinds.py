@@ -30,7 +30,27 @@ class LanguageText(Options):
     held_out: HeldOut | None = None
 
 
+class MaskedText(LanguageText):
+    """Running text, a row a line; the model learns the tokens that were hidden from it. Of the hidden ones 80 % are replaced by
+    `<mask>`, 10 % by a random token, 10 % stay. https://aclanthology.org/N19-1423/"""
+
+    hidden: Annotated[float, Field(gt=0.0, lt=1.0, description="share of the tokens that are hidden")] = 0.15
+
+
+class LabelledTable(Options):
+    """Lines with tabs between their columns, counted from 1: a text and its label."""
+
+    table: Annotated[Path | None, Field(description="the table")] = None
+    validation_table: Path | None = None
+    text_column: Annotated[int, Field(ge=1)] = 1
+    label_column: Annotated[int, Field(ge=1)] = 2
+    header: Annotated[bool, Field(description="the first line names the columns")] = False
+    held_out: HeldOut | None = None
+
+
 DATA = (
     Entry(name="parallel", summary="sentences and their translations: an encoder-decoder", options=ParallelText),
     Entry(name="language", summary="running text: a decoder that predicts the next token", options=LanguageText),
+    Entry(name="masked", summary="lines of text: an encoder that predicts hidden tokens", options=MaskedText),
+    Entry(name="classification", summary="texts and their labels: an encoder with a `classify` node", options=LabelledTable),
 )

@@ -11,13 +11,10 @@ from ..spec.overrides import apply
 from ..spec.reader import read_text
 from ..spec.validate import validate
 from ..spec.versions import migrate
-from .data_kinds import DATA
 from .parts import recipe_grammar
 from .recipe import Recipe
 
-FILES = frozenset(
-    name for kind in DATA for name, field in kind.options.model_fields.items() if field.annotation != (int | None)
-)
+FILES = frozenset(f"{prefix}{name}" for name in ("source", "target", "text", "table") for prefix in ("", "validation_"))
 """The options of `data` that name files."""
 
 

@@ -53,7 +53,9 @@ class Validation(Options):
     there are any. Translations for BLEU and chrF are made of the first `sentences` rows with `beams` beams."""
 
     every_steps: Size | None = None
-    metric: Annotated[str, OneOf("loss", "bleu", "chrf"), Field(description="what the best checkpoint is best in")] = "loss"
+    metric: Annotated[
+        str, OneOf("loss", "bleu", "chrf", "accuracy"), Field(description="what the best checkpoint is best in")
+    ] = "loss"
     beams: Size = 1
     sentences: Size = 1000
     lowercase: Annotated[bool, Field(description="score without regard to case (sacrebleu -lc)")] = False

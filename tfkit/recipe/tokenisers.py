@@ -13,7 +13,10 @@ from pydantic import Field
 from ..slots.options import Entry, OneOf, Options
 
 PAD, START, END, UNKNOWN = 0, 1, 2, 3
+MASK_ID = 4
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
+MASK = "<mask>"
+"""Comes behind them where tokens are hidden."""
 
 
 class TextOptions(Options):

@@ -32,7 +32,7 @@ class TextGenerator:
 
     def __init__(self, model: Model, tokeniser: TextTokeniser) -> None:
         self.model, self.tokeniser = model, tokeniser
-        self.roles = roles_of(model.plan, 0)
+        self.roles = roles_of(model.plan, "language")
 
     @classmethod
     def load(

@@ -57,7 +57,7 @@ class Translator:
         if max_source < 2 or batch_tokens < 1:
             message = f"max_source is {max_source}, batch_tokens is {batch_tokens}"
             raise InputError(Fault("TFK078", message, "a source has at least 2 tokens, its end being one, a batch at least 1"))
-        self.roles = roles_of(model.plan, 1)
+        self.roles = roles_of(model.plan, "parallel")
         check_ids(model.plan, self.roles, {column: each.size for column, each in tokenisers.items()})
 
     @classmethod

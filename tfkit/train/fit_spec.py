@@ -14,17 +14,20 @@ from ..spec import ModelSpec, load_spec
 
 def roles_in(recipe: Recipe, catalogue: Catalogue) -> Roles:
     """Which nodes of the recipe's model the data go to. Raises SpecError, InputError."""
-    return roles_of(_plan(_spec(recipe, catalogue, []), catalogue), 1 if recipe.data.kind == "parallel" else 0)
+    return roles_of(_plan(_spec(recipe, catalogue, []), catalogue), recipe.data.kind)
 
 
-def fitted_spec(recipe: Recipe, catalogue: Catalogue, roles: Roles, sizes: Mapping[str, int]) -> tuple[ModelSpec, list[str]]:
-    """The spec with vocabularies of these `sizes` (by column), and the changes that were needed, as `--set` writes them.
+def fitted_spec(
+    recipe: Recipe, catalogue: Catalogue, roles: Roles, sizes: Mapping[str, int], classes: int
+) -> tuple[ModelSpec, list[str]]:
+    """The spec with vocabularies of these `sizes` (by column) and so many `classes`, and the changes
+    that were needed, as `--set` writes them.
 
     Raises InputError where the spec writes other special ids than tokenisers have.
     """
     spec = _spec(recipe, catalogue, [])
     plan = _plan(spec, catalogue)
-    changes = _vocabularies(spec, plan, roles, sizes)
+    changes = _vocabularies(spec, plan, roles, sizes) if not classes else _classes(spec, plan, roles, sizes, classes)
     for column in sizes:
         node = roles.of(column)
         rule = plan.inputs[node]
@@ -37,6 +40,15 @@ def fitted_spec(recipe: Recipe, catalogue: Catalogue, roles: Roles, sizes: Mappi
     spec = _spec(recipe, catalogue, changes)
     check_ids(_plan(spec, catalogue), roles, dict(sizes))
     return spec, changes
+
+
+def _classes(spec: ModelSpec, plan: ModelPlan, roles: Roles, sizes: Mapping[str, int], classes: int) -> list[str]:
+    """What to change so that the table has the size of the tokeniser and the output as many classes as there are labels."""
+    owner = _owner(spec, roles.target)
+    changes = [] if plan.widths[roles.output] == classes else [f"nodes.{roles.output}.classes={classes}"]
+    if spec.nodes[owner].options.vocab_size != sizes["target"]:
+        changes.append(f"{spec.written_path(f'nodes.{owner}.vocab_size')}={sizes['target']}")
+    return changes
 
 
 def _vocabularies(spec: ModelSpec, plan: ModelPlan, roles: Roles, sizes: Mapping[str, int]) -> list[str]:

@@ -116,15 +116,17 @@ class Keeper:
             if corpus is None:
                 self._keep_model(float(progress.step))
                 return
-            nll = validation_nll(model, corpus, trainer.roles, recipe.batching.tokens, trainer.device)
+            nll, right = validation_nll(model, corpus, trainer.task, recipe.batching.tokens, trainer.device)
             scores: dict[str, Score] = {}
             sample = None
-            if recipe.validation.metric != "loss":
+            if recipe.data.kind == "classification":
+                scores = {"accuracy": Score("accuracy", right, "share of the labels, in per cent", f"{right:.2f} %")}
+            elif recipe.validation.metric != "loss":
                 scores, sample = validation_scores(model, corpus, trainer.data.tokenisers, recipe)
             name = recipe.validation.metric
             if name == "bleu" and recipe.validation.lowercase:
                 name = "bleu_lowercase"
-            worth = scores[name].value if scores else -nll
+            worth = -nll if name == "loss" else scores[name].value
             best = progress.best is None or worth > progress.best
             progress.stale = 0 if best else progress.stale + 1
             if best:
@@ -150,6 +152,8 @@ class Keeper:
         kept = sorted([*progress.kept, (worth, progress.step)], key=lambda each: (-each[0], each[1]))
         if (worth, progress.step) in kept[:keep]:
             texts = tokeniser_texts(self.trainer.data.tokenisers)
+            if self.trainer.data.labels:
+                texts["labels.json"] = json.dumps(self.trainer.data.labels) + "\n"
             try:
                 save(self.trainer.model, self._model(progress.step), overwrite=True, catalogue=self.catalogue, texts=texts)
             except StoreError as reason:

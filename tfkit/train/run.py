@@ -19,7 +19,7 @@ import yaml
 
 from ..builder import build
 from ..catalogue import Catalogue, load_catalogue
-from ..data import Data, Roles, count_rows, files_of, prepare, read_data, read_tokenisers, roles_of, tokeniser_texts
+from ..data import KINDS, Data, Roles, count_rows, files_of, prepare, read_data, read_tokenisers, roles_of, tokeniser_texts
 from ..errors import Fault, InputError, StoreError
 from ..files import write_whole
 from ..recipe import Recipe, chosen_for, load_recipe
@@ -82,7 +82,7 @@ def _begin(
 ) -> Outcome:
     data = prepare(recipe, directory / "data", _vocabulary(recipe))
     sizes = {column: each.size for column, each in data.tokenisers.items()}
-    spec, changes = fitted_spec(recipe, catalogue, roles, sizes)
+    spec, changes = fitted_spec(recipe, catalogue, roles, sizes, len(data.labels))
     model = build(spec, catalogue, device=device, seed=recipe.seed, backend=backend)
     for name, text in tokeniser_texts(data.tokenisers).items():
         write_whole(directory / name, text)
@@ -118,10 +118,10 @@ def resume(
     recipe = load_recipe(directory / RECIPE, overrides)
     _check_same(before, recipe)
     spec = load_spec(directory / SPEC, catalogue)
-    columns = ("source", "target") if recipe.data.kind == "parallel" else ("target",)
+    columns = tuple(KINDS[recipe.data.kind].files)
     data = read_data(recipe, directory / "data", read_tokenisers(directory, columns))
     model = build(spec, catalogue, device=device, seed=recipe.seed, backend=backend)
-    roles = roles_of(model.plan, len(columns) - 1)
+    roles = roles_of(model.plan, recipe.data.kind)
     torch.manual_seed(recipe.seed)
     trainer = Trainer(model, recipe, data, roles, Progress())
     keeper = Keeper(directory, trainer, digests(before, data), catalogue, watchers)
@@ -173,9 +173,11 @@ def _vocabulary(recipe: Recipe) -> int:
 
 
 def _check_validation(recipe: Recipe) -> None:
-    if recipe.validation.metric != "loss" and recipe.data.kind != "parallel":
-        message = f"`{recipe.validation.metric}` compares translations, and data of kind `{recipe.data.kind}` has none"
-        raise InputError(recipe.fault("TFK112", "validation.metric", message, "write `metric: loss`"))
+    metric, kind = recipe.validation.metric, recipe.data.kind
+    known = {"parallel": ("loss", "bleu", "chrf"), "classification": ("loss", "accuracy")}.get(kind, ("loss",))
+    if metric not in known:
+        message = f"`{metric}` cannot be computed of data of kind `{kind}`"
+        raise InputError(recipe.fault("TFK112", "validation.metric", message, f"write one of {', '.join(known)}"))
 
 
 def _write_recipe(recipe: Recipe, directory: Path) -> None:

@@ -13,9 +13,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
-from ..data import Batch, Data, Epoch, Roles, batch_of, epoch_of
+from ..data import NO_LABEL, Batch, Data, Epoch, Roles, epoch_of, task_of
 from ..nn.model import Model
 from ..recipe import Recipe
 from . import checkpoint
@@ -45,6 +46,7 @@ class Trainer:
         self.average = Average(model, recipe.average) if recipe.average is not None else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=recipe.precision == "float16")
         owner = model.plan.wires[roles.target].owner or roles.target
+        self.task = task_of(recipe, roles, data.tokenisers["target"].size)
         self.width = int(model.nodes[owner].table().shape[1])  # type: ignore[operator]
         self._epoch: tuple[int, Epoch] | None = None
 
@@ -62,10 +64,15 @@ class Trainer:
 
     def next_batches(self) -> list[Batch]:
         """The batches of the next step, the last ones of an epoch perhaps fewer; the place in the data moves behind them."""
-        batches, at = self.epoch().batches, self.progress.batch
-        chosen = batches[at : at + self.recipe.batching.accumulate]
-        self.progress.batch += len(chosen)
-        return [batch_of(self.data.train, numbers.tolist(), self.roles).to(self.device) for numbers in chosen]
+        batches, first = self.epoch().batches, self.progress.batch
+        last = min(first + self.recipe.batching.accumulate, len(batches))
+        self.progress.batch = last
+        return [self._batch(batches[number].tolist(), number) for number in range(first, last)]
+
+    def _batch(self, rows: list[int], number: int) -> Batch:
+        """What is random about a batch is drawn from its place in the data alone."""
+        draw = np.random.Generator(np.random.PCG64([self.recipe.seed, self.progress.epoch, number]))
+        return self.task.batch(self.data.train, rows, draw).to(self.device)
 
     @property
     def epoch_done(self) -> bool:
@@ -105,7 +112,7 @@ class Trainer:
         with torch.autocast(self.device.type, dtype) if dtype is not None else nullcontext():
             logits = self.model(lengths=batch.lengths, **batch.inputs)[self.roles.output]
         options = self.recipe.loss
-        loss, nll = smoothed(logits, batch.labels, options.label_smoothing, options.smoothing)
+        loss, nll = smoothed(logits, batch.labels, options.label_smoothing, options.smoothing, NO_LABEL)
         self.scaler.scale(loss / count).backward()  # type: ignore[no-untyped-call]
         return loss.detach(), nll
 
@@ -150,7 +157,7 @@ class Trainer:
         lengths = self.data.train.lengths
         rows = {int(column.argmax()) for column in lengths.values()}
         for row in rows:
-            batch = batch_of(self.data.train, [row], self.roles).to(self.device)
+            batch = self._batch([row], 0)
             self.model.eval()(lengths=batch.lengths, **batch.inputs)
 
 

@@ -53,7 +53,7 @@ def validation_text(result: Validated) -> str:
     )
 
 
-NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU (lowercase)", "chrf": "chrF2"}
+NAMES = {"accuracy": "accuracy", "bleu": "BLEU", "bleu_lowercase": "BLEU (lowercase)", "chrf": "chrF2"}
 
 
 class Speed:

@@ -1,0 +1,184 @@
+"""Every kind of data trains the kind of model it is for; what a batch asks is held against plain loops."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from translation_task import WORDS, sentences, write_task
+
+from tfkit.data import NO_LABEL, Corpus, read_tokenisers
+from tfkit.data.corpus import CorpusWriter
+from tfkit.data.roles import Roles
+from tfkit.data.tasks import Task
+from tfkit.errors import InputError
+from tfkit.generate import Search
+from tfkit.recipe import load_recipe
+from tfkit.text import TextGenerator
+from tfkit.train import train
+
+HEAD = "defaults:\n  d_model: 16\n  vocab_size: 50\n  pad_id: 0\n  position: sinusoidal\n  placement: pre\n  norm: layer_norm\n"
+BODY = (
+    "  attention: {num_heads: 2}\n  ffn: {d_ff: 32, activation: gelu}\nnodes:\n  words: {kind: tokens, scale: sqrt_d_model}\n"
+)
+MODELS = {
+    "language": "  body: {kind: stack, input: words, num_layers: 1, causal: true}\n"
+    "  out: {kind: token_logits, input: body, share: words}\noutputs: [out]\n",
+    "masked": "  body: {kind: stack, input: words, num_layers: 1}\n"
+    "  out: {kind: token_logits, input: body, share: words}\noutputs: [out]\n",
+    "classification": "  body: {kind: stack, input: words, num_layers: 1}\n  mean: {kind: pool, input: body, take: mean}\n"
+    "  out: {kind: classify, input: mean, classes: 2}\noutputs: [out]\n",
+}
+RECIPE = """\
+tfkit: 1
+name: kinds
+model: model.yaml
+data: %s
+tokeniser: {kind: %s}
+batching: {tokens: 400, max_length: 20}
+loss: {label_smoothing: 0.0}
+schedule: {kind: inverse_sqrt, peak: 2.0e-2, warmup_steps: 20}
+stopping: {max_steps: 80}
+validation: {every_steps: 40, metric: %s}
+"""
+
+
+def recipe_for(folder, kind, metric="loss", tokeniser="bpe, vocab_size: 80, byte_fallback: false"):
+    write_task(folder, 400)
+    option = "table: text.tsv" if kind == "classification" else "text: train.src"
+    rows = [source for source, _ in sentences(400)]
+    labels = ["animal" if {"dog", "cat"} & set(row.split()) else "thing" for row in rows]
+    table = "".join(f"{row}\t{label}\n" for row, label in zip(rows, labels, strict=True))
+    (folder / "text.tsv").write_text(table)
+    (folder / "model.yaml").write_text(f"tfkit: 1\nname: kinds\n{HEAD}{BODY}{MODELS[kind]}")
+    (folder / "r.yaml").write_text(RECIPE % (f"{{kind: {kind}, {option}}}", tokeniser, metric))
+    return folder / "r.yaml"
+
+
+def validations(run):
+    entries = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [entry for entry in entries if entry["kind"] == "validation"]
+
+
+def test_a_classifier_learns_its_labels(tmp_path):
+    outcome = train(load_recipe(recipe_for(tmp_path, "classification", "accuracy")), tmp_path / "run")
+    assert validations(tmp_path / "run")[-1]["scores"]["accuracy"] > 90
+    assert json.loads((outcome.model / "labels.json").read_text()) == ["animal", "thing"]
+
+
+def test_an_encoder_learns_hidden_tokens_better_than_by_their_frequency(tmp_path):
+    train(load_recipe(recipe_for(tmp_path, "masked")), tmp_path / "run")
+    first, last = (each["nll"] for each in validations(tmp_path / "run"))
+    assert last < np.log(len(WORDS)) + 0.2  # every word is as likely as the others
+    assert last <= first + 0.05
+
+
+def test_a_decoder_learns_to_spell_and_goes_on(tmp_path):
+    recipe = load_recipe(recipe_for(tmp_path, "language", tokeniser="characters"), ["stopping.max_steps=150"])
+    outcome = train(recipe, tmp_path / "run")
+    assert outcome.progress.source_tokens == 0
+    generator = TextGenerator.load(tmp_path / "run")
+    search = Search(kind="sample", seed=3, length_factor=0.0, extra_length=60, top_k=3)
+    ((made,),) = generator.continue_all(["the dog\n"], search)
+    assert made.prompt == "the dog\n"
+    assert set(made.text) <= set(" \n" + "".join(WORDS))
+    with pytest.raises(InputError, match="TFK077 prompt 0 is empty"):
+        generator.continue_all([""], search)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    writer = CorpusWriter(tmp_path / "c.arrow", ("source", "target"), (), ("label",))
+    draw = np.random.default_rng(1)
+    for number in range(40):
+        source, target = (draw.integers(5, 30, draw.integers(3, 9)).tolist() for _ in range(2))
+        writer.add({"source": [*source, 2], "target": [1, *target, 2], "label": number % 3})
+    writer.close()
+    return Corpus(tmp_path / "c.arrow")
+
+
+def batch(corpus, kind, hidden=0.0, rows=range(40)):
+    task = Task(kind, Roles("s" if kind == "parallel" else None, "t", "o"), 30, hidden)
+    return task.batch(corpus, list(rows), np.random.default_rng(0))
+
+
+def test_teacher_forcing_by_plain_loops(corpus):
+    made = batch(corpus, "parallel")
+    for row, (source, target) in enumerate(
+        zip(corpus.rows("source", range(40)), corpus.rows("target", range(40)), strict=True)
+    ):
+        assert made.inputs["s"][row].tolist()[: len(source)] == source.tolist()
+        assert not made.inputs["s"][row, len(source) :].any()
+        length = int(made.lengths["t"][row])
+        assert made.inputs["t"][row].tolist()[:length] == [1, *target.tolist()[:-1]]
+        assert not made.inputs["t"][row, length:].any()
+        assert made.labels[row].tolist() == target.tolist() + [NO_LABEL] * (made.labels.shape[1] - length)
+    assert made.target_tokens == sum(map(len, corpus.rows("target", range(40))))
+    assert made.source_tokens == sum(map(len, corpus.rows("source", range(40))))
+
+
+def test_the_next_token_by_plain_loops(corpus):
+    made = batch(corpus, "language")
+    for row, ids in enumerate(corpus.rows("target", range(40))):
+        length = len(ids) - 1
+        assert made.inputs["t"][row].tolist()[:length] == ids.tolist()[:-1]
+        assert made.labels[row].tolist()[:length] == ids.tolist()[1:]
+        assert (made.labels[row, length:] == NO_LABEL).all()
+        assert int(made.lengths["t"][row]) == length
+
+
+def test_what_is_hidden(corpus):
+    made = batch(corpus, "masked", 0.3, [*range(40)] * 50)
+    given, labels = made.inputs["t"], made.labels
+    hidden = labels != NO_LABEL
+    whole = torch.where(hidden, labels, given)
+    for row, ids in enumerate(corpus.rows("target", [*range(40)] * 50)):
+        assert whole[row].tolist()[: len(ids)] == ids.tolist()
+        assert not hidden[row, 0]
+        assert not hidden[row, len(ids) - 1 :].any()
+    assert hidden.any(1).all()
+    inside = int(made.lengths["t"].sum()) - 2 * len(given)
+    assert made.target_tokens == int(hidden.sum())
+    assert abs(made.target_tokens / inside - 0.3) < 0.03
+    masks = (given[hidden] == 4).float().mean()
+    same = (given[hidden] == labels[hidden]).float().mean()
+    assert abs(float(masks) - 0.8) < 0.02
+    assert abs(float(same) - (0.1 + 0.1 / 25)) < 0.02
+
+
+def test_a_class_is_one_label(corpus):
+    made = batch(corpus, "classification", rows=[3, 1, 2])
+    assert made.labels.tolist() == [0, 1, 2]
+    assert made.target_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("classification", ["data.label_column=3"], r"text.tsv:1:1: TFK115 the line has 2 columns, column 3 is to be read"),
+        ("classification", ["data.table={tmp}/same.tsv"], "every row has the label `x`"),
+        ("classification", ["data.validation_table={tmp}/other.tsv"], r"other.tsv:2:1: TFK115 the label `plant` is not in"),
+        ("classification", ["validation.metric=bleu"], r"TFK112 validation.metric: `bleu` cannot be computed"),
+        ("language", ["validation.metric=accuracy"], r"TFK112 .*write one of loss"),
+        ("masked", ["data={{kind: language, text: {tmp}/train.src}}"], "`language` need one input that is pred"),
+        ("language", ["data={{kind: masked, text: {tmp}/train.src}}"], r"words \(predicted\)"),
+        ("masked", ["data={{kind: classification, table: {tmp}/text.tsv}}"], "TFK107 outputs over classes: none"),
+    ],
+)  # fmt: skip
+def test_data_that_do_not_fit_are_told(tmp_path, kind, changes, message):
+    path = recipe_for(tmp_path, kind)
+    (tmp_path / "same.tsv").write_text("a\tx\nb\tx\n")
+    (tmp_path / "other.tsv").write_text("the dog\tanimal\nthe tree\tplant\n")
+    with pytest.raises(InputError, match=message):
+        train(load_recipe(path, [change.format(tmp=tmp_path) for change in changes]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_header_is_no_row(tmp_path):
+    path = recipe_for(tmp_path, "classification")
+    (tmp_path / "text.tsv").write_text("text\tlabel\n" + (tmp_path / "text.tsv").read_text())
+    train(load_recipe(path, ["data.header=true", "stopping.max_steps=1"]), tmp_path / "run")
+    facts = json.loads((tmp_path / "run" / "data" / "facts.json").read_text())
+    assert facts["labels"] == ["animal", "thing"]
+    assert facts["corpora"]["train"]["read"] + facts["corpora"]["validation"]["read"] == 400
+    assert read_tokenisers(tmp_path / "run", ("target",))["target"].size > 4
