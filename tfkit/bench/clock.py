@@ -36,7 +36,7 @@ class CpuClock:
     def peak(self, step: Step) -> int | None:
         """The most bytes that torch's allocator held at once for the call, above what was there before; None where the
         profiler saw none. What libraries allocate for themselves is not seen."""
-        watch = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        watch = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
         with _silent_kineto():
             watch.start()
         try:

@@ -16,7 +16,8 @@ PACKAGES = ("tfkit", "torch", "triton", "flash-attn", "flash-attn-3", "flash-att
 
 
 def machine_of(device: str, catalogue: Catalogue) -> dict[str, Any]:
-    """`device`, `device_name`, `capability`, `threads`, `versions`, and of a GPU its processors, memory and cache."""
+    """`device`, `device_name`, `capability`, `threads`, `versions`, and of a GPU its processors, memory, cache and
+    highest clock."""
     place = torch.device(device)
     found: dict[str, Any] = {
         "device": place.type,
@@ -35,6 +36,7 @@ def machine_of(device: str, catalogue: Catalogue) -> dict[str, Any]:
             "processors": facts.multi_processor_count,
             "memory_bytes": facts.total_memory,
             "cache_bytes": facts.L2_cache_size,
+            "clock_hertz": 1000 * facts.clock_rate,
         }
         found["versions"] |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]
     return found

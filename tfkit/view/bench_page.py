@@ -14,7 +14,8 @@ STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e9ef; --soft: #98a5b3; --line: #2c3744; --page: #12171d; --bar: #47617f;
   --best: #4fbf83; --bad: #ff8a80; } }
 body { margin: 0 auto; padding: 1rem; max-width: 60rem; color: var(--ink); background: var(--page);
-  font: 15px/1.45 system-ui, sans-serif; overflow-wrap: anywhere; }
+  font: 15px/1.45 system-ui, sans-serif; }
+p, h3, li, .words { overflow-wrap: anywhere; }
 h1 { font-size: 1.4rem; margin: 0 0 .5rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 h3 { font-size: 1rem; margin: 1.1rem 0 .2rem; } h3 small, p, footer { color: var(--soft); font-weight: normal; }
 p { margin: .3rem 0; } code { font-size: .9em; }
@@ -27,7 +28,9 @@ thead th { color: var(--soft); font-weight: normal; font-size: .85rem; border: 0
 .best .bar { background: var(--best); } .best th { color: var(--best); }
 .words { color: var(--soft); } .bad { color: var(--bad); }
 .pair { white-space: nowrap; }
-@media (max-width: 40rem) { .wide { display: none; } .track { width: 24%; } body { padding: .7rem; } }
+@media (max-width: 40rem) { .wide { display: none; } .track { width: 30%; } body { padding: .7rem; }
+  td, th { padding-right: .35rem; }
+  table { font-size: .88rem; } thead th { font-size: .78rem; } }
 """.strip()
 
 
@@ -55,7 +58,7 @@ def bench_page(data: Mapping[str, Any]) -> str:
 def _cell(cell: Mapping[str, Any], longest: float) -> str:
     timed = [row["median"] for row in cell["backends"] if row["status"] == "timed" and row["median"]]
     heads = (
-        "<thead><tr><th></th><th></th><th>median</th><th class=wide>spread</th><th>rate</th><th>of ceiling</th>"
+        "<thead><tr><th></th><th></th><th>median</th><th class=wide>spread</th><th>rate</th><th class=wide>of ceiling</th>"
         "<th class=wide>memory</th><th class=wide>best peer</th></tr></thead>"
     )
     rows = "".join(_row(row, cell["decode"], longest, min(timed, default=0.0)) for row in cell["backends"])
@@ -72,7 +75,7 @@ def _row(row: Mapping[str, Any], decode: bool, longest: float, best: float) -> s
     width = 100 * (row["share"] or 0.0) / longest if longest else 0.0
     first = ' class="best"' if row["median"] == best else ""
     figured = "".join(
-        f'<td class="pair{" wide" if key in ("spread", "memory", "peer") else ""}">{escape(words[key])}</td>'
+        f'<td class="pair{" wide" if key in ("spread", "share", "memory", "peer") else ""}">{escape(words[key])}</td>'
         for key in ("time", "spread", "rate", "share", "memory", "peer")
     )
     return f'<tr{first}>{name}<td class="track"><div class="bar" style="width:{width:.1f}%"></div></td>{figured}</tr>'
