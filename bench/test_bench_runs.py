@@ -36,6 +36,13 @@ def test_startup():
     assert startup.main(["--rounds", "1"])["peak_over_parameters"] > 0
 
 
+def test_train_tokens(tmp_path):
+    import train_tokens
+
+    small = ["--rows", "200", "--tokens", "200", "--vocab", "400", "--steps", "1", "--json", str(tmp_path / "tokens.json")]
+    assert train_tokens.main(small)["tokens_per_second"]["tfkit train"] > 0
+
+
 def test_mutation():
     import mutation
 
