@@ -23,6 +23,21 @@ def test_greedy():
     assert greedy.main([*SMALL, "--batch", "2", "--source", "5", "--tokens", "3"])["tokens_per_call"] == 6
 
 
+@pytest.mark.parametrize("beams", ["1", "3"])
+def test_translate(beams, tmp_path):
+    pytest.importorskip("ctranslate2")
+    import translate
+
+    small = ["--layers", "1", "--width", "32", "--vocab", "50", "--rounds", "1"]
+    words, ids = tmp_path / "words", tmp_path / "ids"
+    words.write_text("A dog\nTwo dogs are running\n", encoding="utf-8")
+    ids.write_text("5 6 2\n7 2\n9 9 9 2\n", encoding="utf-8")
+    for given in ([], ["--source", str(words)], ["--source", str(ids), "--target", str(ids), "--ids"]):
+        result = translate.main([*small, "--beams", beams, "--alpha", "0", *given])
+        assert len(result["speed"]) == 4
+        assert result["share_of_equal_outputs"]["Hugging Face generate"] == 1.0
+
+
 def test_overhead(tmp_path):
     import overhead
 

@@ -157,6 +157,22 @@ def test_prompts_padded_on_the_left(decoder_of: Callable[..., Model]) -> None:
             agree(hypotheses, beam(model, "tokens", prompt, 3, 7, tfkit.GnmtLengthPenalty().at, 3))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+def test_a_large_vocabulary_and_few_rows(dtype: torch.dtype, decoder_of: Callable[..., Model]) -> None:
+    """Few rows are multiplied in another way, many words are looked through in another way."""
+    model = decoder_of("translator", "defaults.vocab_size=2500").to(dtype)
+    with torch.no_grad():
+        model.nodes["source"].embedding.weight[2] *= 3
+    source = torch.tensor([[5, 6, 7], [2000, 9, 9]])
+    for rows in ([0], [0, 1]):
+        found = tfkit.beam_search(model, source=source[rows], beams=3, n_best=3, max_new_tokens=5)
+        for row, hypotheses in zip(rows, found, strict=True):
+            wanted = beam(model, "target", [1], 3, 5, tfkit.GnmtLengthPenalty().at, 3, source=source[row : row + 1])
+            if dtype == torch.float64:
+                agree(hypotheses, wanted)
+            assert [one.ids.tolist() for one in hypotheses] == [ids for _, _, ids, _ in wanted]
+
+
 def test_windows_are_those_of_the_positions(decoder_of: Callable[..., Model]) -> None:
     model = decoder_of("writer", "body.attention.window=3")
     found = tfkit.beam_search(model, prompt=torch.tensor([[1, 5, 6], [4, 7, 8]]), beams=3, n_best=3, max_new_tokens=7)

@@ -5,13 +5,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tfkit.nn import thin
 from tfkit.nn.thin import project, thin_linear
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("batch", "length"), [(1, 1), (2, 1), (3, 1), (2, 4), (9, 1), (1, 7)])
 @pytest.mark.parametrize(("inner", "outer"), [(5, 11), (11, 5), (6, 6)])
-def test_it_equals_the_linear_map(inner, outer, batch, length, bias):
+def test_it_equals_the_linear_map(inner, outer, batch, length, bias, monkeypatch):
+    monkeypatch.setattr(thin, "LARGE", 1)
     linear = nn.Linear(inner, outer, bias, dtype=torch.float64)
     x = torch.randn(batch, length, inner, dtype=torch.float64)
     with torch.no_grad():
@@ -24,7 +26,7 @@ def test_it_equals_the_linear_map(inner, outer, batch, length, bias):
 def test_gradients_take_the_ordinary_way():
     linear = nn.Linear(4, 6)
     x = torch.randn(2, 1, 4, requires_grad=True)
-    project(linear, x, stepwise=True).sum().backward()
+    project(linear, x, decoding=True).sum().backward()
     torch.testing.assert_close(x.grad, linear.weight.sum(0).expand(2, 1, 4))
 
 
@@ -38,3 +40,31 @@ def test_a_module_that_is_more_than_a_linear_map_is_called_itself():
     with torch.no_grad():
         assert torch.equal(project(doubled, x, True), doubled(x))
         assert torch.equal(project(hooked, x, True), hooked(x))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("batch", "length"), [(300, 1), (40, 7)])
+def test_many_rows_equal_the_linear_map_whoever_multiplies(batch, length, bias, monkeypatch):
+    monkeypatch.setattr(thin, "ENOUGH", 1)
+    called = []
+    if thin.ONEDNN is not None:
+        monkeypatch.setattr(thin, "ONEDNN", lambda *given, product=thin.ONEDNN: (called.append(1), product(*given))[1])
+    linear = nn.Linear(33, 70, bias)
+    wide = torch.randn(batch, length, 2 * 33)
+    for x in (wide[..., :33].contiguous(), wide[..., :33], wide.view(batch, length, 33, 2)[..., 1]):
+        with torch.no_grad():
+            exact = functional.linear(x.double(), linear.weight.double(), None if linear.bias is None else linear.bias.double())
+            magnitude = functional.linear(x.abs(), linear.weight.abs(), None if linear.bias is None else linear.bias.abs())
+            found = project(linear, x, True)
+            assert found.shape == (batch, length, 70)
+            assert bool(((found - exact).abs() <= (33 + 2) * 2.0**-24 * magnitude).all())
+    assert len(called) == (0 if thin.ONEDNN is None else 3)
+    monkeypatch.setattr(torch._C, "_get_mkldnn_enabled", lambda: False)
+    with torch.no_grad():
+        assert torch.equal(project(linear, x, True), linear(x))
+    monkeypatch.undo()
+    monkeypatch.setattr(thin, "ENOUGH", 1)
+    with torch.no_grad(), torch.autocast("cpu"):
+        assert project(linear, x, True).dtype == torch.bfloat16
+    with torch.no_grad():
+        assert torch.equal(project(linear.double(), x.double(), True), linear(x.double()))

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..errors import Fault, InputError
 from ..nn.model import Model
 from .begin import Beginning, begin
-from .choose import best
+from .choose import best_words
 from .hypothesis import Hypothesis
 from .penalty import GnmtLengthPenalty, LengthPenalty, PowerLengthPenalty
 from .pool import Pool, Trail
@@ -60,7 +60,7 @@ def beam_search(
     """
     check_beams(beams, n_best, length_penalty)
     begun = begin(model, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
-    search = _BeamSearch(begun, beams, n_best, length_penalty)
+    search = _BeamSearch(model, begun, beams, n_best, length_penalty)
     while search.advance():
         outputs = model.step(begun.state, search.chosen, True, attention)
         search.read(outputs[begun.output][:, -1], outputs.get("weights", {}))
@@ -83,7 +83,8 @@ class _BeamSearch:
     """S sentences still searched, k live hypotheses each. `totals` (S, k) are their log-probabilities, -inf for places that no
     hypothesis takes; `chosen` (S * k, 1) the token that each of them has to be extended with next."""
 
-    def __init__(self, begun: Beginning, beams: int, n_best: int, penalty: LengthPenalty) -> None:
+    def __init__(self, model: Model, begun: Beginning, beams: int, n_best: int, penalty: LengthPenalty) -> None:
+        self.model = model
         self.state, self.end, self.beams, self.penalty = begun.state, begun.rule.end_id, beams, penalty
         batch, device = begun.state.batch, begun.logits.device
         self.wide = torch.promote_types(begun.logits.dtype, torch.float32)
@@ -101,20 +102,22 @@ class _BeamSearch:
     def read(self, logits: Tensor, weights: Mapping[str, Tensor]) -> None:
         """Take the logits (S * k, V) of the next token, and the attention weights (S * k, H, Q, K) of its step."""
         S, width = self.totals.shape
-        self.logits = logits.to(self.wide).log_softmax(1).view(S, width, -1)
+        logits = logits.to(self.wide).contiguous()
+        # In place: fresh memory of this size costs more than the arithmetic.
+        self.chances = torch.log_softmax(logits, 1, out=logits).view(S, width, -1)
         self.weights = {
             site: tensor[:, :, -1].view(S, width, tensor.shape[1], tensor.shape[3]) for site, tensor in weights.items()
         }
 
     def advance(self) -> bool:
         """Choose the next tokens, collect what has ended, let sentences that are done leave; False when none is left."""
-        S, width, V = self.logits.shape
+        S, width, V = self.chances.shape
         k = self.beams
         # At most `width` candidates end, one per live hypothesis: among 2 k there are k that live on, where there are so many.
-        totals, index = best((self.logits + self.totals[:, :, None]).view(S, width * V), 2 * k)
+        totals, index = best_words(self.chances, self.totals, 2 * k)
         parents, tokens = index // V, index % V
         rows = parents + torch.arange(S, device=parents.device)[:, None] * width
-        chances = self.logits.view(S, width * V).gather(1, index)
+        chances = self.chances.view(S, width * V).gather(1, index)
         self.made += 1
         ended = tokens == self.end if self.end is not None else torch.zeros_like(tokens, dtype=torch.bool)
         last = self.limits == self.made
@@ -144,7 +147,7 @@ class _BeamSearch:
         tokens, chances = tokens.gather(1, live), chances.gather(1, live)
         self.trail = self._longer(rows, tokens, chances)
         self.totals = going_on
-        self.state.reorder(rows.flatten())
+        self.model.branch(self.state, rows.flatten(), k, going)
         self.chosen = tokens.view(-1, 1)
         return True
 

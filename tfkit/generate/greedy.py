@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..nn.model import Model
 from .begin import begin
+from .choose import most_probable
 from .roll import Generated, roll
 
 
@@ -40,4 +41,4 @@ def greedy(
     """
     begun = begin(model, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
     limits = begun.limits if isinstance(max_new_tokens, Tensor) else None
-    return roll(model, begun, lambda logits, rows, step: logits.argmax(1), limits, scores, attention)
+    return roll(model, begun, lambda logits, rows, step: most_probable(logits), limits, scores, attention)

@@ -60,7 +60,8 @@ def roll(model: Model, begun: Beginning, pick: Pick, limits: Tensor | None, scor
         chosen = pick(logits, rows, step)
         made[rows, step] = chosen
         if scores:
-            told[rows, step] = logits.gather(1, chosen[:, None])[:, 0].to(wide) - logits.to(wide).logsumexp(1)
+            logits = logits.to(wide).contiguous()
+            told[rows, step] = torch.log_softmax(logits, 1, out=logits).gather(1, chosen[:, None])[:, 0]
         for site, tensor in weights.items():
             looked[site].append(tensor.new_zeros(batch, *tensor[0, :, -1].shape).index_copy_(0, rows, tensor[:, :, -1]))
         ended = None if rule.end_id is None else chosen == rule.end_id

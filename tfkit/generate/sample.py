@@ -22,7 +22,7 @@ from torch import Tensor
 from ..errors import Fault, InputError
 from ..nn.model import Model
 from .begin import begin
-from .choose import best
+from .choose import best, most_probable
 from .hypothesis import Hypothesis
 from .roll import roll
 
@@ -71,7 +71,7 @@ def sample(
 
     def pick(logits: Tensor, rows: Tensor, step: int) -> Tensor:
         if temperature == 0.0:
-            return logits.argmax(1)
+            return most_probable(logits)
         return _draw(logits, drawn[rows, step], temperature, top_k, top_p)
 
     limits = begun.limits if isinstance(max_new_tokens, Tensor) else None

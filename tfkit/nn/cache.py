@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Fault, InputError
+from .tree import Tree
 
 
 class KeyValueCache:
@@ -46,7 +47,22 @@ class KeyValueCache:
     def reorder(self, rows: Tensor) -> None:
         """Keep the batch rows `rows`, in that order; a row may come twice or not at all."""
         if self.key is not None and self.value is not None:
-            self.key, self.value = self.key.index_select(0, rows), self.value.index_select(0, rows)
+            self.key, self.value = self._picked(self.key, rows), self._picked(self.value, rows)
+
+    def clear(self, stay: Tensor) -> None:
+        """Keep the positions `stay` (B, n) of each row only."""
+        if self.key is not None and self.value is not None:
+            B, G, capacity, _ = self.key.shape
+            rows = (torch.arange(B * G, device=stay.device).view(B, G, 1) * capacity + stay[:, None]).flatten()
+            self.key = self.key.flatten(0, 2).index_select(0, rows).view(B, G, stay.shape[1], -1)
+            self.value = self.value.flatten(0, 2).index_select(0, rows).view(B, G, stay.shape[1], -1)
+            self.length = stay.shape[1]
+
+    def _picked(self, held: Tensor, rows: Tensor) -> Tensor:
+        """The rows of a buffer, of which only the used part is copied."""
+        picked = held.new_empty(rows.shape[0], *held.shape[1:])
+        torch.index_select(held[:, :, : self.length], 0, rows, out=picked[:, :, : self.length])
+        return picked
 
 
 @dataclass
@@ -63,30 +79,55 @@ class DecodingState:
     crossed: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     ids: Tensor | None = None
     visible: Tensor | None = None
+    tree: Tree | None = None
+    shares: bool | None = None
 
     def reorder(self, rows: Tensor) -> None:
         """Keep the hypotheses `rows` (B',) integers, in that order: beams that survive, sentences that go on.
 
-        Raises InputError, and changes nothing, for rows that are not there.
+        Raises InputError, and changes nothing, for rows that are not there, and after `branch`.
         """
+        self._check_rows(rows)
+        if self.tree is not None:
+            raise InputError(Fault("TFK073", "the hypotheses of this state share their beginnings", "go on with `branch`"))
+        self._keep(rows)
+        self.ids, self.visible = _pick(self.ids, rows), _pick(self.visible, rows)
+        self.batch = int(rows.shape[0])
+
+    def branch(self, rows: Tensor, beams: int, kept: Tensor | None) -> None:
+        """Go on with `beams` hypotheses for each row of now, or, after the first call, for each sentence: `rows` (S' * beams,)
+        are the rows that they continue, those of one sentence together, `kept` (S',) the sentences that they belong to, None
+        for all. Keys and values stay where they are unless sentences leave."""
+        if kept is not None:
+            self._keep(kept)
+        if self.tree is None:
+            sentences = rows.shape[0] // beams
+            positions = torch.arange(self.length, device=rows.device).expand(sentences, -1)
+            seen = torch.ones_like(positions, dtype=torch.bool)
+            if self.visible is not None:
+                seen = self.visible if kept is None else self.visible.index_select(0, kept)
+            self.tree = Tree(beams, seen[:, None].expand(-1, beams, -1), positions)
+        else:
+            self.tree.reorder(rows, kept)
+            stay = self.tree.cleared()
+            if stay is not None:
+                for cache in self.caches.values():
+                    cache.clear(stay)
+        self.ids, self.visible = _pick(self.ids, rows), _pick(self.visible, rows)
+        self.batch = int(rows.shape[0])
+
+    def _keep(self, rows: Tensor) -> None:
         from .stream import Padding, Stream
 
-        self._check_rows(rows)
         for cache in self.caches.values():
             cache.reorder(rows)
         for site, (key, value) in self.crossed.items():
             self.crossed[site] = (key.index_select(0, rows), value.index_select(0, rows))
-
-        def pick(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.index_select(0, rows)
-
         for name, stream in self.streams.items():
             assert isinstance(stream, Stream)
-            padding = Padding(pick(stream.padding.visible), pick(stream.padding.lengths))
+            padding = Padding(_pick(stream.padding.visible, rows), _pick(stream.padding.lengths, rows))
             layers = None if stream.layers is None else tuple(layer.index_select(0, rows) for layer in stream.layers)
-            self.streams[name] = Stream(stream.tensor.index_select(0, rows), padding, pick(stream.ids), layers)
-        self.ids, self.visible = pick(self.ids), pick(self.visible)
-        self.batch = int(rows.shape[0])
+            self.streams[name] = Stream(stream.tensor.index_select(0, rows), padding, _pick(stream.ids, rows), layers)
 
     def _check_rows(self, rows: Tensor) -> None:
         fix = f"rows are integers (B',) from 0 to {self.batch - 1}"
@@ -108,3 +149,9 @@ class DecodingState:
             self.visible = torch.cat([self.visible, new], 1)
         self.ids = ids if self.ids is None else torch.cat([self.ids, ids], 1)
         self.length += ids.shape[1]
+        if self.tree is not None:
+            self.tree.remember(self.length - ids.shape[1])
+
+
+def _pick(tensor: Tensor | None, rows: Tensor) -> Tensor | None:
+    return None if tensor is None else tensor.index_select(0, rows)

@@ -26,9 +26,9 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout) if dropout > 0.0 else None
 
     def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
-        stepwise = run.model.state is not None
-        features = project(self.input, x, stepwise)  # (B, L, d_ff)
-        features = self.activate(features) if self.gate is None else self.activate(project(self.gate, x, stepwise)) * features
+        decoding = run.model.decoding
+        features = project(self.input, x, decoding)  # (B, L, d_ff)
+        features = self.activate(features) if self.gate is None else self.activate(project(self.gate, x, decoding)) * features
         if self.dropout is not None:
             features = self.dropout(features)
-        return project(self.output, features, stepwise)
+        return project(self.output, features, decoding)

@@ -29,7 +29,7 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(dropout) if dropout > 0.0 else None
 
     def forward(self, x: Tensor, branch: Tensor) -> Tensor:
-        if self.dropout is not None:
+        if self.dropout is not None and self.dropout.training:
             branch = self.dropout(branch)
         if self.scale != 1.0:
             branch = branch * self.scale

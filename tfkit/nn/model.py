@@ -128,6 +128,7 @@ class Model(nn.Module):
         if reason:
             raise InputError(Fault("TFK075", f"`{target}` cannot be decoded step by step: {reason}"))
         run = self._run(inputs, masks or {}, lengths or {}, segments or {}, (), skip=target)
+        run.decoding = True
         if capacity < 1:
             raise InputError(Fault("TFK073", f"capacity is {capacity}", "reserve at least one position"))
         rows = next((ids.shape[0] for ids in inputs.values()), batch)
@@ -165,11 +166,14 @@ class Model(nn.Module):
         if ids.shape[0] != state.batch:
             message = f"`{target}` has shape {tuple(ids.shape)}, but the decoding state has {state.batch} rows"
             raise InputError(Fault("TFK070", message))
+        if state.tree is not None and ids.shape[1] != 1:
+            message = f"`{target}` has shape {tuple(ids.shape)}, but hypotheses that share their beginnings grow by one token"
+            raise InputError(Fault("TFK070", message, "give ids (rows, 1) after `branch`"))
         padding = self._step_padding(state, ids, visible, rule)
         if segments is not None:
             check_segments(target, segments, ids, rule.segments)
         said = {} if segments is None else {target: segments}
-        run = ModelRun({target: ids}, {target: padding}, said, state, self._sites(weights))
+        run = ModelRun({target: ids}, {target: padding}, said, state, self._sites(weights), decoding=True)
         streams: dict[str, Stream] = dict(state.streams)  # type: ignore[arg-type]
         for name in self.plan.wires:
             if name in self.plan.followers[target]:
@@ -180,6 +184,31 @@ class Model(nn.Module):
         if run.wanted:
             outputs["weights"] = run.weights
         return outputs
+
+    def branch(self, state: DecodingState, rows: Tensor, beams: int, kept: Tensor | None = None) -> None:
+        """Go on with `beams` hypotheses for every sentence of a decoding state. In the first call each row of the state is a
+        sentence; after it, rows s * beams to s * beams + beams - 1 are the hypotheses of sentence s.
+
+        rows    (S' * beams,) integers: the row of now that each continues, those of one sentence together
+        kept    (S',) integers: the sentences that go on, rising; None for all
+
+        Beginnings that hypotheses have in common are stored once, and so is all that a sentence's memory has to offer, wherever
+        the attention backends and the nodes of the model allow it; elsewhere every hypothesis has copies of its own.
+        """
+        if state.shares is None:
+            state.shares = self._can_share(state)
+        if state.shares:
+            state.branch(rows, beams, kept)
+        else:
+            state.reorder(rows)
+
+    def _can_share(self, state: DecodingState) -> bool:
+        """Only stacks may read what was run once, which then has fewer rows; and every site's backend has to take the mask."""
+        for name in self.plan.followers[state.target]:
+            if not isinstance(self.nodes[name], Stack) and any(self._base(ref) in state.streams for ref in self._reads(name)):
+                return False
+        sites = {site: (attention, index) for attention, index, site in self._site_table()}
+        return all(site in sites and sites[site][0].takes_tree(sites[site][1], cache) for site, cache in state.caches.items())
 
     def set_backend(self, backend: Any, sites: str | Iterable[str] = "*") -> None:
         """Use another attention backend at the sites that match: a name, `{"kind": ..., options}`, `"auto"`, or a list.

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import AttentionInputs, Bias
+from ..attention import AttentionInputs, Bias, DenseBias, Mask, Shapes
+from ..errors import BackendRefused
 from .cache import KeyValueCache
 from .choice import BackendChoice, BoundBackend
 from .dispatch import attend
@@ -80,14 +81,21 @@ class MultiHeadAttention(nn.Module):
         """x (B, L, M) of `run.queries` new tokens; `index` is the layer's place in its stack."""
         rule = self.rule
         site = f"{run.stack}.{index}.{self.name}"
-        stepwise = run.model.state is not None
-        query = self._split(project(self.query, x, stepwise), self.shape.heads)
+        decoding = run.model.decoding
+        query = self._split(project(self.query, x, decoding), self.shape.heads)
         if self.query_norm is not None:
             query = self.query_norm(query).to(query.dtype)
         query, key, value, tables, scheme = self._keys(x, query, run, site)
         mask = run.cross_mask(rule.memory) if rule.cross else run.self_mask(rule.window)
         mask_name = ("cross", rule.memory) if rule.cross else ("self", rule.window)
         bias, bias_name = self._bias(query, run, tables, scheme)
+        tree = run.tree
+        if tree is not None:
+            if bias is not None:
+                keys = key.shape[2] if rule.cross else run.offset + 1
+                shapes = Shapes(query.shape[0], query.shape[1], 1, keys, query.dtype, query.device)
+                bias = run.tree_bias(tree, bias, bias_name, shapes, rule.cross)
+            query = tree.together(query)
         dropout = rule.dropout if self.training else 0.0
         backend = self.choices[index].select(query, key, value, mask, bias, dropout, rule.softcap, rule.score)
         prepared = run.prepared(backend, mask, mask_name, bias, bias_name, query, key.shape[2])
@@ -95,18 +103,36 @@ class MultiHeadAttention(nn.Module):
             query, key, value, mask, rule.scale, bias, rule.softcap, dropout, self.score, prepared=prepared
         )
         if site in run.model.wanted:
-            run.model.weights[site] = self._weights(inputs)
+            weights = self._weights(inputs)
+            run.model.weights[site] = weights if tree is None else tree.weights(weights, run.offset, rule.cross)
         merged = attend(backend, inputs).output.transpose(1, 2).flatten(2)  # (B, L, H * V)
-        return project(self.output, merged, stepwise)
+        return project(self.output, merged if tree is None else merged.view(*x.shape[:2], -1), decoding)
+
+    def takes_tree(self, index: int, cache: KeyValueCache) -> bool:
+        """Whether this site's backend can serve hypotheses that share their beginnings, told apart by a mask of their own: the
+        one that serves rows of their own too, unless the choice is automatic."""
+        assert cache.key is not None
+        assert cache.value is not None
+        H, choice = self.shape.heads, self.choices[index]
+        key, value = cache.key[:1, :, :1], cache.value[:1, :, :1]
+        query = key.new_empty(1, H, 1, key.shape[3])
+        bias = DenseBias(query[..., :1]) if self.use is not None and self.use.biases else None
+        mask = Mask(visible=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=key.device))
+        rest = (bias, self.rule.dropout if self.training else 0.0, self.rule.softcap, self.rule.score)
+        try:
+            found = choice.select(query, key, value, mask, *rest)
+        except BackendRefused:
+            return False
+        return choice.automatic or found is choice.candidates[0]
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
         return x.view(x.shape[0], x.shape[1], heads, self.shape.head_dim).transpose(1, 2)  # (B, heads, L, D)
 
-    def _project(self, source: Tensor, stepwise: bool) -> tuple[Tensor, Tensor]:
-        key = self._split(project(self.key, source, stepwise), self.shape.kv_heads)
+    def _project(self, source: Tensor, decoding: bool) -> tuple[Tensor, Tensor]:
+        key = self._split(project(self.key, source, decoding), self.shape.kv_heads)
         if self.key_norm is not None:
             key = self.key_norm(key).to(key.dtype)
-        return key, self._split(project(self.value, source, stepwise), self.shape.kv_heads)
+        return key, self._split(project(self.value, source, decoding), self.shape.kv_heads)
 
     def _keys(self, x: Tensor, query: Tensor, run: StackRun, site: str) -> tuple[Tensor, Tensor, Tensor, Any, Any]:
         """The query with its position, and all keys and values it may see; new ones join the cache while decoding."""
@@ -116,7 +142,7 @@ class MultiHeadAttention(nn.Module):
             key, value = held
             start, keys = key.shape[2], key.shape[2]
         else:
-            key, value = self._project(run.memory_for(rule.memory).tensor if rule.cross else x, run.model.state is not None)
+            key, value = self._project(run.memory_for(rule.memory).tensor if rule.cross else x, run.model.decoding)
             start = 0 if rule.cross else run.offset
             keys = start + key.shape[2]
         scheme = tables = None
@@ -132,6 +158,8 @@ class MultiHeadAttention(nn.Module):
         elif state is not None and not rule.cross:
             if site not in state.caches:
                 state.caches[site] = KeyValueCache(state.capacity)
+            if state.tree is not None:
+                start, key, value = state.tree.slots, state.tree.together(key), state.tree.together(value)
             key, value = state.caches[site].write(start, key, value)
         return query, key, value, tables, scheme
 

@@ -18,11 +18,13 @@ from ..positions import Span
 from .cache import DecodingState
 from .choice import BoundBackend
 from .stream import Padding, Stream
+from .tree import Tree
 
 
 @dataclass
 class ModelRun:
-    """One call of a model: its inputs, the decoding state if any, and the sites whose attention weights are wanted."""
+    """One call of a model: its inputs, the decoding state if any, the sites whose attention weights are wanted, and whether it
+    is a part of decoding, the encoder's included."""
 
     ids: dict[str, Tensor]
     padding: dict[str, Padding]
@@ -30,6 +32,7 @@ class ModelRun:
     state: DecodingState | None = None
     wanted: frozenset[str] = frozenset()
     weights: dict[str, Tensor] = field(default_factory=dict)
+    decoding: bool = False
 
 
 @dataclass
@@ -53,6 +56,12 @@ class StackRun:
         """The decoding state, where this stack takes part in incremental decoding."""
         return self.model.state if self.causal else None
 
+    @property
+    def tree(self) -> Tree | None:
+        """The hypotheses of a beam search that share their beginnings, where there are such."""
+        state = self.state
+        return None if state is None else state.tree
+
     def memory_for(self, name: str | None) -> Stream:
         """The memory that a sub-layer reads: the one it names, or the stack's."""
         found = self.memories[name] if name else self.memory
@@ -62,6 +71,8 @@ class StackRun:
     def self_mask(self, window: tuple[int | None, int | None] | None) -> Mask:
         """The mask of self-attention: causal or not, the window, and padding."""
         made = self.memo.get(("self", window))
+        if made is None and self.tree is not None:
+            made = self.memo["self", window] = self.tree.mask(window, self.offset)
         if made is None:
             lengths, visible = self.padding.lengths, self.padding.visible
             made = self.memo["self", window] = Mask(
@@ -100,6 +111,15 @@ class StackRun:
         key = ("bias", name, query.dtype)
         if key not in self.memo:
             self.memo[key] = scheme.bias(query, tables, scale)
+        return self.memo[key]  # type: ignore[no-any-return]
+
+    def tree_bias(self, tree: Tree, bias: Bias, name: Hashable, shapes: Shapes, cross: bool) -> Bias:
+        """A bias of rows as one of hypotheses, made once where all layers share it (`name`)."""
+        if name is None:
+            return tree.bias(bias, shapes, self.offset, cross)
+        key = ("tree bias", name, cross, shapes.dtype)
+        if key not in self.memo:
+            self.memo[key] = tree.bias(bias, shapes, self.offset, cross)
         return self.memo[key]  # type: ignore[no-any-return]
 
     def prepared(

@@ -77,7 +77,7 @@ class TokenLogits(nn.Module):
         x = input.tensor if self.scale == 1.0 else input.tensor * self.scale
         weight = table if self.logits is None else self.logits.weight
         assert weight is not None
-        linear = functional.linear if run.state is None else thin_linear
+        linear = thin_linear if run.decoding else functional.linear
         logits = linear(x, weight, self.bias)
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)

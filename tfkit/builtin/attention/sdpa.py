@@ -56,7 +56,10 @@ SAFE_WITH_MASK = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SD
 
 def prepare(mask: Mask, bias: Bias | None, shapes: Shapes, options: SdpaOptions) -> Prepared:
     """Render mask and bias once, for all layers of a stack."""
-    return Prepared(_render(mask, bias, shapes), with_bias=bias is not None)
+    rendered = _render(mask, bias, shapes)
+    if shapes.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        rendered = _settled(rendered, shapes.dtype)
+    return Prepared(rendered, with_bias=bias is not None)
 
 
 def attend(inputs: AttentionInputs, options: SdpaOptions) -> AttentionOutput:
@@ -122,6 +125,17 @@ def _render(mask: Mask, bias: Bias | None, shapes: Shapes) -> Rendered:
     if accumulation(shapes.dtype) == torch.float64:
         added = added.to(torch.float64)
     return _whole_keys(added if shown is None else torch.where(shown, added, -torch.inf), shapes), False, rows
+
+
+def _settled(rendered: Rendered, dtype: torch.dtype) -> Rendered:
+    """What every layer would do anew, done once: the kernel's own translation of a bool mask; and left out what changes
+    nothing, a mask that hides no key, the selection of rows where all of them see one. No bit of the output is another."""
+    mask, causal, rows = rendered
+    if mask is not None and mask.dtype == torch.bool:
+        if bool(mask.all()):
+            return None, causal, rows
+        mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
+    return mask, causal, None if rows is None or bool(rows.all()) else rows
 
 
 def _without_query_lengths(mask: Mask, shapes: Shapes) -> Mask:

@@ -1,0 +1,242 @@
+"""Translating a whole test set, greedily and by beam search: tfkit, Hugging Face `generate` and CTranslate2 with the same
+weights, in the same batches, in one run; and the bare matrix products at the same numbers of rows, without which there is no
+decoding.
+
+Without a model, weights are random and every sentence goes on to the longest reference of its batch, in all three alike: the
+end token is then left out. With one (`--model DIR`, as `tfkit.save` writes it) sentences end where the model ends them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import tempfile
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import translate_peers as peers
+from interleaved import report, timed
+from torch import Tensor
+
+import tfkit
+from tfkit.generate.many import _batches
+from tfkit.nn.model import Model
+from tfkit.nn.thin import thin_linear
+
+SPECS = Path(__file__).parent.parent / "specs"
+LENGTHS = (9, 12, 7, 15, 11, 10, 13, 8, 22, 12, 11, 17, 9, 14, 10, 12)
+"""Source lengths of captions, where no file is given."""
+MOST = 512
+
+Rival = Callable[[], list[list[int]]]
+
+
+def read(path: Path, vocabulary: int, written: bool) -> list[list[int]]:
+    """The ids of every line: those written there, or one per word, and the end token."""
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as lines:
+        if written:
+            return [[int(word) for word in line.split()] for line in lines]
+        return [[4 + zlib.crc32(word.encode()) % (vocabulary - 4) for word in line.split()] + [2] for line in lines]
+
+
+def built(options: argparse.Namespace) -> Model:
+    if options.model:
+        return tfkit.load(options.model).eval()
+    sizes = {
+        "encoder.num_layers": options.layers, "decoder.num_layers": options.layers, "defaults.d_model": options.width,
+        "defaults.ffn.d_ff": options.width and 4 * options.width, "defaults.vocab_size": options.vocab,
+    }  # fmt: skip
+    overrides = [f"{name}={size}" for name, size in sizes.items() if size]
+    spec = SPECS / f"transformer-{options.shape}.yaml"
+    ends = ["target.start_id=1", "expect=null", *(["target.end_id=null"] if options.shape == "tiny" else [])]
+    return tfkit.build(tfkit.load_spec(spec, tfkit.load_catalogue(), [*overrides, *ends]), seed=0).eval()
+
+
+def batches(options: argparse.Namespace, model: Model) -> list[tuple[list[int], Tensor, int]]:
+    """The sentences of each batch, their ids (B, L), and how many tokens each may have."""
+    vocabulary = model.plan.inputs["source"].vocab_size
+    if options.source:
+        sources = read(options.source, vocabulary, options.ids)
+        targets = read(options.target, vocabulary, options.ids) if options.target else sources
+    else:
+        sources = targets = [[3 + (7 * number + at) % (vocabulary - 3) for at in range(L)] for number, L in enumerate(LENGTHS)]
+    if options.sentences:
+        every = max(1, len(sources) // options.sentences)
+        sources, targets = sources[::every][: options.sentences], targets[::every][: options.sentences]
+    search = tfkit.Search(length_factor=1.2, extra_length=10)
+    found = []
+    for rows in _batches(sources, options.beams, options.batch_tokens, alike=False):
+        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(sources[row]) for row in rows], batch_first=True)
+        limit = search.limit(ids.shape[1]) if options.model else max(len(targets[row]) for row in rows)
+        found.append((rows, ids, limit))
+    return found
+
+
+def ours(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
+    penalty = tfkit.PowerLengthPenalty(options.alpha)
+
+    def run() -> list[list[int]]:
+        made: list[list[int]] = []
+        for _, ids, limit in todo:
+            if options.beams == 1:
+                greedy = tfkit.greedy(model, source=ids, max_new_tokens=limit)
+                made += [row[:n] for row, n in zip(greedy.ids.tolist(), greedy.lengths.tolist(), strict=True)]
+            else:
+                said = {"beams": options.beams, "length_penalty": penalty, "max_new_tokens": limit}
+                made += [best[0].ids.tolist() for best in tfkit.beam_search(model, source=ids, **said)]
+        return made
+
+    return run
+
+
+def hugging_face(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
+    from transformers import GenerationConfig
+
+    peer, end = peers.marian(model, MOST), model.plan.inputs["target"].end_id
+
+    def run() -> list[list[int]]:
+        made: list[list[int]] = []
+        for _, ids, limit in todo:
+            beams = {"length_penalty": options.alpha, "early_stopping": "never"} if options.beams > 1 else {}
+            peer.generation_config = GenerationConfig(
+                max_new_tokens=limit, do_sample=False, num_beams=options.beams, pad_token_id=0, eos_token_id=end,
+                decoder_start_token_id=model.plan.inputs["target"].start_id, bos_token_id=None, **beams,
+            )  # fmt: skip
+            for row in peer.generate(input_ids=ids, attention_mask=ids != 0)[:, 1:].tolist():
+                made.append(row[: row.index(end) + 1] if end is not None and end in row else row)
+        return made
+
+    return run
+
+
+def ctranslate2(options: argparse.Namespace, model: Model, todo: Any, directory: Path) -> Rival:
+    peer = peers.ctranslate2(model, directory, MOST, torch.get_num_threads())
+    ends = model.plan.inputs["target"].end_id is not None
+    words = [[[peers.token(one) for one in row if one] for row in ids.tolist()] for _, ids, _ in todo]
+    numbers = {peers.token(number): number for number in range(model.plan.inputs["target"].vocab_size)}
+
+    def run() -> list[list[int]]:
+        made: list[list[int]] = []
+        for (_, _, limit), sources in zip(todo, words, strict=True):
+            found = peer.translate_batch(
+                sources, beam_size=options.beams, length_penalty=options.alpha, max_decoding_length=limit,
+                min_decoding_length=1 if ends else limit, return_end_token=True,
+            )  # fmt: skip
+            made += [[numbers[word] for word in one.hypotheses[0]] for one in found]
+        return made
+
+    return run
+
+
+def rows_of(run: Rival) -> list[tuple[int, int]]:
+    """The rows and positions of every step of a search, the first of each batch as a start."""
+    seen: list[tuple[int, int]] = []
+    step = Model.step
+
+    def watched(self: Model, state: Any, ids: Tensor, *rest: Any) -> Any:
+        seen.append((ids.shape[0], state.length))
+        return step(self, state, ids, *rest)
+
+    Model.step = watched  # type: ignore[method-assign]
+    try:
+        run()
+    finally:
+        Model.step = step  # type: ignore[method-assign]
+    return seen
+
+
+def bare_products(model: Model, todo: Any, seen: list[tuple[int, int]]) -> Callable[[], Any]:
+    """Only the linear maps, at the rows that tfkit's own search had in every step, by the fastest product that torch has."""
+    shape = peers.shape_of(model)
+    M, inner = shape["width"], shape["inner"]
+    square, up, down = torch.randn(M, M), torch.randn(inner, M), torch.randn(M, inner)
+    encoder = [[square.clone() for _ in range(4)] + [up.clone(), down.clone()] for _ in range(shape["encoder_layers"])]
+    decoder = [[square.clone() for _ in range(6)] + [up.clone(), down.clone()] for _ in range(shape["decoder_layers"])]
+    crossed = [square.clone() for _ in range(2 * shape["decoder_layers"])]
+    table = torch.randn(shape["vocabulary"], M)
+    most = max([rows for rows, _ in seen] + [ids.numel() for _, ids, _ in todo])
+    thin, wide = torch.randn(1, most, M), torch.randn(1, most, inner)
+
+    def through(layers: list[list[Tensor]], rows: int) -> None:
+        for weights in layers:
+            for weight in weights:
+                thin_linear(wide[:, :rows] if weight.shape[1] == inner else thin[:, :rows], weight, None)
+
+    @torch.no_grad()
+    def products() -> None:
+        for _, ids, _ in todo:
+            through(encoder, ids.numel())
+            through([crossed], ids.numel())
+        for rows, _ in seen:
+            through(decoder, rows)
+            thin_linear(thin[:, :rows], table, None)
+
+    return products
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", choices=["tiny", "base"], default="tiny")
+    parser.add_argument("--model", type=Path, help="a directory written by tfkit.save, instead of a shape")
+    parser.add_argument("--source", type=Path, help="a file with a sentence per line, .gz or not")
+    parser.add_argument("--target", type=Path, help="its translations, which say how long to go on where weights are random")
+    parser.add_argument("--ids", action="store_true", help="the files hold ids, end token included, not words")
+    parser.add_argument("--beams", type=int, default=5, help="1 decodes greedily")
+    parser.add_argument("--alpha", type=float, default=1.0, help="of the penalty |Y|^alpha")
+    parser.add_argument("--batch-tokens", type=int, default=4096, help="padded source tokens times beams")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--cpu-time", action="store_true", help="count processor time: for one thread on a busy machine")
+    parser.add_argument("--sentences", type=int, help="only so many, evenly over the file")
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--width", type=int)
+    parser.add_argument("--vocab", type=int)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    model = built(options)
+    todo = batches(options, model)
+    sentences = sum(len(rows) for rows, _, _ in todo)
+    with tempfile.TemporaryDirectory() as directory:
+        rivals: dict[str, Callable[[], Any]] = {
+            "tfkit": ours(options, model, todo),
+            "Hugging Face generate": hugging_face(options, model, todo),
+            "CTranslate2 float32": ctranslate2(options, model, todo, Path(directory) / "model"),
+        }
+        made = {name: rival() for name, rival in rivals.items()}
+        alike = {
+            name: sum(mine == its for mine, its in zip(made["tfkit"], theirs, strict=True)) / sentences
+            for name, theirs in made.items()
+        }
+        rivals["bare matrix products"] = bare_products(model, todo, rows_of(rivals["tfkit"]))
+        clock = time.process_time if options.cpu_time else time.perf_counter
+        seconds = timed(rivals, options.rounds, warm_up=0, clock=clock)
+    way = "greedily" if options.beams == 1 else f"with {options.beams} beams, alpha {options.alpha}"
+    title = f"{model.plan.name}: {sentences} sentences {way}, {len(todo)} batches"
+    result = report(
+        title, seconds, "Hugging Face generate", options.json, sentences=sentences, batches=len(todo),
+        tokens=sum(len(row) for row in made["tfkit"]),
+        clock="processor time" if options.cpu_time else "wall", share_of_equal_outputs=alike, versions=_versions(),
+    )  # fmt: skip
+    for name, share in alike.items():
+        rate = sentences / result["median_seconds"][name]
+        print(f"{name}: {rate:.1f} sentences/s, {share:.1%} of the outputs are tfkit's")
+    ratio = result["median_seconds"]["CTranslate2 float32"] / result["median_seconds"]["tfkit"]
+    print(f"tfkit / CTranslate2 float32: {ratio:.2f}")
+    return result
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("transformers", "ctranslate2")}
+
+
+if __name__ == "__main__":
+    main()
