@@ -1,0 +1,25 @@
+"""What `make demo` does: the recipe that comes with tfkit learns its sample."""
+
+from pathlib import Path
+
+from tfkit.recipe import load_recipe
+from tfkit.text import Translator
+from tfkit.train import train
+
+RECIPE = Path(__file__).parents[2] / "specs" / "recipes" / "sample.yaml"
+
+
+def test_the_sample_is_learnt_in_half_the_steps_of_the_demo(tmp_path):
+    outcome = train(load_recipe(RECIPE, ["stopping.max_steps=125"]), tmp_path / "run")
+    assert outcome.progress.best > 80  # BLEU of 40 sentences that were held out
+    translator = Translator.load(tmp_path / "run")
+    lines = ["The doctor plays the piano in the garden.", "My sister feeds the cat every morning."]
+    made = [each.text for each in translator.translate(lines)]
+    assert made == ["Der Arzt spielt im Garten Klavier.", "Meine Schwester füttert jeden Morgen die Katze."]
+
+
+def test_both_sides_of_the_sample_have_a_sentence_a_line():
+    source, target = (RECIPE.parent / "sample" / name for name in ("train.en", "train.de"))
+    pairs = list(zip(source.read_text().splitlines(), target.read_text().splitlines(), strict=True))
+    assert len(pairs) == len(set(pairs)) > 400
+    assert all(one[-1] == other[-1] in ".?" for one, other in pairs)
