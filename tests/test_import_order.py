@@ -60,7 +60,7 @@ MAY_IMPORT = {
         "builder",
     },
     "bench": {"errors", "slots", "catalogue", "attention", "rendering", "nn", "testing"},
-    "view": {"errors", "files", "codes", "contract", "slots", "catalogue", "spec", "graph", "nn", "train"},
+    "view": {"errors", "files", "codes", "contract", "slots", "catalogue", "spec", "graph", "nn", "recipe", "train"},
     "cli": {
         "errors",
         "codes",

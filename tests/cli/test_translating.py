@@ -29,6 +29,8 @@ def test_a_run_says_what_it_does_and_where_the_model_is(tmp_path, capsys):
     assert "train: 108 of 108 rows\nvalidation: 12 of 12 rows\nvocabulary: bpe, 90 ids, joint\n" in err
     assert "changed: defaults.vocab_size=90, nodes.source.end_id=2" in err
     assert "% of a batch is padding" in err
+    said = "recipe: small: adam, inverse_sqrt peak 0.01 warmup_steps 20, label smoothing 0.1 (uniform), average 0.9, float32; "
+    assert f"{said}stops at max_steps 24" in err
     assert "step 24, epoch" in err
     assert "chrF2" in err
     assert out.startswith(f"stopped: 24 steps are made\nmodel: {tmp_path / 'run' / 'models' / 'step-'}")

@@ -21,10 +21,10 @@ class Chosen:
 
 SIZES = (
     # up to rows, vocabulary, tokens of a batch, batches of a step, warm-up, patience in validations
-    (2_000, 1_000, 1_024, 1, 100, 10),
-    (20_000, 4_000, 2_048, 1, 300, 10),
-    (100_000, 6_000, 4_096, 1, 400, 10),
-    (1_000_000, 16_000, 4_096, 2, 2_000, 8),
+    (2_000, 1_000, 1_024, 1, 400, 10),
+    (20_000, 4_000, 2_048, 1, 600, 10),
+    (100_000, 6_000, 2_048, 1, 1_000, 10),
+    (1_000_000, 16_000, 4_096, 2, 4_000, 8),
 )
 LARGEST = (32_000, 4_096, 6, 4_000, 5)
 
@@ -43,6 +43,7 @@ def recipe_text(name: str, spec: str, kind: str, rows: int) -> str:
     return f"""\
 tfkit: 1
 name: {json.dumps(name)}
+description: "chosen for {chosen.reason}"
 model: {json.dumps(spec)}
 data: {{kind: {kind}}}
 tokeniser: {{kind: bpe, vocab_size: {chosen.vocab_size}}}

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.live import Live
 
 from ..errors import Fault
+from ..recipe import Recipe
+from ..slots.options import Part
 from ..train import Outcome, Step, Trainer, Validated, told
 
 EVERY = 30.0
@@ -38,9 +40,25 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
         f"{recipe.batching.accumulate} x at most {recipe.batching.tokens:,}; {100 * epoch.padding:.1f} % of a batch is padding"
     )
     rows.append(f"an epoch: {steps:,} steps")
+    rows.append(recipe_line(recipe))
     if trainer.progress.step:
         rows.append(f"going on at step {trainer.progress.step:,}, epoch {trainer.progress.epoch}")
     return "\n".join(rows)
+
+
+def recipe_line(recipe: Recipe) -> str:
+    """The settings on which most depends, whoever chose them."""
+    said = [_part(recipe.optimiser), _part(recipe.schedule)]
+    if recipe.loss.label_smoothing:
+        said.append(f"label smoothing {recipe.loss.label_smoothing:g} ({recipe.loss.smoothing})")
+    said += [f"{name} {value:g}" for name, value in (("clip_norm", recipe.clip_norm), ("average", recipe.average)) if value]
+    limits = ", ".join(f"{name} {value:g}" for name, value in recipe.stopping.model_dump(exclude_none=True).items())
+    return f"recipe: {recipe.description or recipe.name}: {', '.join([*said, recipe.precision])}; stops at {limits}"
+
+
+def _part(part: Part) -> str:
+    options = part.options.model_dump(exclude_none=True, exclude_defaults=True)
+    return " ".join([part.kind, *(f"{name} {value:g}" for name, value in options.items())])
 
 
 def validation_text(result: Validated) -> str:
