@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .errors import Fault, InputError
+from .errors import BuildError, Fault, InputError
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,17 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], tokenise
         raise InputError(Fault("TFK102", message, "line n of one belongs to line n of the other"))
     if not references:
         raise InputError(Fault("TFK103", "there is no line to score"))
-    metrics = {
-        "bleu": BLEU(tokenize=tokenise),
-        "bleu_lowercase": BLEU(tokenize=tokenise, lowercase=True),
-        "chrf": CHRF(),
-    }
+    try:
+        metrics = {
+            "bleu": BLEU(tokenize=tokenise),
+            "bleu_lowercase": BLEU(tokenize=tokenise, lowercase=True),
+            "chrf": CHRF(),
+        }
+    except (ImportError, RuntimeError):  # what sacrebleu raises for a dictionary that is not installed
+        fix = f"pip install 'sacrebleu[{str(tokenise)[:2]}]', or take `char`"
+        raise BuildError(
+            Fault("TFK097", f"sacrebleu's tokeniser `{tokenise}` needs a package that is not installed", fix)
+        ) from None
     found = {}
     for name, metric in metrics.items():
         result = metric.corpus_score(list(hypotheses), [list(references)])

@@ -13,6 +13,11 @@ def test_a_line_ends_at_a_line_feed_only(tmp_path):
     assert list(lines(tmp_path / "a.txt")) == ["one", "two\u2028still two\x0cand", "", "last"]
 
 
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes("\ufeffone\n\ufefftwo\n".encode())
+    assert list(lines(tmp_path / "a.txt")) == ["one", "\ufefftwo"]
+
+
 def test_gzip_is_read_as_the_text_in_it(tmp_path):
     (tmp_path / "a.gz").write_bytes(gzip.compress("ä\nb\n".encode()))
     assert list(lines(tmp_path / "a.gz")) == ["ä", "b"]

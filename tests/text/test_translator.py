@@ -16,6 +16,7 @@ from tfkit.score import corpus_scores
 from tfkit.slots.options import Part
 from tfkit.store import load, save
 from tfkit.text import Translator, model_in
+from tfkit.text.translator import _line
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,13 @@ def test_lines_keep_their_order_and_empty_ones_their_place(translator):
     assert [bool(each.hypotheses) for each in together] == [True, False, True, False, True]
     assert (together[1].text, together[3].text) == ("", "")
     assert [each.text for each in translator.translate(lines, chunk=2)] == [each.text for each in together]
+
+
+def test_a_translation_is_one_line(translator):
+    piece = translator.tokenisers["target"]
+    ids = [4 + byte for byte in b"a\n\r\tb"] if "<0x0A>" in piece.pieces([14]) else piece.encode(["a b"])[0]
+    assert _line(piece.decode(ids)).split() == piece.decode(ids).split()
+    assert _line("a\n\r\tb\u2028c \x0b d") == "a b c d"
 
 
 def test_a_long_line_is_cut_and_says_so(trained):

@@ -67,17 +67,30 @@ def test_fifty_kills_at_random_moments(task, tmp_path):
     same(tmp_path / "undisturbed", tmp_path / "killed")
 
 
-@pytest.mark.parametrize("changes", [[], ["batching.accumulate=3"], ["average=null", "optimiser=adamw", "clip_norm=0.5"]])
+CHANGES = [
+    [],
+    ["batching.accumulate=3"],
+    ["average=null", "optimiser=adamw", "clip_norm=0.5"],
+    ["model.defaults.dropout=0.3", "activation_checkpointing=true", "keeping.every_steps=500"],
+    ["precision=bfloat16"],
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES)
 def test_half_and_half_is_whole(task, tmp_path, changes):
     train(load_recipe(task, changes), tmp_path / "whole")
     train(load_recipe(task, [*changes, "stopping.max_steps=11"]), tmp_path / "half")
     outcome = resume(tmp_path / "half", overrides=["stopping.max_steps=24"])
     assert outcome.progress.step == 24
-    for name in FILES[:2]:
-        mine, theirs = (
-            load_file(tmp_path / run / "checkpoints" / "step-24" / f"{name}.safetensors") for run in ("whole", "half")
-        )
+    assert outcome.model.is_dir()
+    places = [tmp_path / run / "checkpoints" / "step-24" for run in ("whole", "half")]
+    names = [sorted(path.name for path in place.glob("*.safetensors")) for place in places]
+    assert names[0] == names[1]
+    for name in names[0]:
+        mine, theirs = (load_file(place / name) for place in places)
         assert all(torch.equal(mine[key], theirs[key]) for key in mine)
+    steps = [[entry for entry in log(tmp_path / run) if entry["kind"] == "step"] for run in ("whole", "half")]
+    assert steps[0] == steps[1]
 
 
 def test_two_runs_are_the_same(task, tmp_path, whole):
@@ -87,7 +100,9 @@ def test_two_runs_are_the_same(task, tmp_path, whole):
 
 def test_going_on_with_a_finished_run_changes_nothing(whole):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*.safetensors")}
-    assert resume(whole).progress.step == 24
+    outcome = resume(whole)
+    assert outcome.progress.step == outcome.progress.validated == 24
+    assert outcome.model.is_dir()
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*.safetensors")} == before
 
 
@@ -123,7 +138,7 @@ def damage(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cut", "altered", "missing"])
-@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json", "manifest.json"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_used_when_asked(whole, kind, name):
     latest = checkpoints_in(whole / "checkpoints")[-1]
     damage(latest / name, kind)
@@ -135,17 +150,39 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used_when_asked(whole,
     assert resume(whole).progress.step == 24
 
 
-def test_another_corpus_is_not_gone_on_with(task, tmp_path, whole):
-    other = load_recipe(task, ["seed=4"])
-    train(other, tmp_path / "other")
-    for name in ("train.arrow", "facts.json"):
-        (whole / "data" / name).write_bytes((tmp_path / "other" / "data" / name).read_bytes())
-    with pytest.raises(StoreError, match=r"TFK113 .*was written with another data"):
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("data/train.arrow", "training data"),
+        ("data/validation.arrow", "validation data"),
+        ("spec.yaml", "spec"),
+        ("tokeniser.json", "tokeniser source and tokeniser target"),
+    ],
+)
+def test_what_the_run_began_with_stays(whole, file, said):
+    data = (whole / file).read_bytes()
+    old, new = (b"relu", b"gelu") if file == "spec.yaml" else (b"hundo", b"hudno")
+    if file == "tokeniser.json":
+        old, new = b'"<s>"', b'"<t>"'
+    assert old in data or "arrow" in file
+    (whole / file).write_bytes(data.replace(old, new) if old in data else data[:-300] + bytes([data[-300] ^ 1]) + data[-299:])
+    with pytest.raises(StoreError) as caught:
         resume(whole)
+    assert "TFK113" in str(caught.value) or "TFK082" in str(caught.value)
+    if "TFK113" in str(caught.value):
+        assert f"began with another {said}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "change", ["batching.tokens=64", "seed=1", "optimiser.eps=1e-8", "loss.label_smoothing=0.0", "average=null"]
+    "change",
+    [
+        "batching.tokens=64",
+        "seed=1",
+        "optimiser.eps=1e-8",
+        "loss.label_smoothing=0.0",
+        "average=null",
+        "validation.metric=bleu",
+    ],
 )
 def test_what_the_weights_depend_on_stays(whole, change):
     with pytest.raises(InputError, match=f"TFK111 a run that goes on keeps its `{change.split('.')[0].split('=')[0]}`"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from .arguments import Parser, add_backend, add_common, device, whole
+from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
 from .searching import add_search, search_of
 
@@ -29,6 +29,7 @@ def arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     need_packages("train", *TEXT)
+    speak_utf8()
     from ..data import lines_of
     from ..text import TextGenerator
     from .here import check_device
@@ -36,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     check_device(options.device)
     search = search_of(options, 1, length_factor=0.0, extra_length=options.tokens)
     generator = TextGenerator.load(options.model, device=options.device, backend=options.backend)
-    prompts = options.prompt or list(lines_of(sys.stdin.buffer, "<stdin>"))
+    prompts = options.prompt or list(lines_of(standard_input(), "<stdin>"))
     for prompt, made in zip(prompts, generator.continue_all(prompts, search), strict=True):
         if options.json:
             told = [{"text": each.text, "log_probability": each.hypothesis.log_probability} for each in made]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import Fault, InputError
 from ..files import write_whole as write_whole
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
 
 NARROWEST, WIDEST = 72, 120
 """Columns at least and at most; the most where no terminal says how many it has. Nothing is cut off, only wrapped."""
+
+
+def speak_utf8() -> None:
+    """Text on standard output is UTF-8 whatever the locale, as text that is read is."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+
+
+def standard_input() -> BinaryIO:
+    """The bytes of standard input. Raises InputError where it is closed."""
+    if sys.stdin is None:
+        raise InputError(Fault("TFK100", "standard input is closed", "give it lines: `< FILE`"))
+    return sys.stdin.buffer
 
 
 def print_json(data: Any) -> None:

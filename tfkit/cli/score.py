@@ -19,7 +19,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("translations", metavar="FILE", type=place, help="translations, one a line")
     parser.add_argument("reference", metavar="REFERENCE", type=place, help="what they should have been, line by line")
     parser.add_argument(
-        "--tokenise", metavar="NAME", choices=("13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "none", "flores200"),
+        "--tokenise", metavar="NAME", choices=("13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "none"),
         help="sacrebleu's tokeniser for BLEU (default 13a; char for Korean, Chinese and Japanese)",
     )  # fmt: skip
     add_common(parser)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,9 +71,23 @@ def run(options: argparse.Namespace) -> int:
 
     check_device(options.device)
     directory = Path(options.output)
-    with watching(directory, options.json) as watchers:
+    with interruptible(directory), watching(directory, options.json) as watchers:
         outcome = train(recipe, directory, device=options.device, backend=options.backend, watchers=watchers)
     return _ended(outcome, directory, options.json)
+
+
+@contextmanager
+def interruptible(directory: Path) -> Iterator[None]:
+    """Ctrl-C says how to go on, and draws the curve so far."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (directory / "recipe.yaml").is_file():
+            from ..view.curve import draw_curve
+
+            draw_curve(directory / "log.jsonl", directory / "curve.html", directory.name)
+            print(f"saved; `tfkit train --resume {directory}` goes on", file=sys.stderr)
+        raise
 
 
 def _resume(options: argparse.Namespace) -> int:
@@ -80,7 +97,7 @@ def _resume(options: argparse.Namespace) -> int:
 
     check_device(options.device)
     directory = Path(options.resume)
-    with watching(directory, options.json) as watchers:
+    with interruptible(directory), watching(directory, options.json) as watchers:
         outcome = resume(
             directory,
             device=options.device,

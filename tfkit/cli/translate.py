@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .arguments import Parser, add_backend, add_common, device, whole
+from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
 from .searching import add_search, search_of
 
@@ -46,6 +47,7 @@ def arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     need_packages("train", *TEXT)
+    speak_utf8()
     from .arguments import usage_fault
 
     if options.attention and not options.json:
@@ -60,9 +62,9 @@ def run(options: argparse.Namespace) -> int:
         options.model, search, device=options.device, backend=options.backend, max_source=options.max_source,
         batch_tokens=options.batch_tokens, attention=options.attention,
     )  # fmt: skip
-    began, count = time.monotonic(), 0
-    chunk = 1 if sys.stdin.isatty() else 1000
-    for count, made in enumerate(translator.translate(lines_of(sys.stdin.buffer, "<stdin>"), chunk=chunk), 1):
+    began, count, lines = time.monotonic(), 0, standard_input()
+    chunk = 1 if lines.isatty() else 1000
+    for count, made in enumerate(translator.translate(lines_of(lines, "<stdin>"), chunk=chunk), 1):
         if made.cut:
             read = len(made.source_ids)
             print(f"<stdin>:{count}: {read + made.cut:,} tokens, the first {read:,} were read", file=sys.stderr)

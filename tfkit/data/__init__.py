@@ -4,15 +4,19 @@ from .batches import Epoch, epoch_of
 from .corpus import Corpus
 from .kinds import KINDS
 from .lines import lines, lines_of, rows
-from .prepare import Counted, Data, count_rows, files_of, prepare, read_data, told
+from .prepare import FACTS, TRAIN, VALIDATION, Counted, Data, count_rows, files_of, prepare, read_data, told
 from .roles import Roles, check_ids, roles_of
-from .saved import read_tokenisers, tokeniser_texts
+from .saved import LABELS, read_tokenisers, tokeniser_texts
 from .tasks import NO_LABEL, Batch, Task, padded, task_of
 from .tokeniser import TextTokeniser
 
 __all__ = [
+    "FACTS",
     "KINDS",
+    "LABELS",
     "NO_LABEL",
+    "TRAIN",
+    "VALIDATION",
     "Batch",
     "Corpus",
     "Counted",

@@ -33,7 +33,8 @@ def lines_of(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
         if len(line) > MAX_LINE:
             raise InputError(Fault("TFK101", f"the line is longer than {MAX_LINE:,} bytes", mark=Mark(name, number)))
-        yield _text(line.removesuffix(b"\n").removesuffix(b"\r"), name, number)
+        text = _text(line.removesuffix(b"\n").removesuffix(b"\r"), name, number)
+        yield text.removeprefix("\ufeff") if number == 1 else text  # a byte order mark is no text
 
 
 def _text(line: bytes, name: str, number: int) -> str:

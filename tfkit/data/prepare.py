@@ -58,6 +58,10 @@ def files_of(recipe: Recipe) -> tuple[dict[str, str], dict[str, str]]:
         flags = " ".join(f"--{name} FILE" for name in missing)
         message = f"the recipe names no file for {' and '.join(f'`data.{name}`' for name in missing)}"
         raise InputError(recipe.fault("TFK108", "data", message, f"write it there, or give {flags}"))
+    for path in (path for path in (*train.values(), *validation.values()) if path is not None):
+        if Path(path).exists() and not Path(path).is_file():
+            what = "a directory" if Path(path).is_dir() else "a pipe or a device, and text is read more than once"
+            raise InputError(recipe.fault("TFK100", "data", f"{path} is {what}", "name a plain file"))
     given = [column for column, path in validation.items() if path is not None]
     if given and len(given) < len(validation):
         message = f"validation data need all of {', '.join(f'`data.validation_{name}`' for name in names.values())}"
@@ -79,7 +83,10 @@ def prepare(recipe: Recipe, directory: Path, vocab_size: int) -> Data:
     train, validation = files_of(recipe)
     held_out = _held_out(recipe, count_rows(recipe), bool(validation))
     labels = _labels(recipe, train)
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        raise StoreError(Fault("TFK081", f"{directory} cannot be made: {reason.strerror}")) from None
     tokenisers = _tokenisers(recipe, train, vocab_size, held_out)
     encode = _Encoder(recipe, tokenisers, labels)
     facts = {"train": encode(train, directory / TRAIN, lambda row: row not in held_out, True)}
@@ -89,6 +96,8 @@ def prepare(recipe: Recipe, directory: Path, vocab_size: int) -> Data:
         facts["validation"] = encode(train, directory / VALIDATION, held_out.__contains__, False)
     if not facts["train"].kept:
         raise InputError(recipe.fault("TFK103", "data", f"no row of {', '.join(train.values())} is left", told(facts["train"])))
+    if validation and not facts["validation"].kept:
+        raise InputError(recipe.fault("TFK103", "data", f"there is nothing to read in {', '.join(validation.values())}"))
     data = {"labels": labels, "corpora": {name: asdict(each) for name, each in facts.items()}}
     write_whole(directory / FACTS, json.dumps(data, indent=1) + "\n")
     return read_data(recipe, directory, tokenisers)

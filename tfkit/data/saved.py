@@ -9,6 +9,8 @@ from ..errors import Fault, InputError
 from .tokeniser import TextTokeniser
 
 JOINT = "tokeniser.json"
+LABELS = "labels.json"
+"""The classes of a classifier, in the order of its output."""
 SEPARATE = {"source": "source.json", "target": "target.json"}
 
 

@@ -94,8 +94,7 @@ class Recipe(Options):
     stopping: Stopping
     validation: Validation = Validation()
     keeping: Keeping = Keeping()
-    activation_checkpointing: bool = False
-    compile: Annotated[bool, Field(description="torch.compile, with batches of few shapes")] = False
+    activation_checkpointing: Annotated[bool, Field(description="keep less for the backward pass and compute it again")] = False
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
     _tree: Marked | None = PrivateAttr(None)
 

@@ -101,9 +101,14 @@ class Translator:
         hypotheses = dict(zip(told, found, strict=True))
         for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
             made = tuple(hypotheses.get(number, ()))
-            texts = tuple(self.tokenisers["target"].decode(each.ids.tolist()) for each in made)
+            texts = tuple(_line(self.tokenisers["target"].decode(each.ids.tolist())) for each in made)
             cut = max(len(ids) + 1 - self.max_source, 0)
             yield Translation(line, texts or ("",), made, tuple(sources[number]), cut)
+
+
+def _line(text: str) -> str:
+    """A translation on one line: a model may spell line breaks and tabs in bytes."""
+    return " ".join(text.split())
 
 
 def model_in(directory: Path) -> Path:

@@ -5,6 +5,7 @@ https://arxiv.org/abs/1706.03762, section 6.1: the last 5 (base) or 20 (big) che
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from ..builder import build
 from ..catalogue import load_catalogue
-from ..data import TextTokeniser, read_tokenisers, tokeniser_texts
+from ..data import FACTS, LABELS, TextTokeniser, read_tokenisers, tokeniser_texts
 from ..errors import Fault, StoreError
 from ..nn.model import Model
 from ..spec import load_spec
-from ..store import load, save
+from ..store import load, read_json, save
+from ..text import model_in
 from .checkpoint import MODEL, checkpoints_in, read_checkpoint
 from .run_directory import SPEC
 
@@ -32,11 +34,13 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     chosen = found if last is None else found[-last:]
     model = build(load_spec(run / SPEC, load_catalogue()))
     states = (read_checkpoint(path)[0][MODEL] for path in chosen)
-    return _saved(model, chosen, states, _tokenisers(run, model), output, overwrite)
+    labels = read_json(run / "data" / FACTS)["labels"]
+    return _saved(model, chosen, states, _texts(_tokenisers(run, model), labels), output, overwrite)
 
 
 def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = False) -> list[Path]:
     """Save the mean of saved models; gives them. Raises StoreError where they are not of one spec and one vocabulary."""
+    places = [model_in(place) for place in places]
     model = load(places[0])
     tokenisers = _tokenisers(places[0], model)
     for place in places[1:]:
@@ -47,14 +51,21 @@ def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = Fa
             name: each.digest for name, each in tokenisers.items()
         }:
             raise StoreError(Fault("TFK114", f"{place} has another tokeniser than {places[0]}", "average models of one run"))
-    return _saved(model, list(places), (load(place).state_dict() for place in places), tokenisers, output, overwrite)
+    labels = json.loads((places[0] / LABELS).read_text(encoding="utf-8")) if (places[0] / LABELS).is_file() else []
+    states = (load(place).state_dict() for place in places)
+    return _saved(model, list(places), states, _texts(tokenisers, labels), output, overwrite)
+
+
+def _texts(tokenisers: Mapping[str, TextTokeniser], labels: list[str]) -> dict[str, str]:
+    """What is saved beside a model."""
+    return tokeniser_texts(tokenisers) | ({LABELS: json.dumps(labels) + "\n"} if labels else {})
 
 
 def _saved(
     model: Model,
     places: list[Path],
     states: Iterable[Mapping[str, Tensor]],
-    tokenisers: Mapping[str, TextTokeniser],
+    texts: Mapping[str, str],
     output: Path,
     overwrite: bool,
 ) -> list[Path]:
@@ -63,7 +74,7 @@ def _saved(
         for name, tensor in state.items():
             total[name] = tensor.double() if name not in total else total[name] + tensor.double()
     model.load_state_dict({name: tensor / len(places) for name, tensor in total.items()})
-    save(model, output, overwrite=overwrite, texts=tokeniser_texts(tokenisers))
+    save(model, output, overwrite=overwrite, texts=texts)
     return places
 
 

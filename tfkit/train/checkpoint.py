@@ -5,7 +5,7 @@ optimiser.safetensors    its moments by parameter, `NAME/exp_avg` and the like
 average.safetensors      the moving average of the weights, where there is one
 generators.safetensors   the states of torch's generators
 state.json               progress, gradient scaler, digests of the recipe, the data and the tokenisers
-manifest.json            size and SHA-256 of the other files; a directory without it is no checkpoint
+manifest.json            size and SHA-256 of the other files
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ def write_checkpoint(directory: Path, tensors: Mapping[str, Tensors], state: Map
 def read_checkpoint(directory: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     """Tensors by file and the state. Raises StoreError for a file that is missing, cut off or altered."""
     manifest = read_json(directory / MANIFEST)
+    if not manifest.keys() >= {MODEL, OPTIMISER, GENERATORS, STATE}:
+        raise StoreError(Fault("TFK082", f"{directory / MANIFEST} does not list the files of a checkpoint", "it was altered"))
     for name, expected in manifest.items():
         check_file(directory / name, expected)
     try:
@@ -69,7 +71,7 @@ def read_checkpoint(directory: Path) -> tuple[dict[str, dict[str, Tensor]], dict
 
 def checkpoints_in(directory: Path) -> list[Path]:
     """The checkpoints of a run, the latest last."""
-    found = [path for path in directory.glob("step-*") if path.name[5:].isdigit() and (path / MANIFEST).is_file()]
+    found = [path for path in directory.glob("step-*") if path.name[5:].isdigit()]
     return sorted(found, key=lambda path: int(path.name[5:]))
 
 

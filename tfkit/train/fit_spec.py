@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ..builder import build
 from ..catalogue import Catalogue
 from ..data import Roles, check_ids, roles_of
+from ..errors import InputError
 from ..nn.model import ModelPlan
 from ..recipe import END, PAD, START, Recipe
 from ..spec import ModelSpec, load_spec
 
 
-def roles_in(recipe: Recipe, catalogue: Catalogue) -> Roles:
-    """Which nodes of the recipe's model the data go to. Raises SpecError, InputError."""
-    return roles_of(_plan(_spec(recipe, catalogue, []), catalogue), recipe.data.kind)
+def roles_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> Roles:
+    """Which nodes of the recipe's model the data go to. Raises SpecError, also for an unknown `backend`, and InputError."""
+    return roles_of(_plan(_spec(recipe, catalogue, []), catalogue, backend), recipe.data.kind)
 
 
 def fitted_spec(
@@ -27,6 +29,11 @@ def fitted_spec(
     """
     spec = _spec(recipe, catalogue, [])
     plan = _plan(spec, catalogue)
+    if len(sizes) > 1 and not recipe.tokeniser.options.joint and len({_owner(spec, roles.of(column)) for column in sizes}) == 1:
+        message = "source and target share one table of tokens, and the recipe has a vocabulary for each"
+        raise InputError(
+            recipe.fault("TFK106", "tokeniser.joint", message, "write `joint: true`, or `share: null` in the spec")
+        )
     changes = _vocabularies(spec, plan, roles, sizes) if not classes else _classes(spec, plan, roles, sizes, classes)
     for column in sizes:
         node = roles.of(column)
@@ -37,6 +44,9 @@ def fitted_spec(
                 changes.append(f"nodes.{node}.{name}={ours}")
         if decoded and rule.start_id is None:
             changes.append(f"nodes.{node}.start_id={START}")
+    if recipe.activation_checkpointing:
+        stacks = [name for name, node in spec.nodes.items() if "checkpoint" in type(node.options).model_fields]
+        changes += [f"nodes.{name}.checkpoint=true" for name in stacks]
     spec = _spec(recipe, catalogue, changes)
     check_ids(_plan(spec, catalogue), roles, dict(sizes))
     return spec, changes
@@ -83,5 +93,5 @@ def _spec(recipe: Recipe, catalogue: Catalogue, changes: list[str]) -> ModelSpec
     return load_spec(recipe.model, catalogue, [*recipe.changes, *changes])
 
 
-def _plan(spec: ModelSpec, catalogue: Catalogue) -> ModelPlan:
-    return build(spec, catalogue, device="meta").plan
+def _plan(spec: ModelSpec, catalogue: Catalogue, backend: Any = None) -> ModelPlan:
+    return build(spec, catalogue, device="meta", backend=backend).plan

@@ -11,10 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ..catalogue import Catalogue
-from ..data import tokeniser_texts
+from ..data import LABELS, tokeniser_texts
 from ..errors import Fault, StoreError, TrainingError
 from ..files import write_whole
 from ..score import Score
@@ -41,7 +42,8 @@ class Keeper:
         self.directory, self.trainer, self.digests = directory, trainer, dict(digests)
         self.catalogue, self.watchers = catalogue, watchers
         self.unsaved: StoreError | None = None
-        self._saved = self._validated = -1
+        self._saved = -1
+        self._within_step = False
 
     @property
     def progress(self) -> Progress:
@@ -55,43 +57,57 @@ class Keeper:
         """
         recipe, progress = self.trainer.recipe, self.progress
         with Interrupts() as interrupts:
-            while (reason := why_stop(recipe, progress)) is None:
-                began = time.perf_counter()
-                self._step()
-                if self._validation_is_due():
-                    self._validate()
-                progress.seconds += time.perf_counter() - began
-                if interrupts.wanted:
+            try:
+                while (reason := why_stop(recipe, progress)) is None:
+                    began = time.perf_counter()
+                    if self._step() and self._validation_is_due():
+                        self._validate(counts=True)
+                    progress.seconds += time.perf_counter() - began
+                    if interrupts.wanted:
+                        raise KeyboardInterrupt
+                    if progress.step % recipe.keeping.every_steps == 0 and self._saved != progress.step:
+                        self._save()
+                if progress.validated != progress.step:
+                    self._validate(counts=False)
+                    self._saved = -1
+            finally:  # also when interrupted, or when who watches fails: nothing that was learnt is lost
+                if self._saved != progress.step and not self._within_step:
                     self._save()
-                    raise self.unsaved or KeyboardInterrupt
-                if progress.step % recipe.keeping.every_steps == 0:
-                    self._save()
-            if self._validated != progress.step and progress.step:
-                self._validate()
-            if self._saved != progress.step:
-                self._save()
         for watcher in self.watchers:
             watcher.ended(reason, self.best_model())
         if self.unsaved is not None:
             raise self.unsaved
         return reason
 
-    def _step(self) -> None:
+    def _step(self) -> bool:
+        """One step, told to who watches; whether there was one."""
         trainer, progress = self.trainer, self.progress
         before = trainer.place()
+        self._within_step = True
         try:
             step = trainer.step()
         except NotFinite as trouble:
             raise self._told(trouble, before) from None
-        append_log(self.directory / LOG, {"kind": "step", **asdict(step)})
-        for watcher in self.watchers:
-            watcher.stepped(step)
         if trainer.epoch_done:
             progress.epoch, progress.batch = progress.epoch + 1, 0
+        self._within_step = False
+        if step is None:
+            return False
+        self._log("step", asdict(step))
+        for watcher in self.watchers:
+            watcher.stepped(step)
+        return True
+
+    def _log(self, kind: str, entry: dict[str, Any]) -> None:
+        try:
+            append_log(self.directory / LOG, {"kind": kind, **entry})
+        except OSError as reason:
+            self._unwritten(StoreError(Fault("TFK081", f"{self.directory / LOG} could not be written: {reason.strerror}")))
 
     def _told(self, trouble: NotFinite, before: Place) -> TrainingError:
         """Keep what is needed to see the step again: the state before it, and its batches."""
         self.trainer.go_back(before)
+        self._within_step = False
         path = self.directory / f"not-finite-step-{trouble.step}.safetensors"
         tensors = {
             f"{number}/{name}": tensor.cpu().contiguous()
@@ -99,19 +115,26 @@ class Keeper:
             for name, tensor in {**batch.inputs, "labels": batch.labels}.items()
         }
         self._save()
-        save_file(tensors, path)
-        message = f"{trouble}; its batches are in {path}, the state before it in {self._checkpoint().name}"
-        return TrainingError(Fault("TFK110", message, "lower the learning rate, write `clip_norm`, or train in float32"))
+        try:
+            save_file(tensors, path)
+            where = f"its batches are in {path}"
+        except (OSError, SafetensorError) as reason:
+            where = f"its batches could not be written ({reason})"
+        if self.unsaved is None:
+            where += f", the state before it in {self._checkpoint()}"
+        fix = "begin a new run with a lower learning rate, with `clip_norm`, or in float32"
+        return TrainingError(Fault("TFK110", f"{trouble}; {where}", fix))
 
     def _validation_is_due(self) -> bool:
         every = self.trainer.recipe.validation.every_steps
         return self.progress.batch == 0 if every is None else self.progress.step % every == 0
 
-    def _validate(self) -> None:
-        """Score the model, with its averaged weights where there are any, and keep it where it is among the best."""
+    def _validate(self, counts: bool) -> None:
+        """Score the model, with its averaged weights where there are any, and keep it where it is among the best. `counts` says
+        that patience goes down by it, which the one at the end of a run does not."""
         began, trainer, progress = time.perf_counter(), self.trainer, self.progress
         model, recipe, corpus = trainer.model.eval(), trainer.recipe, trainer.data.validation
-        self._validated = progress.step
+        progress.validated = progress.step
         with trainer.average.used_by(model) if trainer.average is not None else nullcontext():
             if corpus is None:
                 self._keep_model(float(progress.step))
@@ -128,7 +151,7 @@ class Keeper:
                 name = "bleu_lowercase"
             worth = -nll if name == "loss" else scores[name].value
             best = progress.best is None or worth > progress.best
-            progress.stale = 0 if best else progress.stale + 1
+            progress.stale = 0 if best else progress.stale + counts
             if best:
                 progress.best, progress.best_step = worth, progress.step
             self._keep_model(worth)
@@ -142,7 +165,7 @@ class Keeper:
             time.perf_counter() - began,
             sample,
         )
-        append_log(self.directory / LOG, {"kind": "validation", **asdict(result)})
+        self._log("validation", asdict(result))
         for watcher in self.watchers:
             watcher.validated(result)
 
@@ -153,7 +176,7 @@ class Keeper:
         if (worth, progress.step) in kept[:keep]:
             texts = tokeniser_texts(self.trainer.data.tokenisers)
             if self.trainer.data.labels:
-                texts["labels.json"] = json.dumps(self.trainer.data.labels) + "\n"
+                texts[LABELS] = json.dumps(self.trainer.data.labels) + "\n"
             try:
                 save(self.trainer.model, self._model(progress.step), overwrite=True, catalogue=self.catalogue, texts=texts)
             except StoreError as reason:
@@ -161,9 +184,10 @@ class Keeper:
                 return
         progress.kept = kept[:keep]
         best = {"model": self._model(kept[0][1]).name, "metric": self.trainer.recipe.validation.metric, "worth": kept[0][0]}
-        write_whole(self.directory / "models" / BEST, json.dumps(best) + "\n")
-        for _, step in kept[keep:]:
-            shutil.rmtree(self._model(step), ignore_errors=True)
+        try:
+            write_whole(self.directory / "models" / BEST, json.dumps(best) + "\n")
+        except StoreError as reason:
+            self._unwritten(reason)
 
     def best_model(self) -> Path:
         """Where the best model is."""
@@ -187,6 +211,10 @@ class Keeper:
         self.unsaved, self._saved = None, self.progress.step
         for old in checkpoint.checkpoints_in(path.parent)[: -trainer.recipe.keeping.last]:
             shutil.rmtree(old, ignore_errors=True)
+        kept = {step for _, step in self.progress.kept}  # what no checkpoint speaks of any more can go
+        for old in (self.directory / "models").glob("step-*"):
+            if old.name[5:].isdigit() and int(old.name[5:]) not in kept:
+                shutil.rmtree(old, ignore_errors=True)
         for watcher in self.watchers:
             watcher.saved(self.progress.step, path)
 
@@ -215,7 +243,8 @@ class Keeper:
             self._check_digests(path, state)
             self.trainer.restore(tensors, state)
             self.trainer.progress = _progress(state["progress"])
-            self._saved = self._validated = self.progress.step
+            self._saved = self.progress.step
+            self.progress.kept = [(worth, step) for worth, step in self.progress.kept if self._model(step).is_dir()]
             return
 
     def _check_digests(self, path: Path, state: Mapping[str, Any]) -> None:

@@ -13,7 +13,8 @@ from ..errors import Fault
 @dataclass
 class Progress:
     """All that a run knows about itself beside tensors. `batch` is the number of batches of `epoch` that are done, `stale` the
-    validations since the best, `seconds` the time spent by all the processes that worked on the run."""
+    validations since the best, `kept` worth and step of the models that are kept, `validated` the step of the last validation,
+    `seconds` the time spent by all the processes that worked on the run."""
 
     step: int = 0
     epoch: int = 1
@@ -25,6 +26,7 @@ class Progress:
     stale: int = 0
     seconds: float = 0.0
     kept: list[tuple[float, int]] = field(default_factory=list)
+    validated: int = 0
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,29 @@ import yaml
 
 from ..builder import build
 from ..catalogue import Catalogue, load_catalogue
-from ..data import KINDS, Data, Roles, count_rows, files_of, prepare, read_data, read_tokenisers, roles_of, tokeniser_texts
+from ..data import (
+    KINDS,
+    TRAIN,
+    VALIDATION,
+    Data,
+    Roles,
+    count_rows,
+    files_of,
+    prepare,
+    read_data,
+    read_tokenisers,
+    roles_of,
+    tokeniser_texts,
+)
 from ..errors import Fault, InputError, StoreError
 from ..files import write_whole
 from ..recipe import Recipe, chosen_for, load_recipe
 from ..spec import load_spec, to_yaml
+from ..store import file_facts, read_json
 from .fit_spec import fitted_spec, roles_in
 from .keep import Keeper
 from .progress import Progress, Watcher
-from .run_directory import LOG, RECIPE, SPEC, check_new, cut_log, sweep
+from .run_directory import DIGESTS, LOG, RECIPE, SPEC, check_new, cut_log, sweep
 from .trainer import Trainer
 
 
@@ -58,16 +72,16 @@ def train(
     directory, catalogue = Path(directory), catalogue or load_catalogue()
     check_new(directory)
     files_of(recipe)
-    roles = roles_in(recipe, catalogue)
+    roles = roles_in(recipe, catalogue, backend)
     _check_validation(recipe)
-    begun = not directory.exists()
+    new = not directory.exists()
     try:
         return _begin(recipe, directory, torch.device(device), backend, watchers, catalogue, roles)
-    except (InputError, StoreError):
-        if begun and not (directory / RECIPE).is_file():
-            shutil.rmtree(
-                directory, ignore_errors=True
-            )  # what a wrong input left behind would stand in the way of the next try
+    except BaseException:
+        # What a wrong input, or Ctrl-C during preparation, left behind would stand in the way of the next try.
+        if not (directory / RECIPE).is_file() and directory.is_dir():
+            for path in [directory] if new else list(directory.iterdir()):
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
         raise
 
 
@@ -81,6 +95,10 @@ def _begin(
     roles: Roles,
 ) -> Outcome:
     data = prepare(recipe, directory / "data", _vocabulary(recipe))
+    if data.validation is None and (recipe.stopping.patience is not None or recipe.validation.metric != "loss"):
+        message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
+        fix = "name validation files, or write `data.held_out`; of fewer than 20 rows none is held out unasked"
+        raise InputError(recipe.fault("TFK112", "data", message, fix))
     sizes = {column: each.size for column, each in data.tokenisers.items()}
     spec, changes = fitted_spec(recipe, catalogue, roles, sizes, len(data.labels))
     model = build(spec, catalogue, device=device, seed=recipe.seed, backend=backend)
@@ -90,8 +108,9 @@ def _begin(
     torch.manual_seed(recipe.seed)
     trainer = Trainer(model, recipe, data, roles, Progress())
     trainer.try_longest()
+    keeper = Keeper(directory, trainer, digests(recipe, data, directory), catalogue, watchers)
+    write_whole(directory / DIGESTS, json.dumps(keeper.digests, indent=1) + "\n")
     _write_recipe(recipe, directory)
-    keeper = Keeper(directory, trainer, digests(recipe, data), catalogue, watchers)
     return _finish(keeper, changes)
 
 
@@ -117,14 +136,16 @@ def resume(
     before = load_recipe(directory / RECIPE)
     recipe = load_recipe(directory / RECIPE, overrides)
     _check_same(before, recipe)
-    spec = load_spec(directory / SPEC, catalogue)
     columns = tuple(KINDS[recipe.data.kind].files)
     data = read_data(recipe, directory / "data", read_tokenisers(directory, columns))
+    found = digests(before, data, directory)
+    _check_digests(directory, found)
+    spec = load_spec(directory / SPEC, catalogue)
     model = build(spec, catalogue, device=device, seed=recipe.seed, backend=backend)
     roles = roles_of(model.plan, recipe.data.kind)
     torch.manual_seed(recipe.seed)
     trainer = Trainer(model, recipe, data, roles, Progress())
-    keeper = Keeper(directory, trainer, digests(before, data), catalogue, watchers)
+    keeper = Keeper(directory, trainer, found, catalogue, watchers)
     keeper.restore(earlier)
     cut_log(directory / LOG, trainer.progress.step)
     sweep(directory)
@@ -140,22 +161,36 @@ def _finish(keeper: Keeper, changes: list[str]) -> Outcome:
     return Outcome(reason, keeper.trainer.progress, keeper.best_model())
 
 
-def digests(recipe: Recipe, data: Data) -> dict[str, str]:
-    """What a checkpoint belongs to: the recipe (without what may change), the rows, the tokenisers."""
+def digests(recipe: Recipe, data: Data, directory: Path) -> dict[str, str]:
+    """What a checkpoint belongs to: the recipe (without what may change), the spec, the rows, the tokenisers."""
+    files = {"spec": SPEC, "training data": f"data/{TRAIN}", "validation data": f"data/{VALIDATION}"}
     return {
         "recipe": hashlib.sha256(json.dumps(_fixed(recipe), sort_keys=True).encode()).hexdigest(),
-        "data": data.facts["train"].digest,
+        **{name: file_facts(directory / file)["sha256"] for name, file in files.items() if (directory / file).is_file()},
         **{f"tokeniser {column}": each.digest for column, each in data.tokenisers.items()},
     }
 
 
-FREE = ("stopping", "validation", "keeping", "name", "description", "reference")
-"""The keys of a recipe on which no weight depends."""
+def _check_digests(directory: Path, found: Mapping[str, str]) -> None:
+    """Raises StoreError where a run is not the one that began."""
+    written = read_json(directory / DIGESTS)
+    wrong = [name for name in {**written, **found} if written.get(name) != found.get(name)]
+    if wrong:
+        message = f"{directory} began with another {' and '.join(wrong)}"
+        raise StoreError(Fault("TFK113", message, "go on with the files that the run began with"))
+
+
+FREE = ("stopping", "keeping", "name", "description", "reference")
+"""The keys of a recipe on which no weight and no score depends; of `validation`, `every_steps` is another."""
 
 
 def _fixed(recipe: Recipe) -> Mapping[str, Any]:
-    written = recipe.written()
-    return {key: value for key, value in written.items() if key not in (*FREE, "model", "data")} | {"kind": recipe.data.kind}
+    """What stays: files have digests of their own, and changes of the spec are in the spec."""
+    written = {key: value for key, value in recipe.written().items() if key not in (*FREE, "model", "changes")}
+    written["validation"] = {key: value for key, value in written["validation"].items() if key != "every_steps"}
+    options = recipe.data.options.model_dump(exclude_none=True)
+    kept = {key: value for key, value in options.items() if not isinstance(value, str) and key != "held_out"}
+    return {**written, "data": {"kind": recipe.data.kind, **kept}}
 
 
 def _check_same(before: Recipe, after: Recipe) -> None:
@@ -163,7 +198,9 @@ def _check_same(before: Recipe, after: Recipe) -> None:
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if changed:
         message = f"a run that goes on keeps its {', '.join(f'`{key}`' for key in changed)}"
-        raise InputError(Fault("TFK111", message, f"what may change: {', '.join(FREE[:3])}; or begin a new run"))
+        raise InputError(
+            Fault("TFK111", message, "what may change: `stopping`, `keeping`, `validation.every_steps`; or begin a new run")
+        )
 
 
 def _vocabulary(recipe: Recipe) -> int:

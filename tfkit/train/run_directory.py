@@ -3,6 +3,7 @@
 recipe.yaml              the recipe, everything filled in
 spec.yaml                the spec, with the sizes of the vocabularies
 source.json target.json  the tokenisers; one file where the vocabulary is joint: tokeniser.json
+digests.json             what the run began with
 data/                    the corpora of ids
 checkpoints/step-N       all that going on needs
 models/step-N            the best models by validation, as `tfkit build` saves them, with their tokenisers
@@ -20,14 +21,15 @@ from pathlib import Path
 from ..errors import Fault, StoreError
 from ..files import write_whole
 
-RECIPE, SPEC, LOG, CURVE = "recipe.yaml", "spec.yaml", "log.jsonl", "curve.html"
+RECIPE, SPEC, DIGESTS, LOG, CURVE = "recipe.yaml", "spec.yaml", "digests.json", "log.jsonl", "curve.html"
 
 
 def check_new(directory: Path) -> None:
     """Raises StoreError for a directory in which something stands already."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         fix = "`--resume` goes on with it" if (directory / RECIPE).is_file() else "name another directory"
-        raise StoreError(Fault("TFK080", f"{directory} exists and is not empty", fix))
+        what = "exists and is not empty" if directory.is_dir() else "exists and is no directory"
+        raise StoreError(Fault("TFK080", f"{directory} {what}", fix))
 
 
 def append_log(path: Path, entry: Mapping[str, object]) -> None:

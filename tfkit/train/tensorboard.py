@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
@@ -34,13 +35,18 @@ class TensorBoard:
         self._add(result.step, {f"validation/{name}": value for name, value in result.scores.items()})
 
     def _add(self, step: int, values: dict[str, float]) -> None:
-        if self._writer is not None:
+        if self._writer is None:
+            return
+        try:
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step)
+        except OSError:  # a full disk must not end what the curves are about
+            self._writer = None
 
     def saved(self, step: int, path: Path) -> None:
         if self._writer is not None:
-            self._writer.flush()
+            with suppress(OSError):
+                self._writer.flush()
 
     def trouble(self, faults: tuple[Fault, ...]) -> None:
         pass

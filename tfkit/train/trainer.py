@@ -1,4 +1,4 @@
-"""The training loop: steps of teacher forcing, validation, checkpoints, and where to stop.
+"""One step of training after the other, and where to stop.
 
 The gradient of a step is that of the mean loss over all target tokens of its batches, however they are cut: the sums of the
 batches are divided by the count of the whole step before anything is added up.
@@ -20,24 +20,28 @@ from ..data import NO_LABEL, Batch, Data, Epoch, Roles, epoch_of, task_of
 from ..nn.model import Model
 from ..recipe import Recipe
 from . import checkpoint
-from .average import Average
 from .loss import smoothed
+from .moving_average import Average
 from .optimiser import optimiser_for, set_rate
 from .progress import Progress, Step
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class NotFinite(Exception):
-    """The loss of a step is infinite or NaN; `batches` are those of the step."""
+SMALLEST_SCALE = 2.0**-10
+"""Where even this scale of the loss gives infinite gradients in float16, they are not too large but wrong."""
 
-    def __init__(self, step: int, loss: float, batches: list[Batch]) -> None:
-        super().__init__(f"the loss of step {step} is {loss}")
-        self.step, self.loss, self.batches = step, loss, batches
+
+class NotFinite(Exception):
+    """The loss of a step, or the norm of its gradient, is infinite or NaN; `batches` are those of the step."""
+
+    def __init__(self, step: int, what: str, batches: list[Batch]) -> None:
+        super().__init__(f"{what} of step {step} is no finite number")
+        self.step, self.batches = step, batches
 
 
 class Trainer:
-    """A model, its optimiser and the place in the data. `run` makes steps until it is told to stop."""
+    """A model, its optimiser and its place in the data."""
 
     def __init__(self, model: Model, recipe: Recipe, data: Data, roles: Roles, progress: Progress) -> None:
         self.model, self.recipe, self.data, self.roles, self.progress = model, recipe, data, roles, progress
@@ -78,8 +82,11 @@ class Trainer:
     def epoch_done(self) -> bool:
         return self.progress.batch >= len(self.epoch().batches)
 
-    def step(self) -> Step:
-        """One step of the optimiser. Raises NotFinite, and then nothing was changed but the place in the data."""
+    def step(self) -> Step | None:
+        """One step of the optimiser; None where the scaler of float16 left it out, to try again with a smaller scale.
+
+        Raises NotFinite, and then nothing was changed but the place in the data.
+        """
         began = time.perf_counter()
         batches = self.next_batches()
         count = sum(batch.target_tokens for batch in batches)
@@ -89,13 +96,20 @@ class Trainer:
         losses = [self._backward(batch, count) for batch in batches]
         loss, nll = (float(torch.stack(values).sum()) / count for values in zip(*losses, strict=True))
         if not math.isfinite(loss):
-            raise NotFinite(number, loss, batches)
+            raise NotFinite(number, "the loss", batches)
         rate = set_rate(self.optimiser, self.recipe, number, self.width)
         self.scaler.unscale_(self.optimiser)
         limit = self.recipe.clip_norm if self.recipe.clip_norm is not None else math.inf
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit, foreach=True))
+        if not self.scaler.is_enabled() and not math.isfinite(norm):
+            raise NotFinite(number, "the norm of the gradient", batches)
+        scale = self.scaler.get_scale()
         self.scaler.step(self.optimiser)
         self.scaler.update()
+        if self.scaler.get_scale() < scale:
+            if scale < SMALLEST_SCALE:
+                raise NotFinite(number, f"with the scale {scale:g} the gradient", batches)
+            return None
         if self.average is not None:
             self.average.update(self.model)
         source = sum(batch.source_tokens for batch in batches)
@@ -154,11 +168,12 @@ class Trainer:
     @torch.no_grad()
     def try_longest(self) -> None:
         """Run the longest row once, so that what does not fit is told before the work and not in the middle of it."""
-        lengths = self.data.train.lengths
-        rows = {int(column.argmax()) for column in lengths.values()}
-        for row in rows:
-            batch = self._batch([row], 0)
-            self.model.eval()(lengths=batch.lengths, **batch.inputs)
+        for corpus in (self.data.train, self.data.validation):
+            if corpus is None:
+                continue
+            for row in {int(column.argmax()) for column in corpus.lengths.values()}:
+                batch = self.task.batch(corpus, [row], np.random.default_rng(0)).to(self.device)
+                self.model.eval()(lengths=batch.lengths, **batch.inputs)
 
 
 @dataclass(frozen=True)

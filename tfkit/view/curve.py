@@ -53,7 +53,11 @@ def curve_page(entries: Sequence[dict[str, Any]], title: str) -> str:
     ]
     names = sorted({name for entry in validations for name in entry["scores"]})
     scores = [
-        Line(f"{name} of validation", colour, [(entry["step"], entry["scores"][name]) for entry in validations])
+        Line(
+            f"{name} of validation",
+            colour,
+            [(entry["step"], entry["scores"][name]) for entry in validations if name in entry["scores"]],
+        )
         for name, colour in zip(names, "abc", strict=False)
     ]
     charts = [_chart("nats per target token", losses)]

@@ -1,0 +1,163 @@
+"""What goes wrong in the middle of a run, and that nothing which was learnt is lost by it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tfkit.errors import Fault, InputError, StoreError, TrainingError
+from tfkit.recipe import load_recipe
+from tfkit.train import checkpoint, resume, train
+from tfkit.train.checkpoint import checkpoints_in
+
+
+class Meddler:
+    """Watches a run and does something at a step."""
+
+    def __init__(self, at, action):
+        self.at, self.action, self.trainer, self.troubles = at, action, None, []
+
+    def began(self, trainer, changes):
+        self.trainer = trainer
+
+    def stepped(self, step):
+        if step.step == self.at:
+            self.action(self.trainer)
+
+    def validated(self, result):
+        pass
+
+    def saved(self, step, path):
+        pass
+
+    def trouble(self, faults):
+        self.troubles += faults
+
+    def ended(self, reason, model):
+        pass
+
+
+def finite(run):
+    (latest,) = checkpoints_in(run / "checkpoints")[-1:]
+    return all(bool(tensor.isfinite().all()) for tensor in load_file(latest / "model.safetensors").values())
+
+
+def poison_weights(trainer):
+    with torch.no_grad():
+        next(iter(trainer.model.parameters())).fill_(float("nan"))
+
+
+def poison_gradients(trainer):
+    """The loss stays finite, its gradient does not: torch's clipping would spread it over all weights."""
+    list(trainer.model.parameters())[-1].register_hook(lambda gradient: torch.full_like(gradient, float("inf")))
+
+
+def test_a_gradient_that_is_no_number_changes_nothing_and_its_batch_is_kept(task, tmp_path):
+    recipe = load_recipe(task, ["clip_norm=1.0", "keeping.last=1", "keeping.every_steps=1"])
+    with pytest.raises(TrainingError) as caught:
+        train(recipe, tmp_path / "run", watchers=[Meddler(7, poison_gradients)])
+    message = str(caught.value)
+    assert "TFK110 the norm of the gradient of step 8 is no finite number" in message
+    assert f"the state before it in {tmp_path / 'run' / 'checkpoints' / 'step-7'}" in message
+    assert finite(tmp_path / "run")
+    kept = load_file(tmp_path / "run" / "not-finite-step-8.safetensors")
+    assert {name.split("/")[1] for name in kept} == {"source", "target", "labels"}
+    # Nobody meddles now: the step is made with the batch that was kept, and the run ends as if nothing had been.
+    resume(tmp_path / "run")
+    train(load_recipe(task, ["clip_norm=1.0"]), tmp_path / "whole")
+    mine, theirs = (load_file(tmp_path / run / "checkpoints" / "step-24" / "model.safetensors") for run in ("run", "whole"))
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_a_loss_that_is_no_number_is_told(task, tmp_path):
+    with pytest.raises(TrainingError, match="TFK110 the loss of step 3 is no finite number"):
+        train(load_recipe(task), tmp_path / "run", watchers=[Meddler(2, poison_weights)])
+
+
+def test_float16_leaves_out_steps_and_tells_when_it_cannot_go_on(task, tmp_path):
+    recipe = load_recipe(task, ["precision=float16"])
+    outcome = train(recipe, tmp_path / "run")
+    assert outcome.progress.step == 24
+    assert finite(tmp_path / "run")
+    with pytest.raises(TrainingError, match=r"TFK110 with the scale .* the gradient of step 8 is no finite number"):
+        train(recipe, tmp_path / "other", watchers=[Meddler(7, poison_gradients)])
+    entries = [json.loads(line) for line in (tmp_path / "other" / "log.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in entries if entry["kind"] == "step"] == list(range(1, 8))
+    assert finite(tmp_path / "other")
+
+
+def test_a_disk_that_is_full_for_a_while_does_not_stop_training(task, tmp_path, monkeypatch):
+    write, refused = checkpoint.write_checkpoint, []
+
+    def full(directory, tensors, state):
+        if 8 <= int(directory.name[5:]) < 20:
+            refused.append(directory.name)
+            raise StoreError(Fault("TFK081", f"{directory} could not be written: No space left on device"))
+        write(directory, tensors, state)
+
+    monkeypatch.setattr(checkpoint, "write_checkpoint", full)
+    watcher = Meddler(0, None)
+    outcome = train(load_recipe(task), tmp_path / "run", watchers=[watcher])
+    assert refused == ["step-8", "step-16"]
+    assert [fault.code for fault in watcher.troubles] == ["TFK081", "TFK081"]
+    assert outcome.progress.step == 24
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_log_that_cannot_be_written_does_not_stop_training(task, tmp_path):
+    def fill(trainer):
+        (tmp_path / "run" / "log.jsonl").unlink()
+        os.symlink("/dev/full", tmp_path / "run" / "log.jsonl")
+
+    watcher = Meddler(3, fill)
+    outcome = train(load_recipe(task), tmp_path / "run", watchers=[watcher])
+    assert outcome.progress.step == 24
+    assert {fault.code for fault in watcher.troubles} == {"TFK081"}
+    assert "log.jsonl could not be written: No space left on device" in str(watcher.troubles[0])
+    assert [path.name for path in checkpoints_in(tmp_path / "run" / "checkpoints")][-1] == "step-24"
+
+
+def test_a_watcher_that_fails_costs_no_step(task, tmp_path):
+    def fail(trainer):
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        train(load_recipe(task, ["keeping.every_steps=500"]), tmp_path / "run", watchers=[Meddler(5, fail)])
+    assert [path.name for path in checkpoints_in(tmp_path / "run" / "checkpoints")] == ["step-5"]
+    assert resume(tmp_path / "run").progress.step == 24
+
+
+@pytest.mark.parametrize("change", ["stopping.patience=2", "validation.metric=bleu"])
+def test_patience_and_scores_need_validation_data(task, tmp_path, change):
+    lines = [(task.parent / name).read_text().splitlines()[:15] for name in ("train.src", "train.trg")]
+    for name, kept in zip(("train.src", "train.trg"), lines, strict=True):
+        (task.parent / name).write_text("".join(f"{line}\n" for line in kept))
+    with pytest.raises(InputError, match=r"TFK112 .*need validation data, and there are none"):
+        train(load_recipe(task, ["data.held_out=null", change]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_during_preparation_leaves_nothing_behind(task, tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr("tfkit.train.run.fitted_spec", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(load_recipe(task), tmp_path / "run")
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_one_table_has_one_vocabulary(task, tmp_path):
+    with pytest.raises(InputError, match=r"TFK106 .*share one table of tokens, and the recipe has a vocabulary for each"):
+        train(load_recipe(task, ["tokeniser.joint=false"]), tmp_path / "run")
+
+
+def test_separate_vocabularies_for_separate_tables(task, tmp_path):
+    changes = ["tokeniser.joint=false", "model.target.share=null", "model.logits.share=target", "stopping.max_steps=2"]
+    outcome = train(load_recipe(task, changes), tmp_path / "run")
+    assert {path.name for path in outcome.model.iterdir()} >= {"source.json", "target.json"}
+    assert resume(tmp_path / "run", overrides=["stopping.max_steps=3"]).progress.step == 3
