@@ -13,7 +13,8 @@ from typing import Any
 from ..files import write_whole
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 260, 56, 34, 12
-POINTS = 600
+SCORES = {"bleu": "BLEU", "bleu_lowercase": "lowercase BLEU", "chrf": "chrF2", "accuracy": "accuracy"}
+POINTS = 240
 """More steps than this are told by the mean of their neighbours: nobody sees more on a page."""
 
 
@@ -46,6 +47,7 @@ def curve_page(entries: Sequence[dict[str, Any]], title: str) -> str:
     """The page for the entries of a log."""
     steps = [entry for entry in entries if entry["kind"] == "step"]
     validations = [entry for entry in entries if entry["kind"] == "validation"]
+    last = max((entry["step"] for entry in entries), default=1)
     losses = [
         Line("training loss, smoothed labels", "a", _points(steps, "loss")),
         Line("training nll", "b", _points(steps, "nll")),
@@ -54,16 +56,16 @@ def curve_page(entries: Sequence[dict[str, Any]], title: str) -> str:
     names = sorted({name for entry in validations for name in entry["scores"]})
     scores = [
         Line(
-            f"{name} of validation",
+            SCORES.get(name, name),
             colour,
             [(entry["step"], entry["scores"][name]) for entry in validations if name in entry["scores"]],
         )
         for name, colour in zip(names, "abc", strict=False)
     ]
-    charts = [_chart("nats per target token", losses)]
+    charts = [_chart("nats per target token", losses, last)]
     if scores:
-        charts.append(_chart("score, 0 to 100", scores))
-    charts.append(_chart("learning rate", [Line("learning rate", "a", _points(steps, "rate"))]))
+        charts.append(_chart("scores of validation, 0 to 100", scores, last))
+    charts.append(_chart("learning rate", [Line("learning rate", "a", _points(steps, "rate"))], last))
     best = next((entry for entry in reversed(validations) if entry["best"]), None)
     return PAGE.format(title=html.escape(title), facts=_facts(steps, best), charts="\n".join(charts), table=_table(validations))
 
@@ -76,7 +78,7 @@ def _facts(steps: Sequence[dict[str, Any]], best: dict[str, Any] | None) -> str:
         f"{len(steps):,} steps, {target:,} target tokens, {target / max(seconds, 1e-9):,.0f} of them a second while training."
     )
     if best is not None:
-        scores = "".join(f", {html.escape(name)} {value:.2f}" for name, value in best["scores"].items())
+        scores = "".join(f", {html.escape(SCORES.get(name, name))} {value:.2f}" for name, value in best["scores"].items())
         said += f" Best at step {best['step']:,}: validation perplexity {math.exp(min(best['nll'], 700)):.2f}{scores}."
     return f"<p>{said}</p>"
 
@@ -87,11 +89,10 @@ def _points(entries: Sequence[dict[str, Any]], key: str) -> list[tuple[float, fl
     return [(group[-1]["step"], sum(entry[key] for entry in group) / len(group)) for group in groups]
 
 
-def _chart(label: str, lines: Sequence[Line]) -> str:
+def _chart(label: str, lines: Sequence[Line], last: int) -> str:
     points = [point for line in lines for point in line.points if math.isfinite(point[1])]
     if not points:
         return ""
-    last = max(x for x, _ in points)
     low, high = min(y for _, y in points), max(y for _, y in points)
     ticks = _ticks(low, high)
     low, high = min(low, ticks[0]), max(high, ticks[-1])
@@ -128,16 +129,19 @@ def _table(validations: Sequence[dict[str, Any]]) -> str:
     if not validations:
         return ""
     names = sorted({name for entry in validations for name in entry["scores"]})
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("step", "epoch", "perplexity", *names))
+    head = "".join(f"<th>{html.escape(SCORES.get(name, name))}</th>" for name in ("step", "epoch", "perplexity", *names))
+    best = next((entry for entry in reversed(validations) if entry["best"]), None)
     rows = []
     for entry in validations:
         cells = [f"{entry['step']:,}", str(entry["epoch"]), f"{math.exp(min(entry['nll'], 700)):.2f}"]
         cells += [f"{entry['scores'][name]:.2f}" if name in entry["scores"] else "" for name in names]
-        mark = ' class="best"' if entry["best"] else ""
+        mark = ' class="best"' if entry is best else ""
         rows.append(f"<tr{mark}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     signatures = {name: text for entry in validations for name, text in entry["signatures"].items()}
-    notes = "".join(f"<li>{html.escape(name)}: <code>{html.escape(text)}</code></li>" for name, text in signatures.items())
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table><ul>{notes}</ul>"
+    notes = "".join(
+        f"<li>{html.escape(SCORES.get(name, name))}: <code>{html.escape(text)}</code></li>" for name, text in signatures.items()
+    )
+    return f"<div><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div><ul>{notes}</ul>"
 
 
 PAGE = """\
@@ -155,7 +159,7 @@ polyline.a {{ stroke: var(--a); }} polyline.b {{ stroke: var(--b); }} polyline.c
 .tick {{ text-anchor: end; }}
 .key::before {{ content: ""; display: inline-block; width: 1.2em; height: 3px; margin: 0 .35em .25em .5em; }}
 .key.a::before {{ background: var(--a); }} .key.b::before {{ background: var(--b); }} .key.c::before {{ background: var(--c); }}
-table {{ border-collapse: collapse; width: 100%; }} th, td {{ text-align: right; padding: .15rem .5rem; }}
+div {{ overflow-x: auto; }} table {{ border-collapse: collapse; width: 100%; }} th, td {{ text-align: right; padding: .15rem .5rem; }}
 th {{ border-bottom: 1px solid; }} tr.best {{ font-weight: 600; }} code {{ overflow-wrap: anywhere; }}
 </style></head><body>
 <h1>{title}</h1>

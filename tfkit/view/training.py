@@ -14,6 +14,7 @@ from ..errors import Fault
 from ..recipe import Recipe
 from ..slots.options import Part
 from ..train import Outcome, Step, Trainer, Validated, told
+from .curve import SCORES
 
 EVERY = 30.0
 """Seconds between two lines about steps, where nobody looks at a terminal."""
@@ -63,15 +64,12 @@ def _part(part: Part) -> str:
 
 def validation_text(result: Validated) -> str:
     """One validation in one line, with the signature of what was scored."""
-    scores = ", ".join(f"{NAMES[name]} {value:.2f}" for name, value in result.scores.items())
+    scores = ", ".join(f"{SCORES[name]} {value:.2f}" for name, value in result.scores.items())
     best = ", the best so far" if result.best else ""
     return (
         f"step {result.step:,}, epoch {result.epoch}: validation ppl {result.perplexity:.2f}"
         f"{', ' if scores else ''}{scores}{best} ({result.seconds:.0f} s)"
     )
-
-
-NAMES = {"accuracy": "accuracy", "bleu": "BLEU", "bleu_lowercase": "BLEU (lowercase)", "chrf": "chrF2"}
 
 
 class Speed:
