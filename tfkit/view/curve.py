@@ -159,7 +159,8 @@ polyline.a {{ stroke: var(--a); }} polyline.b {{ stroke: var(--b); }} polyline.c
 .tick {{ text-anchor: end; }}
 .key::before {{ content: ""; display: inline-block; width: 1.2em; height: 3px; margin: 0 .35em .25em .5em; }}
 .key.a::before {{ background: var(--a); }} .key.b::before {{ background: var(--b); }} .key.c::before {{ background: var(--c); }}
-div {{ overflow-x: auto; }} table {{ border-collapse: collapse; width: 100%; }} th, td {{ text-align: right; padding: .15rem .5rem; }}
+div {{ overflow-x: auto; }} table {{ border-collapse: collapse; width: 100%; }}
+th, td {{ text-align: right; padding: .15rem .5rem; }}
 th {{ border-bottom: 1px solid; }} tr.best {{ font-weight: 600; }} code {{ overflow-wrap: anywhere; }}
 </style></head><body>
 <h1>{title}</h1>
