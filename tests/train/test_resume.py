@@ -18,6 +18,7 @@ from tfkit.errors import InputError, StoreError
 from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
 from tfkit.train.checkpoint import checkpoints_in
+from tfkit.train.interrupt import Interrupts
 
 FILES = ("model", "optimiser", "average", "generators")
 
@@ -98,6 +99,17 @@ def test_two_runs_are_the_same(task, tmp_path, whole):
     same(whole, tmp_path / "again")
 
 
+def test_a_signal_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interrupts.wanted
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_going_on_with_a_finished_run_changes_nothing(whole):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*.safetensors")}
     outcome = resume(whole)
@@ -106,6 +118,15 @@ def test_going_on_with_a_finished_run_changes_nothing(whole):
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*.safetensors")} == before
 
 
+@pytest.fixture
+def listening():
+    """A process started in the background may ignore Ctrl-C, and then so does training."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listening")
 def test_ctrl_c_saves_and_goes_on(task, tmp_path, whole):
     class Interrupt:
         """Presses Ctrl-C in the middle of a step."""

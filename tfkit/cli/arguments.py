@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
@@ -37,8 +38,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
-    """The parsed words; options and files may come in any order. Raises UsageError."""
+    """The parsed words, and the whole `command_line`; options and files may come in any order. Raises UsageError."""
     options, unknown = parser.parse_known_intermixed_args(words)
+    options.command_line = shlex.join([*parser.prog.split(), *words])
     if unknown:
         word = unknown[0].partition("=")[0]
         known = re.findall(r"--[a-z-]+", parser.format_help())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -111,7 +110,7 @@ def _measure(options: argparse.Namespace, kind: str, cells: list[Any], scale: An
     budget = USUAL_BUDGET if options.budget is None and options.cells is None and kind == "cpu" else options.budget
     dtype = options.dtype or ("bfloat16" if kind == "cuda" else "float32")
     settings = Settings(options.device, dtype, options.rounds or ROUNDS[kind], scale, budget, options.seed)
-    command = shlex.join(["tfkit", *sys.argv[1:]])
+    command = options.command_line
     with progress() as told:
         data = run_cells(cells, backends_of(options.backends, catalogue), catalogue, settings, command, told)
     if options.json == "-":
@@ -136,7 +135,7 @@ def _measure_auto(options: argparse.Namespace, kind: str, scale: Any) -> int:
     wanted = None if options.backends is None else [UNIT, *options.backends]
     dtypes = DTYPES[kind] if options.dtype is None else (options.dtype,)
     settings = Settings(options.device, dtypes[0], options.rounds or ROUNDS[kind], scale, options.budget, options.seed)
-    command = shlex.join(["tfkit", *sys.argv[1:]])
+    command = options.command_line
     with progress() as told:
         table, reports = measure_auto(
             list(classes(kind, options.lengths)), dtypes, backends_of(wanted, catalogue), catalogue, settings, command, told

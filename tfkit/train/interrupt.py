@@ -1,4 +1,5 @@
-"""Ctrl-C and a polite kill end a run after the step at hand, so that nothing that was learnt is lost."""
+"""Ctrl-C, a polite kill and a closed terminal end a run after the step at hand, so that nothing that was learnt is lost.
+What the process was told to ignore it goes on ignoring."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():  # elsewhere Python lets nobody listen
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+            heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+            self._before = {number: signal.signal(number, self._note) for number in heard}
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
