@@ -42,8 +42,7 @@ def recipe_text(name: str, spec: str, kind: str, rows: int) -> str:
     chosen = chosen_for(rows)
     return f"""\
 tfkit: 1
-name: {json.dumps(name)}
-description: "chosen for {chosen.reason}"
+name: {json.dumps(f"{name}, chosen for {chosen.reason}")}
 model: {json.dumps(spec)}
 data: {{kind: {kind}}}
 tokeniser: {{kind: bpe, vocab_size: {chosen.vocab_size}}}

@@ -54,7 +54,7 @@ def recipe_line(recipe: Recipe) -> str:
         said.append(f"label smoothing {recipe.loss.label_smoothing:g} ({recipe.loss.smoothing})")
     said += [f"{name} {value:g}" for name, value in (("clip_norm", recipe.clip_norm), ("average", recipe.average)) if value]
     limits = ", ".join(f"{name} {value:g}" for name, value in recipe.stopping.model_dump(exclude_none=True).items())
-    return f"recipe: {recipe.description or recipe.name}: {', '.join([*said, recipe.precision])}; stops at {limits}"
+    return f"recipe: {recipe.name}: {', '.join([*said, recipe.precision])}; stops at {limits}"
 
 
 def _part(part: Part) -> str:
