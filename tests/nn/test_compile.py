@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import torch
 from torch import Tensor
 
 import tfkit
+from tfkit.attention import AttentionInputs, AttentionOutput, Mask
 from tfkit.nn.model import Model
+from tfkit.nn.stream import Padding, Stream
 
 DESIGNS: list[dict[str, Any]] = [
     {"position": "sinusoidal", "placement": "post"},
@@ -250,3 +253,11 @@ def test_other_dtypes(
     # One rounding to the storage type per product, norm, activation and residual: some 16 per sub-layer.
     error = 16 * 10 * torch.finfo(dtype).eps * float(want.abs().max())
     assert float((got.double() - want).abs().max()) <= error
+
+
+@pytest.mark.parametrize("kind", [Stream, Padding, Mask, AttentionInputs, AttentionOutput])
+def test_what_flows_has_plain_defaults(kind):
+    """Dynamo of torch 2.11 cannot make an object that stands as a default."""
+    defaults = [each.default for each in fields(kind) if each.default is not MISSING]
+    assert all(default is None or isinstance(default, (bool, int, float, str)) for default in defaults)
+    assert all(each.default_factory is MISSING for each in fields(kind))

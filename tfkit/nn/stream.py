@@ -29,6 +29,6 @@ class Stream:
     start of the sequence, `layers` the (B, L, M) tensors before and after every layer of a stack, kept only where read."""
 
     tensor: Tensor
-    padding: Padding = Padding()
+    padding: Padding
     ids: Tensor | None = None
     layers: tuple[Tensor, ...] | None = None

@@ -29,7 +29,7 @@ def cross_reads_target(model: Model) -> Model:
 def memory_padding_ignored(model: Model) -> Model:
     def change(self: MultiHeadAttention, run: StackRun) -> StackRun:
         assert run.memory is not None
-        return replace(run, memory=Stream(run.memory.tensor))
+        return replace(run, memory=Stream(run.memory.tensor, Padding()))
 
     with_run(attentions(model, True)[-1], change)
     return model

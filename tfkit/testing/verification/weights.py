@@ -18,7 +18,7 @@ from ...builder import build
 from ...graph.model_graph import base
 from ...nn.model import Model
 from ...nn.run import ModelRun
-from ...nn.stream import Stream
+from ...nn.stream import Padding, Stream
 from ..finding import Violation
 from .described import said_sites
 from .judge import same
@@ -104,7 +104,7 @@ def _shared_tables(subject: Subject, model: Model, outputs: dict[str, Tensor], g
 
 def _alone(model: Model, name: str, given: Tensor, table: Tensor) -> Tensor:
     """What a node of logits gives for its input, when only its table can pass a gradient."""
-    made: Stream = model.nodes[name](ModelRun({}, {}, {}), input=Stream(given.detach()), table=table)
+    made: Stream = model.nodes[name](ModelRun({}, {}, {}), input=Stream(given.detach(), Padding()), table=table)
     return made.tensor
 
 
