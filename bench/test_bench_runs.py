@@ -25,7 +25,7 @@ def test_greedy():
 
 @pytest.mark.parametrize("beams", ["1", "3"])
 def test_translate(beams, tmp_path):
-    pytest.importorskip("ctranslate2")
+    pytest.importorskip("ctranslate2", reason="one of the peers, of the extra `bench`")
     import translate
 
     small = ["--layers", "1", "--width", "32", "--vocab", "50", "--rounds", "1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -114,7 +115,7 @@ def test_the_memory_of_a_cpu_call_is_what_the_allocator_gave(monkeypatch) -> Non
     assert 2 << 20 <= peak < 2.1 * (1 << 20)
 
 
-@pytest.mark.skipif("not __import__('sys').platform.startswith('linux')")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a limit of address space is kept by Linux alone")
 def test_memory_that_runs_out_is_an_exception_and_not_the_end() -> None:
     import resource
 

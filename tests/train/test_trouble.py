@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,19 @@ def test_a_log_that_cannot_be_written_does_not_stop_training(task, tmp_path):
     assert {fault.code for fault in watcher.troubles} == {"TFK081"}
     assert "log.jsonl could not be written: No space left on device" in str(watcher.troubles[0])
     assert [path.name for path in checkpoints_in(tmp_path / "run" / "checkpoints")][-1] == "step-24"
+
+
+def test_ctrl_c_on_a_full_disk_is_told_and_not_called_saved(task, tmp_path, monkeypatch):
+    def full(directory, tensors, state):
+        raise StoreError(Fault("TFK081", f"{directory} could not be written: No space left on device"))
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(checkpoint, "write_checkpoint", full)
+    try:
+        with pytest.raises(StoreError, match="step-5 could not be written"):
+            train(load_recipe(task), tmp_path / "run", watchers=[Meddler(5, lambda _: os.kill(os.getpid(), signal.SIGINT))])
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_watcher_that_fails_costs_no_step(task, tmp_path):

@@ -86,7 +86,7 @@ def interruptible(directory: Path) -> Iterator[None]:
             from ..view.curve import draw_curve
 
             draw_curve(directory / "log.jsonl", directory / "curve.html", directory.name)
-            print(f"saved; `tfkit train --resume {directory}` goes on", file=sys.stderr)
+            print(f"stopped; `tfkit train --resume {directory}` goes on", file=sys.stderr)
         raise
 
 

@@ -52,19 +52,21 @@ class Keeper:
     def run(self) -> str:
         """Train until there is a reason to stop; gives it.
 
-        Raises KeyboardInterrupt after saving, TrainingError where the loss is no number, StoreError where in the end nothing
-        can be written.
+        Raises KeyboardInterrupt after saving, TrainingError where the loss is no number, StoreError where in the end, or when
+        interrupted, nothing can be written.
         """
         recipe, progress = self.trainer.recipe, self.progress
         with Interrupts() as interrupts:
             try:
                 while (reason := why_stop(recipe, progress)) is None:
                     began = time.perf_counter()
-                    if self._step() and self._validation_is_due():
+                    self._step()
+                    if self._validation_is_due() and progress.validated != progress.step:
                         self._validate(counts=True)
                     progress.seconds += time.perf_counter() - began
                     if interrupts.wanted:
-                        raise KeyboardInterrupt
+                        self._save()
+                        raise self.unsaved or KeyboardInterrupt
                     if progress.step % recipe.keeping.every_steps == 0 and self._saved != progress.step:
                         self._save()
                 if progress.validated != progress.step:
@@ -79,8 +81,8 @@ class Keeper:
             raise self.unsaved
         return reason
 
-    def _step(self) -> bool:
-        """One step, told to who watches; whether there was one."""
+    def _step(self) -> None:
+        """One step, told to who watches, unless the scaler left it out."""
         trainer, progress = self.trainer, self.progress
         before = trainer.place()
         self._within_step = True
@@ -92,11 +94,10 @@ class Keeper:
             progress.epoch, progress.batch = progress.epoch + 1, 0
         self._within_step = False
         if step is None:
-            return False
+            return
         self._log("step", asdict(step))
         for watcher in self.watchers:
             watcher.stepped(step)
-        return True
 
     def _log(self, kind: str, entry: dict[str, Any]) -> None:
         try:
