@@ -126,8 +126,8 @@ def resume(
 ) -> Outcome:
     """Go on with a run where its latest checkpoint stands, to the same weights as a run that was never stopped.
 
-    `overrides` may change when to stop, how often to validate and what to keep, nothing that the weights depend on. A checkpoint
-    that was cut off or altered is an error; `earlier` goes back to the one before it.
+    `overrides` may change when to stop, how often to validate and what to keep, nothing that the weights depend on. A
+    checkpoint that was cut off or altered is an error; `earlier` goes back to the one before it.
     """
     directory, catalogue = Path(directory), catalogue or load_catalogue()
     if not (directory / RECIPE).is_file():
