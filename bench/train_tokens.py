@@ -24,7 +24,7 @@ from torch.nn import functional
 import tfkit
 from tfkit.data import NO_LABEL, Batch, prepare
 from tfkit.recipe import recipe_of
-from tfkit.train import Progress, Trainer
+from tfkit.train import Trainer
 from tfkit.train.fit_spec import fitted_spec, roles_in
 
 SPECS = Path(__file__).parent.parent / "specs"
@@ -65,7 +65,7 @@ def trainer_for(options: argparse.Namespace, folder: Path) -> Trainer:
     data = prepare(recipe, folder / "data", options.vocab)
     sizes = {column: each.size for column, each in data.tokenisers.items()}
     spec, _ = fitted_spec(recipe, catalogue, roles, sizes, 0)
-    return Trainer(tfkit.build(spec, catalogue), recipe, data, roles, Progress())
+    return Trainer(lambda: tfkit.build(spec, catalogue), recipe, data)
 
 
 def marian_step(trainer: Trainer, batches: list[Batch], shape: str) -> Callable[[], Any]:

@@ -64,7 +64,10 @@ class Fault:
 
 
 class TfkitError(Exception):
-    """Base of every error that tfkit raises on purpose. `faults` is never empty."""
+    """Base of every error that tfkit raises on purpose. `faults` is never empty; `elsewhere` says that another process, with
+    which this one trains, raises it too and tells it."""
+
+    elsewhere = False
 
     def __init__(self, faults: Fault | Iterable[Fault]) -> None:
         self.faults: tuple[Fault, ...] = (faults,) if isinstance(faults, Fault) else tuple(faults)

@@ -20,7 +20,7 @@ from tfkit.train import resume, train
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.interrupt import Interrupts
 
-FILES = ("model", "optimiser", "average", "generators")
+FILES = ("model", "optimiser", "average")
 
 
 def same(one: Path, other: Path) -> None:

@@ -70,7 +70,8 @@ def _run(words: list[str]) -> int:
         command.arguments(parser)
         return int(command.run(parse(parser, words[1:])))
     except TfkitError as error:
-        print_faults(error.faults, as_json)
+        if not error.elsewhere:
+            print_faults(error.faults, as_json)
         return exit_code(error)
     except MemoryError:
         print_faults(

@@ -24,6 +24,8 @@ recipe whose settings are chosen by the size of the corpus and printed.
 File names on the command line are relative to the working directory.
 `--resume DIR` goes on with a run that was stopped or killed.
 `--set model.KEY=VALUE` changes the spec, every other --set the recipe.
+`torchrun --nproc-per-node N -m tfkit train ...` shares the batches of every
+step among N processes: write `batching.accumulate`, N or more.
 --json prints one JSON object a line: began, step, validation, saved, ended."""
 
 DATA = {
@@ -45,6 +47,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("-o", "--output", metavar="DIR", type=place, help="a new directory for the run")
     parser.add_argument("--resume", metavar="DIR", type=place, help="go on with the run that stands there")
     parser.add_argument("--earlier", action="store_true", help="with --resume: pass over a damaged checkpoint")
+    parser.add_argument("--fsdp", action="store_true", help="under torchrun: share out weights and moments (FSDP2)")
     parser.add_argument("--device", type=device, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:1 (default cpu)")
     add_backend(parser)
     add_set(parser)
@@ -72,17 +75,19 @@ def run(options: argparse.Namespace) -> int:
     check_device(options.device)
     directory = Path(options.output)
     with interruptible(directory), watching(directory, options.json) as watchers:
-        outcome = train(recipe, directory, device=options.device, backend=options.backend, watchers=watchers)
+        outcome = train(recipe, directory, device=options.device, backend=options.backend, fsdp=options.fsdp, watchers=watchers)
     return _ended(outcome, directory, options.json)
 
 
 @contextmanager
 def interruptible(directory: Path) -> Iterator[None]:
     """Ctrl-C says how to go on, and draws the curve so far."""
+    from ..train import started_rank
+
     try:
         yield
     except KeyboardInterrupt:
-        if (directory / "recipe.yaml").is_file():
+        if started_rank() == 0 and (directory / "recipe.yaml").is_file():
             from ..view.curve import draw_curve
 
             draw_curve(directory / "log.jsonl", directory / "curve.html", directory.name)
@@ -102,6 +107,7 @@ def _resume(options: argparse.Namespace) -> int:
             directory,
             device=options.device,
             backend=options.backend,
+            fsdp=options.fsdp,
             overrides=options.overrides,
             earlier=options.earlier,
             watchers=watchers,
@@ -125,9 +131,12 @@ def _recipe(options: argparse.Namespace, given: list[str]) -> Recipe:
 
 
 def _ended(outcome: Outcome, directory: Path, as_json: bool) -> int:
+    from ..train import started_rank
     from ..view.curve import draw_curve
     from ..view.training import ended_text
 
+    if started_rank():
+        return 0
     draw_curve(directory / "log.jsonl", directory / "curve.html", directory.name)
     if not as_json:
         print_text(ended_text(outcome, directory))

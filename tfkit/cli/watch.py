@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Fault
-from ..train import Step, Trainer, Validated, Watcher
+from ..train import Step, Trainer, Validated, Watcher, started_rank
 from ..view.training import Lines, LivePanel
 
 
 @contextmanager
 def watching(directory: Path, as_json: bool) -> Iterator[list[Watcher]]:
-    """One watcher for people or for machines, and one that writes TensorBoard's files where it is installed."""
+    """One watcher for people or for machines, and one that writes TensorBoard's files where it is installed; none in a process
+    that others speak for."""
+    if started_rank():
+        yield []
+        return
     shown = JsonLines() if as_json else LivePanel() if sys.stderr.isatty() else Lines()
     found: list[Watcher] = [shown]
     with suppress(ImportError):

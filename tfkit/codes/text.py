@@ -101,4 +101,16 @@ TEXT: dict[str, Code] = {
         "data: {kind: classification, table: train.tsv, label_column: 3}",
         "Write `text_column` and `label_column`, counted from 1, and `header: true` where the first line names them.",
     ),
+    "TFK116": Code(
+        "these processes cannot train together",
+        "The processes of a run share the batches of every step, a file system, and with FSDP2 the weights; each has a device.",
+        "torchrun --nproc-per-node 4 -m tfkit train recipe.yaml -o run    # accumulate: 1",
+        "Write `batching.accumulate`, the batches of a step: at least as many as there are processes.",
+    ),
+    "TFK117": Code(
+        "another process is gone",
+        "All processes of a run work on every step: where one of them ends, all do.",
+        "kill -9 $(pgrep -f tfkit | head -1)",
+        "Start all of them again with `--resume DIR`; what was printed before tells why one ended, where it could.",
+    ),
 }

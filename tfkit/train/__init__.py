@@ -2,6 +2,7 @@
 
 from ..data import told
 from .averaging import average_checkpoints, average_models
+from .processes import started_rank
 from .progress import Progress, Step, Validated, Watcher
 from .run import Outcome, resume, train
 from .trainer import Trainer
@@ -16,6 +17,7 @@ __all__ = [
     "average_checkpoints",
     "average_models",
     "resume",
+    "started_rank",
     "told",
     "train",
 ]

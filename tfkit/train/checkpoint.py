@@ -3,9 +3,11 @@
 model.safetensors        the weights
 optimiser.safetensors    its moments by parameter, `NAME/exp_avg` and the like
 average.safetensors      the moving average of the weights, where there is one
-generators.safetensors   the states of torch's generators
+shards/                  instead of these, where every process has a share of the weights: a file of each
 state.json               progress, gradient scaler, digests of the recipe, the data and the tokenisers
 manifest.json            size and SHA-256 of the other files
+
+Generators of random numbers have no state to keep: each batch seeds them by its place in the data.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,48 +28,110 @@ from torch import Tensor
 
 from ..errors import Fault, StoreError
 from ..store import check_file, file_facts, read_json
+from .processes import Processes
+from .spread import share_of
 
-MODEL, OPTIMISER, AVERAGE, GENERATORS = (f"{name}.safetensors" for name in ("model", "optimiser", "average", "generators"))
-STATE, MANIFEST = "state.json", "manifest.json"
+MODEL, OPTIMISER, AVERAGE = (f"{name}.safetensors" for name in ("model", "optimiser", "average"))
+SHARDS, STATE, MANIFEST = "shards", "state.json", "manifest.json"
 Tensors = Mapping[str, Tensor]
 
 
 def write_checkpoint(directory: Path, tensors: Mapping[str, Tensors], state: Mapping[str, Any]) -> None:
-    """Write tensors by file and the state, atomically. Raises StoreError, and then nothing was changed."""
-    draft = None
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".draft", dir=directory.parent))
+    """Write whole tensors by file and the state, atomically. Raises StoreError, and then nothing was changed."""
+    with _drafted(directory) as draft:
         for name, values in tensors.items():
             save_file({key: value.detach().contiguous() for key, value in values.items()}, draft / name)
-        (draft / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-        facts = {path.name: file_facts(path) for path in sorted(draft.iterdir())}
-        (draft / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        for path in [*draft.iterdir(), draft]:
-            _sync(path)
-        shutil.rmtree(directory, ignore_errors=True)
-        draft.rename(directory)
-        _sync(directory.parent)
-    except (OSError, SafetensorError, RuntimeError) as reason:
-        words = getattr(reason, "strerror", None) or str(reason)
-        raise StoreError(Fault("TFK081", f"{directory} could not be written: {words}", "nothing was changed")) from None
+        _finish(draft, directory, state, {path.name: file_facts(path) for path in sorted(draft.iterdir())})
+
+
+def write_shared_checkpoint(
+    directory: Path, tensors: Mapping[str, Tensors], state: Mapping[str, Any], processes: Processes
+) -> None:
+    """Write tensors of which every process has a share, each its own, and the state, atomically. Raises StoreError in all of
+    them, and then nothing was changed."""
+    from .shards import write_shards
+
+    draft = processes.first(lambda: _draft(directory))
+    try:
+        write_shards(draft / SHARDS, tensors, processes)
+        files = sorted((draft / SHARDS).iterdir())[processes.rank :: processes.count]
+        facts = processes.gathered({f"{SHARDS}/{path.name}": file_facts(path) for path in files})
+
+        def finish() -> None:
+            with _told(directory):
+                _finish(draft, directory, state, {name: each for found in facts for name, each in found.items()})
+
+        processes.first(finish)
     finally:
-        if draft is not None:
+        if processes.is_first:
             shutil.rmtree(draft, ignore_errors=True)
 
 
-def read_checkpoint(directory: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Tensors by file and the state. Raises StoreError for a file that is missing, cut off or altered."""
+def _draft(directory: Path) -> Path:
+    with _told(directory):
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".draft", dir=directory.parent))
+
+
+@contextmanager
+def _drafted(directory: Path) -> Iterator[Path]:
+    """A directory beside the final one, which goes away unless it was finished."""
+    draft = _draft(directory)
+    try:
+        with _told(directory):
+            yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _finish(draft: Path, directory: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Add the state and the manifest, and put the draft in its place."""
+    (draft / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+    facts = {**facts, STATE: file_facts(draft / STATE)}
+    (draft / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    for path in [*draft.rglob("*"), draft]:
+        _sync(path)
+    shutil.rmtree(directory, ignore_errors=True)
+    draft.rename(directory)
+    _sync(directory.parent)
+
+
+@contextmanager
+def _told(directory: Path) -> Iterator[None]:
+    """What keeps a checkpoint from being written, as a fault. Raises StoreError."""
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as reason:
+        words = getattr(reason, "strerror", None) or str(reason)
+        raise StoreError(Fault("TFK081", f"{directory} could not be written: {words}", "nothing was changed")) from None
+
+
+def read_checkpoint(
+    directory: Path, like: Tensors | None = None, processes: Processes | None = None
+) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Tensors by file and the state. Of shared tensors each of the `processes` reads what it needs for tensors `like` its own.
+    Raises StoreError for a file that is missing, cut off or altered."""
+    processes = processes or Processes()
+    state, shared = processes.first(lambda: _checked(directory))
+    if shared:
+        from .shards import read_shards
+
+        return read_shards(directory / SHARDS, like or {}, processes), state
+    try:
+        return {path.name: load_file(path) for path in directory.glob("*.safetensors")}, state
+    except SafetensorError as reason:
+        raise StoreError(Fault("TFK082", f"{directory} cannot be read: {reason}")) from None
+
+
+def _checked(directory: Path) -> tuple[dict[str, Any], bool]:
+    """The state, once all files are as they were written, and whether the tensors are shared out."""
     manifest = read_json(directory / MANIFEST)
-    if not manifest.keys() >= {MODEL, OPTIMISER, GENERATORS, STATE}:
+    shared = any(name.startswith(f"{SHARDS}/") for name in manifest)
+    if STATE not in manifest or not (manifest.keys() >= {MODEL, OPTIMISER} or shared):
         raise StoreError(Fault("TFK082", f"{directory / MANIFEST} does not list the files of a checkpoint", "it was altered"))
     for name, expected in manifest.items():
         check_file(directory / name, expected)
-    try:
-        tensors = {name: load_file(directory / name) for name in manifest if name.endswith(".safetensors")}
-    except SafetensorError as reason:
-        raise StoreError(Fault("TFK082", f"{directory} cannot be read: {reason}")) from None
-    return tensors, read_json(directory / STATE)
+    return read_json(directory / STATE), shared
 
 
 def checkpoints_in(directory: Path) -> list[Path]:
@@ -91,26 +156,19 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, names: Mapping[int, str]
         for parameter in group["params"]:
             prefix = f"{names[id(parameter)]}/"
             found = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-            optimiser.state[parameter] = {
-                key: value.clone() if key == "step" and not _steps_on_device(optimiser) else value.clone().to(parameter.device)
-                for key, value in found.items()
-            }
+            optimiser.state[parameter] = {key: _own(optimiser, parameter, key, value) for key, value in found.items()}
+
+
+def _own(optimiser: torch.optim.Optimizer, parameter: Tensor, key: str, value: Tensor) -> Tensor:
+    """A tensor of an optimiser where it belongs: on the device of its parameter, and cut as that is."""
+    if key == "step" and not _steps_on_device(optimiser):
+        return value.clone()
+    value = value.clone().to(parameter.device)
+    return share_of(value, parameter) if value.shape == parameter.shape else value
 
 
 def _steps_on_device(optimiser: torch.optim.Optimizer) -> bool:
     return bool(optimiser.defaults.get("fused") or optimiser.defaults.get("capturable"))
-
-
-def generator_tensors(device: torch.device) -> dict[str, Tensor]:
-    """The states of the generators that training draws from."""
-    states = {"cpu": torch.get_rng_state()}
-    return states | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
-
-
-def restore_generators(device: torch.device, tensors: Tensors) -> None:
-    torch.set_rng_state(tensors["cpu"])
-    if device.type == "cuda" and "cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["cuda"], device)
 
 
 def _sync(path: Path) -> None:

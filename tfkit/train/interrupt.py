@@ -12,10 +12,11 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 
 class Interrupts:
-    """While it is entered, the first signal sets `wanted`; a second one ends the process as it always would."""
+    """While it is entered, the first signal sets `wanted`; a second one ends the process as it always would, unless it is
+    `patient`: torchrun passes on what the terminal has sent already."""
 
-    def __init__(self) -> None:
-        self.wanted = False
+    def __init__(self, patient: bool = False) -> None:
+        self.wanted, self.patient = False, patient
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -26,7 +27,8 @@ class Interrupts:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.wanted = True
-        self._restore()
+        if not self.patient:
+            self._restore()
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self._restore()

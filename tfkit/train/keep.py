@@ -5,31 +5,33 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ..catalogue import Catalogue
-from ..data import LABELS, tokeniser_texts
+from ..data import LABELS, Batch, tokeniser_texts
 from ..errors import Fault, StoreError, TrainingError
 from ..files import write_whole
+from ..nn.model import Model
 from ..score import Score
 from ..store import BEST, save
 from . import checkpoint
 from .interrupt import Interrupts
+from .processes import ProcessLost
 from .progress import Progress, Validated, Watcher
 from .run_directory import LOG, append_log
-from .trainer import NotFinite, Place, Trainer, why_stop
+from .trainer import NotFinite, Trainer, why_stop
 from .validate import validation_nll, validation_scores
 
 
 class Keeper:
-    """Runs a trainer and keeps what it makes in the directory of the run."""
+    """Runs a trainer and keeps what it makes in the directory of the run. Of several processes all run, the first one keeps."""
 
     def __init__(
         self,
@@ -40,10 +42,11 @@ class Keeper:
         watchers: Sequence[Watcher],
     ) -> None:
         self.directory, self.trainer, self.digests = directory, trainer, dict(digests)
-        self.catalogue, self.watchers = catalogue, watchers
+        self.processes = trainer.processes
+        self.catalogue, self.watchers = catalogue, watchers if self.processes.is_first else ()
         self.unsaved: StoreError | None = None
         self._saved = -1
-        self._within_step = False
+        self._within_step, self._before = False, 0
 
     @property
     def progress(self) -> Progress:
@@ -52,44 +55,64 @@ class Keeper:
     def run(self) -> str:
         """Train until there is a reason to stop; gives it.
 
-        Raises KeyboardInterrupt after saving, TrainingError where the loss is no number, StoreError where in the end, or when
-        interrupted, nothing can be written.
+        Raises KeyboardInterrupt after saving, TrainingError where the loss is no number or another process is gone, StoreError
+        where in the end, or when interrupted, nothing can be written.
         """
-        recipe, progress = self.trainer.recipe, self.progress
-        with Interrupts() as interrupts:
+        with Interrupts(patient=self.processes.count > 1) as interrupts:
             try:
-                while (reason := why_stop(recipe, progress)) is None:
-                    began = time.perf_counter()
-                    self._step()
-                    if self._validation_is_due() and progress.validated != progress.step:
-                        self._validate(counts=True)
-                    progress.seconds += time.perf_counter() - began
-                    if interrupts.wanted:
-                        self._save()
-                        raise self.unsaved or KeyboardInterrupt
-                    if progress.step % recipe.keeping.every_steps == 0 and self._saved != progress.step:
-                        self._save()
-                if progress.validated != progress.step:
-                    self._validate(counts=False)
-                    self._saved = -1
-            finally:  # also when interrupted, or when who watches fails: nothing that was learnt is lost
-                if self._saved != progress.step and not self._within_step:
-                    self._save()
+                with self.processes.told_apart():
+                    reason = self._train(interrupts)
+            except BaseException as error:  # also when interrupted, or when who watches fails: nothing that was learnt is lost
+                self._rescue(error)
+                raise
         for watcher in self.watchers:
             watcher.ended(reason, self.best_model())
         if self.unsaved is not None:
             raise self.unsaved
         return reason
 
+    def _train(self, interrupts: Interrupts) -> str:
+        recipe, progress = self.trainer.recipe, self.progress
+        while (reason := why_stop(recipe, progress)) is None:
+            began = time.perf_counter()
+            self._step()
+            if self._validation_is_due() and progress.validated != progress.step:
+                self._validate(counts=True)
+            seconds = time.perf_counter() - began
+            seconds, wanted = self.processes.sums(seconds if self.processes.is_first else 0.0, interrupts.wanted)
+            progress.seconds += seconds
+            if wanted:
+                self._save()
+                raise self.unsaved or KeyboardInterrupt
+            if progress.step % recipe.keeping.every_steps == 0 and self._saved != progress.step:
+                self._save()
+        if progress.validated != progress.step:
+            self._validate(counts=False)
+            self._saved = -1
+        if self._saved != progress.step:
+            self._save()
+        return reason
+
+    def _rescue(self, error: BaseException) -> None:
+        """Save what was learnt, where that is whole. Where another process is gone, or knows nothing of it, the first one
+        does what it can alone: it has all of it, unless weights are shared. Nothing changes within a step before the last
+        word between processes, so that its beginning is as good as its end."""
+        alone, progress = self.processes.count > 1, self.progress
+        if alone and (self.trainer.fsdp or not self.processes.is_first):
+            return
+        if self._within_step and isinstance(error, ProcessLost):
+            progress.batch, self._within_step = self._before, False
+        if self._saved != progress.step and not self._within_step:
+            self._keep_checkpoint(self._write_checkpoint)
+
     def _step(self) -> None:
         """One step, told to who watches, unless the scaler left it out."""
         trainer, progress = self.trainer, self.progress
-        before = trainer.place()
-        self._within_step = True
+        self._before, self._within_step = progress.batch, True
         try:
             step = trainer.step()
         except NotFinite as trouble:
-            raise self._told(trouble, before) from None
+            self._tell(trouble)
         if trainer.epoch_done:
             progress.epoch, progress.batch = progress.epoch + 1, 0
         self._within_step = False
@@ -100,22 +123,28 @@ class Keeper:
             watcher.stepped(step)
 
     def _log(self, kind: str, entry: dict[str, Any]) -> None:
+        if not self.processes.is_first:
+            return
         try:
             append_log(self.directory / LOG, {"kind": kind, **entry})
         except OSError as reason:
             self._unwritten(StoreError(Fault("TFK081", f"{self.directory / LOG} could not be written: {reason.strerror}")))
 
-    def _told(self, trouble: NotFinite, before: Place) -> TrainingError:
-        """Keep what is needed to see the step again: the state before it, and its batches."""
-        self.trainer.go_back(before)
-        self._within_step = False
+    def _tell(self, trouble: NotFinite) -> NoReturn:
+        """Keep what is needed to see the step again: the state before it, and its batches. Raises TrainingError."""
+        batches = [self.trainer.batch(number) for number in trouble.batches]
+        self.progress.batch, self._within_step = self._before, False
+        self._save()
+        self.processes.first(lambda: self._tell_batches(trouble, batches))
+        raise AssertionError("the first process raises, so all do")
+
+    def _tell_batches(self, trouble: NotFinite, batches: Sequence[Batch]) -> NoReturn:
         path = self.directory / f"not-finite-step-{trouble.step}.safetensors"
         tensors = {
             f"{number}/{name}": tensor.cpu().contiguous()
-            for number, batch in enumerate(trouble.batches)
+            for number, batch in enumerate(batches)
             for name, tensor in {**batch.inputs, "labels": batch.labels}.items()
         }
-        self._save()
         try:
             save_file(tensors, path)
             where = f"its batches are in {path}"
@@ -124,7 +153,7 @@ class Keeper:
         if self.unsaved is None:
             where += f", the state before it in {self._checkpoint()}"
         fix = "begin a new run with a lower learning rate, with `clip_norm`, or in float32"
-        return TrainingError(Fault("TFK110", f"{trouble}; {where}", fix))
+        raise TrainingError(Fault("TFK110", f"{trouble}; {where}", fix)) from None
 
     def _validation_is_due(self) -> bool:
         every = self.trainer.recipe.validation.every_steps
@@ -133,20 +162,20 @@ class Keeper:
     def _validate(self, counts: bool) -> None:
         """Score the model, with its averaged weights where there are any, and keep it where it is among the best. `counts` says
         that patience goes down by it, which the one at the end of a run does not."""
-        began, trainer, progress = time.perf_counter(), self.trainer, self.progress
-        model, recipe, corpus = trainer.model.eval(), trainer.recipe, trainer.data.validation
+        began, trainer, progress, processes = time.perf_counter(), self.trainer, self.progress, self.processes
+        recipe, corpus = trainer.recipe, trainer.data.validation
         progress.validated = progress.step
-        with trainer.average.used_by(model) if trainer.average is not None else nullcontext():
+        with trainer.validated_model() as model:
             if corpus is None:
-                self._keep_model(float(progress.step))
+                self._keep_model(model, float(progress.step))
                 return
-            nll, right = validation_nll(model, corpus, trainer.task, recipe.batching.tokens, trainer.device)
+            nll, right = validation_nll(model, corpus, trainer.task, recipe.batching.tokens, trainer.device, processes)
             scores: dict[str, Score] = {}
             sample = None
             if recipe.data.kind == "classification":
                 scores = {"accuracy": Score("accuracy", right, "share of the labels, in per cent", f"{right:.2f} %")}
             elif recipe.validation.metric != "loss":
-                scores, sample = validation_scores(model, corpus, trainer.data.tokenisers, recipe)
+                scores, sample = validation_scores(model, corpus, trainer.data.tokenisers, recipe, processes)
             name = recipe.validation.metric
             if name == "bleu" and recipe.validation.lowercase:
                 name = "bleu_lowercase"
@@ -155,7 +184,7 @@ class Keeper:
             progress.stale = 0 if best else progress.stale + counts
             if best:
                 progress.best, progress.best_step = worth, progress.step
-            self._keep_model(worth)
+            self._keep_model(model, worth)
         result = Validated(
             progress.step,
             progress.epoch,
@@ -170,8 +199,11 @@ class Keeper:
         for watcher in self.watchers:
             watcher.validated(result)
 
-    def _keep_model(self, worth: float) -> None:
-        """Save the model where it is among the best, and remove the one that no longer is."""
+    def _keep_model(self, model: Model, worth: float) -> None:
+        """Save a model where it is among the best, and forget the one that no longer is."""
+        self.progress.kept = self.processes.first(lambda: self._kept(model, worth))
+
+    def _kept(self, model: Model, worth: float) -> list[tuple[float, int]]:
         progress, keep = self.progress, self.trainer.recipe.keeping.best
         kept = sorted([*progress.kept, (worth, progress.step)], key=lambda each: (-each[0], each[1]))
         if (worth, progress.step) in kept[:keep]:
@@ -179,16 +211,16 @@ class Keeper:
             if self.trainer.data.labels:
                 texts[LABELS] = json.dumps(self.trainer.data.labels) + "\n"
             try:
-                save(self.trainer.model, self._model(progress.step), overwrite=True, catalogue=self.catalogue, texts=texts)
+                save(model, self._model(progress.step), overwrite=True, catalogue=self.catalogue, texts=texts)
             except StoreError as reason:
                 self._unwritten(reason)
-                return
-        progress.kept = kept[:keep]
+                return progress.kept
         best = {"model": self._model(kept[0][1]).name, "metric": self.trainer.recipe.validation.metric, "worth": kept[0][0]}
         try:
             write_whole(self.directory / "models" / BEST, json.dumps(best) + "\n")
         except StoreError as reason:
             self._unwritten(reason)
+        return kept[:keep]
 
     def best_model(self) -> Path:
         """Where the best model is."""
@@ -201,16 +233,36 @@ class Keeper:
         return self.directory / "checkpoints" / f"step-{self.progress.step}"
 
     def _save(self) -> None:
-        """Write a checkpoint. Where that fails, training goes on and the next one is tried: what was learnt is in memory."""
-        trainer, path = self.trainer, self._checkpoint()
-        state = {"progress": asdict(self.progress), "digests": self.digests, **trainer.state()}
+        """Write a checkpoint, every process its share where weights are shared."""
+        if self.trainer.fsdp:
+            written = self._keep_checkpoint(self._write_shared_checkpoint)
+        else:
+            written = self.processes.first(lambda: self._keep_checkpoint(self._write_checkpoint))
+        if written:
+            self._saved = self.progress.step
+
+    def _state(self) -> dict[str, Any]:
+        return {"progress": asdict(self.progress), "digests": self.digests, **self.trainer.state()}
+
+    def _write_checkpoint(self) -> None:
+        checkpoint.write_checkpoint(self._checkpoint(), self.trainer.tensors(), self._state())
+
+    def _write_shared_checkpoint(self) -> None:
+        checkpoint.write_shared_checkpoint(self._checkpoint(), self.trainer.tensors(), self._state(), self.processes)
+
+    def _keep_checkpoint(self, write: Callable[[], None]) -> bool:
+        """Write one and remove those that are too many; gives whether that worked. Where it fails, training goes on and the
+        next one is tried: what was learnt is in memory."""
         try:
-            checkpoint.write_checkpoint(path, trainer.tensors(), state)
+            write()
         except StoreError as reason:
             self._unwritten(reason)
-            return
-        self.unsaved, self._saved = None, self.progress.step
-        for old in checkpoint.checkpoints_in(path.parent)[: -trainer.recipe.keeping.last]:
+            return False
+        self.unsaved = None
+        if not self.processes.is_first:
+            return True
+        path = self._checkpoint()
+        for old in checkpoint.checkpoints_in(path.parent)[: -self.trainer.recipe.keeping.last]:
             shutil.rmtree(old, ignore_errors=True)
         kept = {step for _, step in self.progress.kept}  # what no checkpoint speaks of any more can go
         for old in (self.directory / "models").glob("step-*"):
@@ -218,6 +270,7 @@ class Keeper:
                 shutil.rmtree(old, ignore_errors=True)
         for watcher in self.watchers:
             watcher.saved(self.progress.step, path)
+        return True
 
     def _unwritten(self, reason: StoreError) -> None:
         self.unsaved = reason
@@ -233,15 +286,17 @@ class Keeper:
             return  # stopped before the first one: from the beginning
         for path in reversed(found):
             try:
-                tensors, state = checkpoint.read_checkpoint(path)
+                tensors, state = checkpoint.read_checkpoint(path, self.trainer.model.state_dict(), self.processes)
             except StoreError as reason:
                 if not earlier or path == found[0]:
                     before = ", `--earlier` goes back to the one before it" if path != found[0] else ""
-                    raise StoreError([*reason.faults, Fault("TFK082", f"{path} cannot be used{before}")]) from None
+                    error = StoreError([*reason.faults, Fault("TFK082", f"{path} cannot be used{before}")])
+                    error.elsewhere = reason.elsewhere
+                    raise error from None
                 for watcher in self.watchers:
                     watcher.trouble(reason.faults)
                 continue
-            self._check_digests(path, state)
+            self.processes.first(partial(self._check_digests, path, state))
             self.trainer.restore(tensors, state)
             self.trainer.progress = _progress(state["progress"])
             self._saved = self.progress.step

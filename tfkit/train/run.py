@@ -24,22 +24,22 @@ from ..data import (
     TRAIN,
     VALIDATION,
     Data,
-    Roles,
     count_rows,
     files_of,
     prepare,
     read_data,
     read_tokenisers,
-    roles_of,
     tokeniser_texts,
 )
 from ..errors import Fault, InputError, StoreError
 from ..files import write_whole
+from ..nn.model import Model
 from ..recipe import Recipe, chosen_for, load_recipe
 from ..spec import load_spec, to_yaml
 from ..store import file_facts, read_json
 from .fit_spec import fitted_spec, roles_in
 from .keep import Keeper
+from .processes import Processes, joined
 from .progress import Progress, Watcher
 from .run_directory import DIGESTS, LOG, RECIPE, SPEC, check_new, cut_log, sweep
 from .trainer import Trainer
@@ -60,40 +60,46 @@ def train(
     *,
     device: str | torch.device = "cpu",
     backend: Any = None,
+    fsdp: bool = False,
     watchers: Sequence[Watcher] = (),
     catalogue: Catalogue | None = None,
 ) -> Outcome:
     """Train a model as a recipe says and keep everything in a directory that is new or empty.
 
-    The same recipe, data, machine and number of threads give the same weights, bit for bit.
+    The same recipe, data, machine and number of threads give the same weights, bit for bit. Where torchrun started this process
+    with others, they share the batches of every step, and with `fsdp` the weights too; they need one file system.
     Raises SpecError for a wrong spec, InputError for data that cannot be used, StoreError for a directory that cannot be
-    written, TrainingError where the loss is no number.
+    written, TrainingError where the loss is no number, or another process is gone.
     """
     directory, catalogue = Path(directory), catalogue or load_catalogue()
+    with joined(device) as (processes, place), processes.told_apart():
+        new = processes.first(lambda: _check_start(recipe, directory, processes.count, fsdp))
+        try:
+            changes, found = processes.first(lambda: _lay_out(recipe, directory, catalogue, backend), patiently=True)
+            keeper = _open(recipe, directory, found, place, backend, watchers, catalogue, processes, fsdp)
+            keeper.trainer.try_longest()
+            processes.first(lambda: _write_recipe(recipe, directory))
+        except BaseException:
+            # What a wrong input, or Ctrl-C during preparation, left behind would stand in the way of the next try.
+            if processes.is_first and not (directory / RECIPE).is_file() and directory.is_dir():
+                for path in [directory] if new else list(directory.iterdir()):
+                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+            raise
+        return _finish(keeper, changes)
+
+
+def _check_start(recipe: Recipe, directory: Path, count: int, fsdp: bool) -> bool:
+    """Whether the directory is new. Raises StoreError for one that holds something, InputError for what cannot begin."""
     check_new(directory)
     files_of(recipe)
-    roles = roles_in(recipe, catalogue, backend)
     _check_validation(recipe)
-    new = not directory.exists()
-    try:
-        return _begin(recipe, directory, torch.device(device), backend, watchers, catalogue, roles)
-    except BaseException:
-        # What a wrong input, or Ctrl-C during preparation, left behind would stand in the way of the next try.
-        if not (directory / RECIPE).is_file() and directory.is_dir():
-            for path in [directory] if new else list(directory.iterdir()):
-                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
-        raise
+    _check_processes(recipe, count, fsdp)
+    return not directory.exists()
 
 
-def _begin(
-    recipe: Recipe,
-    directory: Path,
-    device: torch.device,
-    backend: Any,
-    watchers: Sequence[Watcher],
-    catalogue: Catalogue,
-    roles: Roles,
-) -> Outcome:
+def _lay_out(recipe: Recipe, directory: Path, catalogue: Catalogue, backend: Any) -> tuple[list[str], dict[str, str]]:
+    """Prepare the data and write all that a run begins with, but the recipe; gives the changes of the spec, and the digests."""
+    roles = roles_in(recipe, catalogue, backend)
     data = prepare(recipe, directory / "data", _vocabulary(recipe))
     if data.validation is None and (recipe.stopping.patience is not None or recipe.validation.metric != "loss"):
         message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
@@ -101,17 +107,43 @@ def _begin(
         raise InputError(recipe.fault("TFK112", "data", message, fix))
     sizes = {column: each.size for column, each in data.tokenisers.items()}
     spec, changes = fitted_spec(recipe, catalogue, roles, sizes, len(data.labels))
-    model = build(spec, catalogue, device=device, seed=recipe.seed, backend=backend)
     for name, text in tokeniser_texts(data.tokenisers).items():
         write_whole(directory / name, text)
     write_whole(directory / SPEC, to_yaml(spec))
+    found = digests(recipe, data, directory)
+    write_whole(directory / DIGESTS, json.dumps(found, indent=1) + "\n")
+    return changes, found
+
+
+def _open(
+    recipe: Recipe,
+    directory: Path,
+    found: Mapping[str, str] | None,
+    device: torch.device,
+    backend: Any,
+    watchers: Sequence[Watcher],
+    catalogue: Catalogue,
+    processes: Processes,
+    fsdp: bool,
+) -> Keeper:
+    """A run as it was laid out, at its beginning; where the digests that were `found` are not given, they are compared with
+    those that were written."""
+    seen = processes.gathered((directory / DIGESTS).is_file())
+    if not all(seen):
+        message = f"process {seen.index(False)} does not see the directory {directory} that process 0 has written"
+        error = InputError(Fault("TFK116", message, "use a file system that all processes share"))
+        error.elsewhere = not processes.is_first
+        raise error
+    data = read_data(recipe, directory / "data", read_tokenisers(directory, tuple(KINDS[recipe.data.kind].files)))
+    found = found or processes.first(lambda: _checked_digests(recipe, data, directory))
+    spec = load_spec(directory / SPEC, catalogue)
+
+    def model() -> Model:
+        return build(spec, catalogue, device=device, seed=recipe.seed, backend=backend)
+
     torch.manual_seed(recipe.seed)
-    trainer = Trainer(model, recipe, data, roles, Progress())
-    trainer.try_longest()
-    keeper = Keeper(directory, trainer, digests(recipe, data, directory), catalogue, watchers)
-    write_whole(directory / DIGESTS, json.dumps(keeper.digests, indent=1) + "\n")
-    _write_recipe(recipe, directory)
-    return _finish(keeper, changes)
+    trainer = Trainer(model, recipe, data, processes, fsdp)
+    return Keeper(directory, trainer, found, catalogue, watchers)
 
 
 def resume(
@@ -119,6 +151,7 @@ def resume(
     *,
     device: str | torch.device = "cpu",
     backend: Any = None,
+    fsdp: bool = False,
     overrides: Sequence[str] = (),
     earlier: bool = False,
     watchers: Sequence[Watcher] = (),
@@ -127,31 +160,46 @@ def resume(
     """Go on with a run where its latest checkpoint stands, to the same weights as a run that was never stopped.
 
     `overrides` may change when to stop, how often to validate and what to keep, nothing that the weights depend on. A
-    checkpoint that was cut off or altered is an error; `earlier` goes back to the one before it.
+    checkpoint that was cut off or altered is an error; `earlier` goes back to the one before it. The number of processes and
+    `fsdp` may be others than before: the steps stay the same but for the order in which they are summed up.
     """
     directory, catalogue = Path(directory), catalogue or load_catalogue()
+    with joined(device) as (processes, place), processes.told_apart():
+        recipe = processes.first(lambda: _read_recipe(directory, overrides, processes.count, fsdp))
+        keeper = _open(recipe, directory, None, place, backend, watchers, catalogue, processes, fsdp)
+        keeper.restore(earlier)
+        if processes.is_first:
+            cut_log(directory / LOG, keeper.progress.step)
+            sweep(directory)
+            if overrides:
+                _write_recipe(recipe, directory)
+        return _finish(keeper, [])
+
+
+def _read_recipe(directory: Path, overrides: Sequence[str], count: int, fsdp: bool) -> Recipe:
+    """The recipe of a run that goes on. Raises InputError where there is none, or what must stay is changed."""
     if not (directory / RECIPE).is_file():
         message = f"{directory} holds no run that could go on: there is no {RECIPE}"
         raise InputError(Fault("TFK111", message, "name the directory that `tfkit train -o` wrote"))
-    before = load_recipe(directory / RECIPE)
     recipe = load_recipe(directory / RECIPE, overrides)
-    _check_same(before, recipe)
-    columns = tuple(KINDS[recipe.data.kind].files)
-    data = read_data(recipe, directory / "data", read_tokenisers(directory, columns))
-    found = digests(before, data, directory)
-    _check_digests(directory, found)
-    spec = load_spec(directory / SPEC, catalogue)
-    model = build(spec, catalogue, device=device, seed=recipe.seed, backend=backend)
-    roles = roles_of(model.plan, recipe.data.kind)
-    torch.manual_seed(recipe.seed)
-    trainer = Trainer(model, recipe, data, roles, Progress())
-    keeper = Keeper(directory, trainer, found, catalogue, watchers)
-    keeper.restore(earlier)
-    cut_log(directory / LOG, trainer.progress.step)
-    sweep(directory)
-    if overrides:
-        _write_recipe(recipe, directory)
-    return _finish(keeper, [])
+    _check_same(load_recipe(directory / RECIPE), recipe)
+    _check_processes(recipe, count, fsdp)
+    return recipe
+
+
+def _check_processes(recipe: Recipe, count: int, fsdp: bool) -> None:
+    """Raises InputError where some of the processes would have nothing to do."""
+    batches, tokens = recipe.batching.accumulate, recipe.batching.tokens
+    if batches < count:
+        message = f"a step takes {batches} {'batch' if batches == 1 else 'batches'}, which {count} processes cannot share"
+        fix = (
+            f"`--set batching.accumulate={count}` gives each a batch in every step; with `--set batching.tokens="
+            f"{tokens * batches // count}` too, steps stay as large as they are"
+        )
+        raise InputError(recipe.fault("TFK116", "batching.accumulate", message, fix))
+    if fsdp and count == 1:
+        message = "one process has nobody to share the weights with"
+        raise InputError(Fault("TFK116", message, "start several: `torchrun --nproc-per-node 2 -m tfkit train ... --fsdp`"))
 
 
 def _finish(keeper: Keeper, changes: list[str]) -> Outcome:
@@ -171,13 +219,14 @@ def digests(recipe: Recipe, data: Data, directory: Path) -> dict[str, str]:
     }
 
 
-def _check_digests(directory: Path, found: Mapping[str, str]) -> None:
-    """Raises StoreError where a run is not the one that began."""
-    written = read_json(directory / DIGESTS)
+def _checked_digests(recipe: Recipe, data: Data, directory: Path) -> dict[str, str]:
+    """The digests of a run. Raises StoreError where it is not the one that began."""
+    written, found = read_json(directory / DIGESTS), digests(recipe, data, directory)
     wrong = [name for name in {**written, **found} if written.get(name) != found.get(name)]
     if wrong:
         message = f"{directory} began with another {' and '.join(wrong)}"
         raise StoreError(Fault("TFK113", message, "go on with the files that the run began with"))
+    return found
 
 
 FREE = ("stopping", "keeping", "name", "description", "reference")

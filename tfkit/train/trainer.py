@@ -2,28 +2,32 @@
 
 The gradient of a step is that of the mean loss over all target tokens of its batches, however they are cut: the sums of the
 batches are divided by the count of the whole step before anything is added up.
+
+Several processes share the batches of a step. What is random about a batch, dropout included, is drawn from its place in the
+data alone, so that a step is the same whoever works on it, and whether or not the run was stopped before it.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..data import NO_LABEL, Batch, Data, Epoch, Roles, epoch_of, task_of
+from ..data import NO_LABEL, Batch, Data, Epoch, epoch_of, roles_of, task_of
 from ..nn.model import Model
 from ..recipe import Recipe
 from . import checkpoint
 from .loss import smoothed
 from .moving_average import Average
 from .optimiser import optimiser_for, set_rate
+from .processes import Processes
 from .progress import Progress, Step
+from .spread import adding_up, collected, replicated, shard, share_of, without_gradient
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -33,19 +37,32 @@ SMALLEST_SCALE = 2.0**-10
 
 
 class NotFinite(Exception):
-    """The loss of a step, or the norm of its gradient, is infinite or NaN; `batches` are those of the step."""
+    """The loss of a step, or the norm of its gradient, is infinite or NaN; `batches` are the numbers of its batches."""
 
-    def __init__(self, step: int, what: str, batches: list[Batch]) -> None:
+    def __init__(self, step: int, what: str, batches: range) -> None:
         super().__init__(f"{what} of step {step} is no finite number")
         self.step, self.batches = step, batches
 
 
 class Trainer:
-    """A model, its optimiser and its place in the data."""
+    """A model, its optimiser and its place in the data. `build` gives another model of the same spec; with `fsdp` each of the
+    `processes` has its share of the weights, otherwise all of them."""
 
-    def __init__(self, model: Model, recipe: Recipe, data: Data, roles: Roles, progress: Progress) -> None:
-        self.model, self.recipe, self.data, self.roles, self.progress = model, recipe, data, roles, progress
+    def __init__(
+        self,
+        build: Callable[[], Model],
+        recipe: Recipe,
+        data: Data,
+        processes: Processes | None = None,
+        fsdp: bool = False,
+    ) -> None:
+        self.build, self.recipe, self.data, self.progress = build, recipe, data, Progress()
+        self.processes, self.fsdp = processes or Processes(), fsdp
+        self.model = model = build()
+        self.roles = roles = roles_of(model.plan, recipe.data.kind)
         self.device = next(model.parameters()).device
+        if fsdp:
+            shard(model)
         self.optimiser = optimiser_for(recipe, model)
         self.average = Average(model, recipe.average) if recipe.average is not None else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=recipe.precision == "float16")
@@ -53,6 +70,7 @@ class Trainer:
         self.task = task_of(recipe, roles, data.tokenisers["target"].size)
         self.width = int(model.nodes[owner].table().shape[1])  # type: ignore[operator]
         self._epoch: tuple[int, Epoch] | None = None
+        self._runner = replicated(model, self._leaves_out()) if self.processes.count > 1 and not fsdp else model
 
     @property
     def parameter_names(self) -> dict[int, str]:
@@ -66,17 +84,20 @@ class Trainer:
             self._epoch = self.progress.epoch, epoch_of(self.data.train.lengths, tokens, seed, self.progress.epoch)
         return self._epoch[1]
 
-    def next_batches(self) -> list[Batch]:
-        """The batches of the next step, the last ones of an epoch perhaps fewer; the place in the data moves behind them."""
-        batches, first = self.epoch().batches, self.progress.batch
-        last = min(first + self.recipe.batching.accumulate, len(batches))
-        self.progress.batch = last
-        return [self._batch(batches[number].tolist(), number) for number in range(first, last)]
+    def next_batches(self) -> range:
+        """The numbers of the batches of the next step, at the end of an epoch perhaps fewer; the place in the data moves behind
+        them."""
+        first = self.progress.batch
+        self.progress.batch = min(first + self.recipe.batching.accumulate, len(self.epoch().batches))
+        return range(first, self.progress.batch)
 
-    def _batch(self, rows: list[int], number: int) -> Batch:
-        """What is random about a batch is drawn from its place in the data alone."""
-        draw = np.random.Generator(np.random.PCG64([self.recipe.seed, self.progress.epoch, number]))
-        return self.task.batch(self.data.train, rows, draw).to(self.device)
+    def batch(self, number: int) -> Batch:
+        """A batch of the present epoch."""
+        draw = np.random.Generator(np.random.PCG64(self._place(number)))
+        return self.task.batch(self.data.train, self.epoch().batches[number].tolist(), draw).to(self.device)
+
+    def _place(self, number: int) -> list[int]:
+        return [self.recipe.seed, self.progress.epoch, number]
 
     @property
     def epoch_done(self) -> bool:
@@ -87,32 +108,37 @@ class Trainer:
 
         Raises NotFinite, and then nothing was changed but the place in the data.
         """
-        began = time.perf_counter()
-        batches = self.next_batches()
-        count = sum(batch.target_tokens for batch in batches)
-        number = self.progress.step + 1
+        began, processes, number = time.perf_counter(), self.processes, self.progress.step + 1
+        group = self.next_batches()
+        mine = {at: self.batch(at) for at in group[processes.rank :: processes.count]}
+        source, count = (
+            int(each)
+            for each in processes.sums(
+                sum(batch.source_tokens for batch in mine.values()), sum(batch.target_tokens for batch in mine.values())
+            )
+        )
         self.model.train()
         self.optimiser.zero_grad(set_to_none=True)
-        losses = [self._backward(batch, count) for batch in batches]
-        loss, nll = (float(torch.stack(values).sum()) / count for values in zip(*losses, strict=True))
+        sums = [each for each in self._backward(group, mine, count) if each is not None]
+        own = [float(torch.stack(values).sum()) for values in zip(*sums, strict=True)] or [0.0, 0.0]
+        loss, nll = (each / count for each in processes.sums(*own))
         if not math.isfinite(loss):
-            raise NotFinite(number, "the loss", batches)
+            raise NotFinite(number, "the loss", group)
         rate = set_rate(self.optimiser, self.recipe, number, self.width)
         self.scaler.unscale_(self.optimiser)
         limit = self.recipe.clip_norm if self.recipe.clip_norm is not None else math.inf
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit, foreach=True))
+        norm = float(collected(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit, foreach=True)))
         if not self.scaler.is_enabled() and not math.isfinite(norm):
-            raise NotFinite(number, "the norm of the gradient", batches)
+            raise NotFinite(number, "the norm of the gradient", group)
         scale = self.scaler.get_scale()
         self.scaler.step(self.optimiser)
         self.scaler.update()
         if self.scaler.get_scale() < scale:
             if scale < SMALLEST_SCALE:
-                raise NotFinite(number, f"with the scale {scale:g} the gradient", batches)
+                raise NotFinite(number, f"with the scale {scale:g} the gradient", group)
             return None
         if self.average is not None:
             self.average.update(self.model)
-        source = sum(batch.source_tokens for batch in batches)
         progress = self.progress
         progress.step, progress.source_tokens, progress.target_tokens = (
             number, progress.source_tokens + source, progress.target_tokens + count,
@@ -120,15 +146,42 @@ class Trainer:
         seconds = time.perf_counter() - began
         return Step(number, progress.epoch, loss, nll, rate, norm, source, count, seconds)
 
-    def _backward(self, batch: Batch, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add the gradient of a batch, its share of the `count` target tokens of the step; gives its sums of loss and nll."""
+    def _backward(self, group: range, mine: Mapping[int, Batch], count: int) -> list[tuple[torch.Tensor, torch.Tensor] | None]:
+        """Add up the gradient of a step of `count` target tokens; gives the sums of loss and nll of each of one's own batches.
+
+        Every process goes through as many batches as the others, because all of them collect weights and add up gradients
+        together: one that has no batch left goes through another's without counting it.
+        """
+        processes = self.processes
+        rounds = -(-len(group) // processes.count)
+        turns = [*mine, *([group[0]] * (rounds - len(mine)))]
+        found: list[tuple[torch.Tensor, torch.Tensor] | None] = []
+        for turn, number in enumerate(turns):
+            batch, counts = mine.get(number) or self.batch(number), turn < len(mine)
+            torch.manual_seed(int(np.random.SeedSequence(self._place(number)).generate_state(1, np.uint64)[0]))
+            with adding_up(self._runner, turn == rounds - 1):
+                loss, nll = self._losses(batch)
+                # Both DDP and FSDP2 give the mean over the processes.
+                self.scaler.scale(loss * (counts * processes.count / count)).backward()  # type: ignore[no-untyped-call]
+            found.append((loss.detach(), nll) if counts else None)
+        return found
+
+    def _losses(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sums of loss and nll of a batch."""
         dtype = DTYPES.get(self.recipe.precision)
         with torch.autocast(self.device.type, dtype) if dtype is not None else nullcontext():
-            logits = self.model(lengths=batch.lengths, **batch.inputs)[self.roles.output]
+            logits = self._runner(lengths=batch.lengths, **batch.inputs)[self.roles.output]
         options = self.recipe.loss
-        loss, nll = smoothed(logits, batch.labels, options.label_smoothing, options.smoothing, NO_LABEL)
-        self.scaler.scale(loss / count).backward()  # type: ignore[no-untyped-call]
-        return loss.detach(), nll
+        return smoothed(logits, batch.labels, options.label_smoothing, options.smoothing, NO_LABEL)
+
+    def _leaves_out(self) -> bool:
+        """Whether some parameter takes no part in the loss, which DDP must know."""
+        self._runner = self.model.eval()
+        loss, _ = self._losses(self.task.batch(self.data.train, [0], np.random.default_rng(0)).to(self.device))
+        loss.backward()  # type: ignore[no-untyped-call]
+        left = without_gradient(self.model.named_parameters())
+        self.model.zero_grad(set_to_none=True)
+        return bool(left)
 
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """Everything of this trainer that is a tensor, by the file of a checkpoint."""
@@ -136,7 +189,6 @@ class Trainer:
         found = {
             checkpoint.MODEL: weights,
             checkpoint.OPTIMISER: checkpoint.optimiser_tensors(self.optimiser, self.parameter_names),
-            checkpoint.GENERATORS: checkpoint.generator_tensors(self.device),
         }
         return found if self.average is None else {**found, checkpoint.AVERAGE: self.average.values}
 
@@ -147,23 +199,29 @@ class Trainer:
     def restore(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> None:
         """Put back what `tensors` and `state` gave. Copied, into memory that the allocator gave: at the addresses of a file
         matrix products may round differently."""
-        self.model.load_state_dict(tensors[checkpoint.MODEL])
+        own = self.model.state_dict()
+        weights = tensors[checkpoint.MODEL]
+        self.model.load_state_dict({name: share_of(value, own[name]) for name, value in weights.items()})
         checkpoint.restore_optimiser(self.optimiser, self.parameter_names, tensors[checkpoint.OPTIMISER])
-        checkpoint.restore_generators(self.device, tensors[checkpoint.GENERATORS])
         if state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
             for name, value in self.average.values.items():
-                value.copy_(tensors[checkpoint.AVERAGE][name])
+                value.copy_(share_of(tensors[checkpoint.AVERAGE][name], value))
             self.average.step = int(state["average_steps"])
 
-    def place(self) -> Place:
-        """Where the next step begins: its batch and the generators."""
-        return Place(self.progress.batch, checkpoint.generator_tensors(self.device))
-
-    def go_back(self, place: Place) -> None:
-        self.progress.batch = place.batch
-        checkpoint.restore_generators(self.device, place.generators)
+    @contextmanager
+    def validated_model(self) -> Iterator[Model]:
+        """A whole model, with the averaged weights where there are any, that this process alone may use: its own one, or where
+        the weights are shared a copy for the time being."""
+        if not self.fsdp:
+            with self.average.used_by(self.model) if self.average is not None else nullcontext():
+                yield self.model.eval()
+            return
+        weights = {**self.model.state_dict(), **(self.average.values if self.average is not None else {})}
+        copy = self.build()
+        copy.load_state_dict({name: collected(value) for name, value in weights.items()})
+        yield copy.eval()
 
     @torch.no_grad()
     def try_longest(self) -> None:
@@ -174,14 +232,6 @@ class Trainer:
             for row in {int(column.argmax()) for column in corpus.lengths.values()}:
                 batch = self.task.batch(corpus, [row], np.random.default_rng(0)).to(self.device)
                 self.model.eval()(lengths=batch.lengths, **batch.inputs)
-
-
-@dataclass(frozen=True)
-class Place:
-    """The place in the data and the states of the generators, from which a step can be seen again."""
-
-    batch: int
-    generators: dict[str, torch.Tensor]
 
 
 def why_stop(recipe: Recipe, progress: Progress) -> str | None:

@@ -14,26 +14,31 @@ from ..recipe import Recipe
 from ..score import Score, corpus_scores
 from ..text import Translator
 from .loss import smoothed
+from .processes import Processes
 
 
 @torch.no_grad()
-def validation_nll(model: Model, corpus: Corpus, task: Task, tokens: int, device: torch.device) -> tuple[float, float]:
+def validation_nll(
+    model: Model, corpus: Corpus, task: Task, tokens: int, device: torch.device, processes: Processes
+) -> tuple[float, float]:
     """Negative log-likelihood per label in nats, without smoothing or dropout, and the share of labels that are the model's
     first choice, in per cent. What is hidden is the same every time."""
-    total, right, count = 0.0, 0, 0
+    total, right, count = 0.0, 0.0, 0.0
     longest = max(int(lengths.max()) for lengths in corpus.lengths.values())
-    for number, rows in enumerate(epoch_of(corpus.lengths, max(tokens, longest), 0, 0).batches):
+    batches = list(enumerate(epoch_of(corpus.lengths, max(tokens, longest), 0, 0).batches))
+    for number, rows in batches[processes.rank :: processes.count]:
         draw = np.random.Generator(np.random.PCG64([number]))
         batch = task.batch(corpus, sorted(rows.tolist()), draw).to(device)
         logits = model(lengths=batch.lengths, **batch.inputs)[task.roles.output]
         total += float(smoothed(logits, batch.labels, 0.0, "uniform", NO_LABEL)[1])
         right += int((logits.argmax(-1) == batch.labels).sum())
         count += batch.target_tokens
+    total, right, count = processes.sums(total, right, count)
     return total / count, 100 * right / count
 
 
 def validation_scores(
-    model: Model, corpus: Corpus, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe
+    model: Model, corpus: Corpus, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe, processes: Processes
 ) -> tuple[dict[str, Score], tuple[str, str, str]]:
     """Scores of the translations of the first rows, made as `tfkit translate` makes them, and one row to look at: source,
     reference, translation."""
@@ -41,5 +46,7 @@ def validation_scores(
     references = corpus.text("target_text", recipe.validation.sentences)
     search = Search(kind="beam", beams=recipe.validation.beams) if recipe.validation.beams > 1 else Search(kind="greedy")
     translator = Translator(model, tokenisers, search, batch_tokens=recipe.batching.tokens)
-    made = [each.text for each in translator.translate(sources)]
-    return corpus_scores(made, references), (sources[0], references[0], made[0])
+    rank, count = processes.rank, processes.count
+    shares = processes.gathered([each.text for each in translator.translate(sources[rank::count])])
+    made = [shares[row % count][row // count] for row in range(len(sources))]
+    return processes.first(lambda: corpus_scores(made, references)), (sources[0], references[0], made[0])

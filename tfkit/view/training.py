@@ -42,6 +42,9 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
     )
     rows.append(f"an epoch: {steps:,} steps")
     rows.append(recipe_line(recipe))
+    if trainer.processes.count > 1:
+        held = "the weights are shared out (FSDP2)" if trainer.fsdp else "each has all weights (DDP)"
+        rows.append(f"processes: {trainer.processes.count}, which share the batches of a step; {held}")
     if trainer.progress.step:
         rows.append(f"going on at step {trainer.progress.step:,}, epoch {trainer.progress.epoch}")
     return "\n".join(rows)

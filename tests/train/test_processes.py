@@ -1,0 +1,211 @@
+"""Several processes train as one does, however the weights are held; the launcher is torchrun, the transport gloo."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from translation_task import write_task
+
+from tfkit.errors import InputError
+from tfkit.recipe import load_recipe
+from tfkit.train import average_checkpoints, resume, train
+from tfkit.train.checkpoint import checkpoints_in
+
+SCRIPT = Path(__file__).parent / "together.py"
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+FOUR = ["batching.accumulate=4"]
+"""Five batches an epoch, so that its last step leaves all processes but one without a batch."""
+VARIANTS = {
+    "ddp": (FOUR, False),
+    "fsdp": (FOUR, True),
+    "fsdp-again": ([*FOUR, "activation_checkpointing=true", "optimiser=adamw", "clip_norm=0.5", "average=null"], True),
+    "fsdp-half": ([*FOUR, "precision=float16", "validation.every_steps=100"], True),
+    "ddp-half": ([*FOUR, "precision=float16", "validation.every_steps=100"], False),
+    "ddp-unused": ([*FOUR, "model={folder}/unused.yaml", "validation.metric=bleu"], False),
+    "fsdp-unused": ([*FOUR, "model={folder}/unused.yaml", "validation.metric=bleu"], True),
+    "fsdp-shared": ([*FOUR, "model={folder}/shared.yaml"], True),
+}
+STOP, WHOLE = "stopping.max_steps=11", "stopping.max_steps=24"
+
+
+def environment() -> dict[str, str]:
+    roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, roots))}
+
+
+def together(jobs: list[dict], folder: Path, count: int = 2) -> tuple[list[list], int, str]:
+    """Run jobs in several processes; gives how they ended in each process, torchrun's exit code and all that was printed."""
+    path = folder / "jobs.json"
+    path.write_text(json.dumps(jobs))
+    command = [*LAUNCH, f"--nproc-per-node={count}", str(SCRIPT), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment())
+    found = [path.with_suffix(f".{rank}") for rank in range(count)]
+    return [json.loads(each.read_text()) if each.is_file() else [] for each in found], done.returncode, done.stderr
+
+
+def log(run: Path, kind: str) -> list[dict]:
+    return [entry for line in (run / "log.jsonl").read_text().splitlines() if (entry := json.loads(line))["kind"] == kind]
+
+
+def same_losses(one: Path, many: Path) -> None:
+    """Two runs met the same tokens, and their losses differ by no more than sums of so many float32 numbers in another order;
+    computed in float16, by no more than a last digit of that."""
+    half = torch.finfo(torch.float16).eps if "half" in many.name else 0.0
+    mine, theirs = log(one, "step"), log(many, "step")
+    assert [entry["step"] for entry in mine] == [entry["step"] for entry in theirs]
+    for a, b in zip(mine, theirs, strict=True):
+        assert (a["source_tokens"], a["target_tokens"], a["rate"]) == (b["source_tokens"], b["target_tokens"], b["rate"])
+        bound = max(a["target_tokens"] * torch.finfo(torch.float32).eps / 2, half)
+        for name in ("loss", "nll"):
+            assert abs(a[name] - b[name]) <= bound * a[name], (a["step"], name)
+    for a, b in zip(log(one, "validation"), log(many, "validation"), strict=True):
+        assert a["nll"] == pytest.approx(b["nll"], rel=1e-5)
+        assert a["scores"] == b["scores"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs of one process and of two, by name; of the latter some were begun one way and went on another."""
+    folder = tmp_path_factory.mktemp("runs")
+    recipe = write_task(folder)
+    spec = (folder / "small.yaml").read_text()
+    (folder / "unused.yaml").write_text(
+        spec.replace("outputs: [logits]", "  other: {kind: classify, input: encoder, classes: 4}\noutputs: [logits, other]")
+    )
+    (folder / "shared.yaml").write_text(
+        spec.replace("input: source, num_layers: 1", "input: source, layers: [{repeat: 3, shared: true}]")
+    )
+    for name, (overrides, _) in VARIANTS.items():
+        overrides[:] = [each.format(folder=folder) for each in overrides]
+        if name != "fsdp":
+            train(load_recipe(recipe, overrides), folder / f"one-{name}")
+    shutil.copytree(folder / "one-ddp", folder / "one-fsdp")
+    train(load_recipe(recipe, [*FOUR, STOP]), folder / "one-then-ddp")
+    shutil.copytree(folder / "one-then-ddp", folder / "one-then-fsdp")
+    made = [
+        {"recipe": str(recipe), "directory": str(folder / name), "overrides": o, "fsdp": f} for name, (o, f) in VARIANTS.items()
+    ]
+    for name, begun in {"ddp-then-fsdp": False, "fsdp-then-ddp": True, "fsdp-then-one": True, "fsdp-then-fsdp": True}.items():
+        made.append({"recipe": str(recipe), "directory": str(folder / name), "overrides": [*FOUR, STOP], "fsdp": begun})
+        if not name.endswith("one"):
+            on = {"directory": str(folder / name), "overrides": [WHOLE], "resume": True}
+            made.append({**on, "fsdp": name.endswith("fsdp")})
+    for name in ("one-then-ddp", "one-then-fsdp"):
+        on = {"directory": str(folder / name), "overrides": [WHOLE], "resume": True}
+        made.append({**on, "fsdp": name.endswith("fsdp")})
+    found, code, words = together(made, folder)
+    assert code == 0, words
+    assert found[0] == found[1] == [[11 if STOP in job["overrides"] else 24] for job in made]
+    return folder
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_two_processes_train_as_one(runs, name):
+    same_losses(runs / f"one-{name}", runs / name)
+
+
+@pytest.mark.parametrize("name", ["ddp-then-fsdp", "fsdp-then-ddp", "fsdp-then-fsdp", "one-then-ddp", "one-then-fsdp"])
+def test_a_run_goes_on_with_other_processes(runs, name):
+    whole, other = (log(runs / each, "step") for each in ("one-ddp", name))
+    assert len(whole) == len(other) == 24
+    for a, b in zip(whole, other, strict=True):
+        assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
+
+
+def test_a_run_of_two_goes_on_alone_and_then_as_three(runs, tmp_path):
+    resume(runs / "fsdp-then-one", overrides=["stopping.max_steps=18"])
+    found, code, words = together(
+        [{"directory": str(runs / "fsdp-then-one"), "overrides": [WHOLE], "resume": True, "fsdp": True}], tmp_path, count=3
+    )
+    assert code == 0, words
+    assert found == [[[24]]] * 3
+    whole, other = (log(runs / each, "step") for each in ("one-ddp", "fsdp-then-one"))
+    for a, b in zip(whole, other, strict=True):
+        assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
+
+
+def test_shared_checkpoints_hold_what_whole_ones_do(runs, tmp_path):
+    """Files of both processes, nothing but safetensors and JSON, each with a part of the weights."""
+    (latest,) = checkpoints_in(runs / "fsdp" / "checkpoints")[-1:]
+    shards = sorted((latest / "shards").iterdir())
+    assert len(shards) == 2
+    assert {path.suffix for path in latest.rglob("*") if path.is_file()} == {".safetensors", ".json"}
+    whole = load_file(checkpoints_in(runs / "ddp" / "checkpoints")[-1] / "model.safetensors")
+    parts = [load_file(path) for path in shards]
+    for name, value in whole.items():
+        found = [part[f"model.safetensors/{name}"] for part in parts if f"model.safetensors/{name}" in part]
+        assert sum(each.numel() for each in found) == value.numel(), name
+    average_checkpoints(runs / "fsdp", None, tmp_path / "mean")
+    assert load_file(tmp_path / "mean" / "model.safetensors").keys() == whole.keys()
+    saved = [load_file(runs / name / "models" / "step-24" / "model.safetensors") for name in ("ddp", "fsdp")]
+    assert saved[0].keys() == saved[1].keys()
+
+
+def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path):
+    """All processes fail alike, and one of them tells it."""
+    jobs = [
+        {"recipe": str(task), "directory": str(tmp_path / "one")},
+        {"recipe": str(task), "directory": str(tmp_path / "two"), "overrides": [*FOUR, "data.source=missing"]},
+        {"recipe": str(task), "directory": str(tmp_path / "three"), "overrides": [*FOUR, "model.nodes.encoder.num_layers=0"]},
+        {
+            "recipe": str(task),
+            "directory": str(tmp_path / "four"),
+            "overrides": [*FOUR, "schedule={kind: constant, peak: 1e30}"],
+        },
+        {"directory": str(tmp_path / "five"), "resume": True},
+    ]
+    found, _, words = together(jobs, tmp_path)
+    codes = ["TFK116", "TFK100", "TFK021", "TFK110", "TFK111"]
+    assert found == [[[code, elsewhere] for code in codes] for elsewhere in (False, True)], words
+    assert not any((tmp_path / name).exists() for name in ("one", "two", "three"))
+    (batches,) = (tmp_path / "four").glob("not-finite-step-*.safetensors")
+    assert {name.split("/")[0] for name in load_file(batches)} == {"0", "1", "2", "3"}, "the batches of all processes are kept"
+    assert checkpoints_in(tmp_path / "four" / "checkpoints")
+
+
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_a_killed_process_ends_the_run_and_it_goes_on(task, tmp_path, runs, fsdp):
+    """The process that is left ends too, tells why, and where it has the whole model it saves that."""
+    overrides = [*FOUR, "keeping.every_steps=5"]
+    job = {"recipe": str(task), "directory": str(tmp_path / "run"), "overrides": overrides, "fsdp": fsdp, "kill": 8}
+    found, code, words = together([job], tmp_path)
+    assert code != 0
+    assert "SIGKILL" in words
+    assert found == [[["TFK117", False]], []], words
+    assert checkpoints_in(tmp_path / "run" / "checkpoints")[-1].name == ("step-5" if fsdp else "step-7")
+    resume(tmp_path / "run")
+    whole, other = (log(each, "step") for each in (runs / "one-ddp", tmp_path / "run"))
+    for a, b in zip(whole, other, strict=True):
+        assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
+
+
+def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
+    """torchrun passes on what the terminal has sent to all processes already: they hear it twice."""
+    run = tmp_path / "run"
+    words = ["train", str(task), "-o", str(run), "--set", "stopping.max_steps=100000", "--set", "validation.every_steps=100000"]
+    command = [*LAUNCH, "--nproc-per-node=2", "-m", "tfkit", *words, "--set", FOUR[0]]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), start_new_session=True
+    ) as process:
+        while not (run / "log.jsonl").is_file() or len(log(run, "step")) < 3:
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)
+        told, _ = process.communicate(timeout=120)
+    assert f"`tfkit train --resume {run}` goes on" in told
+    last = checkpoints_in(run / "checkpoints")[-1]
+    assert last.name == f"step-{log(run, 'step')[-1]['step']}"
+
+
+def test_one_process_shares_with_nobody(task, tmp_path):
+    with pytest.raises(InputError, match="TFK116"):
+        train(load_recipe(task), tmp_path / "run", fsdp=True)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,60 @@
+"""What several processes do together, started by torchrun: a list of runs, one after the other.
+
+    torchrun --standalone --nproc-per-node 2 together.py JOBS.json
+
+A job has `recipe`, `directory`, `overrides`, `fsdp`, and `resume` to go on with the directory; `kill` is the step in which the
+last process kills itself. Every process writes how its jobs ended beside JOBS.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from tfkit.errors import TfkitError
+from tfkit.recipe import load_recipe
+from tfkit.train import Trainer, resume, train
+
+
+def killed_in(step: int) -> None:
+    """The last process of all kills itself in a step, between its own gradients and the others'."""
+    losses = Trainer._losses
+
+    def fatal(trainer, batch):
+        found = losses(trainer, batch)
+        if trainer.progress.step + 1 == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    Trainer._losses = fatal
+
+
+def ended(job: dict) -> list:
+    """How a job ended: its last step, or the codes of what was wrong."""
+    if job.get("kill") and torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
+        killed_in(job["kill"])
+    directory, overrides, fsdp = Path(job["directory"]), job.get("overrides", []), job.get("fsdp", False)
+    try:
+        if job.get("resume"):
+            return [resume(directory, overrides=overrides, fsdp=fsdp).progress.step]
+        return [train(load_recipe(job["recipe"], overrides), directory, fsdp=fsdp).progress.step]
+    except TfkitError as error:
+        return [*(fault.code for fault in error.faults), error.elsewhere]
+
+
+def main() -> None:
+    torch.distributed.init_process_group("gloo")
+    path = Path(sys.argv[1])
+    found = [ended(job) for job in json.loads(path.read_text())]
+    path.with_suffix(f".{torch.distributed.get_rank()}").write_text(json.dumps(found))
+    if not any("TFK117" in each for each in found):
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
