@@ -31,20 +31,22 @@ def replicated(model: Model, unused: bool) -> nn.Module:
     )
 
 
-def shard(model: Model) -> None:
-    """Give this process its share of every weight, layer by layer, in place. The embeddings, which other nodes may share, stay
-    collected from a forward pass to its backward pass; the layers do not. Raises BuildError for a parameter that is a scalar.
-    """
+def shard(model: Model, count: int) -> None:
+    """Give this one of `count` processes its share of every weight, layer by layer, in place. The embeddings, which other nodes
+    may share, stay collected from a forward pass to its backward pass; the layers do not. Raises BuildError for a parameter
+    that is a scalar."""
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     scalars = [name for name, parameter in model.named_parameters() if not parameter.dim()]
     if scalars:
         message = f"`{scalars[0]}` is a single number, and of such FSDP2 cannot give each process a share"
         raise BuildError(Fault("TFK116", message, "train without `--fsdp`, or let the part hold a tensor of one dimension"))
+    mesh = init_device_mesh(next(model.parameters()).device.type, (count,))
     for stack in model.nodes.values():
         for layer in stack.layers if isinstance(stack, Stack) else ():
-            fully_shard(layer)
-    fully_shard(model)
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
 
 
 def adding_up(runner: nn.Module, now: bool) -> AbstractContextManager[Any]:
