@@ -31,7 +31,7 @@ COMMANDS = {
     "plugins": "what is installed, slot by slot",
     "bench": "measure attention backends on this device",
     "conformance": "judge an attention backend, or another part, by the conformance suite",
-    "schema": "the JSON Schema of a spec, for editors",
+    "schema": "the JSON Schema of a spec or a recipe, for editors",
     "explain": "what an error code, a rule or a check means",
 }
 
