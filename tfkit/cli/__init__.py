@@ -25,6 +25,7 @@ COMMANDS = {
     "train": "train a model from text, or go on with a run",
     "translate": "translate lines of text with a trained model",
     "generate": "let a trained decoder go on from a prompt",
+    "classify": "label lines of text with a trained classifier",
     "score": "BLEU and chrF of translations against a reference",
     "average": "one model from several of a run",
     "verify": "prove a model: every part with every backend, and the whole",

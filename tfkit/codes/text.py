@@ -101,4 +101,10 @@ TEXT: dict[str, Code] = {
         "data: {kind: classification, table: train.tsv, label_column: 3}",
         "Write `text_column` and `label_column`, counted from 1, and `header: true` where the first line names them.",
     ),
+    "TFK116": Code(
+        "the labels are not the model's",
+        "A classifier has a name for every class of its output, beside it in `labels.json`, as `tfkit train` saves it.",
+        'tfkit.Classifier(model, tokeniser, ["good", "bad"])    # of a model with three classes',
+        "Name a directory that `tfkit train` made of a classification.",
+    ),
 }

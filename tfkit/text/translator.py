@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from ..catalogue import Catalogue
-from ..data import TextTokeniser, check_ids, read_tokenisers, roles_of
+from ..data import TextTokeniser, check_ids, read_tokenisers
 from ..errors import Fault, InputError
 from ..generate import Hypothesis, Search, search_all
 from ..nn.model import Model
 from ..recipe import END
 from ..store import BEST, load, read_json
+from .fitting import roles_for
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class Translation:
     @property
     def text(self) -> str:
         return self.texts[0]
+
+    @property
+    def read(self) -> int:
+        """The number of tokens of the source that were read, its end included."""
+        return len(self.source_ids)
 
 
 class Translator:
@@ -57,7 +63,7 @@ class Translator:
         if max_source < 2 or batch_tokens < 1:
             message = f"max_source is {max_source}, batch_tokens is {batch_tokens}"
             raise InputError(Fault("TFK078", message, "a source has at least 2 tokens, its end being one, a batch at least 1"))
-        self.roles = roles_of(model.plan, "parallel")
+        self.roles = roles_for(model.plan, "parallel")
         check_ids(model.plan, self.roles, {column: each.size for column, each in tokenisers.items()})
 
     @classmethod
