@@ -69,7 +69,7 @@ TEXT: dict[str, Code] = {
         "the loss is no number",
         "Every loss of training is finite.",
         "schedule: {kind: constant, peak: 10}",
-        "Lower the learning rate, write `clip_norm`, or train in float32; the batch was saved for replay.",
+        "Begin anew, perhaps `--from` this run: with a lower rate, `clip_norm` or float32; the batch was saved for replay.",
     ),
     "TFK111": Code(
         "a run cannot go on",
@@ -106,5 +106,11 @@ TEXT: dict[str, Code] = {
         "A classifier has a name for every class of its output, beside it in `labels.json`, as `tfkit train` saves it.",
         'tfkit.Classifier(model, tokeniser, ["good", "bad"])    # of a model with three classes',
         "Name a directory that `tfkit train` made of a classification.",
+    ),
+    "TFK117": Code(
+        "the run cannot start from that model",
+        "`pretrained` names a run or a model of one; its tokenisers are taken, and all weights of equal name and shape: some.",
+        "tfkit train recipe.yaml --from runs/of-another-spec -o run",
+        "Name a model whose parts have the names and sizes of the spec, and leave `tokeniser` to it.",
     ),
 }

@@ -43,8 +43,8 @@ def _recipe(root: Marked, overrides: Sequence[str], faults: Faults) -> Recipe:
     changes = [override.removeprefix("model.") for override in overrides if override.startswith("model.")]
     root = apply(root, [override for override in overrides if not override.startswith("model.")], grammar, faults)
     own = {key: child for key, child in root.mapping.items() if key != "extends"}
-    if "model" in own:
-        own["model"] = _from_here(own["model"])
+    for name in own.keys() & {"model", "pretrained"}:
+        own[name] = _from_here(own[name])
     if "data" in own:
         files = {name: _from_here(child) if name in FILES else child for name, child in own["data"].mapping.items()}
         own["data"] = own["data"].holding(files) if own["data"].mapping else own["data"]

@@ -80,6 +80,9 @@ class Recipe(Options):
     description: Annotated[str, Field(description="a few words about the recipe")] = ""
     model: Annotated[str, Field(min_length=1, description="the spec of the model: a file, relative to the recipe")]
     changes: Annotated[tuple[str, ...], AsTuple, Field(description="changes of the spec, as `--set` writes them")] = ()
+    pretrained: Annotated[
+        str | None, Field(min_length=1, description="a saved model or a run whose weights and tokenisers are started from")
+    ] = None
     data: Annotated[Part, SlotField("data"), Field(description="what is learnt from: its kind and its files")] = part_default(
         "parallel"
     )

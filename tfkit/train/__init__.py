@@ -2,6 +2,7 @@
 
 from ..data import told
 from .averaging import average_checkpoints, average_models
+from .pretrained import Taken
 from .progress import Progress, Step, Validated, Watcher
 from .run import Outcome, resume, train
 from .trainer import Trainer
@@ -10,6 +11,7 @@ __all__ = [
     "Outcome",
     "Progress",
     "Step",
+    "Taken",
     "Trainer",
     "Validated",
     "Watcher",

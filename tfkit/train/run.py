@@ -38,8 +38,10 @@ from ..files import write_whole
 from ..recipe import Recipe, chosen_for, load_recipe
 from ..spec import load_spec, to_yaml
 from ..store import file_facts, read_json
+from .checkpoint import checkpoints_in
 from .fit_spec import fitted_spec, roles_in
 from .keep import Keeper
+from .pretrained import Pretrained, check_tokenisers, digest_of, read_pretrained
 from .progress import Progress, Watcher
 from .run_directory import DIGESTS, LOG, RECIPE, SPEC, check_new, cut_log, sweep
 from .trainer import Trainer
@@ -74,9 +76,12 @@ def train(
     files_of(recipe)
     roles = roles_in(recipe, catalogue, backend)
     _check_validation(recipe)
+    pretrained = read_pretrained(recipe, roles, catalogue)
+    if pretrained is not None:
+        check_tokenisers(recipe, pretrained)
     new = not directory.exists()
     try:
-        return _begin(recipe, directory, torch.device(device), backend, watchers, catalogue, roles)
+        return _begin(recipe, directory, torch.device(device), backend, watchers, catalogue, roles, pretrained)
     except BaseException:
         # What a wrong input, or Ctrl-C during preparation, left behind would stand in the way of the next try.
         if not (directory / RECIPE).is_file() and directory.is_dir():
@@ -93,8 +98,10 @@ def _begin(
     watchers: Sequence[Watcher],
     catalogue: Catalogue,
     roles: Roles,
+    pretrained: Pretrained | None,
 ) -> Outcome:
-    data = prepare(recipe, directory / "data", _vocabulary(recipe))
+    given = None if pretrained is None else pretrained.tokenisers
+    data = prepare(recipe, directory / "data", _vocabulary(recipe) if given is None else 0, given)
     if data.validation is None and (recipe.stopping.patience is not None or recipe.validation.metric != "loss"):
         message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
         fix = "name validation files, or write `data.held_out`; of fewer than 20 rows none is held out unasked"
@@ -102,13 +109,16 @@ def _begin(
     sizes = {column: each.size for column, each in data.tokenisers.items()}
     spec, changes = fitted_spec(recipe, catalogue, roles, sizes, len(data.labels))
     model = build(spec, catalogue, device=device, seed=recipe.seed, backend=backend)
+    taken = None if pretrained is None else pretrained.give(model, recipe, roles, data.labels)
     for name, text in tokeniser_texts(data.tokenisers).items():
         write_whole(directory / name, text)
     write_whole(directory / SPEC, to_yaml(spec))
     torch.manual_seed(recipe.seed)
     trainer = Trainer(model, recipe, data, roles, Progress())
+    trainer.taken = taken
     trainer.try_longest()
-    keeper = Keeper(directory, trainer, digests(recipe, data, directory), catalogue, watchers)
+    found = digests(recipe, data, directory) | digest_of(pretrained, directory)
+    keeper = Keeper(directory, trainer, found, catalogue, watchers)
     write_whole(directory / DIGESTS, json.dumps(keeper.digests, indent=1) + "\n")
     _write_recipe(recipe, directory)
     return _finish(keeper, changes)
@@ -138,13 +148,17 @@ def resume(
     _check_same(before, recipe)
     columns = tuple(KINDS[recipe.data.kind].files)
     data = read_data(recipe, directory / "data", read_tokenisers(directory, columns))
-    found = digests(before, data, directory)
-    _check_digests(directory, found)
     spec = load_spec(directory / SPEC, catalogue)
     model = build(spec, catalogue, device=device, seed=recipe.seed, backend=backend)
     roles = roles_of(model.plan, recipe.data.kind)
+    begins = not checkpoints_in(directory / "checkpoints")  # from the first step, and so from the weights of the other model
+    pretrained = read_pretrained(recipe, roles, catalogue) if begins else None
+    found = digests(before, data, directory) | digest_of(pretrained, directory)
+    _check_digests(directory, found)
+    taken = None if pretrained is None else pretrained.give(model, recipe, roles, data.labels)
     torch.manual_seed(recipe.seed)
     trainer = Trainer(model, recipe, data, roles, Progress())
+    trainer.taken = taken
     keeper = Keeper(directory, trainer, found, catalogue, watchers)
     keeper.restore(earlier)
     cut_log(directory / LOG, trainer.progress.step)
@@ -184,9 +198,13 @@ FREE = ("stopping", "keeping", "name", "description", "reference")
 """The keys of a recipe on which no weight and no score depends; of `validation`, `every_steps` is another."""
 
 
+PLACES = ("model", "changes", "pretrained")
+"""The keys that name what has a digest of its own."""
+
+
 def _fixed(recipe: Recipe) -> Mapping[str, Any]:
-    """What stays: files have digests of their own, and changes of the spec are in the spec."""
-    written = {key: value for key, value in recipe.written().items() if key not in (*FREE, "model", "changes")}
+    """What stays: files and weights have digests of their own, and changes of the spec are in the spec."""
+    written = {key: value for key, value in recipe.written().items() if key not in (*FREE, *PLACES)}
     written["validation"] = {key: value for key, value in written["validation"].items() if key != "every_steps"}
     options = recipe.data.options.model_dump(exclude_none=True)
     kept = {key: value for key, value in options.items() if not isinstance(value, str) and key != "held_out"}
@@ -194,7 +212,7 @@ def _fixed(recipe: Recipe) -> Mapping[str, Any]:
 
 
 def _check_same(before: Recipe, after: Recipe) -> None:
-    old, new = _fixed(before), _fixed(after)
+    old, new = ({**_fixed(recipe), "pretrained": recipe.pretrained} for recipe in (before, after))
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if changed:
         message = f"a run that goes on keeps its {', '.join(f'`{key}`' for key in changed)}"
@@ -226,4 +244,6 @@ def _write_recipe(recipe: Recipe, directory: Path) -> None:
         key: str(Path(value).absolute()) if isinstance(value, str) and key != "kind" else value for key, value in data.items()
     }
     written.pop("changes", None)
+    if recipe.pretrained is not None:
+        written["pretrained"] = str(Path(recipe.pretrained).absolute())
     write_whole(directory / RECIPE, yaml.safe_dump(written, sort_keys=False, allow_unicode=True))

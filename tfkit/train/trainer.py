@@ -23,6 +23,7 @@ from . import checkpoint
 from .loss import smoothed
 from .moving_average import Average
 from .optimiser import optimiser_for, set_rate
+from .pretrained import Taken
 from .progress import Progress, Step
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -53,6 +54,7 @@ class Trainer:
         self.task = task_of(recipe, roles, data.tokenisers["target"].size)
         self.width = int(model.nodes[owner].table().shape[1])  # type: ignore[operator]
         self._epoch: tuple[int, Epoch] | None = None
+        self.taken: Taken | None = None
 
     @property
     def parameter_names(self) -> dict[int, str]:
