@@ -85,6 +85,14 @@ def test_a_long_line_is_cut_and_says_so(run, classifier):
     assert same.distribution == pytest.approx(cut.distribution, rel=1e-5)
 
 
+def test_a_text_longer_than_a_table_of_positions_is_cut(tmp_path):
+    changes = ["stopping.max_steps=1", "model.words.position={kind: learned, max_len: 30}", "batching.max_length=30"]
+    train(load_recipe(recipe_for(tmp_path, "classification"), changes), tmp_path / "run")
+    (made,) = Classifier.load(tmp_path / "run").classify(["the dog sings " * 20])
+    assert made.read == 30
+    assert made.cut > 0
+
+
 def test_batches_have_no_more_tokens_than_allowed_and_change_no_label(run, classifier):
     lines = [" ".join(["the dog", "big tree", "sings"][:count]) for count in (1, 2, 3)] * 9
     seen = []

@@ -13,8 +13,8 @@ EPILOG = """\
 tfkit classify MODEL < texts.txt > labels.txt
 MODEL is a directory that `tfkit train` made of a classification, or a model in
 it. Line n of the output is the label of line n of the input; an empty line
-stays empty. Lines longer than --max-length tokens are judged by as many, and
-named on standard error.
+stays empty. Lines longer than --max-length tokens, or than a table of
+positions of the model, are judged by as many, and named on standard error.
 --json prints one object a line: line, text, label, probability, and
 probabilities by label."""
 

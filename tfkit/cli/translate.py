@@ -19,9 +19,10 @@ EPILOG = """\
 tfkit translate MODEL < in.txt > out.txt
 MODEL is a directory that `tfkit train` made, or a model in it. Line n of the
 output translates line n of the input; an empty line stays empty. Lines longer
-than --max-source tokens are translated as far as that, and named on standard
-error. With --n-best N a line of output is: number of the input line, score,
-text, with tabs between them.
+than --max-source tokens, or than a table of positions of the model, are
+translated as far as that, and named on standard error.
+With --n-best N a line of output is: number of the input line, score, text,
+with tabs between them.
 --json prints one object a line: line, source, and hypotheses with text, score,
 log_probability, finished, pieces and token_log_probabilities; with --attention
 SITE also the pieces of the source and the weights (heads x target x source)."""

@@ -44,8 +44,9 @@ class Classification:
 class Classifier:
     """Labels texts: p(class) = softmax of the logits, in float32. `labels` are the classes in the order of the output.
 
-    `max_length` is the most tokens of a text that are read, its start and end included; `batch_tokens` the most padded tokens
-    that are read at once. Raises InputError for a tokeniser or labels that are not the model's, and for another kind of model.
+    `max_length` is the most tokens of a text that are read, its start and end included, and no more than the model has
+    positions for; `batch_tokens` the most padded tokens that are read at once. Raises InputError for a tokeniser or labels that
+    are not the model's, and for another kind of model.
     """
 
     def __init__(
@@ -58,13 +59,14 @@ class Classifier:
         batch_tokens: int = 4096,
     ) -> None:
         self.model, self.tokeniser, self.labels = model, tokeniser, tuple(labels)
-        self.max_length, self.batch_tokens = max_length, batch_tokens
+        self.batch_tokens = batch_tokens
         if max_length < 3 or batch_tokens < 1:
             message = f"max_length is {max_length}, batch_tokens is {batch_tokens}"
             raise InputError(
                 Fault("TFK078", message, "a text has at least 3 tokens, start and end being two, a batch at least 1")
             )
         self.roles = roles_for(model.plan, "classification")
+        self.max_length = min(max_length, model.plan.longest.get(self.roles.target, max_length))
         check_ids(model.plan, self.roles, {"target": tokeniser.size})
         classes = model.plan.widths[self.roles.output]
         if classes != len(self.labels):

@@ -44,8 +44,8 @@ class Translation:
 class Translator:
     """Translates sentences as a search says. `tokenisers` by column: `source` and `target`.
 
-    `max_source` is the most tokens of a source that are read, its end included; `batch_tokens` the most padded tokens that are
-    searched at once. Raises InputError for tokenisers that are not the model's.
+    `max_source` is the most tokens of a source that are read, its end included, and no more than the model has positions for;
+    `batch_tokens` the most padded tokens that are searched at once. Raises InputError for tokenisers that are not the model's.
     """
 
     def __init__(
@@ -59,11 +59,12 @@ class Translator:
         attention: Iterable[str] = (),
     ) -> None:
         self.model, self.tokenisers, self.search = model, tokenisers, search or Search()
-        self.max_source, self.batch_tokens, self.attention = max_source, batch_tokens, tuple(attention)
+        self.batch_tokens, self.attention = batch_tokens, tuple(attention)
         if max_source < 2 or batch_tokens < 1:
             message = f"max_source is {max_source}, batch_tokens is {batch_tokens}"
             raise InputError(Fault("TFK078", message, "a source has at least 2 tokens, its end being one, a batch at least 1"))
         self.roles = roles_for(model.plan, "parallel")
+        self.max_source = min(max_source, model.plan.longest.get(self.roles.of("source"), max_source))
         check_ids(model.plan, self.roles, {column: each.size for column, each in tokenisers.items()})
 
     @classmethod
