@@ -32,6 +32,21 @@ def test_an_encoder_learns_hidden_tokens_better_than_by_their_frequency(tmp_path
     assert last <= first + 0.05
 
 
+@pytest.mark.parametrize("held_out", [7, None])
+def test_what_is_held_out_of_running_text_is_its_end_in_one_piece(tmp_path, held_out):
+    path = recipe_for(tmp_path, "language", tokeniser="characters")
+    limits = ["batching.max_length=8", "stopping.max_steps=1"]
+    train(load_recipe(path, [*limits, *([f"data.held_out={held_out}"] if held_out else [])]), tmp_path / "run")
+    lines = (tmp_path / "train.src").read_text().splitlines(keepends=True)
+    count = held_out or len(lines) // 20
+    (tokeniser,) = read_tokenisers(tmp_path / "run", ("target",)).values()
+    for name, text in (("train", lines[:-count]), ("validation", lines[-count:])):
+        corpus = Corpus(tmp_path / "run" / "data" / f"{name}.arrow")
+        pieces = [row.tolist() for row in corpus.rows("target", range(len(corpus)))]
+        joined = [*pieces[0], *(token for piece in pieces[1:] for token in piece[1:])]  # a piece begins where one ends
+        assert tokeniser.decode(joined) == "".join(text)
+
+
 def test_a_decoder_learns_to_spell_and_goes_on(tmp_path):
     recipe = load_recipe(recipe_for(tmp_path, "language", tokeniser="characters"), ["stopping.max_steps=150"])
     outcome = train(recipe, tmp_path / "run")

@@ -129,7 +129,8 @@ def told(counted: Counted) -> str:
 
 
 def _held_out(recipe: Recipe, total: int, validated: bool) -> frozenset[int]:
-    """The rows of the training text that are kept for validation, where no file is named: a twentieth, at most 1,000."""
+    """The rows of the training text that are kept for validation, where no file is named: a twentieth, at most 1,000. Of
+    running text the last ones, for a line apart from its neighbours is no text."""
     wanted = recipe.data.options.held_out
     if validated:
         if wanted is not None:
@@ -141,6 +142,8 @@ def _held_out(recipe: Recipe, total: int, validated: bool) -> frozenset[int]:
         raise InputError(
             recipe.fault("TFK108", "data.held_out", f"{count} rows of {total} are to be held out", "hold out fewer")
         )
+    if not KINDS[recipe.data.kind].sentences:
+        return frozenset(range(total - count, total))
     generator = np.random.Generator(np.random.PCG64([recipe.seed, 0]))
     first = int(getattr(recipe.data.options, "header", False))
     return frozenset((generator.choice(total, count, replace=False) + first).tolist())

@@ -27,7 +27,9 @@ class LanguageText(Options):
 
     text: Annotated[Path | None, Field(description="the text")] = None
     validation_text: Annotated[Path | None, Field(description="as `text`, to choose the best model by")] = None
-    held_out: HeldOut | None = None
+    held_out: Annotated[
+        int | None, Field(ge=1, description="lines kept for validation where no file is named; the last ones")
+    ] = None
 
 
 class MaskedText(LanguageText):
@@ -35,6 +37,7 @@ class MaskedText(LanguageText):
     `<mask>`, 10 % by a random token, 10 % stay. https://aclanthology.org/N19-1423/"""
 
     hidden: Annotated[float, Field(gt=0.0, lt=1.0, description="share of the tokens that are hidden")] = 0.15
+    held_out: HeldOut | None = None
 
 
 class LabelledTable(Options):
