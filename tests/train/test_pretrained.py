@@ -64,6 +64,23 @@ def test_all_weights_and_the_tokeniser_are_taken(parent, task, tmp_path):
     assert mine == theirs
 
 
+def list_again(place, name):
+    """Write down the size and digest of a file of a saved model that was changed."""
+    versions = json.loads((place / "versions.json").read_text())
+    versions["files"][name] = file_facts(place / name)
+    (place / "versions.json").write_text(json.dumps(versions))
+
+
+def test_a_model_whose_backend_does_not_run_here_can_be_started_from(parent, task, tmp_path):
+    place = shutil.copytree(model_in(parent), tmp_path / "parent")
+    plan = json.loads((place / "plan.json").read_text())
+    plan["sites"] = {site: ["cudnn"] for site in plan["sites"]}
+    (place / "plan.json").write_text(json.dumps(plan))
+    list_again(place, "plan.json")
+    found, _ = started(task, place, tmp_path)
+    assert all(torch.equal(found[name], value) for name, value in weights(parent).items())
+
+
 def test_a_model_is_as_good_as_the_run_it_is_the_best_of(parent, task, tmp_path):
     found, _ = started(task, model_in(parent), tmp_path)
     assert all(torch.equal(found[name], value) for name, value in weights(parent).items())
@@ -183,9 +200,7 @@ def test_a_run_without_a_checkpoint_needs_the_weights_that_it_began_with(halves)
     place = model_in(halves / "parent")
     altered = {name: value + 1 for name, value in load_file(place / "model.safetensors").items()}
     save_file(altered, place / "model.safetensors")
-    versions = json.loads((place / "versions.json").read_text())
-    versions["files"]["model.safetensors"] = file_facts(place / "model.safetensors")
-    (place / "versions.json").write_text(json.dumps(versions))
+    list_again(place, "model.safetensors")
     with pytest.raises(StoreError, match=r"TFK113 .* began with another pretrained weights"):
         resume(halves / "half")
     shutil.rmtree(halves / "parent")

@@ -102,7 +102,7 @@ def read_pretrained(recipe: Recipe, roles: Roles, catalogue: Catalogue) -> Pretr
         return None
     try:
         place = model_in(Path(recipe.pretrained))
-        model = load(place, catalogue=catalogue)
+        model = load(place, backend="auto", catalogue=catalogue)  # of which only the weights are used
         found = _tokenisers(place, model)
         labels = read_labels(place) if (place / LABELS).is_file() else ()
     except TfkitError as reason:
