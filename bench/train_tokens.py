@@ -65,7 +65,7 @@ def trainer_for(options: argparse.Namespace, folder: Path) -> Trainer:
     data = prepare(recipe, folder / "data", options.vocab)
     sizes = {column: each.size for column, each in data.tokenisers.items()}
     spec, _ = fitted_spec(recipe, catalogue, roles, sizes, 0)
-    return Trainer(lambda: tfkit.build(spec, catalogue), recipe, data)
+    return Trainer(tfkit.build(spec, catalogue), lambda: tfkit.build(spec, catalogue), recipe, data)
 
 
 def marian_step(trainer: Trainer, batches: list[Batch], shape: str) -> Callable[[], Any]:

@@ -22,6 +22,7 @@ def modules_after(code: str) -> str:
         "from tfkit.catalogue import load_catalogue; from tfkit.spec import load_spec; from tfkit.graph import graph_of; "
         "graph_of(load_spec('specs/transformer-base.yaml', load_catalogue())).parameters()",
         "from tfkit.catalogue import load_catalogue; from tfkit.spec import json_schema; json_schema(load_catalogue())",
+        "from tfkit.recipe import recipe_schema; recipe_schema()",
     ],
 )
 def test_no_torch_and_no_rich(code):

@@ -46,12 +46,13 @@ if TYPE_CHECKING:
     from .score import corpus_scores
     from .spec import ModelSpec, load_spec, parse_spec
     from .store import load, save
-    from .text import TextGenerator, Translator
+    from .text import Classifier, TextGenerator, Translator
 
 _HOMES = {
     "BackendRefused": "errors",
     "BuildError": "errors",
     "Catalogue": "catalogue",
+    "Classifier": "text",
     "DecodingState": "nn.cache",
     "Fault": "errors",
     "Generated": "generate",
@@ -101,6 +102,7 @@ __all__ = [
     "BackendRefused",
     "BuildError",
     "Catalogue",
+    "Classifier",
     "DecodingState",
     "Fault",
     "Generated",

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .catalogue import Catalogue, load_catalogue
 from .errors import BackendRefused, BuildError, Fault, InputError, SpecError
-from .graph import Graph, Node, Target, graph_of
+from .graph import Graph, Node, Target, graph_of, longest
 from .graph.model_graph import base
 from .graph.plan import candidates_for, request_for
 from .nn.choice import BackendChoice, BoundBackend, bind
@@ -187,7 +187,8 @@ def _plan(graph: Graph) -> ModelPlan:
         if reason:
             undecodable[name] = reason
     widths = {name: graph.nodes[name].signal.width for name in graph.outputs}
-    return ModelPlan(graph.name, wires, inputs, graph.outputs, widths, followers, undecodable)
+    limits = {name: limit for name, limit in longest(graph).items() if limit is not None}
+    return ModelPlan(graph.name, wires, inputs, graph.outputs, widths, followers, undecodable, limits)
 
 
 def _followers(graph: Graph, name: str) -> frozenset[str]:

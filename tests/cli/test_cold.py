@@ -26,7 +26,16 @@ def imported_by(*commands):
 
 def test_commands_that_only_look_import_no_torch():
     spec = "specs/transformer-base.yaml"
-    silent = ["--help", "check --help", "--version", f"check {spec}", "check tests/cli/slips.yaml", "plugins --json", "schema"]
+    silent = [
+        "--help",
+        "check --help",
+        "--version",
+        f"check {spec}",
+        "check tests/cli/slips.yaml",
+        "plugins --json",
+        "schema",
+        "schema recipe",
+    ]
     silent += [f"show {spec} {option}" for option in ("--json", "--mermaid", "--resolved")]
     silent += [f"plan {spec} --device cuda:sm90 --json", "explain", "explain TFK001"]
     drawn = [

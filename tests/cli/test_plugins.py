@@ -9,6 +9,7 @@ from tfkit.catalogue import BrokenPlugin, Catalogue, load_catalogue
 from tfkit.codes import CODES
 from tfkit.contract import RULES
 from tfkit.plugin import Norm, hookimpl
+from tfkit.recipe import recipe_schema
 from tfkit.slots.attention import Capabilities
 from tfkit.spec import json_schema
 
@@ -63,6 +64,9 @@ def test_a_broken_plugin_is_named_where_it_is_asked_for(tfkit, acme, small):
 def test_schema_is_printed_or_written(tfkit, tmp_path):
     done = tfkit("schema")
     assert json.loads(done.out) == json_schema(load_catalogue())
+    assert tfkit("schema", "spec").out == done.out
+    assert json.loads(tfkit("schema", "recipe").out) == recipe_schema()
+    assert "there is no schema of `recpie`; did you mean `recipe`?" in tfkit("schema", "recpie").err
     place = tmp_path / "schema.json"
     place.write_text("before")
     quiet = tfkit("schema", "-o", place)

@@ -47,6 +47,22 @@ def test_json_is_one_event_a_line(tmp_path, capsys):
     assert kinds == ["began", "step", "step", "step", "validation", "saved", "ended"]
 
 
+def test_a_run_starts_from_another_and_says_what_it_takes(run, tmp_path, capsys):
+    spec, changes = run.parent / "small.yaml", ["--set", "model.decoder.num_layers=2", "--set", "stopping.max_steps=2"]
+    files = ["--source", str(run.parent / "train.src"), "--target", str(run.parent / "train.trg")]
+    assert main(["train", str(spec), *files, "--from", str(run), "-o", str(tmp_path / "run"), *changes]) == 0
+    err = capsys.readouterr().err
+    assert f"vocabulary: that of {run}, 90 ids, joint\n" in err
+    assert "pretrained: 7,072 of 10,416 weights are those of" in err
+    assert "\n  drawn anew, not there: decoder.layers.1 (26 tensors, 3,344 weights)\n" in err
+    recipe = run.parent / "small-recipe.yaml"
+    words = ["train", str(recipe), "--from", str(run), "-o", str(tmp_path / "more"), "--json", "--set", "stopping.max_steps=1"]
+    assert main(words) == 0
+    began = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert began["recipe"]["pretrained"] == str(run)
+    assert (began["pretrained"]["taken"], began["pretrained"]["left"]) == (7072, [])
+
+
 def test_translate_and_score(run, tmp_path, monkeypatch, capsys):
     typed(monkeypatch, "the dog\n\nbig cat")
     assert main(["translate", str(run)]) == 0
@@ -106,8 +122,10 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
         (["train", "{recipe}", "-o", "{new}", "--set", "data={{kind: language}}"], 2, "no file for `data.text`"),
         (["train", "{recipe}", "-o", "{new}", "--set", "data.held_out=500"], 2, "500 rows of 120 are to be held out"),
         (["train", "{recipe}", "-o", "{new}", "--set", "batching.max_length=2"], 2, "no row of"),
+        (["train", "{recipe}", "-o", "{new}", "--from", "{recipe}"], 2, "TFK117 pretrained: {recipe} is no model"),
+        (["train", "--resume", "{run}", "--from", "{run}"], 2, "a run that goes on keeps its data, its start"),
         (["train", "--resume", "{new}"], 2, "holds no run that could go on"),
-        (["train", "--resume", "{run}", "--source", "x"], 2, "a run that goes on keeps its data"),
+        (["train", "--resume", "{run}", "--source", "x"], 2, "a run that goes on keeps its data, its start and its dir"),
         (["translate", "{new}"], 2, "cannot be read"),
         (["translate", "{run}", "--beams", "0"], 2, "a whole number from 1 is expected"),
         (["translate", "{run}", "--beams", "2", "--n-best", "3"], 2, "TFK078"),
@@ -130,7 +148,7 @@ def test_what_is_wrong_is_told_and_nothing_is_left_behind(run, tmp_path, monkeyp
     found = main([word.format(**places) for word in words])
     out, err = capsys.readouterr()
     said = json.dumps(json.loads(out)) if "--json" in words else err
-    assert message in said
+    assert message.format(**places) in said
     assert "Traceback" not in said
     assert "TFK099" not in said
     assert found == code

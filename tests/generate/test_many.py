@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -142,3 +143,17 @@ def test_the_first_wrong_source_of_a_stream_is_counted_from_its_beginning(decode
         list(tfkit.search_stream(decoder_of("translator"), [*SOURCES[:9], []], chunk=4))
     with pytest.raises(tfkit.InputError, match=r"TFK078.*chunk is 0"):
         list(tfkit.search_stream(decoder_of("translator"), SOURCES, chunk=0))
+
+
+@pytest.mark.parametrize("kind", SEARCHES)
+def test_no_hypothesis_goes_beyond_a_table_of_positions(kind: str, decoder_of: Callable[..., Model]) -> None:
+    position = "{kind: learned, max_len: 9}"
+    for name, rooms in (("translator", [9] * len(SOURCES)), ("writer", [10 - len(source) for source in SOURCES])):
+        decoder = decoder_of(name, position=position)
+        search = replace(SEARCHES[kind], extra_length=60)
+        found = tfkit.search_all(decoder, SOURCES, search)
+        lengths = [max(len(one.ids) for one in row) for row in found]
+        assert all(length <= room for length, room in zip(lengths, rooms, strict=True))
+        assert any(length == room for length, room in zip(lengths, rooms, strict=True))
+        ended = [one.finished for row, room in zip(found, rooms, strict=True) for one in row if len(one.ids) < room]
+        assert all(ended)

@@ -42,6 +42,46 @@ def test_file_names_are_relative_to_the_recipe_and_those_of_set_to_here(tmp_path
     assert recipe.changes == ("defaults.dropout=0.5",)
 
 
+@pytest.mark.parametrize(
+    ("lines", "overrides", "slot", "kind", "options"),
+    [
+        ("", ["optimiser.eps=1e-8"], "optimiser", "adam", {"eps": 1e-8}),
+        ("", ["optimiser={eps: 1.0e-8}"], "optimiser", "adam", {"eps": 1e-8}),
+        ("", ["optimiser.eps=1e-8", "optimiser.beta1=0.5"], "optimiser", "adam", {"eps": 1e-8, "beta1": 0.5}),
+        ("", ["optimiser.weight_decay=0.5", "optimiser.kind=adamw"], "optimiser", "adamw", {"weight_decay": 0.5}),
+        ("", ["optimiser={kind: adamw}", "optimiser.eps=1e-8"], "optimiser", "adamw", {"eps": 1e-8}),
+        ("optimiser: adamw\n", ["optimiser.eps=1e-8"], "optimiser", "adamw", {"eps": 1e-8}),
+        ("tokeniser: {kind: unigram}\n", ["tokeniser=null", "tokeniser.joint=false"], "tokeniser", "bpe", {"joint": False}),
+        ("", ["schedule.warmup_steps=7"], "schedule", "noam", {"warmup_steps": 7}),
+        ("", ["data.held_out=7"], "data", "parallel", {"held_out": 7}),
+        ("", ["data.text=a.txt", "data.kind=language"], "data", "language", {"text": "a.txt"}),
+    ],
+)
+def test_an_override_of_an_option_keeps_the_kind(lines, overrides, slot, kind, options):
+    part = getattr(recipe_of(BASE + lines, "r.yaml", overrides), slot)
+    assert part.kind == kind
+    assert {name: getattr(part.options, name) for name in options} == options
+
+
+@pytest.mark.parametrize(
+    ("lines", "override", "message"),
+    [
+        (
+            "",
+            "optimiser.weight_decay=0.1",
+            "TFK018 optimiser: `weight_decay` does not belong here; it belongs under `optimiser: {k",
+        ),
+        ("", "schedule.peak=0.1", "TFK018 schedule: `peak` does not belong here"),
+        ("", "optimiser.kind=null", "TFK022 optimiser: `kind` is missing"),
+        ("optimiser: {eps: 1.0e-8}\n", "optimiser.beta1=0.5", "TFK022 optimiser: `kind` is missing"),
+    ],
+)
+def test_an_override_that_does_not_fit_the_kind_is_told(lines, override, message):
+    with pytest.raises(SpecError) as caught:
+        recipe_of(BASE + lines, "r.yaml", [override])
+    assert message in str(caught.value)
+
+
 def test_a_recipe_extends_another(tmp_path):
     (tmp_path / "base.yaml").write_text(BASE + "batching: {tokens: 100, accumulate: 2}\nclip_norm: 1.0\n")
     (tmp_path / "near.yaml").write_text("tfkit: 1\nname: y\nextends: base.yaml\nbatching: {tokens: 50}\nclip_norm: null\n")

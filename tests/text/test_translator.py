@@ -5,18 +5,20 @@ import shutil
 
 import pytest
 import torch
-from translation_task import WORDS, sentences
+from translation_task import WORDS, sentences, write_task
 
 from tfkit.data import Corpus
 from tfkit.data.tokeniser import train_tokeniser
 from tfkit.errors import InputError, StoreError
 from tfkit.generate import Search
+from tfkit.recipe import load_recipe
 from tfkit.recipe.parts import PARTS
 from tfkit.score import corpus_scores
 from tfkit.slots.options import Part
 from tfkit.store import load, save
 from tfkit.text import Translator, model_in
 from tfkit.text.translator import _line
+from tfkit.train import train
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,32 @@ def test_a_long_line_is_cut_and_says_so(trained):
     assert cut.source_ids == (*uncut.source_ids[:-2], 2)
     kept = whole.tokenisers["source"].decode(cut.source_ids)
     assert cut.text == next(iter(whole.translate([kept]))).text
+
+
+@pytest.fixture(scope="module")
+def tabled(tmp_path_factory):
+    """A run of a model with tables of 6 positions for the source and 5 for the target."""
+    folder = tmp_path_factory.mktemp("tabled")
+    tables = ["model.source.position={kind: learned, max_len: 6}", "model.target.position={kind: learned, max_len: 5}"]
+    limits = ["batching.max_length=5", "stopping.max_steps=2", "data.held_out=1"]
+    recipe = write_task(folder)
+    for name in ("train.src", "train.trg"):
+        (folder / name).write_text("".join(f"{word}\n" for word in ("la", "le", "lo", "li") * 9))
+    train(load_recipe(recipe, [*tables, *limits, "model.defaults.position=none"]), folder / "run")
+    return folder / "run"
+
+
+@pytest.mark.parametrize("search", [Search(kind="greedy"), Search(beams=3), Search(kind="sample", seed=1, n_best=2)])
+def test_a_source_longer_than_a_table_of_positions_is_cut_and_no_translation_is_longer(tabled, search):
+    translator = Translator.load(tabled, search)
+    count = len(translator.tokenisers["source"].encode(["la le la le la le la le"])[0])
+    assert count > 6
+    whole, short = translator.translate(["la le la le la le la le", "la"])
+    assert (whole.cut, len(whole.source_ids), whole.source_ids[-1]) == (count + 1 - 6, 6, 2)
+    assert short.cut == 0
+    assert max(len(each.ids) for each in (*whole.hypotheses, *short.hypotheses)) <= 5
+    kept = Translator.load(tabled, search, max_source=4)
+    assert len(next(kept.translate(["la le la le la le la le"])).source_ids) == 4
 
 
 def test_n_best_and_attention(trained):

@@ -163,7 +163,7 @@ def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path):
         {"directory": str(tmp_path / "five"), "resume": True},
     ]
     found, _, words = together(jobs, tmp_path)
-    codes = ["TFK116", "TFK100", "TFK021", "TFK110", "TFK111"]
+    codes = ["TFK118", "TFK100", "TFK021", "TFK110", "TFK111"]
     assert found == [[[code, elsewhere] for code in codes] for elsewhere in (False, True)], words
     assert not any((tmp_path / name).exists() for name in ("one", "two", "three"))
     (batches,) = (tmp_path / "four").glob("not-finite-step-*.safetensors")
@@ -179,7 +179,7 @@ def test_a_killed_process_ends_the_run_and_it_goes_on(task, tmp_path, runs, fsdp
     found, code, words = together([job], tmp_path)
     assert code != 0
     assert "SIGKILL" in words
-    assert found == [[["TFK117", False]], []], words
+    assert found == [[["TFK119", False]], []], words
     assert checkpoints_in(tmp_path / "run" / "checkpoints")[-1].name == ("step-5" if fsdp else "step-7")
     resume(tmp_path / "run")
     whole, other = (log(each, "step") for each in (runs / "one-ddp", tmp_path / "run"))
@@ -206,6 +206,6 @@ def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
 
 
 def test_one_process_shares_with_nobody(task, tmp_path):
-    with pytest.raises(InputError, match="TFK116"):
+    with pytest.raises(InputError, match="TFK118"):
         train(load_recipe(task), tmp_path / "run", fsdp=True)
     assert not (tmp_path / "run").exists()

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from translation_task import WORDS, sentences, write_task
+from kinds_task import recipe_for, validations
+from translation_task import WORDS
 
 from tfkit.data import NO_LABEL, Corpus, read_tokenisers
 from tfkit.data.corpus import CorpusWriter
@@ -16,48 +17,6 @@ from tfkit.generate import Search
 from tfkit.recipe import load_recipe
 from tfkit.text import TextGenerator
 from tfkit.train import train
-
-HEAD = "defaults:\n  d_model: 16\n  vocab_size: 50\n  pad_id: 0\n  position: sinusoidal\n  placement: pre\n  norm: layer_norm\n"
-BODY = (
-    "  attention: {num_heads: 2}\n  ffn: {d_ff: 32, activation: gelu}\nnodes:\n  words: {kind: tokens, scale: sqrt_d_model}\n"
-)
-MODELS = {
-    "language": "  body: {kind: stack, input: words, num_layers: 1, causal: true}\n"
-    "  out: {kind: token_logits, input: body, share: words}\noutputs: [out]\n",
-    "masked": "  body: {kind: stack, input: words, num_layers: 1}\n"
-    "  out: {kind: token_logits, input: body, share: words}\noutputs: [out]\n",
-    "classification": "  body: {kind: stack, input: words, num_layers: 1}\n  mean: {kind: pool, input: body, take: mean}\n"
-    "  out: {kind: classify, input: mean, classes: 2}\noutputs: [out]\n",
-}
-RECIPE = """\
-tfkit: 1
-name: kinds
-model: model.yaml
-data: %s
-tokeniser: {kind: %s}
-batching: {tokens: 400, max_length: 20}
-loss: {label_smoothing: 0.0}
-schedule: {kind: inverse_sqrt, peak: 2.0e-2, warmup_steps: 20}
-stopping: {max_steps: 80}
-validation: {every_steps: 40, metric: %s}
-"""
-
-
-def recipe_for(folder, kind, metric="loss", tokeniser="bpe, vocab_size: 80, byte_fallback: false"):
-    write_task(folder, 400)
-    option = "table: text.tsv" if kind == "classification" else "text: train.src"
-    rows = [source for source, _ in sentences(400)]
-    labels = ["animal" if {"dog", "cat"} & set(row.split()) else "thing" for row in rows]
-    table = "".join(f"{row}\t{label}\n" for row, label in zip(rows, labels, strict=True))
-    (folder / "text.tsv").write_text(table)
-    (folder / "model.yaml").write_text(f"tfkit: 1\nname: kinds\n{HEAD}{BODY}{MODELS[kind]}")
-    (folder / "r.yaml").write_text(RECIPE % (f"{{kind: {kind}, {option}}}", tokeniser, metric))
-    return folder / "r.yaml"
-
-
-def validations(run):
-    entries = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [entry for entry in entries if entry["kind"] == "validation"]
 
 
 def test_a_classifier_learns_its_labels(tmp_path):
@@ -71,6 +30,21 @@ def test_an_encoder_learns_hidden_tokens_better_than_by_their_frequency(tmp_path
     first, last = (each["nll"] for each in validations(tmp_path / "run"))
     assert last < np.log(len(WORDS)) + 0.2  # every word is as likely as the others
     assert last <= first + 0.05
+
+
+@pytest.mark.parametrize("held_out", [7, None])
+def test_what_is_held_out_of_running_text_is_its_end_in_one_piece(tmp_path, held_out):
+    path = recipe_for(tmp_path, "language", tokeniser="characters")
+    limits = ["batching.max_length=8", "stopping.max_steps=1"]
+    train(load_recipe(path, [*limits, *([f"data.held_out={held_out}"] if held_out else [])]), tmp_path / "run")
+    lines = (tmp_path / "train.src").read_text().splitlines(keepends=True)
+    count = held_out or len(lines) // 20
+    (tokeniser,) = read_tokenisers(tmp_path / "run", ("target",)).values()
+    for name, text in (("train", lines[:-count]), ("validation", lines[-count:])):
+        corpus = Corpus(tmp_path / "run" / "data" / f"{name}.arrow")
+        pieces = [row.tolist() for row in corpus.rows("target", range(len(corpus)))]
+        joined = [*pieces[0], *(token for piece in pieces[1:] for token in piece[1:])]  # a piece begins where one ends
+        assert tokeniser.decode(joined) == "".join(text)
 
 
 def test_a_decoder_learns_to_spell_and_goes_on(tmp_path):

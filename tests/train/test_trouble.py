@@ -78,6 +78,14 @@ def test_a_loss_that_is_no_number_is_told(task, tmp_path):
         train(load_recipe(task), tmp_path / "run", watchers=[Meddler(2, poison_weights)])
 
 
+def test_what_to_do_names_the_best_model_where_there_is_one(task, tmp_path):
+    with pytest.raises(TrainingError) as caught:
+        train(load_recipe(task, ["validation.every_steps=2"]), tmp_path / "run", watchers=[Meddler(5, poison_weights)])
+    assert f"in float32, from the best model so far (--from {tmp_path / 'run'})" in str(caught.value)
+    train(load_recipe(task, [f"pretrained={tmp_path / 'run'}", "stopping.max_steps=1"]), tmp_path / "other")
+    assert finite(tmp_path / "other")
+
+
 def test_float16_leaves_out_steps_and_tells_when_it_cannot_go_on(task, tmp_path):
     recipe = load_recipe(task, ["precision=float16"])
     outcome = train(recipe, tmp_path / "run")

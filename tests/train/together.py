@@ -52,7 +52,7 @@ def main() -> None:
     path = Path(sys.argv[1])
     found = [ended(job) for job in json.loads(path.read_text())]
     path.with_suffix(f".{torch.distributed.get_rank()}").write_text(json.dumps(found))
-    if not any("TFK117" in each for each in found):
+    if not any("TFK119" in each for each in found):
         torch.distributed.destroy_process_group()
 
 

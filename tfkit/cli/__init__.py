@@ -25,13 +25,14 @@ COMMANDS = {
     "train": "train a model from text, or go on with a run",
     "translate": "translate lines of text with a trained model",
     "generate": "let a trained decoder go on from a prompt",
+    "classify": "label lines of text with a trained classifier",
     "score": "BLEU and chrF of translations against a reference",
     "average": "one model from several of a run",
     "verify": "prove a model: every part with every backend, and the whole",
     "plugins": "what is installed, slot by slot",
     "bench": "measure attention backends on this device",
     "conformance": "judge an attention backend, or another part, by the conformance suite",
-    "schema": "the JSON Schema of a spec, for editors",
+    "schema": "the JSON Schema of a spec or a recipe, for editors",
     "explain": "what an error code, a rule or a check means",
 }
 

@@ -1,13 +1,10 @@
-"""The batch that costs are counted for, and how long an input of a model may be."""
+"""The batch that costs are counted for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-from ..graph import Batch, Graph
-from ..slots.layer import leaves
-from ..slots.options import Part, SlotField, marks
+from ..graph import Batch, Graph, longest
 from .arguments import nearest, usage_fault
 
 USUAL = 32
@@ -39,26 +36,3 @@ def check_lengths(graph: Graph, lengths: Iterable[int]) -> None:
         if most and all(limit is not None and length > limit for limit in most):
             tables = " or ".join(sorted({str(limit) for limit in most}))
             raise usage_fault(f"argument --lengths: {length} is longer than the position table, {tables}")
-
-
-def longest(graph: Graph) -> dict[str, int | None]:
-    """The most positions each input may have: the smallest position table on its way, None where there is none."""
-    found: dict[str, int | None] = {node.name: None for node in graph.inputs()}
-    for node in graph.nodes.values():
-        name = (node.signal.length or "").removeprefix("L_")
-        for part in _positions(node.options):
-            limit = part.entry.max_len(part.options)
-            if limit is not None and name in found:
-                found[name] = min(limit, found[name] or limit)
-    return found
-
-
-def _positions(options: Any) -> Iterator[Part]:
-    """Every position scheme that a node names."""
-    models = [options]
-    for leaf in leaves(getattr(options, "layers", None) or ()):
-        models += [leaf.layer, *(part.options for part in leaf.layer.sublayers or ())]
-    for model in models:
-        for name, mark in marks(type(model), SlotField):
-            if mark.slot == "position" and getattr(model, name) is not None:
-                yield getattr(model, name)

@@ -31,9 +31,8 @@ def arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from ..catalogue import load_catalogue
-    from ..graph import graph_of
+    from ..graph import graph_of, longest
     from ..spec import load_spec
-    from .batch import longest
     from .wish import check_served, wish_of
 
     catalogue = load_catalogue()

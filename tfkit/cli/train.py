@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 EPILOG = """\
 RECIPE says everything (`specs/recipes/` holds some); a SPEC is trained by a
 recipe whose settings are chosen by the size of the corpus and printed.
+`--from DIR` begins with the weights and the tokenisers of another model, as far
+as its parts have the same names and shapes, and prints what has not.
 File names on the command line are relative to the working directory.
 `--resume DIR` goes on with a run that was stopped or killed.
 `--set model.KEY=VALUE` changes the spec, every other --set the recipe.
@@ -44,6 +46,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("recipe", metavar="RECIPE|SPEC", nargs="?", help="a recipe, or the spec of a model")
     for name, words in DATA.items():
         parser.add_argument(f"--{name}", metavar="FILE", type=place, help=words)
+    parser.add_argument("--from", dest="start", metavar="DIR", type=place, help="start from the weights of this model or run")
     parser.add_argument("-o", "--output", metavar="DIR", type=place, help="a new directory for the run")
     parser.add_argument("--resume", metavar="DIR", type=place, help="go on with the run that stands there")
     parser.add_argument("--earlier", action="store_true", help="with --resume: pass over a damaged checkpoint")
@@ -59,9 +62,10 @@ def run(options: argparse.Namespace) -> int:
     if (options.recipe is None) == (options.resume is None):
         raise usage_fault("a RECIPE, a SPEC or --resume is needed, one of them", "`tfkit train --help` tells more")
     given = [f"data.{name.replace('-', '_')}={value}" for name in DATA if (value := getattr(options, name.replace("-", "_")))]
+    given += [f"pretrained={options.start}"] if options.start else []
     if options.resume is not None:
         if given or options.output is not None:
-            raise usage_fault("a run that goes on keeps its data and its directory", "leave the other options out")
+            raise usage_fault("a run that goes on keeps its data, its start and its directory", "leave the other options out")
         return _resume(options)
     if options.output is None:
         raise usage_fault("-o is missing", "name a new directory for the run")
@@ -124,6 +128,8 @@ def _recipe(options: argparse.Namespace, given: list[str]) -> Recipe:
         return load_recipe(options.recipe, overrides)
     from ..data import count_rows
 
+    if options.start:
+        overrides = ["tokeniser=null", *overrides]  # the one of that model is taken
     kind = "classification" if options.table else "language" if options.text else "parallel"
     text = recipe_text(os.path.splitext(os.path.basename(options.recipe))[0], options.recipe, kind, 1)
     rows = count_rows(recipe_of(text, "<chosen>", overrides))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 from .arguments import Parser, add_backend, add_common, device, whole
-from .output import speak_utf8, standard_input
+from .output import speak_utf8
 from .packages import TEXT, need_packages
 from .searching import add_search, search_of
 
@@ -21,9 +19,10 @@ EPILOG = """\
 tfkit translate MODEL < in.txt > out.txt
 MODEL is a directory that `tfkit train` made, or a model in it. Line n of the
 output translates line n of the input; an empty line stays empty. Lines longer
-than --max-source tokens are translated as far as that, and named on standard
-error. With --n-best N a line of output is: number of the input line, score,
-text, with tabs between them.
+than --max-source tokens, or than a table of positions of the model, are
+translated as far as that, and named on standard error.
+With --n-best N a line of output is: number of the input line, score, text,
+with tabs between them.
 --json prints one object a line: line, source, and hypotheses with text, score,
 log_probability, finished, pieces and token_log_probabilities; with --attention
 SITE also the pieces of the source and the weights (heads x target x source)."""
@@ -52,9 +51,9 @@ def run(options: argparse.Namespace) -> int:
 
     if options.attention and not options.json:
         raise usage_fault("--attention needs --json", "weights are no text")
-    from ..data import lines_of
     from ..text import Translator
     from .here import check_device
+    from .stream import streamed
 
     check_device(options.device)
     search = search_of(options, BEAMS, extra_length=options.extra_length)
@@ -62,25 +61,15 @@ def run(options: argparse.Namespace) -> int:
         options.model, search, device=options.device, backend=options.backend, max_source=options.max_source,
         batch_tokens=options.batch_tokens, attention=options.attention,
     )  # fmt: skip
-    began, count, lines = time.monotonic(), 0, standard_input()
-    chunk = 1 if lines.isatty() else 1000
-    for count, made in enumerate(translator.translate(lines_of(lines, "<stdin>"), chunk=chunk), 1):
-        if made.cut:
-            read = len(made.source_ids)
-            print(f"<stdin>:{count}: {read + made.cut:,} tokens, the first {read:,} were read", file=sys.stderr)
+    for number, made in streamed(translator.translate):
         if options.json:
-            print(json.dumps(_data(count, made, translator)))
+            print(json.dumps(_data(number, made, translator)))
         elif options.n_best == 1:
             print(made.text)
         else:
             scores = [f"{each.score:.4f}" for each in made.hypotheses] or [""]  # an empty line has no hypothesis
             for text, score in zip(made.texts, scores, strict=True):
-                print(count, score, text, sep="\t")
-        if chunk == 1:
-            sys.stdout.flush()
-    seconds = time.monotonic() - began
-    if sys.stderr.isatty() and count:
-        print(f"{count:,} lines, {count / seconds:,.1f} a second", file=sys.stderr)
+                print(number, score, text, sep="\t")
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import Fault
 from ..train import Step, Trainer, Validated, Watcher, started_rank
+from ..view.taken import taken_data
 from ..view.training import Lines, LivePanel
 
 
@@ -38,7 +39,9 @@ class JsonLines:
     """Every event as one line of JSON on standard output."""
 
     def began(self, trainer: Trainer, changes: list[str]) -> None:
-        self._print("began", {"recipe": trainer.recipe.written(), "changes": changes, "step": trainer.progress.step})
+        taken = {"pretrained": taken_data(trainer.taken)} if trainer.taken is not None else {}
+        step = trainer.progress.step
+        self._print("began", {"recipe": trainer.recipe.written(), "changes": changes, "step": step, **taken})
 
     def stepped(self, step: Step) -> None:
         self._print("step", asdict(step))

@@ -69,7 +69,7 @@ TEXT: dict[str, Code] = {
         "the loss is no number",
         "Every loss of training is finite.",
         "schedule: {kind: constant, peak: 10}",
-        "Lower the learning rate, write `clip_norm`, or train in float32; the batch was saved for replay.",
+        "Begin anew, perhaps `--from` this run: with a lower rate, `clip_norm` or float32; the batch was saved for replay.",
     ),
     "TFK111": Code(
         "a run cannot go on",
@@ -102,12 +102,24 @@ TEXT: dict[str, Code] = {
         "Write `text_column` and `label_column`, counted from 1, and `header: true` where the first line names them.",
     ),
     "TFK116": Code(
+        "the labels are not the model's",
+        "A classifier has a name for every class of its output, beside it in `labels.json`, as `tfkit train` saves it.",
+        'tfkit.Classifier(model, tokeniser, ["good", "bad"])    # of a model with three classes',
+        "Name a directory that `tfkit train` made of a classification.",
+    ),
+    "TFK117": Code(
+        "the run cannot start from that model",
+        "`pretrained` names a run or a model of one; its tokenisers are taken, and all weights of equal name and shape: some.",
+        "tfkit train recipe.yaml --from runs/of-another-spec -o run",
+        "Name a model whose parts have the names and sizes of the spec, and leave `tokeniser` to it.",
+    ),
+    "TFK118": Code(
         "these processes cannot train together",
         "The processes of a run share the batches of every step, a file system, and with FSDP2 the weights; each has a device.",
         "torchrun --nproc-per-node 4 -m tfkit train recipe.yaml -o run    # accumulate: 1",
         "Write `batching.accumulate`, the batches of a step: at least as many as there are processes.",
     ),
-    "TFK117": Code(
+    "TFK119": Code(
         "another process is gone",
         "All processes of a run work on every step: where one of them ends, all do.",
         "kill -9 $(pgrep -f tfkit | head -1)",

@@ -75,8 +75,9 @@ def count_rows(recipe: Recipe) -> int:
     return sum(1 for _ in text_rows(recipe, train))
 
 
-def prepare(recipe: Recipe, directory: Path, vocab_size: int) -> Data:
-    """Learn the tokenisers of a recipe from its training text and write the corpora into a directory.
+def prepare(recipe: Recipe, directory: Path, vocab_size: int, tokenisers: Mapping[str, TextTokeniser] | None = None) -> Data:
+    """Learn the tokenisers of a recipe from its training text, unless they are given by column, and write the corpora into a
+    directory.
 
     Raises InputError for text that cannot be used, StoreError where the directory cannot be written.
     """
@@ -87,7 +88,7 @@ def prepare(recipe: Recipe, directory: Path, vocab_size: int) -> Data:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as reason:
         raise StoreError(Fault("TFK081", f"{directory} cannot be made: {reason.strerror}")) from None
-    tokenisers = _tokenisers(recipe, train, vocab_size, held_out)
+    tokenisers = tokenisers or _tokenisers(recipe, train, vocab_size, held_out)
     encode = _Encoder(recipe, tokenisers, labels)
     facts = {"train": encode(train, directory / TRAIN, lambda row: row not in held_out, True)}
     if validation:
@@ -128,7 +129,8 @@ def told(counted: Counted) -> str:
 
 
 def _held_out(recipe: Recipe, total: int, validated: bool) -> frozenset[int]:
-    """The rows of the training text that are kept for validation, where no file is named: a twentieth, at most 1,000."""
+    """The rows of the training text that are kept for validation, where no file is named: a twentieth, at most 1,000. Of
+    running text the last ones, for a line apart from its neighbours is no text."""
     wanted = recipe.data.options.held_out
     if validated:
         if wanted is not None:
@@ -140,6 +142,8 @@ def _held_out(recipe: Recipe, total: int, validated: bool) -> frozenset[int]:
         raise InputError(
             recipe.fault("TFK108", "data.held_out", f"{count} rows of {total} are to be held out", "hold out fewer")
         )
+    if not KINDS[recipe.data.kind].sentences:
+        return frozenset(range(total - count, total))
     generator = np.random.Generator(np.random.PCG64([recipe.seed, 0]))
     first = int(getattr(recipe.data.options, "header", False))
     return frozenset((generator.choice(total, count, replace=False) + first).tolist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,19 @@ def tokeniser_texts(tokenisers: Mapping[str, TextTokeniser]) -> dict[str, str]:
     if len({id(each) for each in tokenisers.values()}) == 1:
         return {JOINT: next(iter(tokenisers.values())).to_json()}
     return {SEPARATE[column]: each.to_json() for column, each in tokenisers.items()}
+
+
+def read_labels(directory: Path) -> tuple[str, ...]:
+    """The labels of the classifier that stands in a directory. Raises InputError where there are none."""
+    try:
+        labels = json.loads((directory / LABELS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as reason:
+        words = getattr(reason, "strerror", None) or reason
+        message = f"{directory / LABELS} cannot be read: {words}"
+        raise InputError(Fault("TFK116", message, "name a classifier that `tfkit train` has made")) from None
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise InputError(Fault("TFK116", f"{directory / LABELS} holds no list of names"))
+    return tuple(labels)
 
 
 def read_tokenisers(directory: Path, columns: tuple[str, ...]) -> dict[str, TextTokeniser]:

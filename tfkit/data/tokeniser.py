@@ -15,9 +15,10 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from ..errors import Fault, InputError
-from ..recipe import END, MASK, PAD, SPECIALS, START, UNKNOWN
+from ..recipe import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
 from ..slots.options import Part
 
+MODELS = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "characters"}
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
@@ -39,6 +40,16 @@ class TextTokeniser:
     def digest(self) -> str:
         """What tells this tokeniser from another."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @property
+    def kind(self) -> str:
+        """The kind that a recipe writes for such a tokeniser."""
+        return MODELS[json.loads(self.to_json())["model"]["type"]]
+
+    @property
+    def masks(self) -> bool:
+        """Whether there is a token for what is hidden."""
+        return self.size > MASK_ID and self.pieces([MASK_ID]) == [MASK]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of every text, in parallel."""

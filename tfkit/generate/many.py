@@ -34,7 +34,8 @@ def search_all(
     A source is a list of ids as the model was trained to read them, an end token included where it was. In a model of one input
     it is the prompt, start token included. A batch holds sources of about one length, rows x longest x `search.width` at most
     `batch_tokens`, or a single source; the longest come first, so that memory peaks at once. `target`, `output` and `attention`
-    are those of `beam_search`. Samples of a source depend on its place in `sources`, not on its batch.
+    are those of `beam_search`. Samples of a source depend on its place in `sources`, not on its batch. Where the target has a
+    table of positions, no hypothesis goes beyond it.
 
     Raises InputError for empty sources, for ids out of range, and for what the searches raise it.
     """
@@ -103,7 +104,7 @@ def _search_batch(
     for row, given in enumerate(sources):
         ids[row, : len(given)] = torch.as_tensor(given)
     lengths = [len(given) for given in sources]
-    limits = torch.tensor([search.limit(length) for length in lengths])
+    limits = torch.tensor([_limit(model, search, target, length, alike=source == target) for length in lengths])
     said: dict[str, Any] = {"max_new_tokens": limits, "target": target, "output": output, "attention": attention}
     if source == target:
         said["prompt"] = ids.to(device)
@@ -119,6 +120,14 @@ def _search_batch(
         model, temperature=search.temperature, top_k=search.top_k, top_p=search.top_p, seed=search.seed,
         samples=search.n_best, streams=[first + row for row in rows], **said,
     )  # fmt: skip
+
+
+def _limit(model: Model, search: Search, target: str, length: int, alike: bool) -> int:
+    """How many new tokens a source of `length` tokens may have: what the search allows, and the positions of the target."""
+    wanted, most = search.limit(length), model.plan.longest.get(target)
+    if most is None:
+        return wanted
+    return max(1, min(wanted, most + 1 - (length if alike else 1)))  # the last token is never read
 
 
 def _batches(sources: Sequence[Sequence[int]], width: int, tokens: int, alike: bool) -> Iterator[list[int]]:

@@ -33,7 +33,8 @@ class Wire:
 @dataclass(frozen=True)
 class ModelPlan:
     """All that a model knows beside its modules: how the nodes are wired, what its inputs must be, what it gives back and how
-    wide; for incremental decoding, which nodes follow each input, and why some input cannot be decoded step by step."""
+    wide; for incremental decoding, which nodes follow each input, and why some input cannot be decoded step by step; of inputs
+    with a table of positions, the `longest` length."""
 
     name: str
     wires: Mapping[str, Wire]
@@ -42,6 +43,7 @@ class ModelPlan:
     widths: Mapping[str, int]
     followers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     undecodable: Mapping[str, str] = field(default_factory=dict)
+    longest: Mapping[str, int] = field(default_factory=dict)
 
 
 class Rebind(Protocol):

@@ -3,6 +3,7 @@
 from .chosen import Chosen, chosen_for, recipe_text
 from .load import describes_model, load_recipe, recipe_of
 from .recipe import Recipe
+from .schema import recipe_schema
 from .tokenisers import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "describes_model",
     "load_recipe",
     "recipe_of",
+    "recipe_schema",
     "recipe_text",
 ]

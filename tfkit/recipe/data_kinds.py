@@ -17,8 +17,8 @@ class ParallelText(Options):
 
     source: Annotated[Path | None, Field(description="sentences to translate, one a line")] = None
     target: Annotated[Path | None, Field(description="their translations, line by line")] = None
-    validation_source: Path | None = None
-    validation_target: Path | None = None
+    validation_source: Annotated[Path | None, Field(description="as `source`, to choose the best model by")] = None
+    validation_target: Annotated[Path | None, Field(description="as `target`, to choose the best model by")] = None
     held_out: HeldOut | None = None
 
 
@@ -26,8 +26,10 @@ class LanguageText(Options):
     """One running text; the model learns every next token. It is cut into pieces of `batching.max_length` tokens."""
 
     text: Annotated[Path | None, Field(description="the text")] = None
-    validation_text: Path | None = None
-    held_out: HeldOut | None = None
+    validation_text: Annotated[Path | None, Field(description="as `text`, to choose the best model by")] = None
+    held_out: Annotated[
+        int | None, Field(ge=1, description="lines kept for validation where no file is named; the last ones")
+    ] = None
 
 
 class MaskedText(LanguageText):
@@ -35,15 +37,16 @@ class MaskedText(LanguageText):
     `<mask>`, 10 % by a random token, 10 % stay. https://aclanthology.org/N19-1423/"""
 
     hidden: Annotated[float, Field(gt=0.0, lt=1.0, description="share of the tokens that are hidden")] = 0.15
+    held_out: HeldOut | None = None
 
 
 class LabelledTable(Options):
     """Lines with tabs between their columns, counted from 1: a text and its label."""
 
     table: Annotated[Path | None, Field(description="the table")] = None
-    validation_table: Path | None = None
-    text_column: Annotated[int, Field(ge=1)] = 1
-    label_column: Annotated[int, Field(ge=1)] = 2
+    validation_table: Annotated[Path | None, Field(description="as `table`, to choose the best model by")] = None
+    text_column: Annotated[int, Field(ge=1, description="the column of the text, counted from 1")] = 1
+    label_column: Annotated[int, Field(ge=1, description="the column of the label, counted from 1")] = 2
     header: Annotated[bool, Field(description="the first line names the columns")] = False
     held_out: HeldOut | None = None
 

@@ -11,7 +11,7 @@ from ..spec.overrides import apply
 from ..spec.reader import read_text
 from ..spec.validate import validate
 from ..spec.versions import migrate
-from .parts import recipe_grammar
+from .parts import PARTS, recipe_grammar
 from .recipe import Recipe
 
 FILES = frozenset(f"{prefix}{name}" for name in ("source", "target", "text", "table") for prefix in ("", "validation_"))
@@ -41,10 +41,11 @@ def describes_model(path: str | os.PathLike[str]) -> bool:
 def _recipe(root: Marked, overrides: Sequence[str], faults: Faults) -> Recipe:
     grammar = recipe_grammar()
     changes = [override.removeprefix("model.") for override in overrides if override.startswith("model.")]
-    root = apply(root, [override for override in overrides if not override.startswith("model.")], grammar, faults)
+    others = [override for override in overrides if not override.startswith("model.")]
+    root = _with_kinds(root, apply(root, others, grammar, faults), others)
     own = {key: child for key, child in root.mapping.items() if key != "extends"}
-    if "model" in own:
-        own["model"] = _from_here(own["model"])
+    for name in own.keys() & {"model", "pretrained"}:
+        own[name] = _from_here(own[name])
     if "data" in own:
         files = {name: _from_here(child) if name in FILES else child for name, child in own["data"].mapping.items()}
         own["data"] = own["data"].holding(files) if own["data"].mapping else own["data"]
@@ -54,6 +55,20 @@ def _recipe(root: Marked, overrides: Sequence[str], faults: Faults) -> Recipe:
         raise faults.error()
     recipe._tree = tree
     return recipe if not changes else recipe.model_copy(update={"changes": (*recipe.changes, *changes)})
+
+
+def _with_kinds(written: Marked, root: Marked, overrides: Sequence[str]) -> Marked:
+    """The recipe in which an override of one option, `optimiser.eps=1e-8`, speaks of the part that a recipe has where it names
+    none, unless another override says which."""
+    found = dict(root.mapping)
+    for slot in {override.partition("=")[0].partition(".")[0] for override in overrides} & PARTS.keys():
+        node = found.get(slot)
+        if node is None or node.kind is not None or "kind" in node.mapping or not node.mapping:
+            continue
+        if written.get(slot) is None or f"{slot}=null" in overrides:
+            kind = Marked(Recipe.model_fields[slot].default, node.mark, f"{slot}.kind")
+            found[slot] = node.holding({"kind": kind, **node.mapping})
+    return root.holding(found)
 
 
 def _from_here(name: Marked) -> Marked:

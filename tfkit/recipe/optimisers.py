@@ -12,15 +12,15 @@ from ..slots.options import Entry, Options, Positive, Probability
 class AdamOptions(Options):
     """The defaults are the paper's."""
 
-    beta1: Probability = 0.9
-    beta2: Probability = 0.98
-    eps: Positive = 1e-9
+    beta1: Annotated[Probability, Field(description="decay of the mean of the gradients")] = 0.9
+    beta2: Annotated[Probability, Field(description="decay of the mean of their squares")] = 0.98
+    eps: Annotated[Positive, Field(description="added to the root of that mean")] = 1e-9
 
 
 class AdamWOptions(AdamOptions):
     """`weight_decay` shrinks matrices and tables, not the gains and biases (parameters of one dimension)."""
 
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0.0, description="share of a weight that goes, times the rate")] = 0.01
 
 
 OPTIMISERS = (

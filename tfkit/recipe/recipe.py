@@ -28,18 +28,20 @@ class Loss(Options):
     """Cross-entropy with smoothed labels. `uniform` gives every id smoothing / V on top of what the label keeps (the paper,
     torch); `others` gives smoothing / (V - 1) to each id but the label (fairseq). Both are reported unsmoothed too."""
 
-    label_smoothing: Probability = 0.1
-    smoothing: Annotated[str, OneOf("uniform", "others")] = "uniform"
+    label_smoothing: Annotated[Probability, Field(description="share of the probability that the label gives up")] = 0.1
+    smoothing: Annotated[str, OneOf("uniform", "others"), Field(description="which ids get it: all, or all but the label")] = (
+        "uniform"
+    )
 
 
 class Stopping(Options):
     """Training ends at the first of these; one at least must be written. `patience` counts validations without a better
     score, `minutes` count training and validation, over all the times that a run was resumed."""
 
-    max_steps: Size | None = None
-    max_epochs: Size | None = None
-    max_minutes: Positive | None = None
-    patience: Size | None = None
+    max_steps: Annotated[Size | None, Field(description="steps of the optimiser")] = None
+    max_epochs: Annotated[Size | None, Field(description="times that the training data are read")] = None
+    max_minutes: Annotated[Positive | None, Field(description="minutes of training and validation")] = None
+    patience: Annotated[Size | None, Field(description="validations without a better score")] = None
 
     @model_validator(mode="after")
     def _ends(self) -> Stopping:
@@ -52,19 +54,19 @@ class Validation(Options):
     """Every `every_steps` steps (once an epoch unless written) the validation data are scored, on the averaged weights where
     there are any. Translations for BLEU and chrF are made of the first `sentences` rows with `beams` beams."""
 
-    every_steps: Size | None = None
+    every_steps: Annotated[Size | None, Field(description="steps between two; once an epoch unless written")] = None
     metric: Annotated[
         str, OneOf("loss", "bleu", "chrf", "accuracy"), Field(description="what the best checkpoint is best in")
     ] = "loss"
-    beams: Size = 1
-    sentences: Size = 1000
+    beams: Annotated[Size, Field(description="of the translations that are scored; 1 is greedy")] = 1
+    sentences: Annotated[Size, Field(description="rows that are translated, the first ones")] = 1000
     lowercase: Annotated[bool, Field(description="score without regard to case (sacrebleu -lc)")] = False
 
 
 class Keeping(Options):
     """A checkpoint holds all that resuming needs; the model alone is kept for the best."""
 
-    every_steps: Size = 500
+    every_steps: Annotated[Size, Field(description="steps between two checkpoints")] = 500
     last: Annotated[int, Field(ge=1, description="checkpoints kept, the latest ones")] = 2
     best: Annotated[int, Field(ge=1, description="models kept, the best by validation")] = 1
 
@@ -75,15 +77,22 @@ class Recipe(Options):
     tfkit: Annotated[int, Field(description="version of the language")]
     name: Annotated[str, Field(min_length=1, description="what the recipe is called")]
     reference: Annotated[str, Field(description="link to where the recipe is published")] = ""
-    description: str = ""
+    description: Annotated[str, Field(description="a few words about the recipe")] = ""
     model: Annotated[str, Field(min_length=1, description="the spec of the model: a file, relative to the recipe")]
     changes: Annotated[tuple[str, ...], AsTuple, Field(description="changes of the spec, as `--set` writes them")] = ()
-    data: Annotated[Part, SlotField("data")] = part_default("parallel")
-    tokeniser: Annotated[Part, SlotField("tokeniser")] = part_default("bpe")
+    pretrained: Annotated[
+        str | None, Field(min_length=1, description="a saved model or a run whose weights and tokenisers are started from")
+    ] = None
+    data: Annotated[Part, SlotField("data"), Field(description="what is learnt from: its kind and its files")] = part_default(
+        "parallel"
+    )
+    tokeniser: Annotated[Part, SlotField("tokeniser"), Field(description="how text becomes ids")] = part_default("bpe")
     batching: Batching = Batching()
     loss: Loss = Loss()
-    optimiser: Annotated[Part, SlotField("optimiser")] = part_default("adam")
-    schedule: Annotated[Part, SlotField("schedule")] = part_default("noam")
+    optimiser: Annotated[Part, SlotField("optimiser"), Field(description="how a gradient moves the weights")] = part_default(
+        "adam"
+    )
+    schedule: Annotated[Part, SlotField("schedule"), Field(description="the learning rate of each step")] = part_default("noam")
     clip_norm: Annotated[float | None, Field(gt=0.0, description="longest gradient; longer ones are shortened to it")] = None
     precision: Annotated[
         str, OneOf("float32", "bfloat16", "float16"), Field(description="of autocast; weights are float32")
@@ -95,7 +104,9 @@ class Recipe(Options):
     validation: Validation = Validation()
     keeping: Keeping = Keeping()
     activation_checkpointing: Annotated[bool, Field(description="keep less for the backward pass and compute it again")] = False
-    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
+    seed: Annotated[
+        int, Field(ge=0, le=2**32 - 1, description="of weights, dropout, the order of batches and held out rows")
+    ] = 0
     _tree: Marked | None = PrivateAttr(None)
 
     def __eq__(self, other: object) -> bool:

@@ -23,22 +23,22 @@ Warmup = Annotated[int, Field(ge=1, description="steps until the rate is highest
 class NoamOptions(Options):
     """The paper's schedule: its peak is factor * (d_model * warmup_steps)^-1/2."""
 
-    factor: Positive = 1.0
+    factor: Annotated[Positive, Field(description="times the rate of the paper")] = 1.0
     warmup_steps: Warmup = 4000
 
 
 class PeakOptions(Options):
     """`peak` is the highest learning rate, reached after `warmup_steps`."""
 
-    peak: Positive
+    peak: Annotated[Positive, Field(description="the highest learning rate")]
     warmup_steps: Warmup = 1
 
 
 class CosineOptions(PeakOptions):
     """From `peak` to `floor`, which is reached at step `steps`."""
 
-    steps: Size
-    floor: Annotated[float, Field(ge=0.0)] = 0.0
+    steps: Annotated[Size, Field(description="the step from which on the rate is `floor`; more than `warmup_steps`")]
+    floor: Annotated[float, Field(ge=0.0, description="the lowest learning rate, at most `peak`")] = 0.0
 
     @model_validator(mode="after")
     def _in_order(self) -> CosineOptions:

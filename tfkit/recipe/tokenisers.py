@@ -23,8 +23,8 @@ class TextOptions(Options):
     """What all tokenisers have: how text is normalised, and whether source and target share one vocabulary."""
 
     joint: Annotated[bool, Field(description="one vocabulary for source and target")] = True
-    normalise: Annotated[str, OneOf("none", "nfc", "nfkc")] = "nfkc"
-    lowercase: bool = False
+    normalise: Annotated[str, OneOf("none", "nfc", "nfkc"), Field(description="form of Unicode")] = "nfkc"
+    lowercase: Annotated[bool, Field(description="make all letters small")] = False
 
 
 class SubwordOptions(TextOptions):

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from ..catalogue import Catalogue
-from ..data import TextTokeniser, read_tokenisers, roles_of
+from ..data import TextTokeniser, read_tokenisers
 from ..errors import Fault, InputError
 from ..generate import Hypothesis, Search, search_all
 from ..nn.model import Model
 from ..store import load
+from .fitting import roles_for
 from .translator import model_in
 
 
@@ -32,7 +33,7 @@ class TextGenerator:
 
     def __init__(self, model: Model, tokeniser: TextTokeniser) -> None:
         self.model, self.tokeniser = model, tokeniser
-        self.roles = roles_of(model.plan, "language")
+        self.roles = roles_for(model.plan, "language")
 
     @classmethod
     def load(

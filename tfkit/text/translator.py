@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from ..catalogue import Catalogue
-from ..data import TextTokeniser, check_ids, read_tokenisers, roles_of
+from ..data import TextTokeniser, check_ids, read_tokenisers
 from ..errors import Fault, InputError
 from ..generate import Hypothesis, Search, search_all
 from ..nn.model import Model
 from ..recipe import END
 from ..store import BEST, load, read_json
+from .fitting import roles_for
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,17 @@ class Translation:
     def text(self) -> str:
         return self.texts[0]
 
+    @property
+    def read(self) -> int:
+        """The number of tokens of the source that were read, its end included."""
+        return len(self.source_ids)
+
 
 class Translator:
     """Translates sentences as a search says. `tokenisers` by column: `source` and `target`.
 
-    `max_source` is the most tokens of a source that are read, its end included; `batch_tokens` the most padded tokens that are
-    searched at once. Raises InputError for tokenisers that are not the model's.
+    `max_source` is the most tokens of a source that are read, its end included, and no more than the model has positions for;
+    `batch_tokens` the most padded tokens that are searched at once. Raises InputError for tokenisers that are not the model's.
     """
 
     def __init__(
@@ -53,11 +59,12 @@ class Translator:
         attention: Iterable[str] = (),
     ) -> None:
         self.model, self.tokenisers, self.search = model, tokenisers, search or Search()
-        self.max_source, self.batch_tokens, self.attention = max_source, batch_tokens, tuple(attention)
+        self.batch_tokens, self.attention = batch_tokens, tuple(attention)
         if max_source < 2 or batch_tokens < 1:
             message = f"max_source is {max_source}, batch_tokens is {batch_tokens}"
             raise InputError(Fault("TFK078", message, "a source has at least 2 tokens, its end being one, a batch at least 1"))
-        self.roles = roles_of(model.plan, "parallel")
+        self.roles = roles_for(model.plan, "parallel")
+        self.max_source = min(max_source, model.plan.longest.get(self.roles.of("source"), max_source))
         check_ids(model.plan, self.roles, {column: each.size for column, each in tokenisers.items()})
 
     @classmethod

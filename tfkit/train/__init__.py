@@ -2,6 +2,7 @@
 
 from ..data import told
 from .averaging import average_checkpoints, average_models
+from .pretrained import Taken
 from .processes import started_rank
 from .progress import Progress, Step, Validated, Watcher
 from .run import Outcome, resume, train
@@ -11,6 +12,7 @@ __all__ = [
     "Outcome",
     "Progress",
     "Step",
+    "Taken",
     "Trainer",
     "Validated",
     "Watcher",

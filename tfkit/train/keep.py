@@ -152,7 +152,8 @@ class Keeper:
             where = f"its batches could not be written ({reason})"
         if self.unsaved is None:
             where += f", the state before it in {self._checkpoint()}"
-        fix = "begin a new run with a lower learning rate, with `clip_norm`, or in float32"
+        best = f", from the best model so far (--from {self.directory})" if self.progress.kept else ""
+        fix = f"begin a new run with a lower learning rate, with `clip_norm`, or in float32{best}"
         raise TrainingError(Fault("TFK110", f"{trouble}; {where}", fix)) from None
 
     def _validation_is_due(self) -> bool:

@@ -85,7 +85,7 @@ class Processes:
                 raise
             message = f"process {self.rank} of {self.count} lost another one, which was killed, failed, or does not answer"
             fix = "what was printed before tells why, where it could; start all of them again with --resume"
-            raise ProcessLost(Fault("TFK117", message, fix)) from reason
+            raise ProcessLost(Fault("TFK119", message, fix)) from reason
 
 
 def started_rank() -> int:
@@ -109,7 +109,7 @@ def joined(device: str | torch.device) -> Iterator[tuple[Processes, torch.device
             message = (
                 f"{place} cannot be the device of every process, and process {here} on this machine has {there} to choose from"
             )
-            raise InputError(Fault("TFK116", message, "write `--device cuda`, and start one process for every CUDA device"))
+            raise InputError(Fault("TFK118", message, "write `--device cuda`, and start one process for every CUDA device"))
         place = torch.device("cuda", here)
         torch.cuda.set_device(place)
     own = not dist.is_initialized()

@@ -29,6 +29,7 @@ from ..data import (
     prepare,
     read_data,
     read_tokenisers,
+    roles_of,
     tokeniser_texts,
 )
 from ..errors import Fault, InputError, StoreError
@@ -37,8 +38,10 @@ from ..nn.model import Model
 from ..recipe import Recipe, chosen_for, load_recipe
 from ..spec import load_spec, to_yaml
 from ..store import file_facts, read_json
+from .checkpoint import checkpoints_in
 from .fit_spec import fitted_spec, roles_in
 from .keep import Keeper
+from .pretrained import check_tokenisers, digest_of, read_pretrained
 from .processes import Processes, joined
 from .progress import Progress, Watcher
 from .run_directory import DIGESTS, LOG, RECIPE, SPEC, check_new, cut_log, sweep
@@ -100,7 +103,11 @@ def _check_start(recipe: Recipe, directory: Path, count: int, fsdp: bool) -> boo
 def _lay_out(recipe: Recipe, directory: Path, catalogue: Catalogue, backend: Any) -> tuple[list[str], dict[str, str]]:
     """Prepare the data and write all that a run begins with, but the recipe; gives the changes of the spec, and the digests."""
     roles = roles_in(recipe, catalogue, backend)
-    data = prepare(recipe, directory / "data", _vocabulary(recipe))
+    pretrained = read_pretrained(recipe, roles, catalogue)
+    if pretrained is not None:
+        check_tokenisers(recipe, pretrained)
+    given = None if pretrained is None else pretrained.tokenisers
+    data = prepare(recipe, directory / "data", _vocabulary(recipe) if given is None else 0, given)
     if data.validation is None and (recipe.stopping.patience is not None or recipe.validation.metric != "loss"):
         message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
         fix = "name validation files, or write `data.held_out`; of fewer than 20 rows none is held out unasked"
@@ -110,7 +117,7 @@ def _lay_out(recipe: Recipe, directory: Path, catalogue: Catalogue, backend: Any
     for name, text in tokeniser_texts(data.tokenisers).items():
         write_whole(directory / name, text)
     write_whole(directory / SPEC, to_yaml(spec))
-    found = digests(recipe, data, directory)
+    found = digests(recipe, data, directory) | digest_of(pretrained, directory)
     write_whole(directory / DIGESTS, json.dumps(found, indent=1) + "\n")
     return changes, found
 
@@ -131,18 +138,23 @@ def _open(
     seen = processes.gathered((directory / DIGESTS).is_file())
     if not all(seen):
         message = f"process {seen.index(False)} does not see the directory {directory} that process 0 has written"
-        error = InputError(Fault("TFK116", message, "use a file system that all processes share"))
+        error = InputError(Fault("TFK118", message, "use a file system that all processes share"))
         error.elsewhere = not processes.is_first
         raise error
     data = read_data(recipe, directory / "data", read_tokenisers(directory, tuple(KINDS[recipe.data.kind].files)))
-    found = found or processes.first(lambda: _checked_digests(recipe, data, directory))
     spec = load_spec(directory / SPEC, catalogue)
 
-    def model() -> Model:
+    def another() -> Model:
         return build(spec, catalogue, device=device, seed=recipe.seed, backend=backend)
 
-    torch.manual_seed(recipe.seed)
-    trainer = Trainer(model, recipe, data, processes, fsdp)
+    model = another()
+    roles = roles_of(model.plan, recipe.data.kind)
+    begins = not checkpoints_in(directory / "checkpoints")  # from the first step, and so from the weights of the other model
+    pretrained = read_pretrained(recipe, roles, catalogue) if begins else None
+    found = found or processes.first(lambda: _checked_digests(recipe, data, directory, digest_of(pretrained, directory)))
+    taken = None if pretrained is None else pretrained.give(model, recipe, roles, data.labels)
+    trainer = Trainer(model, another, recipe, data, processes, fsdp)
+    trainer.taken = taken
     return Keeper(directory, trainer, found, catalogue, watchers)
 
 
@@ -196,10 +208,10 @@ def _check_processes(recipe: Recipe, count: int, fsdp: bool) -> None:
             f"`--set batching.accumulate={count}` gives each a batch in every step; with `--set batching.tokens="
             f"{tokens * batches // count}` too, steps stay as large as they are"
         )
-        raise InputError(recipe.fault("TFK116", "batching.accumulate", message, fix))
+        raise InputError(recipe.fault("TFK118", "batching.accumulate", message, fix))
     if fsdp and count == 1:
         message = "one process has nobody to share the weights with"
-        raise InputError(Fault("TFK116", message, "start several: `torchrun --nproc-per-node 2 -m tfkit train ... --fsdp`"))
+        raise InputError(Fault("TFK118", message, "start several: `torchrun --nproc-per-node 2 -m tfkit train ... --fsdp`"))
 
 
 def _finish(keeper: Keeper, changes: list[str]) -> Outcome:
@@ -219,9 +231,9 @@ def digests(recipe: Recipe, data: Data, directory: Path) -> dict[str, str]:
     }
 
 
-def _checked_digests(recipe: Recipe, data: Data, directory: Path) -> dict[str, str]:
+def _checked_digests(recipe: Recipe, data: Data, directory: Path, pretrained: Mapping[str, str]) -> dict[str, str]:
     """The digests of a run. Raises StoreError where it is not the one that began."""
-    written, found = read_json(directory / DIGESTS), digests(recipe, data, directory)
+    written, found = read_json(directory / DIGESTS), digests(recipe, data, directory) | dict(pretrained)
     wrong = [name for name in {**written, **found} if written.get(name) != found.get(name)]
     if wrong:
         message = f"{directory} began with another {' and '.join(wrong)}"
@@ -233,9 +245,13 @@ FREE = ("stopping", "keeping", "name", "description", "reference")
 """The keys of a recipe on which no weight and no score depends; of `validation`, `every_steps` is another."""
 
 
+PLACES = ("model", "changes", "pretrained")
+"""The keys that name what has a digest of its own."""
+
+
 def _fixed(recipe: Recipe) -> Mapping[str, Any]:
-    """What stays: files have digests of their own, and changes of the spec are in the spec."""
-    written = {key: value for key, value in recipe.written().items() if key not in (*FREE, "model", "changes")}
+    """What stays: files and weights have digests of their own, and changes of the spec are in the spec."""
+    written = {key: value for key, value in recipe.written().items() if key not in (*FREE, *PLACES)}
     written["validation"] = {key: value for key, value in written["validation"].items() if key != "every_steps"}
     options = recipe.data.options.model_dump(exclude_none=True)
     kept = {key: value for key, value in options.items() if not isinstance(value, str) and key != "held_out"}
@@ -243,7 +259,7 @@ def _fixed(recipe: Recipe) -> Mapping[str, Any]:
 
 
 def _check_same(before: Recipe, after: Recipe) -> None:
-    old, new = _fixed(before), _fixed(after)
+    old, new = ({**_fixed(recipe), "pretrained": recipe.pretrained} for recipe in (before, after))
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if changed:
         message = f"a run that goes on keeps its {', '.join(f'`{key}`' for key in changed)}"
@@ -275,4 +291,6 @@ def _write_recipe(recipe: Recipe, directory: Path) -> None:
         key: str(Path(value).absolute()) if isinstance(value, str) and key != "kind" else value for key, value in data.items()
     }
     written.pop("changes", None)
+    if recipe.pretrained is not None:
+        written["pretrained"] = str(Path(recipe.pretrained).absolute())
     write_whole(directory / RECIPE, yaml.safe_dump(written, sort_keys=False, allow_unicode=True))

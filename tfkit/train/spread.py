@@ -41,7 +41,7 @@ def shard(model: Model, count: int) -> None:
     scalars = [name for name, parameter in model.named_parameters() if not parameter.dim()]
     if scalars:
         message = f"`{scalars[0]}` is a single number, and of such FSDP2 cannot give each process a share"
-        raise BuildError(Fault("TFK116", message, "train without `--fsdp`, or let the part hold a tensor of one dimension"))
+        raise BuildError(Fault("TFK118", message, "train without `--fsdp`, or let the part hold a tensor of one dimension"))
     mesh = init_device_mesh(next(model.parameters()).device.type, (count,))
     for stack in model.nodes.values():
         for layer in stack.layers if isinstance(stack, Stack) else ():

@@ -25,6 +25,7 @@ from . import checkpoint
 from .loss import smoothed
 from .moving_average import Average
 from .optimiser import optimiser_for, set_rate
+from .pretrained import Taken
 from .processes import Processes
 from .progress import Progress, Step
 from .spread import adding_up, collected, replicated, shard, share_of, without_gradient
@@ -45,20 +46,20 @@ class NotFinite(Exception):
 
 
 class Trainer:
-    """A model, its optimiser and its place in the data. `build` gives another model of the same spec; with `fsdp` each of the
+    """A model, its optimiser and its place in the data. `build` gives other models of the same spec; with `fsdp` each of the
     `processes` has its share of the weights, otherwise all of them."""
 
     def __init__(
         self,
+        model: Model,
         build: Callable[[], Model],
         recipe: Recipe,
         data: Data,
         processes: Processes | None = None,
         fsdp: bool = False,
     ) -> None:
-        self.build, self.recipe, self.data, self.progress = build, recipe, data, Progress()
+        self.model, self.build, self.recipe, self.data, self.progress = model, build, recipe, data, Progress()
         self.processes, self.fsdp = processes or Processes(), fsdp
-        self.model = model = build()
         self.roles = roles = roles_of(model.plan, recipe.data.kind)
         self.device = next(model.parameters()).device
         if fsdp:
@@ -71,6 +72,7 @@ class Trainer:
         self.width = int(model.nodes[owner].table().shape[1])  # type: ignore[operator]
         self._epoch: tuple[int, Epoch] | None = None
         self._runner = replicated(model, self._leaves_out()) if self.processes.count > 1 and not fsdp else model
+        self.taken: Taken | None = None
 
     @property
     def parameter_names(self) -> dict[int, str]:

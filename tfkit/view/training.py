@@ -15,6 +15,7 @@ from ..recipe import Recipe
 from ..slots.options import Part
 from ..train import Outcome, Step, Trainer, Validated, told
 from .curve import SCORES
+from .taken import taken_text
 
 EVERY = 30.0
 """Seconds between two lines about steps, where nobody looks at a terminal."""
@@ -33,9 +34,12 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
     shown = f"{sizes['target']:,} ids, joint" if joint else ", ".join(f"{name} {size:,} ids" for name, size in sizes.items())
     tokens = data.facts["train"].tokens
     mean = {column: count / max(len(epoch.batches), 1) * recipe.batching.accumulate for column, count in tokens.items()}
-    rows.append(f"vocabulary: {recipe.tokeniser.kind}, {shown}")
+    kind = recipe.tokeniser.kind if recipe.pretrained is None else f"that of {recipe.pretrained}"
+    rows.append(f"vocabulary: {kind}, {shown}")
     changed = f"; changed: {', '.join(changes)}" if changes else ""
     rows.append(f"model: {model.plan.name}, {model.parameter_count():,} parameters{changed}")
+    if trainer.taken is not None:
+        rows.append(taken_text(trainer.taken))
     rows.append(
         f"a step: {' and '.join(f'{count:,.0f} {column} tokens' for column, count in mean.items())} on average, "
         f"{recipe.batching.accumulate} x at most {recipe.batching.tokens:,}; {100 * epoch.padding:.1f} % of a batch is padding"

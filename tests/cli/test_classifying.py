@@ -1,0 +1,81 @@
+"""classify from the command line."""
+
+import io
+import json
+import sys
+
+import pytest
+from kinds_task import recipe_for
+
+from tfkit.cli import main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classify")
+    recipe = recipe_for(folder, "classification", "accuracy")
+    assert main(["train", str(recipe), "-o", str(folder / "run"), "--set", "stopping.max_steps=40"]) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    def give(text):
+        data = text if isinstance(text, bytes) else text.encode()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    return give
+
+
+def test_a_line_is_a_label(run, typed, capsys):
+    typed("the dog sings\n\nold house\n")
+    assert main(["classify", str(run)]) == 0
+    out, err = capsys.readouterr()
+    assert (out.split("\n")[1::2], err) == (["", ""], "")
+    assert {*out.split("\n")[0::2]} <= {"animal", "thing"}
+    typed("the dog sings\n\nold house\n")
+    assert main(["classify", str(run), "--json", "--backend", "eager", "--batch-tokens", "5"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["label"] or "" for row in rows] == out.splitlines()
+    assert [row["line"] for row in rows] == [1, 2, 3]
+    assert rows[1] == {"line": 2, "text": "", "label": None, "probability": None, "probabilities": {}}
+    assert sum(rows[0]["probabilities"].values()) == pytest.approx(1)
+    assert rows[0]["probability"] == rows[0]["probabilities"][rows[0]["label"]]
+
+
+def test_a_long_line_is_named_and_no_lines_are_no_labels(run, typed, capsys):
+    typed("dog\nthe old dog sees the cat\n")
+    assert main(["classify", str(run), "--max-length", "4"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 2
+    assert err.endswith("tokens, the first 4 were read\n")
+    assert err.startswith("<stdin>:2: ")
+    typed("")
+    assert main(["classify", str(run)]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "message"),
+    [
+        (["{run}"], b"dog\ncaf\xe9\n", "<stdin>:2:4: TFK101 byte 0xe9 is no UTF-8"),
+        (["{run}", "--max-length", "2"], "", "a whole number from 3 is expected"),
+        (["{run}", "--device", "cuda:99"], "", "TFK046"),
+        (["{run}", "--backend", "none"], "", "TFK012"),
+        (["{run}/nowhere"], "", "cannot be read"),
+        ([], "", "MODEL"),
+    ],
+)
+def test_what_is_wrong_is_told(run, typed, capsys, words, text, message):
+    typed(text)
+    assert main(["classify", *(word.format(run=run) for word in words)]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_other_commands_name_this_one(run, typed, capsys):
+    for words in (["translate", str(run)], ["generate", str(run), "--prompt", "x"]):
+        typed("dog\n")
+        assert main(words) == 2
+        assert "it classifies; use `tfkit classify`" in capsys.readouterr().err

@@ -1,0 +1,213 @@
+"""Starting from another model: which weights are taken, what is told, and that such a run goes on exactly."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from kinds_task import BODY, HEAD, MODELS, recipe_for
+from safetensors.torch import load_file, save_file
+from translation_task import SPEC, write_task
+
+from tfkit.data import read_tokenisers
+from tfkit.errors import InputError, SpecError, StoreError
+from tfkit.recipe import load_recipe
+from tfkit.store import file_facts
+from tfkit.text import model_in
+from tfkit.train import resume, train
+
+STILL = ["stopping.max_steps=1", "schedule={kind: constant, peak: 1.0e-60}"]
+"""A step at a rate that is 0 in float32."""
+
+
+class Listener:
+    """Keeps the trainer that a run began with."""
+
+    def __init__(self):
+        self.taken = None
+
+    def __getattr__(self, name):
+        return lambda *arguments: None
+
+    def began(self, trainer, changes):
+        self.taken = trainer.taken
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory):
+    """A translator, with its text beside it."""
+    folder = tmp_path_factory.mktemp("parent")
+    train(load_recipe(write_task(folder)), folder / "run")
+    return folder / "run"
+
+
+def weights(run):
+    return load_file(model_in(run) / "model.safetensors")
+
+
+def started(recipe, parent, folder, *changes):
+    """The weights of a run that started from `parent` and learnt nothing, and what it says that it took."""
+    listener = Listener()
+    train(load_recipe(recipe, [f"pretrained={parent}", *STILL, *changes]), folder / "child", watchers=[listener])
+    return weights(folder / "child"), listener.taken
+
+
+def test_all_weights_and_the_tokeniser_are_taken(parent, task, tmp_path):
+    (tmp_path / "train.src").write_text((tmp_path / "train.src").read_text().replace("dog", "hippopotamus"))
+    found, taken = started(task, parent, tmp_path, "seed=9")
+    wanted = weights(parent)
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert (taken.count, taken.left) == (taken.total, ())
+    assert taken.place == model_in(parent)
+    mine, theirs = (read_tokenisers(run, ("source",))["source"].digest for run in (tmp_path / "child", parent))
+    assert mine == theirs
+
+
+def list_again(place, name):
+    """Write down the size and digest of a file of a saved model that was changed."""
+    versions = json.loads((place / "versions.json").read_text())
+    versions["files"][name] = file_facts(place / name)
+    (place / "versions.json").write_text(json.dumps(versions))
+
+
+def test_a_model_whose_backend_does_not_run_here_can_be_started_from(parent, task, tmp_path):
+    place = shutil.copytree(model_in(parent), tmp_path / "parent")
+    plan = json.loads((place / "plan.json").read_text())
+    plan["sites"] = {site: ["cudnn"] for site in plan["sites"]}
+    (place / "plan.json").write_text(json.dumps(plan))
+    list_again(place, "plan.json")
+    found, _ = started(task, place, tmp_path)
+    assert all(torch.equal(found[name], value) for name, value in weights(parent).items())
+
+
+def test_a_model_is_as_good_as_the_run_it_is_the_best_of(parent, task, tmp_path):
+    found, _ = started(task, model_in(parent), tmp_path)
+    assert all(torch.equal(found[name], value) for name, value in weights(parent).items())
+
+
+def test_what_has_another_shape_or_no_partner_is_drawn_and_told(parent, task, tmp_path):
+    changes = ["model.encoder.num_layers=2", "model.encoder.ffn.d_ff=8", "model.decoder.position=none"]
+    found, taken = started(task, parent, tmp_path, *changes)
+    drawn, _ = train_without(task, tmp_path, *changes)
+    wanted = weights(parent)
+    for name, value in found.items():
+        same = name in wanted and wanted[name].shape == value.shape
+        assert torch.equal(value, wanted[name] if same else drawn[name]), name
+    told = {each.name: (each.shape, each.why, each.there) for each in taken.left}
+    assert told["nodes.encoder.layers.0.branches.ffn.input.weight"] == ((8, 16), "of another shape", (32, 16))
+    assert told["nodes.encoder.layers.1.norms.ffn.bias"] == ((16,), "not there", None)
+    assert {name for name, value in found.items() if name not in wanted or wanted[name].shape != value.shape} == set(told)
+    assert taken.count == sum(value.numel() for name, value in found.items() if name not in told)
+
+
+def train_without(task, folder, *changes):
+    """The same model with the same tokeniser, as it is drawn."""
+    recipe = load_recipe(task, [*STILL, *changes])
+    train(recipe, folder / "drawn")
+    return weights(folder / "drawn"), recipe
+
+
+def test_a_smaller_model_says_what_it_does_not_use(parent, tmp_path):
+    recipe = recipe_for(tmp_path, "classification", "accuracy")
+    spec = (HEAD + BODY + MODELS["classification"]).replace("words", "source").replace("body", "encoder")
+    (tmp_path / "model.yaml").write_text(f"tfkit: 1\nname: kinds\n{spec}")
+    found, taken = started(recipe, parent, tmp_path, "tokeniser=null")
+    assert {name for name in found if name in weights(parent)} == set(taken.names)
+    assert all(torch.equal(found[name], weights(parent)[name]) for name in taken.names)
+    assert {each.name for each in taken.left if each.drawn} == {"nodes.out.linear.weight", "nodes.out.linear.bias"}
+    assert {each.name.split(".")[1] for each in taken.left if not each.drawn} == {"decoder"}
+    again, taken = started_again(recipe, tmp_path)
+    assert taken.left == ()
+    assert all(torch.equal(again[name], found[name]) for name in found)
+    (tmp_path / "text.tsv").write_text((tmp_path / "text.tsv").read_text().replace("animal", "creature"))
+    shutil.rmtree(tmp_path / "again" / "child")
+    _, taken = started_again(recipe, tmp_path)
+    assert {(each.name, each.why) for each in taken.left} == {
+        ("nodes.out.linear.weight", "for other labels there"),
+        ("nodes.out.linear.bias", "for other labels there"),
+    }
+
+
+def started_again(recipe, folder):
+    (folder / "again").mkdir(exist_ok=True)
+    return started(recipe, folder / "child", folder / "again", "tokeniser=null")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["tokeniser.vocab_size=80"], r"TFK117 tokeniser.vocab_size: a vocabulary of at most 80 is written, .* has 90 ids"),
+        (["tokeniser=unigram"], r"TFK117 tokeniser.kind: `unigram` is written, and .* has `bpe`"),
+        (["tokeniser.joint=false"], r"TFK117 tokeniser.joint: .* has one vocabulary for both sides; write `joint: true`"),
+        (["pretrained=nowhere"], r"pretrained=nowhere:1:12: TFK117 pretrained: nowhere is no model to start from"),
+        (["model={tmp}/other.yaml"], r"TFK117 pretrained: no weight of .* parts `decoder`, `encoder`, `source` and `given`,"),
+        (["model={tmp}/masked.yaml", "tokeniser=null", "data={{kind: masked, text: {tmp}/train.src}}"], r"the token `<mask>`"),
+        (["pretrained=''"], "TFK021 pretrained: it is empty"),
+    ],
+)
+def test_what_cannot_be_started_from_is_told_at_its_place(parent, task, tmp_path, changes, message):
+    names = (("source", "given"), ("target", "wanted"), ("encoder", "reader"), ("decoder", "writer"))
+    other = SPEC
+    for old, new in names:
+        other = other.replace(old, new)
+    (tmp_path / "other.yaml").write_text(other)
+    (tmp_path / "masked.yaml").write_text(f"tfkit: 1\nname: kinds\n{HEAD}{BODY}{MODELS['masked']}")
+    with pytest.raises((InputError, SpecError), match=message):
+        train(load_recipe(task, [f"pretrained={parent}", *(each.format(tmp=tmp_path) for each in changes)]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_path_is_relative_to_the_recipe(parent, task, tmp_path):
+    shutil.copytree(parent, tmp_path / "runs" / "parent")
+    task.write_text(task.read_text() + "pretrained: runs/parent\n")
+    recipe = load_recipe(task)
+    assert recipe.pretrained == str(tmp_path / "runs" / "parent")
+    train(load_recipe(task, STILL), tmp_path / "child")
+    assert load_recipe(tmp_path / "child" / "recipe.yaml").pretrained == str(tmp_path / "runs" / "parent")
+
+
+@pytest.fixture
+def halves(parent, task, tmp_path):
+    """A run that was stopped in its middle, and the same run whole; both began from a copy of the parent."""
+    shutil.copytree(parent, tmp_path / "parent")
+    change = f"pretrained={tmp_path / 'parent'}"
+    train(load_recipe(task, [change]), tmp_path / "whole")
+    train(load_recipe(task, [change, "stopping.max_steps=11"]), tmp_path / "half")
+    return tmp_path
+
+
+def ends_alike(folder):
+    resume(folder / "half", overrides=["stopping.max_steps=24"])
+    mine, theirs = (load_file(folder / run / "checkpoints" / "step-24" / "model.safetensors") for run in ("half", "whole"))
+    return all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_a_run_goes_on_exactly_without_the_model_that_it_started_from(halves):
+    written = json.loads((halves / "half" / "digests.json").read_text())
+    assert len(written["pretrained weights"]) == 64
+    shutil.rmtree(halves / "parent")
+    assert ends_alike(halves)
+
+
+def test_a_run_without_a_checkpoint_begins_again_from_the_same_weights(halves):
+    shutil.rmtree(halves / "half" / "checkpoints")
+    assert ends_alike(halves)
+
+
+def test_a_run_without_a_checkpoint_needs_the_weights_that_it_began_with(halves):
+    shutil.rmtree(halves / "half" / "checkpoints")
+    place = model_in(halves / "parent")
+    altered = {name: value + 1 for name, value in load_file(place / "model.safetensors").items()}
+    save_file(altered, place / "model.safetensors")
+    list_again(place, "model.safetensors")
+    with pytest.raises(StoreError, match=r"TFK113 .* began with another pretrained weights"):
+        resume(halves / "half")
+    shutil.rmtree(halves / "parent")
+    with pytest.raises(InputError, match=r"TFK117 pretrained: .* is no model to start from"):
+        resume(halves / "half")
+
+
+def test_the_start_of_a_run_stays(halves, tmp_path):
+    with pytest.raises(InputError, match="TFK111 a run that goes on keeps its `pretrained`"):
+        resume(halves / "half", overrides=[f"pretrained={tmp_path / 'whole'}"])

@@ -1,0 +1,134 @@
+"""Text to labels: a classifier with the tokeniser and the labels that it was trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..catalogue import Catalogue
+from ..data import TextTokeniser, check_ids, epoch_of, padded, read_labels, read_tokenisers
+from ..errors import Fault, InputError
+from ..nn.model import Model
+from ..recipe import END, START
+from ..store import load
+from .fitting import roles_for
+from .translator import model_in
+
+
+@dataclass(frozen=True)
+class Classification:
+    """`label` is the likeliest class of `text`, with its `probability`; both are None for a text without a token, which is not
+    judged. `read` tokens were read, start and end included; `cut` is the number that the text was too long by."""
+
+    text: str
+    label: str | None
+    probability: float | None
+    read: int
+    cut: int
+    labels: tuple[str, ...]
+    distribution: tuple[float, ...]
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """The probability of every label, in the order of the model's output; none of a text without a token."""
+        return dict(zip(self.labels, self.distribution, strict=False))
+
+
+class Classifier:
+    """Labels texts: p(class) = softmax of the logits, in float32. `labels` are the classes in the order of the output.
+
+    `max_length` is the most tokens of a text that are read, its start and end included, and no more than the model has
+    positions for; `batch_tokens` the most padded tokens that are read at once. Raises InputError for a tokeniser or labels that
+    are not the model's, and for another kind of model.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokeniser: TextTokeniser,
+        labels: Sequence[str],
+        *,
+        max_length: int = 1024,
+        batch_tokens: int = 4096,
+    ) -> None:
+        self.model, self.tokeniser, self.labels = model, tokeniser, tuple(labels)
+        self.batch_tokens = batch_tokens
+        if max_length < 3 or batch_tokens < 1:
+            message = f"max_length is {max_length}, batch_tokens is {batch_tokens}"
+            raise InputError(
+                Fault("TFK078", message, "a text has at least 3 tokens, start and end being two, a batch at least 1")
+            )
+        self.roles = roles_for(model.plan, "classification")
+        self.max_length = min(max_length, model.plan.longest.get(self.roles.target, max_length))
+        check_ids(model.plan, self.roles, {"target": tokeniser.size})
+        classes = model.plan.widths[self.roles.output]
+        if classes != len(self.labels):
+            message = f"`{self.roles.output}` has {classes} classes, and there are {len(self.labels)} labels"
+            raise InputError(Fault("TFK116", message, "give a label for every class, in the order of the output"))
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | Path,
+        *,
+        device: str | torch.device = "cpu",
+        backend: Any = None,
+        max_length: int = 1024,
+        batch_tokens: int = 4096,
+        catalogue: Catalogue | None = None,
+    ) -> Classifier:
+        """The classifier that `tfkit train` made, or the best one of a run. Raises StoreError, InputError."""
+        place = model_in(Path(directory))
+        model = load(place, device=device, backend=backend, catalogue=catalogue)
+        roles_for(model.plan, "classification")  # before its labels are missed
+        tokeniser = read_tokenisers(place, ("target",))["target"]
+        return cls(model, tokeniser, read_labels(place), max_length=max_length, batch_tokens=batch_tokens)
+
+    def classify(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Classification]:
+        """The label of every line, in their order. `chunk` lines are read at a time and sorted by length."""
+        lines = iter(lines)
+        while group := list(islice(lines, chunk)):
+            yield from self._together(group)
+
+    def _together(self, lines: list[str]) -> Iterator[Classification]:
+        encoded = self.tokeniser.encode(lines)
+        texts = [[START, *ids[: self.max_length - 2], END] for ids in encoded]
+        told = [number for number, ids in enumerate(encoded) if ids]
+        rows = dict(zip(told, self._judged([texts[number] for number in told]), strict=True))
+        for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
+            cut = max(len(ids) + 2 - self.max_length, 0)
+            if number not in rows:
+                yield Classification(line, None, None, 0, 0, self.labels, ())
+                continue
+            best, distribution = rows[number]
+            label, probability = self.labels[best], distribution[best]
+            yield Classification(line, label, probability, len(texts[number]), cut, self.labels, tuple(distribution))
+
+    @torch.no_grad()
+    def _judged(self, texts: list[list[int]]) -> list[tuple[int, list[float]]]:
+        """The likeliest class and the probabilities of all, text by text. The model is put into evaluation mode for it, and
+        back."""
+        if not texts:
+            return []
+        lengths = np.array([len(ids) for ids in texts], np.int32)
+        logits = torch.empty(len(texts), len(self.labels))
+        training = self.model.training
+        self.model.eval()
+        try:
+            for batch in epoch_of({"target": lengths}, self.batch_tokens, 0, 0).batches:
+                logits[batch] = self._logits([texts[row] for row in batch]).float().cpu()
+        finally:
+            self.model.train(training)
+        return list(zip(logits.argmax(-1).tolist(), logits.softmax(-1).tolist(), strict=True))
+
+    def _logits(self, texts: list[list[int]]) -> Tensor:
+        ids, counts = padded(texts)
+        device, name = next(self.model.parameters()).device, self.roles.target
+        return self.model(lengths={name: counts.to(device)}, **{name: ids.to(device)})[self.roles.output]  # type: ignore[no-any-return]

@@ -1,0 +1,158 @@
+"""Starting from another model: its weights of equal name and shape are taken, and its tokenisers; the rest is drawn.
+
+https://aclanthology.org/D16-1163/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ..catalogue import Catalogue
+from ..data import KINDS, LABELS, Roles, TextTokeniser, read_labels, read_tokenisers, roles_of
+from ..errors import Fault, InputError, TfkitError
+from ..nn.model import Model
+from ..recipe import MASK, Recipe
+from ..store import WEIGHTS, file_facts, load, read_json
+from ..text import model_in
+from .run_directory import DIGESTS
+
+DIGEST = "pretrained weights"
+"""The name of their digest among those of a run."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """A tensor that was not taken: of the new model, and then it is as it was `drawn`, or of the other one. `there` is the
+    shape of the other one of its name."""
+
+    name: str
+    shape: tuple[int, ...]
+    why: str
+    drawn: bool
+    there: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What was taken from the model in `place`: the tensors of these `names`, `count` of the `total` weights of the new one;
+    and what was `left`."""
+
+    place: Path
+    names: tuple[str, ...]
+    count: int
+    total: int
+    left: tuple[Left, ...]
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model to start from: its `tokenisers` by column of the new data, its labels if it is a classifier, the `digest` of its
+    weights."""
+
+    place: Path
+    tokenisers: Mapping[str, TextTokeniser]
+    labels: tuple[str, ...]
+    digest: str
+
+    @torch.no_grad()
+    def give(self, model: Model, recipe: Recipe, roles: Roles, labels: tuple[str, ...]) -> Taken:
+        """Copy what fits into a model whose classes are `labels`. Raises InputError where nothing does."""
+        own, theirs = model.state_dict(), load_file(self.place / WEIGHTS)
+        taken: list[str] = []
+        left = [Left(name, tuple(each.shape), "not here", False) for name, each in theirs.items() if name not in own]
+        others = f"nodes.{roles.output}." if labels and labels != self.labels else None
+        for name, tensor in own.items():
+            shape = tuple(tensor.shape)
+            if name not in theirs:
+                left.append(Left(name, shape, "not there", True))
+            elif theirs[name].shape != tensor.shape:
+                left.append(Left(name, shape, "of another shape", True, tuple(theirs[name].shape)))
+            elif others is not None and name.startswith(others):
+                left.append(Left(name, shape, "for other labels there", True))
+            else:
+                tensor.copy_(theirs[name])
+                taken.append(name)
+        if not taken:
+            there, here = (", ".join(_parts(names)) for names in (theirs, own))
+            message = (
+                f"no weight of {self.place} has the name and shape of one of `{model.plan.name}`: parts {there} and {here}"
+            )
+            raise InputError(recipe.fault("TFK117", "pretrained", message, "train a spec whose parts have its names and sizes"))
+        count, total = (sum(own[name].numel() for name in names) for names in (taken, own))
+        return Taken(self.place, tuple(taken), count, total, tuple(left))
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    return f"({', '.join(map(str, shape))})"
+
+
+def _parts(names: Mapping[str, Tensor]) -> list[str]:
+    return list(dict.fromkeys(f"`{name.split('.')[1]}`" for name in names))
+
+
+def read_pretrained(recipe: Recipe, roles: Roles, catalogue: Catalogue) -> Pretrained | None:
+    """The model that a recipe starts from, None where it names none. Raises InputError for one that cannot be read."""
+    if recipe.pretrained is None:
+        return None
+    try:
+        place = model_in(Path(recipe.pretrained))
+        model = load(place, backend="auto", catalogue=catalogue)  # of which only the weights are used
+        found = _tokenisers(place, model)
+        labels = read_labels(place) if (place / LABELS).is_file() else ()
+    except TfkitError as reason:
+        first = reason.faults[0]
+        message = f"{recipe.pretrained} is no model to start from: {first.message}"
+        raise InputError(
+            recipe.fault("TFK117", "pretrained", message, "name a run of `tfkit train` that has a best model, or a model of it")
+        ) from None
+    columns = KINDS[recipe.data.kind].files
+    tokenisers = {column: found.get(roles.of(column)) or list(found.values())[-1] for column in columns}
+    return Pretrained(place, tokenisers, labels, file_facts(place / WEIGHTS)["sha256"])
+
+
+def _tokenisers(place: Path, model: Model) -> dict[str, TextTokeniser]:
+    """The tokenisers of a model by its input nodes, that of the target last."""
+    if len(model.plan.inputs) == 1:
+        return dict.fromkeys(model.plan.inputs, read_tokenisers(place, ("target",))["target"])
+    roles = roles_of(model.plan, "parallel")
+    return {roles.of(column): each for column, each in read_tokenisers(place, ("source", "target")).items()}
+
+
+def check_tokenisers(recipe: Recipe, pretrained: Pretrained) -> None:
+    """Raises InputError where a recipe asks for other tokenisers than those that are taken, or its data do."""
+    place, tokenisers = pretrained.place, pretrained.tokenisers
+    fix = "leave `tokeniser` out: that of the model is taken"
+    kinds = sorted({each.kind for each in tokenisers.values()})
+    faults: list[Fault] = []
+    if "tokeniser" in recipe.model_fields_set:
+        wanted = getattr(recipe.tokeniser.options, "vocab_size", None)
+        largest = max(each.size for each in tokenisers.values())
+        if kinds != [recipe.tokeniser.kind]:
+            message = f"`{recipe.tokeniser.kind}` is written, and {place} has `{', '.join(kinds)}`"
+            faults.append(recipe.fault("TFK117", "tokeniser.kind", message, fix))
+        elif wanted is not None and wanted < largest:
+            message = f"a vocabulary of at most {wanted:,} is written, and that of {place} has {largest:,} ids"
+            faults.append(recipe.fault("TFK117", "tokeniser.vocab_size", message, fix))
+    if len(tokenisers) > 1 and recipe.tokeniser.options.joint != (len({id(each) for each in tokenisers.values()}) == 1):
+        has = "a vocabulary for each side" if recipe.tokeniser.options.joint else "one vocabulary for both sides"
+        other = f"write `joint: {str(not recipe.tokeniser.options.joint).lower()}` under `tokeniser`"
+        faults.append(recipe.fault("TFK117", "tokeniser.joint", f"{place} has {has}", other))
+    if KINDS[recipe.data.kind].masks and not all(each.masks for each in tokenisers.values()):
+        message = f"data of kind `{recipe.data.kind}` need the token `{MASK}`, which the tokeniser of {place} does not have"
+        faults.append(recipe.fault("TFK117", "pretrained", message, "start from a model that was trained on masked text"))
+    if faults:
+        raise InputError(faults)
+
+
+def digest_of(pretrained: Pretrained | None, directory: Path) -> dict[str, str]:
+    """The digest of the weights that a run started from: of those that were read, or as the run wrote it down."""
+    if pretrained is not None:
+        return {DIGEST: pretrained.digest}
+    written = read_json(directory / DIGESTS) if (directory / DIGESTS).is_file() else {}
+    return {DIGEST: written[DIGEST]} if DIGEST in written else {}
