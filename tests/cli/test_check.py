@@ -47,6 +47,27 @@ def test_a_bad_file_does_not_hide_a_good_one(tfkit, small):
     assert {file for file, *_ in faults_of(done.err)} == {"no-such.yaml", "tests/cli/slips.yaml"}
 
 
+def test_a_recipe_is_checked_with_its_model(tfkit, tmp_path):
+    """The count is that of the model as the recipe changes it; a fault of the model is told as one of its spec."""
+    recipe = "specs/recipes/translate-small.yaml"
+    done = tfkit("check", recipe)
+    assert (done.code, done.err) == (0, "")
+    assert done.out == f"{recipe}: OK, translate-small has 2,605,568 parameters\n"
+    done = tfkit("check", recipe, "--set", "batching.tokens=0", "--set", "optimiser=sgd")
+    assert done.code == 2
+    assert [(code, text.split(":")[0]) for _, _, _, code, text in faults_of(done.err)] == [
+        ("TFK021", "batching.tokens"),
+        ("TFK012", "optimiser"),
+    ]
+    done = tfkit("check", recipe, "--set", "model.encoder.num_layers=0")
+    assert (done.code, [code for _, _, _, code, _ in faults_of(done.err)]) == (2, ["TFK021"])
+    wrong = tmp_path / "recipe.yaml"
+    wrong.write_text("tfkit: 1\nname: mine\nmodel: nowhere.yaml\nstopping: {max_steps: 1}\n")
+    done = tfkit("check", str(wrong))
+    assert done.code == 2
+    assert f"{tmp_path}/nowhere.yaml" in done.err
+
+
 def test_json_is_a_list_with_an_object_per_file(tfkit, small):
     done = tfkit("check", "--json", small, "tests/cli/slips.yaml")
     good, bad = done.json()

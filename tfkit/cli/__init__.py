@@ -18,7 +18,7 @@ from .arguments import COMMON, Parser, UsageError, nearest, parse, tells_json, u
 from .output import print_bug, print_faults
 
 COMMANDS = {
-    "check": "find every fault of one or many specs",
+    "check": "find every fault of specs and recipes",
     "show": "what a spec describes: nodes, shapes, parameters, costs",
     "plan": "which attention backend each site will use, and why",
     "build": "build and initialise a model, run it once, save it",

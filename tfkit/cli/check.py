@@ -1,4 +1,4 @@
-"""`tfkit check`: every fault of every spec, in one go; made for pre-commit too."""
+"""`tfkit check`: every fault of every spec and recipe, in one go; made for pre-commit too."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .arguments import Parser, add_common, add_set
 from .output import print_faults, print_json
 
 EPILOG = """\
+Of a recipe the model that it trains is checked too, with its changes.
 --json prints a list with one object per file: `file`, `ok`, `name` and
 `parameters` (null where there are faults), and `faults`, each with `code`,
 `message`, `fix`, `path`, `file`, `line`, `column`.
@@ -17,7 +18,7 @@ Exit code 2 if any file has a fault."""
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("specs", metavar="SPEC", nargs="+", help="specs, YAML or JSON")
+    parser.add_argument("specs", metavar="SPEC", nargs="+", help="specs and recipes, YAML or JSON")
     add_set(parser)
     add_common(parser)
 
@@ -44,11 +45,17 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(file: str, catalogue: Any, overrides: list[str]) -> tuple[dict[str, Any], SpecError | None]:
     from ..graph import graph_of
+    from ..recipe import describes_training, load_recipe
     from ..spec import load_spec
 
     try:
-        graph = graph_of(load_spec(file, catalogue, overrides))
+        if describes_training(file):
+            recipe = load_recipe(file, overrides)
+            name, graph = recipe.name, graph_of(load_spec(recipe.model, catalogue, recipe.changes))
+        else:
+            graph = graph_of(load_spec(file, catalogue, overrides))
+            name = graph.name
     except SpecError as error:
         faults = [fault.as_data() for fault in error.faults]
         return {"file": file, "ok": False, "name": None, "parameters": None, "faults": faults}, error
-    return {"file": file, "ok": True, "name": graph.name, "parameters": graph.parameters(), "faults": []}, None
+    return {"file": file, "ok": True, "name": name, "parameters": graph.parameters(), "faults": []}, None

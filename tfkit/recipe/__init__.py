@@ -1,7 +1,7 @@
 """What the user writes about training: recipes, in the same YAML and with the same located errors as specs. No torch."""
 
 from .chosen import Chosen, chosen_for, recipe_text
-from .load import describes_model, load_recipe, recipe_of
+from .load import describes_model, describes_training, load_recipe, recipe_of
 from .recipe import Recipe
 from .schema import recipe_schema
 from .tokenisers import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
@@ -18,6 +18,7 @@ __all__ = [
     "Recipe",
     "chosen_for",
     "describes_model",
+    "describes_training",
     "load_recipe",
     "recipe_of",
     "recipe_schema",

@@ -38,6 +38,12 @@ def describes_model(path: str | os.PathLike[str]) -> bool:
     return "nodes" in read_extended(os.fspath(path), recipe_grammar().slots, Faults()).mapping
 
 
+def describes_training(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a recipe, which names a model instead of its nodes. Raises SpecError where it cannot be read."""
+    found = read_extended(os.fspath(path), recipe_grammar().slots, Faults()).mapping
+    return "nodes" not in found and bool({"model", "data", "stopping"} & found.keys())
+
+
 def _recipe(root: Marked, overrides: Sequence[str], faults: Faults) -> Recipe:
     grammar = recipe_grammar()
     changes = [override.removeprefix("model.") for override in overrides if override.startswith("model.")]
