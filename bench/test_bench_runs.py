@@ -51,6 +51,12 @@ def test_startup():
     assert startup.main(["--rounds", "1"])["peak_over_parameters"] > 0
 
 
+def test_products():
+    import products
+
+    assert products.main(["--shapes", "7x5x9", "--rounds", "1"])["speed"]["MKL"] == 1.0
+
+
 def test_train_tokens(tmp_path):
     import train_tokens
 
