@@ -1,7 +1,7 @@
 """Training speed on text: the steps of `tfkit train` against Hugging Face Marian in a plain PyTorch loop, on the same
 batches, with the same optimiser, label smoothing, clipping and moving average.
 
-    python bench/train_tokens.py [--shape tiny|base] [--source train.en --target train.de] [--steps 12]
+    python bench/train_tokens.py [--shape tiny|base] [--source train.en --target train.de] [--steps 12] [--threads 1 --cpu-time]
 
 Without files a corpus with lengths like Multi30k's is made up. Tokens are counted without padding, source and target together.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import time
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
@@ -56,10 +57,11 @@ def made_up(folder: Path, rows: int) -> tuple[Path, Path]:
     return paths
 
 
-def trainer_for(options: argparse.Namespace, folder: Path) -> Trainer:
+def trainer_for(options: argparse.Namespace, folder: Path, more: str = "") -> Trainer:
     source, target = (options.source, options.target) if options.source else made_up(folder, options.rows)
     spec_path = SPECS / f"transformer-{options.shape}.yaml"
     text = RECIPE.format(spec=spec_path, source=source, target=target, vocab=options.vocab, tokens=options.tokens, decay=DECAY)
+    text += more
     recipe, catalogue = recipe_of(text, "<bench>"), tfkit.load_catalogue()
     roles = roles_in(recipe, catalogue)
     data = prepare(recipe, folder / "data", options.vocab)
@@ -122,9 +124,14 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--cpu-time", action="store_true", help="processor time of all threads: fair on a busy machine")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     torch.manual_seed(0)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    clock = time.process_time if options.cpu_time else time.perf_counter
     with tempfile.TemporaryDirectory() as folder:
         trainer = trainer_for(options, Path(folder))
         epoch = trainer.epoch()
@@ -132,11 +139,16 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         epoch.batches[:] = epoch.batches[: options.steps + 2]
         batches = [trainer.task.batch(trainer.data.train, rows.tolist(), np.random.default_rng(0)) for rows in epoch.batches]
         rivals = {"tfkit train": tfkit_step(trainer), "Hugging Face Marian": marian_step(trainer, batches, options.shape)}
-        seconds = timed(rivals, options.steps)
+        seconds = timed(rivals, options.steps, clock=clock)
         counts = [batch.source_tokens + batch.target_tokens for batch in batches[2:]]
         rates = {name: sum(counts) / sum(times) for name, times in seconds.items()}
         title = f"a step of training, transformer-{options.shape}, at most {options.tokens} tokens a side"
-        facts = {"tokens_per_second": rates, "padding": epoch.padding, "parameters": trainer.model.parameter_count()}
+        facts = {
+            "tokens_per_second": rates,
+            "padding": epoch.padding,
+            "parameters": trainer.model.parameter_count(),
+            "clock": "processor time" if options.cpu_time else "wall",
+        }
         return report(title, seconds, "Hugging Face Marian", options.json, **facts)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tfkit.nn import thin
+from tfkit.nn import onednn, thin
 from tfkit.nn.thin import project, thin_linear
 
 
@@ -47,8 +47,8 @@ def test_a_module_that_is_more_than_a_linear_map_is_called_itself():
 def test_many_rows_equal_the_linear_map_whoever_multiplies(batch, length, bias, monkeypatch):
     monkeypatch.setattr(thin, "ENOUGH", 1)
     called = []
-    if thin.ONEDNN is not None:
-        monkeypatch.setattr(thin, "ONEDNN", lambda *given, product=thin.ONEDNN: (called.append(1), product(*given))[1])
+    if (product := onednn.probe()) is not None:
+        monkeypatch.setattr(onednn, "PRODUCT", lambda *given: (called.append(1), product(*given))[1])
     linear = nn.Linear(33, 70, bias)
     wide = torch.randn(batch, length, 2 * 33)
     for x in (wide[..., :33].contiguous(), wide[..., :33], wide.view(batch, length, 33, 2)[..., 1]):
@@ -58,7 +58,7 @@ def test_many_rows_equal_the_linear_map_whoever_multiplies(batch, length, bias, 
             found = project(linear, x, True)
             assert found.shape == (batch, length, 70)
             assert bool(((found - exact).abs() <= (33 + 2) * 2.0**-24 * magnitude).all())
-    assert len(called) == (0 if thin.ONEDNN is None else 3)
+    assert len(called) == (0 if product is None else 3)
     monkeypatch.setattr(torch._C, "_get_mkldnn_enabled", lambda: False)
     with torch.no_grad():
         assert torch.equal(project(linear, x, True), linear(x))

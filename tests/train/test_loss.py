@@ -53,3 +53,15 @@ def test_padding_has_no_gradient_and_half_precision_is_summed_in_float32():
     assert gradient.dtype is torch.bfloat16
     assert not gradient[labels == 0].any()
     assert gradient[labels != 0].any(-1).all()
+
+
+@pytest.mark.parametrize("block", [1, 11, 24, 2**18])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_it_does_not_depend_on_how_many_rows_are_looked_at_together(block, dtype, monkeypatch):
+    logits, labels = case(dtype)
+    wanted = smoothed(logits, labels, 0.1, "others", 0)
+    (gradient,) = torch.autograd.grad(wanted[0], logits)
+    monkeypatch.setattr("tfkit.train.loss.BLOCK", block)
+    found = smoothed(logits, labels, 0.1, "others", 0)
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+    assert torch.equal(torch.autograd.grad(found[0], logits)[0], gradient)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,18 @@ def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
     assert f"`tfkit train --resume {run}` goes on" in told
     last = checkpoints_in(run / "checkpoints")[-1]
     assert last.name == f"step-{log(run, 'step')[-1]['step']}"
+
+
+def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch):
+    changes = [*FOUR, "compile=true", "batching.tokens=60"]
+    job = {"recipe": str(task), "directory": str(tmp_path / "two"), "overrides": changes, "shapes": 2}
+    found, code, words = together([job, {**job, "directory": str(tmp_path / "none"), "fsdp": True}], tmp_path)
+    assert code == 0, words
+    assert found == [[[24], ["TFK118", elsewhere]] for elsewhere in (False, True)], words
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr("tfkit.data.shapes.MOST", 2)
+    train(load_recipe(task, changes), tmp_path / "one")
+    same_losses(tmp_path / "one", tmp_path / "two")
 
 
 def test_one_process_shares_with_nobody(task, tmp_path):

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from translation_task import write_task
 
 from tfkit.errors import InputError, StoreError
+from tfkit.nn import onednn
 from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
 from tfkit.train.checkpoint import checkpoints_in
@@ -92,6 +93,16 @@ def test_half_and_half_is_whole(task, tmp_path, changes):
         assert all(torch.equal(mine[key], theirs[key]) for key in mine)
     steps = [[entry for entry in log(tmp_path / run) if entry["kind"] == "step"] for run in ("whole", "half")]
     assert steps[0] == steps[1]
+
+
+def test_half_and_half_is_whole_when_onednn_multiplies(task, tmp_path, monkeypatch):
+    product, calls = onednn.probe(), []
+    if product is None:
+        pytest.skip("torch was built without oneDNN")
+    monkeypatch.setattr(onednn, "PRODUCT", lambda *given: (calls.append(1), product(*given))[1])
+    monkeypatch.setattr("tfkit.nn.linear.ENOUGH", 1)
+    test_half_and_half_is_whole(task, tmp_path, [])
+    assert len(calls) > 24 * 3 * 10
 
 
 def test_two_runs_are_the_same(task, tmp_path, whole):

@@ -2,6 +2,7 @@
 
     torchrun --standalone --nproc-per-node 2 together.py JOBS.json
 
+With `shapes`, what is compiled is run by torch's own operators, for so many shapes of batches.
 A job has `recipe`, `directory`, `overrides`, `fsdp`, and `resume` to go on with the directory; `kill` is the step in which the
 last process kills itself. Every process writes how its jobs ended beside JOBS.json.
 """
@@ -12,10 +13,12 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from tfkit.data import shapes
 from tfkit.errors import TfkitError
 from tfkit.recipe import load_recipe
 from tfkit.train import Trainer, resume, train
@@ -25,8 +28,8 @@ def killed_in(step: int) -> None:
     """The last process of all kills itself in a step, between its own gradients and the others'."""
     losses = Trainer._losses
 
-    def fatal(trainer, batch):
-        found = losses(trainer, batch)
+    def fatal(trainer, model, batch):
+        found = losses(trainer, model, batch)
         if trainer.progress.step + 1 == step:
             os.kill(os.getpid(), signal.SIGKILL)
         return found
@@ -38,6 +41,8 @@ def ended(job: dict) -> list:
     """How a job ended: its last step, or the codes of what was wrong."""
     if job.get("kill") and torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
         killed_in(job["kill"])
+    if job.get("shapes"):
+        shapes.MOST, torch.compile = job["shapes"], partial(torch.compile, backend="aot_eager")
     directory, overrides, fsdp = Path(job["directory"]), job.get("overrides", []), job.get("fsdp", False)
     try:
         if job.get("resume"):

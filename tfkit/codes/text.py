@@ -125,4 +125,10 @@ TEXT: dict[str, Code] = {
         "kill -9 $(pgrep -f tfkit | head -1)",
         "Start all of them again with `--resume DIR`; what was printed before tells why one ended, where it could.",
     ),
+    "TFK120": Code(
+        "nothing can be compiled here",
+        "`compile: true` needs a C++ compiler and Python's headers, on CUDA Triton; and parts that can be compiled.",
+        "compile: true    # on a machine without g++",
+        "Install them, name another attention backend, or leave `compile` out.",
+    ),
 }

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from .dropout import Dropout
 from .run import StackRun
 from .thin import project
 
@@ -23,7 +24,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.input, self.gate, self.output = input, gate, output
         self.activate = activate
-        self.dropout = nn.Dropout(dropout) if dropout > 0.0 else None
+        self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
     def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
         decoding = run.model.decoding

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import Fault, InputError
+from .dropout import Dropout
 from .run import ModelRun
 from .stream import Padding, Stream
+from .thin import project
 
 
 class Dense(nn.Module):
@@ -20,10 +22,10 @@ class Dense(nn.Module):
     ) -> None:
         super().__init__()
         self.linear, self.activate, self.output_norm = linear, activate, norm
-        self.dropout = nn.Dropout(dropout) if dropout > 0.0 else None
+        self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
     def forward(self, run: ModelRun, input: Stream) -> Stream:
-        x = self.linear(input.tensor)
+        x = project(self.linear, input.tensor, False)
         if self.activate is not None:
             x = self.activate(x)
         if self.output_norm is not None:
@@ -39,11 +41,11 @@ class Classify(nn.Module):
     def __init__(self, linear: nn.Linear, dropout: float) -> None:
         super().__init__()
         self.linear = linear
-        self.dropout = nn.Dropout(dropout) if dropout > 0.0 else None
+        self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
     def forward(self, run: ModelRun, input: Stream) -> Stream:
         x = input.tensor if self.dropout is None else self.dropout(input.tensor)
-        return Stream(self.linear(x), input.padding, input.ids)
+        return Stream(project(self.linear, x, False), input.padding, input.ids)
 
 
 class Pool(nn.Module):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from .dropout import Dropout
+
 
 @dataclass(frozen=True)
 class LayerParts:
@@ -26,7 +28,7 @@ class Residual(nn.Module):
     def __init__(self, skip: float, scale: float, dropout: float) -> None:
         super().__init__()
         self.skip, self.scale = skip, scale
-        self.dropout = nn.Dropout(dropout) if dropout > 0.0 else None
+        self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
     def forward(self, x: Tensor, branch: Tensor) -> Tensor:
         if self.dropout is not None and self.dropout.training:

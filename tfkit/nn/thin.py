@@ -4,20 +4,21 @@
 it at half the speed of W times (in, rows): at 4 rows and 37,000 x 512 weights, 8 ms against 4 (bench/greedy.py). One row is
 as fast either way.
 
-Other products are bound by arithmetic. Torch multiplies float32 with MKL, which on processors that are not Intel's leaves
-half of a core idle; oneDNN, which torch brings for its half types, does not: at 280 rows and 10,000 x 128 weights, 3.7 ms
-against 8.3 (bench/translate.py). Its call costs ten microseconds more, so that small products stay with MKL.
+Other products are bound by arithmetic, and where MKL is slow at it oneDNN takes them (nn/onednn.py): at 280 rows and
+10,000 x 128 weights, 3.7 ms against 8.3 (bench/translate.py). Its call costs ten microseconds more, so that small products
+stay with MKL.
 
 All are sums of the same products, in another order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from .linear import linear
+from .onednn import can_multiply, product
 
 FEWEST, MOST = 2, 8
 LARGE = 2**18
@@ -28,12 +29,13 @@ ENOUGH = 1_000_000
 """Multiplications per thread from which on oneDNN is the faster."""
 
 
-def project(linear: nn.Module, x: Tensor, decoding: bool) -> Tensor:
-    """`linear(x)` on (B, L, in); while decoding, a plain `nn.Linear` takes the faster way for its rows."""
-    if decoding and type(linear) is nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks:
-        held = linear._parameters
-        return thin_linear(x, held["weight"], held["bias"])  # type: ignore[arg-type]
-    return linear(x)  # type: ignore[no-any-return]
+def project(module: nn.Module, x: Tensor, decoding: bool) -> Tensor:
+    """`module(x)` on (..., in); a plain `nn.Linear` takes the faster way, while decoding that of (B, L, in) for its rows."""
+    held = module._parameters
+    if type(module) is not nn.Linear or "weight" not in held or (not torch.compiler.is_compiling() and _is_watched(module)):
+        return module(x)  # type: ignore[no-any-return]
+    way = thin_linear if decoding else linear
+    return way(x, held["weight"], held["bias"])  # type: ignore[arg-type]
 
 
 def thin_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -45,39 +47,23 @@ def thin_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return functional.linear(x, weight, bias)
     size = inner * outer
     few = FEWEST <= count <= MOST and outer >= inner
-    if count * size >= ENOUGH * torch.get_num_threads() and _plain(x, weight) and not (few and count <= FEW and size >= HUGE):
-        assert ONEDNN is not None
-        return ONEDNN(x.reshape(count, inner), weight, bias, "none", [], "").view(B, L, outer)
+    enough = count * size >= ENOUGH * torch.get_num_threads() and not (few and count <= FEW and size >= HUGE)
+    if enough and can_multiply(x, weight, bias):
+        return product(x.reshape(count, inner), weight, bias).view(B, L, outer)
     if few and size >= LARGE:
         rows = x.reshape(count, inner).t()
-        product = torch.mm(weight, rows) if bias is None else torch.addmm(bias[:, None], weight, rows)
-        return product.t().reshape(B, L, outer)
+        columns = torch.mm(weight, rows) if bias is None else torch.addmm(bias[:, None], weight, rows)
+        return columns.t().reshape(B, L, outer)
     return functional.linear(x, weight, bias)
 
 
-def _plain(x: Tensor, weight: Tensor) -> bool:
-    """Whether nothing but a product of float32 numbers is asked for, and oneDNN is there and not switched off."""
-    return (
-        ONEDNN is not None
-        and x.dtype == weight.dtype == torch.float32
-        and torch._C._get_mkldnn_enabled()
-        and not torch.compiler.is_compiling()
-        and not torch.is_autocast_enabled("cpu")
+def _is_watched(module: nn.Module) -> bool:
+    """Whether a call of the module does more than its `forward`, or that is not its class's."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or "forward" in module.__dict__
+        or torch.nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
     )
-
-
-def _onednn() -> Callable[..., Tensor] | None:
-    """The product that torch's compiler calls on a CPU. It is no public name, so a torch in which it is not what it was does
-    without."""
-    if not torch._C._has_mkldnn:
-        return None
-    try:
-        product: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise
-        one = torch.ones(2, 3)
-        found = product(one, one, torch.ones(2), "none", [], "")
-    except (AttributeError, RuntimeError, TypeError, ValueError):
-        return None
-    return product if torch.equal(found, torch.full((2, 2), 4.0)) else None
-
-
-ONEDNN = _onednn()

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..positions import Span
+from .dropout import Dropout
+from .linear import linear
 from .run import ModelRun
 from .stream import Padding, Stream
 from .thin import thin_linear
@@ -33,7 +35,7 @@ class Tokens(nn.Module):
         self.name = name
         self.embedding, self.segments, self.position, self.embedding_norm = embedding, segments, position, norm
         self.scale = scale
-        self.dropout = nn.Dropout(dropout) if dropout > 0.0 else None
+        self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
     def table(self) -> Tensor:
         """(vocab_size, M): the embedding that other nodes may share."""
@@ -77,8 +79,8 @@ class TokenLogits(nn.Module):
         x = input.tensor if self.scale == 1.0 else input.tensor * self.scale
         weight = table if self.logits is None else self.logits.weight
         assert weight is not None
-        linear = thin_linear if run.decoding else functional.linear
-        logits = linear(x, weight, self.bias)
+        way = thin_linear if run.decoding else linear
+        logits = way(x, weight, self.bias)
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return Stream(logits, input.padding, input.ids)

@@ -25,20 +25,35 @@ def smoothed(logits: Tensor, labels: Tensor, smoothing: float, kind: str, ignore
     return loss, nll
 
 
+BLOCK = 2**18
+"""Logits that a CPU looks at together, so that what is made of them stays in its cache."""
+
+
+def _blocks(logits: Tensor) -> list[slice]:
+    """Rows of logits (N, V) that are looked at together: all of them but on a CPU."""
+    count, size = logits.shape
+    rows = max(1, BLOCK // size) if logits.is_cpu else max(1, count)
+    return [slice(first, first + rows) for first in range(0, count, rows)]
+
+
 class _Smoothed(torch.autograd.Function):
     """label * nll(y) + every * sum_v nll(v), whose gradient (label + every V) softmax - label [v = y] - every is made in one
-    pass, over the logits' own memory: of all tensors of a step, these are the largest."""
+    pass: of all tensors of a step, these are the largest."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, label: float, every: float, ignored: int) -> tuple[Tensor, Tensor]:
         real = labels != ignored
         labels = labels * real
-        wide = logits.float()
-        total = wide.logsumexp(1)
-        nll = (total - wide.gather(1, labels[:, None]).squeeze(1)) * real
+        total, sums = torch.empty(2, len(logits), dtype=torch.float32, device=logits.device)
+        for rows in _blocks(logits):
+            wide = logits[rows].float()
+            total[rows] = wide.logsumexp(1)
+            if every:
+                sums[rows] = wide.sum(1)
+        nll = (total - logits.gather(1, labels[:, None]).squeeze(1).float()) * real
         loss = label * nll.sum()
         if every:
-            loss = loss + every * ((total * wide.shape[1] - wide.sum(1)) * real).sum()
+            loss = loss + every * ((total * logits.shape[1] - sums) * real).sum()
         ctx.save_for_backward(logits, labels, total, real)
         ctx.label, ctx.every = label, every
         plain = nll.sum()
@@ -48,9 +63,10 @@ class _Smoothed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None, None]:
         logits, labels, total, real = ctx.saved_tensors
-        grown = (logits.float() - total[:, None]).exp_()
-        grown.mul_(ctx.label + ctx.every * logits.shape[1]).sub_(ctx.every)
-        rows = torch.arange(len(labels), device=labels.device)
-        grown[rows, labels] -= ctx.label
-        grown.mul_((gradient * real)[:, None])
-        return grown.to(logits.dtype), None, None, None, None
+        made = torch.empty_like(logits)
+        for rows in _blocks(logits):
+            grown = (logits[rows].float() - total[rows, None]).exp_()
+            grown.mul_(ctx.label + ctx.every * logits.shape[1]).sub_(ctx.every)
+            grown[torch.arange(len(grown), device=labels.device), labels[rows]] -= ctx.label
+            made[rows] = grown.mul_((gradient * real[rows])[:, None])
+        return made, None, None, None, None

@@ -39,6 +39,7 @@ from ..recipe import Recipe, chosen_for, load_recipe
 from ..spec import load_spec, to_yaml
 from ..store import file_facts, read_json
 from .checkpoint import checkpoints_in
+from .compiled import check_compiler
 from .fit_spec import fitted_spec, roles_in
 from .keep import Keeper
 from .pretrained import check_tokenisers, digest_of, read_pretrained
@@ -77,6 +78,8 @@ def train(
     directory, catalogue = Path(directory), catalogue or load_catalogue()
     with joined(device) as (processes, place), processes.told_apart():
         new = processes.first(lambda: _check_start(recipe, directory, processes.count, fsdp))
+        if recipe.compile:
+            check_compiler(place)
         try:
             changes, found = processes.first(lambda: _lay_out(recipe, directory, catalogue, backend), patiently=True)
             keeper = _open(recipe, directory, found, place, backend, watchers, catalogue, processes, fsdp)
@@ -178,6 +181,8 @@ def resume(
     directory, catalogue = Path(directory), catalogue or load_catalogue()
     with joined(device) as (processes, place), processes.told_apart():
         recipe = processes.first(lambda: _read_recipe(directory, overrides, processes.count, fsdp))
+        if recipe.compile:
+            check_compiler(place)
         keeper = _open(recipe, directory, None, place, backend, watchers, catalogue, processes, fsdp)
         keeper.restore(earlier)
         if processes.is_first:
@@ -209,6 +214,9 @@ def _check_processes(recipe: Recipe, count: int, fsdp: bool) -> None:
             f"{tokens * batches // count}` too, steps stay as large as they are"
         )
         raise InputError(recipe.fault("TFK118", "batching.accumulate", message, fix))
+    if fsdp and recipe.compile:
+        message = "what FSDP2 collects layer by layer is not compiled"
+        raise InputError(recipe.fault("TFK118", "compile", message, "leave out `compile`, or `--fsdp`"))
     if fsdp and count == 1:
         message = "one process has nobody to share the weights with"
         raise InputError(Fault("TFK118", message, "start several: `torchrun --nproc-per-node 2 -m tfkit train ... --fsdp`"))

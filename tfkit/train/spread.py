@@ -17,7 +17,7 @@ from ..nn.model import Model
 from ..nn.stack import Stack
 
 
-def replicated(model: Model, unused: bool) -> nn.Module:
+def replicated(model: nn.Module, unused: bool) -> nn.Module:
     """The model to call for training, whose gradients are the means over all processes. `unused` says that some parameters take
     no part in the loss."""
     from torch.nn.parallel import DistributedDataParallel

@@ -17,11 +17,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
-from ..data import NO_LABEL, Batch, Data, Epoch, epoch_of, roles_of, task_of
+from ..data import NO_LABEL, Batch, Data, Epoch, Shapes, epoch_of, roles_of, task_of
 from ..nn.model import Model
 from ..recipe import Recipe
 from . import checkpoint
+from .compiled import Compiled
 from .loss import smoothed
 from .moving_average import Average
 from .optimiser import optimiser_for, set_rate
@@ -70,8 +72,13 @@ class Trainer:
         owner = model.plan.wires[roles.target].owner or roles.target
         self.task = task_of(recipe, roles, data.tokenisers["target"].size)
         self.width = int(model.nodes[owner].table().shape[1])  # type: ignore[operator]
+        self.compiled = (
+            Compiled(model, Shapes(data.train.lengths, recipe.batching.tokens), self.task) if recipe.compile else None
+        )
         self._epoch: tuple[int, Epoch] | None = None
-        self._runner = replicated(model, self._leaves_out()) if self.processes.count > 1 and not fsdp else model
+        self._runner: nn.Module = model if self.compiled is None else self.compiled.model
+        if self.processes.count > 1 and not fsdp:
+            self._runner = replicated(self._runner, self._leaves_out())
         self.taken: Taken | None = None
 
     @property
@@ -83,7 +90,9 @@ class Trainer:
         """The batches of the present epoch."""
         if self._epoch is None or self._epoch[0] != self.progress.epoch:
             seed, tokens = self.recipe.seed, self.recipe.batching.tokens
-            self._epoch = self.progress.epoch, epoch_of(self.data.train.lengths, tokens, seed, self.progress.epoch)
+            lengths, number = self.data.train.lengths, self.progress.epoch
+            made = self.compiled.epoch(seed, number) if self.compiled else epoch_of(lengths, tokens, seed, number)
+            self._epoch = number, made
         return self._epoch[1]
 
     def next_batches(self) -> range:
@@ -96,7 +105,9 @@ class Trainer:
     def batch(self, number: int) -> Batch:
         """A batch of the present epoch."""
         draw = np.random.Generator(np.random.PCG64(self._place(number)))
-        return self.task.batch(self.data.train, self.epoch().batches[number].tolist(), draw).to(self.device)
+        rows = self.epoch().batches[number].tolist()
+        batch = self.task.batch(self.data.train, rows, draw)
+        return (self.compiled.filled(batch, rows) if self.compiled else batch).to(self.device)
 
     def _place(self, number: int) -> list[int]:
         return [self.recipe.seed, self.progress.epoch, number]
@@ -162,24 +173,25 @@ class Trainer:
             batch, counts = mine.get(number) or self.batch(number), turn < len(mine)
             torch.manual_seed(int(np.random.SeedSequence(self._place(number)).generate_state(1, np.uint64)[0]))
             with adding_up(self._runner, turn == rounds - 1):
-                loss, nll = self._losses(batch)
+                loss, nll = self._losses(self._runner, batch)
                 # Both DDP and FSDP2 give the mean over the processes.
                 self.scaler.scale(loss * (counts * processes.count / count)).backward()  # type: ignore[no-untyped-call]
             found.append((loss.detach(), nll) if counts else None)
         return found
 
-    def _losses(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _losses(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """The sums of loss and nll of a batch."""
         dtype = DTYPES.get(self.recipe.precision)
-        with torch.autocast(self.device.type, dtype) if dtype is not None else nullcontext():
-            logits = self._runner(lengths=batch.lengths, **batch.inputs)[self.roles.output]
+        within = torch.autocast(self.device.type, dtype) if dtype is not None else nullcontext()
+        with within, self.compiled.told(batch) if self.compiled is not None else nullcontext():
+            logits = model(lengths=batch.lengths, **batch.inputs)[self.roles.output]
         options = self.recipe.loss
         return smoothed(logits, batch.labels, options.label_smoothing, options.smoothing, NO_LABEL)
 
     def _leaves_out(self) -> bool:
         """Whether some parameter takes no part in the loss, which DDP must know."""
-        self._runner = self.model.eval()
-        loss, _ = self._losses(self.task.batch(self.data.train, [0], np.random.default_rng(0)).to(self.device))
+        batch = self.task.batch(self.data.train, [0], np.random.default_rng(0)).to(self.device)
+        loss, _ = self._losses(self.model.eval(), batch)
         loss.backward()  # type: ignore[no-untyped-call]
         left = without_gradient(self.model.named_parameters())
         self.model.zero_grad(set_to_none=True)

@@ -1,0 +1,56 @@
+"""Linear maps y = x W^T + b with their gradients dx = dy W, dW = dy^T x, db = sum dy, by whichever of torch's products is the
+faster on a CPU (nn/onednn.py). All are sums of the same products, in another order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .onednn import can_multiply, product
+
+ENOUGH = 8_000_000
+"""Multiplications per thread from which on oneDNN is the faster, a Python function in the graph of gradients included."""
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x (..., in), weight (out, in), bias (out,) -> (..., out)."""
+    few = not can_multiply(x, weight, bias) or x.numel() * weight.shape[0] < ENOUGH * torch.get_num_threads()
+    if few or not weight.is_contiguous():
+        return functional.linear(x, weight, bias)
+    rows = x.reshape(-1, x.shape[-1])
+    found: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
+    return found.view(*x.shape[:-1], weight.shape[0])
+
+
+class _Linear(torch.autograd.Function):
+    """x (N, in), weight (out, in), bias (out,) or None -> (N, out)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        # Gradients of gradients, and batches of them, are torch's own.
+        if torch.is_grad_enabled() or not can_multiply(gradient, x, weight):
+            of_x = gradient @ weight if wants_x else None
+            of_weight = gradient.t() @ x if wants_weight else None
+        else:
+            gradient = gradient.contiguous()
+            of_x = product(gradient, weight.t()) if wants_x else None
+            of_weight = _weight_gradient(gradient, x) if wants_weight else None
+        return of_x, of_weight, gradient.sum(0) if wants_bias else None
+
+
+def _weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:
+    """dy^T x (out, in); the longer side as columns, which with a vocabulary is three times as fast."""
+    if gradient.shape[1] > x.shape[1]:
+        return product(x.t(), gradient.t()).t().contiguous()
+    return product(gradient.t(), x.t())
