@@ -1,6 +1,7 @@
 """Batches of few shapes: every row once, all batches of a shape alike, and as little padding as so few can have."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -55,7 +56,8 @@ def test_no_other_limits_pad_less(most, seed, monkeypatch):
         before, total = 0, 0
         for limit in limits:
             count = int(((widest > before) & (widest <= limit)).sum())
-            total += -(-count // (tokens // limit)) * (tokens // limit) * limit
+            batches = math.ceil(count / (tokens // limit))
+            total += batches * math.ceil(count / batches) * limit
             before = limit
         return total
 
@@ -82,7 +84,8 @@ class _Corpus:
 
 
 @pytest.mark.parametrize("kind", ["parallel", "language", "masked", "classification"])
-def test_a_filled_batch_says_the_same(kind):
+def test_a_filled_batch_says_the_same(kind, monkeypatch):
+    monkeypatch.setattr(shapes, "MOST", 1)
     columns = {"target": [np.arange(5, 5 + length, dtype=np.int32) for length in (7, 3, 5, 6, 4)]}
     if kind == "parallel":
         columns["source"] = [np.arange(9, 9 + length, dtype=np.int32) for length in (2, 8, 4, 4, 3)]

@@ -44,7 +44,7 @@ def graphs():
 
 def test_at_most_as_many_graphs_as_shapes(task, tmp_path):
     trainer = trainer_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
-    assert f"{SHAPES} shapes of batches" in began_text(trainer, [])
+    assert f"batches have {SHAPES} shapes;" in began_text(trainer, [])
     torch._dynamo.utils.counters.clear()
     seen = set()
     for _ in range(2):

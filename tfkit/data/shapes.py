@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +43,7 @@ class Shapes:
         for limit in _limits(self.widest, tokens):
             inside = (self.widest > before) & (self.widest <= limit)
             longest = {name: int(column[inside].max()) for name, column in lengths.items()}
-            self.shapes.append(Shape(limit, _rows(limit, tokens), longest))
+            self.shapes.append(Shape(limit, int(_rows(inside.sum(), limit, tokens)), longest))
             before = limit
 
     def __len__(self) -> int:
@@ -89,8 +90,10 @@ def _filled(values: Tensor, rows: int, width: int, by: int) -> Tensor:
     return made
 
 
-def _rows(limit: int, tokens: int) -> int:
-    return max(1, tokens // limit)
+def _rows(count: Any, limit: int, tokens: int) -> Any:
+    """Rows of a batch of a group of `count` rows, an integer or an array: as few as the fewest batches need."""
+    batches = -(-count // max(1, tokens // limit))
+    return -(-count // batches)
 
 
 def _limits(widest: npt.NDArray[np.int32], tokens: int) -> list[int]:
@@ -98,8 +101,6 @@ def _limits(widest: npt.NDArray[np.int32], tokens: int) -> list[int]:
     to cut the sorted lengths, found from the shortest on."""
     widths, counts = np.unique(widest, return_counts=True)
     below = np.concatenate([[0], np.cumsum(counts)])
-    rows = np.maximum(1, tokens // widths)
-    batch = rows * widths
     count = len(widths)
     # cost[j] and start[j]: of the cheapest groups of the widths before j, and where the last of them begins.
     cost = np.concatenate([[0.0], np.full(count, np.inf)])
@@ -107,7 +108,9 @@ def _limits(widest: npt.NDArray[np.int32], tokens: int) -> list[int]:
     for _ in range(min(MOST, count)):
         better, start = cost.copy(), np.full(count + 1, -1)
         for end in range(1, count + 1):
-            whole = cost[:end] + -(-(below[end] - below[:end]) // rows[end - 1]) * batch[end - 1]
+            inside, limit = below[end] - below[:end], int(widths[end - 1])
+            rows = _rows(inside, limit, tokens)
+            whole = cost[:end] + -(-inside // rows) * rows * limit
             if (best := int(whole.argmin())) >= 0 and whole[best] < better[end]:
                 better[end], start[end] = whole[best], best
         starts.append(start)

@@ -46,7 +46,7 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
     )
     rows.append(f"an epoch: {steps:,} steps")
     if trainer.compiled is not None:
-        rows.append(f"compiled: when they first come, {len(trainer.compiled.shapes)} shapes of batches; these steps take long")
+        rows.append(f"compiled: batches have {len(trainer.compiled.shapes)} shapes; the first step of each takes long")
     rows.append(recipe_line(recipe))
     if trainer.processes.count > 1:
         held = "the weights are shared out (FSDP2)" if trainer.fsdp else "each has all weights (DDP)"
