@@ -57,6 +57,19 @@ def test_products():
     assert products.main(["--shapes", "7x5x9", "--rounds", "1"])["speed"]["MKL"] == 1.0
 
 
+def test_train_compiled(monkeypatch):
+    import torch
+    import train_compiled
+
+    from tfkit.data import shapes
+
+    plain = torch.compile  # writing C++ takes minutes
+    monkeypatch.setattr(torch, "compile", lambda *given, **options: plain(*given, **options, backend="aot_eager"))
+    monkeypatch.setattr(shapes, "MOST", shapes.MOST)
+    small = ["--rows", "200", "--tokens", "200", "--vocab", "400", "--steps", "1", "--layers", "1"]
+    assert set(train_compiled.main(small)["speed"]) == {"compiled", "as it was", "as it was, MKL"}
+
+
 def test_train_tokens(tmp_path):
     import train_tokens
 

@@ -57,10 +57,11 @@ def made_up(folder: Path, rows: int) -> tuple[Path, Path]:
     return paths
 
 
-def trainer_for(options: argparse.Namespace, folder: Path) -> Trainer:
+def trainer_for(options: argparse.Namespace, folder: Path, more: str = "") -> Trainer:
     source, target = (options.source, options.target) if options.source else made_up(folder, options.rows)
     spec_path = SPECS / f"transformer-{options.shape}.yaml"
     text = RECIPE.format(spec=spec_path, source=source, target=target, vocab=options.vocab, tokens=options.tokens, decay=DECAY)
+    text += more
     recipe, catalogue = recipe_of(text, "<bench>"), tfkit.load_catalogue()
     roles = roles_in(recipe, catalogue)
     data = prepare(recipe, folder / "data", options.vocab)

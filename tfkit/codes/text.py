@@ -101,4 +101,10 @@ TEXT: dict[str, Code] = {
         "data: {kind: classification, table: train.tsv, label_column: 3}",
         "Write `text_column` and `label_column`, counted from 1, and `header: true` where the first line names them.",
     ),
+    "TFK118": Code(
+        "nothing can be compiled here",
+        "`compile: true` needs a C++ compiler and Python's headers, on CUDA Triton; and parts that can be compiled.",
+        "compile: true    # on a machine without g++",
+        "Install them, name another attention backend, or leave `compile` out.",
+    ),
 }

@@ -7,6 +7,7 @@ from .lines import lines, lines_of, rows
 from .prepare import FACTS, TRAIN, VALIDATION, Counted, Data, count_rows, files_of, prepare, read_data, told
 from .roles import Roles, check_ids, roles_of
 from .saved import LABELS, read_tokenisers, tokeniser_texts
+from .shapes import Shapes
 from .tasks import NO_LABEL, Batch, Task, padded, task_of
 from .tokeniser import TextTokeniser
 
@@ -23,6 +24,7 @@ __all__ = [
     "Data",
     "Epoch",
     "Roles",
+    "Shapes",
     "Task",
     "TextTokeniser",
     "check_ids",

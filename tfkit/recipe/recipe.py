@@ -95,6 +95,7 @@ class Recipe(Options):
     validation: Validation = Validation()
     keeping: Keeping = Keeping()
     activation_checkpointing: Annotated[bool, Field(description="keep less for the backward pass and compute it again")] = False
+    compile: Annotated[bool, Field(description="train through torch.compile, on batches of few shapes")] = False
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
     _tree: Marked | None = PrivateAttr(None)
 

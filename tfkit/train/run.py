@@ -38,6 +38,7 @@ from ..files import write_whole
 from ..recipe import Recipe, chosen_for, load_recipe
 from ..spec import load_spec, to_yaml
 from ..store import file_facts, read_json
+from .compiled import check_compiler
 from .fit_spec import fitted_spec, roles_in
 from .keep import Keeper
 from .progress import Progress, Watcher
@@ -71,6 +72,8 @@ def train(
     """
     directory, catalogue = Path(directory), catalogue or load_catalogue()
     check_new(directory)
+    if recipe.compile:
+        check_compiler(torch.device(device))
     files_of(recipe)
     roles = roles_in(recipe, catalogue, backend)
     _check_validation(recipe)
@@ -136,6 +139,8 @@ def resume(
     before = load_recipe(directory / RECIPE)
     recipe = load_recipe(directory / RECIPE, overrides)
     _check_same(before, recipe)
+    if recipe.compile:
+        check_compiler(torch.device(device))
     columns = tuple(KINDS[recipe.data.kind].files)
     data = read_data(recipe, directory / "data", read_tokenisers(directory, columns))
     found = digests(before, data, directory)

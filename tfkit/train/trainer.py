@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data import NO_LABEL, Batch, Data, Epoch, Roles, epoch_of, task_of
+from ..data import NO_LABEL, Batch, Data, Epoch, Roles, Shapes, epoch_of, task_of
 from ..nn.model import Model
 from ..recipe import Recipe
 from . import checkpoint
+from .compiled import Compiled
 from .loss import smoothed
 from .moving_average import Average
 from .optimiser import optimiser_for, set_rate
@@ -52,6 +53,9 @@ class Trainer:
         owner = model.plan.wires[roles.target].owner or roles.target
         self.task = task_of(recipe, roles, data.tokenisers["target"].size)
         self.width = int(model.nodes[owner].table().shape[1])  # type: ignore[operator]
+        self.compiled = (
+            Compiled(model, Shapes(data.train.lengths, recipe.batching.tokens), self.task) if recipe.compile else None
+        )
         self._epoch: tuple[int, Epoch] | None = None
 
     @property
@@ -63,7 +67,9 @@ class Trainer:
         """The batches of the present epoch."""
         if self._epoch is None or self._epoch[0] != self.progress.epoch:
             seed, tokens = self.recipe.seed, self.recipe.batching.tokens
-            self._epoch = self.progress.epoch, epoch_of(self.data.train.lengths, tokens, seed, self.progress.epoch)
+            lengths, number = self.data.train.lengths, self.progress.epoch
+            made = self.compiled.epoch(seed, number) if self.compiled else epoch_of(lengths, tokens, seed, number)
+            self._epoch = number, made
         return self._epoch[1]
 
     def next_batches(self) -> list[Batch]:
@@ -76,7 +82,8 @@ class Trainer:
     def _batch(self, rows: list[int], number: int) -> Batch:
         """What is random about a batch is drawn from its place in the data alone."""
         draw = np.random.Generator(np.random.PCG64([self.recipe.seed, self.progress.epoch, number]))
-        return self.task.batch(self.data.train, rows, draw).to(self.device)
+        batch = self.task.batch(self.data.train, rows, draw)
+        return (self.compiled.filled(batch, rows) if self.compiled else batch).to(self.device)
 
     @property
     def epoch_done(self) -> bool:
@@ -124,7 +131,7 @@ class Trainer:
         """Add the gradient of a batch, its share of the `count` target tokens of the step; gives its sums of loss and nll."""
         dtype = DTYPES.get(self.recipe.precision)
         with torch.autocast(self.device.type, dtype) if dtype is not None else nullcontext():
-            logits = self.model(lengths=batch.lengths, **batch.inputs)[self.roles.output]
+            logits = (self.compiled or self.model)(lengths=batch.lengths, **batch.inputs)[self.roles.output]
         options = self.recipe.loss
         loss, nll = smoothed(logits, batch.labels, options.label_smoothing, options.smoothing, NO_LABEL)
         self.scaler.scale(loss / count).backward()  # type: ignore[no-untyped-call]

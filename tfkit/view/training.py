@@ -41,6 +41,8 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
         f"{recipe.batching.accumulate} x at most {recipe.batching.tokens:,}; {100 * epoch.padding:.1f} % of a batch is padding"
     )
     rows.append(f"an epoch: {steps:,} steps")
+    if trainer.compiled is not None:
+        rows.append(f"compiled: shapes of batches: {len(trainer.compiled.shapes)}; the first step of each takes long")
     rows.append(recipe_line(recipe))
     if trainer.progress.step:
         rows.append(f"going on at step {trainer.progress.step:,}, epoch {trainer.progress.epoch}")

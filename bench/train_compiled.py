@@ -1,0 +1,96 @@
+"""What `compile: true` is worth: a step of training compiled and not, on the same batches, and what compiling costs.
+
+    python bench/train_compiled.py [--shapes 1] [--source train.en --target train.de] [--steps 8] [--threads 1 --cpu-time]
+
+`as it was` takes its products from oneDNN where tfkit does (`tfkit/nn/onednn.py`); torch's compiler takes them from MKL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import train_tokens
+from interleaved import report, timed
+
+from tfkit.data import shapes
+from tfkit.train import Trainer
+
+
+def step_of(trainer: Trainer, compiled: bool, onednn: bool = True) -> Callable[[], Any]:
+    """A step of the trainer on its next batch, filled up to its shape either way."""
+    made = trainer.compiled
+    assert made is not None
+    places = [trainer.task.batch(trainer.data.train, rows.tolist(), None) for rows in trainer.epoch().batches]  # type: ignore[arg-type]
+    batches = [made.filled(batch, rows.tolist()) for batch, rows in zip(places, trainer.epoch().batches, strict=True)]
+    at = 0
+
+    def step() -> None:
+        nonlocal at
+        trainer.compiled, trainer.progress.batch = made if compiled else None, 0
+        trainer.next_batches = lambda: [batches[at % len(batches)]]  # type: ignore[method-assign]
+        # As `torch.backends.mkldnn.flags` does, without its warning that Intel's GPUs are missing.
+        torch._C._set_mkldnn_enabled(onednn)
+        try:
+            trainer.step()
+        finally:
+            torch._C._set_mkldnn_enabled(True)
+            trainer.compiled = made
+        at += 1
+
+    return step
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=tuple(train_tokens.SHAPES), default="tiny")
+    parser.add_argument("--shapes", type=int, default=1)
+    parser.add_argument("--source", type=Path)
+    parser.add_argument("--target", type=Path)
+    parser.add_argument("--vocab", type=int, default=6000)
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--rows", type=int, default=4000)
+    parser.add_argument("--layers", type=int, help="of either stack, instead of those of the spec")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--cpu-time", action="store_true", help="processor time of all threads: fair on a busy machine")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    torch.manual_seed(0)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    shapes.MOST = options.shapes
+    with tempfile.TemporaryDirectory() as folder:
+        layers = [f"nodes.{stack}.num_layers={options.layers}" for stack in ("encoder", "decoder") if options.layers]
+        trainer = train_tokens.trainer_for(options, Path(folder), f"compile: true\nchanges: {json.dumps(layers)}\n")
+        assert trainer.compiled is not None
+        epoch = trainer.epoch()
+        first = {trainer.compiled.shapes.of(rows).limit: rows for rows in epoch.batches}
+        epoch.batches[:] = list(first.values())
+        rivals = {
+            "compiled": step_of(trainer, True),
+            "as it was": step_of(trainer, False),
+            "as it was, MKL": step_of(trainer, False, False),
+        }
+        began = time.perf_counter()
+        for _ in first:
+            rivals["compiled"]()
+        facts = {
+            "seconds_to_compile": time.perf_counter() - began,
+            "shapes": len(first),
+            "padding": epoch.padding,
+            "clock": "processor time" if options.cpu_time else "wall",
+        }
+        title = f"a step of training, transformer-{options.shape}, at most {options.tokens} tokens a side"
+        return report(title, timed(rivals, options.steps, clock=clock), "as it was", options.json, **facts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""`compile: true`: as many graphs as there are shapes, the loss and gradients of the batch as it was, and an exact resume."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tfkit.builder import build
+from tfkit.catalogue import load_catalogue
+from tfkit.data import prepare
+from tfkit.errors import TrainingError
+from tfkit.recipe import load_recipe
+from tfkit.train import Progress, Trainer, compiled, resume, train
+from tfkit.train.fit_spec import fitted_spec, roles_in
+from tfkit.view.training import began_text
+
+SHAPES = 2
+
+
+@pytest.fixture(autouse=True)
+def without_a_cpp_compiler(monkeypatch):
+    """Traced and differentiated as always, but run by torch's own operators: writing C++ takes minutes."""
+    plain = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda *given, **options: plain(*given, **options, backend="aot_eager"))
+    monkeypatch.setattr("tfkit.data.shapes.MOST", SHAPES)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def trainer_for(task, folder, changes):
+    recipe, catalogue = load_recipe(task, changes), load_catalogue()
+    roles = roles_in(recipe, catalogue)
+    data = prepare(recipe, folder / "data", 90)
+    spec, _ = fitted_spec(recipe, catalogue, roles, {name: each.size for name, each in data.tokenisers.items()}, 0)
+    return Trainer(build(spec, catalogue, seed=1), recipe, data, roles, Progress())
+
+
+def graphs():
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def test_at_most_as_many_graphs_as_shapes(task, tmp_path):
+    trainer = trainer_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
+    assert f"shapes of batches: {SHAPES};" in began_text(trainer, [])
+    torch._dynamo.utils.counters.clear()
+    seen = set()
+    for _ in range(2):
+        batches = trainer.epoch().batches
+        assert len(batches) > 3 * SHAPES
+        while not trainer.epoch_done:
+            rows = trainer.epoch().batches[trainer.progress.batch]
+            seen.add(trainer.compiled.shapes.of(rows).limit)
+            assert trainer.step() is not None
+            assert graphs() == len(seen)
+        trainer.progress.epoch, trainer.progress.batch = trainer.progress.epoch + 1, 0
+    assert len(seen) == graphs() == SHAPES
+    assert not any("_orig_mod" in name for name in trainer.tensors()["model.safetensors"])
+
+
+def test_loss_and_gradients_are_those_of_the_batch_as_it_was(task, tmp_path):
+    changes = ["model.defaults.dropout=0.0", "average=null", "batching.tokens=60", "batching.accumulate=2"]
+    full = trainer_for(task, tmp_path / "full", [*changes, "compile=true"])
+    bare = trainer_for(task, tmp_path / "bare", changes)
+    bare._epoch = 1, full.epoch()
+    full.model.double(), bare.model.double()
+    bare.progress.epoch = full.progress.epoch
+    for _ in range(3):
+        one, other = full.step(), bare.step()
+        assert (one.source_tokens, one.target_tokens) == (other.source_tokens, other.target_tokens)
+        # Both sum the loss in float32: a rounding for each of some hundred labels.
+        assert one.loss == pytest.approx(other.loss, rel=1e-5)
+        assert one.norm == pytest.approx(other.norm, rel=1e-5)
+        for (name, mine), theirs in zip(full.model.named_parameters(), bare.model.parameters(), strict=True):
+            assert float((mine.grad - theirs.grad).norm()) <= 1e-5 * (1e-2 + float(theirs.grad.norm())), name
+        bare.model.load_state_dict(full.model.state_dict())
+
+
+def test_half_and_half_is_whole(task, tmp_path):
+    changes = ["compile=true", "batching.tokens=60"]
+    train(load_recipe(task, changes), tmp_path / "whole")
+    torch._dynamo.reset()
+    train(load_recipe(task, [*changes, "stopping.max_steps=11"]), tmp_path / "half")
+    torch._dynamo.reset()
+    resume(tmp_path / "half", overrides=["stopping.max_steps=24"])
+    for name in ("model", "optimiser", "average", "generators"):
+        mine, theirs = (
+            load_file(tmp_path / run / "checkpoints" / "step-24" / f"{name}.safetensors") for run in ("whole", "half")
+        )
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[key], theirs[key]) for key in mine), name
+
+
+def test_a_shape_too_many_is_an_error_and_no_silent_way_back(task, tmp_path):
+    trainer = trainer_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
+    given = trainer.task.batch(trainer.data.train, [0], np.random.default_rng(0))
+    trainer.model.train()
+    widths = [{name: torch.nn.functional.pad(ids, (0, width)) for name, ids in given.inputs.items()} for width in range(3)]
+    for inputs in widths[:2]:
+        trainer.compiled(lengths=given.lengths, **inputs)
+    with pytest.raises(TrainingError, match="TFK118"):
+        trainer.compiled(lengths=given.lengths, **widths[2])
+
+
+def test_nothing_begins_where_nothing_compiles(task, tmp_path, monkeypatch):
+    def broken(*given, **options):
+        raise RuntimeError("InvalidCxxCompiler: No working C++ compiler found\nand more")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    with pytest.raises(TrainingError) as found:
+        train(load_recipe(task, ["compile=true"]), tmp_path / "run")
+    (fault,) = found.value.faults
+    assert fault.code == "TFK118"
+    assert "No working C++ compiler found" in fault.message
+    assert "g++" in fault.fix
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_backend_that_cannot_be_compiled_is_told(task, tmp_path):
+    trainer = trainer_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
+    trainer.model.set_backend("flex")
+    with pytest.raises(TrainingError, match=r"TFK118.*source \(\d+, \d+\)"):
+        trainer.step()
+
+
+def test_it_is_off_unless_written(task, tmp_path):
+    assert trainer_for(task, tmp_path, []).compiled is None
+    compiled.check_compiler(torch.device("cpu"))
