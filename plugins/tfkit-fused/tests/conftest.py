@@ -12,6 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
+LAUNCHING = ("test_kernels", "test_operator", "test_atomic", "test_tuning", "test_command")
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
@@ -24,5 +26,5 @@ def pytest_collection_modifyitems(items):
         if here in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"))
             item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:triton.runtime.interpreter"))
-            if DEVICE == "cuda" and item.path.stem in ("test_kernels", "test_operator"):
+            if DEVICE == "cuda" and item.path.stem in LAUNCHING:
                 item.add_marker(pytest.mark.gpu)

@@ -1,4 +1,5 @@
-"""Every row of the table of tiles, compiled ahead of time for GPUs that need not be here: it fits, and does not spill."""
+"""Every choice of tiles that the table has, compiled ahead of time for GPUs that need not be here: it fits, and does not
+spill."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ pytest.importorskip("triton")
 import aot
 import triton
 from tfkit_fused import launch
-from tfkit_fused.tiles import ROWS, Row, of_row
+from tfkit_fused.tiles import ROWS, Row, Tiles, of_row
 
 pytestmark = [
     pytest.mark.skipif(tfkit_fused.INTERPRETED, reason="interpreted kernels are not compiled"),
@@ -26,7 +27,7 @@ SPILLED = {False: 48, True: 192}
 """Bytes of registers that may be spilled, in plain and in rich calls, by the compiler of Triton 3.9; others spill elsewhere."""
 WIDE = 1_300
 """The same for gradients of biases in 16 bits with heads wider than 128, which no tile avoids."""
-NAMES = {"decode": "decode_chunks", "keys": "keys_and_values", "bias": "dense"}
+NAMES = {"decode": "decode_chunks", "keys": "keys_and_values", "bias": "dense", "together": "keys_and_values"}
 """The kernels that the table calls otherwise."""
 K = 2000
 
@@ -41,7 +42,8 @@ def call(row: Row) -> launch.Call:
     rows = torch.ones(2, dtype=torch.int64)
     made: dict[str, Any] = dict.fromkeys(launch.Call.__dataclass_fields__)
     made |= {"query": query, "key": key, "value": value, "key_lengths": rows, "query_lengths": rows, "left": 7, "right": 0}
-    made |= {"bias_kind": "", "bias_low": 0, "offset": 3, "scale": 0.1, "dropout": 0.0}
+    made |= {"bias_kind": "", "bias_low": 0, "offset": 3, "scale": 0.1, "dropout": 0.0, "tuned": "off"}
+    made["atomic"] = row.kernel == "together"
     if row.rich:
         made |= {"key_visible": torch.ones(2, K, dtype=torch.bool), "softcap": 3.0, "seed": rows[:1], "dropout": 0.1}
         made |= {"bias": torch.zeros(8, 33), "bias_kind": "distance", "bias_low": -16}
@@ -54,14 +56,16 @@ def call(row: Row) -> launch.Call:
     return launch.Call(**made)
 
 
-def launched(row: Row, capability: int, monkeypatch: pytest.MonkeyPatch, name: str = "", **changes: Any) -> aot.Launch:
-    """What the backend would launch of this row's kernel on such a device."""
+def launched(
+    row: Row, capability: int, monkeypatch: pytest.MonkeyPatch, name: str = "", tiles: Tiles | None = None, **changes: Any
+) -> aot.Launch:
+    """What the backend would launch of this row's kernel on such a device, with what it takes unmeasured or other tiles."""
     heard: list[aot.Launch] = []
     kernels = ("forward_kernel", "decode_chunks", "join_chunks", "row_sums", "queries", "keys_and_values", "dense", "diagonals")
     with monkeypatch.context() as patch:
         for kernel in kernels:
             patch.setattr(launch, kernel, aot.Recorder(getattr(launch, kernel), heard))
-        patch.setattr(launch, "tiles_for", lambda *arguments: of_row(row, capability == 90))
+        patch.setattr(launch, "tiles_for", lambda *arguments: (tiles or of_row(row, capability == 90)[0],))
         given = replace(call(row), **changes)
         output, lse = launch.forward(given)
         if row.kernel not in ("forward", "decode"):
@@ -70,12 +74,17 @@ def launched(row: Row, capability: int, monkeypatch: pytest.MonkeyPatch, name: s
     return next(each for each in heard if each.kernel.__name__ == wanted)
 
 
-@pytest.mark.parametrize("capability", [90, 80])
-@pytest.mark.parametrize(
-    "row", ROWS, ids=lambda row: f"{row.kernel}-{row.bytes * 8}-{row.width}-{'rich' if row.rich else 'plain'}"
-)
-def test_it_compiles_fits_and_does_not_spill(row, capability, monkeypatch):
-    cost = aot.compiled(launched(row, capability, monkeypatch), capability)
+CHOICES = [(capability, row, tiles) for capability in (90, 80) for row in ROWS for tiles in of_row(row, capability == 90)]
+
+
+def told(capability: int, row: Row, tiles: Tiles) -> str:
+    name = f"{row.kernel}-{row.bytes * 8}-{row.width}-{'rich' if row.rich else 'plain'}-{capability}"
+    return f"{name}-{tiles}"
+
+
+@pytest.mark.parametrize(("capability", "row", "tiles"), [pytest.param(*each, id=told(*each)) for each in CHOICES])
+def test_it_compiles_fits_and_does_not_spill(capability, row, tiles, monkeypatch):
+    cost = aot.compiled(launched(row, capability, monkeypatch, tiles=tiles), capability)
     assert cost.shared <= SHARED[capability], cost
     wide = row.kernel in ("bias", "diagonals") and (row.bytes, row.width) == (2, 256)
     if triton.__version__.startswith("3.9."):
@@ -95,7 +104,7 @@ FEATURES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kernel", ["forward", "queries", "keys"])
+@pytest.mark.parametrize("kernel", ["forward", "queries", "keys", "together"])
 def test_no_feature_is_lost_by_the_compiler(kernel, monkeypatch):
     """Each gives another program, forward and backward: constants that Triton forgets would be features that are ignored."""
     row = next(row for row in ROWS if (row.kernel, row.bytes, row.width, row.rich) == (kernel, 2, 64, False))
@@ -103,6 +112,14 @@ def test_no_feature_is_lost_by_the_compiler(kernel, monkeypatch):
     for name, changes in FEATURES.items():
         programs[name] = aot.intermediate(launched(row, 90, monkeypatch, **changes), 90)
     assert len(set(programs.values())) == len(programs), sorted(programs, key=programs.get)
+
+
+def test_only_the_backward_in_one_kernel_adds_with_atomics(monkeypatch):
+    for kernel in ("queries", "keys", "together"):
+        rows = [row for row in ROWS if (row.kernel, row.bytes, row.width) == (kernel, 2, 64)]
+        for row in rows:
+            found = aot.intermediate(launched(row, 90, monkeypatch), 90)
+            assert found.count("tt.atomic_rmw") == (kernel == "together"), row
 
 
 @pytest.mark.parametrize("name", ["row_sums", "join_chunks"])

@@ -33,7 +33,7 @@ def arguments(**changes):
         "bias_kind": "",
     }
     made |= {"bias_low": 0, "offset": 2, "left": None, "right": 0, "scale": 0.3, "softcap": None, "dropout": 0.0}
-    made |= {"tile_queries": 16, "tile_keys": 16, **changes}
+    made |= {"tile_queries": 16, "tile_keys": 16, "tuned": "off", "atomic": False, **changes}
     return tuple(made.values())
 
 
@@ -43,8 +43,9 @@ def arguments(**changes):
         {},
         {"bias": torch.rand(2, 5).requires_grad_(), "bias_kind": "distance", "bias_low": -2},
         {"key_lengths": torch.tensor([20, 5])},
+        {"atomic": True},
     ],
-    ids=["plain", "table", "lengths"],
+    ids=["plain", "table", "lengths", "atomic"],
 )
 def test_torch_finds_nothing_wrong_with_the_operator(changes):
     """torch.library.opcheck: schema, autograd registration, fake tensors, and ahead-of-time autograd with dynamic shapes."""

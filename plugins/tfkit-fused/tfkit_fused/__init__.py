@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+from typing import Literal
 
 from tfkit.plugin import AttentionBackend, AttentionRequest, Capabilities, Device, Numerics, Options, Range, Size, hookimpl
 
@@ -13,10 +14,15 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "o
 
 
 class FusedOptions(Options):
-    """Sizes of the tiles that a program works on, powers of two from 16; None lets the backend choose."""
+    """Sizes of the tiles that a program works on, powers of two from 16; None lets the backend choose.
+
+    `tuned: saved` takes what was measured before on such a device where there is anything, `measure` also measures what is
+    missing at the first call of each class, which takes seconds, and `off` does neither. Sizes that are written come first.
+    """
 
     tile_queries: Size | None = None
     tile_keys: Size | None = None
+    tuned: Literal["off", "saved", "measure"] = "saved"
 
 
 def unsupported(request: AttentionRequest, options: FusedOptions) -> tuple[str, ...]:
@@ -31,10 +37,37 @@ def unsupported(request: AttentionRequest, options: FusedOptions) -> tuple[str, 
     for name, size in (("tile_queries", options.tile_queries), ("tile_keys", options.tile_keys)):
         if size is not None and (size < 16 or size & (size - 1)):
             reasons.append(f"{name} {size} is no power of two from 16 up")
+    if options.tuned == "measure" and (options.tile_queries or options.tile_keys):
+        reasons.append("sizes of tiles that are written leave `tuned: measure` nothing to measure")
+    if options.tuned == "measure" and request.device == "cpu":
+        reasons.append("`tuned: measure` needs CUDA: times of an interpreter say nothing")
     if request.value_dim is not None and request.value_dim > 256:
         reasons.append(f"value dim {request.value_dim} is above 256")
     return tuple(reasons)
 
+
+CAPABILITIES = Capabilities(
+    devices=(Device(kind="cuda", minimum_capability=(8, 0)), *((Device(kind="cpu"),) if INTERPRETED else ())),
+    dtypes=frozenset({"float32", "bfloat16", "float16"}),
+    head_dim=Range(maximum=256),
+    value_dim_differs=True,
+    query_length=Range(maximum=1 << 20),
+    key_length=Range(maximum=1 << 20),
+    mask_terms=frozenset({"causal", "window", "key_lengths", "query_lengths", "key_visible", "segments", "visible"}),
+    tensor_offset=True,
+    bias_kinds=ALL_BIASES,
+    bias_gradient=ALL_BIASES,
+    dropout=True,
+    lse=True,
+    grouped_queries=True,
+    softcap=True,
+    backward=True,
+    deterministic_backward=True,
+    batch_invariant=True,
+    compile=True,
+    export=True,
+    numerics=Numerics(),
+)
 
 FUSED = AttentionBackend(
     name="fused",
@@ -43,31 +76,19 @@ FUSED = AttentionBackend(
     attend="tfkit_fused.attend:attend",
     options=FusedOptions,
     unsupported=unsupported,
-    capabilities=Capabilities(
-        devices=(Device(kind="cuda", minimum_capability=(8, 0)), *((Device(kind="cpu"),) if INTERPRETED else ())),
-        dtypes=frozenset({"float32", "bfloat16", "float16"}),
-        head_dim=Range(maximum=256),
-        value_dim_differs=True,
-        query_length=Range(maximum=1 << 20),
-        key_length=Range(maximum=1 << 20),
-        mask_terms=frozenset({"causal", "window", "key_lengths", "query_lengths", "key_visible", "segments", "visible"}),
-        tensor_offset=True,
-        bias_kinds=ALL_BIASES,
-        bias_gradient=ALL_BIASES,
-        dropout=True,
-        lse=True,
-        grouped_queries=True,
-        softcap=True,
-        backward=True,
-        deterministic_backward=True,
-        batch_invariant=True,
-        compile=True,
-        export=True,
-        numerics=Numerics(),
-    ),
+    capabilities=CAPABILITIES,
+)
+ATOMIC = AttentionBackend(
+    name="fused.atomic",
+    summary="`fused` with a backward in one kernel, five products of tiles instead of seven: not deterministic.",
+    reference="https://arxiv.org/abs/2307.08691",
+    attend="tfkit_fused.attend:attend_atomic",
+    options=FusedOptions,
+    unsupported=unsupported,
+    capabilities=CAPABILITIES.model_copy(update={"deterministic_backward": False, "batch_invariant": False}),
 )
 
 
 @hookimpl
 def tfkit_attention_backends() -> list[AttentionBackend]:
-    return [FUSED]
+    return [FUSED, ATOMIC]

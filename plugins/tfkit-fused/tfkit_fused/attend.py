@@ -17,11 +17,12 @@ from tfkit.plugin import (
     guard,
 )
 
-from . import FUSED, FusedOptions
+from . import ATOMIC, FUSED, FusedOptions
 from .checks import check_call
 from .operator import attend as operator
 
 refuse = guard(FUSED.name, FUSED.capabilities)
+refuse_atomic = guard(ATOMIC.name, ATOMIC.capabilities)
 
 
 def attend(inputs: AttentionInputs, options: FusedOptions) -> AttentionOutput:
@@ -30,6 +31,16 @@ def attend(inputs: AttentionInputs, options: FusedOptions) -> AttentionOutput:
     Raises BackendRefused for what is not declared and InputError for tensors that do not fit together, before any launch.
     """
     refuse(inputs)
+    return _attended(inputs, options, False)
+
+
+def attend_atomic(inputs: AttentionInputs, options: FusedOptions) -> AttentionOutput:
+    """The same, whose backward adds to the gradient of queries with atomics, except where torch is told to be deterministic."""
+    refuse_atomic(inputs)
+    return _attended(inputs, options, True)
+
+
+def _attended(inputs: AttentionInputs, options: FusedOptions, atomic: bool) -> AttentionOutput:
     check_call(inputs)
     if inputs.query.dtype == torch.bfloat16 and not inputs.query.is_cuda:
         raise BackendRefused(Fault("TFK060", "`fused`: Triton's interpreter computes wrongly in bfloat16", "use float16"))
@@ -45,7 +56,7 @@ def attend(inputs: AttentionInputs, options: FusedOptions) -> AttentionOutput:
         inputs.query, inputs.key, inputs.value, mask.offset.contiguous() if per_row else None, _dense(mask.key_lengths),
         _dense(mask.query_lengths), mask.key_visible, mask.query_segments, mask.key_segments, _expanded(mask.visible, inputs),
         _values(bias), seed, _kind(bias), low, offset, _side(left), _side(right), float(inputs.scale), inputs.softcap,
-        float(inputs.dropout), options.tile_queries, options.tile_keys,
+        float(inputs.dropout), options.tile_queries, options.tile_keys, options.tuned, atomic,
     )  # fmt: skip
     return AttentionOutput(output, lse=lse if inputs.return_lse else None)
 

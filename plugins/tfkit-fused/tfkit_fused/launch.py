@@ -15,12 +15,14 @@ import triton.language as tl
 from torch import Tensor
 
 from . import INTERPRETED
+from .call_class import class_of
 from .kernels import call
 from .kernels.backward import keys_and_values, queries, row_sums
 from .kernels.bias import dense, diagonals
 from .kernels.decode import decode_chunks, join_chunks
 from .kernels.forward import forward as forward_kernel
 from .tiles import FP_FUSION, Tiles, tiles_for
+from .tuner import tuner_of
 
 BITS = 31
 """Random bits that decide on a weight."""
@@ -72,6 +74,8 @@ class Call:
     dropout: float
     tile_queries: int | None
     tile_keys: int | None
+    tuned: str
+    atomic: bool
 
 
 @prepared
@@ -81,15 +85,13 @@ def forward(given: Call) -> tuple[Tensor, Tensor]:
     V = given.value.shape[3]
     output = given.query.new_empty(B, Q, H, V).transpose(1, 2)
     lse = given.query.new_empty(B, H, Q, dtype=torch.float32)
-    tiles = _tiles(given, "decode")
-    if few_queries(given, tiles):
-        _decode(given, output, lse, tiles)
-        return output, lse
-    tiles = _tiles(given, "forward")
-    forward_kernel[(triton.cdiv(Q, tiles.queries) * B * H,)](
-        _rows(given.query), _rows(given.key), _rows(given.value), _rows(output), lse, Q, given.key.shape[2], given.offset,
-        *_terms(given), **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys, **tiles.launch,
-    )  # fmt: skip
+    if few_queries(given, _tiles(given, "decode")[0]):
+        _run(given, "decode", lambda tiles: _decode(given, output, lse, tiles))
+    else:
+        _run(given, "forward", lambda tiles: forward_kernel[(triton.cdiv(Q, tiles.queries) * B * H,)](
+            _rows(given.query), _rows(given.key), _rows(given.value), _rows(output), lse, Q, given.key.shape[2], given.offset,
+            *_terms(given), **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys, **tiles.launch,
+        ))  # fmt: skip
     return output, lse
 
 
@@ -101,7 +103,7 @@ MOST_ROWS = {2: 64, 4: 16}
 
 
 def few_queries(given: Call, tiles: Tiles) -> bool:
-    """Whether the keys are split: by the lengths of the call alone, never by the size of the batch."""
+    """Whether the keys are split: by the lengths of the call alone, never by the size of the batch or by what was measured."""
     Q, K = given.query.shape[2], given.key.shape[2]
     packed = Q * (given.query.shape[1] // given.key.shape[1])
     return Q <= FEW and packed <= MOST_ROWS[given.query.element_size()] and 2 * TILES_IN_CHUNK * tiles.keys < K
@@ -127,9 +129,8 @@ def _decode(given: Call, output: Tensor, lse: Tensor, tiles: Tiles) -> None:
 @prepared
 def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: Tensor | None, wants_bias: bool) -> list[Tensor]:
     """[dq, dk, dv], and with `wants_bias` the gradient of the bias in its own shape and dtype."""
-    (B, H, Q, _), (G, K), V = given.query.shape, given.key.shape[1:3], given.value.shape[3]
+    (B, H, Q, D), (G, K), V = given.query.shape, given.key.shape[1:3], given.value.shape[3]
     sums, grad = torch.empty_like(lse), _near(grad)
-    tiles = _tiles(given, "queries")
     wide = triton.next_power_of_2(max(V, 16))
     row_sums[(triton.cdiv(Q, 64) * B * H,)](
         _rows(output),
@@ -144,20 +145,29 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
         TILE_V=wide,
         **(FP_FUSION if grad.is_cuda else {}),
     )
-    grad_query, grad_key, grad_value = (
-        torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (given.query, given.key, given.value)
-    )
+    together = given.atomic and not torch.are_deterministic_algorithms_enabled() and bool(_tiles(given, "together"))
+    grad_key, grad_value = (torch.empty_like(each, memory_format=torch.contiguous_format) for each in (given.key, given.value))
+    grad_query = given.query.new_empty(B, H, Q, D, dtype=torch.float32 if together else given.query.dtype)
     saved = (_rows(given.query), _rows(given.key), _rows(given.value), _rows(grad), lse, sums)
-    queries[(triton.cdiv(Q, tiles.queries) * B * H,)](
-        *saved, _rows(grad_query), Q, K, given.offset, *_terms(given), **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys,
-        **tiles.launch,
-    )  # fmt: skip
-    tiles = _tiles(given, "keys")
-    keys_and_values[(triton.cdiv(K, tiles.keys) * B * G,)](
-        *saved, _rows(grad_key), _rows(grad_value), Q, K, given.offset, *_terms(given), **_sizes(given), TILE_Q=tiles.queries,
-        TILE_K=tiles.keys, **tiles.launch,
-    )  # fmt: skip
-    found = [grad_query, grad_key, grad_value]
+    told = (Q, K, given.offset, *_terms(given))
+
+    def of_queries(tiles: Tiles) -> None:
+        queries[(triton.cdiv(Q, tiles.queries) * B * H,)](
+            *saved, _rows(grad_query), *told, **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys, **tiles.launch
+        )
+
+    def of_keys(tiles: Tiles) -> None:
+        keys_and_values[(triton.cdiv(K, tiles.keys) * B * G,)](
+            *saved, _rows(grad_key), _rows(grad_value), grad_query.zero_() if together else None, *told, **_sizes(given),
+            TILE_Q=tiles.queries, TILE_K=tiles.keys, **tiles.launch,
+        )  # fmt: skip
+
+    if together:
+        _run(given, "together", of_keys)
+    else:
+        _run(given, "queries", of_queries)
+        _run(given, "keys", of_keys)
+    found = [grad_query.to(given.query.dtype), grad_key, grad_value]
     if wants_bias and given.bias is not None:
         found.append((_dense_bias if given.bias_kind == "dense" else _position_bias)(given, saved))
     return found
@@ -169,7 +179,7 @@ def _dense_bias(given: Call, saved: tuple[Any, ...]) -> Tensor:
     (B, _, Q, _), K = given.query.shape, given.key.shape[2]
     shape = (1,) * (4 - given.bias.dim()) + tuple(given.bias.shape)
     found = torch.empty(shape, dtype=torch.float32, device=given.bias.device)
-    tiles = _tiles(given, "bias")
+    tiles = _tiles(given, "bias")[0]
     programs = shape[0] * shape[1] * triton.cdiv(shape[2], tiles.queries) * triton.cdiv(shape[3], tiles.keys)
     dense[(programs,)](
         *saved, found, B, *shape, Q, K, given.offset, *_terms(given), **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys,
@@ -185,7 +195,7 @@ def _position_bias(given: Call, saved: tuple[Any, ...]) -> Tensor:
     """
     assert given.bias is not None
     (B, H, Q, _), K = given.query.shape, given.key.shape[2]
-    tiles = _tiles(given, "diagonals")
+    tiles = _tiles(given, "diagonals")[0]
     size, down = tiles.keys, triton.cdiv(Q, tiles.keys)
     bands = down + triton.cdiv(K, size) - 1
     sums = torch.empty(B, H, bands, 2, size, dtype=torch.float32, device=given.bias.device)
@@ -223,7 +233,15 @@ def _sizes(given: Call) -> dict[str, int]:
     return {"D": D, "V": V, "TILE_D": triton.next_power_of_2(max(D, 16)), "TILE_V": triton.next_power_of_2(max(V, 16))}
 
 
-def _tiles(given: Call, kernel: str) -> Tiles:
+def _run(given: Call, kernel: str, launch: Callable[[Tiles], None]) -> None:
+    """With the tiles that are chosen for such calls. `launch` begins anew each time: to measure, it is called many times."""
+    tiles = _tiles(given, kernel)
+    if len(tiles) > 1 and given.tuned != "off" and not torch.are_deterministic_algorithms_enabled():
+        return launch(tuner_of(given.query.device).chosen(class_of(kernel, given), tiles, given.tuned == "measure", launch))
+    return launch(tiles[0])
+
+
+def _tiles(given: Call, kernel: str) -> tuple[Tiles, ...]:
     others = (given.key_visible, given.query_segments, given.visible, given.bias, given.seed, given.softcap)
     rich = any(each is not None for each in others)
     return tiles_for(kernel, given.query, given.value, rich, given.tile_queries, given.tile_keys)

@@ -15,7 +15,7 @@ ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? offsets, Tensor? key_lengths, Tensor? query_lengths, Tensor? key_visible, "
     "Tensor? query_segments, Tensor? key_segments, Tensor? visible, Tensor? bias, Tensor? seed, str bias_kind, "
     "SymInt bias_low, SymInt offset, SymInt? left, SymInt? right, float scale, float? softcap, float dropout, "
-    "int? tile_queries, int? tile_keys"
+    "int? tile_queries, int? tile_keys, str tuned, bool atomic"
 )
 NUMBER = ARGUMENTS.count(",") + 1
 

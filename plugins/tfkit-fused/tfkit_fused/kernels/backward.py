@@ -1,11 +1,13 @@
-"""Backward in two kernels, one that walks along queries for keys and values, one that walks along keys for queries.
+"""Backward in two kernels, one that walks along queries for keys and values, one that walks along keys for queries; or in the
+first alone, which adds to the gradients of queries on its way.
 
     D_i   = dO_i . O_i - dlse_i                                   (`row_sums`, once)
     P     = 2^(s - lse)      dP = dO v^T      dS = P (dP - D)
     dv_j  = sum_i P_ij dO_i           dk_j = scale sum_i dS_ij q_i           dq_i = scale sum_j dS_ij k_j
 
-(Dao 2023, https://arxiv.org/abs/2307.08691, algorithm 2). Both compute P anew; no sum is shared between programs, so the same
-call gives the same bits. Rows that see no key take no part, whatever their numbers are.
+(Dao 2023, https://arxiv.org/abs/2307.08691, algorithm 2). The two both compute P anew, seven products of tiles in all; no sum
+is shared between programs, so the same call gives the same bits. The one needs five products, and adds to dq with atomics, in
+whatever order programs come. Rows that see no key take no part, whatever their numbers are.
 """
 
 from __future__ import annotations
@@ -51,17 +53,18 @@ def read_queries(
 
 @triton.jit(do_not_specialize=["Q", "K", "offset"])
 def keys_and_values(
-    query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, grad_key_rows, grad_value_rows, Q, K, offset, scores,
-    mask, bias, dropout, D: tl.constexpr, V: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
+    query_rows, key_rows, value_rows, grad_rows, LSE, SUMS, grad_key_rows, grad_value_rows, GRAD_QUERY, Q, K, offset,
+    scores, mask, bias, dropout, D: tl.constexpr, V: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr,
     TILE_D: tl.constexpr, TILE_V: tl.constexpr,
 ):  # fmt: skip
-    """dk (B,G,K,D) and dv (B,G,K,V): one tile of keys, all query heads that read it."""
+    """dk (B,G,K,D) and dv (B,G,K,V): one tile of keys, all query heads that read it. Where there is a GRAD_QUERY (B,H,Q,D),
+    float32 and contiguous, the tile's part of dq is added to it."""
     tiles = tl.cdiv(K, TILE_K)
     start = tl.program_id(0) % tiles * TILE_K
     pair = (tl.program_id(0) // tiles).to(tl.int64)
     groups = scores.H // scores.group
     b, g = pair // groups, pair % groups
-    keys = start + tl.arange(0, TILE_K)
+    keys, features = start + tl.arange(0, TILE_K), tl.arange(0, TILE_D)
     key = read(key_rows, head_of(key_rows, b, g), start, K, D, TILE_K, TILE_D)
     value = read(value_rows, head_of(value_rows, b, g), start, K, V, TILE_K, TILE_V)
     grad_key = tl.zeros([TILE_K, TILE_D], tl.float32)
@@ -88,6 +91,10 @@ def keys_and_values(
                     weights, dot_value, sums[None], bent, rows[None], keys[:, None], b, h, scores, dropout)  # fmt: skip
                 grad_value += tl.dot(dropped.to(grad.dtype), grad, input_precision="ieee")
                 grad_key += tl.dot(raw.to(query.dtype), query, input_precision="ieee")
+                if GRAD_QUERY is not None:
+                    part = tl.dot(tl.trans(raw.to(key.dtype)), key, input_precision="ieee") * scores.scale
+                    at = GRAD_QUERY + (head + rows[:, None]) * D + features[None]
+                    tl.atomic_add(at, part, mask=(rows[:, None] < Q) & (features[None] < D), sem="relaxed")
     write(grad_key_rows, head_of(grad_key_rows, b, g), start, K, D, grad_key * scores.scale, TILE_K, TILE_D)
     write(grad_value_rows, head_of(grad_value_rows, b, g), start, K, V, grad_value, TILE_K, TILE_V)
 

@@ -1,0 +1,245 @@
+"""Which tiles are chosen, with a clock that is told what to say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tfkit_fused
+import torch
+from where import DEVICE, runs
+
+from tfkit.slots.attention import AttentionRequest, judge
+from tfkit.testing.attention.case import Case
+from tfkit.testing.attention.compare import error_ratios
+
+pytest.importorskip("triton")
+
+from test_saved import HERE
+from tfkit_fused import launch
+from tfkit_fused.call_class import class_of
+from tfkit_fused.saved import Saved, read
+from tfkit_fused.tiles import ROWS, Tiles, of_row
+from tfkit_fused.tuner import Tuner
+
+SLOW, FAST, WRONG = Tiles(16, 16, 4, 1), Tiles(32, 16, 4, 2), Tiles(64, 64, 8, 3)
+TILES = (SLOW, FAST, WRONG)
+
+
+class Clock:
+    """Runs what it times, and says what it was told of those tiles; None is a launch that fails."""
+
+    def __init__(self, path: Path, times: dict[Tiles, float | None], capturing: bool = False) -> None:
+        self.times, self.heard = times, []
+        self.tuner = Tuner(Saved(path, HERE), self.time, lambda: capturing)
+
+    def time(self, run) -> float:
+        run()
+        return self.times[self.heard[-1]]
+
+    def launch(self, tiles: Tiles) -> None:
+        self.heard.append(tiles)
+        if self.times[tiles] is None:
+            raise RuntimeError("out of resource: shared memory")
+
+    def chosen(self, name: str = "forward", measure: bool = True) -> Tiles:
+        return self.tuner.chosen(name, TILES, measure, self.launch)
+
+
+TIMES = {SLOW: 2.0, FAST: 1.0, WRONG: None}
+
+
+def test_the_fastest_that_runs_is_chosen_saved_and_measured_once(tmp_path):
+    clock = Clock(tmp_path / "fused.json", TIMES)
+    assert [clock.chosen(), clock.chosen()] == [FAST, FAST]
+    assert clock.heard == [*TILES]
+    choice = read(tmp_path / "fused.json")[0][HERE]["forward"]
+    assert choice.tiles == FAST.shape
+    assert choice.milliseconds == {str(SLOW): 2.0, str(FAST): 1.0, str(WRONG): None}
+    again = Clock(tmp_path / "fused.json", {SLOW: 1.0, FAST: 2.0, WRONG: None})
+    assert [again.chosen(), again.chosen(measure=False)] == [FAST, FAST]
+    assert again.heard == []
+
+
+def test_nothing_is_measured_unless_asked_and_the_first_answer_holds(tmp_path):
+    clock = Clock(tmp_path / "fused.json", TIMES)
+    assert [clock.chosen(measure=False), clock.chosen(measure=True)] == [SLOW, SLOW]
+    assert (clock.heard, list(tmp_path.iterdir())) == ([], [])
+    assert clock.chosen("keys") == FAST
+
+
+def test_nothing_is_measured_while_a_graph_is_captured(tmp_path):
+    clock = Clock(tmp_path / "fused.json", TIMES, capturing=True)
+    with pytest.warns(UserWarning, match="`forward` was not measured: a CUDA graph is being captured"):
+        assert clock.chosen() == SLOW
+    assert clock.heard == []
+
+
+def test_where_nothing_runs_the_launch_itself_tells(tmp_path):
+    clock = Clock(tmp_path / "fused.json", dict.fromkeys(TILES))
+    assert clock.chosen() == SLOW
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tiles_that_are_none_of_the_kernels_are_told_and_not_used(tmp_path):
+    clock = Clock(tmp_path / "fused.json", TIMES)
+    clock.chosen()
+    text = (tmp_path / "fused.json").read_text().replace(" 32,", " 1024,")
+    (tmp_path / "fused.json").write_text(text)
+    assert read(tmp_path / "fused.json")[0][HERE]["forward"].tiles[0] == 1024
+    with pytest.warns(UserWarning, match="chooses tiles that are none for `forward`"):
+        assert Clock(tmp_path / "fused.json", TIMES).chosen() == SLOW
+
+
+def test_without_a_writable_file_a_choice_counts_for_the_process(tmp_path):
+    (tmp_path / "file").write_text("")
+    clock = Clock(tmp_path / "file" / "fused.json", TIMES)
+    with pytest.warns(UserWarning, match="could not be"):
+        assert [clock.chosen(), clock.chosen()] == [FAST, FAST]
+    assert clock.heard == [*TILES]
+
+
+CASE = Case(
+    B=2, H=2, G=1, Q=37, K=53, D=24, V=40, gradients=True, offset=(3, -5), causal=True, key_lengths=(50, 20)
+)  # fmt: skip
+
+
+def given(case: Case = CASE, **changes):
+    from tfkit_fused import attend as module
+
+    heard = []
+    operator = module.operator
+    try:
+        module.operator = lambda *arguments: heard.append(launch.Call(*arguments)) or (arguments[0], arguments[0])
+        module.attend(case.inputs(), tfkit_fused.FusedOptions())
+    finally:
+        module.operator = operator
+    return replace(heard[0], **changes)
+
+
+def test_calls_share_a_class_by_what_kernels_are_compiled_for_and_lengths_to_a_power_of_two():
+    plain = class_of("forward", given())
+    assert plain == "forward float32 d32 v64 group2 q64 k64 right key_lengths"
+    same = (replace(CASE, Q=40, K=64), replace(CASE, B=5, offset=3, key_lengths=(1, 2, 3, 4, 5)), replace(CASE, H=8, G=4, D=32))
+    assert {class_of("forward", given(each)) for each in same} == {plain}
+    other = [
+        replace(CASE, Q=65), replace(CASE, K=65), replace(CASE, dtype="float16"), replace(CASE, D=33), replace(CASE, V=65),
+        replace(CASE, causal=False), replace(CASE, window=(3, 0)), replace(CASE, key_lengths=None), replace(CASE, G=2),
+        replace(CASE, query_lengths=(9, 9)), replace(CASE, key_visible="coins"), replace(CASE, segments=2),
+        replace(CASE, visible="QK"), replace(CASE, softcap=1.0), replace(CASE, dropout=0.1),
+        *(replace(CASE, bias=bias) for bias in ("dense", "linear", "distance")),
+    ]  # fmt: skip
+    names = {class_of("forward", given(each)) for each in other} | {class_of("keys", given())}
+    assert len(names - {plain}) == len(other) + 1, names
+
+
+SMALL = replace(CASE, Q=18, K=20, key_lengths=(20, 9))
+
+
+@runs
+def test_a_call_is_measured_kernel_by_kernel_and_stays_right(tmp_path, monkeypatch):
+    from tfkit_fused.attend import attend
+
+    clock = Clock(tmp_path / "fused.json", {})
+    monkeypatch.setattr(clock.tuner, "time", lambda run: run() or (1.0 if run.args[0] == FAST else 2.0))
+    monkeypatch.setattr(launch, "tuner_of", lambda device: clock.tuner)
+    monkeypatch.setattr(launch, "tiles_for", lambda *arguments: (SLOW, FAST))
+    inputs = replace(SMALL, bias="distance", bias_gradient=True).inputs(DEVICE)
+    options = tfkit_fused.FusedOptions(tuned="measure")
+    found = error_ratios(attend, options, tfkit_fused.FUSED.capabilities.numerics, inputs, SMALL.grad_output(DEVICE))
+    assert max(found.values()) <= 1.0, found
+    terms = "float32 d32 v64 group2 q32 k32 right key_lengths distance"
+    assert clock.tuner.answers == {f"{kernel} {terms}": FAST for kernel in ("forward", "queries", "keys")}
+
+
+@runs
+def test_an_atomic_backward_is_measured_without_adding_twice(tmp_path, monkeypatch):
+    from tfkit_fused.attend import attend_atomic
+
+    clock = Clock(tmp_path / "fused.json", {})
+    monkeypatch.setattr(clock.tuner, "time", lambda run: run() or 1.0)
+    monkeypatch.setattr(launch, "tuner_of", lambda device: clock.tuner)
+    monkeypatch.setattr(launch, "tiles_for", lambda *arguments: (SLOW, FAST))
+    options = tfkit_fused.FusedOptions(tuned="measure")
+    numerics = tfkit_fused.ATOMIC.capabilities.numerics
+    found = error_ratios(attend_atomic, options, numerics, SMALL.inputs(DEVICE), SMALL.grad_output(DEVICE))
+    assert max(found.values()) <= 1.0, found
+    assert [name.split()[0] for name in clock.tuner.answers] == ["forward", "together"]
+
+
+@runs
+@pytest.mark.parametrize("why", ["off", "written", "deterministic"])
+def test_where_tuning_has_no_say_nothing_is_looked_up(why, monkeypatch):
+    from tfkit_fused.attend import attend
+
+    def never(device):
+        raise AssertionError("looked up")
+
+    monkeypatch.setattr(launch, "tuner_of", never)
+    options = tfkit_fused.FusedOptions(tuned="off" if why == "off" else "saved", tile_keys=16 if why == "written" else None)
+    if why != "written":
+        monkeypatch.setattr(launch, "tiles_for", lambda *arguments: (SLOW, FAST))
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(why == "deterministic")
+    try:
+        attend(SMALL.inputs(DEVICE), options)
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+SIZES = sorted({(tiles.queries, tiles.keys) for row in ROWS for large in (True, False) for tiles in of_row(row, large)
+                if row.kernel not in ("decode", "bias", "diagonals")})  # fmt: skip
+
+
+@runs
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "{}x{}".format(*sizes))
+@pytest.mark.parametrize("bias", [None, "distance"])
+@pytest.mark.parametrize("atomic", [False, True], ids=["fused", "atomic"])
+def test_whatever_may_be_chosen_is_right(sizes, bias, atomic):
+    from tfkit_fused import attend
+
+    options = tfkit_fused.FusedOptions(tile_queries=sizes[0], tile_keys=sizes[1])
+    case = Case(
+        B=1, H=2, G=1, Q=sizes[0] + 7, K=sizes[1] + 12, D=24, V=16, dtype="float16", gradients=True, offset=5, causal=True,
+        key_lengths=(sizes[1] + 5,), bias=bias, bias_gradient=bias is not None,
+    )  # fmt: skip
+    function = attend.attend_atomic if atomic else attend.attend
+    numerics = tfkit_fused.FUSED.capabilities.numerics
+    found = error_ratios(function, options, numerics, case.inputs(DEVICE), case.grad_output(DEVICE))
+    assert max(found.values()) <= 1.0, found
+
+
+@runs
+@pytest.mark.parametrize("keys", sorted({each.keys for row in ROWS if row.kernel == "decode" for each in of_row(row, True)}))
+def test_whatever_may_be_chosen_for_few_queries_is_right(keys):
+    from tfkit_fused.attend import attend
+
+    case = Case(B=1, H=2, G=1, Q=1, K=1100, D=16, V=16, dtype="float16", offset=1050, causal=True)
+    options = tfkit_fused.FusedOptions(tile_keys=keys)
+    found = error_ratios(
+        attend, options, tfkit_fused.FUSED.capabilities.numerics, case.inputs(DEVICE), case.grad_output(DEVICE)
+    )
+    assert max(found.values()) <= 1.0, found
+
+
+def test_the_table_offers_no_tiles_twice_and_none_of_another_kind():
+    for row in ROWS:
+        for large in (True, False):
+            tiles = of_row(row, large)
+            assert len(set(tiles)) == len(tiles), row
+            assert row.kernel != "diagonals" or {each.queries == each.keys for each in tiles} == {True}
+
+
+@pytest.mark.parametrize(
+    ("wish", "options", "reason"),
+    [
+        ({}, {"tuned": "measure", "tile_keys": 32}, "leave `tuned: measure` nothing to measure"),
+        ({"device": "cpu", "cuda_capability": None}, {"tuned": "measure"}, "needs CUDA"),
+    ],
+)
+def test_measuring_is_refused_where_it_makes_no_sense(wish, options, reason):
+    asked = AttentionRequest(device="cuda", cuda_capability=(9, 0), dtype="float16", head_dim=64, value_dim=64)
+    refused = judge(tfkit_fused.FUSED, replace(asked, **wish), tfkit_fused.FusedOptions(**options)).refused
+    assert any(reason in each for each in refused), refused
+    assert judge(tfkit_fused.FUSED, asked, tfkit_fused.FusedOptions(tuned="measure")).refused == ()

@@ -1,0 +1,81 @@
+"""Which tiles a kernel runs with: those that were the fastest for such calls where somebody asked to measure, else the table's.
+
+The first answer for a class of calls holds for as long as the process lives, so that the same call gives the same bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable
+
+import torch
+import triton
+
+from .saved import Choice, Environment, Saved, place, source
+from .tiles import Tiles
+from .timer import milliseconds
+
+Launch = Callable[[Tiles], None]
+
+
+class Tuner:
+    """The choices for one kind of device. `time` measures a launch in milliseconds; where `capturing` nothing is measured."""
+
+    def __init__(self, saved: Saved, time: Callable[[Callable[[], None]], float], capturing: Callable[[], bool]) -> None:
+        self.saved, self.time, self.capturing = saved, time, capturing
+        self.answers: dict[str, Tiles] = {}
+        self.measured: dict[str, Choice] = {}
+        self.lock = threading.Lock()
+
+    def chosen(self, call_class: str, tiles: tuple[Tiles, ...], measure: bool, launch: Launch) -> Tiles:
+        """One of `tiles`, the first where nothing is known of such calls and nothing may be measured."""
+        with self.lock:
+            if call_class not in self.answers:
+                self.answers[call_class] = self._decided(call_class, tiles, measure, launch)
+            return self.answers[call_class]
+
+    def _decided(self, call_class: str, tiles: tuple[Tiles, ...], measure: bool, launch: Launch) -> Tiles:
+        choice = self.saved.choices.get(call_class)
+        if choice is None and measure:
+            choice = self._measured(call_class, tiles, launch)
+        if choice is None:
+            return tiles[0]
+        known = {each.shape: each for each in tiles}
+        if choice.tiles not in known:
+            warnings.warn(f"`fused`: {self.saved.path} chooses tiles that are none for `{call_class}`: not used", stacklevel=2)
+        return known.get(choice.tiles, tiles[0])
+
+    def _measured(self, call_class: str, tiles: tuple[Tiles, ...], launch: Launch) -> Choice | None:
+        """None where nothing runs: what is wrong is told by the launch itself."""
+        if self.capturing():
+            what = f"`{call_class}` was not measured: a CUDA graph is being captured. Call once before the capture"
+            warnings.warn(f"`fused`: {what}", stacklevel=2)
+            return None
+        times: dict[Tiles, float] = {}
+        for each in tiles:
+            try:
+                times[each] = self.time(functools.partial(launch, each))
+            except Exception:  # whatever a compiler or driver says of tiles that do not fit here
+                continue
+        if not times:
+            return None
+        told = {str(each): times.get(each) for each in tiles}
+        choice = self.saved.add(call_class, Choice(tiles=min(times, key=lambda each: times[each]).shape, milliseconds=told))
+        self.measured[call_class] = choice
+        return choice
+
+
+@functools.cache
+def tuner_of(device: torch.device) -> Tuner:
+    """The tuner of a CUDA device; devices of one kind share theirs."""
+    about = torch.cuda.get_device_properties(device)
+    capability = f"{about.major}.{about.minor}"
+    environment = Environment(device=about.name, capability=capability, triton=triton.__version__, kernels=source())
+    return _tuner(environment)
+
+
+@functools.cache
+def _tuner(environment: Environment) -> Tuner:
+    return Tuner(Saved(place(), environment), milliseconds, torch.cuda.is_current_stream_capturing)
