@@ -9,7 +9,7 @@ from .errors import Fault, StoreError
 
 
 def write_whole(path: str | Path, text: str) -> None:
-    """Write a file that appears whole or not at all. Raises StoreError."""
+    """Write a file that appears whole or not at all, after a loss of power too. Raises StoreError."""
     import tempfile  # it imports random and hashlib, which nothing else here needs
 
     place = Path(path)
@@ -20,6 +20,8 @@ def write_whole(path: str | Path, text: str) -> None:
         try:
             with os.fdopen(number, "w", encoding="utf-8") as file:
                 file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
             os.chmod(draft, place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~umask())
             os.replace(draft, place)
         except BaseException:

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-LAUNCHING = ("test_kernels", "test_operator", "test_atomic", "test_tuning", "test_command")
+LAUNCHING = ("test_kernels", "test_operator", "test_atomic", "test_tuning", "test_command", "test_races")
 
 
 @pytest.hookimpl(tryfirst=True)
