@@ -6,7 +6,7 @@ no mask can be mistaken for another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from ...errors import Fault, InputError
-from ...graph import Graph
+from ...graph import Graph, longest
 from ...nn.model import Model
-from ...slots.layer import leaves
 from ...slots.node import InputRule
-from ...slots.options import Part, SlotField, marks
 
 USUAL = (27, 22, 25)
 
@@ -108,7 +106,7 @@ def other_ids(rule: InputRule, ids: Tensor, generator: torch.Generator) -> Tenso
 
 def lengths_for(graph: Graph, wanted: Mapping[str, int] | None) -> dict[str, int]:
     """A length for every input. Raises InputError for an unknown input, or a length beyond its position table."""
-    most = limits(graph)
+    most = longest(graph)
     chosen = dict(wanted or {})
     for name, length in chosen.items():
         if name not in most:
@@ -120,25 +118,3 @@ def lengths_for(graph: Graph, wanted: Mapping[str, int] | None) -> dict[str, int
         usual = USUAL[number % len(USUAL)]
         chosen.setdefault(name, min(usual, limit or usual))
     return {name: chosen[name] for name in most}
-
-
-def limits(graph: Graph) -> dict[str, int | None]:
-    """The most positions each input may have: the smallest position table on its way, None where there is none."""
-    found: dict[str, int | None] = {node.name: None for node in graph.inputs()}
-    for node in graph.nodes.values():
-        name = (node.signal.length or "").removeprefix("L_")
-        for part in _positions(node.options):
-            limit = part.entry.max_len(part.options)
-            if limit is not None and name in found:
-                found[name] = min(limit, found[name] or limit)
-    return found
-
-
-def _positions(options: Any) -> Iterator[Part]:
-    models = [options]
-    for leaf in leaves(getattr(options, "layers", None) or ()):
-        models += [leaf.layer, *(part.options for part in leaf.layer.sublayers or ())]
-    for model in models:
-        for name, mark in marks(type(model), SlotField):
-            if mark.slot == "position" and getattr(model, name) is not None:
-                yield getattr(model, name)

@@ -20,7 +20,7 @@ import torch
 from ...builder import build
 from ...catalogue import Catalogue, load_catalogue
 from ...errors import Fault, InputError, TfkitError
-from ...graph import Graph, graph_of
+from ...graph import Graph, graph_of, longest
 from ...nn.model import Model
 from ...slots.options import CONTRACT
 from ...spec import load_spec
@@ -28,7 +28,7 @@ from ...spec.model import ModelSpec
 from ..finding import Inconclusive, Violation
 from ..raised import told
 from .backends import by_site, wishes
-from .batch import Batch, draw, lengths_for, limits
+from .batch import Batch, draw, lengths_for
 from .local import local_checks
 from .memory import no_room
 from .properties import PROPERTIES
@@ -159,7 +159,7 @@ class _Run:
             baseline = outputs_of(model, self.batch)
             subjects.append(
                 Subject(model, self.graph, self.batch, baseline, stick, row.backend, wish, self.seed, self.device,
-                        DTYPES[self.dtype], limits(self.graph))
+                        DTYPES[self.dtype], longest(self.graph))
             )  # fmt: skip
 
         ran = judged(row, ready)
