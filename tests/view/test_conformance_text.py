@@ -7,7 +7,7 @@ import reported
 from reported import BOUNDED, FINDING, PASSED, report
 
 from tfkit.cli.output import print_rich
-from tfkit.testing.report import CheckResult
+from tfkit.testing.report import CheckResult, LedgerRow
 from tfkit.view.conformance_text import conformance_text, verdict_in_words
 from tfkit.view.replay_text import replay_text
 from tfkit.view.selftest_text import selftest_text
@@ -76,6 +76,14 @@ def test_every_missing_and_every_refused_cell_is_named(drawn):
     assert verdict_in_words(data) == (
         "INCOMPLETE", "on cpu for float32, bfloat16: 1 declared cell was not exercised: mask pair: causal + window",
     )  # fmt: skip
+
+
+def test_a_verdict_speaks_of_the_dtypes_that_were_tried():
+    """One that is refused in every cell was judged in none."""
+    verdict, words = verdict_in_words(report(PASSED, ledger=(LedgerRow("mask", "causal", {"float32": 4}),)))
+    assert verdict == "CONFORMANT"
+    assert words.startswith("on cpu for float32: everything that")
+    assert words.endswith("; bfloat16 is refused there")
 
 
 def test_an_absent_device_is_not_run():

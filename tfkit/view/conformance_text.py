@@ -217,12 +217,15 @@ def verdict_line(data: Data) -> Text:
 
 def verdict_in_words(data: Data) -> tuple[str, str]:
     """The verdict, and what it means here."""
-    where = f"on {data['device']} for {', '.join(data['dtypes']) or 'no dtype'}"
+    tried = [dtype for dtype in data["dtypes"] if any(row["counts"].get(dtype) for row in data["ledger"])] or data["dtypes"]
+    refused = [dtype for dtype in data["dtypes"] if dtype not in tried]
+    where = f"on {data['device']} for {', '.join(tried) or 'no dtype'}"
     by_status: dict[str, list[Data]] = {}
     for check in data["checks"]:
         by_status.setdefault(check["status"], []).append(check)
     if data["verdict"] == "CONFORMANT":
-        return "CONFORMANT", f"{where}: everything that {data['name']} declares there was exercised and is right"
+        left = f"; {' and '.join(refused)} {'is' if len(refused) == 1 else 'are'} refused there" if refused else ""
+        return "CONFORMANT", f"{where}: everything that {data['name']} declares there was exercised and is right{left}"
     if data["verdict"] == "NONCONFORMANT":
         names = [check["name"] for check in by_status["failed"]]
         return "NONCONFORMANT", f"{where}: {_count(len(names), 'check')} failed: {_few(names)}"
