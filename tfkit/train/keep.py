@@ -75,8 +75,9 @@ class Keeper:
         recipe, progress = self.trainer.recipe, self.progress
         while (reason := why_stop(recipe, progress)) is None:
             began = time.perf_counter()
-            self._step()
-            if self._validation_is_due() and progress.validated != progress.step:
+            if not self._owes_validation():  # as a run does that was stopped in the middle of one
+                self._step()
+            if self._owes_validation():
                 self._validate(counts=True)
             seconds = time.perf_counter() - began
             seconds, wanted = self.processes.sums(seconds if self.processes.is_first else 0.0, interrupts.wanted)
@@ -156,19 +157,20 @@ class Keeper:
         fix = f"begin a new run with a lower learning rate, with `clip_norm`, or in float32{best}"
         raise TrainingError(Fault("TFK110", f"{trouble}; {where}", fix)) from None
 
-    def _validation_is_due(self) -> bool:
-        every = self.trainer.recipe.validation.every_steps
-        return self.progress.batch == 0 if every is None else self.progress.step % every == 0
+    def _owes_validation(self) -> bool:
+        every, progress = self.trainer.recipe.validation.every_steps, self.progress
+        due = progress.batch == 0 if every is None else progress.step % every == 0
+        return due and progress.validated != progress.step
 
     def _validate(self, counts: bool) -> None:
         """Score the model, with its averaged weights where there are any, and keep it where it is among the best. `counts` says
         that patience goes down by it, which the one at the end of a run does not."""
         began, trainer, progress, processes = time.perf_counter(), self.trainer, self.progress, self.processes
         recipe, corpus = trainer.recipe, trainer.data.validation
-        progress.validated = progress.step
         with trainer.validated_model() as model:
             if corpus is None:
                 self._keep_model(model, float(progress.step))
+                progress.validated = progress.step
                 return
             nll, right = validation_nll(model, corpus, trainer.task, recipe.batching.tokens, trainer.device, processes)
             scores: dict[str, Score] = {}
@@ -182,10 +184,11 @@ class Keeper:
                 name = "bleu_lowercase"
             worth = -nll if name == "loss" else scores[name].value
             best = progress.best is None or worth > progress.best
-            progress.stale = 0 if best else progress.stale + counts
-            if best:
-                progress.best, progress.best_step = worth, progress.step
             self._keep_model(model, worth)
+        # Nothing is noted before the end, so that one that was cut off is made again.
+        progress.validated, progress.stale = progress.step, 0 if best else progress.stale + counts
+        if best:
+            progress.best, progress.best_step = worth, progress.step
         result = Validated(
             progress.step,
             progress.epoch,
