@@ -67,7 +67,7 @@ def save(
     try:
         _write(model, draft, catalogue, texts or {})
         draft.chmod(0o777 & ~umask())
-        _move(draft, directory)
+        put_in_place(draft, directory)
     except (OSError, SafetensorError, RuntimeError) as reason:
         raise StoreError(
             Fault("TFK081", f"{directory} could not be written: {_words(reason)}", "nothing was changed")
@@ -196,7 +196,8 @@ def _write(model: Model, draft: Path, catalogue: Catalogue, texts: Mapping[str, 
             os.fsync(file.fileno())
 
 
-def _move(draft: Path, directory: Path) -> None:
+def put_in_place(draft: Path, directory: Path) -> None:
+    """Give a finished draft beside a directory its name; what stands there goes only once the draft does. Raises OSError."""
     if not directory.exists():
         draft.rename(directory)
         return

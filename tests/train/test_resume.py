@@ -18,7 +18,7 @@ from tfkit.errors import InputError, StoreError
 from tfkit.nn import onednn
 from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
-from tfkit.train.checkpoint import checkpoints_in
+from tfkit.train.checkpoint import checkpoints_in, write_checkpoint
 from tfkit.train.interrupt import Interrupts
 
 FILES = ("model", "optimiser", "average")
@@ -167,6 +167,38 @@ def damage(path: Path, kind: str) -> None:
     path.unlink()
     if kind != "missing":
         path.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_that_was_passed_over_pushes_no_good_one_out(whole):
+    damaged = whole / "checkpoints" / "step-24" / "model.safetensors"
+    damaged.write_bytes(b"cut off")
+    changes = ["keeping.last=1", "keeping.every_steps=3", "stopping.max_steps=20"]
+    assert resume(whole, earlier=True, overrides=changes).progress.step == 20
+    assert [path.name for path in checkpoints_in(whole / "checkpoints")] == ["step-20"]
+    assert resume(whole, overrides=["stopping.max_steps=21"]).progress.step == 21
+
+
+def test_a_checkpoint_is_replaced_whole_or_not_at_all(whole, monkeypatch):
+    """The one at the end of a run is written again where it goes on for a validation only."""
+    path, names = whole / "checkpoints" / "step-24", []
+    rename = Path.rename
+
+    def refuse(draft, target):
+        names.append(draft.name)
+        if draft.suffix == ".draft":
+            raise OSError("no more of it")
+        return rename(draft, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        with pytest.raises(StoreError, match=r"TFK081 .*no more of it"):
+            write_checkpoint(path, {"model.safetensors": {}}, {})
+    assert len(names) == 3
+    old = whole / "checkpoints" / ".step-24.abc.old"
+    old.mkdir()
+    path.rename(old / path.name)  # as a kill between the two renames leaves it
+    assert resume(whole, overrides=["stopping.max_steps=25"]).progress.step == 25
+    assert not list((whole / "checkpoints").glob(".step-*"))
 
 
 @pytest.mark.parametrize("kind", ["cut", "altered", "missing"])

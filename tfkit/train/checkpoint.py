@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import Fault, StoreError
-from ..store import check_file, file_facts, read_json
+from ..store import check_file, file_facts, put_in_place, read_json
 from .processes import Processes
 from .spread import share_of
 
@@ -91,8 +91,7 @@ def _finish(draft: Path, directory: Path, state: Mapping[str, Any], facts: Mappi
     (draft / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     for path in [*draft.rglob("*"), draft]:
         _sync(path)
-    shutil.rmtree(directory, ignore_errors=True)
-    draft.rename(directory)
+    put_in_place(draft, directory)
     _sync(directory.parent)
 
 

@@ -255,8 +255,8 @@ class Keeper:
         checkpoint.write_shared_checkpoint(self._checkpoint(), self.trainer.tensors(), self._state(), self.processes)
 
     def _keep_checkpoint(self, write: Callable[[], None]) -> bool:
-        """Write one and remove those that are too many; gives whether that worked. Where it fails, training goes on and the
-        next one is tried: what was learnt is in memory."""
+        """Write one and remove those that are too many, and later ones, which `--earlier` has passed over; gives whether that
+        worked. Where it fails, training goes on and the next one is tried: what was learnt is in memory."""
         try:
             write()
         except StoreError as reason:
@@ -266,7 +266,9 @@ class Keeper:
         if not self.processes.is_first:
             return True
         path = self._checkpoint()
-        for old in checkpoint.checkpoints_in(path.parent)[: -self.trainer.recipe.keeping.last]:
+        found = checkpoint.checkpoints_in(path.parent)
+        end = found.index(path) + 1
+        for old in [*found[: max(0, end - self.trainer.recipe.keeping.last)], *found[end:]]:
             shutil.rmtree(old, ignore_errors=True)
         kept = {step for _, step in self.progress.kept}  # what no checkpoint speaks of any more can go
         for old in (self.directory / "models").glob("step-*"):

@@ -181,13 +181,13 @@ def resume(
     directory, catalogue = Path(directory), catalogue or load_catalogue()
     with joined(device) as (processes, place), processes.told_apart():
         recipe = processes.first(lambda: _read_recipe(directory, overrides, processes.count, fsdp))
+        processes.first(lambda: sweep(directory))
         if recipe.compile:
             check_compiler(place)
         keeper = _open(recipe, directory, None, place, backend, watchers, catalogue, processes, fsdp)
         keeper.restore(earlier)
         if processes.is_first:
             cut_log(directory / LOG, keeper.progress.step)
-            sweep(directory)
             if overrides:
                 _write_recipe(recipe, directory)
         return _finish(keeper, [])

@@ -53,7 +53,11 @@ def cut_log(path: Path, step: int) -> None:
 
 
 def sweep(directory: Path) -> None:
-    """Remove the drafts of a process that was killed while it wrote."""
+    """Remove the drafts of a process that was killed while it wrote; what it had put aside to replace comes back."""
     for folder in (directory / "checkpoints", directory / "models"):
+        for old in folder.glob(".step-*.old"):
+            for kept in old.iterdir():
+                if not (folder / kept.name).exists():
+                    kept.rename(folder / kept.name)
         for draft in [*folder.glob(".step-*.draft"), *folder.glob(".step-*.old")]:
             shutil.rmtree(draft, ignore_errors=True)
