@@ -201,6 +201,31 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(whole, monkeypatch):
     assert not list((whole / "checkpoints").glob(".step-*"))
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"state.json": 1}, "does not give the size and SHA-256 of state.json"),
+        ({"state.json": {}}, "does not give the size and SHA-256 of state.json"),
+        ({"state.json": {"bytes": "9", "sha256": "0"}}, "does not give the size and SHA-256 of state.json"),
+        ({"../../recipe.yaml": {"bytes": 9, "sha256": "0"}}, r"names the file \.\./\.\./recipe.yaml, which is elsewhere"),
+        ({"/etc/hostname": {"bytes": 9, "sha256": "0"}}, "names the file /etc/hostname, which is elsewhere"),
+    ],
+)
+def test_a_manifest_that_was_altered_is_named(whole, change, said):
+    path = whole / "checkpoints" / "step-24" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(StoreError, match=f"TFK082 {path} {said}"):
+        resume(whole)
+
+
+def test_tensors_that_no_manifest_lists_are_not_read(whole):
+    shutil.copy(
+        whole / "checkpoints" / "step-16" / "model.safetensors", whole / "checkpoints" / "step-24" / "other.safetensors"
+    )
+    with pytest.raises(StoreError, match=r"TFK082 .*manifest.json does not list other.safetensors"):
+        resume(whole)
+
+
 @pytest.mark.parametrize("kind", ["cut", "altered", "missing"])
 @pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json", "manifest.json"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_used_when_asked(whole, kind, name):

@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import Fault, StoreError
-from ..store import check_file, file_facts, put_in_place, read_json
+from ..store import check_files, file_facts, put_in_place, read_json
 from .processes import Processes
 from .spread import share_of
 
@@ -128,8 +128,10 @@ def _checked(directory: Path) -> tuple[dict[str, Any], bool]:
     shared = any(name.startswith(f"{SHARDS}/") for name in manifest)
     if STATE not in manifest or not (manifest.keys() >= {MODEL, OPTIMISER} or shared):
         raise StoreError(Fault("TFK082", f"{directory / MANIFEST} does not list the files of a checkpoint", "it was altered"))
-    for name, expected in manifest.items():
-        check_file(directory / name, expected)
+    check_files(directory / MANIFEST, manifest)
+    if others := {str(path.relative_to(directory)) for path in directory.rglob("*.safetensors")} - manifest.keys():
+        message = f"{directory / MANIFEST} does not list {', '.join(sorted(others))}"
+        raise StoreError(Fault("TFK082", message, "remove what is no part of the checkpoint"))
     return read_json(directory / STATE), shared
 
 
