@@ -172,6 +172,27 @@ def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path):
     assert checkpoints_in(tmp_path / "four" / "checkpoints")
 
 
+def test_what_every_process_reads_is_told_once(task, tmp_path, runs):
+    """Also where only one of them cannot read it."""
+    wide = ["model.defaults.d_model=32", "model.defaults.ffn.d_ff=48", "stopping.max_steps=1"]
+    train(load_recipe(task, wide), tmp_path / "wide")
+    for name in ("data", "spec"):
+        shutil.copytree(runs / "ddp", tmp_path / name)
+    (tmp_path / "data" / "data" / "train.arrow").unlink()
+    (tmp_path / "spec" / "spec.yaml").write_text("tfkit: 1\n")
+    jobs = [{"directory": str(tmp_path / name), "resume": True} for name in ("data", "spec")]
+    started = {"recipe": str(task), "directory": str(tmp_path / "narrow")}
+    jobs += [{**started, "overrides": [*FOUR, f"pretrained={tmp_path / 'wide'}"]}]
+    shutil.copytree(runs / "ddp", tmp_path / "one")
+    on = {"directory": str(tmp_path / "one"), "resume": True, "unread": "step-24", "overrides": ["stopping.max_steps=26"]}
+    jobs += [on, {**on, "earlier": True}]
+    found, _, words = together(jobs, tmp_path)
+    codes = [["TFK082"], ["TFK030"] * 3, ["TFK117"]]
+    assert [each[:3] for each in found] == [[[*code, elsewhere] for code in codes] for elsewhere in (False, True)], words
+    assert [each[3:] for each in found] == [[["TFK082", "TFK082", elsewhere], [26]] for elsewhere in (True, False)], words
+    assert not (tmp_path / "narrow").exists()
+
+
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_a_killed_process_ends_the_run_and_it_goes_on(task, tmp_path, runs, fsdp):
     """The process that is left ends too, tells why, and where it has the whole model it saves that."""

@@ -239,6 +239,13 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used_when_asked(whole,
     assert resume(whole).progress.step == 24
 
 
+def test_lines_of_the_log_that_are_none_are_left_out(whole):
+    with (whole / "log.jsonl").open("ab") as file:
+        file.write(b'\xff\xfe{"step": 1}\n24\n{"kind": "st')
+    resume(whole)
+    assert {entry["kind"] for entry in log(whole)} == {"step", "validation"}
+
+
 @pytest.mark.parametrize(
     ("file", "said"),
     [

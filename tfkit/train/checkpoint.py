@@ -116,9 +116,13 @@ def read_checkpoint(
         from .shards import read_shards
 
         return read_shards(directory / SHARDS, like or {}, processes), state
+    return processes.each(lambda: _tensors(directory)), state
+
+
+def _tensors(directory: Path) -> dict[str, dict[str, Tensor]]:
     try:
-        return {path.name: load_file(path) for path in directory.glob("*.safetensors")}, state
-    except SafetensorError as reason:
+        return {path.name: load_file(path) for path in directory.glob("*.safetensors")}
+    except (OSError, SafetensorError) as reason:
         raise StoreError(Fault("TFK082", f"{directory} cannot be read: {reason}")) from None
 
 

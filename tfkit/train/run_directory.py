@@ -42,13 +42,13 @@ def cut_log(path: Path, step: int) -> None:
     if not path.is_file():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
             entry = json.loads(line)
         except ValueError:
             continue  # the line that was being written when the process was killed
-        if entry.get("step", 0) <= step:
-            kept.append(line)
+        if isinstance(entry, dict) and entry.get("step", 0) <= step:
+            kept.append(line.decode())
     write_whole(path, "".join(f"{line}\n" for line in kept))
 
 
