@@ -209,6 +209,18 @@ def test_a_killed_process_ends_the_run_and_it_goes_on(task, tmp_path, runs, fsdp
         assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
 
 
+def test_who_watches_and_fails_stops_all_of_them_and_costs_no_step(task, tmp_path):
+    overrides = [*FOUR, "keeping.every_steps=500"]
+    jobs = [
+        {"recipe": str(task), "directory": str(tmp_path / str(fsdp)), "overrides": overrides, "fsdp": fsdp, "fails": 5}
+        for fsdp in (False, True)
+    ]
+    found, _, words = together(jobs, tmp_path)
+    assert found == [[["BrokenPipeError"]] * 2, [["KeyboardInterrupt"]] * 2], words
+    for job in jobs:
+        assert [path.name for path in checkpoints_in(Path(job["directory"]) / "checkpoints")] == ["step-5"]
+
+
 def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
     """torchrun passes on what the terminal has sent to all processes already: they hear it twice."""
     run = tmp_path / "run"

@@ -4,8 +4,8 @@
 
 With `shapes`, what is compiled is run by torch's own operators, for so many shapes of batches.
 A job has `recipe`, `directory`, `overrides`, `fsdp`, and `resume` to go on with the directory, or `earlier`; `kill` is the step
-in which the last process kills itself, `unread` the checkpoint that it cannot read. Every process writes how its jobs ended
-beside JOBS.json.
+in which the last process kills itself, `unread` the checkpoint that it cannot read, `fails` the step in which who watches
+fails, `scale` the first one of float16. Every process writes how its jobs ended beside JOBS.json.
 """
 
 from __future__ import annotations
@@ -51,6 +51,20 @@ def unread(name: str) -> None:
     checkpoint.load_file = refuse
 
 
+class Failing:
+    """Watches a run, and fails at a step."""
+
+    def __init__(self, at: int | None) -> None:
+        self.at = at
+
+    def stepped(self, step) -> None:
+        if step.step == self.at:
+            raise BrokenPipeError
+
+    def __getattr__(self, name):
+        return lambda *told: None
+
+
 def ended(job: dict) -> list:
     """How a job ended: its last step, or the codes of what was wrong."""
     if torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
@@ -64,7 +78,10 @@ def ended(job: dict) -> list:
     try:
         if job.get("resume"):
             return [resume(directory, overrides=overrides, fsdp=fsdp, earlier=job.get("earlier", False)).progress.step]
-        return [train(load_recipe(job["recipe"], overrides), directory, fsdp=fsdp).progress.step]
+        watchers = [Failing(job.get("fails"))]
+        return [train(load_recipe(job["recipe"], overrides), directory, fsdp=fsdp, watchers=watchers).progress.step]
+    except (BrokenPipeError, KeyboardInterrupt) as error:
+        return [type(error).__name__]
     except TfkitError as error:
         return [*(fault.code for fault in error.faults), error.elsewhere]
 

@@ -45,6 +45,7 @@ class Keeper:
         self.processes = trainer.processes
         self.catalogue, self.watchers = catalogue, watchers if self.processes.is_first else ()
         self.unsaved: StoreError | None = None
+        self._failed: Exception | None = None
         self._saved = -1
         self._within_step, self._before = False, 0
 
@@ -62,14 +63,21 @@ class Keeper:
             try:
                 with self.processes.told_apart():
                     reason = self._train(interrupts)
-            except BaseException as error:  # also when interrupted, or when who watches fails: nothing that was learnt is lost
+            except BaseException as error:  # also when interrupted a second time: nothing that was learnt is lost
                 self._rescue(error)
                 raise
-        for watcher in self.watchers:
-            watcher.ended(reason, self.best_model())
-        if self.unsaved is not None:
-            raise self.unsaved
+        self._watch(lambda watcher: watcher.ended(reason, self.best_model()))
+        if trouble := self.unsaved or self._failed:
+            raise trouble
         return reason
+
+    def _watch(self, tell: Callable[[Watcher], None]) -> None:
+        """Tell those who watch. One that fails stops the run as Ctrl-C does, after the step at hand and once it is saved."""
+        for watcher in self.watchers:
+            try:
+                tell(watcher)
+            except Exception as error:
+                self._failed = self._failed or error
 
     def _train(self, interrupts: Interrupts) -> str:
         recipe, progress = self.trainer.recipe, self.progress
@@ -80,11 +88,12 @@ class Keeper:
             if self._owes_validation():
                 self._validate(counts=True)
             seconds = time.perf_counter() - began
-            seconds, wanted = self.processes.sums(seconds if self.processes.is_first else 0.0, interrupts.wanted)
+            stops = interrupts.wanted or self._failed is not None
+            seconds, wanted = self.processes.sums(seconds if self.processes.is_first else 0.0, stops)
             progress.seconds += seconds
             if wanted:
                 self._save()
-                raise self.unsaved or KeyboardInterrupt
+                raise self.unsaved or self._failed or KeyboardInterrupt
             if progress.step % recipe.keeping.every_steps == 0 and self._saved != progress.step:
                 self._save()
         if progress.validated != progress.step:
@@ -120,8 +129,7 @@ class Keeper:
         if step is None:
             return
         self._log("step", asdict(step))
-        for watcher in self.watchers:
-            watcher.stepped(step)
+        self._watch(lambda watcher: watcher.stepped(step))
 
     def _log(self, kind: str, entry: dict[str, Any]) -> None:
         if not self.processes.is_first:
@@ -200,8 +208,7 @@ class Keeper:
             sample,
         )
         self._log("validation", asdict(result))
-        for watcher in self.watchers:
-            watcher.validated(result)
+        self._watch(lambda watcher: watcher.validated(result))
 
     def _keep_model(self, model: Model, worth: float) -> None:
         """Save a model where it is among the best, and forget the one that no longer is."""
@@ -274,14 +281,12 @@ class Keeper:
         for old in (self.directory / "models").glob("step-*"):
             if old.name[5:].isdigit() and int(old.name[5:]) not in kept:
                 shutil.rmtree(old, ignore_errors=True)
-        for watcher in self.watchers:
-            watcher.saved(self.progress.step, path)
+        self._watch(lambda watcher: watcher.saved(self.progress.step, path))
         return True
 
     def _unwritten(self, reason: StoreError) -> None:
         self.unsaved = reason
-        for watcher in self.watchers:
-            watcher.trouble(reason.faults)
+        self._watch(lambda watcher: watcher.trouble(reason.faults))
 
     def restore(self, earlier: bool) -> None:
         """Put the trainer where the latest checkpoint stands. Raises StoreError where it cannot be read, or is another run's;
