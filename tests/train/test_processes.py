@@ -239,6 +239,23 @@ def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
     assert last.name == f"step-{log(run, 'step')[-1]['step']}"
 
 
+def test_two_processes_leave_out_the_steps_that_one_does(task, tmp_path, monkeypatch):
+    """What float16 cannot hold depends on nothing but the scale and the batch; with shared weights each sees a part of it."""
+    scale, overrides = 2.0**23, [*FOUR, "precision=float16", "stopping.max_steps=10", "validation.every_steps=100"]
+    monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, init_scale=scale))
+    alone = train(load_recipe(task, overrides), tmp_path / "one-half").progress
+    job = {"recipe": str(task), "overrides": overrides, "scale": scale}
+    jobs = [{**job, "directory": str(tmp_path / f"{fsdp}-half"), "fsdp": fsdp} for fsdp in (False, True)]
+    found, code, words = together(jobs, tmp_path)
+    assert code == 0, words
+    assert found == [[[10]] * 2] * 2
+    assert alone.epoch > 4, "steps were left out"
+    for each in jobs:
+        same_losses(tmp_path / "one-half", Path(each["directory"]))
+        state = json.loads((checkpoints_in(Path(each["directory"]) / "checkpoints")[-1] / "state.json").read_text())
+        assert (state["progress"]["epoch"], state["progress"]["batch"]) == (alone.epoch, alone.batch)
+
+
 def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch):
     changes = [*FOUR, "compile=true", "batching.tokens=60"]
     job = {"recipe": str(task), "directory": str(tmp_path / "two"), "overrides": changes, "shapes": 2}

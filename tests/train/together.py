@@ -25,6 +25,8 @@ from tfkit.errors import TfkitError
 from tfkit.recipe import load_recipe
 from tfkit.train import Trainer, checkpoint, resume, train
 
+SCALER = torch.amp.GradScaler
+
 
 def killed_in(step: int) -> None:
     """The last process of all kills itself in a step, between its own gradients and the others'."""
@@ -74,6 +76,7 @@ def ended(job: dict) -> list:
             unread(job["unread"])
     if job.get("shapes"):
         shapes.MOST, torch.compile = job["shapes"], partial(torch.compile, backend="aot_eager")
+    torch.amp.GradScaler = partial(SCALER, init_scale=job.get("scale", 2.0**16))
     directory, overrides, fsdp = Path(job["directory"]), job.get("overrides", []), job.get("fsdp", False)
     try:
         if job.get("resume"):
