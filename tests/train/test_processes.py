@@ -221,6 +221,14 @@ def test_who_watches_and_fails_stops_all_of_them_and_costs_no_step(task, tmp_pat
         assert [path.name for path in checkpoints_in(Path(job["directory"]) / "checkpoints")] == ["step-5"]
 
 
+def test_a_share_that_one_process_cannot_read_again_costs_one_checkpoint(task, tmp_path):
+    job = {"recipe": str(task), "directory": str(tmp_path / "run"), "fsdp": True, "unread": "step-8"}
+    found, code, words = together([{**job, "overrides": [*FOUR, "keeping.last=3"]}], tmp_path)
+    assert code == 0, words
+    assert found == [[[24]]] * 2
+    assert [path.name for path in checkpoints_in(tmp_path / "run" / "checkpoints")] == ["step-16", "step-24"]
+
+
 def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
     """torchrun passes on what the terminal has sent to all processes already: they hear it twice."""
     run = tmp_path / "run"

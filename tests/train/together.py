@@ -42,15 +42,20 @@ def killed_in(step: int) -> None:
 
 
 def unread(name: str) -> None:
-    """The last process of all cannot read the weights of a checkpoint, which the others can."""
-    load = checkpoint.load_file
+    """The last process of all cannot read the weights of a checkpoint, also while it is written, which the others can."""
+    load, facts = checkpoint.load_file, checkpoint.file_facts
 
     def refuse(path):
         if path.parent.name == name:
             raise SafetensorError("not here")
         return load(path)
 
-    checkpoint.load_file = refuse
+    def refuse_facts(path):
+        if path.parts[-3].startswith(f".{name}."):
+            raise OSError(5, "Input/output error")
+        return facts(path)
+
+    checkpoint.load_file, checkpoint.file_facts = refuse, refuse_facts
 
 
 class Failing:

@@ -54,8 +54,18 @@ def write_shared_checkpoint(
     draft = processes.first(lambda: _draft(directory))
     try:
         write_shards(draft / SHARDS, tensors, processes)
-        files = sorted((draft / SHARDS).iterdir())[processes.rank :: processes.count]
-        facts = processes.gathered({f"{SHARDS}/{path.name}": file_facts(path) for path in files})
+
+        def names() -> list[str]:
+            with _told(directory):
+                return sorted(f"{SHARDS}/{path.name}" for path in (draft / SHARDS).iterdir())
+
+        mine = processes.first(names)[processes.rank :: processes.count]
+
+        def seen() -> dict[str, Any]:
+            with _told(directory):
+                return {name: file_facts(draft / name) for name in mine}
+
+        facts = processes.gathered(processes.each(seen))
 
         def finish() -> None:
             with _told(directory):
