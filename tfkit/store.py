@@ -67,7 +67,7 @@ def save(
     try:
         _write(model, draft, catalogue, texts or {})
         draft.chmod(0o777 & ~umask())
-        _move(draft, directory)
+        put_in_place(draft, directory)
     except (OSError, SafetensorError, RuntimeError) as reason:
         raise StoreError(
             Fault("TFK081", f"{directory} could not be written: {_words(reason)}", "nothing was changed")
@@ -113,18 +113,11 @@ def _checked(directory: Path) -> torch.dtype:
         message = f"{directory} has format {versions.get('format')}, this tfkit reads {FORMAT}"
         raise StoreError(Fault("TFK083", message, "load it with the tfkit that wrote it"))
     files, dtype = versions.get("files"), getattr(torch, str(versions.get("dtype")), None)
-    if (
-        not isinstance(files, dict)
-        or not files.keys() >= {SPEC, WEIGHTS, PLAN}
-        or any(Path(name).name != name for name in files)
-    ):
+    if not isinstance(files, dict) or not files.keys() >= {SPEC, WEIGHTS, PLAN}:
         raise StoreError(Fault("TFK082", f"{path} does not list the files {SPEC}, {WEIGHTS} and {PLAN}", "it was altered"))
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise StoreError(Fault("TFK082", f"{path} names the dtype {versions.get('dtype')}, which is none", "it was altered"))
-    for name, facts in files.items():
-        if not isinstance(facts, dict) or {key: type(value) for key, value in facts.items()} != {"bytes": int, "sha256": str}:
-            raise StoreError(Fault("TFK082", f"{path} does not give the size and SHA-256 of {name}", "it was altered"))
-        check_file(directory / name, facts)
+    check_files(path, files)
     return dtype
 
 
@@ -196,7 +189,8 @@ def _write(model: Model, draft: Path, catalogue: Catalogue, texts: Mapping[str, 
             os.fsync(file.fileno())
 
 
-def _move(draft: Path, directory: Path) -> None:
+def put_in_place(draft: Path, directory: Path) -> None:
+    """Give a finished draft beside a directory its name; what stands there goes only once the draft does. Raises OSError."""
     if not directory.exists():
         draft.rename(directory)
         return
@@ -220,8 +214,17 @@ def file_facts(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
 
 
-def check_file(path: Path, expected: Mapping[str, Any]) -> None:
-    """Raises StoreError where a file is not the one that `file_facts` saw."""
+def check_files(listing: Path, files: Mapping[str, Any]) -> None:
+    """Raises StoreError where files that a listing beside them names, or in folders there, are not those that it speaks of."""
+    for name, facts in files.items():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise StoreError(Fault("TFK082", f"{listing} names the file {name}, which is elsewhere", "it was altered"))
+        if not isinstance(facts, dict) or {key: type(value) for key, value in facts.items()} != {"bytes": int, "sha256": str}:
+            raise StoreError(Fault("TFK082", f"{listing} does not give the size and SHA-256 of {name}", "it was altered"))
+        _check_file(listing.parent / name, facts)
+
+
+def _check_file(path: Path, expected: Mapping[str, Any]) -> None:
     if not path.is_file():
         raise StoreError(Fault("TFK082", f"{path} is missing"))
     found = file_facts(path)

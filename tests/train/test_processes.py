@@ -172,6 +172,27 @@ def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path):
     assert checkpoints_in(tmp_path / "four" / "checkpoints")
 
 
+def test_what_every_process_reads_is_told_once(task, tmp_path, runs):
+    """Also where only one of them cannot read it."""
+    wide = ["model.defaults.d_model=32", "model.defaults.ffn.d_ff=48", "stopping.max_steps=1"]
+    train(load_recipe(task, wide), tmp_path / "wide")
+    for name in ("data", "spec"):
+        shutil.copytree(runs / "ddp", tmp_path / name)
+    (tmp_path / "data" / "data" / "train.arrow").unlink()
+    (tmp_path / "spec" / "spec.yaml").write_text("tfkit: 1\n")
+    jobs = [{"directory": str(tmp_path / name), "resume": True} for name in ("data", "spec")]
+    started = {"recipe": str(task), "directory": str(tmp_path / "narrow")}
+    jobs += [{**started, "overrides": [*FOUR, f"pretrained={tmp_path / 'wide'}"]}]
+    shutil.copytree(runs / "ddp", tmp_path / "one")
+    on = {"directory": str(tmp_path / "one"), "resume": True, "unread": "step-24", "overrides": ["stopping.max_steps=26"]}
+    jobs += [on, {**on, "earlier": True}]
+    found, _, words = together(jobs, tmp_path)
+    codes = [["TFK082"], ["TFK030"] * 3, ["TFK117"]]
+    assert [each[:3] for each in found] == [[[*code, elsewhere] for code in codes] for elsewhere in (False, True)], words
+    assert [each[3:] for each in found] == [[["TFK082", "TFK082", elsewhere], [26]] for elsewhere in (True, False)], words
+    assert not (tmp_path / "narrow").exists()
+
+
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_a_killed_process_ends_the_run_and_it_goes_on(task, tmp_path, runs, fsdp):
     """The process that is left ends too, tells why, and where it has the whole model it saves that."""
@@ -186,6 +207,26 @@ def test_a_killed_process_ends_the_run_and_it_goes_on(task, tmp_path, runs, fsdp
     whole, other = (log(each, "step") for each in (runs / "one-ddp", tmp_path / "run"))
     for a, b in zip(whole, other, strict=True):
         assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
+
+
+def test_who_watches_and_fails_stops_all_of_them_and_costs_no_step(task, tmp_path):
+    overrides = [*FOUR, "keeping.every_steps=500"]
+    jobs = [
+        {"recipe": str(task), "directory": str(tmp_path / str(fsdp)), "overrides": overrides, "fsdp": fsdp, "fails": 5}
+        for fsdp in (False, True)
+    ]
+    found, _, words = together(jobs, tmp_path)
+    assert found == [[["BrokenPipeError"]] * 2, [["KeyboardInterrupt"]] * 2], words
+    for job in jobs:
+        assert [path.name for path in checkpoints_in(Path(job["directory"]) / "checkpoints")] == ["step-5"]
+
+
+def test_a_share_that_one_process_cannot_read_again_costs_one_checkpoint(task, tmp_path):
+    job = {"recipe": str(task), "directory": str(tmp_path / "run"), "fsdp": True, "unread": "step-8"}
+    found, code, words = together([{**job, "overrides": [*FOUR, "keeping.last=3"]}], tmp_path)
+    assert code == 0, words
+    assert found == [[[24]]] * 2
+    assert [path.name for path in checkpoints_in(tmp_path / "run" / "checkpoints")] == ["step-16", "step-24"]
 
 
 def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
@@ -204,6 +245,23 @@ def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
     assert f"`tfkit train --resume {run}` goes on" in told
     last = checkpoints_in(run / "checkpoints")[-1]
     assert last.name == f"step-{log(run, 'step')[-1]['step']}"
+
+
+def test_two_processes_leave_out_the_steps_that_one_does(task, tmp_path, monkeypatch):
+    """What float16 cannot hold depends on nothing but the scale and the batch; with shared weights each sees a part of it."""
+    scale, overrides = 2.0**23, [*FOUR, "precision=float16", "stopping.max_steps=10", "validation.every_steps=100"]
+    monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, init_scale=scale))
+    alone = train(load_recipe(task, overrides), tmp_path / "one-half").progress
+    job = {"recipe": str(task), "overrides": overrides, "scale": scale}
+    jobs = [{**job, "directory": str(tmp_path / f"{fsdp}-half"), "fsdp": fsdp} for fsdp in (False, True)]
+    found, code, words = together(jobs, tmp_path)
+    assert code == 0, words
+    assert found == [[[10]] * 2] * 2
+    assert alone.epoch > 4, "steps were left out"
+    for each in jobs:
+        same_losses(tmp_path / "one-half", Path(each["directory"]))
+        state = json.loads((checkpoints_in(Path(each["directory"]) / "checkpoints")[-1] / "state.json").read_text())
+        assert (state["progress"]["epoch"], state["progress"]["batch"]) == (alone.epoch, alone.batch)
 
 
 def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch):

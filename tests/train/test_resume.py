@@ -18,7 +18,7 @@ from tfkit.errors import InputError, StoreError
 from tfkit.nn import onednn
 from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
-from tfkit.train.checkpoint import checkpoints_in
+from tfkit.train.checkpoint import checkpoints_in, write_checkpoint
 from tfkit.train.interrupt import Interrupts
 
 FILES = ("model", "optimiser", "average")
@@ -169,6 +169,63 @@ def damage(path: Path, kind: str) -> None:
         path.write_bytes(data)
 
 
+def test_a_damaged_checkpoint_that_was_passed_over_pushes_no_good_one_out(whole):
+    damaged = whole / "checkpoints" / "step-24" / "model.safetensors"
+    damaged.write_bytes(b"cut off")
+    changes = ["keeping.last=1", "keeping.every_steps=3", "stopping.max_steps=20"]
+    assert resume(whole, earlier=True, overrides=changes).progress.step == 20
+    assert [path.name for path in checkpoints_in(whole / "checkpoints")] == ["step-20"]
+    assert resume(whole, overrides=["stopping.max_steps=21"]).progress.step == 21
+
+
+def test_a_checkpoint_is_replaced_whole_or_not_at_all(whole, monkeypatch):
+    """The one at the end of a run is written again where it goes on for a validation only."""
+    path, names = whole / "checkpoints" / "step-24", []
+    rename = Path.rename
+
+    def refuse(draft, target):
+        names.append(draft.name)
+        if draft.suffix == ".draft":
+            raise OSError("no more of it")
+        return rename(draft, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        with pytest.raises(StoreError, match=r"TFK081 .*no more of it"):
+            write_checkpoint(path, {"model.safetensors": {}}, {})
+    assert len(names) == 3
+    old = whole / "checkpoints" / ".step-24.abc.old"
+    old.mkdir()
+    path.rename(old / path.name)  # as a kill between the two renames leaves it
+    assert resume(whole, overrides=["stopping.max_steps=25"]).progress.step == 25
+    assert not list((whole / "checkpoints").glob(".step-*"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"state.json": 1}, "does not give the size and SHA-256 of state.json"),
+        ({"state.json": {}}, "does not give the size and SHA-256 of state.json"),
+        ({"state.json": {"bytes": "9", "sha256": "0"}}, "does not give the size and SHA-256 of state.json"),
+        ({"../../recipe.yaml": {"bytes": 9, "sha256": "0"}}, r"names the file \.\./\.\./recipe.yaml, which is elsewhere"),
+        ({"/etc/hostname": {"bytes": 9, "sha256": "0"}}, "names the file /etc/hostname, which is elsewhere"),
+    ],
+)
+def test_a_manifest_that_was_altered_is_named(whole, change, said):
+    path = whole / "checkpoints" / "step-24" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(StoreError, match=f"TFK082 {path} {said}"):
+        resume(whole)
+
+
+def test_tensors_that_no_manifest_lists_are_not_read(whole):
+    shutil.copy(
+        whole / "checkpoints" / "step-16" / "model.safetensors", whole / "checkpoints" / "step-24" / "other.safetensors"
+    )
+    with pytest.raises(StoreError, match=r"TFK082 .*manifest.json does not list other.safetensors"):
+        resume(whole)
+
+
 @pytest.mark.parametrize("kind", ["cut", "altered", "missing"])
 @pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json", "manifest.json"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_used_when_asked(whole, kind, name):
@@ -180,6 +237,13 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used_when_asked(whole,
     assert "`--earlier` goes back to the one before it" in str(caught.value)
     assert resume(whole, earlier=True).progress.step == 24
     assert resume(whole).progress.step == 24
+
+
+def test_lines_of_the_log_that_are_none_are_left_out(whole):
+    with (whole / "log.jsonl").open("ab") as file:
+        file.write(b'\xff\xfe{"step": 1}\n24\n{"kind": "st')
+    resume(whole)
+    assert {entry["kind"] for entry in log(whole)} == {"step", "validation"}
 
 
 @pytest.mark.parametrize(

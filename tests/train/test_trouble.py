@@ -152,6 +152,25 @@ def test_a_watcher_that_fails_costs_no_step(task, tmp_path):
     assert resume(tmp_path / "run").progress.step == 24
 
 
+@pytest.mark.parametrize("name", ["validation_nll", "save"])
+def test_a_validation_that_was_cut_off_is_made_again(task, tmp_path, monkeypatch, name):
+    """In the middle of it, or while the model is kept; as if nothing had been, patience included."""
+
+    def cut_off(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"tfkit.train.keep.{name}", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            train(load_recipe(task), tmp_path / "run")
+    assert checkpoints_in(tmp_path / "run" / "checkpoints")[-1].name == "step-10"
+    mine, theirs = resume(tmp_path / "run").progress, train(load_recipe(task), tmp_path / "whole").progress
+    assert (mine.best, mine.stale, mine.kept) == (theirs.best, theirs.stale, theirs.kept)
+    for run in ("run", "whole"):
+        entries = [json.loads(line) for line in (tmp_path / run / "log.jsonl").read_text().splitlines()]
+        assert [entry["step"] for entry in entries if entry["kind"] == "validation"] == [10, 20, 24]
+
+
 @pytest.mark.parametrize("change", ["stopping.patience=2", "validation.metric=bleu"])
 def test_patience_and_scores_need_validation_data(task, tmp_path, change):
     lines = [(task.parent / name).read_text().splitlines()[:15] for name in ("train.src", "train.trg")]

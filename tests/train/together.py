@@ -3,8 +3,9 @@
     torchrun --standalone --nproc-per-node 2 together.py JOBS.json
 
 With `shapes`, what is compiled is run by torch's own operators, for so many shapes of batches.
-A job has `recipe`, `directory`, `overrides`, `fsdp`, and `resume` to go on with the directory; `kill` is the step in which the
-last process kills itself. Every process writes how its jobs ended beside JOBS.json.
+A job has `recipe`, `directory`, `overrides`, `fsdp`, and `resume` to go on with the directory, or `earlier`; `kill` is the step
+in which the last process kills itself, `unread` the checkpoint that it cannot read, `fails` the step in which who watches
+fails, `scale` the first one of float16. Every process writes how its jobs ended beside JOBS.json.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
 from tfkit.data import shapes
 from tfkit.errors import TfkitError
 from tfkit.recipe import load_recipe
-from tfkit.train import Trainer, resume, train
+from tfkit.train import Trainer, checkpoint, resume, train
+
+SCALER = torch.amp.GradScaler
 
 
 def killed_in(step: int) -> None:
@@ -37,17 +41,55 @@ def killed_in(step: int) -> None:
     Trainer._losses = fatal
 
 
+def unread(name: str) -> None:
+    """The last process of all cannot read the weights of a checkpoint, also while it is written, which the others can."""
+    load, facts = checkpoint.load_file, checkpoint.file_facts
+
+    def refuse(path):
+        if path.parent.name == name:
+            raise SafetensorError("not here")
+        return load(path)
+
+    def refuse_facts(path):
+        if path.parts[-3].startswith(f".{name}."):
+            raise OSError(5, "Input/output error")
+        return facts(path)
+
+    checkpoint.load_file, checkpoint.file_facts = refuse, refuse_facts
+
+
+class Failing:
+    """Watches a run, and fails at a step."""
+
+    def __init__(self, at: int | None) -> None:
+        self.at = at
+
+    def stepped(self, step) -> None:
+        if step.step == self.at:
+            raise BrokenPipeError
+
+    def __getattr__(self, name):
+        return lambda *told: None
+
+
 def ended(job: dict) -> list:
     """How a job ended: its last step, or the codes of what was wrong."""
-    if job.get("kill") and torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
-        killed_in(job["kill"])
+    if torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
+        if job.get("kill"):
+            killed_in(job["kill"])
+        if job.get("unread"):
+            unread(job["unread"])
     if job.get("shapes"):
         shapes.MOST, torch.compile = job["shapes"], partial(torch.compile, backend="aot_eager")
+    torch.amp.GradScaler = partial(SCALER, init_scale=job.get("scale", 2.0**16))
     directory, overrides, fsdp = Path(job["directory"]), job.get("overrides", []), job.get("fsdp", False)
     try:
         if job.get("resume"):
-            return [resume(directory, overrides=overrides, fsdp=fsdp).progress.step]
-        return [train(load_recipe(job["recipe"], overrides), directory, fsdp=fsdp).progress.step]
+            return [resume(directory, overrides=overrides, fsdp=fsdp, earlier=job.get("earlier", False)).progress.step]
+        watchers = [Failing(job.get("fails"))]
+        return [train(load_recipe(job["recipe"], overrides), directory, fsdp=fsdp, watchers=watchers).progress.step]
+    except (BrokenPipeError, KeyboardInterrupt) as error:
+        return [type(error).__name__]
     except TfkitError as error:
         return [*(fault.code for fault in error.faults), error.elsewhere]
 

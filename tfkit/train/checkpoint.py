@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import Fault, StoreError
-from ..store import check_file, file_facts, read_json
+from ..store import check_files, file_facts, put_in_place, read_json
 from .processes import Processes
 from .spread import share_of
 
@@ -54,8 +54,18 @@ def write_shared_checkpoint(
     draft = processes.first(lambda: _draft(directory))
     try:
         write_shards(draft / SHARDS, tensors, processes)
-        files = sorted((draft / SHARDS).iterdir())[processes.rank :: processes.count]
-        facts = processes.gathered({f"{SHARDS}/{path.name}": file_facts(path) for path in files})
+
+        def names() -> list[str]:
+            with _told(directory):
+                return sorted(f"{SHARDS}/{path.name}" for path in (draft / SHARDS).iterdir())
+
+        mine = processes.first(names)[processes.rank :: processes.count]
+
+        def seen() -> dict[str, Any]:
+            with _told(directory):
+                return {name: file_facts(draft / name) for name in mine}
+
+        facts = processes.gathered(processes.each(seen))
 
         def finish() -> None:
             with _told(directory):
@@ -91,8 +101,7 @@ def _finish(draft: Path, directory: Path, state: Mapping[str, Any], facts: Mappi
     (draft / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     for path in [*draft.rglob("*"), draft]:
         _sync(path)
-    shutil.rmtree(directory, ignore_errors=True)
-    draft.rename(directory)
+    put_in_place(draft, directory)
     _sync(directory.parent)
 
 
@@ -117,9 +126,13 @@ def read_checkpoint(
         from .shards import read_shards
 
         return read_shards(directory / SHARDS, like or {}, processes), state
+    return processes.each(lambda: _tensors(directory)), state
+
+
+def _tensors(directory: Path) -> dict[str, dict[str, Tensor]]:
     try:
-        return {path.name: load_file(path) for path in directory.glob("*.safetensors")}, state
-    except SafetensorError as reason:
+        return {path.name: load_file(path) for path in directory.glob("*.safetensors")}
+    except (OSError, SafetensorError) as reason:
         raise StoreError(Fault("TFK082", f"{directory} cannot be read: {reason}")) from None
 
 
@@ -129,8 +142,10 @@ def _checked(directory: Path) -> tuple[dict[str, Any], bool]:
     shared = any(name.startswith(f"{SHARDS}/") for name in manifest)
     if STATE not in manifest or not (manifest.keys() >= {MODEL, OPTIMISER} or shared):
         raise StoreError(Fault("TFK082", f"{directory / MANIFEST} does not list the files of a checkpoint", "it was altered"))
-    for name, expected in manifest.items():
-        check_file(directory / name, expected)
+    check_files(directory / MANIFEST, manifest)
+    if others := {str(path.relative_to(directory)) for path in directory.rglob("*.safetensors")} - manifest.keys():
+        message = f"{directory / MANIFEST} does not list {', '.join(sorted(others))}"
+        raise StoreError(Fault("TFK082", message, "remove what is no part of the checkpoint"))
     return read_json(directory / STATE), shared
 
 

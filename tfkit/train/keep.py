@@ -45,6 +45,7 @@ class Keeper:
         self.processes = trainer.processes
         self.catalogue, self.watchers = catalogue, watchers if self.processes.is_first else ()
         self.unsaved: StoreError | None = None
+        self._failed: Exception | None = None
         self._saved = -1
         self._within_step, self._before = False, 0
 
@@ -62,28 +63,37 @@ class Keeper:
             try:
                 with self.processes.told_apart():
                     reason = self._train(interrupts)
-            except BaseException as error:  # also when interrupted, or when who watches fails: nothing that was learnt is lost
+            except BaseException as error:  # also when interrupted a second time: nothing that was learnt is lost
                 self._rescue(error)
                 raise
-        for watcher in self.watchers:
-            watcher.ended(reason, self.best_model())
-        if self.unsaved is not None:
-            raise self.unsaved
+        self._watch(lambda watcher: watcher.ended(reason, self.best_model()))
+        if trouble := self.unsaved or self._failed:
+            raise trouble
         return reason
+
+    def _watch(self, tell: Callable[[Watcher], None]) -> None:
+        """Tell those who watch. One that fails stops the run as Ctrl-C does, after the step at hand and once it is saved."""
+        for watcher in self.watchers:
+            try:
+                tell(watcher)
+            except Exception as error:
+                self._failed = self._failed or error
 
     def _train(self, interrupts: Interrupts) -> str:
         recipe, progress = self.trainer.recipe, self.progress
         while (reason := why_stop(recipe, progress)) is None:
             began = time.perf_counter()
-            self._step()
-            if self._validation_is_due() and progress.validated != progress.step:
+            if not self._owes_validation():  # as a run does that was stopped in the middle of one
+                self._step()
+            if self._owes_validation():
                 self._validate(counts=True)
             seconds = time.perf_counter() - began
-            seconds, wanted = self.processes.sums(seconds if self.processes.is_first else 0.0, interrupts.wanted)
+            stops = interrupts.wanted or self._failed is not None
+            seconds, wanted = self.processes.sums(seconds if self.processes.is_first else 0.0, stops)
             progress.seconds += seconds
             if wanted:
                 self._save()
-                raise self.unsaved or KeyboardInterrupt
+                raise self.unsaved or self._failed or KeyboardInterrupt
             if progress.step % recipe.keeping.every_steps == 0 and self._saved != progress.step:
                 self._save()
         if progress.validated != progress.step:
@@ -119,8 +129,7 @@ class Keeper:
         if step is None:
             return
         self._log("step", asdict(step))
-        for watcher in self.watchers:
-            watcher.stepped(step)
+        self._watch(lambda watcher: watcher.stepped(step))
 
     def _log(self, kind: str, entry: dict[str, Any]) -> None:
         if not self.processes.is_first:
@@ -156,19 +165,20 @@ class Keeper:
         fix = f"begin a new run with a lower learning rate, with `clip_norm`, or in float32{best}"
         raise TrainingError(Fault("TFK110", f"{trouble}; {where}", fix)) from None
 
-    def _validation_is_due(self) -> bool:
-        every = self.trainer.recipe.validation.every_steps
-        return self.progress.batch == 0 if every is None else self.progress.step % every == 0
+    def _owes_validation(self) -> bool:
+        every, progress = self.trainer.recipe.validation.every_steps, self.progress
+        due = progress.batch == 0 if every is None else progress.step % every == 0
+        return due and progress.validated != progress.step
 
     def _validate(self, counts: bool) -> None:
         """Score the model, with its averaged weights where there are any, and keep it where it is among the best. `counts` says
         that patience goes down by it, which the one at the end of a run does not."""
         began, trainer, progress, processes = time.perf_counter(), self.trainer, self.progress, self.processes
         recipe, corpus = trainer.recipe, trainer.data.validation
-        progress.validated = progress.step
         with trainer.validated_model() as model:
             if corpus is None:
                 self._keep_model(model, float(progress.step))
+                progress.validated = progress.step
                 return
             nll, right = validation_nll(model, corpus, trainer.task, recipe.batching.tokens, trainer.device, processes)
             scores: dict[str, Score] = {}
@@ -182,10 +192,11 @@ class Keeper:
                 name = "bleu_lowercase"
             worth = -nll if name == "loss" else scores[name].value
             best = progress.best is None or worth > progress.best
-            progress.stale = 0 if best else progress.stale + counts
-            if best:
-                progress.best, progress.best_step = worth, progress.step
             self._keep_model(model, worth)
+        # Nothing is noted before the end, so that one that was cut off is made again.
+        progress.validated, progress.stale = progress.step, 0 if best else progress.stale + counts
+        if best:
+            progress.best, progress.best_step = worth, progress.step
         result = Validated(
             progress.step,
             progress.epoch,
@@ -197,8 +208,7 @@ class Keeper:
             sample,
         )
         self._log("validation", asdict(result))
-        for watcher in self.watchers:
-            watcher.validated(result)
+        self._watch(lambda watcher: watcher.validated(result))
 
     def _keep_model(self, model: Model, worth: float) -> None:
         """Save a model where it is among the best, and forget the one that no longer is."""
@@ -252,8 +262,8 @@ class Keeper:
         checkpoint.write_shared_checkpoint(self._checkpoint(), self.trainer.tensors(), self._state(), self.processes)
 
     def _keep_checkpoint(self, write: Callable[[], None]) -> bool:
-        """Write one and remove those that are too many; gives whether that worked. Where it fails, training goes on and the
-        next one is tried: what was learnt is in memory."""
+        """Write one and remove those that are too many, and later ones, which `--earlier` has passed over; gives whether that
+        worked. Where it fails, training goes on and the next one is tried: what was learnt is in memory."""
         try:
             write()
         except StoreError as reason:
@@ -263,20 +273,20 @@ class Keeper:
         if not self.processes.is_first:
             return True
         path = self._checkpoint()
-        for old in checkpoint.checkpoints_in(path.parent)[: -self.trainer.recipe.keeping.last]:
+        found = checkpoint.checkpoints_in(path.parent)
+        end = found.index(path) + 1
+        for old in [*found[: max(0, end - self.trainer.recipe.keeping.last)], *found[end:]]:
             shutil.rmtree(old, ignore_errors=True)
         kept = {step for _, step in self.progress.kept}  # what no checkpoint speaks of any more can go
         for old in (self.directory / "models").glob("step-*"):
             if old.name[5:].isdigit() and int(old.name[5:]) not in kept:
                 shutil.rmtree(old, ignore_errors=True)
-        for watcher in self.watchers:
-            watcher.saved(self.progress.step, path)
+        self._watch(lambda watcher: watcher.saved(self.progress.step, path))
         return True
 
     def _unwritten(self, reason: StoreError) -> None:
         self.unsaved = reason
-        for watcher in self.watchers:
-            watcher.trouble(reason.faults)
+        self._watch(lambda watcher: watcher.trouble(reason.faults))
 
     def restore(self, earlier: bool) -> None:
         """Put the trainer where the latest checkpoint stands. Raises StoreError where it cannot be read, or is another run's;

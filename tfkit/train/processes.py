@@ -67,6 +67,23 @@ class Processes:
             raise made[1]
         return made[0]  # type: ignore[no-any-return]
 
+    def each(self, make: Callable[[], Found]) -> Found:
+        """What every process makes for itself, without the others; where it raises a TfkitError in some, all raise that of the
+        first of these."""
+        if self.count == 1:
+            return make()
+        made: Any = None
+        failed: TfkitError | None = None
+        try:
+            made = make()
+        except TfkitError as reason:
+            failed = reason
+        for rank, error in enumerate(self.gathered(failed)):
+            if error is not None:
+                error.elsewhere = rank != self.rank
+                raise error
+        return made  # type: ignore[no-any-return]
+
     def gathered(self, mine: Found) -> list[Found]:
         """What every process has, by rank."""
         if self.count == 1:

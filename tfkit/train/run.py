@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ..data import (
     TRAIN,
     VALIDATION,
     Data,
+    Roles,
     count_rows,
     files_of,
     prepare,
@@ -36,13 +38,13 @@ from ..errors import Fault, InputError, StoreError
 from ..files import write_whole
 from ..nn.model import Model
 from ..recipe import Recipe, chosen_for, load_recipe
-from ..spec import load_spec, to_yaml
+from ..spec import ModelSpec, load_spec, to_yaml
 from ..store import file_facts, read_json
 from .checkpoint import checkpoints_in
 from .compiled import check_compiler
 from .fit_spec import fitted_spec, roles_in
 from .keep import Keeper
-from .pretrained import check_tokenisers, digest_of, read_pretrained
+from .pretrained import Pretrained, check_tokenisers, digest_of, read_pretrained
 from .processes import Processes, joined
 from .progress import Progress, Watcher
 from .run_directory import DIGESTS, LOG, RECIPE, SPEC, check_new, cut_log, sweep
@@ -79,11 +81,11 @@ def train(
     with joined(device) as (processes, place), processes.told_apart():
         new = processes.first(lambda: _check_start(recipe, directory, processes.count, fsdp))
         if recipe.compile:
-            check_compiler(place)
+            processes.each(lambda: check_compiler(place))
         try:
             changes, found = processes.first(lambda: _lay_out(recipe, directory, catalogue, backend), patiently=True)
             keeper = _open(recipe, directory, found, place, backend, watchers, catalogue, processes, fsdp)
-            keeper.trainer.try_longest()
+            processes.each(keeper.trainer.try_longest)
             processes.first(lambda: _write_recipe(recipe, directory))
         except BaseException:
             # What a wrong input, or Ctrl-C during preparation, left behind would stand in the way of the next try.
@@ -144,19 +146,23 @@ def _open(
         error = InputError(Fault("TFK118", message, "use a file system that all processes share"))
         error.elsewhere = not processes.is_first
         raise error
-    data = read_data(recipe, directory / "data", read_tokenisers(directory, tuple(KINDS[recipe.data.kind].files)))
-    spec = load_spec(directory / SPEC, catalogue)
 
-    def another() -> Model:
+    def another(spec: ModelSpec) -> Model:
         return build(spec, catalogue, device=device, seed=recipe.seed, backend=backend)
 
-    model = another()
-    roles = roles_of(model.plan, recipe.data.kind)
-    begins = not checkpoints_in(directory / "checkpoints")  # from the first step, and so from the weights of the other model
-    pretrained = read_pretrained(recipe, roles, catalogue) if begins else None
+    def read() -> tuple[Data, ModelSpec, Model, Roles, Pretrained | None]:
+        data = read_data(recipe, directory / "data", read_tokenisers(directory, tuple(KINDS[recipe.data.kind].files)))
+        spec = load_spec(directory / SPEC, catalogue)
+        model = another(spec)
+        roles = roles_of(model.plan, recipe.data.kind)
+        # From the first step, and so from the weights of the other model.
+        begins = not checkpoints_in(directory / "checkpoints")
+        return data, spec, model, roles, read_pretrained(recipe, roles, catalogue) if begins else None
+
+    data, spec, model, roles, pretrained = processes.each(read)
     found = found or processes.first(lambda: _checked_digests(recipe, data, directory, digest_of(pretrained, directory)))
-    taken = None if pretrained is None else pretrained.give(model, recipe, roles, data.labels)
-    trainer = Trainer(model, another, recipe, data, processes, fsdp)
+    taken = None if pretrained is None else processes.each(lambda: pretrained.give(model, recipe, roles, data.labels))
+    trainer = Trainer(model, partial(another, spec), recipe, data, processes, fsdp)
     trainer.taken = taken
     return Keeper(directory, trainer, found, catalogue, watchers)
 
@@ -181,15 +187,14 @@ def resume(
     directory, catalogue = Path(directory), catalogue or load_catalogue()
     with joined(device) as (processes, place), processes.told_apart():
         recipe = processes.first(lambda: _read_recipe(directory, overrides, processes.count, fsdp))
+        processes.first(lambda: sweep(directory))
         if recipe.compile:
-            check_compiler(place)
+            processes.each(lambda: check_compiler(place))
         keeper = _open(recipe, directory, None, place, backend, watchers, catalogue, processes, fsdp)
         keeper.restore(earlier)
-        if processes.is_first:
-            cut_log(directory / LOG, keeper.progress.step)
-            sweep(directory)
-            if overrides:
-                _write_recipe(recipe, directory)
+        processes.first(lambda: cut_log(directory / LOG, keeper.progress.step))
+        if overrides:
+            processes.first(lambda: _write_recipe(recipe, directory))
         return _finish(keeper, [])
 
 

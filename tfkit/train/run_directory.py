@@ -42,18 +42,22 @@ def cut_log(path: Path, step: int) -> None:
     if not path.is_file():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
             entry = json.loads(line)
         except ValueError:
             continue  # the line that was being written when the process was killed
-        if entry.get("step", 0) <= step:
-            kept.append(line)
+        if isinstance(entry, dict) and entry.get("step", 0) <= step:
+            kept.append(line.decode())
     write_whole(path, "".join(f"{line}\n" for line in kept))
 
 
 def sweep(directory: Path) -> None:
-    """Remove the drafts of a process that was killed while it wrote."""
+    """Remove the drafts of a process that was killed while it wrote; what it had put aside to replace comes back."""
     for folder in (directory / "checkpoints", directory / "models"):
+        for old in folder.glob(".step-*.old"):
+            for kept in old.iterdir():
+                if not (folder / kept.name).exists():
+                    kept.rename(folder / kept.name)
         for draft in [*folder.glob(".step-*.draft"), *folder.glob(".step-*.old")]:
             shutil.rmtree(draft, ignore_errors=True)

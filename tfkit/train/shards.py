@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -40,7 +40,7 @@ def read_shards(folder: Path, like: Tensors, processes: Processes) -> dict[str, 
     with told("TFK082", f"{folder} cannot be read"):
         reader = HuggingFaceStorageReader(str(folder))
         flat: dict[str, Tensor] = {}
-        for key, facts in reader.read_metadata().state_dict_metadata.items():
+        for key, facts in processes.each(lambda: _metadata(reader, folder)).state_dict_metadata.items():
             assert isinstance(facts, TensorStorageMetadata), "safetensors holds tensors"
             name = key.split("/", 1)[1]
             model = like.get(name, like.get(name.rsplit("/", 1)[0]))
@@ -54,6 +54,11 @@ def read_shards(folder: Path, like: Tensors, processes: Processes) -> dict[str, 
         file, name = key.split("/", 1)
         found.setdefault(file, {})[name] = value
     return found
+
+
+def _metadata(reader: HuggingFaceStorageReader, folder: Path) -> Metadata:
+    with told("TFK082", f"{folder} cannot be read"):
+        return reader.read_metadata()
 
 
 @contextmanager

@@ -174,9 +174,11 @@ class Trainer:
             torch.manual_seed(int(np.random.SeedSequence(self._place(number)).generate_state(1, np.uint64)[0]))
             with adding_up(self._runner, turn == rounds - 1):
                 loss, nll = self._losses(self._runner, batch)
-                # Both DDP and FSDP2 give the mean over the processes.
-                self.scaler.scale(loss * (counts * processes.count / count)).backward()  # type: ignore[no-untyped-call]
+                self.scaler.scale(loss * (counts / count)).backward()  # type: ignore[no-untyped-call]
             found.append((loss.detach(), nll) if counts else None)
+        if processes.count > 1:  # Both DDP and FSDP2 give the mean; and what a loss is scaled by decides what float16 can hold.
+            gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
+            torch._foreach_mul_(gradients, float(processes.count))
         return found
 
     def _losses(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
