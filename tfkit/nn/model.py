@@ -14,6 +14,7 @@ from ..slots.node import InputRule
 from .cache import DecodingState
 from .choice import BackendChoice, BoundBackend
 from .inputs import check_ids, check_segments, check_tensor, given_padding
+from .memory import keep_what_is_freed
 from .multi_head import MultiHeadAttention
 from .run import ModelRun
 from .stack import Stack
@@ -139,6 +140,7 @@ class Model(nn.Module):
         if rows < 1 or batch not in (None, rows):
             raise InputError(Fault("TFK070", f"`batch` is {batch}, the inputs have {rows} rows", "leave `batch` out"))
         batch = rows
+        keep_what_is_freed()
         state = DecodingState(target, batch, capacity)
         streams: dict[str, Stream] = {}
         for name in self.plan.wires:

@@ -154,7 +154,8 @@ class MultiHeadAttention(nn.Module):
                 query, turned = scheme.rotate(query, key if held is None else key[:, :, :0], tables)  # type: ignore[union-attr, operator]
                 key = turned if held is None else key
         if state is not None and rule.cross and held is None:
-            state.crossed[site] = (key, value)
+            # Every step reads all of them, which is faster where they lie head after head than token after token.
+            key, value = state.crossed[site] = (key.contiguous(), value.contiguous())
         elif state is not None and not rule.cross:
             if site not in state.caches:
                 state.caches[site] = KeyValueCache(state.capacity)
