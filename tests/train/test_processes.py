@@ -276,6 +276,18 @@ def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch):
     same_losses(tmp_path / "one", tmp_path / "two")
 
 
+def test_what_all_of_them_read_wrong_is_printed_once(task, tmp_path):
+    """In the recipe, and after they have met; no process is left standing, nor ends in a way that hides the fault."""
+    for change, code in (("nonsense=1", "TFK017"), ("data.source=missing", "TFK100")):
+        words = ["train", str(task), "-o", str(tmp_path / "run"), "--set", FOUR[0], "--set", change]
+        command = [*LAUNCH, "--nproc-per-node=2", "-m", "tfkit", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment())
+        assert (done.stdout + done.stderr).count(f"{code} ") == 1, done.stderr
+        assert "terminate called" not in done.stderr
+        assert "exitcode  : 2" in done.stderr
+        assert not (tmp_path / "run").exists()
+
+
 def test_one_process_shares_with_nobody(task, tmp_path):
     with pytest.raises(InputError, match="TFK118"):
         train(load_recipe(task), tmp_path / "run", fsdp=True)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import TfkitError
 from .arguments import Parser, add_backend, add_common, add_set, device, place, usage_fault
 from .output import print_text
 from .packages import TEXT, need_packages
@@ -71,7 +72,13 @@ def run(options: argparse.Namespace) -> int:
         raise usage_fault("-o is missing", "name a new directory for the run")
     if options.earlier:
         raise usage_fault("--earlier belongs to --resume")
-    recipe = _recipe(options, given)
+    try:
+        recipe = _recipe(options, given)
+    except TfkitError as error:
+        from ..train import started_rank
+
+        error.elsewhere = started_rank() > 0  # all read the same
+        raise
     from ..train import train
     from .here import check_device
     from .watch import watching

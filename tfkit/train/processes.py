@@ -133,6 +133,13 @@ def joined(device: str | torch.device) -> Iterator[tuple[Processes, torch.device
     if own:
         dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
     # What is said about rows and files goes over the processors, whatever computes.
-    yield Processes(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo")), place
-    if own:  # not after an error: those that are gone would be waited for
+    try:
+        yield Processes(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo")), place
+    except ProcessLost:  # which would be waited for
+        raise
+    except (TfkitError, KeyboardInterrupt):
+        if own:
+            dist.destroy_process_group()
+        raise
+    if own:
         dist.destroy_process_group()
