@@ -121,6 +121,17 @@ def test_a_signal_that_is_ignored_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_signal_that_something_else_hears_is_left_to_it(monkeypatch):
+    """Python knows such a handler as None, and could not put it back."""
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with Interrupts():
+            pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_going_on_with_a_finished_run_changes_nothing(whole):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*.safetensors")}
     outcome = resume(whole)

@@ -22,7 +22,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 """What torchrun sets."""
 PATIENCE = timedelta(days=2)
 """How long the others wait while the first prepares the data."""
-LOST = re.compile(r"gloo|nccl|connection (closed|reset|refused)|broken pipe|timed out|socket|\bpeer\b", re.IGNORECASE)
+LOST = re.compile(r"\b(gloo|nccl|peer|socket)\b|connection (closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)
 """How torch's messages speak of a process that no longer answers."""
 
 
