@@ -15,7 +15,7 @@ from torch import Tensor
 
 import tfkit
 from product.recorded import record
-from tfkit.graph import Target
+from tfkit.graph import Target, longest
 from tfkit.graph.plan import request_for
 from tfkit.nn.model import Model
 from tfkit.slots.attention import judge
@@ -23,7 +23,7 @@ from tfkit.slots.lazy import load
 from tfkit.spec import to_json, to_yaml
 from tfkit.testing.attention.compare import error_ratios, request_of
 from tfkit.testing.models.rounding import APART, rounding
-from tfkit.testing.verification.batch import Batch, draw, limits, other_ids
+from tfkit.testing.verification.batch import Batch, draw, other_ids
 from tfkit.testing.verification.judge import close, same
 
 ROWS = 3
@@ -57,7 +57,7 @@ class Trial:
         """Padding is told by `pad_id` alone, so that only masks occur which the spec announces."""
         lengths = {
             name: min(self.lengths[number % len(self.lengths)], limit or 99)
-            for number, (name, limit) in enumerate(limits(tfkit.graph_of(self.spec)).items())
+            for number, (name, limit) in enumerate(longest(tfkit.graph_of(self.spec)).items())
         }
         return draw(model, lengths, ROWS, self.seed, self.device)
 

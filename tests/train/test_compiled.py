@@ -60,6 +60,14 @@ def test_at_most_as_many_graphs_as_shapes(task, tmp_path):
     assert not any("_orig_mod" in name for name in trainer.tensors()["model.safetensors"])
 
 
+def test_models_in_one_process_are_counted_apart(task, tmp_path):
+    """As many compilations are allowed for the third as for the first, though all have the same code."""
+    for number in range(3):
+        trainer = trainer_for(task, tmp_path / str(number), ["compile=true", "batching.tokens=60"])
+        while not trainer.epoch_done:
+            assert trainer.step() is not None
+
+
 def test_loss_and_gradients_are_those_of_the_batch_as_it_was(task, tmp_path):
     changes = ["model.defaults.dropout=0.0", "average=null", "batching.tokens=60", "batching.accumulate=2"]
     full = trainer_for(task, tmp_path / "full", [*changes, "compile=true"])
