@@ -61,9 +61,9 @@ def test_at_most_as_many_graphs_as_shapes(task, tmp_path):
 
 
 def test_models_in_one_process_are_counted_apart(task, tmp_path):
-    """As many compilations are allowed for the third as for the first, though all have the same code."""
+    """As many compilations are allowed for the third as for the first, though all have the same code, and other shapes."""
     for number in range(3):
-        trainer = trainer_for(task, tmp_path / str(number), ["compile=true", "batching.tokens=60"])
+        trainer = trainer_for(task, tmp_path / str(number), ["compile=true", f"batching.tokens={60 + 20 * number}"])
         while not trainer.epoch_done:
             assert trainer.step() is not None
 
