@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that is proven and measured on a CUDA device, in stages of at most ten minutes; reports and logs go to OUT.
+# What is proven on a CUDA device, and attention measured, in stages of at most ten minutes; reports and logs go to OUT.
 #
 #     bench/on_cuda.sh proof|races|speed|auto OUT
 #

@@ -1,5 +1,7 @@
 """Every benchmark runs, once and small; nothing is timed."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -104,3 +106,17 @@ def test_conformance_bench(tmp_path, monkeypatch):
 
 def conformance_subjects(conformance):
     return [(one.name, conformance.subject_of(one.entry, attend=one.attend), 1.0) for one in conformance.ZOO]
+
+
+@pytest.mark.parametrize("stage", ["speed", "auto"])
+def test_on_cuda_asks_for_nothing_but_a_device(stage, tmp_path):
+    """Where there is none, that is all that its commands have to say: none of their options is wrong."""
+    script = str(Path(__file__).parent / "on_cuda.sh")
+    environment = {**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        ["bash", script, stage, str(tmp_path)], capture_output=True, text=True, check=False, env=environment,
+        cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+    told = done.stdout.splitlines()
+    assert done.returncode == len(told) == 2
+    assert all("TFK046 there is no device cuda" in line or "TFK060 there is no CUDA device" in line for line in told), told

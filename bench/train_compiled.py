@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import train_tokens
 from interleaved import report, timed
@@ -27,8 +28,8 @@ def step_of(trainer: Trainer, compiled: bool, onednn: bool = True) -> Callable[[
     """A step of the trainer on its next batch, filled up to its shape either way."""
     made = trainer.compiled
     assert made is not None
-    places = [trainer.task.batch(trainer.data.train, rows.tolist(), None) for rows in trainer.epoch().batches]  # type: ignore[arg-type]
-    batches = [made.filled(batch, rows.tolist()) for batch, rows in zip(places, trainer.epoch().batches, strict=True)]
+    groups, draw = [rows.tolist() for rows in trainer.epoch().batches], np.random.default_rng(0)
+    batches = [made.filled(trainer.task.batch(trainer.data.train, rows, draw), rows) for rows in groups]
     at = 0
 
     def step() -> None:

@@ -133,7 +133,7 @@ def test_a_run_of_two_goes_on_alone_and_then_as_three(runs, tmp_path):
         assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
 
 
-def test_shared_checkpoints_hold_what_whole_ones_do(runs, tmp_path):
+def test_sharded_checkpoints_hold_what_whole_ones_do(runs, tmp_path):
     """Files of both processes, nothing but safetensors and JSON, each with a part of the weights."""
     (latest,) = checkpoints_in(runs / "fsdp" / "checkpoints")[-1:]
     shards = sorted((latest / "shards").iterdir())

@@ -51,7 +51,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("-o", "--output", metavar="DIR", type=place, help="a new directory for the run")
     parser.add_argument("--resume", metavar="DIR", type=place, help="go on with the run that stands there")
     parser.add_argument("--earlier", action="store_true", help="with --resume: pass over a damaged checkpoint")
-    parser.add_argument("--fsdp", action="store_true", help="under torchrun: share out weights and moments (FSDP2)")
+    parser.add_argument("--fsdp", action="store_true", help="under torchrun: shard weights, gradients and moments (FSDP2)")
     parser.add_argument("--device", type=device, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:1 (default cpu)")
     add_backend(parser)
     add_set(parser)

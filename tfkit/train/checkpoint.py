@@ -3,7 +3,7 @@
 model.safetensors        the weights
 optimiser.safetensors    its moments by parameter, `NAME/exp_avg` and the like
 average.safetensors      the moving average of the weights, where there is one
-shards/                  instead of these, where every process has a share of the weights: a file of each
+shards/                  instead of these, where the weights are sharded over processes: a file of each
 state.json               progress, gradient scaler, digests of the recipe, the data and the tokenisers
 manifest.json            size and SHA-256 of the other files
 
@@ -29,7 +29,7 @@ from torch import Tensor
 from ..errors import Fault, StoreError
 from ..store import check_files, file_facts, put_in_place, read_json
 from .processes import Processes
-from .spread import share_of
+from .spread import shard_of
 
 MODEL, OPTIMISER, AVERAGE = (f"{name}.safetensors" for name in ("model", "optimiser", "average"))
 SHARDS, STATE, MANIFEST = "shards", "state.json", "manifest.json"
@@ -44,7 +44,7 @@ def write_checkpoint(directory: Path, tensors: Mapping[str, Tensors], state: Map
         _finish(draft, directory, state, {path.name: file_facts(path) for path in sorted(draft.iterdir())})
 
 
-def write_shared_checkpoint(
+def write_sharded_checkpoint(
     directory: Path, tensors: Mapping[str, Tensors], state: Mapping[str, Any], processes: Processes
 ) -> None:
     """Write tensors of which every process has a share, each its own, and the state, atomically. Raises StoreError in all of
@@ -118,11 +118,11 @@ def _told(directory: Path) -> Iterator[None]:
 def read_checkpoint(
     directory: Path, like: Tensors | None = None, processes: Processes | None = None
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Tensors by file and the state. Of shared tensors each of the `processes` reads what it needs for tensors `like` its own.
+    """Tensors by file and the state. Of sharded tensors each of the `processes` reads what it needs for tensors `like` its own.
     Raises StoreError for a file that is missing, cut off or altered."""
     processes = processes or Processes()
-    state, shared = processes.first(lambda: _checked(directory))
-    if shared:
+    state, sharded = processes.first(lambda: _checked(directory))
+    if sharded:
         from .shards import read_shards
 
         return read_shards(directory / SHARDS, like or {}, processes), state
@@ -137,16 +137,16 @@ def _tensors(directory: Path) -> dict[str, dict[str, Tensor]]:
 
 
 def _checked(directory: Path) -> tuple[dict[str, Any], bool]:
-    """The state, once all files are as they were written, and whether the tensors are shared out."""
+    """The state, once all files are as they were written, and whether the tensors are sharded."""
     manifest = read_json(directory / MANIFEST)
-    shared = any(name.startswith(f"{SHARDS}/") for name in manifest)
-    if STATE not in manifest or not (manifest.keys() >= {MODEL, OPTIMISER} or shared):
+    sharded = any(name.startswith(f"{SHARDS}/") for name in manifest)
+    if STATE not in manifest or not (manifest.keys() >= {MODEL, OPTIMISER} or sharded):
         raise StoreError(Fault("TFK082", f"{directory / MANIFEST} does not list the files of a checkpoint", "it was altered"))
     check_files(directory / MANIFEST, manifest)
     if others := {str(path.relative_to(directory)) for path in directory.rglob("*.safetensors")} - manifest.keys():
         message = f"{directory / MANIFEST} does not list {', '.join(sorted(others))}"
         raise StoreError(Fault("TFK082", message, "remove what is no part of the checkpoint"))
-    return read_json(directory / STATE), shared
+    return read_json(directory / STATE), sharded
 
 
 def checkpoints_in(directory: Path) -> list[Path]:
@@ -179,7 +179,7 @@ def _own(optimiser: torch.optim.Optimizer, parameter: Tensor, key: str, value: T
     if key == "step" and not _steps_on_device(optimiser):
         return value.clone()
     value = value.clone().to(parameter.device)
-    return share_of(value, parameter) if value.shape == parameter.shape else value
+    return shard_of(value, parameter) if value.shape == parameter.shape else value
 
 
 def _steps_on_device(optimiser: torch.optim.Optimizer) -> bool:

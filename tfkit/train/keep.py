@@ -105,7 +105,7 @@ class Keeper:
 
     def _rescue(self, error: BaseException) -> None:
         """Save what was learnt, where that is whole. Where another process is gone, or knows nothing of it, the first one
-        does what it can alone: it has all of it, unless weights are shared. Nothing changes within a step before the last
+        does what it can alone: it has all of it, unless it is sharded. Nothing changes within a step before the last
         word between processes, so that its beginning is as good as its end."""
         alone, progress = self.processes.count > 1, self.progress
         if alone and (self.trainer.fsdp or not self.processes.is_first):
@@ -244,9 +244,9 @@ class Keeper:
         return self.directory / "checkpoints" / f"step-{self.progress.step}"
 
     def _save(self) -> None:
-        """Write a checkpoint, every process its share where weights are shared."""
+        """Write a checkpoint, every process its shards where weights are sharded."""
         if self.trainer.fsdp:
-            written = self._keep_checkpoint(self._write_shared_checkpoint)
+            written = self._keep_checkpoint(self._write_sharded_checkpoint)
         else:
             written = self.processes.first(lambda: self._keep_checkpoint(self._write_checkpoint))
         if written:
@@ -258,8 +258,8 @@ class Keeper:
     def _write_checkpoint(self) -> None:
         checkpoint.write_checkpoint(self._checkpoint(), self.trainer.tensors(), self._state())
 
-    def _write_shared_checkpoint(self) -> None:
-        checkpoint.write_shared_checkpoint(self._checkpoint(), self.trainer.tensors(), self._state(), self.processes)
+    def _write_sharded_checkpoint(self) -> None:
+        checkpoint.write_sharded_checkpoint(self._checkpoint(), self.trainer.tensors(), self._state(), self.processes)
 
     def _keep_checkpoint(self, write: Callable[[], None]) -> bool:
         """Write one and remove those that are too many, and later ones, which `--earlier` has passed over; gives whether that

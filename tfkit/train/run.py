@@ -223,7 +223,7 @@ def _check_processes(recipe: Recipe, count: int, fsdp: bool) -> None:
         message = "what FSDP2 collects layer by layer is not compiled"
         raise InputError(recipe.fault("TFK118", "compile", message, "leave out `compile`, or `--fsdp`"))
     if fsdp and count == 1:
-        message = "one process has nobody to share the weights with"
+        message = "one process has no others over which weights could be sharded"
         raise InputError(Fault("TFK118", message, "start several: `torchrun --nproc-per-node 2 -m tfkit train ... --fsdp`"))
 
 

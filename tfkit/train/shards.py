@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from ..errors import Fault, StoreError
 from .processes import Processes
-from .spread import is_shared
+from .spread import is_sharded
 
 Tensors = Mapping[str, Tensor]
 
@@ -36,7 +36,7 @@ def write_shards(folder: Path, tensors: Mapping[str, Tensors], processes: Proces
 
 def read_shards(folder: Path, like: Tensors, processes: Processes) -> dict[str, dict[str, Tensor]]:
     """The tensors by file. Each is whole, or this process's share where a tensor `like` it, of the same name (or of the name
-    before its last part, as moments are of a parameter) and shape, is shared."""
+    before its last part, as moments are of a parameter) and shape, is sharded."""
     with told("TFK082", f"{folder} cannot be read"):
         reader = HuggingFaceStorageReader(str(folder))
         flat: dict[str, Tensor] = {}
@@ -44,7 +44,7 @@ def read_shards(folder: Path, like: Tensors, processes: Processes) -> dict[str, 
             assert isinstance(facts, TensorStorageMetadata), "safetensors holds tensors"
             name = key.split("/", 1)[1]
             model = like.get(name, like.get(name.rsplit("/", 1)[0]))
-            if model is not None and is_shared(model) and model.shape == facts.size:
+            if model is not None and is_sharded(model) and model.shape == facts.size:
                 flat[key] = torch.empty_like(model, dtype=facts.properties.dtype)
             else:
                 flat[key] = torch.empty(facts.size, dtype=facts.properties.dtype)

@@ -6,7 +6,6 @@ https://arxiv.org/abs/2006.15704   https://arxiv.org/abs/2304.11277
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -60,23 +59,18 @@ def adding_up(runner: nn.Module, now: bool) -> AbstractContextManager[Any]:
 
 def collected(tensor: Tensor) -> Tensor:
     """The whole of a tensor of which each process may have a share; all of them ask together."""
-    return tensor.full_tensor() if is_shared(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def is_shared(tensor: Tensor) -> bool:
-    """Whether each process has a share of it."""
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether each process has a shard of it."""
     return hasattr(tensor, "full_tensor")
 
 
-def share_of(whole: Tensor, like: Tensor) -> Tensor:
-    """This process's share of a whole tensor that all of them have, cut as `like` is."""
+def shard_of(whole: Tensor, like: Tensor) -> Tensor:
+    """This process's shard of a whole tensor that all of them have, cut as `like` is."""
+    if not is_sharded(like) or is_sharded(whole):
+        return whole
     from torch.distributed.tensor import distribute_tensor
 
-    if not is_shared(like) or is_shared(whole):
-        return whole
     return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
-
-
-def without_gradient(named: Iterable[tuple[str, nn.Parameter]]) -> list[str]:
-    """The trainable parameters to which the last backward pass gave nothing."""
-    return [name for name, parameter in named if parameter.requires_grad and parameter.grad is None]

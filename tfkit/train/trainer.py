@@ -30,7 +30,7 @@ from .optimiser import optimiser_for, set_rate
 from .pretrained import Taken
 from .processes import Processes
 from .progress import Progress, Step
-from .spread import adding_up, collected, replicated, shard, share_of, without_gradient
+from .spread import adding_up, collected, replicated, shard, shard_of
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -49,7 +49,7 @@ class NotFinite(Exception):
 
 class Trainer:
     """A model, its optimiser and its place in the data. `build` gives other models of the same spec; with `fsdp` each of the
-    `processes` has its share of the weights, otherwise all of them."""
+    `processes` has its shard of every weight, otherwise all of them."""
 
     def __init__(
         self,
@@ -132,8 +132,8 @@ class Trainer:
         )
         self.model.train()
         self.optimiser.zero_grad(set_to_none=True)
-        sums = [each for each in self._backward(group, mine, count) if each is not None]
-        own = [float(torch.stack(values).sum()) for values in zip(*sums, strict=True)] or [0.0, 0.0]
+        sums = zip(*self._backward(group, mine, count), strict=True)
+        own = [float(torch.stack(values).sum()) for values in sums] or [0.0, 0.0]
         loss, nll = (each / count for each in processes.sums(*own))
         if not math.isfinite(loss):
             raise NotFinite(number, "the loss", group)
@@ -159,7 +159,7 @@ class Trainer:
         seconds = time.perf_counter() - began
         return Step(number, progress.epoch, loss, nll, rate, norm, source, count, seconds)
 
-    def _backward(self, group: range, mine: Mapping[int, Batch], count: int) -> list[tuple[torch.Tensor, torch.Tensor] | None]:
+    def _backward(self, group: range, mine: Mapping[int, Batch], count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Add up the gradient of a step of `count` target tokens; gives the sums of loss and nll of each of one's own batches.
 
         Every process goes through as many batches as the others, because all of them collect weights and add up gradients
@@ -168,14 +168,15 @@ class Trainer:
         processes = self.processes
         rounds = -(-len(group) // processes.count)
         turns = [*mine, *([group[0]] * (rounds - len(mine)))]
-        found: list[tuple[torch.Tensor, torch.Tensor] | None] = []
+        found: list[tuple[torch.Tensor, torch.Tensor]] = []
         for turn, number in enumerate(turns):
             batch, counts = mine.get(number) or self.batch(number), turn < len(mine)
             torch.manual_seed(int(np.random.SeedSequence(self._place(number)).generate_state(1, np.uint64)[0]))
             with adding_up(self._runner, turn == rounds - 1):
                 loss, nll = self._losses(self._runner, batch)
                 self.scaler.scale(loss * (counts / count)).backward()  # type: ignore[no-untyped-call]
-            found.append((loss.detach(), nll) if counts else None)
+            if counts:
+                found.append((loss.detach(), nll))
         if processes.count > 1:  # Both DDP and FSDP2 give the mean; and what a loss is scaled by decides what float16 can hold.
             gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
             torch._foreach_mul_(gradients, float(processes.count))
@@ -195,9 +196,9 @@ class Trainer:
         batch = self.task.batch(self.data.train, [0], np.random.default_rng(0)).to(self.device)
         loss, _ = self._losses(self.model.eval(), batch)
         loss.backward()  # type: ignore[no-untyped-call]
-        left = without_gradient(self.model.named_parameters())
+        left = any(each.requires_grad and each.grad is None for each in self.model.parameters())
         self.model.zero_grad(set_to_none=True)
-        return bool(left)
+        return left
 
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """Everything of this trainer that is a tensor, by the file of a checkpoint."""
@@ -217,19 +218,19 @@ class Trainer:
         matrix products may round differently."""
         own = self.model.state_dict()
         weights = tensors[checkpoint.MODEL]
-        self.model.load_state_dict({name: share_of(value, own[name]) for name, value in weights.items()})
+        self.model.load_state_dict({name: shard_of(value, own[name]) for name, value in weights.items()})
         checkpoint.restore_optimiser(self.optimiser, self.parameter_names, tensors[checkpoint.OPTIMISER])
         if state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
             for name, value in self.average.values.items():
-                value.copy_(share_of(tensors[checkpoint.AVERAGE][name], value))
+                value.copy_(shard_of(tensors[checkpoint.AVERAGE][name], value))
             self.average.step = int(state["average_steps"])
 
     @contextmanager
     def validated_model(self) -> Iterator[Model]:
         """A whole model, with the averaged weights where there are any, that this process alone may use: its own one, or where
-        the weights are shared a copy for the time being."""
+        the weights are sharded a copy for the time being."""
         if not self.fsdp:
             with self.average.used_by(self.model) if self.average is not None else nullcontext():
                 yield self.model.eval()

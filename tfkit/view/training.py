@@ -49,7 +49,7 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
         rows.append(f"compiled: batches have {len(trainer.compiled.shapes)} shapes; the first step of each takes long")
     rows.append(recipe_line(recipe))
     if trainer.processes.count > 1:
-        held = "the weights are shared out (FSDP2)" if trainer.fsdp else "each has all weights (DDP)"
+        held = "the weights are sharded (FSDP2)" if trainer.fsdp else "each has all weights (DDP)"
         rows.append(f"processes: {trainer.processes.count}, which share the batches of a step; {held}")
     if trainer.progress.step:
         rows.append(f"going on at step {trainer.progress.step:,}, epoch {trainer.progress.epoch}")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from where import DEVICE, runs
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="not run: Triton, of which kernels are made, is not installed")
 
 from test_saved import CHOICE, HERE
 from tfkit_fused import command, launch, tuner

@@ -106,7 +106,7 @@ def test_tensors_that_do_not_fit_are_named_with_their_shapes(changes, words):
 
 
 def test_a_direct_call_with_what_is_not_declared_is_refused():
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", reason="not run: Triton is not installed")
     from tfkit_fused.attend import attend
 
     with pytest.raises(BackendRefused, match="attention weights"):

@@ -14,7 +14,7 @@ from tfkit.slots.attention import AttentionRequest, judge
 from tfkit.testing.attention.case import Case
 from tfkit.testing.attention.compare import error_ratios
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="not run: Triton, of which kernels are made, is not installed")
 
 from test_saved import HERE
 from tfkit_fused import launch
