@@ -59,6 +59,16 @@ def test_normal_forms_and_case():
     assert tokeniser.decode(tokeniser.encode([decomposed])[0]) == "läuft"
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "characters"])
+@pytest.mark.parametrize("normalise", ["none", "nfc", "nfkc"])
+@pytest.mark.parametrize("yes", [False, True])
+def test_what_a_tokeniser_was_made_with_can_be_read_off_it(kind, normalise, yes):
+    options = {"normalise": normalise, "lowercase": yes, **({} if kind == "characters" else {"byte_fallback": yes})}
+    tokeniser = made(kind, **options)
+    wanted = {"byte_fallback": False, "joint": True, **options, "kind": kind, "vocab_size": tokeniser.size}
+    assert TextTokeniser.from_json(tokeniser.to_json(), "again").settings == wanted
+
+
 def test_characters_know_theirs_and_nothing_else():
     tokeniser = made("characters", texts=["ab\nba"], sentences=False)
     assert tokeniser.decode(tokeniser.encode(["ab\nb"])[0]) == "ab\nb"

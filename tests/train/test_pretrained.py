@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+import yaml
 from kinds_task import BODY, HEAD, MODELS, recipe_for
 from safetensors.torch import load_file, save_file
 from translation_task import SPEC, write_task
@@ -137,9 +138,7 @@ def started_again(recipe, folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["tokeniser.vocab_size=80"], r"TFK117 tokeniser.vocab_size: a vocabulary of at most 80 is written, .* has 90 ids"),
-        (["tokeniser=unigram"], r"TFK117 tokeniser.kind: `unigram` is written, and .* has `bpe`"),
-        (["tokeniser.joint=false"], r"TFK117 tokeniser.joint: .* has one vocabulary for both sides; write `joint: true`"),
+        (["tokeniser=unigram"], r":1:11: TFK117 tokeniser.kind: `unigram` is written, and .* has `bpe`; leave `tok"),
         (["pretrained=nowhere"], r"pretrained=nowhere:1:12: TFK117 pretrained: nowhere is no model to start from"),
         (["model={tmp}/other.yaml"], r"TFK117 pretrained: no weight of .* parts `decoder`, `encoder`, `source` and `given`,"),
         (["model={tmp}/masked.yaml", "tokeniser=null", "data={{kind: masked, text: {tmp}/train.src}}"], r"the token `<mask>`"),
@@ -156,6 +155,54 @@ def test_what_cannot_be_started_from_is_told_at_its_place(parent, task, tmp_path
     with pytest.raises((InputError, SpecError), match=message):
         train(load_recipe(task, [f"pretrained={parent}", *(each.format(tmp=tmp_path) for each in changes)]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "has"),
+    [
+        ("vocab_size", "a vocabulary of 80 ids", "a vocabulary of 90 ids"),
+        ("vocab_size", "a vocabulary of 8,000 ids", "a vocabulary of 90 ids"),
+        ("lowercase", "`lowercase: true`", "`lowercase: false`"),
+        ("normalise", "`normalise: nfc`", "`normalise: nfkc`"),
+        ("byte_fallback", "`byte_fallback: true`", "`byte_fallback: false`"),
+        ("joint", "a vocabulary for each side", "one vocabulary for both sides"),
+    ],
+)
+def test_a_setting_that_the_tokeniser_does_not_have_is_told_where_it_was_written(parent, task, tmp_path, name, written, has):
+    values = {"vocab_size": written.split()[3].replace(",", "") if "of" in written else "", "joint": "false"}
+    value = values.get(name) or written.strip("`").split()[1]
+    said = rf"TFK117 tokeniser.{name}: {written} is written, and .*, whose tokeniser is taken, has {has}; write `{name}: "
+    with pytest.raises(InputError, match=rf"--set tokeniser.{name}={value}:1:{len(name) + 12}: {said}"):
+        train(load_recipe(task, [f"pretrained={parent}", f"tokeniser.{name}={value}"]), tmp_path / "run")
+    with pytest.raises(InputError, match=said):  # nor where nothing else is written, in which case the kind is not
+        train(load_recipe(task, [f"pretrained={parent}", "tokeniser=null", f"tokeniser.{name}={value}"]), tmp_path / "run")
+    line = f"tokeniser: {{kind: bpe, {name}: {value}}}"
+    task.write_text("\n".join(line if row.startswith("tokeniser") else row for row in task.read_text().splitlines()))
+    with pytest.raises(InputError, match=rf"small-recipe.yaml:5:{len(name) + 26}: {said}"):
+        train(load_recipe(task, [f"pretrained={parent}"]), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "changes"),
+    [
+        ("characters", "lowercase: true", []),
+        ("unigram", "normalise: nfc, vocab_size: 70, byte_fallback: false", []),  # of which the text has fewer to give
+        ("bpe", "joint: false, vocab_size: 70, byte_fallback: false", ["model.target={share: null, vocab_size: 50}"]),
+    ],
+)
+def test_the_tokeniser_of_the_model_may_be_written_as_it_was(task, tmp_path, kind, settings, changes):
+    """Also without its kind, of which then nothing is said; the recipe that is kept says no more than was written."""
+    change = f"tokeniser={{kind: {kind}, {settings}}}"
+    train(load_recipe(task, [change, *STILL, *changes]), tmp_path / "run")
+    name, value = settings.split(", ")[0].split(": ")
+    names = {"kind", *yaml.safe_load(f"{{{settings}}}")}
+    for written, known in (([change], names), (["tokeniser=null", f"tokeniser.{name}={value}"], {"kind", name})):
+        _, taken = started(task, tmp_path / "run", tmp_path, *written, *changes)
+        assert taken.count == taken.total
+        kept = yaml.safe_load((tmp_path / "child" / "recipe.yaml").read_text())["tokeniser"]
+        assert kept.keys() == known
+        resume(tmp_path / "child")
+        shutil.rmtree(tmp_path / "child")
 
 
 def test_a_path_is_relative_to_the_recipe(parent, task, tmp_path):

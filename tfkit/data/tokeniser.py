@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,21 @@ class TextTokeniser:
     @property
     def kind(self) -> str:
         """The kind that a recipe writes for such a tokeniser."""
-        return MODELS[json.loads(self.to_json())["model"]["type"]]
+        return str(self.settings["kind"])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a recipe writes for such a tokeniser, alone and of this size."""
+        data = json.loads(self.to_json())
+        steps = set(_steps(data["normalizer"]))
+        return {
+            "kind": MODELS[data["model"]["type"]],
+            "joint": True,
+            "normalise": next((form for form in ("nfc", "nfkc") if form.upper() in steps), "none"),
+            "lowercase": "Lowercase" in steps,
+            "vocab_size": self.size,
+            "byte_fallback": bool(data["model"].get("byte_fallback")),
+        }
 
     @property
     def masks(self) -> bool:
@@ -148,6 +162,14 @@ def _form(options: Any) -> Any:
     if options.lowercase:
         steps.append(normalizers.Lowercase())
     return normalizers.Sequence(steps)
+
+
+def _steps(normaliser: Mapping[str, Any] | None) -> Iterator[str]:
+    """What is done to a text, by the names that the library gives it."""
+    if normaliser is not None:
+        yield normaliser["type"]
+        for step in normaliser.get("normalizers", ()):
+            yield from _steps(step)
 
 
 def _normaliser(options: Any, sentences: bool) -> Any:

@@ -122,6 +122,16 @@ class Recipe(Options):
         node, _ = nearest_node(self._tree, path.split("."))
         return Fault(code, message, fix, path, node.mark)
 
+    def wrote(self, slot: str) -> dict[str, Any]:
+        """What was written of a part: its `kind`, which an override of one of its options does not write, and its options."""
+        if slot not in self.model_fields_set:
+            return {}
+        part, node = getattr(self, slot), None if self._tree is None else self._tree.get(slot)
+        kind = None if node is None else node.get("kind")
+        options = {name: getattr(part.options, name) for name in sorted(part.options.model_fields_set)}
+        named = {} if kind is not None and not kind.text else {"kind": part.kind}
+        return named | {name: value for name, value in options.items() if value is not None}
+
     def written(self) -> dict[str, Any]:
         """The recipe as JSON or YAML hold it: everything filled in; it reads back to an equal one."""
         return self.model_dump(mode="json", exclude_none=True)

@@ -6,8 +6,10 @@ https://aclanthology.org/D16-1163/
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -17,10 +19,10 @@ from ..catalogue import Catalogue
 from ..data import KINDS, LABELS, Roles, TextTokeniser, read_labels, read_tokenisers, roles_of
 from ..errors import Fault, InputError, TfkitError
 from ..nn.model import Model
-from ..recipe import MASK, Recipe
+from ..recipe import MASK, Recipe, load_recipe
 from ..store import WEIGHTS, file_facts, load, read_json
 from ..text import model_in
-from .run_directory import DIGESTS
+from .run_directory import DIGESTS, RECIPE
 
 DIGEST = "pretrained weights"
 """The name of their digest among those of a run."""
@@ -126,28 +128,46 @@ def _tokenisers(place: Path, model: Model) -> dict[str, TextTokeniser]:
 
 def check_tokenisers(recipe: Recipe, pretrained: Pretrained) -> None:
     """Raises InputError where a recipe asks for other tokenisers than those that are taken, or its data do."""
-    place, tokenisers = pretrained.place, pretrained.tokenisers
-    fix = "leave `tokeniser` out: that of the model is taken"
-    kinds = sorted({each.kind for each in tokenisers.values()})
+    place, tokenisers = pretrained.place, list(pretrained.tokenisers.values())
+    largest = max(tokenisers, key=lambda each: each.size)
+    has = {**largest.settings, "joint": len({id(each) for each in tokenisers}) == 1}
+    wrote = recipe.wrote("tokeniser")
     faults: list[Fault] = []
-    if "tokeniser" in recipe.model_fields_set:
-        wanted = getattr(recipe.tokeniser.options, "vocab_size", None)
-        largest = max(each.size for each in tokenisers.values())
-        if kinds != [recipe.tokeniser.kind]:
-            message = f"`{recipe.tokeniser.kind}` is written, and {place} has `{', '.join(kinds)}`"
-            faults.append(recipe.fault("TFK117", "tokeniser.kind", message, fix))
-        elif wanted is not None and wanted < largest:
-            message = f"a vocabulary of at most {wanted:,} is written, and that of {place} has {largest:,} ids"
-            faults.append(recipe.fault("TFK117", "tokeniser.vocab_size", message, fix))
-    if len(tokenisers) > 1 and recipe.tokeniser.options.joint != (len({id(each) for each in tokenisers.values()}) == 1):
-        has = "a vocabulary for each side" if recipe.tokeniser.options.joint else "one vocabulary for both sides"
-        other = f"write `joint: {str(not recipe.tokeniser.options.joint).lower()}` under `tokeniser`"
-        faults.append(recipe.fault("TFK117", "tokeniser.joint", f"{place} has {has}", other))
-    if KINDS[recipe.data.kind].masks and not all(each.masks for each in tokenisers.values()):
+    for name, wanted in wrote.items():
+        if wanted != has[name] and not (name == "vocab_size" and wanted == _wanted(place)):
+            written, there = (_told(name, value) for value in (wanted, has[name]))
+            fix = "leave `tokeniser` out" if name == "kind" else f"write {_yaml(name, has[name])}, or leave it out"
+            message = f"{written} is written, and {place}, whose tokeniser is taken, has {there}"
+            faults.append(recipe.fault("TFK117", f"tokeniser.{name}", message, fix))
+    if "joint" not in wrote and len(tokenisers) > 1 and not has["joint"]:
+        message = f"{place} has {_told('joint', False)}"
+        faults.append(recipe.fault("TFK117", "tokeniser.joint", message, "write `joint: false` under `tokeniser`"))
+    if KINDS[recipe.data.kind].masks and not all(each.masks for each in tokenisers):
         message = f"data of kind `{recipe.data.kind}` need the token `{MASK}`, which the tokeniser of {place} does not have"
         faults.append(recipe.fault("TFK117", "pretrained", message, "start from a model that was trained on masked text"))
     if faults:
         raise InputError(faults)
+
+
+def _wanted(place: Path) -> Any:
+    """The size of vocabulary that the run of a model asked for: a text may have had less to give."""
+    if place.parent.name == "models":
+        with suppress(TfkitError):
+            return load_recipe(place.parent.parent / RECIPE).wrote("tokeniser").get("vocab_size")
+    return None
+
+
+def _told(name: str, value: Any) -> str:
+    """A setting of a tokeniser in words."""
+    if name == "vocab_size":
+        return f"a vocabulary of {value:,} ids"
+    if name == "joint":
+        return "one vocabulary for both sides" if value else "a vocabulary for each side"
+    return f"`{value}`" if name == "kind" else _yaml(name, value)
+
+
+def _yaml(name: str, value: Any) -> str:
+    return f"`{name}: {str(value).lower()}`"
 
 
 def digest_of(pretrained: Pretrained | None, directory: Path) -> dict[str, str]:

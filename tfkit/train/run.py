@@ -306,4 +306,6 @@ def _write_recipe(recipe: Recipe, directory: Path) -> None:
     written.pop("changes", None)
     if recipe.pretrained is not None:
         written["pretrained"] = str(Path(recipe.pretrained).absolute())
+        # Its tokenisers are taken, of which what nobody wrote says nothing.
+        written["tokeniser"] = {"kind": recipe.tokeniser.kind, **recipe.wrote("tokeniser")}
     write_whole(directory / RECIPE, yaml.safe_dump(written, sort_keys=False, allow_unicode=True))
