@@ -157,6 +157,42 @@ def test_what_cannot_be_started_from_is_told_at_its_place(parent, task, tmp_path
     assert not (tmp_path / "run").exists()
 
 
+def test_a_model_with_little_in_common_is_refused_unless_the_recipe_says_so(parent, task, tmp_path):
+    """The table of tokens, which has the same shape, does not count."""
+    other = ["model.defaults.ffn.d_ff=8", "model.defaults.attention.head_dim=4", "model.defaults.norm=rms_norm"]
+    other += ["model.decoder.position=none"]
+    with pytest.raises(InputError) as caught:
+        started(task, parent, tmp_path, *other)
+    (fault,) = caught.value.faults
+    assert (fault.code, fault.path, fault.mark.column) == ("TFK117", "pretrained", 12)
+    assert not (tmp_path / "child").exists()
+    few = weights(parent)
+    drawn, _ = train_without(task, tmp_path, *other)
+    inner = {name: value for name, value in drawn.items() if ".embedding." not in name}
+    given, total = (
+        sum(value.numel() for name, value in inner.items() if some or (name in few and few[name].shape == value.shape))
+        for some in (False, True)
+    )
+    assert 0 < given < total / 10
+    assert (
+        f"has {given:,} of the {total:,} weights of `small` beside tables of tokens ({100 * given / total:.1f} %: "
+        in fault.message
+    )
+    assert fault.fix.endswith("or write `pretrained_share: 0.08`")
+    with pytest.raises(InputError, match=r"1:18: TFK117 pretrained_share: .* and 9 % are wanted"):
+        started(task, parent, tmp_path, *other, "pretrained_share=0.09")
+    _, taken = started(task, parent, tmp_path, *other, "pretrained_share=0.08")
+    assert len(taken.names) > 1
+    resume(tmp_path / "child", overrides=["stopping.max_steps=2"])
+
+
+def test_a_share_of_nothing_is_told(task):
+    with pytest.raises(
+        SpecError, match=r"pretrained_share=0.5:1:18: TFK117 pretrained_share: it is a share of what `pretrained`"
+    ):
+        load_recipe(task, ["pretrained_share=0.5"])
+
+
 @pytest.mark.parametrize(
     ("name", "written", "has"),
     [

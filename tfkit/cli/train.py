@@ -23,7 +23,8 @@ EPILOG = """\
 RECIPE says everything (`specs/recipes/` holds some); a SPEC is trained by a
 recipe whose settings are chosen by the size of the corpus and printed.
 `--from DIR` begins with the weights and the tokenisers of another model, as far
-as its parts have the same names and shapes, and prints what has not.
+as its parts have the same names and shapes, and prints what has not. Less than
+half of the weights is refused unless `--set pretrained_share=0.3` says so.
 File names on the command line are relative to the working directory.
 `--resume DIR` goes on with a run that was stopped or killed.
 `--set model.KEY=VALUE` changes the spec, every other --set the recipe.

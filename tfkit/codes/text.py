@@ -109,9 +109,9 @@ TEXT: dict[str, Code] = {
     ),
     "TFK117": Code(
         "the run cannot start from that model",
-        "`pretrained` names a run or a model of one; its tokenisers are taken, and all weights of equal name and shape: some.",
+        "Tokenisers are taken from a run or a model, and weights of equal name and shape: half of them, or `pretrained_share`.",
         "tfkit train recipe.yaml --from runs/of-another-spec -o run",
-        "Name a model whose parts have the names and sizes of the spec, and leave `tokeniser` to it.",
+        "Name a model whose parts have the names and sizes of the spec, leave `tokeniser` to it, or ask for a smaller share.",
     ),
     "TFK118": Code(
         "these processes cannot train together",

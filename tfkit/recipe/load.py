@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from ..errors import SpecError
 from ..spec.extends import read_extended
 from ..spec.marked import Faults, Marked
 from ..spec.overrides import apply
@@ -60,6 +61,9 @@ def _recipe(root: Marked, overrides: Sequence[str], faults: Faults) -> Recipe:
     if recipe is None or len(faults):
         raise faults.error()
     recipe._tree = tree
+    if recipe.pretrained is None and recipe.pretrained_share is not None:
+        message = "it is a share of what `pretrained` gives, and that is not written"
+        raise SpecError(recipe.fault("TFK117", "pretrained_share", message, "write `pretrained` too, or leave it out"))
     return recipe if not changes else recipe.model_copy(update={"changes": (*recipe.changes, *changes)})
 
 

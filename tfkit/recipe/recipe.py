@@ -83,6 +83,10 @@ class Recipe(Options):
     pretrained: Annotated[
         str | None, Field(min_length=1, description="a saved model or a run whose weights and tokenisers are started from")
     ] = None
+    pretrained_share: Annotated[
+        float | None,
+        Field(ge=0.0, le=1.0, description="of the weights, tables of tokens aside, that it must give; half unless written"),
+    ] = None
     data: Annotated[Part, SlotField("data"), Field(description="what is learnt from: its kind and its files")] = part_default(
         "parallel"
     )

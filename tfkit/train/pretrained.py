@@ -5,7 +5,7 @@ https://aclanthology.org/D16-1163/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +19,14 @@ from ..catalogue import Catalogue
 from ..data import KINDS, LABELS, Roles, TextTokeniser, read_labels, read_tokenisers, roles_of
 from ..errors import Fault, InputError, TfkitError
 from ..nn.model import Model
+from ..nn.tokens import TokenLogits, Tokens
 from ..recipe import MASK, Recipe, load_recipe
 from ..store import WEIGHTS, file_facts, load, read_json
 from ..text import model_in
 from .run_directory import DIGESTS, RECIPE
 
+LEAST = 0.5
+"""The share of its weights that a model takes from the one that it starts from, unless its recipe says otherwise."""
 DIGEST = "pretrained weights"
 """The name of their digest among those of a run."""
 
@@ -64,7 +67,8 @@ class Pretrained:
 
     @torch.no_grad()
     def give(self, model: Model, recipe: Recipe, roles: Roles, labels: tuple[str, ...]) -> Taken:
-        """Copy what fits into a model whose classes are `labels`. Raises InputError where nothing does."""
+        """Copy what fits into a model whose classes are `labels`. Raises InputError where that is less than the recipe's
+        `pretrained_share`, or nothing."""
         own, theirs = model.state_dict(), load_file(self.place / WEIGHTS)
         taken: list[str] = []
         left = [Left(name, tuple(each.shape), "not here", False) for name, each in theirs.items() if name not in own]
@@ -86,12 +90,39 @@ class Pretrained:
                 f"no weight of {self.place} has the name and shape of one of `{model.plan.name}`: parts {there} and {here}"
             )
             raise InputError(recipe.fault("TFK117", "pretrained", message, "train a spec whose parts have its names and sizes"))
-        count, total = (sum(own[name].numel() for name in names) for names in (taken, own))
+        self._check_share(model, recipe, set(taken))
+        count, total = (_count(own, names) for names in (taken, own))
         return Taken(self.place, tuple(taken), count, total, tuple(left))
+
+    def _check_share(self, model: Model, recipe: Recipe, taken: Collection[str]) -> None:
+        """Tables of tokens do not count: any model of these tokenisers and this width has them."""
+        counts = {part: [0, 0] for part, node in model.nodes.items() if not isinstance(node, (Tokens, TokenLogits))}
+        for name, tensor in model.state_dict().items():
+            if (part := name.split(".")[1]) in counts:
+                counts[part][0] += tensor.numel() * (name in taken)
+                counts[part][1] += tensor.numel()
+        given, total = (sum(pair[side] for pair in counts.values()) for side in (0, 1))
+        least = LEAST if recipe.pretrained_share is None else recipe.pretrained_share
+        if given >= least * total:
+            return
+        each = ", ".join(f"{some:,} of {of:,} of `{part}`" for part, (some, of) in counts.items() if of)
+        message = (
+            f"{self.place} has {given:,} of the {total:,} weights of `{model.plan.name}` beside tables of tokens "
+            f"({100 * given / total:.1f} %: {each}), and {100 * least:g} % are wanted"
+        )
+        fix = (
+            f"train a spec whose parts have its names and sizes, or write `pretrained_share: {int(100 * given / total) / 100}`"
+        )
+        path = "pretrained" if recipe.pretrained_share is None else "pretrained_share"
+        raise InputError(recipe.fault("TFK117", path, message, fix))
 
 
 def shape_text(shape: Iterable[int]) -> str:
     return f"({', '.join(map(str, shape))})"
+
+
+def _count(tensors: Mapping[str, Tensor], names: Iterable[str]) -> int:
+    return sum(tensors[name].numel() for name in names)
 
 
 def _parts(names: Mapping[str, Tensor]) -> list[str]:
