@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from typing import TYPE_CHECKING
 
+from ..errors import Fault, InputError
 from .arguments import Parser, add_backend, add_common, device, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
 from .searching import add_search, search_of
 
+if TYPE_CHECKING:
+    from ..text import Continuation
+
+TOKENS = 200
 EPILOG = """\
 tfkit generate MODEL --prompt "Once upon" --sample --temperature 0.8 --seed 1
 MODEL is a directory that `tfkit train` made. Without --prompt every line of
-standard input is one. What is printed is the prompt and its continuation.
+standard input is one; an empty line stays empty. What is printed is the prompt
+and its continuation. Of a prompt of more tokens than the model has positions
+the last ones are read, as many as leave room for --tokens, and half of the
+positions at least; such prompts, and texts that end for want of positions
+before the --tokens that were written, are named on standard error.
 --json prints one object a line: prompt, continuations (text, log_probability)."""
 
 
 def arguments(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a directory that `tfkit train` made")
     parser.add_argument("--prompt", metavar="TEXT", action="append", help="what to go on from; may be given again")
-    parser.add_argument("--tokens", type=whole, metavar="N", default=200, help="new tokens at most (default 200)")
+    parser.add_argument("--tokens", type=whole, metavar="N", help="new tokens at most (default 200)")
     add_search(parser, 1)
     parser.add_argument("--device", type=device, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:1 (default cpu)")
     add_backend(parser)
@@ -35,14 +46,30 @@ def run(options: argparse.Namespace) -> int:
     from .here import check_device
 
     check_device(options.device)
-    search = search_of(options, 1, length_factor=0.0, extra_length=options.tokens)
+    search = search_of(options, 1, length_factor=0.0, extra_length=options.tokens or TOKENS)
     generator = TextGenerator.load(options.model, device=options.device, backend=options.backend)
     prompts = options.prompt or list(lines_of(standard_input(), "<stdin>"))
-    for prompt, made in zip(prompts, generator.continue_all(prompts, search), strict=True):
+    for number, (prompt, made) in enumerate(zip(prompts, generator.continue_all(prompts, search), strict=True), 1):
+        name = f"prompt {number}" if options.prompt else f"<stdin>:{number}"
+        if options.prompt and not made:
+            raise InputError(Fault("TFK077", f"{name} is empty", "a decoder needs something to go on from"))
+        _tell_ends(name, made, generator.positions, options.tokens)
         if options.json:
             told = [{"text": each.text, "log_probability": each.hypothesis.log_probability} for each in made]
             print(json.dumps({"prompt": prompt, "continuations": told}))
             continue
-        for each in made:
-            print(f"{prompt}{each.text}")
+        for text in [each.text for each in made] or [""]:
+            print(f"{prompt}{text}")
     return 0
+
+
+def _tell_ends(name: str, made: list[Continuation], positions: int | None, wanted: int | None) -> None:
+    """What did not fit into the positions of the model, of a prompt and of the tokens that were `wanted`, on standard error."""
+    if made and made[0].cut:
+        read, cut = made[0].read, made[0].cut
+        ends = f"the last {read:,} were read; the model has {positions:,} positions"
+        print(f"{name}: {read + cut:,} tokens, {ends}", file=sys.stderr)
+    short = [len(each.hypothesis.ids) for each in made if not each.hypothesis.finished]
+    if wanted is not None and short and max(short) < wanted:
+        few = f"{max(short):,} of {wanted:,} tokens were made: with {made[0].read:,} of the prompt"
+        print(f"{name}: {few} the model has no more positions", file=sys.stderr)

@@ -11,7 +11,6 @@ import torch
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, read_tokenisers
-from ..errors import Fault, InputError
 from ..generate import Hypothesis, Search, search_all
 from ..nn.model import Model
 from ..store import load
@@ -21,19 +20,26 @@ from .translator import model_in
 
 @dataclass(frozen=True)
 class Continuation:
-    """`text` is what the model wrote after `prompt`."""
+    """`text` is what the model wrote after `prompt`; of that the last `read` tokens were read, and the first `cut` were not."""
 
     prompt: str
     text: str
     hypothesis: Hypothesis
+    read: int
+    cut: int
 
 
 class TextGenerator:
-    """Continues prompts as a search says. The model is put into evaluation mode for it, and back."""
+    """Continues prompts as a search says. The model is put into evaluation mode for it, and back.
+
+    `positions` is the most tokens that the model has positions for, None where there is no end to them. Of a prompt of more
+    tokens the last ones are read: as many as leave room for what the search may add, and half of the positions at least.
+    """
 
     def __init__(self, model: Model, tokeniser: TextTokeniser) -> None:
         self.model, self.tokeniser = model, tokeniser
         self.roles = roles_for(model.plan, "language")
+        self.positions = model.plan.longest.get(self.roles.target)
 
     @classmethod
     def load(
@@ -46,23 +52,34 @@ class TextGenerator:
         return cls(model, read_tokenisers(place, ("target",))["target"])
 
     def continue_all(self, prompts: Sequence[str], search: Search, *, batch_tokens: int = 4096) -> list[list[Continuation]]:
-        """The continuations of every prompt, best first. Raises InputError for a prompt without a token."""
+        """The continuations of every prompt, best first; none of a prompt without a token."""
         encoded = self.tokeniser.encode(list(prompts))
-        for number, ids in enumerate(encoded):
-            if not ids:
-                raise InputError(Fault("TFK077", f"prompt {number} is empty", "a decoder needs something to go on from"))
+        read = [self._read(ids, search) for ids in encoded]
+        told = [number for number, ids in enumerate(encoded) if ids]
         training = self.model.training
         self.model.eval()
         try:
             found = search_all(
-                self.model, encoded, search, batch_tokens=batch_tokens, target=self.roles.target, output=self.roles.output
-            )
+                self.model, [read[number] for number in told], search, batch_tokens=batch_tokens, target=self.roles.target,
+                output=self.roles.output,
+            )  # fmt: skip
         finally:
             self.model.train(training)
+        hypotheses = dict(zip(told, found, strict=True))
         return [
-            [Continuation(prompt, self._tail(ids, each), each) for each in made]
-            for prompt, ids, made in zip(prompts, encoded, found, strict=True)
+            [
+                Continuation(prompt, self._tail(ids, each), each, len(ids), len(whole) - len(ids))
+                for each in hypotheses.get(number, ())
+            ]
+            for number, (prompt, whole, ids) in enumerate(zip(prompts, encoded, read, strict=True))
         ]
+
+    def _read(self, ids: list[int], search: Search) -> list[int]:
+        """What is read of a prompt."""
+        most = self.positions
+        if most is None or len(ids) <= most:
+            return ids
+        return ids[-max(most + 1 - search.limit(len(ids)), (most + 1) // 2) :]  # the last new token has no position
 
     def _tail(self, ids: list[int], made: Hypothesis) -> str:
         """What was added to the text of the prompt: bytes of one character may lie on both sides of its end."""

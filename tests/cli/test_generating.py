@@ -1,0 +1,63 @@
+"""generate from the command line."""
+
+import io
+import json
+import sys
+
+import pytest
+from kinds_task import recipe_for
+
+from tfkit.cli import main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A model with 12 positions that reads characters."""
+    folder = tmp_path_factory.mktemp("generate")
+    recipe = recipe_for(folder, "language", tokeniser="characters")
+    changes = ["model.defaults.position={kind: learned, max_len: 12}", "batching.max_length=12", "stopping.max_steps=2"]
+    assert main(["train", str(recipe), "-o", str(folder / "run"), *(word for each in changes for word in ("--set", each))]) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def said(monkeypatch, capsys):
+    """What a command prints on both, for some text."""
+
+    def give(words, text=""):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        capsys.readouterr()
+        code = main(list(map(str, words)))
+        return code, *capsys.readouterr()
+
+    return give
+
+
+def test_a_long_prompt_is_named_and_the_other_lines_are_kept(run, said):
+    lines = ["the dog", "", "the old dog sees the cat", "cat"]
+    code, out, err = said(["generate", run, "--tokens", "1"], "\n".join(lines))
+    made = out.splitlines()
+    assert (code, len(made), made[1]) == (0, 4, "")
+    assert all(text.startswith(line) for line, text in zip(lines, made, strict=True))
+    assert err == "<stdin>:3: 24 tokens, the last 12 were read; the model has 12 positions\n"
+    code, out, err = said(["generate", run, "--json", "--tokens", "1"], "\n".join(lines))
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["prompt"] for row in rows] == lines
+    assert rows[1]["continuations"] == []
+    assert [row["prompt"] + "".join(each["text"] for each in row["continuations"]) for row in rows] == made
+    assert err.startswith("<stdin>:3: 24 tokens, ")
+
+
+def test_tokens_that_do_not_fit_are_told_where_they_were_asked_for(run, said):
+    words = ["generate", run, "--prompt", "the dog", "--prompt", "cat", "--sample", "--seed", "4", "--n-best", "2", "--json"]
+    code, out, err = said([*words, "--tokens", "8"])
+    assert (code, len(out.splitlines())) == (0, 2)
+    assert err == "prompt 1: 6 of 8 tokens were made: with 7 of the prompt the model has no more positions\n"
+    assert said(words)[2] == ""
+    assert said([*words, "--tokens", "6"])[2] == ""
+
+
+def test_an_empty_prompt_is_told(run, said):
+    code, out, err = said(["generate", run, "--prompt", "cat", "--prompt", ""])
+    assert (code, out[:3]) == (2, "cat")
+    assert err == "TFK077 prompt 2 is empty; a decoder needs something to go on from\n"
