@@ -5,13 +5,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from launched import LAUNCH, environment, together
 from safetensors.torch import load_file
 from translation_task import write_task
 
@@ -20,8 +20,6 @@ from tfkit.recipe import load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
 
-SCRIPT = Path(__file__).parent / "together.py"
-LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 FOUR = ["batching.accumulate=4"]
 """Five batches an epoch, so that its last step leaves all processes but one without a batch."""
 VARIANTS = {
@@ -35,21 +33,6 @@ VARIANTS = {
     "fsdp-shared": ([*FOUR, "model={folder}/shared.yaml"], True),
 }
 STOP, WHOLE = "stopping.max_steps=11", "stopping.max_steps=24"
-
-
-def environment() -> dict[str, str]:
-    roots = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, roots))}
-
-
-def together(jobs: list[dict], folder: Path, count: int = 2) -> tuple[list[list], int, str]:
-    """Run jobs in several processes; gives how they ended in each process, torchrun's exit code and all that was printed."""
-    path = folder / "jobs.json"
-    path.write_text(json.dumps(jobs))
-    command = [*LAUNCH, f"--nproc-per-node={count}", str(SCRIPT), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment())
-    found = [path.with_suffix(f".{rank}") for rank in range(count)]
-    return [json.loads(each.read_text()) if each.is_file() else [] for each in found], done.returncode, done.stderr
 
 
 def log(run: Path, kind: str) -> list[dict]:

@@ -4,7 +4,7 @@ model.safetensors        the weights
 optimiser.safetensors    its moments by parameter, `NAME/exp_avg` and the like
 average.safetensors      the moving average of the weights, where there is one
 shards/                  instead of these, where the weights are sharded over processes: a file of each
-state.json               progress, gradient scaler, digests of the recipe, the data and the tokenisers
+state.json               progress, gradient scaler, digests of the recipe, the data and the tokenisers; tensors of shards
 manifest.json            size and SHA-256 of the other files
 
 Generators of random numbers have no state to keep: each batch seeds them by its place in the data.
@@ -33,6 +33,8 @@ from .spread import shard_of
 
 MODEL, OPTIMISER, AVERAGE = (f"{name}.safetensors" for name in ("model", "optimiser", "average"))
 SHARDS, STATE, MANIFEST = "shards", "state.json", "manifest.json"
+SHAPES = "tensors"
+"""The key of the state that lists the tensors of the shards by file, with their shapes."""
 Tensors = Mapping[str, Tensor]
 
 
@@ -66,10 +68,13 @@ def write_sharded_checkpoint(
                 return {name: file_facts(draft / name) for name in mine}
 
         facts = processes.gathered(processes.each(seen))
+        shapes = {file: {name: list(value.shape) for name, value in values.items()} for file, values in tensors.items()}
 
         def finish() -> None:
             with _told(directory):
-                _finish(draft, directory, state, {name: each for found in facts for name, each in found.items()})
+                _finish(
+                    draft, directory, {**state, SHAPES: shapes}, {name: each for found in facts for name, each in found.items()}
+                )
 
         processes.first(finish)
     finally:
@@ -125,7 +130,7 @@ def read_checkpoint(
     if sharded:
         from .shards import read_shards
 
-        return read_shards(directory / SHARDS, like or {}, processes), state
+        return read_shards(directory / SHARDS, state[SHAPES], like or {}, processes), state
     return processes.each(lambda: _tensors(directory)), state
 
 
@@ -146,7 +151,18 @@ def _checked(directory: Path) -> tuple[dict[str, Any], bool]:
     if others := {str(path.relative_to(directory)) for path in directory.rglob("*.safetensors")} - manifest.keys():
         message = f"{directory / MANIFEST} does not list {', '.join(sorted(others))}"
         raise StoreError(Fault("TFK082", message, "remove what is no part of the checkpoint"))
-    return read_json(directory / STATE), sharded
+    state = read_json(directory / STATE)
+    if sharded and not _are_shapes(state.get(SHAPES)):
+        message = f"{directory / STATE} does not list the tensors of the shards with their shapes"
+        raise StoreError(Fault("TFK082", message, "it was altered"))
+    return state, sharded
+
+
+def _are_shapes(value: Any) -> bool:
+    """Shapes by file and name, those of the weights among them."""
+    files = list(value.values()) if isinstance(value, dict) and value.keys() >= {MODEL, OPTIMISER} else [None]
+    shapes = [shape for named in files for shape in (named.values() if isinstance(named, dict) else [None])]
+    return all(isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape) for shape in shapes)
 
 
 def checkpoints_in(directory: Path) -> list[Path]:

@@ -7,7 +7,7 @@ https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -25,6 +25,9 @@ from .processes import Processes
 from .spread import is_sharded
 
 Tensors = Mapping[str, Tensor]
+Shapes = Mapping[str, Mapping[str, Sequence[int]]]
+FEW = 3
+"""So many tensors are named one by one."""
 
 
 def write_shards(folder: Path, tensors: Mapping[str, Tensors], processes: Processes) -> None:
@@ -34,14 +37,14 @@ def write_shards(folder: Path, tensors: Mapping[str, Tensors], processes: Proces
         save(flat, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True), process_group=processes.group)
 
 
-def read_shards(folder: Path, like: Tensors, processes: Processes) -> dict[str, dict[str, Tensor]]:
+def read_shards(folder: Path, shapes: Shapes, like: Tensors, processes: Processes) -> dict[str, dict[str, Tensor]]:
     """The tensors by file. Each is whole, or this process's share where a tensor `like` it, of the same name (or of the name
-    before its last part, as moments are of a parameter) and shape, is sharded."""
+    before its last part, as moments are of a parameter) and shape, is sharded. Raises StoreError, before any is read, where the
+    files do not hold the whole of every tensor of these `shapes`, and no others."""
     with told("TFK082", f"{folder} cannot be read"):
         reader = HuggingFaceStorageReader(str(folder))
         flat: dict[str, Tensor] = {}
-        for key, facts in processes.each(lambda: _metadata(reader, folder)).state_dict_metadata.items():
-            assert isinstance(facts, TensorStorageMetadata), "safetensors holds tensors"
+        for key, facts in processes.each(lambda: _metadata(reader, folder, shapes)).items():
             name = key.split("/", 1)[1]
             model = like.get(name, like.get(name.rsplit("/", 1)[0]))
             if model is not None and is_sharded(model) and model.shape == facts.size:
@@ -56,9 +59,30 @@ def read_shards(folder: Path, like: Tensors, processes: Processes) -> dict[str, 
     return found
 
 
-def _metadata(reader: HuggingFaceStorageReader, folder: Path) -> Metadata:
+def _metadata(reader: HuggingFaceStorageReader, folder: Path, shapes: Shapes) -> dict[str, TensorStorageMetadata]:
     with told("TFK082", f"{folder} cannot be read"):
-        return reader.read_metadata()
+        found = reader.read_metadata().state_dict_metadata
+    held = {key: facts for key, facts in found.items() if isinstance(facts, TensorStorageMetadata)}
+    wanted = {f"{file}/{name}": torch.Size(shape) for file, named in shapes.items() for name, shape in named.items()}
+    faults = [fault for key in sorted({*held, *wanted}) if (fault := _unheld(folder, key, held.get(key), wanted.get(key)))]
+    if len(faults) > FEW:
+        message = f"{folder}: {len(faults) - FEW} more tensors are not those that were written"
+        faults = [*faults[:FEW], Fault("TFK082", message)]
+    if faults:
+        raise StoreError(faults)
+    return held
+
+
+def _unheld(folder: Path, key: str, held: TensorStorageMetadata | None, wanted: torch.Size | None) -> Fault | None:
+    """What is wrong with the shares of a tensor. The reader would leave what none of them covers as it is in memory."""
+    file, name = key.split("/", 1) if "/" in key else ("no file", key)
+    if wanted is None:
+        return Fault("TFK082", f"{folder} holds `{name}` of {file}, which was not written there", "it was altered")
+    there = sum(chunk.sizes.numel() for chunk in held.chunks) if held is not None else 0
+    if held is not None and held.size == wanted and there == wanted.numel():
+        return None
+    message = f"{folder} does not hold the whole of `{name}` of {file}: {there:,} of its {wanted.numel():,} numbers are there"
+    return Fault("TFK082", message, "a file of another process is missing or was altered")
 
 
 @contextmanager

@@ -1,0 +1,27 @@
+"""Jobs of `train/together.py`, and commands, in several processes that torchrun starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parent / "train" / "together.py"
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+
+
+def environment() -> dict[str, str]:
+    roots = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, roots))}
+
+
+def together(jobs: list[dict], folder: Path, count: int = 2) -> tuple[list[list], int, str]:
+    """Run jobs in several processes; gives how they ended in each process, torchrun's exit code and all that was printed."""
+    path = folder / "jobs.json"
+    path.write_text(json.dumps(jobs))
+    command = [*LAUNCH, f"--nproc-per-node={count}", str(SCRIPT), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment())
+    found = [path.with_suffix(f".{rank}") for rank in range(count)]
+    return [json.loads(each.read_text()) if each.is_file() else [] for each in found], done.returncode, done.stderr

@@ -1,0 +1,146 @@
+"""Of shards that were damaged, or that do not hold all that was written, nothing is read."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from launched import together
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from translation_task import write_task
+
+from tfkit.errors import StoreError
+from tfkit.store import file_facts
+from tfkit.train import average_checkpoints, resume, shards
+from tfkit.train.checkpoint import checkpoints_in
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A run of two processes with the weights sharded, whose checkpoints are of the steps 8 and 12."""
+    folder = tmp_path_factory.mktemp("written")
+    changes = ["batching.accumulate=4", "stopping.max_steps=12"]
+    job = {"recipe": str(write_task(folder)), "directory": str(folder / "run"), "overrides": changes, "fsdp": True}
+    found, code, words = together([job], folder)
+    assert (found, code) == ([[[12]]] * 2, 0), words
+    return folder / "run"
+
+
+@pytest.fixture
+def sharded(written, tmp_path):
+    """A copy of a run with shards, to be damaged, with its last checkpoint and the shards of that."""
+    run = shutil.copytree(written, tmp_path / "sharded")
+    latest = checkpoints_in(run / "checkpoints")[-1]
+    return run, latest, sorted((latest / "shards").iterdir())
+
+
+def refused(run, latest, said, monkeypatch):
+    """Nothing is read of the last checkpoint of a run, and of the one before it where that is asked for."""
+    load, folders = shards.load, []
+
+    def noted(tensors, storage_reader, **more):
+        folders.append(Path(storage_reader.path).parent.name)
+        return load(tensors, storage_reader=storage_reader, **more)
+
+    monkeypatch.setattr(shards, "load", noted)
+    with pytest.raises(StoreError) as caught:
+        resume(run)
+    assert said in str(caught.value)
+    assert {fault.code for fault in caught.value.faults} == {"TFK082"}
+    assert f"{latest} cannot be used, `--earlier` goes back to the one before it" in str(caught.value)
+    assert folders == []
+    assert resume(run, earlier=True, overrides=["stopping.max_steps=13"]).progress.step == 13
+    assert folders == ["step-8"]
+
+
+@pytest.mark.parametrize("kind", ["cut", "altered", "missing", "header"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_damaged_shard_is_named(sharded, monkeypatch, kind, number):
+    run, latest, files = sharded
+    data, at = bytearray(files[number].read_bytes()), 20 if kind == "header" else -5
+    data[at] ^= 1
+    files[number].unlink()
+    if kind != "missing":
+        files[number].write_bytes(data[:-5] if kind == "cut" else data)
+    refused(run, latest, f"{files[number]} is missing" if kind == "missing" else f"{files[number]} has ", monkeypatch)
+
+
+def list_again(latest):
+    """Write down what stands there, as if nothing had happened to it."""
+    names = [path.relative_to(latest) for path in sorted(latest.rglob("*")) if path.is_file() and path.name != "manifest.json"]
+    (latest / "manifest.json").write_text(json.dumps({str(name): file_facts(latest / name) for name in names}))
+
+
+def rewrite(path, key, shorter):
+    """The same shard with a tensor that is a row shorter, or not there."""
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    tensors = load_file(path)
+    value = tensors.pop(key)
+    save_file({**tensors, key: value[:-1].clone()} if shorter else tensors, path, metadata)
+
+
+TABLE = "nodes.source.embedding.weight"
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimiser.safetensors", "average.safetensors"])
+@pytest.mark.parametrize("which", [(0,), (1,), (0, 1)], ids=str)
+@pytest.mark.parametrize("shorter", [False, True])
+def test_a_tensor_that_no_shard_holds_whole_is_named(sharded, monkeypatch, file, which, shorter):
+    """The files are as their list says: only what they hold is not."""
+    run, latest, files = sharded
+    name = f"{TABLE}/exp_avg" if file.startswith("optimiser") else TABLE
+    for number in which:
+        rewrite(files[number], f"{file}/{name}", shorter)
+    list_again(latest)
+    refused(run, latest, f"`{name}` of {file}", monkeypatch)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_shard_that_is_neither_there_nor_listed_is_missed(sharded, monkeypatch, number):
+    run, latest, files = sharded
+    files[number].unlink()
+    list_again(latest)
+    refused(run, latest, f"{latest / 'shards'} does not hold ", monkeypatch)
+
+
+def test_tensors_that_were_not_written_are_named(sharded, monkeypatch):
+    run, latest, _ = sharded
+    save_file({"model.safetensors/other": torch.ones(2)}, latest / "shards" / "other.safetensors")
+    list_again(latest)
+    refused(run, latest, "`other` of model.safetensors", monkeypatch)
+
+
+def test_a_checkpoint_that_does_not_say_what_it_holds_is_named(sharded, monkeypatch):
+    run, latest, _ = sharded
+    state = json.loads((latest / "state.json").read_text())
+    del state["tensors"]
+    (latest / "state.json").write_text(json.dumps(state))
+    list_again(latest)
+    refused(run, latest, f"{latest / 'state.json'} does not list the tensors", monkeypatch)
+
+
+def test_two_processes_tell_damaged_shards_once_and_go_back(sharded, tmp_path):
+    run, latest, files = sharded
+    rewrite(files[1], f"model.safetensors/{TABLE}", False)
+    list_again(latest)
+    for name in ("whole", "shards"):
+        shutil.copytree(run, tmp_path / name)
+    on = {"resume": True, "overrides": ["stopping.max_steps=13"]}
+    jobs = [
+        {**on, "directory": str(tmp_path / name), "fsdp": name == "shards", "earlier": earlier}
+        for name in ("whole", "shards")
+        for earlier in (False, True)
+    ]
+    found, _, words = together(jobs, tmp_path)
+    assert found == [[["TFK082", "TFK082", elsewhere], [13]] * 2 for elsewhere in (False, True)], words
+
+
+def test_a_mean_needs_whole_tensors_too(sharded, tmp_path):
+    run, latest, files = sharded
+    rewrite(files[0], f"model.safetensors/{TABLE}", False)
+    list_again(latest)
+    with pytest.raises(StoreError, match=f"TFK082 .*`{TABLE}` of model.safetensors"):
+        average_checkpoints(run, None, tmp_path / "mean")
