@@ -74,6 +74,17 @@ def add_set(parser: Parser) -> None:
     )  # fmt: skip
 
 
+def add_device(parser: Parser) -> None:
+    parser.add_argument("--device", type=device, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:1 (default cpu)")
+
+
+def add_placing(parser: Parser) -> None:
+    """Where a model runs, and what computes its attention; `tfkit.cli.here.placed` reads it."""
+    add_device(parser)
+    add_backend(parser)
+    add_auto_table(parser)
+
+
 def add_backend(parser: Parser) -> None:
     parser.add_argument(
         "--backend", metavar="NAME[,NAME]", type=names, help="attention backend for every site, or several to fall back on"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .arguments import Parser, add_dtype, device, names, place, usage_fault, whole
+from .arguments import Parser, add_device, add_dtype, names, place, usage_fault, whole
 from .conformance import seconds
 from .output import check_place, print_json, print_rich, print_text, write_whole
 
@@ -36,7 +36,7 @@ USUAL_BUDGET = 60.0
 
 def arguments(parser: Parser) -> None:
     parser.add_argument("what", metavar="WHAT", choices=("attention", "auto"), help="attention or auto")
-    parser.add_argument("--device", type=device, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:1 (default cpu)")
+    add_device(parser)
     parser.add_argument("--backends", type=names, metavar="NAME,...", help="only these (default all that are installed)")
     parser.add_argument(
         "--cells", type=names, metavar="PATTERN,...", help="which cells, `*` for any text; all; --list shows them"

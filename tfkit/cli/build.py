@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .arguments import Parser, add_auto_table, add_backend, add_common, add_dtype, add_spec, device, place, seed
+from .arguments import Parser, add_auto_table, add_backend, add_common, add_device, add_dtype, add_spec, place, seed
 from .output import print_json, print_rich
 
 EPILOG = """\
@@ -21,7 +21,7 @@ def arguments(parser: Parser) -> None:
         "-o", "--output", metavar="DIR", type=place, help="save the model: resolved spec, weights, plan, versions"
     )
     parser.add_argument("--force", action="store_true", help="replace a model that is saved there already")
-    parser.add_argument("--device", type=device, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:1 (default cpu)")
+    add_device(parser)
     add_dtype(parser)
     parser.add_argument("--seed", metavar="N", type=seed, default=0, help="of the initial weights (default 0)")
     add_backend(parser)
@@ -30,14 +30,12 @@ def arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..catalogue import load_catalogue
     from ..graph import graph_of, longest
     from ..spec import load_spec
-    from .wish import check_served, wish_of
+    from .wish import catalogue_of, check_auto, check_served, wish_of
 
-    catalogue = load_catalogue()
-    if options.auto_table is not None:
-        catalogue = catalogue.with_auto_table(options.auto_table)
+    check_auto(options)
+    catalogue = catalogue_of(options)
     spec = load_spec(options.spec, catalogue, options.overrides)
     graph = graph_of(spec)
     wish = wish_of(options.backend, catalogue)

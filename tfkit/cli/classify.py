@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from .arguments import Parser, add_backend, add_common, device, whole
+from .arguments import Parser, add_common, add_placing, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
 
@@ -25,8 +25,7 @@ def arguments(parser: Parser) -> None:
         "--max-length", type=_length, metavar="N", default=1024, help="tokens of a line that are read (default 1024)"
     )
     parser.add_argument("--batch-tokens", type=whole, metavar="N", default=4096, help="tokens read at once (default 4096)")
-    parser.add_argument("--device", type=device, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:1 (default cpu)")
-    add_backend(parser)
+    add_placing(parser)
     add_common(parser)
 
 
@@ -34,14 +33,12 @@ def run(options: argparse.Namespace) -> int:
     need_packages("train", *TEXT)
     speak_utf8()
     from ..text import Classifier
-    from .here import check_device
+    from .here import placed
     from .stream import streamed
 
-    check_device(options.device)
     classifier = Classifier.load(
-        options.model, device=options.device, backend=options.backend, max_length=options.max_length,
-        batch_tokens=options.batch_tokens,
-    )  # fmt: skip
+        options.model, max_length=options.max_length, batch_tokens=options.batch_tokens, **placed(options)
+    )
     for number, made in streamed(classifier.classify):
         if options.json:
             told = {"label": made.label, "probability": made.probability, "probabilities": made.probabilities}

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import Fault, InputError
-from .arguments import Parser, add_backend, add_common, device, whole
+from .arguments import Parser, add_common, add_placing, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
 from .searching import add_search, search_of
@@ -33,8 +33,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--prompt", metavar="TEXT", action="append", help="what to go on from; may be given again")
     parser.add_argument("--tokens", type=whole, metavar="N", help="new tokens at most (default 200)")
     add_search(parser, 1)
-    parser.add_argument("--device", type=device, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:1 (default cpu)")
-    add_backend(parser)
+    add_placing(parser)
     add_common(parser)
 
 
@@ -43,11 +42,10 @@ def run(options: argparse.Namespace) -> int:
     speak_utf8()
     from ..data import lines_of
     from ..text import TextGenerator
-    from .here import check_device
+    from .here import placed
 
-    check_device(options.device)
     search = search_of(options, 1, length_factor=0.0, extra_length=options.tokens or TOKENS)
-    generator = TextGenerator.load(options.model, device=options.device, backend=options.backend)
+    generator = TextGenerator.load(options.model, **placed(options))
     prompts = options.prompt or list(lines_of(standard_input(), "<stdin>"))
     for number, (prompt, made) in enumerate(zip(prompts, generator.continue_all(prompts, search), strict=True), 1):
         name = f"prompt {number}" if options.prompt else f"<stdin>:{number}"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from ..errors import BuildError, Fault
 from ..graph import Target
+from .wish import catalogue_of, check_auto
 
 
 def check_device(device: str) -> None:
@@ -17,6 +20,14 @@ def check_device(device: str) -> None:
     if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
         message = f"there is no device {device} here, CUDA devices: {torch.cuda.device_count()}"
         raise BuildError(Fault("TFK046", message, "use `--device cpu`, or `tfkit plan` to plan for a device that is not there"))
+
+
+def placed(options: argparse.Namespace) -> dict[str, Any]:
+    """What `add_placing` declares, as everything that loads or trains a model takes it. Raises BuildError where the device is
+    not there, UsageError and InputError for a table of `auto` that is none or is not gone by."""
+    check_device(options.device)
+    check_auto(options)
+    return {"device": options.device, "backend": options.backend, "catalogue": catalogue_of(options)}
 
 
 def target_of(device: str, dtype: str) -> Target:

@@ -31,17 +31,14 @@ def arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..catalogue import load_catalogue
     from ..graph import Target, graph_of
     from ..spec import load_spec
     from ..view.plan_data import plan_data, planned
     from ..view.sites import all_sites, fold
     from .batch import check_lengths
-    from .wish import refusals, wish_of
+    from .wish import catalogue_of, refusals, wish_of
 
-    catalogue = load_catalogue()
-    if options.auto_table is not None:
-        catalogue = catalogue.with_auto_table(options.auto_table)
+    catalogue = catalogue_of(options)
     graph = graph_of(load_spec(options.spec, catalogue, options.overrides))
     queries, keys = options.lengths or (None, None)
     check_lengths(graph, options.lengths or ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import TfkitError
-from .arguments import Parser, add_backend, add_common, add_set, device, place, usage_fault
+from .arguments import Parser, add_common, add_placing, add_set, place, usage_fault
 from .output import print_text
 from .packages import TEXT, need_packages
 
@@ -53,8 +52,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--resume", metavar="DIR", type=place, help="go on with the run that stands there")
     parser.add_argument("--earlier", action="store_true", help="with --resume: pass over a damaged checkpoint")
     parser.add_argument("--fsdp", action="store_true", help="under torchrun: shard weights, gradients and moments (FSDP2)")
-    parser.add_argument("--device", type=device, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:1 (default cpu)")
-    add_backend(parser)
+    add_placing(parser)
     add_set(parser)
     add_common(parser)
 
@@ -81,13 +79,12 @@ def run(options: argparse.Namespace) -> int:
         error.elsewhere = started_rank() > 0  # all read the same
         raise
     from ..train import train
-    from .here import check_device
+    from .here import placed
     from .watch import watching
 
-    check_device(options.device)
-    directory = Path(options.output)
+    where, directory = placed(options), Path(options.output)
     with interruptible(directory), watching(directory, options.json) as watchers:
-        outcome = train(recipe, directory, device=options.device, backend=options.backend, fsdp=options.fsdp, watchers=watchers)
+        outcome = train(recipe, directory, fsdp=options.fsdp, watchers=watchers, **where)
     return _ended(outcome, directory, options.json)
 
 
@@ -109,20 +106,13 @@ def interruptible(directory: Path) -> Iterator[None]:
 
 def _resume(options: argparse.Namespace) -> int:
     from ..train import resume
-    from .here import check_device
+    from .here import placed
     from .watch import watching
 
-    check_device(options.device)
-    directory = Path(options.resume)
+    where, directory = placed(options), Path(options.resume)
     with interruptible(directory), watching(directory, options.json) as watchers:
         outcome = resume(
-            directory,
-            device=options.device,
-            backend=options.backend,
-            fsdp=options.fsdp,
-            overrides=options.overrides,
-            earlier=options.earlier,
-            watchers=watchers,
+            directory, fsdp=options.fsdp, overrides=options.overrides, earlier=options.earlier, watchers=watchers, **where
         )
     return _ended(outcome, directory, options.json)
 
@@ -139,9 +129,11 @@ def _recipe(options: argparse.Namespace, given: list[str]) -> Recipe:
     if options.start:
         overrides = ["tokeniser=null", *overrides]  # the one of that model is taken
     kind = "classification" if options.table else "language" if options.text else "parallel"
-    text = recipe_text(os.path.splitext(os.path.basename(options.recipe))[0], options.recipe, kind, 1)
-    rows = count_rows(recipe_of(text, "<chosen>", overrides))
-    return recipe_of(recipe_text(Path(options.recipe).stem, options.recipe, kind, rows), "<chosen>", overrides)
+
+    def chosen(rows: int) -> Recipe:
+        return recipe_of(recipe_text(Path(options.recipe).stem, options.recipe, kind, rows), "<chosen>", overrides)
+
+    return chosen(count_rows(chosen(1)))
 
 
 def _ended(outcome: Outcome, directory: Path, as_json: bool) -> int:

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from .arguments import Parser, add_backend, add_common, device, whole
+from .arguments import Parser, add_common, add_placing, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
 from .searching import add_search, search_of
@@ -39,8 +39,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--attention", metavar="SITE", action="append", default=[], help="with --json: `decoder.*.cross_attention`"
     )
-    parser.add_argument("--device", type=device, default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:1 (default cpu)")
-    add_backend(parser)
+    add_placing(parser)
     add_common(parser)
 
 
@@ -52,14 +51,13 @@ def run(options: argparse.Namespace) -> int:
     if options.attention and not options.json:
         raise usage_fault("--attention needs --json", "weights are no text")
     from ..text import Translator
-    from .here import check_device
+    from .here import placed
     from .stream import streamed
 
-    check_device(options.device)
     search = search_of(options, BEAMS, extra_length=options.extra_length)
     translator = Translator.load(
-        options.model, search, device=options.device, backend=options.backend, max_source=options.max_source,
-        batch_tokens=options.batch_tokens, attention=options.attention,
+        options.model, search, max_source=options.max_source, batch_tokens=options.batch_tokens, attention=options.attention,
+        **placed(options),
     )  # fmt: skip
     for number, made in streamed(translator.translate):
         if options.json:

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import Fault, StoreError
-from .arguments import Parser, add_common, add_set, device, dtype, lengths_by_input, names, place, seed, usage_fault, whole
+from .arguments import (
+    Parser,
+    add_auto_table,
+    add_common,
+    add_set,
+    device,
+    dtype,
+    lengths_by_input,
+    names,
+    place,
+    seed,
+    usage_fault,
+    whole,
+)
 from .output import check_place, print_json, print_rich, write_whole
+
+if TYPE_CHECKING:
+    from ..catalogue import Catalogue
 
 EPILOG = """\
 Every sub-layer is judged on the inputs that it has in a run of the model, each
@@ -29,6 +45,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--backend", metavar="NAME[,NAME]", type=names, help="backends to judge, instead of those that the spec allows"
     )
+    add_auto_table(parser)
     parser.add_argument(
         "--device", type=devices, default=["cpu"], metavar="DEVICE[,DEVICE]", help="cpu, cuda, ... (default cpu)"
     )
@@ -55,7 +72,11 @@ def dtypes(text: str) -> list[str]:
 def run(options: argparse.Namespace) -> int:
     if options.output is not None:
         _check_place(options.output)
-    model = _model(options)
+    from .wish import catalogue_of, check_auto
+
+    check_auto(options)
+    catalogue = catalogue_of(options)
+    model = _model(options, catalogue)
     from ..testing.verification import verify
 
     report = verify(
@@ -66,6 +87,7 @@ def run(options: argparse.Namespace) -> int:
         batch=options.batch,
         lengths=options.lengths,
         seed=options.seed,
+        catalogue=catalogue,
     )
     data = report.as_data()
     if options.output is not None:
@@ -89,12 +111,10 @@ def _check_place(output: str) -> None:
     check_place(output)
 
 
-def _model(options: argparse.Namespace) -> Any:
+def _model(options: argparse.Namespace, catalogue: Catalogue) -> Any:
     """The spec, or a model with the weights that were saved."""
-    from ..catalogue import load_catalogue
     from ..spec import load_spec
 
-    catalogue = load_catalogue()
     saved = Path(options.spec).is_dir()
     if saved and (options.overrides or options.weights):
         raise usage_fault(f"{options.spec} is a saved model: it has its own spec and weights", "name its spec.yaml instead")

@@ -1,7 +1,9 @@
-"""`--backend NAME[,NAME]`: the wish that replaces those of the spec, and who could serve a site that nobody serves."""
+"""`--backend NAME[,NAME]`: the wish that replaces those of the spec, and who could serve a site that nobody serves.
+`--auto-table FILE`: what `auto` goes by."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -16,6 +18,21 @@ from ..slots.options import Part
 from ..slots.selection import ranked, refusal
 from ..view.sites import SiteGroup, all_sites, fold
 from .arguments import usage_fault
+
+
+def catalogue_of(options: argparse.Namespace) -> Catalogue:
+    """All that is installed, with the table of `--auto-table`. Raises InputError where that is none."""
+    from ..catalogue import load_catalogue
+
+    catalogue = load_catalogue()
+    return catalogue if options.auto_table is None else catalogue.with_auto_table(options.auto_table)
+
+
+def check_auto(options: argparse.Namespace) -> None:
+    """Raises UsageError where `--auto-table` changes nothing: `--backend` names others than `auto`."""
+    if options.auto_table is not None and options.backend not in (None, [AUTO.name]):
+        named = ",".join(options.backend)
+        raise usage_fault(f"--auto-table is what `auto` goes by, and --backend names {named}", "leave one of them out")
 
 
 def wish_of(names: Sequence[str] | None, catalogue: Catalogue) -> tuple[Part, ...] | None:

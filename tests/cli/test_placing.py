@@ -1,0 +1,85 @@
+"""Where a model runs and what computes its attention: the same options and the same refusals, command by command."""
+
+import json
+
+import pytest
+from translation_task import write_task
+
+from tfkit.errors import Fault, InputError
+from tfkit.text import Classifier, TextGenerator, Translator
+
+TABLE = {
+    "tfkit_auto": 1, "device": "cpu", "device_name": "A machine", "capability": None, "threads": 2, "versions": {},
+    "command": "tfkit bench auto", "rows": {
+        name: [{"dtypes": ["float32"], "lengths": [1, None], "relative_time": time}]
+        for name, time in (("eager", 0.1), ("sdpa", 7.0), ("flex", 5.0))
+    },
+}  # fmt: skip
+COMMANDS = {
+    "build": ["build", "{spec}"],
+    "verify": ["verify", "{spec}"],
+    "train": ["train", "{recipe}", "-o", "{folder}/new"],
+    "resume": ["train", "--resume", "{folder}"],
+    "translate": ["translate", "{folder}"],
+    "generate": ["generate", "{folder}"],
+    "classify": ["classify", "{folder}"],
+}
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "auto.json"
+    path.write_text(json.dumps(TABLE))
+    return path
+
+
+@pytest.fixture
+def written(tmp_path, small):
+    """The words of a command over files that are there."""
+    recipe = write_task(tmp_path)
+    return lambda name: [word.format(spec=small, recipe=recipe, folder=tmp_path) for word in COMMANDS[name]]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_table_that_is_none_or_that_nothing_goes_by_is_told(tfkit, written, table, name):
+    done = tfkit(*written(name), "--auto-table", "nowhere.json")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("TFK062 nowhere.json cannot be read: ")
+    done = tfkit(*written(name), "--auto-table", table, "--backend", "sdpa,eager")
+    said = "TFK090 --auto-table is what `auto` goes by, and --backend names sdpa,eager; leave one of them out\n"
+    assert (done.code, done.out, done.err) == (2, "", said)
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("build", "verify")])
+def test_a_device_that_is_not_there_is_told(tfkit, written, name):
+    done = tfkit(*written(name), "--device", "cuda:99")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("TFK046 there is no device cuda:99 here")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("translate", Translator), ("generate", TextGenerator), ("classify", Classifier)])
+def test_what_makes_something_of_text_is_loaded_with_all_of_it(tfkit, written, table, monkeypatch, name, kind):
+    seen = {}
+
+    def load(cls, *given, **named):
+        seen.update(named)
+        raise InputError(Fault("TFK073", "enough"))
+
+    monkeypatch.setattr(kind, "load", classmethod(load))
+    assert tfkit(*written(name), "--auto-table", table, "--backend", "auto").code == 2
+    assert [row.relative_time for row in seen["catalogue"].find("backend", "flex").auto] == [5.0]
+    assert (seen["device"], seen["backend"]) == ("cpu", ["auto"])
+
+
+def test_a_run_goes_by_the_table(tfkit, written, table, tmp_path):
+    done = tfkit(*written("train"), "--auto-table", table, "--set", "stopping.max_steps=1")
+    assert done.code == 0
+    (plan,) = (tmp_path / "new" / "models").glob("step-1/plan.json")
+    assert {row["chosen"] for row in json.loads(plan.read_text())["table"]} == {"eager"}
+
+
+def test_backends_that_the_table_has_figures_for_are_judged(tfkit, written, table):
+    words = [*written("verify"), "--lengths", "source=3,target=4", "--batch", "1", "--json"]
+    words += ["--set", "encoder.num_layers=1", "--set", "decoder.num_layers=1"]
+    known, more = ({row["backend"] for row in tfkit(*words, *given).json()["rows"]} for given in ([], ["--auto-table", table]))
+    assert more - known == {"flex"}
