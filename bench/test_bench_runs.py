@@ -25,8 +25,8 @@ def test_greedy():
     assert greedy.main([*SMALL, "--batch", "2", "--source", "5", "--tokens", "3"])["tokens_per_call"] == 6
 
 
-@pytest.mark.parametrize("beams", ["1", "3"])
-def test_translate(beams, tmp_path):
+@pytest.mark.parametrize(("beams", "given"), [("1", ""), ("1", "words"), ("3", "ids")])
+def test_translate(beams, given, tmp_path):
     pytest.importorskip("ctranslate2", reason="one of the peers, of the extra `bench`")
     import translate
 
@@ -34,10 +34,10 @@ def test_translate(beams, tmp_path):
     words, ids = tmp_path / "words", tmp_path / "ids"
     words.write_text("A dog\nTwo dogs are running\n", encoding="utf-8")
     ids.write_text("5 6 2\n7 2\n9 9 9 2\n", encoding="utf-8")
-    for given in ([], ["--source", str(words)], ["--source", str(ids), "--target", str(ids), "--ids"]):
-        result = translate.main([*small, "--beams", beams, "--alpha", "0", *given])
-        assert len(result["speed"]) == 4
-        assert result["share_of_equal_outputs"]["Hugging Face generate"] == 1.0
+    files = {"": [], "words": ["--source", str(words)], "ids": ["--source", str(ids), "--target", str(ids), "--ids"]}
+    result = translate.main([*small, "--beams", beams, "--alpha", "0", *files[given]])
+    assert len(result["speed"]) == 4
+    assert result["share_of_equal_outputs"] == {"tfkit": 1.0, "Hugging Face generate": 1.0, "CTranslate2 float32": 1.0}
 
 
 def test_overhead(tmp_path):
@@ -57,6 +57,13 @@ def test_products():
     import products
 
     assert products.main(["--shapes", "7x5x9", "--rounds", "1"])["speed"]["MKL"] == 1.0
+
+
+def test_few_queries():
+    import few_queries
+
+    found = few_queries.main(["--shapes", "70x2x1x30x16 2x2x1x3x16", "--rounds", "1"])["microseconds"]
+    assert [row["the_rule_takes_products"] for row in found.values()] == [True, False]
 
 
 def test_train_compiled(monkeypatch):

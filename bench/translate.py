@@ -1,6 +1,6 @@
 """Translating a whole test set, greedily and by beam search: tfkit, Hugging Face `generate` and CTranslate2 with the same
-weights, in the same batches, in one run; and the bare matrix products at the same numbers of rows, without which there is no
-decoding.
+weights, in the same batches, in one run, each in a process of its own; and the bare matrix products at the same numbers of
+rows, without which there is no decoding.
 
 Without a model, weights are random and every sentence goes on to the longest reference of its batch, in all three alike: the
 end token is then left out. With one (`--model DIR`, as `tfkit.save` writes it) sentences end where the model ends them.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import tempfile
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,8 @@ from typing import Any
 
 import torch
 import translate_peers as peers
-from interleaved import report, timed
+from apart import timed_apart
+from interleaved import report
 from torch import Tensor
 
 import tfkit
@@ -114,8 +114,9 @@ def hugging_face(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
     return run
 
 
-def ctranslate2(options: argparse.Namespace, model: Model, todo: Any, directory: Path) -> Rival:
-    peer = peers.ctranslate2(model, directory, MOST, torch.get_num_threads())
+def ctranslate2(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
+    with tempfile.TemporaryDirectory() as directory:
+        peer = peers.ctranslate2(model, Path(directory) / "model", MOST, torch.get_num_threads())
     ends = model.plan.inputs["target"].end_id is not None
     words = [[[peers.token(one) for one in row if one] for row in ids.tolist()] for _, ids, _ in todo]
     numbers = {peers.token(number): number for number in range(model.plan.inputs["target"].vocab_size)}
@@ -150,9 +151,9 @@ def rows_of(run: Rival) -> list[tuple[int, int]]:
     return seen
 
 
-def bare_products(model: Model, todo: Any, seen: list[tuple[int, int]]) -> Callable[[], Any]:
+def bare_products(options: argparse.Namespace, model: Model, todo: Any) -> Callable[[], Any]:
     """Only the linear maps, at the rows that tfkit's own search had in every step, by the fastest product that torch has."""
-    shape = peers.shape_of(model)
+    shape, seen = peers.shape_of(model), rows_of(ours(options, model, todo))
     M, inner = shape["width"], shape["inner"]
     square, up, down = torch.randn(M, M), torch.randn(inner, M), torch.randn(M, inner)
     encoder = [[square.clone() for _ in range(4)] + [up.clone(), down.clone()] for _ in range(shape["encoder_layers"])]
@@ -179,6 +180,21 @@ def bare_products(model: Model, todo: Any, seen: list[tuple[int, int]]) -> Calla
     return products
 
 
+RIVALS = {
+    "tfkit": ours,
+    "Hugging Face generate": hugging_face,
+    "CTranslate2 float32": ctranslate2,
+    "bare matrix products": bare_products,
+}
+
+
+def rival(name: str, options: argparse.Namespace) -> Callable[[], Any]:
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    model = built(options)
+    return RIVALS[name](options, model, batches(options, model))
+
+
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=["tiny", "base"], default="tiny")
@@ -199,30 +215,22 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     if options.threads:
-        torch.set_num_threads(options.threads)
+        torch.set_num_threads(options.threads)  # for the report
     model = built(options)
     todo = batches(options, model)
     sentences = sum(len(rows) for rows, _, _ in todo)
-    with tempfile.TemporaryDirectory() as directory:
-        rivals: dict[str, Callable[[], Any]] = {
-            "tfkit": ours(options, model, todo),
-            "Hugging Face generate": hugging_face(options, model, todo),
-            "CTranslate2 float32": ctranslate2(options, model, todo, Path(directory) / "model"),
-        }
-        made = {name: rival() for name, rival in rivals.items()}
-        alike = {
-            name: sum(mine == its for mine, its in zip(made["tfkit"], theirs, strict=True)) / sentences
-            for name, theirs in made.items()
-        }
-        rivals["bare matrix products"] = bare_products(model, todo, rows_of(rivals["tfkit"]))
-        clock = time.process_time if options.cpu_time else time.perf_counter
-        seconds = timed(rivals, options.rounds, warm_up=0, clock=clock)
+    clock = "processor time" if options.cpu_time else "wall"
+    seconds, made = timed_apart({name: (rival, (name, options)) for name in RIVALS}, options.rounds, clock)
+    alike = {
+        name: sum(mine == its for mine, its in zip(made["tfkit"], made[name], strict=True)) / sentences
+        for name in RIVALS if name != "bare matrix products"
+    }  # fmt: skip
     way = "greedily" if options.beams == 1 else f"with {options.beams} beams, alpha {options.alpha}"
     title = f"{model.plan.name}: {sentences} sentences {way}, {len(todo)} batches"
     result = report(
         title, seconds, "Hugging Face generate", options.json, sentences=sentences, batches=len(todo),
         tokens=sum(len(row) for row in made["tfkit"]),
-        clock="processor time" if options.cpu_time else "wall", share_of_equal_outputs=alike, versions=_versions(),
+        clock=clock, share_of_equal_outputs=alike, versions=_versions(),
     )  # fmt: skip
     for name, share in alike.items():
         rate = sentences / result["median_seconds"][name]

@@ -35,6 +35,7 @@ from ...plugin import (
     shapes_of,
     visible,
 )
+from . import few_queries
 from .entries import SDPA, SdpaOptions
 
 Rendered = tuple[Tensor | None, bool, Tensor | None]
@@ -75,7 +76,9 @@ def attend(inputs: AttentionInputs, options: SdpaOptions) -> AttentionOutput:
         # backward makes exp(score - lse) infinite: 0 * inf would reach the keys. A query of zeros keeps the scores at 0.
         inputs = replace(inputs, query=torch.where(rows, inputs.query, 0.0))
     kernels = _kernels(options, mask, inputs.query)
-    if kernels is None:
+    if kernels is None and not causal and few_queries.are_few(inputs, mask):
+        output = few_queries.attend(inputs, mask)
+    elif kernels is None:
         output = _call(inputs, mask, causal)
     elif torch.compiler.is_compiling():
         with sdpa_kernel(kernels):

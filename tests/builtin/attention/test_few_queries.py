@@ -1,0 +1,97 @@
+"""The products that `sdpa` takes for few queries on a CPU are torch's kernel to rounding, taken where they are faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tfkit.attention import AttentionInputs, DenseBias, LinearBias, Mask
+from tfkit.builtin.attention import few_queries
+from tfkit.builtin.attention.entries import SDPA, SdpaOptions
+from tfkit.builtin.attention.sdpa import attend, prepare
+from tfkit.rendering import shapes_of
+from tfkit.testing.attention.table import CASES
+from tfkit.testing.suite.again import replay
+
+B, H, D = 40, 4, 16
+
+
+def call(Q: int, K: int, G: int = H, dtype: torch.dtype = torch.float32, **more) -> AttentionInputs:
+    generator = torch.Generator().manual_seed(Q * K)
+    query, key, value = (torch.randn(B, L, heads, D, generator=generator, dtype=dtype) for L, heads in ((Q, H), (K, G), (K, G)))
+    # Queries as a projection leaves them, keys and values as a cache does: views of longer buffers.
+    held = [torch.cat([each.transpose(1, 2), each.new_full((B, G, 5, D), torch.nan)], 2)[:, :, :K] for each in (key, value)]
+    return AttentionInputs(query.transpose(1, 2), *held, more.pop("mask", Mask()), 0.3, **more)
+
+
+RAGGED = torch.arange(B) % 3 + 30
+SCATTERED = torch.rand(B, 1, 5, 37, generator=torch.Generator().manual_seed(1)) < 0.7
+CALLS = {
+    "plain": call(1, 37),
+    "beams": call(5, 37),
+    "few keys": call(8, 7),
+    "grouped": call(2, 37, G=2),
+    "many grouped": call(5, 20, G=2),
+    "double": call(1, 37, dtype=torch.float64),
+    "dense bias": call(4, 33, bias=DenseBias(torch.randn(1, H, 1, 33))),
+    "visible": call(1, 37, mask=Mask(key_visible=(torch.arange(37) % 5 > 0).expand(B, -1))),
+    "lengths": call(1, 37, mask=Mask(key_lengths=RAGGED)),
+    "a blind row": call(1, 37, mask=Mask(key_lengths=RAGGED - 30)),
+    "causal": call(3, 37, mask=Mask(causal=True, offset=34)),
+    "window and bias": call(3, 37, mask=Mask(causal=True, offset=34, window=(9, 0)), bias=LinearBias(torch.ones(H))),
+    "a tree": call(5, 37, mask=Mask(visible=SCATTERED)),
+}
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize("name", CALLS)
+def test_the_products_are_the_kernel(name, prepared, monkeypatch):
+    inputs, heard = CALLS[name], []
+    inner = few_queries.attend
+    monkeypatch.setattr(few_queries, "attend", lambda *given: heard.append(1) or inner(*given))
+    with torch.no_grad():
+        due = attend(inputs, SdpaOptions(kernel="math")).output
+        if prepared:
+            made = prepare(inputs.mask, inputs.bias, shapes_of(inputs), SdpaOptions())
+            inputs = AttentionInputs(inputs.query, inputs.key, inputs.value, inputs.mask, 0.3, inputs.bias, prepared=made)
+        found = attend(inputs, SdpaOptions()).output
+    assert heard
+    torch.testing.assert_close(found, due)
+
+
+@pytest.mark.parametrize(
+    ("change", "taken"),
+    [({}, True), ({"Q": 9}, False), ({"K": 12}, False), ({"dtype": torch.bfloat16}, False), ({"dropout": 0.5}, False)],
+)
+def test_they_are_taken_where_they_are_faster(change, taken):
+    assert few_queries.are_few(call(**{"Q": 1, "K": 37, **change}), None) == taken
+
+
+def test_few_rows_gradients_and_a_kernel_that_is_named_are_the_kernels(monkeypatch):
+    monkeypatch.setattr(few_queries, "attend", None)
+    few = call(1, 37)
+    attend(replace(few, query=few.query[:15], key=few.key[:15], value=few.value[:15]), SdpaOptions())
+    attend(replace(few, query=few.query.clone().requires_grad_()), SdpaOptions())
+    attend(replace(few, bias=DenseBias(torch.zeros(1, 1, 1, 37, requires_grad=True))), SdpaOptions())
+    attend(few, SdpaOptions(kernel="flash"))
+
+
+KERNELS = ("causal_square", "right_padded")  # masks that `is_causal` says
+FEW = [
+    case for case in CASES
+    if case.Q <= 8 and case.name not in KERNELS and case.softcap is None and not (case.weights or case.lse)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FEW, ids=[case.name for case in FEW])
+def test_they_keep_the_contract(case, monkeypatch):
+    """The named calls of the conformance suite, judged by all its layers, with every call of few queries taken."""
+    for bound in ("FEWEST_MATRICES", "FEWEST_PRODUCTS"):
+        monkeypatch.setattr(few_queries, bound, 1)
+    taken, inner = [], few_queries.attend
+    monkeypatch.setattr(few_queries, "attend", lambda *given: taken.append(1) or inner(*given))
+    for dtype in ("float32", "float64"):
+        assert replay(SDPA, replace(case, dtype=dtype, gradients=False, bias_gradient=False, dropout=0.0)) == "passed"
+    assert taken
