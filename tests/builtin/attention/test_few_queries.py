@@ -15,7 +15,7 @@ from tfkit.rendering import shapes_of
 from tfkit.testing.attention.table import CASES
 from tfkit.testing.suite.again import replay
 
-B, H, D = 40, 4, 16
+B, H, D = 70, 4, 16
 
 
 def call(Q: int, K: int, G: int = H, dtype: torch.dtype = torch.float32, **more) -> AttentionInputs:

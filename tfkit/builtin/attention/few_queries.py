@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from ...plugin import AttentionInputs
 
 MOST_QUERIES = 8
-FEWEST_MATRICES = 64
+FEWEST_MATRICES = 128
 """Rows times key heads."""
 FEWEST_PRODUCTS = 400
 """Multiplications for each matrix, below which torch multiplies them in a loop of its own, at a quarter of the speed."""
