@@ -24,6 +24,7 @@ from torch import Tensor
 
 import tfkit
 from tfkit.generate.many import _batches
+from tfkit.generate.workers import side_by_side
 from tfkit.nn.model import Model
 from tfkit.nn.thin import thin_linear
 
@@ -80,18 +81,15 @@ def batches(options: argparse.Namespace, model: Model) -> list[tuple[list[int], 
 def ours(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
     penalty = tfkit.PowerLengthPenalty(options.alpha)
 
-    def run() -> list[list[int]]:
-        made: list[list[int]] = []
-        for _, ids, limit in todo:
-            if options.beams == 1:
-                greedy = tfkit.greedy(model, source=ids, max_new_tokens=limit)
-                made += [row[:n] for row, n in zip(greedy.ids.tolist(), greedy.lengths.tolist(), strict=True)]
-            else:
-                said = {"beams": options.beams, "length_penalty": penalty, "max_new_tokens": limit}
-                made += [best[0].ids.tolist() for best in tfkit.beam_search(model, source=ids, **said)]
-        return made
+    def search(batch: Any) -> list[list[int]]:
+        _, ids, limit = batch
+        if options.beams == 1:
+            greedy = tfkit.greedy(model, source=ids, max_new_tokens=limit)
+            return [row[:n] for row, n in zip(greedy.ids.tolist(), greedy.lengths.tolist(), strict=True)]
+        said = {"beams": options.beams, "length_penalty": penalty, "max_new_tokens": limit}
+        return [best[0].ids.tolist() for best in tfkit.beam_search(model, source=ids, **said)]
 
-    return run
+    return lambda: [row for rows in side_by_side(search, todo, options.workers) for row in rows]
 
 
 def hugging_face(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
@@ -116,20 +114,20 @@ def hugging_face(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
 
 def ctranslate2(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
     with tempfile.TemporaryDirectory() as directory:
-        peer = peers.ctranslate2(model, Path(directory) / "model", MOST, torch.get_num_threads())
+        peer = peers.ctranslate2(model, Path(directory) / "model", MOST, torch.get_num_threads(), options.workers)
     ends = model.plan.inputs["target"].end_id is not None
     words = [[[peers.token(one) for one in row if one] for row in ids.tolist()] for _, ids, _ in todo]
     numbers = {peers.token(number): number for number in range(model.plan.inputs["target"].vocab_size)}
 
     def run() -> list[list[int]]:
-        made: list[list[int]] = []
-        for (_, _, limit), sources in zip(todo, words, strict=True):
-            found = peer.translate_batch(
+        found = [
+            peer.translate_batch(
                 sources, beam_size=options.beams, length_penalty=options.alpha, max_decoding_length=limit,
-                min_decoding_length=1 if ends else limit, return_end_token=True,
-            )  # fmt: skip
-            made += [[numbers[word] for word in one.hypotheses[0]] for one in found]
-        return made
+                min_decoding_length=1 if ends else limit, return_end_token=True, asynchronous=True,
+            )
+            for (_, _, limit), sources in zip(todo, words, strict=True)
+        ]  # fmt: skip
+        return [[numbers[word] for word in one.result().hypotheses[0]] for batch in found for one in batch]
 
     return run
 
@@ -206,6 +204,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--alpha", type=float, default=1.0, help="of the penalty |Y|^alpha")
     parser.add_argument("--batch-tokens", type=int, default=4096, help="padded source tokens times beams")
     parser.add_argument("--threads", type=int)
+    parser.add_argument(
+        "--workers", type=int, default=1, help="batches at once with their share of the threads; Hugging Face has no such way"
+    )
     parser.add_argument("--cpu-time", action="store_true", help="count processor time: for one thread on a busy machine")
     parser.add_argument("--sentences", type=int, help="only so many, evenly over the file")
     parser.add_argument("--layers", type=int)
@@ -229,7 +230,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     title = f"{model.plan.name}: {sentences} sentences {way}, {len(todo)} batches"
     result = report(
         title, seconds, "Hugging Face generate", options.json, sentences=sentences, batches=len(todo),
-        tokens=sum(len(row) for row in made["tfkit"]),
+        tokens=sum(len(row) for row in made["tfkit"]), workers=options.workers,
         clock=clock, share_of_equal_outputs=alike, versions=_versions(),
     )  # fmt: skip
     for name, share in alike.items():

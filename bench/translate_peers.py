@@ -91,7 +91,7 @@ def token(number: int) -> str:
     return {0: "<blank>", 1: "<s>", 2: "</s>", 3: "<unk>"}.get(number, f"t{number}")
 
 
-def ctranslate2(model: tfkit.Model, directory: Path, most: int, threads: int) -> Any:
+def ctranslate2(model: tfkit.Model, directory: Path, most: int, threads: int, workers: int) -> Any:
     import ctranslate2 as peer
     import numpy
     from ctranslate2.specs import common_spec, transformer_spec
@@ -138,7 +138,9 @@ def ctranslate2(model: tfkit.Model, directory: Path, most: int, threads: int) ->
     spec.optimize()
     directory.mkdir(parents=True, exist_ok=True)
     spec.save(str(directory))
-    return peer.Translator(str(directory), device="cpu", compute_type="float32", inter_threads=1, intra_threads=threads)
+    return peer.Translator(
+        str(directory), device="cpu", compute_type="float32", inter_threads=workers, intra_threads=max(1, threads // workers)
+    )
 
 
 def _epsilon(model: tfkit.Model) -> float:

@@ -3,11 +3,15 @@
 import io
 import json
 import sys
+from argparse import Namespace
 
 import pytest
+import torch
 from translation_task import write_task
 
 from tfkit.cli import main
+from tfkit.cli.arguments import UsageError
+from tfkit.cli.searching import workers_of
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +163,25 @@ def test_bad_utf8_on_standard_input_is_told(run, monkeypatch, capsys):
     typed(monkeypatch, b"dog\ncaf\xe9\n")
     assert main(["translate", str(run)]) == 2
     assert "<stdin>:2:4: TFK101 byte 0xe9 is no UTF-8" in capsys.readouterr().err
+
+
+def test_workers_change_nothing_but_the_time(run, monkeypatch, capsys):
+    lines = "".join(f"{line}\n" for line in (run.parent / "train.src").read_text().splitlines()[:9])
+    found = {}
+    for workers in ("1", "3"):
+        typed(monkeypatch, lines)
+        words = ["translate", str(run), "--n-best", "2", "--batch-tokens", "30", "--workers", workers]
+        assert main(words) == 0
+        found[workers] = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [(number, text) for number, _, text in found["1"]] == [(number, text) for number, _, text in found["3"]]
+    assert [float(score) for _, score, _ in found["1"]] == pytest.approx([float(score) for _, score, _ in found["3"]], abs=2e-4)
+
+
+def test_workers_are_threads_of_a_cpu(capsys):
+    assert workers_of(Namespace(device="cpu", workers=None)) == torch.get_num_threads()
+    assert workers_of(Namespace(device="cpu", workers=7)) == 7
+    assert workers_of(Namespace(device="cuda", workers=None)) == workers_of(Namespace(device="cuda", workers=1)) == 1
+    with pytest.raises(UsageError, match="--workers is for a CPU, not for cuda:1"):
+        workers_of(Namespace(device="cuda:1", workers=2))
+    assert main(["translate", "model", "--workers", "0"]) == 2
+    assert "--workers" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from ..errors import Fault, InputError
 from .arguments import Parser, add_common, add_placing, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
-from .searching import add_search, search_of
+from .searching import add_search, add_workers, search_of, workers_of
 
 if TYPE_CHECKING:
     from ..text import Continuation
@@ -33,6 +33,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--prompt", metavar="TEXT", action="append", help="what to go on from; may be given again")
     parser.add_argument("--tokens", type=whole, metavar="N", help="new tokens at most (default 200)")
     add_search(parser, 1)
+    add_workers(parser)
     add_placing(parser)
     add_common(parser)
 
@@ -47,7 +48,8 @@ def run(options: argparse.Namespace) -> int:
     search = search_of(options, 1, length_factor=0.0, extra_length=options.tokens or TOKENS)
     generator = TextGenerator.load(options.model, **placed(options))
     prompts = options.prompt or list(lines_of(standard_input(), "<stdin>"))
-    for number, (prompt, made) in enumerate(zip(prompts, generator.continue_all(prompts, search), strict=True), 1):
+    continued = generator.continue_all(prompts, search, workers=workers_of(options))
+    for number, (prompt, made) in enumerate(zip(prompts, continued, strict=True), 1):
         name = f"prompt {number}" if options.prompt else f"<stdin>:{number}"
         if options.prompt and not made:
             raise InputError(Fault("TFK077", f"{name} is empty", "a decoder needs something to go on from"))

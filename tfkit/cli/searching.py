@@ -31,6 +31,23 @@ def add_search(parser: Parser, beams: int) -> None:
     parser.add_argument("--seed", type=_seed, metavar="N", default=None, help="of --sample; the same seed, the same samples")
 
 
+def add_workers(parser: Parser) -> None:
+    parser.add_argument(
+        "--workers", type=whole, metavar="N", default=None,
+        help="batches searched at once on a CPU (default: as many as torch has threads)",
+    )  # fmt: skip
+
+
+def workers_of(options: argparse.Namespace) -> int:
+    """What was asked for, or one thread for each batch. Raises UsageError on a device that searches one batch at a time."""
+    import torch
+
+    on_cpu = torch.device(options.device).type == "cpu"
+    if options.workers is not None and options.workers > 1 and not on_cpu:
+        raise usage_fault(f"--workers is for a CPU, not for {options.device}", "leave it out")
+    return options.workers or (torch.get_num_threads() if on_cpu else 1)
+
+
 def search_of(options: argparse.Namespace, beams: int, **limits: Any) -> Search:
     """The search that was asked for. Raises UsageError for options that do not go together, InputError for wrong values."""
     from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .arguments import Parser, add_common, add_placing, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
-from .searching import add_search, search_of
+from .searching import add_search, add_workers, search_of, workers_of
 
 if TYPE_CHECKING:
     from ..text import Translation, Translator
@@ -35,10 +35,11 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--max-source", type=whole, metavar="N", default=1024, help="tokens of a line that are read (default 1024)"
     )
-    parser.add_argument("--batch-tokens", type=whole, metavar="N", default=4096, help="tokens searched at once (default 4096)")
+    parser.add_argument("--batch-tokens", type=whole, metavar="N", default=4096, help="tokens of a batch (default 4096)")
     parser.add_argument(
         "--attention", metavar="SITE", action="append", default=[], help="with --json: `decoder.*.cross_attention`"
     )
+    add_workers(parser)
     add_placing(parser)
     add_common(parser)
 
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     search = search_of(options, BEAMS, extra_length=options.extra_length)
     translator = Translator.load(
         options.model, search, max_source=options.max_source, batch_tokens=options.batch_tokens, attention=options.attention,
-        **placed(options),
+        workers=workers_of(options), **placed(options),
     )  # fmt: skip
     for number, made in streamed(translator.translate):
         if options.json:

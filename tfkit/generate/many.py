@@ -15,6 +15,7 @@ from .greedy import greedy
 from .hypothesis import Hypothesis
 from .sample import sample
 from .search import Search
+from .workers import side_by_side, workers_for
 
 BEAM = Search()
 
@@ -28,6 +29,7 @@ def search_all(
     target: str | None = None,
     output: str | None = None,
     attention: Iterable[str] = (),
+    workers: int = 1,
 ) -> list[list[Hypothesis]]:
     """For every source its hypotheses, in the order of `sources`.
 
@@ -35,11 +37,12 @@ def search_all(
     it is the prompt, start token included. A batch holds sources of about one length, rows x longest x `search.width` at most
     `batch_tokens`, or a single source; the longest come first, so that memory peaks at once. `target`, `output` and `attention`
     are those of `beam_search`. Samples of a source depend on its place in `sources`, not on its batch. Where the target has a
-    table of positions, no hypothesis goes beyond it.
+    table of positions, no hypothesis goes beyond it. On a CPU `workers` batches are searched at once, torch's threads shared
+    out among them; one after the other where the model is in training mode, and under autocast.
 
     Raises InputError for empty sources, for ids out of range, and for what the searches raise it.
     """
-    return _search(model, sources, search, batch_tokens, target, output, tuple(attention), 0)
+    return _search(model, sources, search, batch_tokens, target, output, tuple(attention), 0, workers)
 
 
 def search_stream(
@@ -52,13 +55,14 @@ def search_stream(
     target: str | None = None,
     output: str | None = None,
     attention: Iterable[str] = (),
+    workers: int = 1,
 ) -> Iterator[list[Hypothesis]]:
     """`search_all` for sources without end: reads `chunk` of them at a time, sorts and batches those, and gives their
     hypotheses in order. Samples are those of `search_all` over everything."""
     _whole("chunk", chunk)
     left, first = iter(sources), 0
     while held := list(islice(left, chunk)):
-        yield from _search(model, held, search, batch_tokens, target, output, tuple(attention), first)
+        yield from _search(model, held, search, batch_tokens, target, output, tuple(attention), first, workers)
         first += len(held)
 
 
@@ -71,17 +75,23 @@ def _search(
     output: str | None,
     attention: tuple[str, ...],
     first: int,
+    workers: int,
 ) -> list[list[Hypothesis]]:
     if not isinstance(search, Search):
         raise InputError(Fault("TFK078", f"the search is a {type(search).__name__}", "it is a tfkit.Search(...)"))
     _whole("batch_tokens", batch_tokens)
+    _whole("workers", workers)
     target, source = _inputs(model, target)
     _check_sources(sources, model.plan.inputs[source].vocab_size, first)
     if search.kind == "sample" and search.seed is None:
         raise InputError(Fault("TFK078", "a search that samples many sources has no seed", "Search(kind='sample', seed=0)"))
     found: list[list[Hypothesis]] = [[] for _ in sources]
-    for rows in _batches(sources, search.width, batch_tokens, alike=source == target):
-        made = _search_batch(model, [sources[row] for row in rows], search, target, source, output, attention, rows, first)
+
+    def work(rows: list[int]) -> list[list[Hypothesis]]:
+        return _search_batch(model, [sources[row] for row in rows], search, target, source, output, attention, rows, first)
+
+    batches = list(_batches(sources, search.width, batch_tokens, alike=source == target))
+    for rows, made in zip(batches, side_by_side(work, batches, workers_for(model, workers)), strict=True):
         for row, hypotheses in zip(rows, made, strict=True):
             found[row] = hypotheses
     return found

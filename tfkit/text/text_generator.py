@@ -51,8 +51,11 @@ class TextGenerator:
         model = load(place, device=device, backend=backend, catalogue=catalogue)
         return cls(model, read_tokenisers(place, ("target",))["target"])
 
-    def continue_all(self, prompts: Sequence[str], search: Search, *, batch_tokens: int = 4096) -> list[list[Continuation]]:
-        """The continuations of every prompt, best first; none of a prompt without a token."""
+    def continue_all(
+        self, prompts: Sequence[str], search: Search, *, batch_tokens: int = 4096, workers: int = 1
+    ) -> list[list[Continuation]]:
+        """The continuations of every prompt, best first; none of a prompt without a token. `batch_tokens` and `workers` are
+        those of `search_all`."""
         encoded = self.tokeniser.encode(list(prompts))
         read = [self._read(ids, search) for ids in encoded]
         told = [number for number, ids in enumerate(encoded) if ids]
@@ -61,7 +64,7 @@ class TextGenerator:
         try:
             found = search_all(
                 self.model, [read[number] for number in told], search, batch_tokens=batch_tokens, target=self.roles.target,
-                output=self.roles.output,
+                output=self.roles.output, workers=workers,
             )  # fmt: skip
         finally:
             self.model.train(training)

@@ -45,7 +45,8 @@ class Translator:
     """Translates sentences as a search says. `tokenisers` by column: `source` and `target`.
 
     `max_source` is the most tokens of a source that are read, its end included, and no more than the model has positions for;
-    `batch_tokens` the most padded tokens that are searched at once. Raises InputError for tokenisers that are not the model's.
+    `batch_tokens` the most padded tokens of a batch, `workers` the batches that are searched at once on a CPU. Raises
+    InputError for tokenisers that are not the model's.
     """
 
     def __init__(
@@ -57,12 +58,14 @@ class Translator:
         max_source: int = 1024,
         batch_tokens: int = 4096,
         attention: Iterable[str] = (),
+        workers: int = 1,
     ) -> None:
         self.model, self.tokenisers, self.search = model, tokenisers, search or Search()
-        self.batch_tokens, self.attention = batch_tokens, tuple(attention)
-        if max_source < 2 or batch_tokens < 1:
-            message = f"max_source is {max_source}, batch_tokens is {batch_tokens}"
-            raise InputError(Fault("TFK078", message, "a source has at least 2 tokens, its end being one, a batch at least 1"))
+        self.batch_tokens, self.attention, self.workers = batch_tokens, tuple(attention), workers
+        if max_source < 2 or batch_tokens < 1 or workers < 1:
+            message = f"max_source is {max_source}, batch_tokens is {batch_tokens}, workers is {workers}"
+            fix = "a source has at least 2 tokens, its end being one, a batch at least 1, and one at least is searched at once"
+            raise InputError(Fault("TFK078", message, fix))
         self.roles = roles_for(model.plan, "parallel")
         self.max_source = min(max_source, model.plan.longest.get(self.roles.of("source"), max_source))
         check_ids(model.plan, self.roles, {column: each.size for column, each in tokenisers.items()})
@@ -78,13 +81,16 @@ class Translator:
         max_source: int = 1024,
         batch_tokens: int = 4096,
         attention: Iterable[str] = (),
+        workers: int = 1,
         catalogue: Catalogue | None = None,
     ) -> Translator:
         """The translator of a model that `tfkit train` made, or of the best model of a run. Raises StoreError, InputError."""
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, catalogue=catalogue)
         tokenisers = read_tokenisers(place, ("source", "target"))
-        return cls(model, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention)
+        return cls(
+            model, tokenisers, search, max_source=max_source, batch_tokens=batch_tokens, attention=attention, workers=workers
+        )
 
     def translate(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Translation]:
         """Translations in the order of the lines. `chunk` lines are read at a time and sorted by length."""
@@ -101,7 +107,7 @@ class Translator:
         try:
             found = search_all(
                 self.model, [sources[number] for number in told], self.search, batch_tokens=self.batch_tokens,
-                target=self.roles.target, output=self.roles.output, attention=self.attention,
+                target=self.roles.target, output=self.roles.output, attention=self.attention, workers=self.workers,
             )  # fmt: skip
         finally:
             self.model.train(training)

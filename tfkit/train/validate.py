@@ -45,7 +45,8 @@ def validation_scores(
     sources = corpus.text("source_text", recipe.validation.sentences)
     references = corpus.text("target_text", recipe.validation.sentences)
     search = Search(kind="beam", beams=recipe.validation.beams) if recipe.validation.beams > 1 else Search(kind="greedy")
-    translator = Translator(model, tokenisers, search, batch_tokens=recipe.batching.tokens)
+    workers = torch.get_num_threads()
+    translator = Translator(model, tokenisers, search, batch_tokens=recipe.batching.tokens, workers=workers)
     rank, count = processes.rank, processes.count
     shares = processes.gathered([each.text for each in translator.translate(sources[rank::count])])
     made = [shares[row % count][row // count] for row in range(len(sources))]

@@ -1,0 +1,82 @@
+"""Batches that are searched side by side give what they give one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+import tfkit
+from tfkit.generate import many
+from tfkit.generate.workers import side_by_side, workers_for
+from tfkit.nn.model import Model
+
+from .test_many import SEARCHES, SOURCES, told
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", SEARCHES)
+@pytest.mark.parametrize("model", ["translator", "writer"])
+def test_the_same_is_found(model: str, kind: str, decoder_of: Callable[..., Model]) -> None:
+    decoder, search = decoder_of(model), SEARCHES[kind]
+    alone = tfkit.search_all(decoder, SOURCES, search, batch_tokens=40)
+    assert told(tfkit.search_all(decoder, SOURCES, search, batch_tokens=40, workers=3)) == told(alone)
+    assert told(list(tfkit.search_stream(decoder, iter(SOURCES), search, chunk=9, batch_tokens=40, workers=2))) == told(alone)
+
+
+def test_they_run_at_once_each_with_its_share_of_the_threads(decoder_of: Callable[..., Model], monkeypatch) -> None:
+    meeting, inner, shares = threading.Barrier(2, timeout=30), many._search_batch, set()
+
+    def meets(*given):
+        meeting.wait()
+        shares.add((torch.get_num_threads(), torch.is_grad_enabled()))
+        return inner(*given)
+
+    monkeypatch.setattr(many, "_search_batch", meets)
+    tfkit.search_all(decoder_of("translator"), SOURCES[:2], SEARCHES["greedy"], batch_tokens=1, workers=2)
+    assert shares == {(1, True)}
+
+
+def test_what_one_raises_is_raised_and_no_other_begins() -> None:
+    begun = []
+
+    def work(batch: int) -> int:
+        begun.append(batch)
+        if batch == 1:
+            raise tfkit.InputError(tfkit.Fault("TFK070", "no"))
+        return batch
+
+    with pytest.raises(tfkit.InputError):
+        side_by_side(work, [1, *range(2, 2000)], 2)
+    assert len(begun) < 1999
+    assert side_by_side(lambda batch: 2 * batch, range(7), 3) == [0, 2, 4, 6, 8, 10, 12]
+    assert side_by_side(work, [], 3) == []
+
+
+def test_a_batch_alone_has_all_threads() -> None:
+    assert side_by_side(lambda _: torch.get_num_threads(), [0], 2) == [2]
+
+
+def test_one_after_the_other_where_threads_would_differ(decoder_of: Callable[..., Model]) -> None:
+    model = decoder_of("translator")
+    assert workers_for(model, 4) == 4
+    with torch.autocast("cpu", torch.bfloat16):
+        assert workers_for(model, 4) == 1
+    with torch.device("cpu"):
+        assert workers_for(model, 4) == 1
+    assert workers_for(model.train(), 4) == 1
+
+
+def test_a_number_that_is_none(decoder_of: Callable[..., Model]) -> None:
+    with pytest.raises(tfkit.InputError, match="workers is 0"):
+        tfkit.search_all(decoder_of("translator"), SOURCES, workers=0)
