@@ -63,6 +63,21 @@ def test_what_one_raises_is_raised_and_no_other_begins() -> None:
     assert side_by_side(work, [], 3) == []
 
 
+def test_two_callers_leave_the_threads_as_they_were() -> None:
+    inner: list[list[int]] = []
+
+    def outer(batch: int) -> int:
+        inner.append(side_by_side(lambda _: torch.get_num_threads(), [0, 1], 2))
+        return batch
+
+    assert side_by_side(outer, [0, 1], 2) == [0, 1]
+    assert inner == [[1, 1], [1, 1]]
+    assert torch.get_num_threads() == 2
+    with pytest.raises(RuntimeError):
+        side_by_side(lambda _: (_ for _ in ()).throw(RuntimeError), [0, 1], 2)
+    assert side_by_side(lambda _: torch.get_num_threads(), [0, 1], 2) == [1, 1]
+
+
 def test_a_batch_alone_has_all_threads() -> None:
     assert side_by_side(lambda _: torch.get_num_threads(), [0], 2) == [2]
 

@@ -7,6 +7,7 @@ computes. Two threads of which each has its own batch translate up to twice as f
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -17,13 +18,16 @@ from ..nn.model import Model
 
 Batch = TypeVar("Batch")
 Made = TypeVar("Made")
+_SHARED_OUT = threading.Lock()
+"""How many threads torch takes is a number of the whole process: one caller at a time changes it, and leaves it as it was."""
 
 
 def side_by_side(work: Callable[[Batch], Made], batches: Sequence[Batch], workers: int) -> list[Made]:
     """`work` of every batch, in their order, `workers` at once; torch's threads are shared out among them, and those of the
-    process are meanwhile as many as each has. What one of them raises is raised, after those that have begun."""
+    process are meanwhile as many as each has. What one of them raises is raised, after those that have begun. A second caller
+    in the meantime has its batches one after the other."""
     workers = min(workers, len(batches))
-    if workers < 2:
+    if workers < 2 or not _SHARED_OUT.acquire(blocking=False):
         return [work(batch) for batch in batches]
     threads = torch.get_num_threads()
     each = max(1, threads // workers)
@@ -37,6 +41,7 @@ def side_by_side(work: Callable[[Batch], Made], batches: Sequence[Batch], worker
                 raise
     finally:
         torch.set_num_threads(threads)
+        _SHARED_OUT.release()
 
 
 def workers_for(model: Model, workers: int) -> int:
