@@ -6,19 +6,17 @@ be: what is compiled is what the backend would launch, specialised as Triton wou
 
 from __future__ import annotations
 
+import io
 import re
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
 
 
 @dataclass(frozen=True)
@@ -88,9 +86,14 @@ def driven(kernel: Any, capability: int) -> Iterator[None]:
 
 
 def compiled(launch: Launch, capability: int) -> Cost:
-    """Compile for sm_`capability`. Raises what Triton raises."""
-    found = _found(launch, capability)
-    return Cost(found.metadata.shared, *_ptxas(found.asm["ptx"], capability))
+    """Compile for sm_`capability`, anew, with the options that Triton gives ptxas. Raises what Triton raises."""
+    heard = io.StringIO()
+    with knobs.compilation.scope(), knobs.nvidia.scope(), redirect_stdout(heard):
+        knobs.compilation.always_compile = knobs.nvidia.dump_ptxas_log = True
+        shared = _found(launch, capability).metadata.shared
+    said = heard.getvalue()
+    spilled = sum(map(int, re.findall(r"(\d+) bytes spill", said)))
+    return Cost(shared, int(re.search(r"Used (\d+) registers", said).group(1)), spilled)
 
 
 def intermediate(launch: Launch, capability: int) -> str:
@@ -101,19 +104,3 @@ def intermediate(launch: Launch, capability: int) -> str:
 def _found(launch: Launch, capability: int) -> Any:
     with driven(launch.kernel, capability):
         return launch.kernel.warmup(*launch.arguments, grid=(1,), **{"enable_fp_fusion": True, **launch.named})
-
-
-def _ptxas(ptx: str, capability: int) -> tuple[int, int]:
-    """(registers, bytes spilled)."""
-    with tempfile.TemporaryDirectory() as place:
-        source = Path(place) / "kernel.ptx"
-        source.write_text(ptx)
-        name = re.search(r"\.target (sm_\w+)", ptx).group(1)
-        said = subprocess.run(
-            [get_ptxas(capability).path, "-v", f"--gpu-name={name}", str(source), "-o", str(Path(place) / "kernel.cubin")],
-            capture_output=True, text=True,
-        )  # fmt: skip
-    if said.returncode:
-        raise RuntimeError(said.stderr or said.stdout)
-    spilled = sum(map(int, re.findall(r"(\d+) bytes spill", said.stderr)))
-    return int(re.search(r"Used (\d+) registers", said.stderr).group(1)), spilled

@@ -32,7 +32,7 @@ def path(tmp_path, monkeypatch):
         (["tune", "--lengths", "64,5x"], "`` is no list of whole numbers"),
         (["tune", "--lengths", "0"], "`0` is no list"),
         (["tune", "--lengths", "9999999999999"], "is no list"),
-        (["tune", "--head-dim", "129"], "from 1 to 128"),
+        (["tune", "--head-dim", "257"], "from 1 to 256"),
         (["tune", "--mask", "causal,sloping"], "`sloping` is none of none, causal"),
         (["tune", "--dropout", "nan"], "no probability"),
         (["tune", "--dtype", "float64"], "float64"),
@@ -82,7 +82,7 @@ def test_show_tells_a_damaged_file(path, capsys):
 @pytest.mark.parametrize("words", [[], ["--inference"], ["--atomic", "--bias", "linear,distance,dense", "--dropout", "0.1"]])
 def test_tune_measures_every_kernel_of_every_call(words, path, capsys, monkeypatch):
     small, large = Tiles(16, 16, 4, 1), Tiles(32, 32, 4, 2)
-    tuned = Tuner(Saved(path, HERE), lambda run: run() or 3.0 - run.args[0].stages, lambda: False)
+    tuned = Tuner(Saved(path, HERE), lambda run: (run(), 3.0 - run.args[0].stages)[1], lambda: False)
     monkeypatch.setattr(command, "_device", lambda: torch.device(DEVICE))
     monkeypatch.setattr(tuner, "tuner_of", lambda device: tuned)
     monkeypatch.setattr(launch, "tuner_of", lambda device: tuned)
@@ -92,10 +92,11 @@ def test_tune_measures_every_kernel_of_every_call(words, path, capsys, monkeypat
     assert command.main(["tune", *sizes, *masks, *words]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == f"NVIDIA H100 80GB HBM3, saved in {path}"
-    kernels = {"--inference": ["forward"], "--atomic": ["forward", "together"]}.get(
+    three = {"--inference": ["forward"], "--atomic": ["forward", "together"]}.get(
         "".join(words[:1]), ["forward", "queries", "keys"]
     )
-    assert sorted(line.split()[0] for line in lines) == sorted(kernels * 3)
+    kernels = three * 3 + ["diagonals", "diagonals", "bias"] * ("--bias" in words)
+    assert sorted(line.split()[0] for line in lines) == sorted(kernels)
     times = "16x16, 4 warps, 1 stages: 2.000 ms; 32x32, 4 warps, 2 stages: 1.000 ms"
     assert all(line.endswith(f": 32x32, 4 warps, 2 stages ({times})") for line in lines), lines
     assert {line.partition(":")[0] for line in lines} == read(path)[0][HERE].keys()

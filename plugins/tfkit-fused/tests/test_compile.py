@@ -13,7 +13,6 @@ import torch
 pytest.importorskip("triton", reason="not run: Triton, of which kernels are made, is not installed")
 
 import aot
-import triton
 from tfkit_fused import launch
 from tfkit_fused.tiles import ROWS, Row, Tiles, of_row
 
@@ -24,8 +23,8 @@ pytestmark = [
 SHARED = {90: 232_448, 80: 101_376}
 """Bytes of shared memory that one program may have: Hopper, and the least of the devices from sm_80 on."""
 SPILLED = {False: 48, True: 192}
-"""Bytes of registers that may be spilled, in plain and in rich calls, by the compiler of Triton 3.9; others spill elsewhere."""
-WIDE = 1_300
+"""Bytes of registers that may be spilled, in plain and in rich calls, by Triton 3.6 and by 3.9, which spill in other places."""
+WIDE = 320
 """The same for gradients of biases in 16 bits with heads wider than 128, which no tile avoids."""
 NAMES = {"decode": "decode_chunks", "keys": "keys_and_values", "bias": "dense", "together": "keys_and_values"}
 """The kernels that the table calls otherwise."""
@@ -87,8 +86,7 @@ def test_it_compiles_fits_and_does_not_spill(capability, row, tiles, monkeypatch
     cost = aot.compiled(launched(row, capability, monkeypatch, tiles=tiles), capability)
     assert cost.shared <= SHARED[capability], cost
     wide = row.kernel in ("bias", "diagonals") and (row.bytes, row.width) == (2, 256)
-    if triton.__version__.startswith("3.9."):
-        assert cost.spilled <= (WIDE if wide else SPILLED[row.rich]), cost
+    assert cost.spilled <= (WIDE if wide else SPILLED[row.rich]), cost
 
 
 FEATURES = {

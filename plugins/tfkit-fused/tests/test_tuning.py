@@ -23,7 +23,7 @@ from tfkit_fused.saved import Saved, read
 from tfkit_fused.tiles import ROWS, Tiles, of_row
 from tfkit_fused.tuner import Tuner
 
-SLOW, FAST, WRONG = Tiles(16, 16, 4, 1), Tiles(32, 16, 4, 2), Tiles(64, 64, 8, 3)
+SLOW, FAST, WRONG = Tiles(16, 16, 4, 1), Tiles(32, 32, 4, 2), Tiles(64, 64, 8, 3)
 TILES = (SLOW, FAST, WRONG)
 
 
@@ -138,19 +138,20 @@ SMALL = replace(CASE, Q=18, K=20, key_lengths=(20, 9))
 
 
 @runs
-def test_a_call_is_measured_kernel_by_kernel_and_stays_right(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("bias", "last"), [("linear", "diagonals"), ("distance", "diagonals"), ("dense", "bias")])
+def test_a_call_is_measured_kernel_by_kernel_and_stays_right(bias, last, tmp_path, monkeypatch):
     from tfkit_fused.attend import attend
 
     clock = Clock(tmp_path / "fused.json", {})
-    monkeypatch.setattr(clock.tuner, "time", lambda run: run() or (1.0 if run.args[0] == FAST else 2.0))
+    monkeypatch.setattr(clock.tuner, "time", lambda run: (run(), 1.0 if run.args[0] == FAST else 2.0)[1])
     monkeypatch.setattr(launch, "tuner_of", lambda device: clock.tuner)
     monkeypatch.setattr(launch, "tiles_for", lambda *arguments: (SLOW, FAST))
-    inputs = replace(SMALL, bias="distance", bias_gradient=True).inputs(DEVICE)
+    inputs = replace(SMALL, bias=bias, bias_gradient=True).inputs(DEVICE)
     options = tfkit_fused.FusedOptions(tuned="measure")
     found = error_ratios(attend, options, tfkit_fused.FUSED.capabilities.numerics, inputs, SMALL.grad_output(DEVICE))
     assert max(found.values()) <= 1.0, found
-    terms = "float32 d32 v64 group2 q32 k32 right key_lengths distance"
-    assert clock.tuner.answers == {f"{kernel} {terms}": FAST for kernel in ("forward", "queries", "keys")}
+    terms = f"float32 d32 v64 group2 q32 k32 right key_lengths {bias}"
+    assert clock.tuner.answers == {f"{kernel} {terms}": FAST for kernel in ("forward", "queries", "keys", last)}
 
 
 @runs
@@ -158,7 +159,7 @@ def test_an_atomic_backward_is_measured_without_adding_twice(tmp_path, monkeypat
     from tfkit_fused.attend import attend_atomic
 
     clock = Clock(tmp_path / "fused.json", {})
-    monkeypatch.setattr(clock.tuner, "time", lambda run: run() or 1.0)
+    monkeypatch.setattr(clock.tuner, "time", lambda run: (run(), 1.0)[1])
     monkeypatch.setattr(launch, "tuner_of", lambda device: clock.tuner)
     monkeypatch.setattr(launch, "tiles_for", lambda *arguments: (SLOW, FAST))
     options = tfkit_fused.FusedOptions(tuned="measure")
@@ -188,21 +189,24 @@ def test_where_tuning_has_no_say_nothing_is_looked_up(why, monkeypatch):
         torch.use_deterministic_algorithms(before)
 
 
-SIZES = sorted({(tiles.queries, tiles.keys) for row in ROWS for large in (True, False) for tiles in of_row(row, large)
-                if row.kernel not in ("decode", "bias", "diagonals")})  # fmt: skip
+DTYPES = {2: "float16", 4: "float32"}
+ALL = {(row.kernel, row.bytes, each) for row in ROWS for large in (True, False) for each in of_row(row, large)}
+SIZES = sorted({(bytes, each.queries, each.keys) for kernel, bytes, each in ALL if kernel != "decode"})
+FEW = sorted({(bytes, each.keys) for kernel, bytes, each in ALL if kernel == "decode"})
 
 
 @runs
-@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "{}x{}".format(*sizes))
-@pytest.mark.parametrize("bias", [None, "distance"])
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "{}-{}x{}".format(*sizes))
+@pytest.mark.parametrize("bias", [None, "distance", "dense"])
 @pytest.mark.parametrize("atomic", [False, True], ids=["fused", "atomic"])
 def test_whatever_may_be_chosen_is_right(sizes, bias, atomic):
     from tfkit_fused import attend
 
-    options = tfkit_fused.FusedOptions(tile_queries=sizes[0], tile_keys=sizes[1])
+    bytes, queries, keys = sizes
+    options = tfkit_fused.FusedOptions(tile_queries=queries, tile_keys=keys)
     case = Case(
-        B=1, H=2, G=1, Q=sizes[0] + 7, K=sizes[1] + 12, D=24, V=16, dtype="float16", gradients=True, offset=5, causal=True,
-        key_lengths=(sizes[1] + 5,), bias=bias, bias_gradient=bias is not None,
+        B=1, H=2, G=1, Q=queries + 7, K=keys + 12, D=24, V=16, dtype=DTYPES[bytes], gradients=True, offset=5, causal=True,
+        key_lengths=(keys + 5,), bias=bias, bias_gradient=bias is not None,
     )  # fmt: skip
     function = attend.attend_atomic if atomic else attend.attend
     numerics = tfkit_fused.FUSED.capabilities.numerics
@@ -211,11 +215,11 @@ def test_whatever_may_be_chosen_is_right(sizes, bias, atomic):
 
 
 @runs
-@pytest.mark.parametrize("keys", sorted({each.keys for row in ROWS if row.kernel == "decode" for each in of_row(row, True)}))
-def test_whatever_may_be_chosen_for_few_queries_is_right(keys):
+@pytest.mark.parametrize(("bytes", "keys"), FEW)
+def test_whatever_may_be_chosen_for_few_queries_is_right(bytes, keys):
     from tfkit_fused.attend import attend
 
-    case = Case(B=1, H=2, G=1, Q=1, K=1100, D=16, V=16, dtype="float16", offset=1050, causal=True)
+    case = Case(B=1, H=2, G=1, Q=1, K=1100, D=16, V=16, dtype=DTYPES[bytes], offset=1050, causal=True)
     options = tfkit_fused.FusedOptions(tile_keys=keys)
     found = error_ratios(
         attend, options, tfkit_fused.FUSED.capabilities.numerics, case.inputs(DEVICE), case.grad_output(DEVICE)
@@ -223,10 +227,11 @@ def test_whatever_may_be_chosen_for_few_queries_is_right(keys):
     assert max(found.values()) <= 1.0, found
 
 
-def test_the_table_offers_no_tiles_twice_and_none_of_another_kind():
+def test_the_table_offers_a_choice_everywhere_no_tiles_twice_and_none_of_another_kind():
     for row in ROWS:
         for large in (True, False):
             tiles = of_row(row, large)
+            assert len(tiles) in ((2, 3, 4) if (row.large if large else row.small) else (0,)), row
             assert len(set(tiles)) == len(tiles), row
             assert row.kernel != "diagonals" or {each.queries == each.keys for each in tiles} == {True}
 

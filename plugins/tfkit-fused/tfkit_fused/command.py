@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tfkit.plugin import AttentionInputs, Bias
 
 MASKS = ("none", "causal", "padded", "causal-padded", "keys-padded")
+DTYPES = ("bfloat16", "float16", "float32")
 BIASES = ("none", "linear", "distance", "dense")
 EPILOG = """\
 Lists have commas: every combination is measured with random numbers, forward
 and backward. Each takes seconds, most of them compilation; what is saved for
-this device is not measured again (delete the file to begin anew). In float32,
-and with heads wider than 128, there is one size of tiles: nothing to choose.
+this device is not measured again (delete the file to begin anew).
 
 The file is named by TFKIT_FUSED_TUNED, or is tfkit/fused.json in the user's
 cache directory. A figure counts for one device, Triton and kernels' source.
@@ -63,9 +63,9 @@ def _parser() -> Parser:
     tune.add_argument("--batch", type=_sizes(1 << 16), default=[8], metavar="B,...", help="batch rows (default 8)")
     tune.add_argument("--heads", type=_sizes(1024), default=[16], metavar="H,...", help="query heads (default 16)")
     tune.add_argument("--group", type=_sizes(1024), default=[1], metavar="N,...", help="of them per key/value head (default 1)")
-    tune.add_argument("--head-dim", type=_sizes(128), default=[64, 128], metavar="D,...", help="default 64,128")
+    tune.add_argument("--head-dim", type=_sizes(256), default=[64, 128], metavar="D,...", help="default 64,128")
     tune.add_argument("--lengths", type=_lengths, default=_lengths("512,2048"), metavar="L|QxK,...", help="default 512,2048")
-    tune.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16", help="default bfloat16")
+    tune.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="default bfloat16")
     for flag, names, default in (("--mask", MASKS, 3), ("--bias", BIASES, 1)):
         words = f"{', '.join(names)} (default {','.join(names[:default])})"
         tune.add_argument(flag, type=_among(names), default=names[:default], metavar="NAME,...", help=words)
@@ -156,7 +156,7 @@ def _bias(kind: str, shape: tuple[int, int, int], gradient: bool, device: torch.
     from tfkit.plugin import DenseBias, DistanceBias, LinearBias
 
     if kind == "linear":
-        return LinearBias(torch.rand(shape[0], device=device))
+        return LinearBias(torch.rand(shape[0], device=device).requires_grad_(gradient))
     if kind == "distance":
         return DistanceBias(torch.randn(shape[0], 257, device=device).requires_grad_(gradient), -128)
     return DenseBias(torch.randn(shape, device=device).requires_grad_(gradient)) if kind == "dense" else None

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import triton
@@ -24,6 +24,7 @@ from .kernels.forward import forward as forward_kernel
 from .tiles import FP_FUSION, Tiles, tiles_for
 from .tuner import tuner_of
 
+Made = TypeVar("Made")
 BITS = 31
 """Random bits that decide on a weight."""
 
@@ -179,12 +180,15 @@ def _dense_bias(given: Call, saved: tuple[Any, ...]) -> Tensor:
     (B, _, Q, _), K = given.query.shape, given.key.shape[2]
     shape = (1,) * (4 - given.bias.dim()) + tuple(given.bias.shape)
     found = torch.empty(shape, dtype=torch.float32, device=given.bias.device)
-    tiles = _tiles(given, "bias")[0]
-    programs = shape[0] * shape[1] * triton.cdiv(shape[2], tiles.queries) * triton.cdiv(shape[3], tiles.keys)
-    dense[(programs,)](
-        *saved, found, B, *shape, Q, K, given.offset, *_terms(given), **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys,
-        **tiles.launch,
-    )  # fmt: skip
+
+    def of_pairs(tiles: Tiles) -> None:
+        programs = shape[0] * shape[1] * triton.cdiv(shape[2], tiles.queries) * triton.cdiv(shape[3], tiles.keys)
+        dense[(programs,)](
+            *saved, found, B, *shape, Q, K, given.offset, *_terms(given), **_sizes(given), TILE_Q=tiles.queries,
+            TILE_K=tiles.keys, **tiles.launch,
+        )  # fmt: skip
+
+    _run(given, "bias", of_pairs)
     return found.reshape(given.bias.shape).to(given.bias.dtype)
 
 
@@ -195,17 +199,21 @@ def _position_bias(given: Call, saved: tuple[Any, ...]) -> Tensor:
     """
     assert given.bias is not None
     (B, H, Q, _), K = given.query.shape, given.key.shape[2]
-    tiles = _tiles(given, "diagonals")[0]
-    size, down = tiles.keys, triton.cdiv(Q, tiles.keys)
-    bands = down + triton.cdiv(K, size) - 1
-    sums = torch.empty(B, H, bands, 2, size, dtype=torch.float32, device=given.bias.device)
-    diagonals[(bands * B * H,)](
-        *saved, sums, Q, K, given.offset, *_terms(given), **_sizes(given), TILE=size, **tiles.launch,
-    )  # fmt: skip
+
+    def of_pairs(tiles: Tiles) -> Tensor:
+        bands = triton.cdiv(Q, tiles.keys) + triton.cdiv(K, tiles.keys) - 1
+        sums = given.query.new_empty(B, H, bands, 2, tiles.keys, dtype=torch.float32)
+        diagonals[(bands * B * H,)](
+            *saved, sums, Q, K, given.offset, *_terms(given), **_sizes(given), TILE=tiles.keys, **tiles.launch,
+        )  # fmt: skip
+        return sums
+
+    sums = _run(given, "diagonals", of_pairs)
+    size = sums.shape[4]
     blank = sums.new_zeros(B, H, 1, size)
     by_distance = (torch.cat([sums[:, :, :, 1], blank], 2) + torch.cat([blank, sums[:, :, :, 0]], 2)).flatten(2)
     offset = given.offset if given.offsets is None else given.offsets[:, None]
-    distance = torch.arange(by_distance.shape[2], device=sums.device) - down * size - offset
+    distance = torch.arange(by_distance.shape[2], device=sums.device) - triton.cdiv(Q, size) * size - offset
     distance = distance.expand(B, -1)[:, None]
     if given.bias_kind == "linear":
         return -(by_distance * distance.abs()).sum((0, 2)).to(given.bias.dtype)
@@ -233,8 +241,9 @@ def _sizes(given: Call) -> dict[str, int]:
     return {"D": D, "V": V, "TILE_D": triton.next_power_of_2(max(D, 16)), "TILE_V": triton.next_power_of_2(max(V, 16))}
 
 
-def _run(given: Call, kernel: str, launch: Callable[[Tiles], None]) -> None:
-    """With the tiles that are chosen for such calls. `launch` begins anew each time: to measure, it is called many times."""
+def _run(given: Call, kernel: str, launch: Callable[[Tiles], Made]) -> Made:
+    """What `launch` makes with the tiles that are chosen for such calls. It begins anew each time: to measure, it is called
+    many times."""
     tiles = _tiles(given, kernel)
     if len(tiles) > 1 and given.tuned != "off" and not torch.are_deterministic_algorithms_enabled():
         return launch(tuner_of(given.query.device).chosen(class_of(kernel, given), tiles, given.tuned == "measure", launch))

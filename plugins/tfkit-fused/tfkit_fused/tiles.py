@@ -1,9 +1,9 @@
 """How large the tiles of each kernel are, and how many warps and stages it runs with.
 
-The rows are the largest tiles that fit shared memory and registers by the compiler's word (tests/test_compile.py holds them to
-it), and others that fit and that measuring may find faster; none has been timed yet. The backward in one kernel, `together`,
-has no rows where its tiles of keys would be smaller than 64 in 16 bits (wide heads, rich calls): each tile of keys adds all of
-dq once more in memory, which eats what two products save.
+The rows are the largest tiles that fit shared memory and registers by the word of Triton 3.6 as of 3.9 (tests/test_compile.py
+holds them to it), and others that fit and that measuring may find faster; none has been timed yet. The backward in one kernel,
+`together`, has no rows where its tiles of keys would be smaller than 64 in 16 bits (wide heads, rich calls): each tile of keys
+adds all of dq once more in memory, which eats what two products save.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Shape = tuple[int, int, int, int]
 @dataclass(frozen=True)
 class Row:
     """For a kernel, the bytes of a number, and head dims up to `width`: tiles on data-centre devices from sm_90 up, which have
-    227 KiB of shared memory to a program, and on all others, which have 99 KiB at least. `rich` calls have a
-    bias, dropout, softcap or masks that are no interval of keys, and so more to hold. Nothing runs where there is None; `more`
-    is what measuring may choose instead."""
+    227 KiB of shared memory to a program, and on all others, which have 99 KiB at least. `rich` calls have a bias, dropout,
+    softcap or masks that are no interval of keys, and so more to hold. Nothing runs where there is None. What measuring may
+    choose instead is in `more`, for some devices beside what they take anyway, and for the former also in `more_large`."""
 
     kernel: str
     bytes: int
@@ -31,66 +31,66 @@ class Row:
     rich: bool
     large: Shape | None
     small: Shape | None
+    more: tuple[Shape, ...] = ()
     more_large: tuple[Shape, ...] = ()
-    more_small: tuple[Shape, ...] = ()
 
 
 ROWS = (
-    Row("forward", 2, 64, False, (128, 64, 4, 3), (128, 64, 8, 3), ((128, 128, 8, 2), (64, 64, 4, 3)), ((64, 64, 4, 3),)),
-    Row("forward", 2, 64, True, (128, 64, 8, 3), (64, 32, 4, 2), ((64, 64, 4, 2),)),
-    Row("forward", 2, 128, False, (128, 64, 8, 3), (64, 32, 4, 2), ((128, 128, 8, 2), (64, 64, 4, 3)), ((128, 32, 8, 2),)),
-    Row("forward", 2, 128, True, (64, 32, 4, 2), (64, 32, 8, 1), ((64, 64, 8, 2), (128, 32, 8, 2))),
-    Row("forward", 2, 256, False, (64, 32, 8, 1), (64, 32, 8, 1)),
-    Row("forward", 2, 256, True, (32, 32, 8, 1), (32, 32, 8, 1)),
-    Row("decode", 2, 64, False, (16, 64, 4, 3), (16, 64, 4, 3), ((16, 32, 4, 3),), ((16, 32, 4, 3),)),
+    Row("forward", 2, 64, False, (128, 64, 4, 3), (128, 64, 8, 3), ((64, 64, 4, 3),), ((128, 128, 8, 2),)),
+    Row("forward", 2, 64, True, (128, 32, 8, 2), (64, 32, 4, 2), ((128, 32, 8, 2), (64, 32, 4, 2), (64, 64, 8, 2))),
+    Row("forward", 2, 128, False, (128, 64, 8, 3), (64, 32, 4, 2), ((128, 32, 8, 2),), ((128, 64, 8, 2), (64, 64, 4, 3))),
+    Row("forward", 2, 128, True, (128, 32, 8, 2), (64, 32, 8, 1), ((64, 32, 8, 2), (32, 64, 8, 2))),
+    Row("forward", 2, 256, False, (64, 32, 8, 1), (64, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1))),
+    Row("forward", 2, 256, True, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 8, 2), (32, 32, 4, 1))),
+    Row("decode", 2, 64, False, (16, 64, 4, 3), (16, 64, 4, 3), ((16, 32, 4, 3),)),
     Row("decode", 2, 64, True, (16, 64, 4, 2), (16, 64, 4, 2), ((16, 32, 4, 2),)),
     Row("decode", 2, 128, False, (16, 64, 4, 3), (16, 64, 4, 2), ((16, 32, 4, 3),)),
     Row("decode", 2, 128, True, (16, 32, 4, 2), (16, 32, 4, 2), ((16, 64, 8, 2),)),
-    Row("decode", 2, 256, False, (16, 32, 4, 2), (16, 32, 4, 2)),
-    Row("decode", 2, 256, True, (16, 32, 8, 1), (16, 32, 8, 1)),
-    Row("decode", 4, 64, False, (16, 32, 4, 2), (16, 32, 4, 2)),
-    Row("decode", 4, 64, True, (16, 32, 8, 1), (16, 32, 8, 1)),
-    Row("decode", 4, 256, False, (16, 16, 8, 1), (16, 16, 8, 1)),
-    Row("decode", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1)),
-    Row("queries", 2, 64, False, (128, 64, 8, 2), (128, 64, 8, 2), ((64, 64, 4, 2), (128, 32, 8, 2)), ((64, 64, 4, 2),)),
-    Row("queries", 2, 64, True, (128, 64, 8, 2), (64, 32, 4, 2), ((64, 64, 8, 2),)),
-    Row("queries", 2, 128, False, (128, 64, 8, 2), (64, 64, 8, 2), ((64, 64, 8, 2), (64, 64, 4, 2)), ((64, 32, 4, 2),)),
-    Row("queries", 2, 128, True, (64, 64, 8, 2), (64, 64, 8, 2), ((64, 32, 4, 2),)),
-    Row("queries", 2, 256, False, (64, 64, 8, 2), (64, 32, 8, 1)),
-    Row("queries", 2, 256, True, (32, 32, 8, 1), (32, 32, 8, 1)),
-    Row("keys", 2, 64, False, (64, 128, 8, 2), (32, 64, 4, 2), ((32, 128, 8, 2), (64, 64, 4, 2))),
-    Row("keys", 2, 64, True, (64, 128, 8, 2), (32, 32, 4, 2), ((32, 128, 8, 2), (64, 64, 8, 2))),
-    Row("keys", 2, 128, False, (32, 128, 8, 1), (64, 64, 8, 1), (), ((32, 64, 8, 2),)),
-    Row("keys", 2, 128, True, (32, 32, 4, 2), (32, 32, 4, 2)),
-    Row("keys", 2, 256, False, (32, 32, 8, 1), (32, 32, 8, 1)),
-    Row("keys", 2, 256, True, (16, 32, 8, 1), (16, 32, 8, 1)),
-    Row("together", 2, 64, False, (32, 128, 8, 2), (32, 128, 8, 2), ((64, 128, 8, 1), (32, 64, 4, 2)), ((32, 64, 4, 2),)),
-    Row("together", 2, 64, True, (32, 128, 8, 2), None, ((32, 64, 4, 2),)),
-    Row("together", 2, 128, False, (32, 128, 8, 1), (64, 64, 8, 1)),
-    Row("bias", 2, 64, True, (64, 64, 8, 2), (32, 32, 4, 1)),
-    Row("bias", 2, 128, True, (32, 32, 8, 1), (16, 16, 8, 1)),
-    Row("bias", 2, 256, True, (16, 16, 8, 1), (16, 16, 8, 1)),
-    Row("diagonals", 2, 64, True, (64, 64, 8, 2), (32, 32, 4, 2)),
-    Row("diagonals", 2, 128, True, (32, 32, 8, 1), (32, 32, 8, 1)),
-    Row("diagonals", 2, 256, True, (16, 16, 8, 1), (16, 16, 8, 1)),
-    Row("forward", 4, 64, False, (32, 32, 8, 1), (32, 32, 8, 1)),
-    Row("forward", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1)),
-    Row("forward", 4, 256, False, (16, 16, 8, 1), (16, 32, 8, 1)),
-    Row("forward", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1)),
-    Row("queries", 4, 64, False, (32, 32, 8, 1), (32, 32, 8, 1)),
-    Row("queries", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1)),
-    Row("queries", 4, 256, False, (16, 16, 8, 1), (16, 16, 8, 1)),
-    Row("queries", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1)),
-    Row("keys", 4, 64, False, (32, 32, 8, 1), (32, 32, 8, 1)),
-    Row("keys", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1)),
-    Row("keys", 4, 256, False, (16, 16, 8, 1), (16, 16, 8, 1)),
-    Row("keys", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1)),
-    Row("together", 4, 64, False, (32, 32, 8, 1), (32, 32, 8, 1)),
-    Row("together", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1)),
-    Row("bias", 4, 64, True, (32, 32, 8, 1), (16, 32, 8, 1)),
-    Row("bias", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1)),
-    Row("diagonals", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1)),
-    Row("diagonals", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1)),
+    Row("decode", 2, 256, False, (16, 32, 4, 2), (16, 32, 4, 2), ((16, 64, 8, 2), (16, 32, 8, 2))),
+    Row("decode", 2, 256, True, (16, 32, 8, 1), (16, 32, 8, 1), ((16, 64, 8, 1), (16, 32, 4, 1))),
+    Row("decode", 4, 64, False, (16, 32, 4, 2), (16, 32, 4, 2), ((16, 64, 8, 1), (16, 32, 4, 3))),
+    Row("decode", 4, 64, True, (16, 32, 8, 1), (16, 32, 8, 1), ((16, 64, 8, 1), (16, 32, 4, 1))),
+    Row("decode", 4, 256, False, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (16, 16, 8, 2))),
+    Row("decode", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (16, 16, 4, 1))),
+    Row("queries", 2, 64, False, (128, 64, 8, 2), (128, 64, 8, 2), ((64, 64, 4, 2),), ((128, 32, 8, 2),)),
+    Row("queries", 2, 64, True, (128, 32, 8, 2), (64, 32, 4, 2), ((128, 32, 8, 2), (64, 32, 4, 2)), ((64, 64, 8, 2),)),
+    Row("queries", 2, 128, False, (128, 64, 8, 2), (64, 64, 8, 2), ((64, 32, 4, 2),), ((64, 64, 8, 2), (64, 64, 4, 2))),
+    Row("queries", 2, 128, True, (128, 32, 8, 2), (64, 64, 8, 2), ((64, 32, 8, 2), (32, 64, 8, 2))),
+    Row("queries", 2, 256, False, (64, 64, 8, 2), (64, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1))),
+    Row("queries", 2, 256, True, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 8, 1))),
+    Row("keys", 2, 64, False, (64, 128, 8, 2), (32, 128, 8, 1), ((32, 64, 4, 1),), ((32, 128, 8, 2),)),
+    Row("keys", 2, 64, True, (32, 128, 8, 2), (32, 32, 4, 2), ((32, 32, 8, 2),), ((32, 64, 8, 2),)),
+    Row("keys", 2, 128, False, (32, 128, 8, 1), (64, 64, 8, 1), ((32, 64, 8, 1), (16, 64, 8, 2))),
+    Row("keys", 2, 128, True, (32, 32, 4, 2), (32, 32, 4, 2), ((32, 32, 8, 2), (16, 64, 8, 2))),
+    Row("keys", 2, 256, False, (32, 32, 8, 1), (32, 32, 8, 1), ((16, 32, 8, 1), (32, 16, 8, 1))),
+    Row("keys", 2, 256, True, (16, 32, 8, 1), (16, 32, 8, 1), ((32, 16, 8, 1), (16, 16, 8, 1))),
+    Row("together", 2, 64, False, (32, 128, 8, 2), (16, 128, 8, 2), ((16, 64, 4, 1),), ((32, 64, 4, 2),)),
+    Row("together", 2, 64, True, (16, 128, 8, 2), None, (), ((32, 64, 8, 2), (16, 64, 4, 2))),
+    Row("together", 2, 128, False, (16, 128, 8, 1), (64, 64, 8, 1), ((16, 64, 8, 1),)),
+    Row("bias", 2, 64, True, (64, 64, 8, 2), (32, 32, 4, 1), ((32, 64, 8, 1), (64, 32, 8, 1))),
+    Row("bias", 2, 128, True, (32, 32, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (32, 16, 8, 1))),
+    Row("bias", 2, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1),)),
+    Row("diagonals", 2, 64, True, (64, 64, 8, 2), (32, 32, 4, 2), ((32, 32, 8, 1), (16, 16, 4, 1))),
+    Row("diagonals", 2, 128, True, (32, 32, 8, 1), (32, 32, 8, 1), ((16, 16, 4, 1),)),
+    Row("diagonals", 2, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 16, 4, 1),)),
+    Row("forward", 4, 64, False, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 8, 2), (16, 32, 4, 1))),
+    Row("forward", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 4, 1))),
+    Row("forward", 4, 256, False, (16, 16, 8, 1), (16, 32, 8, 1), ((16, 16, 8, 1), (16, 16, 8, 2))),
+    Row("forward", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (16, 16, 4, 1))),
+    Row("queries", 4, 64, False, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1))),
+    Row("queries", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 4, 1))),
+    Row("queries", 4, 256, False, (16, 16, 8, 1), (16, 16, 8, 1), ((32, 16, 8, 1), (16, 16, 4, 1))),
+    Row("queries", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (16, 16, 4, 1))),
+    Row("keys", 4, 64, False, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1))),
+    Row("keys", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 4, 1))),
+    Row("keys", 4, 256, False, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 16, 4, 1),), ((16, 32, 8, 1),)),
+    Row("keys", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 16, 4, 1),), ((16, 32, 8, 1),)),
+    Row("together", 4, 64, False, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1))),
+    Row("together", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1), ((16, 32, 8, 1), (16, 32, 4, 1))),
+    Row("bias", 4, 64, True, (32, 32, 8, 1), (16, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 4, 1))),
+    Row("bias", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 32, 8, 1), (16, 16, 4, 1))),
+    Row("diagonals", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 16, 4, 1))),
+    Row("diagonals", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 16, 4, 1),)),
 )
 
 
@@ -151,8 +151,8 @@ def of_row(row: Row | None, large: bool) -> tuple[Tiles, ...]:
     """All that may be chosen on a large device or on another, first what is taken unmeasured."""
     if row is None:
         return ()
-    shape, more = (row.large, row.more_large) if large else (row.small, row.more_small)
-    return () if shape is None else tuple(Tiles(*each) for each in (shape, *more))
+    shape, more = (row.large, (*row.more, *row.more_large)) if large else (row.small, row.more)
+    return () if shape is None else tuple(Tiles(*each) for each in dict.fromkeys((shape, *more)))
 
 
 def _is_large(capability: tuple[int, int]) -> bool:

@@ -13,7 +13,7 @@ AHEAD = 2_000_000
 """Cycles, about a millisecond, that the device waits before each run, so that all of the run is queued when it begins."""
 
 
-def milliseconds(run: Callable[[], None]) -> float:
+def milliseconds(run: Callable[[], object]) -> float:
     """The median of some runs, after a few that compile and warm up; on the current device and stream."""
     for _ in range(WARM_UP):
         run()

@@ -17,13 +17,13 @@ from .saved import Choice, Environment, Saved, place, source
 from .tiles import Tiles
 from .timer import milliseconds
 
-Launch = Callable[[Tiles], None]
+Launch = Callable[[Tiles], object]
 
 
 class Tuner:
     """The choices for one kind of device. `time` measures a launch in milliseconds; where `capturing` nothing is measured."""
 
-    def __init__(self, saved: Saved, time: Callable[[Callable[[], None]], float], capturing: Callable[[], bool]) -> None:
+    def __init__(self, saved: Saved, time: Callable[[Callable[[], object]], float], capturing: Callable[[], bool]) -> None:
         self.saved, self.time, self.capturing = saved, time, capturing
         self.answers: dict[str, Tiles] = {}
         self.measured: dict[str, Choice] = {}
