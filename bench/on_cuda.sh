@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What is proven on a CUDA device, and attention measured, in stages of at most ten minutes; reports and logs go to OUT.
 #
-#     bench/on_cuda.sh proof|races|speed|auto OUT
+#     bench/on_cuda.sh proof|races|tune|speed|auto OUT
 #
 # Run from the root of a source tree in which tfkit, the plugins and their tests can be imported. A stage goes on after what
 # fails in it, and ends with the number of its commands that failed.
@@ -31,6 +31,10 @@ proof)
 races)
     run races 560 "$python" -m pytest -q -m gpu plugins/tfkit-fused/tests/test_races.py
     ;;
+tune) # before `speed` and `auto`, on the same machine, which then have the tiles that were found
+    run tune 560 "$python" -m tfkit_fused tune
+    run tuned 20 "$python" -m tfkit_fused show
+    ;;
 speed)
     run attention 400 "$python" -m tfkit bench attention --device cuda --dtype bfloat16 --budget 360 \
         --backends eager,sdpa,cudnn,fused,fused.atomic --json "$out/attention_cuda.json" --html "$out/attention_cuda.html"
@@ -38,12 +42,11 @@ speed)
         --cells 'dense*,causal*' --json "$out/attention_cuda_flex.json"
     ;;
 auto)
-    run tune 200 "$python" -m tfkit_fused tune
-    run auto 340 "$python" -m tfkit bench auto --device cuda --backends sdpa,fused,cudnn --dtype bfloat16 \
+    run auto 560 "$python" -m tfkit bench auto --device cuda --backends sdpa,fused,cudnn --dtype bfloat16 \
         --lengths 512,4096 --json "$out/auto_cuda.json"
     ;;
 *)
-    echo "stages: proof races speed auto" >&2
+    echo "stages: proof races tune speed auto" >&2
     exit 2
     ;;
 esac
