@@ -59,10 +59,10 @@ def test_products():
     assert products.main(["--shapes", "7x5x9", "--rounds", "1"])["speed"]["MKL"] == 1.0
 
 
-def test_few_queries():
-    import few_queries
+def test_attention_few():
+    import attention_few
 
-    found = few_queries.main(["--shapes", "70x2x1x30x16 2x2x1x3x16", "--rounds", "1"])["microseconds"]
+    found = attention_few.main(["--shapes", "70x2x1x30x16 2x2x1x3x16", "--rounds", "1"])["microseconds"]
     assert [row["the_rule_takes_products"] for row in found.values()] == [True, False]
 
 

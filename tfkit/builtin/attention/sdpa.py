@@ -5,6 +5,8 @@
 The fused kernels are lost by too large a mask, so the mask is rendered as small as it can be: `is_causal` for a square causal
 call from position 0, rows zeroed afterwards for query lengths (together with equal key lengths this is right padding at full
 speed), (B,1,1,K) for key lengths and key visibility, and (B,H,Q,K) only for a bias with a mask per batch row.
+
+On a CPU few queries or few keys are two products instead (`few.py`), unless a kernel is named.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from ...plugin import (
     shapes_of,
     visible,
 )
-from . import few_queries
+from . import few
 from .entries import SDPA, SdpaOptions
 
 Rendered = tuple[Tensor | None, bool, Tensor | None]
@@ -76,8 +78,8 @@ def attend(inputs: AttentionInputs, options: SdpaOptions) -> AttentionOutput:
         # backward makes exp(score - lse) infinite: 0 * inf would reach the keys. A query of zeros keeps the scores at 0.
         inputs = replace(inputs, query=torch.where(rows, inputs.query, 0.0))
     kernels = _kernels(options, mask, inputs.query)
-    if kernels is None and not causal and few_queries.are_few(inputs, mask):
-        output = few_queries.attend(inputs, mask)
+    if kernels is None and not causal and few.are_few(inputs, mask):
+        output = few.attend(inputs, mask)
     elif kernels is None:
         output = _call(inputs, mask, causal)
     elif torch.compiler.is_compiling():

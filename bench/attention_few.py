@@ -1,8 +1,8 @@
-"""Attention of few queries on a CPU: torch's fused kernel against two batched products, shape by shape.
+"""Attention of few queries or keys on a CPU: torch's fused kernel against two batched products, shape by shape.
 
-    python bench/few_queries.py [--threads 1] [--rounds 31]
+    python bench/attention_few.py [--threads 1] [--rounds 31]
 
-What the limits in `tfkit/builtin/attention/few_queries.py` rest on: a shape is marked * where the rule takes the products.
+What the limits in `tfkit/builtin/attention/few.py` rest on: a shape is marked * where the rule takes the products.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import torch
 from interleaved import report, timed
 
 from tfkit.attention import AttentionInputs, Mask
-from tfkit.builtin.attention import few_queries, sdpa
+from tfkit.builtin.attention import few, sdpa
 from tfkit.builtin.attention.entries import SdpaOptions
+from tfkit.nn.memory import keep_what_is_freed
 
 SHAPES = (
     "300x4x1x8x32 300x4x1x12x32 300x4x1x16x32 300x4x1x20x32 300x4x1x60x32 48x4x5x8x32 48x4x5x20x32 48x4x5x60x32 "
-    "100x8x1x20x64 30x8x5x20x64 8x8x1x20x64 4x8x1x20x64 1x8x1x20x64 1x8x1x500x64"
+    "300x4x12x12x32 48x4x30x12x32 48x4x20x20x32 100x8x12x12x64 100x8x1x6x64 100x8x1x20x64 30x8x5x20x64 8x8x1x20x64 "
+    "4x8x1x20x64 1x8x1x20x64 1x8x1x500x64"
 )
 
 
@@ -44,6 +46,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
+    keep_what_is_freed()  # as decoding does
     clock = time.process_time if options.threads == 1 else time.perf_counter
     total: dict[str, list[float]] = {"torch's kernel": [0.0] * options.rounds, "products": [0.0] * options.rounds}
     microseconds: dict[str, dict[str, Any]] = {}
@@ -52,13 +55,13 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         mask = inputs.prepared.payload[0] if inputs.prepared is not None else None
         rivals = {
             "torch's kernel": lambda: sdpa._call(inputs, mask, False),  # noqa: B023 - called in this round
-            "products": lambda: few_queries.attend(inputs, mask),  # noqa: B023
+            "products": lambda: few.attend(inputs, mask),  # noqa: B023
         }
         seconds = timed(rivals, options.rounds, clock=clock)
         for name, taken in seconds.items():
             total[name] = [sum(pair) for pair in zip(total[name], taken, strict=True)]
         row = {name: round(1e6 * median(taken), 1) for name, taken in seconds.items()}
-        microseconds[shape] = {**row, "the_rule_takes_products": few_queries.are_few(inputs, mask)}
+        microseconds[shape] = {**row, "the_rule_takes_products": few.are_few(inputs, mask)}
         print(f"{shape:16} " + "   ".join(f"{name} {rate:.0f} us" for name, rate in row.items()), end="")
         print(" *" if microseconds[shape]["the_rule_takes_products"] else "")
     return report("all shapes", total, "torch's kernel", options.json, microseconds=microseconds)

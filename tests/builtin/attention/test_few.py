@@ -1,4 +1,4 @@
-"""The products that `sdpa` takes for few queries on a CPU are torch's kernel to rounding, taken where they are faster."""
+"""The products that `sdpa` takes for few queries or keys on a CPU are its kernel to rounding, taken where they are faster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tfkit.attention import AttentionInputs, DenseBias, LinearBias, Mask
-from tfkit.builtin.attention import few_queries
+from tfkit.builtin.attention import few
 from tfkit.builtin.attention.entries import SDPA, SdpaOptions
 from tfkit.builtin.attention.sdpa import attend, prepare
 from tfkit.rendering import shapes_of
@@ -31,7 +31,10 @@ SCATTERED = torch.rand(B, 1, 5, 37, generator=torch.Generator().manual_seed(1)) 
 CALLS = {
     "plain": call(1, 37),
     "beams": call(5, 37),
-    "few keys": call(8, 7),
+    "few of both": call(8, 7),
+    "one query, few keys": call(1, 12, mask=Mask(key_lengths=torch.arange(B) % 12 + 1)),
+    "one of each": call(1, 1),
+    "few keys": call(30, 7, mask=Mask(key_lengths=torch.arange(B) % 7 + 1)),
     "grouped": call(2, 37, G=2),
     "many grouped": call(5, 20, G=2),
     "double": call(1, 37, dtype=torch.float64),
@@ -49,8 +52,8 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_the_products_are_the_kernel(name, prepared, monkeypatch):
     inputs, heard = CALLS[name], []
-    inner = few_queries.attend
-    monkeypatch.setattr(few_queries, "attend", lambda *given: heard.append(1) or inner(*given))
+    inner = few.attend
+    monkeypatch.setattr(few, "attend", lambda *given: heard.append(1) or inner(*given))
     with torch.no_grad():
         due = attend(inputs, SdpaOptions(kernel="math")).output
         if prepared:
@@ -63,35 +66,43 @@ def test_the_products_are_the_kernel(name, prepared, monkeypatch):
 
 @pytest.mark.parametrize(
     ("change", "taken"),
-    [({}, True), ({"Q": 9}, False), ({"K": 12}, False), ({"dtype": torch.bfloat16}, False), ({"dropout": 0.5}, False)],
+    [
+        ({}, True),
+        ({"Q": 9}, False),
+        ({"Q": 9, "K": 15}, True),
+        ({"K": 12}, True),
+        ({"Q": 2, "K": 12}, False),
+        ({"dtype": torch.bfloat16}, False),
+        ({"dropout": 0.5}, False),
+    ],
 )
 def test_they_are_taken_where_they_are_faster(change, taken):
-    assert few_queries.are_few(call(**{"Q": 1, "K": 37, **change}), None) == taken
+    assert few.are_few(call(**{"Q": 1, "K": 37, **change}), None) == taken
 
 
 def test_few_rows_gradients_and_a_kernel_that_is_named_are_the_kernels(monkeypatch):
-    monkeypatch.setattr(few_queries, "attend", None)
-    few = call(1, 37)
-    attend(replace(few, query=few.query[:15], key=few.key[:15], value=few.value[:15]), SdpaOptions())
-    attend(replace(few, query=few.query.clone().requires_grad_()), SdpaOptions())
-    attend(replace(few, bias=DenseBias(torch.zeros(1, 1, 1, 37, requires_grad=True))), SdpaOptions())
-    attend(few, SdpaOptions(kernel="flash"))
+    monkeypatch.setattr(few, "attend", None)
+    given = call(1, 37)
+    attend(replace(given, query=given.query[:15], key=given.key[:15], value=given.value[:15]), SdpaOptions())
+    attend(replace(given, query=given.query.clone().requires_grad_()), SdpaOptions())
+    attend(replace(given, bias=DenseBias(torch.zeros(1, 1, 1, 37, requires_grad=True))), SdpaOptions())
+    attend(given, SdpaOptions(kernel="flash"))
 
 
 KERNELS = ("causal_square", "right_padded")  # masks that `is_causal` says
 FEW = [
     case for case in CASES
-    if case.Q <= 8 and case.name not in KERNELS and case.softcap is None and not (case.weights or case.lse)
+    if (case.Q <= 8 or case.K < 16) and case.name not in KERNELS and case.softcap is None and not (case.weights or case.lse)
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", FEW, ids=[case.name for case in FEW])
 def test_they_keep_the_contract(case, monkeypatch):
-    """The named calls of the conformance suite, judged by all its layers, with every call of few queries taken."""
+    """The named calls of the conformance suite, judged by all its layers, with every call of few queries or keys taken."""
     for bound in ("FEWEST_MATRICES", "FEWEST_PRODUCTS"):
-        monkeypatch.setattr(few_queries, bound, 1)
-    taken, inner = [], few_queries.attend
-    monkeypatch.setattr(few_queries, "attend", lambda *given: taken.append(1) or inner(*given))
+        monkeypatch.setattr(few, bound, 1)
+    taken, inner = [], few.attend
+    monkeypatch.setattr(few, "attend", lambda *given: taken.append(1) or inner(*given))
     for dtype in ("float32", "float64"):
         assert replay(SDPA, replace(case, dtype=dtype, gradients=False, bias_gradient=False, dropout=0.0)) == "passed"
     assert taken

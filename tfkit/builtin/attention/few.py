@@ -1,10 +1,11 @@
-"""Attention of few queries on a CPU, without gradients, as two products of batches of matrices:
+"""Attention of few queries or few keys on a CPU, without gradients, as two products of batches of matrices:
 
     output = softmax(scale q k^T + mask) v
 
 A step of decoding has one query per row, or one per beam. torch's fused kernel for the CPU works through blocks of 32 queries
-and more, and what it does once per block then takes longer than the sums: 300 rows of 4 heads with 20 keys take it 0.43 ms,
-these products 0.26 (bench/few_queries.py). Where there are few rows its single call is the faster.
+and more, and what it does once per block then takes longer than the sums; and it takes the exponentials of fewer than 16 keys
+one by one. One query of 300 rows of 4 heads takes it 1.6 times as long over 20 keys, and 12 padded tokens that see one another
+2.6 times (bench/attention_few.py). Where there are few rows its single call is the faster.
 """
 
 from __future__ import annotations
@@ -19,22 +20,24 @@ MOST_QUERIES = 8
 FEWEST_MATRICES = 128
 """Rows times key heads."""
 FEWEST_PRODUCTS = 400
-"""Multiplications for each matrix, below which torch multiplies them in a loop of its own, at a quarter of the speed."""
+"""Multiplications for each matrix, below which torch multiplies them in a loop of its own, at a quarter of the speed: then one
+query is multiplied with its keys element by element."""
 LANES = 16
-"""Numbers in a vector of AVX-512: torch takes the softmax of fewer one by one."""
+"""Numbers in a vector of AVX-512: torch takes the exponentials of fewer one by one."""
 
 
 def are_few(inputs: AttentionInputs, mask: Tensor | None) -> bool:
     """Whether the products are the faster way for this call."""
     query, key, value = inputs.query, inputs.key, inputs.value
-    if torch.compiler.is_compiling() or not query.is_cpu or query.shape[2] > MOST_QUERIES:
+    if torch.compiler.is_compiling() or not query.is_cpu:
         return False
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (query, key, value, mask)):
         return False
     (B, H, Q, D), (_, G, K, V) = query.shape, value.shape
     return (
-        B * G >= FEWEST_MATRICES
-        and Q * H // G * K * min(D, V) >= FEWEST_PRODUCTS
+        (Q <= MOST_QUERIES or K < LANES)
+        and B * G >= FEWEST_MATRICES
+        and (Q * H == G or Q * H // G * K * min(D, V) >= FEWEST_PRODUCTS)
         and inputs.dropout == 0.0
         and query.dtype in (torch.float32, torch.float64)
         and key.stride(3) == value.stride(3) == 1
@@ -45,8 +48,10 @@ def attend(inputs: AttentionInputs, mask: Tensor | None) -> Tensor:
     """query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V), a mask that broadcasts to (B,H,Q,K), True for visible keys or added to
     the scores, none of whose rows is blind -> (B,H,Q,V)."""
     B, H, Q, D = inputs.query.shape
-    G, K = inputs.key.shape[1:3]
-    scores = (inputs.scale * inputs.query).reshape(B, G, H // G * Q, D) @ inputs.key.mT
+    key, value, query = inputs.key, inputs.value, inputs.scale * inputs.query
+    G, K = key.shape[1:3]
+    alone = Q * H == G and K * min(D, value.shape[3]) < FEWEST_PRODUCTS
+    scores = (query * key).sum(3).unsqueeze(2) if alone else query.reshape(B, G, H // G * Q, D) @ key.mT
     if mask is not None:
         rows = scores.view(B, H, Q, K)
         rows = rows.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else rows.add_(mask)
@@ -54,4 +59,4 @@ def attend(inputs: AttentionInputs, mask: Tensor | None) -> Tensor:
     if K < LANES:
         scores = pad(scores, (0, LANES - K), value=-torch.inf)
     weights = torch.softmax(scores, -1)[..., :K]
-    return (weights @ inputs.value).view(B, H, Q, -1)
+    return (weights.mT * value).sum(2, keepdim=True) if alone else (weights @ value).view(B, H, Q, -1)
