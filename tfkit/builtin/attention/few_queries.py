@@ -49,7 +49,7 @@ def attend(inputs: AttentionInputs, mask: Tensor | None) -> Tensor:
     scores = (inputs.scale * inputs.query).reshape(B, G, H // G * Q, D) @ inputs.key.mT
     if mask is not None:
         rows = scores.view(B, H, Q, K)
-        rows = rows.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else rows.add_(mask)
+        rows = rows.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else rows + mask
         scores = rows.view(B, G, -1, K)
     if K < LANES:
         scores = pad(scores, (0, LANES - K), value=-torch.inf)
