@@ -92,6 +92,21 @@ def test_one_after_the_other_where_threads_would_differ(decoder_of: Callable[...
     assert workers_for(model.train(), 4) == 1
 
 
+def test_one_after_the_other_with_a_backend_that_is_not_for_threads(decoder_of: Callable[..., Model]) -> None:
+    """While one thread is in `flex`, torch tells all of them that they are being compiled, which `flex` refuses on a CPU."""
+    model, search = decoder_of("translator", position="alibi"), SEARCHES["greedy"]
+    due = told(tfkit.search_all(model, SOURCES, search, batch_tokens=8))
+    model.set_backend("flex", "encoder.*")
+    assert workers_for(model, 4) == 1
+    assert told(tfkit.search_all(model, SOURCES, search, batch_tokens=8, workers=2)) == due
+    model.set_backend(["eager", "flex"])
+    assert workers_for(model, 4) == 1
+    model.set_backend(["eager", "cudnn"])
+    assert workers_for(model, 4) == 4
+    model.set_backend("auto")
+    assert workers_for(model, 4) == 4
+
+
 def test_a_number_that_is_none(decoder_of: Callable[..., Model]) -> None:
     with pytest.raises(tfkit.InputError, match="workers is 0"):
         tfkit.search_all(decoder_of("translator"), SOURCES, workers=0)

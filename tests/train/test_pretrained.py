@@ -16,6 +16,7 @@ from tfkit.recipe import load_recipe
 from tfkit.store import file_facts
 from tfkit.text import model_in
 from tfkit.train import resume, train
+from tfkit.train.pretrained import is_share
 
 STILL = ["stopping.max_steps=1", "schedule={kind: constant, peak: 1.0e-60}"]
 """A step at a rate that is 0 in float32."""
@@ -239,6 +240,27 @@ def test_the_tokeniser_of_the_model_may_be_written_as_it_was(task, tmp_path, kin
         assert kept.keys() == known
         resume(tmp_path / "child")
         shutil.rmtree(tmp_path / "child")
+
+
+def test_a_recipe_that_says_nothing_of_the_tokeniser_is_kept_as_one_and_trains_again(task, tmp_path):
+    train(load_recipe(task, ["tokeniser=characters", *STILL]), tmp_path / "run")
+    started(task, tmp_path / "run", tmp_path, "tokeniser=null")
+    kept = tmp_path / "child" / "recipe.yaml"
+    assert "tokeniser" not in yaml.safe_load(kept.read_text())
+    resume(tmp_path / "child")
+    train(load_recipe(kept), tmp_path / "again")
+    mine, theirs = weights(tmp_path / "again"), weights(tmp_path / "child")
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.mark.parametrize("given", [7, 14, 28, 55, 57])
+def test_the_share_that_a_refusal_names_is_one_that_suffices(given):
+    """0.07 * 100 is more than 7 in floating point."""
+    assert is_share(given, 100, given / 100)
+    assert is_share(100 * given, 10_000, int(100 * given / 100) / 100)
+    assert not is_share(given - 1, 100, given / 100)
+    assert is_share(0, 0, 1.0)
 
 
 def test_a_path_is_relative_to_the_recipe(parent, task, tmp_path):

@@ -38,7 +38,8 @@ def search_all(
     `batch_tokens`, or a single source; the longest come first, so that memory peaks at once. `target`, `output` and `attention`
     are those of `beam_search`. Samples of a source depend on its place in `sources`, not on its batch. Where the target has a
     table of positions, no hypothesis goes beyond it. On a CPU `workers` batches are searched at once, torch's threads shared
-    out among them; one after the other where the model is in training mode, and under autocast.
+    out among them; one after the other where the model is in training mode, under autocast, and with attention backends that
+    are not for several `threads`.
 
     Raises InputError for empty sources, for ids out of range, and for what the searches raise it.
     """

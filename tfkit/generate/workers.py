@@ -46,12 +46,13 @@ def side_by_side(work: Callable[[Batch], Made], batches: Sequence[Batch], worker
 
 def workers_for(model: Model, workers: int) -> int:
     """1 where batches have to follow one another: on other devices, in training mode, whose dropout draws from one generator,
-    and under autocast and modes of torch's, which are those of one thread."""
+    under autocast and modes of torch's, which are those of one thread, and with a backend that is not for several threads."""
     apart = (
         next(model.parameters()).device.type == "cpu"
         and not model.training
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._len_torch_function_stack()
+        and model.threads("cpu")
     )
     return workers if apart else 1

@@ -255,6 +255,10 @@ class Model(nn.Module):
         """Every attention site with the backend that was asked for there."""
         return {site: attention.choices[index].requested for attention, index, site in self._site_table()}
 
+    def threads(self, device: str) -> bool:
+        """Whether several threads may call the model at once on a device, as far as its attention backends say."""
+        return all(choice.threads(device) for attention in self._attentions() for choice in attention.choices.values())
+
     def parameter_count(self, trainable: bool = True) -> int:
         """The number of trainable (or frozen) parameters, each shared one counted once."""
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad is trainable)

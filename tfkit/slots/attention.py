@@ -193,6 +193,8 @@ class AttentionBackend(Entry):
     `prepare(mask, bias, shapes, options)` once per stack and forward; its result reaches every layer as `inputs.prepared`.
     `auto` holds the measured rows by which `auto` may choose this backend, written down or in files (`AutoTable`); the first
     that covers a call counts, and with none, `auto` never does. `known_failures` lists the checks that it is known to fail.
+    `threads` says that several threads may be in `attend` and `prepare` at once; a search by any other backend takes one batch
+    after the other.
     """
 
     attend: str
@@ -201,6 +203,7 @@ class AttentionBackend(Entry):
     prepare: str | None = None
     auto: Sequence[AutoRow] = ()
     known_failures: tuple[KnownFailure, ...] = ()
+    threads: bool = False
 
 
 AUTO = Entry(name="auto", summary="the fastest backend that is measured and right for each class of calls")

@@ -103,7 +103,7 @@ class Pretrained:
                 counts[part][1] += tensor.numel()
         given, total = (sum(pair[side] for pair in counts.values()) for side in (0, 1))
         least = LEAST if recipe.pretrained_share is None else recipe.pretrained_share
-        if given >= least * total:
+        if is_share(given, total, least):
             return
         each = ", ".join(f"{some:,} of {of:,} of `{part}`" for part, (some, of) in counts.items() if of)
         message = (
@@ -115,6 +115,11 @@ class Pretrained:
         )
         path = "pretrained" if recipe.pretrained_share is None else "pretrained_share"
         raise InputError(recipe.fault("TFK117", path, message, fix))
+
+
+def is_share(given: int, total: int, least: float) -> bool:
+    """Whether so many of the total are the share that is wanted, as it is written: 0.07 * 100 would be more than 7."""
+    return total == 0 or given / total >= least
 
 
 def shape_text(shape: Iterable[int]) -> str:

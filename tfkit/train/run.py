@@ -307,5 +307,7 @@ def _write_recipe(recipe: Recipe, directory: Path) -> None:
     if recipe.pretrained is not None:
         written["pretrained"] = str(Path(recipe.pretrained).absolute())
         # Its tokenisers are taken, of which what nobody wrote says nothing.
-        written["tokeniser"] = {"kind": recipe.tokeniser.kind, **recipe.wrote("tokeniser")}
+        del written["tokeniser"]
+        if wrote := recipe.wrote("tokeniser"):
+            written["tokeniser"] = {"kind": recipe.tokeniser.kind, **wrote}
     write_whole(directory / RECIPE, yaml.safe_dump(written, sort_keys=False, allow_unicode=True))

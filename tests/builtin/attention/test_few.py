@@ -64,6 +64,17 @@ def test_the_products_are_the_kernel(name, prepared, monkeypatch):
     torch.testing.assert_close(found, due)
 
 
+def test_biases_side_by_side_by_vmap():
+    """Only the bias has the mapped axis: the scores may not be added to in place."""
+    inputs, biases = call(4, 33), torch.randn(3, 1, H, 1, 33, generator=torch.Generator().manual_seed(0))
+
+    def output(values):
+        return attend(replace(inputs, bias=DenseBias(values)), SdpaOptions()).output
+
+    assert few_queries.are_few(inputs, None)
+    torch.testing.assert_close(torch.func.vmap(output)(biases), torch.stack([output(values) for values in biases]))
+
+
 @pytest.mark.parametrize(
     ("change", "taken"),
     [

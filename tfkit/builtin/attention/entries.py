@@ -130,6 +130,7 @@ EAGER = AttentionBackend(
         numerics=Numerics(probabilities="accumulation", tf32=True),
     ),
     auto=tuple(AutoRow(device=device, dtypes=DTYPES, relative_time=1.0) for device in ("cpu", "cuda")),
+    threads=True,
 )
 
 SDPA = AttentionBackend(
@@ -160,6 +161,7 @@ SDPA = AttentionBackend(
         numerics=Numerics(gradients="storage", tf32=True),
     ),
     auto=AutoTable("tfkit.builtin.attention", ("auto_cpu.json",), "sdpa", more=(PUBLISHED,)),
+    threads=True,
 )
 
 FLEX = AttentionBackend(
@@ -187,6 +189,8 @@ FLEX = AttentionBackend(
         compile=True,
         numerics=Numerics(tf32=True),
     ),
+    # On the CPU torch compiles even the unfused form, and whether something is compiled it tells all threads alike.
+    threads=False,
 )
 
 CUDNN = AttentionBackend(

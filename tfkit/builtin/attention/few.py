@@ -54,7 +54,7 @@ def attend(inputs: AttentionInputs, mask: Tensor | None) -> Tensor:
     scores = (query * key).sum(3).unsqueeze(2) if alone else query.reshape(B, G, H // G * Q, D) @ key.mT
     if mask is not None:
         rows = scores.view(B, H, Q, K)
-        rows = rows.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else rows.add_(mask)
+        rows = rows.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else rows + mask
         scores = rows.view(B, G, -1, K)
     if K < LANES:
         scores = pad(scores, (0, LANES - K), value=-torch.inf)
