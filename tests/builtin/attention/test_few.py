@@ -71,7 +71,7 @@ def test_biases_side_by_side_by_vmap():
     def output(values):
         return attend(replace(inputs, bias=DenseBias(values)), SdpaOptions()).output
 
-    assert few_queries.are_few(inputs, None)
+    assert few.are_few(inputs, None)
     torch.testing.assert_close(torch.func.vmap(output)(biases), torch.stack([output(values) for values in biases]))
 
 

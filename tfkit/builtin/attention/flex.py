@@ -10,7 +10,6 @@ makes it once (`prepare`). On the CPU torch's unfused form runs, forward only: i
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -87,12 +86,8 @@ def _fused() -> Callable[..., Any]:
     return torch.compile(flex_attention)
 
 
-_SETTING = threading.RLock()
-"""Filters of warnings and Dynamo's settings are those of the whole process: threads take turns."""
-
-
 def _unfused(*tensors: Tensor, **call: Any) -> Any:
-    with _SETTING, warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=RECOMPILES):
+    with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=RECOMPILES):
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
         kernel: Callable[..., Any] = flex_attention
         return kernel(*tensors, **call)
