@@ -66,6 +66,19 @@ def test_attention_few():
     assert [row["the_rule_takes_products"] for row in found.values()] == [True, False]
 
 
+def test_packed():
+    import packed
+
+    from tfkit.nn import onednn
+
+    before = onednn.PRODUCT
+    try:
+        if onednn.probe() is not None:
+            assert packed.main(["--weights", "7x5", "--rows", "1 3", "--rounds", "1"])["speed"]["MKL"] == 1.0
+    finally:
+        onednn.PRODUCT = before
+
+
 def test_train_compiled(monkeypatch):
     import torch
     import train_compiled

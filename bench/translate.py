@@ -26,6 +26,7 @@ import tfkit
 from tfkit.generate.many import _batches
 from tfkit.generate.workers import side_by_side
 from tfkit.nn.model import Model
+from tfkit.nn.packed import PackedWeights, sharing
 from tfkit.nn.thin import thin_linear
 
 SPECS = Path(__file__).parent.parent / "specs"
@@ -89,7 +90,11 @@ def ours(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
         said = {"beams": options.beams, "length_penalty": penalty, "max_new_tokens": limit}
         return [best[0].ids.tolist() for best in tfkit.beam_search(model, source=ids, **said)]
 
-    return lambda: [row for rows in side_by_side(search, todo, options.workers) for row in rows]
+    def run() -> list[list[int]]:
+        with sharing(model, PackedWeights()):  # as `search_all` does for its batches
+            return [row for rows in side_by_side(search, todo, options.workers) for row in rows]
+
+    return run
 
 
 def hugging_face(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
@@ -161,19 +166,20 @@ def bare_products(options: argparse.Namespace, model: Model, todo: Any) -> Calla
     most = max([rows for rows, _ in seen] + [ids.numel() for _, ids, _ in todo])
     thin, wide = torch.randn(1, most, M), torch.randn(1, most, inner)
 
-    def through(layers: list[list[Tensor]], rows: int) -> None:
+    def through(layers: list[list[Tensor]], rows: int, packed: PackedWeights) -> None:
         for weights in layers:
             for weight in weights:
-                thin_linear(wide[:, :rows] if weight.shape[1] == inner else thin[:, :rows], weight, None)
+                thin_linear(wide[:, :rows] if weight.shape[1] == inner else thin[:, :rows], weight, None, packed)
 
     @torch.no_grad()
     def products() -> None:
+        packed = PackedWeights()
         for _, ids, _ in todo:
-            through(encoder, ids.numel())
-            through([crossed], ids.numel())
+            through(encoder, ids.numel(), packed)
+            through([crossed], ids.numel(), packed)
         for rows, _ in seen:
-            through(decoder, rows)
-            thin_linear(thin[:, :rows], table, None)
+            through(decoder, rows, packed)
+            thin_linear(thin[:, :rows], table, None, packed)
 
     return products
 

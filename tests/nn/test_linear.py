@@ -215,16 +215,16 @@ def test_modules_that_are_watched_are_called(calls):
         nn.modules.module.register_module_forward_hook,
     ):
         handle = watch(lambda *given: seen.append(1) or None)
-        project(module, x, False).sum().backward()
+        project(module, x, None).sum().backward()
         handle.remove()
         assert seen.pop() == 1
     module.forward = lambda x: torch.zeros(1)
-    assert project(module, x, False).shape == (1,)
+    assert project(module, x, None).shape == (1,)
     del module.forward
     weight = module.weight.detach()
     del module.weight
     module.weight = weight
-    assert torch.equal(project(module, x, False), functional.linear(x, weight, module.bias))
+    assert torch.equal(project(module, x, None), functional.linear(x, weight, module.bias))
     assert not calls
 
 

@@ -10,6 +10,7 @@ import torch
 
 from ..errors import Fault, InputError
 from ..nn.model import Model
+from ..nn.packed import PackedWeights, sharing
 from .beam import beam_search
 from .greedy import greedy
 from .hypothesis import Hypothesis
@@ -30,6 +31,7 @@ def search_all(
     output: str | None = None,
     attention: Iterable[str] = (),
     workers: int = 1,
+    packed: PackedWeights | None = None,
 ) -> list[list[Hypothesis]]:
     """For every source its hypotheses, in the order of `sources`.
 
@@ -39,11 +41,13 @@ def search_all(
     are those of `beam_search`. Samples of a source depend on its place in `sources`, not on its batch. Where the target has a
     table of positions, no hypothesis goes beyond it. On a CPU `workers` batches are searched at once, torch's threads shared
     out among them; one after the other where the model is in training mode, under autocast, and with attention backends that
-    are not for several `threads`.
+    are not for several `threads`. `packed` are the
+    packed weights of earlier calls with this model, which must not have changed since.
 
     Raises InputError for empty sources, for ids out of range, and for what the searches raise it.
     """
-    return _search(model, sources, search, batch_tokens, target, output, tuple(attention), 0, workers)
+    packed = packed or PackedWeights()
+    return _search(model, sources, search, batch_tokens, target, output, tuple(attention), 0, workers, packed)
 
 
 def search_stream(
@@ -61,9 +65,9 @@ def search_stream(
     """`search_all` for sources without end: reads `chunk` of them at a time, sorts and batches those, and gives their
     hypotheses in order. Samples are those of `search_all` over everything."""
     _whole("chunk", chunk)
-    left, first = iter(sources), 0
+    left, first, packed = iter(sources), 0, PackedWeights()
     while held := list(islice(left, chunk)):
-        yield from _search(model, held, search, batch_tokens, target, output, tuple(attention), first, workers)
+        yield from _search(model, held, search, batch_tokens, target, output, tuple(attention), first, workers, packed)
         first += len(held)
 
 
@@ -77,6 +81,7 @@ def _search(
     attention: tuple[str, ...],
     first: int,
     workers: int,
+    packed: PackedWeights,
 ) -> list[list[Hypothesis]]:
     if not isinstance(search, Search):
         raise InputError(Fault("TFK078", f"the search is a {type(search).__name__}", "it is a tfkit.Search(...)"))
@@ -92,7 +97,9 @@ def _search(
         return _search_batch(model, [sources[row] for row in rows], search, target, source, output, attention, rows, first)
 
     batches = list(_batches(sources, search.width, batch_tokens, alike=source == target))
-    for rows, made in zip(batches, side_by_side(work, batches, workers_for(model, workers)), strict=True):
+    with sharing(model, packed):
+        made_of = side_by_side(work, batches, workers_for(model, workers))
+    for rows, made in zip(batches, made_of, strict=True):
         for row, hypotheses in zip(rows, made, strict=True):
             found[row] = hypotheses
     return found

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Fault, InputError
+from .packed import PackedWeights
 from .tree import Tree
 
 
@@ -68,7 +69,8 @@ class KeyValueCache:
 @dataclass
 class DecodingState:
     """All that incremental decoding remembers: the streams of nodes that were run once (the encoder), the caches of every
-    self-attention site, the keys and values of every cross-attention site, and the ids and padding decoded so far."""
+    self-attention site, the keys and values of every cross-attention site, the ids and padding decoded so far, and weights
+    that were packed."""
 
     target: str
     batch: int
@@ -81,6 +83,7 @@ class DecodingState:
     visible: Tensor | None = None
     tree: Tree | None = None
     shares: bool | None = None
+    packed: PackedWeights = field(default_factory=PackedWeights)
 
     def reorder(self, rows: Tensor) -> None:
         """Keep the hypotheses `rows` (B',) integers, in that order: beams that survive, sentences that go on.

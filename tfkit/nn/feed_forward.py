@@ -27,9 +27,9 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
     def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
-        decoding = run.model.decoding
-        features = project(self.input, x, decoding)  # (B, L, d_ff)
-        features = self.activate(features) if self.gate is None else self.activate(project(self.gate, x, decoding)) * features
+        packed = run.model.packed
+        features = project(self.input, x, packed)  # (B, L, d_ff)
+        features = self.activate(features) if self.gate is None else self.activate(project(self.gate, x, packed)) * features
         if self.dropout is not None:
             features = self.dropout(features)
-        return project(self.output, features, decoding)
+        return project(self.output, features, packed)

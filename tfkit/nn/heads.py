@@ -25,7 +25,7 @@ class Dense(nn.Module):
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
     def forward(self, run: ModelRun, input: Stream) -> Stream:
-        x = project(self.linear, input.tensor, False)
+        x = project(self.linear, input.tensor, None)
         if self.activate is not None:
             x = self.activate(x)
         if self.output_norm is not None:
@@ -45,7 +45,7 @@ class Classify(nn.Module):
 
     def forward(self, run: ModelRun, input: Stream) -> Stream:
         x = input.tensor if self.dropout is None else self.dropout(input.tensor)
-        return Stream(project(self.linear, x, False), input.padding, input.ids)
+        return Stream(project(self.linear, x, None), input.padding, input.ids)
 
 
 class Pool(nn.Module):

@@ -16,6 +16,7 @@ from .choice import BackendChoice, BoundBackend
 from .inputs import check_ids, check_segments, check_tensor, given_padding
 from .memory import keep_what_is_freed
 from .multi_head import MultiHeadAttention
+from .packed import PackedWeights
 from .run import ModelRun
 from .stack import Stack
 from .stream import Padding, Stream
@@ -68,6 +69,7 @@ class Model(nn.Module):
         self.nodes = nn.ModuleDict(nodes)
         self.spec: Any = None
         self._rebind = rebind
+        self.packed: PackedWeights | None = None
         for attention in self._attentions():
             attention.watcher = watcher
 
@@ -131,7 +133,6 @@ class Model(nn.Module):
         if reason:
             raise InputError(Fault("TFK075", f"`{target}` cannot be decoded step by step: {reason}"))
         run = self._run(inputs, masks or {}, lengths or {}, segments or {}, (), skip=target)
-        run.decoding = True
         if capacity < 1:
             raise InputError(Fault("TFK073", f"capacity is {capacity}", "reserve at least one position"))
         rows = next((ids.shape[0] for ids in inputs.values()), batch)
@@ -141,7 +142,8 @@ class Model(nn.Module):
             raise InputError(Fault("TFK070", f"`batch` is {batch}, the inputs have {rows} rows", "leave `batch` out"))
         batch = rows
         keep_what_is_freed()
-        state = DecodingState(target, batch, capacity)
+        state = DecodingState(target, batch, capacity, packed=self.packed or PackedWeights())
+        run.packed = state.packed
         streams: dict[str, Stream] = {}
         for name in self.plan.wires:
             if name not in self.plan.followers[target]:
@@ -177,7 +179,7 @@ class Model(nn.Module):
         if segments is not None:
             check_segments(target, segments, ids, rule.segments)
         said = {} if segments is None else {target: segments}
-        run = ModelRun({target: ids}, {target: padding}, said, state, self._sites(weights), decoding=True)
+        run = ModelRun({target: ids}, {target: padding}, said, state, self._sites(weights), packed=state.packed)
         streams: dict[str, Stream] = dict(state.streams)  # type: ignore[arg-type]
         for name in self.plan.wires:
             if name in self.plan.followers[target]:

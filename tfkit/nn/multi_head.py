@@ -17,6 +17,7 @@ from ..errors import BackendRefused
 from .cache import KeyValueCache
 from .choice import BackendChoice, BoundBackend
 from .dispatch import attend
+from .packed import PackedWeights
 from .run import StackRun
 from .thin import project
 
@@ -81,8 +82,8 @@ class MultiHeadAttention(nn.Module):
         """x (B, L, M) of `run.queries` new tokens; `index` is the layer's place in its stack."""
         rule = self.rule
         site = f"{run.stack}.{index}.{self.name}"
-        decoding = run.model.decoding
-        query = self._split(project(self.query, x, decoding), self.shape.heads)
+        packed = run.model.packed
+        query = self._split(project(self.query, x, packed), self.shape.heads)
         if self.query_norm is not None:
             query = self.query_norm(query).to(query.dtype)
         query, key, value, tables, scheme = self._keys(x, query, run, site)
@@ -106,7 +107,7 @@ class MultiHeadAttention(nn.Module):
             weights = self._weights(inputs)
             run.model.weights[site] = weights if tree is None else tree.weights(weights, run.offset, rule.cross)
         merged = attend(backend, inputs).output.transpose(1, 2).flatten(2)  # (B, L, H * V)
-        return project(self.output, merged if tree is None else merged.view(*x.shape[:2], -1), decoding)
+        return project(self.output, merged if tree is None else merged.view(*x.shape[:2], -1), packed)
 
     def takes_tree(self, index: int, cache: KeyValueCache) -> bool:
         """Whether this site's backend can serve hypotheses that share their beginnings, told apart by a mask of their own: the
@@ -128,11 +129,11 @@ class MultiHeadAttention(nn.Module):
     def _split(self, x: Tensor, heads: int) -> Tensor:
         return x.view(x.shape[0], x.shape[1], heads, self.shape.head_dim).transpose(1, 2)  # (B, heads, L, D)
 
-    def _project(self, source: Tensor, decoding: bool) -> tuple[Tensor, Tensor]:
-        key = self._split(project(self.key, source, decoding), self.shape.kv_heads)
+    def _project(self, source: Tensor, packed: PackedWeights | None) -> tuple[Tensor, Tensor]:
+        key = self._split(project(self.key, source, packed), self.shape.kv_heads)
         if self.key_norm is not None:
             key = self.key_norm(key).to(key.dtype)
-        return key, self._split(project(self.value, source, decoding), self.shape.kv_heads)
+        return key, self._split(project(self.value, source, packed), self.shape.kv_heads)
 
     def _keys(self, x: Tensor, query: Tensor, run: StackRun, site: str) -> tuple[Tensor, Tensor, Tensor, Any, Any]:
         """The query with its position, and all keys and values it may see; new ones join the cache while decoding."""
@@ -142,7 +143,7 @@ class MultiHeadAttention(nn.Module):
             key, value = held
             start, keys = key.shape[2], key.shape[2]
         else:
-            key, value = self._project(run.memory_for(rule.memory).tensor if rule.cross else x, run.model.decoding)
+            key, value = self._project(run.memory_for(rule.memory).tensor if rule.cross else x, run.model.packed)
             start = 0 if rule.cross else run.offset
             keys = start + key.shape[2]
         scheme = tables = None

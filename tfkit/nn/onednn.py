@@ -54,6 +54,18 @@ def probe() -> Callable[..., Tensor] | None:
     return None
 
 
+def probe_packing() -> Callable[..., Tensor] | None:
+    """What lays a weight out for `product`, which is no public name either."""
+    try:
+        found: Callable[..., Tensor] = torch.ops.mkldnn._reorder_linear_weight
+        left, right = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(4, 3)
+        if PRODUCT is not None and torch.equal(PRODUCT(left, found(right, None), None, "none", [], ""), left @ right.t()):
+            return found
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        pass
+    return None
+
+
 def can_multiply(*tensors: Tensor | None) -> bool:
     """Whether nothing but a product of float32 numbers in memory is asked for, and oneDNN is there and not switched off.
 
@@ -85,7 +97,7 @@ def _is_bare(*tensors: Tensor | None) -> bool:
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b for x (N, in), W (out, in), both of any strides that overlap nowhere, and b (out,) -> (N, out)."""
+    """x W^T + b for x (N, in), W (out, in), both of any strides that overlap nowhere, or W packed, and b (out,) -> (N, out)."""
     assert PRODUCT is not None
     return PRODUCT(x, weight, bias, "none", [], "")
 
@@ -99,3 +111,4 @@ def _plain() -> tuple[object, ...]:
 
 PLAIN = _plain()
 PRODUCT = probe() if pays() else None
+PACK = probe_packing()

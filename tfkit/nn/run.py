@@ -17,14 +17,15 @@ from ..attention import Bias, Mask, Prepared, Shapes
 from ..positions import Span
 from .cache import DecodingState
 from .choice import BoundBackend
+from .packed import PackedWeights
 from .stream import Padding, Stream
 from .tree import Tree
 
 
 @dataclass
 class ModelRun:
-    """One call of a model: its inputs, the decoding state if any, the sites whose attention weights are wanted, and whether it
-    is a part of decoding, the encoder's included."""
+    """One call of a model: its inputs, the decoding state if any, the sites whose attention weights are wanted, and, where it
+    is a part of decoding, the encoder's included, the packed weights of that."""
 
     ids: dict[str, Tensor]
     padding: dict[str, Padding]
@@ -32,7 +33,7 @@ class ModelRun:
     state: DecodingState | None = None
     wanted: frozenset[str] = frozenset()
     weights: dict[str, Tensor] = field(default_factory=dict)
-    decoding: bool = False
+    packed: PackedWeights | None = None
 
 
 @dataclass

@@ -6,7 +6,7 @@ as fast either way.
 
 Other products are bound by arithmetic, and where MKL is slow at it oneDNN takes them (nn/onednn.py): at 280 rows and
 10,000 x 128 weights, 3.7 ms against 8.3 (bench/translate.py). Its call costs ten microseconds more, so that small products
-stay with MKL.
+stay with MKL. Weights that a search uses again and again are packed for it (nn/packed.py).
 
 All are sums of the same products, in another order.
 """
@@ -19,26 +19,28 @@ from torch.nn import functional
 
 from .linear import linear
 from .onednn import can_multiply, product
+from .packed import PackedWeights
 
 FEWEST, MOST = 2, 8
 LARGE = 2**18
 """Numbers in a W that few rows are bound by."""
 HUGE, FEW = 2**23, 4
 """Numbers in a W, and rows, up to which even oneDNN is bound by reading it."""
-ENOUGH = 1_000_000
-"""Multiplications per thread from which on oneDNN is the faster."""
+ENOUGH, ENOUGH_PACKED = 1_000_000, 700_000
+"""Multiplications per thread from which on oneDNN is the faster, and with a packed weight."""
 
 
-def project(module: nn.Module, x: Tensor, decoding: bool) -> Tensor:
-    """`module(x)` on (..., in); a plain `nn.Linear` takes the faster way, while decoding that of (B, L, in) for its rows."""
+def project(module: nn.Module, x: Tensor, packed: PackedWeights | None) -> Tensor:
+    """`module(x)` on (..., in); a plain `nn.Linear` takes the faster way, while decoding, which has packed weights, that of
+    (B, L, in) for its rows."""
     held = module._parameters
     if type(module) is not nn.Linear or "weight" not in held or (not torch.compiler.is_compiling() and _is_watched(module)):
         return module(x)  # type: ignore[no-any-return]
-    way = thin_linear if decoding else linear
-    return way(x, held["weight"], held["bias"])  # type: ignore[arg-type]
+    weight, bias = held["weight"], held["bias"]
+    return linear(x, weight, bias) if packed is None else thin_linear(x, weight, bias, packed)  # type: ignore[arg-type]
 
 
-def thin_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def thin_linear(x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeights) -> Tensor:
     """x (B, L, in), weight (out, in), bias (out,) -> (B, L, out), by whichever product is faster for so many rows."""
     B, L, inner = x.shape
     outer = weight.shape[0]
@@ -47,9 +49,11 @@ def thin_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return functional.linear(x, weight, bias)
     size = inner * outer
     few = FEWEST <= count <= MOST and outer >= inner
-    enough = count * size >= ENOUGH * torch.get_num_threads() and not (few and count <= FEW and size >= HUGE)
-    if enough and can_multiply(x, weight, bias):
-        return product(x.reshape(count, inner), weight, bias).view(B, L, outer)
+    each = count * size / torch.get_num_threads()
+    if each >= ENOUGH_PACKED and can_multiply(x, weight, bias):
+        laid = packed.of(weight, count)
+        if laid is not weight or (each >= ENOUGH and not (few and count <= FEW and size >= HUGE)):
+            return product(x.reshape(count, inner), laid, bias).view(B, L, outer)
     if few and size >= LARGE:
         rows = x.reshape(count, inner).t()
         columns = torch.mm(weight, rows) if bias is None else torch.addmm(bias[:, None], weight, rows)

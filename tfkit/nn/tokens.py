@@ -79,8 +79,7 @@ class TokenLogits(nn.Module):
         x = input.tensor if self.scale == 1.0 else input.tensor * self.scale
         weight = table if self.logits is None else self.logits.weight
         assert weight is not None
-        way = thin_linear if run.decoding else linear
-        logits = way(x, weight, self.bias)
+        logits = linear(x, weight, self.bias) if run.packed is None else thin_linear(x, weight, self.bias, run.packed)
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return Stream(logits, input.padding, input.ids)

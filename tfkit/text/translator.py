@@ -15,6 +15,7 @@ from ..data import TextTokeniser, check_ids, read_tokenisers
 from ..errors import Fault, InputError
 from ..generate import Hypothesis, Search, search_all
 from ..nn.model import Model
+from ..nn.packed import PackedWeights
 from ..recipe import END
 from ..store import BEST, load, read_json
 from .fitting import roles_for
@@ -94,11 +95,11 @@ class Translator:
 
     def translate(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Translation]:
         """Translations in the order of the lines. `chunk` lines are read at a time and sorted by length."""
-        lines = iter(lines)
+        lines, packed = iter(lines), PackedWeights()
         while group := list(islice(lines, chunk)):
-            yield from self._together(group)
+            yield from self._together(group, packed)
 
-    def _together(self, lines: list[str]) -> Iterator[Translation]:
+    def _together(self, lines: list[str], packed: PackedWeights) -> Iterator[Translation]:
         encoded = self.tokenisers["source"].encode(lines)
         sources = [[*ids[: self.max_source - 1], END] for ids in encoded]
         told = [number for number, ids in enumerate(encoded) if ids]
@@ -108,6 +109,7 @@ class Translator:
             found = search_all(
                 self.model, [sources[number] for number in told], self.search, batch_tokens=self.batch_tokens,
                 target=self.roles.target, output=self.roles.output, attention=self.attention, workers=self.workers,
+                packed=packed,
             )  # fmt: skip
         finally:
             self.model.train(training)

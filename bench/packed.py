@@ -1,0 +1,68 @@
+"""Weights packed for oneDNN's product: what a product costs with and without, and what packing costs.
+
+    python bench/packed.py [--threads 1] [--rounds 21]
+
+What the limits in `tfkit/nn/packed.py` rest on. Processor time where there is one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from interleaved import report, timed
+from torch.nn import functional
+
+from tfkit.nn import onednn
+from tfkit.nn.memory import keep_what_is_freed
+
+WEIGHTS = "128x128 128x256 10000x128 512x512 2048x512 37000x512"
+ROWS = "1 2 3 5 8 16 25 40 100 300"
+
+
+@torch.no_grad()
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weights", default=WEIGHTS, help="out x in, several in quotes")
+    parser.add_argument("--rows", default=ROWS)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    keep_what_is_freed()
+    onednn.PRODUCT = onednn.probe()
+    pack = onednn.probe_packing()
+    if pack is None:
+        raise SystemExit("this torch packs no weights")
+    clock = time.process_time if options.threads == 1 else time.perf_counter
+    microseconds: dict[str, dict[str, float]] = {}
+    total: dict[str, list[float]] = {name: [0.0] * options.rounds for name in ("MKL", "oneDNN", "packed")}
+    for shape in options.weights.split():
+        outer, inner = (int(size) for size in shape.split("x"))
+        weight, bias = torch.randn(outer, inner), torch.randn(outer)
+        packing = timed({"pack": lambda: pack(weight, None)}, 5, clock=clock)["pack"]  # noqa: B023 - called in this round
+        packed = pack(weight, None)
+        print(f"{shape}: packing takes {1e6 * median(packing):.0f} us")
+        for rows in map(int, options.rows.split()):
+            x = torch.randn(rows, inner)
+            rivals = {
+                "MKL": lambda: functional.linear(x, weight, bias),  # noqa: B023
+                "oneDNN": lambda: onednn.product(x, weight, bias),  # noqa: B023
+                "packed": lambda: onednn.product(x, packed, bias),  # noqa: B023
+            }
+            seconds = timed(rivals, options.rounds, clock=clock)
+            for name, taken in seconds.items():
+                total[name] = [sum(pair) for pair in zip(total[name], taken, strict=True)]
+            row = {name: round(1e6 * median(taken), 1) for name, taken in seconds.items()}
+            microseconds[f"{rows} x {shape}"] = {**row, "packing": round(1e6 * median(packing), 1)}
+            print(f"  {rows:4} rows  " + "   ".join(f"{name} {taken:.0f} us" for name, taken in row.items()))
+    return report("all weights and rows", total, "MKL", options.json, microseconds=microseconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Packed weights are the weights: never older than them, never too many, and shared where searches follow one another."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tfkit
+from tfkit.nn import onednn, packed, thin
+from tfkit.nn.packed import PackedWeights, sharing
+from tfkit.nn.thin import project
+
+SPEC = """
+tfkit: 1
+name: small
+defaults:
+  d_model: 32
+  vocab_size: 50
+  pad_id: 0
+  position: sinusoidal
+  placement: post
+  norm: layer_norm
+  attention: {num_heads: 2}
+  ffn: {d_ff: 64, activation: relu}
+nodes:
+  source:  {kind: tokens}
+  target:  {kind: tokens, share: source, start_id: 1, end_id: 2}
+  encoder: {kind: stack, input: source, num_layers: 1}
+  decoder: {kind: stack, input: target, memory: encoder, num_layers: 2, causal: true}
+  logits:  {kind: token_logits, input: decoder, share: source}
+outputs: [logits]
+"""
+SOURCES = [[5, 6, 7, 2], [8, 9, 2], [4, 2]]
+
+
+def small() -> tfkit.Model:
+    catalogue = tfkit.load_catalogue()
+    return tfkit.build(tfkit.parse_spec(SPEC, catalogue), catalogue, seed=3)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """Every weight that is packed, with a rule that packs at the second use, whoever made the processor."""
+    monkeypatch.setattr(onednn, "PRODUCT", onednn.probe())
+    pack = onednn.probe_packing()
+    if pack is None:
+        pytest.skip("not run: this torch packs no weights")
+    found: list[Tensor] = []
+    monkeypatch.setattr(onednn, "PACK", lambda weight, rows: (found.append(weight), pack(weight, rows))[1])
+    for name in ("AFTER_FEW", "AFTER_MANY"):
+        monkeypatch.setattr(packed, name, 2)
+    monkeypatch.setattr(thin, "ENOUGH_PACKED", 1)
+    return found
+
+
+def multiplied(linear: nn.Linear, x: Tensor, weights: PackedWeights) -> Tensor:
+    with torch.no_grad():
+        return project(linear, x, weights)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_a_weight_is_packed_when_it_is_used_again(rows: int, made: list[Tensor]) -> None:
+    linear, x, weights = nn.Linear(33, 70), torch.randn(rows, 1, 33), PackedWeights()
+    exact = nn.functional.linear(x.double(), linear.weight.double(), linear.bias.double())
+    for use in range(4):
+        torch.testing.assert_close(multiplied(linear, x, weights), exact.float())
+        assert len(made) == (use > 0)
+    assert weights.bytes == 70 * 33 * 4
+
+
+def test_few_rows_win_more() -> None:
+    assert packed.AFTER_FEW < packed.AFTER_MANY
+    weight, weights = torch.randn(8, 8), PackedWeights()
+    if onednn.PACK is None:
+        pytest.skip("not run: this processor is left to MKL")
+    asked = [weights.of(weight, 5) is weight for _ in range(packed.AFTER_FEW)]
+    assert asked == [True] * (packed.AFTER_FEW - 1) + [False]
+    weights = PackedWeights()
+    asked = [weights.of(weight, 100) is weight for _ in range(packed.AFTER_MANY)]
+    assert asked == [True] * (packed.AFTER_MANY - 1) + [False]
+
+
+@pytest.mark.parametrize("change", ["in place", "another tensor", "moved"])
+def test_a_weight_that_has_changed_is_packed_anew(change: str, made: list[Tensor]) -> None:
+    linear, x, weights = nn.Linear(20, 30), torch.randn(4, 1, 20), PackedWeights()
+    for _ in range(3):
+        before = multiplied(linear, x, weights)
+    with torch.no_grad():
+        if change == "in place":
+            linear.weight[3] += 1.0
+        elif change == "another tensor":
+            linear.weight = nn.Parameter(linear.weight + 1.0)
+        else:
+            linear.weight.data = linear.weight + 1.0
+    for _ in range(3):
+        found = multiplied(linear, x, weights)
+        assert not torch.equal(found, before)
+        torch.testing.assert_close(found, nn.functional.linear(x, linear.weight, linear.bias).detach())
+    assert len(made) == 2
+    assert weights.bytes <= 2 * 20 * 30 * 4
+
+
+def test_they_take_no_more_than_they_may(made: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "MOST_BYTES", 2 * 20 * 30 * 4)
+    weights, x = PackedWeights(), torch.randn(4, 1, 20)
+    linears = [nn.Linear(20, 30) for _ in range(3)]
+    for linear in linears * 3:
+        torch.testing.assert_close(multiplied(linear, x, weights), linear(x).detach())
+    assert len(made) == 2
+    assert weights.bytes == packed.MOST_BYTES
+
+
+def test_numbers_without_a_version_are_not_packed(made: list[Tensor]) -> None:
+    with torch.inference_mode():
+        linear, weights, x = nn.Linear(20, 30), PackedWeights(), torch.randn(4, 1, 20)
+        for _ in range(3):
+            torch.testing.assert_close(project(linear, x, weights), linear(x))
+    assert not made
+
+
+def test_batches_share_them_and_find_the_same(made: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small().eval()
+    search = tfkit.Search(beams=3, extra_length=9)
+    found = tfkit.search_all(model, SOURCES, search, batch_tokens=1)
+    shared = len(made)
+    assert 0 < shared <= sum(1 for each in model.parameters() if each.dim() == 2)
+    assert model.packed is None
+    made.clear()
+    for source in SOURCES:
+        tfkit.search_all(model, [source], search)
+    assert len(made) > shared
+    monkeypatch.setattr(onednn, "PACK", None)
+    plain = tfkit.search_all(model, SOURCES, search, batch_tokens=1)
+    for mine, its in zip(found, plain, strict=True):
+        assert [each.ids.tolist() for each in mine] == [each.ids.tolist() for each in its]
+        assert [each.score for each in mine] == pytest.approx([each.score for each in its], rel=1e-5)
+
+
+def test_what_is_shared_ends_with_the_searches() -> None:
+    model, weights = small(), PackedWeights()
+    with sharing(model, weights):
+        assert model.start("target", source=torch.tensor([[5, 2]])).packed is weights
+    with pytest.raises(tfkit.InputError):
+        tfkit.search_all(model, [[5, 99]])
+    assert model.packed is None
+    assert model.start("target", source=torch.tensor([[5, 2]])).packed is not weights

@@ -1,0 +1,77 @@
+"""Weights laid out as oneDNN multiplies by them, for searches, which multiply by the same ones hundreds of times.
+
+oneDNN lays the weight out anew in every product, and MKL reads it at a third of the speed of memory where there are few rows:
+5 rows and 2,048 x 512 weights take MKL 0.24 ms, oneDNN 0.15, and 0.10 with the weight packed; 300 rows 6.9, 3.2 and 3.0
+(bench/packed.py). To pack takes as long as half a dozen products of few rows save, or one or two dozen of many, so a weight is
+packed when it has been used as often. The numbers are the same, their sums in another order at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from . import onednn
+
+if TYPE_CHECKING:
+    from .model import Model
+
+FEW, AFTER_FEW, AFTER_MANY = 16, 6, 30
+"""Up to so many rows a product is one of few; after how many uses by few rows a weight is packed, and by more."""
+MOST_BYTES = 2**30
+"""What all packed weights may take together, beside the weights themselves."""
+
+
+@dataclass
+class _Use:
+    """A weight as it was when it was first asked for, how much packing it would have won since, and the packed one."""
+
+    weight: Tensor
+    version: int
+    pointer: int
+    won: int = 0
+    packed: Tensor | None = None
+
+
+class PackedWeights:
+    """Packed weights by weight. A weight that has changed in place, or moved, is packed anew."""
+
+    def __init__(self) -> None:
+        self._uses: dict[int, _Use] = {}
+        self.bytes = 0
+
+    def of(self, weight: Tensor, rows: int) -> Tensor:
+        """The weight (out, in) itself, or packed where it was asked for often enough; for a product with `rows` rows."""
+        if onednn.PACK is None or weight.is_inference():
+            return weight
+        use = self._uses.get(id(weight))
+        if use is None or use.weight is not weight or (use.version, use.pointer) != (weight._version, weight.data_ptr()):
+            if use is not None and use.packed is not None:
+                self.bytes -= _bytes(use.weight)
+            use = self._uses[id(weight)] = _Use(weight, weight._version, weight.data_ptr())
+        if use.packed is not None:
+            return use.packed
+        use.won += AFTER_MANY if rows <= FEW else AFTER_FEW
+        if use.won < AFTER_FEW * AFTER_MANY or self.bytes + _bytes(weight) > MOST_BYTES:
+            return weight
+        use.packed = onednn.PACK(weight.detach(), None)
+        self.bytes += _bytes(weight)
+        return use.packed
+
+
+def _bytes(weight: Tensor) -> int:
+    return weight.numel() * weight.element_size()
+
+
+@contextmanager
+def sharing(model: Model, packed: PackedWeights) -> Iterator[None]:
+    """Searches that begin inside use these packed weights, and leave theirs to one another; the others each have their own."""
+    before, model.packed = model.packed, packed
+    try:
+        yield
+    finally:
+        model.packed = before
