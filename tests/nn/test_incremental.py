@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import tfkit
+from tfkit.nn.cache import KeyValueCache
 from tfkit.nn.model import Model
 
 SCHEMES = {
@@ -222,3 +223,22 @@ def test_segments_of_the_target_are_said_step_by_step(catalogue: tfkit.Catalogue
         assert float((model(ids=ids)["body"] - whole).abs().max()) > 0.01, "the segments change what is compared"
     with pytest.raises(tfkit.InputError, match="TFK070"):
         model.step(state, ids[:, :1], segments=segments)
+
+
+def test_a_cache_on_a_cpu_has_little_more_room_than_it_uses():
+    cache, plain = KeyValueCache(100), []
+    for length in range(1, 140):
+        new = torch.randn(2, 3, 1, 4)
+        plain.append(new)
+        key, value = cache.write(length - 1, new, -new)
+        assert torch.equal(key, torch.cat(plain, 2))
+        assert torch.equal(value, -key)
+        assert length <= cache.key.shape[2] <= length + max(8, length // 8)
+        assert length > 100 or cache.key.shape[2] <= 100
+
+
+@pytest.mark.parametrize(("start", "rooms"), [(1, {4}), (4, {4}), (5, {10})])
+def test_a_cache_elsewhere_has_its_capacity_at_once(start, rooms):
+    cache = KeyValueCache(4)
+    cache.write(0, torch.zeros(1, 1, start, 2, device="meta"), torch.zeros(1, 1, start, 2, device="meta"))
+    assert {cache.key.shape[2], cache.value.shape[2]} == rooms

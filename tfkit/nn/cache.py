@@ -1,7 +1,8 @@
 """Keys and values that a decoder has already computed.
 
-A cache holds (B, G, capacity, D) buffers and hands out views of the used part: on a CPU, attention over the used 64 of 512
-positions takes a tenth of the time of attention over all of them under a mask.
+A cache holds (B, G, room, D) buffers and hands out views of the used part: on a CPU, attention over the used 64 of 512
+positions takes a tenth of the time of attention over all of them under a mask. There the room is little more than what is used:
+gaps between the rows that every step reads cost more than the copies do when a buffer grows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from torch import Tensor
 from ..errors import Fault, InputError
 from .packed import PackedWeights
 from .tree import Tree
+
+STEP = 8
+"""Positions that a buffer on a CPU grows by, or an eighth of its length where that is more."""
 
 
 class KeyValueCache:
@@ -38,12 +42,18 @@ class KeyValueCache:
     def _grown(self, held: Tensor | None, new: Tensor) -> Tensor:
         if held is not None and held.shape[2] >= self.length:
             return held
-        self.capacity = max(self.capacity, 2 * self.length if held is not None else self.length)
         B, G, _, D = new.shape
-        grown = new.new_empty(B, G, self.capacity, D)
+        grown = new.new_empty(B, G, self._room(new.is_cpu), D)
         if held is not None:
             grown[:, :, : held.shape[2]] = held
         return grown
+
+    def _room(self, sparing: bool) -> int:
+        """For how many positions a buffer is made that has to hold `length` of them."""
+        if not sparing:
+            return self.capacity if self.length <= self.capacity else 2 * self.length
+        room = self.length + max(STEP, self.length // 8)
+        return min(room, self.capacity) if self.length <= self.capacity else room
 
     def reorder(self, rows: Tensor) -> None:
         """Keep the batch rows `rows`, in that order; a row may come twice or not at all."""

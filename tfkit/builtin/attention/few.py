@@ -47,16 +47,21 @@ def are_few(inputs: AttentionInputs, mask: Tensor | None) -> bool:
 def attend(inputs: AttentionInputs, mask: Tensor | None) -> Tensor:
     """query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V), a mask that broadcasts to (B,H,Q,K), True for visible keys or added to
     the scores, none of whose rows is blind -> (B,H,Q,V)."""
-    B, H, Q, D = inputs.query.shape
-    key, value, query = inputs.key, inputs.value, inputs.scale * inputs.query
-    G, K = key.shape[1:3]
-    alone = Q * H == G and K * min(D, value.shape[3]) < FEWEST_PRODUCTS
-    scores = (query * key).sum(3).unsqueeze(2) if alone else query.reshape(B, G, H // G * Q, D) @ key.mT
+    query, key, value = inputs.query, inputs.key, inputs.value
+    B, H, Q, D = query.shape
+    G, K, V = value.shape[1:]
+    alone = Q * H == G and K * min(D, V) < FEWEST_PRODUCTS
+    if alone:
+        scores = (inputs.scale * query * key).sum(3).view(B * G, 1, K)
+    else:
+        rows = query.reshape(B * G, H // G * Q, D)
+        scores = torch.baddbmm(rows.new_empty(1, 1, 1), rows, key.flatten(0, 1).mT, beta=0, alpha=inputs.scale)
     if mask is not None:
-        rows = scores.view(B, H, Q, K)
-        rows = rows.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else rows + mask
-        scores = rows.view(B, G, -1, K)
+        shown = scores.view(B, H, Q, K)
+        shown = shown.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else shown + mask
+        scores = shown.view(B * G, -1, K)
     if K < LANES:
         scores = pad(scores, (0, LANES - K), value=-torch.inf)
     weights = torch.softmax(scores, -1)[..., :K]
-    return (weights.mT * value).sum(2, keepdim=True) if alone else (weights @ value).view(B, H, Q, -1)
+    output = (weights.view(B, G, K, 1) * value).sum(2) if alone else torch.bmm(weights, value.flatten(0, 1))
+    return output.view(B, H, Q, V)
