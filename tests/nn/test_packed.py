@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import ref
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 import tfkit
 from tfkit.nn import onednn, packed, thin
 from tfkit.nn.packed import PackedWeights, sharing
-from tfkit.nn.thin import project
+from tfkit.nn.thin import project, thin_linear
 
 SPEC = """
 tfkit: 1
@@ -99,6 +101,15 @@ def test_a_weight_that_has_changed_is_packed_anew(change: str, made: list[Tensor
         torch.testing.assert_close(found, nn.functional.linear(x, linear.weight, linear.bias).detach())
     assert len(made) == 2
     assert weights.bytes <= 2 * 20 * 30 * 4
+
+
+def test_a_weight_that_is_gone_is_not_kept(made: list[Tensor]) -> None:
+    weights, x = PackedWeights(), torch.randn(4, 1, 20)
+    with torch.no_grad():
+        gone = [ref(weight) for _ in range(3) if thin_linear(x, weight := torch.randn(30, 20), None, weights) is not None]
+    del weight
+    assert [each() for each in gone] == [None] * 3
+    assert not made
 
 
 def test_they_take_no_more_than_they_may(made: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:

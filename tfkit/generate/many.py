@@ -41,8 +41,8 @@ def search_all(
     are those of `beam_search`. Samples of a source depend on its place in `sources`, not on its batch. Where the target has a
     table of positions, no hypothesis goes beyond it. On a CPU `workers` batches are searched at once, torch's threads shared
     out among them; one after the other where the model is in training mode, under autocast, and with attention backends that
-    are not for several `threads`. `packed` are the
-    packed weights of earlier calls with this model, which must not have changed since.
+    are not for several `threads`. `packed` are the packed weights of earlier calls with this model, which must not have changed
+    since.
 
     Raises InputError for empty sources, for ids out of range, and for what the searches raise it.
     """

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import ReferenceType, ref
 
 from torch import Tensor
 
@@ -28,9 +29,10 @@ MOST_BYTES = 2**30
 
 @dataclass
 class _Use:
-    """A weight as it was when it was first asked for, how much packing it would have won since, and the packed one."""
+    """A weight, which is not kept alive, as it was when it was first asked for; how much packing it would have won since, and
+    the packed one."""
 
-    weight: Tensor
+    weight: ReferenceType[Tensor]
     version: int
     pointer: int
     won: int = 0
@@ -48,11 +50,11 @@ class PackedWeights:
         """The weight (out, in) itself, or packed where it was asked for often enough; for a product with `rows` rows."""
         if onednn.PACK is None or weight.is_inference():
             return weight
-        use = self._uses.get(id(weight))
-        if use is None or use.weight is not weight or (use.version, use.pointer) != (weight._version, weight.data_ptr()):
+        use, now = self._uses.get(id(weight)), (weight._version, weight.data_ptr())
+        if use is None or use.weight() is not weight or (use.version, use.pointer) != now:
             if use is not None and use.packed is not None:
-                self.bytes -= _bytes(use.weight)
-            use = self._uses[id(weight)] = _Use(weight, weight._version, weight.data_ptr())
+                self.bytes -= _bytes(use.packed)
+            use = self._uses[id(weight)] = _Use(ref(weight), *now)
         if use.packed is not None:
             return use.packed
         use.won += AFTER_MANY if rows <= FEW else AFTER_FEW
