@@ -1,7 +1,7 @@
 """Weights laid out as oneDNN multiplies by them, for searches, which multiply by the same ones hundreds of times.
 
 oneDNN lays the weight out anew in every product, and MKL reads it at a third of the speed of memory where there are few rows:
-5 rows and 2,048 x 512 weights take MKL 0.24 ms, oneDNN 0.15, and 0.10 with the weight packed; 300 rows 6.9, 3.2 and 3.0
+5 rows and 2,048 x 512 weights take MKL 0.27 ms, oneDNN 0.16, and 0.09 with the weight packed; 300 rows 6.6, 3.1 and 2.9
 (bench/packed.py). To pack takes as long as half a dozen products of few rows save, or one or two dozen of many, so a weight is
 packed when it has been used as often. The numbers are the same, their sums in another order at most.
 """
