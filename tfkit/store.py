@@ -98,7 +98,7 @@ def load(
         tensors = load_file(directory / WEIGHTS)
     except SafetensorError as reason:
         raise StoreError(Fault("TFK082", f"{directory / WEIGHTS} cannot be read: {reason}")) from None
-    _check_tensors(directory / WEIGHTS, tensors, model)
+    check_tensors(directory / WEIGHTS, tensors, model.state_dict(), "the spec")
     # Copied rather than kept: at the addresses that the file gives them, matrix products may round differently.
     model.to_empty(device=device).load_state_dict(tensors)
     model.retarget(torch.device(device), dtype)
@@ -121,17 +121,18 @@ def _checked(directory: Path) -> torch.dtype:
     return dtype
 
 
-def _check_tensors(path: Path, tensors: Mapping[str, torch.Tensor], model: Model) -> None:
-    """The file holds the weights of this model: same names, shapes and dtypes."""
+def check_tensors(path: Path, tensors: Mapping[str, torch.Tensor], like: Mapping[str, torch.Tensor], whose: str) -> None:
+    """The tensors of a file have the names, shapes and dtypes of those that something (`whose`: "the spec") needs. Raises
+    StoreError."""
     found = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
-    wanted = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in model.state_dict().items()}
+    wanted = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in like.items()}
     faults = [
-        Fault("TFK082", f"{path}: `{name}` is {found.get(name, 'missing')}, the spec needs {wanted.get(name, 'none')}")
+        Fault("TFK082", f"{path}: `{name}` is {found.get(name, 'missing')}, {whose} needs {wanted.get(name, 'none')}")
         for name in sorted(set(found) | set(wanted))
         if found.get(name) != wanted.get(name)
     ]
     if len(faults) > 3:
-        faults = [*faults[:3], Fault("TFK082", f"{path}: {len(faults) - 3} more tensors are not those that the spec needs")]
+        faults = [*faults[:3], Fault("TFK082", f"{path}: {len(faults) - 3} more tensors are not those that {whose} needs")]
     if faults:
         raise StoreError(faults)
 

@@ -36,6 +36,26 @@ def test_another_kind_replaces_the_options(text: str, spec_of: SpecOf) -> None:
         assert (norm.kind, norm.options.eps) == ("rms_norm", 1e-6)
 
 
+@pytest.mark.parametrize("last", ["defaults.norm=rms_norm", "defaults.norm.kind=rms_norm", "defaults.norm={kind: rms_norm}"])
+def test_an_override_that_a_later_one_takes_away_is_told(text: str, faults_of: FaultsOf, last: str) -> None:
+    (fault,) = faults_of(text, "defaults.norm.eps=1e-3", last)
+    assert (fault.code, fault.mark.file, fault.mark.column) == ("TFK017", "--set defaults.norm.eps=1e-3", 19)
+    assert fault.message == f"it has no effect: `--set {last}`, which comes after it, replaces what it changes"
+
+
+def test_what_a_later_override_writes_anew_is_not_told(text: str, spec_of: SpecOf) -> None:
+    norm = spec_of(text, last := "defaults.norm=rms_norm", "defaults.norm.eps=1e-3", last, "defaults.norm.eps=1e-4")
+    assert norm.nodes["encoder"].options.layers[0].norm.options.eps == 1e-4
+    assert spec_of(text, "defaults.norm.kind=layer_norm", "defaults.norm=rms_norm") == spec_of(text, last)
+    layers = [f"encoder.layers=[{items}]" for items in ("{repeat: 2}, {repeat: 3}", "{repeat: 5}")]
+    assert [layer.repeat for layer in spec_of(text, *layers).nodes["encoder"].options.layers] == [5]
+
+
+def test_layers_and_their_number_take_each_other_away(text: str, faults_of: FaultsOf) -> None:
+    (fault,) = faults_of(text, "encoder.num_layers=3", "encoder.layers=[{repeat: 5}]")
+    assert fault.mark.file == "--set encoder.num_layers=3"
+
+
 def test_new_option_of_a_node(text: str, spec_of: SpecOf) -> None:
     spec = spec_of(text, "encoder.attention.num_heads=8", "encoder.ffn={dropout: 0.5}")
     attention, ffn = spec.nodes["encoder"].options.layers[0].sublayers

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from translation_task import write_task
 
 from tfkit.errors import InputError, StoreError
 from tfkit.nn import onednn
 from tfkit.recipe import load_recipe
+from tfkit.store import file_facts
 from tfkit.train import resume, train
 from tfkit.train.checkpoint import checkpoints_in, write_checkpoint
 from tfkit.train.interrupt import Interrupts
@@ -226,6 +227,40 @@ def test_a_manifest_that_was_altered_is_named(whole, change, said):
     path = whole / "checkpoints" / "step-24" / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(StoreError, match=f"TFK082 {path} {said}"):
+        resume(whole)
+
+
+def rewritten(checkpoint: Path, name: str, write) -> None:
+    """A file written anew, of which the manifest knows."""
+    write(checkpoint / name)
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest | {name: file_facts(checkpoint / name)}))
+
+
+@pytest.mark.parametrize("change", ["missing", "another one", "another shape", "another dtype"])
+@pytest.mark.parametrize("file", FILES)
+def test_tensors_of_another_model_are_told_and_not_used(whole, file, change):
+    latest = checkpoints_in(whole / "checkpoints")[-1]
+    tensors = load_file(latest / f"{file}.safetensors")
+    name = next(name for name, value in tensors.items() if value.dim() > 0)
+    value = tensors.pop(name)
+    anew = {
+        "another one": {name: value, f"x{name}": value.clone()},
+        "another shape": {name: value[:1]},
+        "another dtype": {name: value.half()},
+    }
+    rewritten(latest, f"{file}.safetensors", lambda path: save_file({**tensors, **anew.get(change, {})}, path))
+    with pytest.raises(StoreError, match=rf"TFK082 .*{file}.safetensors: `x?{name}` is .*, this run needs "):
+        resume(whole)
+    assert resume(whole, earlier=True).progress.step == 24
+
+
+@pytest.mark.parametrize("change", [{"progress": 3}, {"progress": {}}, {"progress": {"kept": 1}}])
+def test_a_state_that_is_none_is_told(whole, change):
+    latest = checkpoints_in(whole / "checkpoints")[-1]
+    state = json.loads((latest / "state.json").read_text()) | change
+    rewritten(latest, "state.json", lambda path: path.write_text(json.dumps(state)))
+    with pytest.raises(StoreError, match=r"TFK082 .*state.json does not say how far the run had come"):
         resume(whole)
 
 

@@ -133,6 +133,7 @@ def test_a_class_is_one_label(corpus):
         ("classification", ["data.table={tmp}/same.tsv"], "every row has the label `x`"),
         ("classification", ["data.validation_table={tmp}/other.tsv"], r"other.tsv:2:1: TFK115 the label `plant` is not in"),
         ("classification", ["validation.metric=bleu"], r"TFK112 validation.metric: `bleu` cannot be computed"),
+        ("language", ["tokeniser.joint=false"], r"tokeniser.joint=false:1:17: TFK106 .*`language` have one text, and so"),
         ("language", ["validation.metric=accuracy"], r"TFK112 .*write one of loss"),
         ("masked", ["data={{kind: language, text: {tmp}/train.src}}"], "`language` need one input that is pred"),
         ("language", ["data={{kind: masked, text: {tmp}/train.src}}"], r"words \(predicted\)"),

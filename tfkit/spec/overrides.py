@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import Mark
@@ -17,10 +17,12 @@ from .merge import as_part, over
 from .reader import read_value
 
 FIXED = ("tfkit", "extends")
+FLAG = "--set "
 
 
 def apply(root: Marked, overrides: Sequence[str], grammar: Grammar, faults: Faults) -> Marked:
-    """The spec with every override laid over it, in order.
+    """The spec with every override laid over it, in order. The last one of a path wins; one that a later one of another path
+    takes away again is a fault, as `norm.eps=1e-5` before `norm.kind=rms_norm`, which replaces all options.
 
     What the file expects holds for the file as it is written: an override of anything that counts leaves it out, unless
     another one says what to expect instead.
@@ -28,15 +30,39 @@ def apply(root: Marked, overrides: Sequence[str], grammar: Grammar, faults: Faul
     keys = {override.partition("=")[0].split(".")[0] for override in overrides}
     if keys - OWN and "expect" not in keys:
         root = root.holding({key: child for key, child in root.mapping.items() if key != "expect"})
+    written: dict[Mark, str] = {}
     for override in overrides:
+        found = len(faults)
         root = _Override(override, grammar, faults).on(root)
+        kept = _leaves(root)
+        if len(faults) == found:
+            _tell_lost(written, kept, override, faults)
+        written = {mark: path for mark, path in kept.items() if mark.file.startswith(FLAG)}
     return root
+
+
+def _leaves(node: Marked) -> dict[Mark, str]:
+    """Where scalars are written, with the paths of what they set: `norm=rms_norm` sets the `kind` of `norm`."""
+    below = [*node.mapping.values(), *node.items]
+    if below or node.value is None or node.value is HOLE:
+        return {mark: path for child in below for mark, path in _leaves(child).items()}
+    return {node.mark: node.path.removesuffix(".kind")}
+
+
+def _tell_lost(written: Mapping[Mark, str], kept: Mapping[Mark, str], override: str, faults: Faults) -> None:
+    """A fault for what earlier overrides set and this one takes away without setting it anew."""
+    again = {path for mark, path in kept.items() if mark not in written}
+    for mark, path in written.items():
+        earlier = mark.file.removeprefix(FLAG).partition("=")[0]
+        if mark not in kept and path not in again and earlier != override.partition("=")[0]:
+            message = f"it has no effect: `{FLAG}{short(override)}`, which comes after it, replaces what it changes"
+            faults.add("TFK017", mark, path, message, "write it after that one, or leave it out")
 
 
 class _Override:
     def __init__(self, text: str, grammar: Grammar, faults: Faults) -> None:
         self.text, self.grammar, self.faults = text, grammar, faults
-        self.file = f"--set {short(text)}"
+        self.file = f"{FLAG}{short(text)}"
         self.path, self.equals, self.value = text.partition("=")
 
     def fault(self, message: str, fix: str = "") -> None:

@@ -34,6 +34,9 @@ def fitted_spec(
         raise InputError(
             recipe.fault("TFK106", "tokeniser.joint", message, "write `joint: true`, or `share: null` in the spec")
         )
+    if len(sizes) == 1 and not recipe.pretrained and recipe.wrote("tokeniser").get("joint") is False:
+        message = f"data of kind `{recipe.data.kind}` have one text, and so one vocabulary"
+        raise InputError(recipe.fault("TFK106", "tokeniser.joint", message, "leave `joint` out"))
     changes = _vocabularies(spec, plan, roles, sizes) if not classes else _classes(spec, plan, roles, sizes, classes)
     for column in sizes:
         node = roles.of(column)

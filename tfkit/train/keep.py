@@ -298,6 +298,8 @@ class Keeper:
         for path in reversed(found):
             try:
                 tensors, state = checkpoint.read_checkpoint(path, self.trainer.model.state_dict(), self.processes)
+                self.processes.each(partial(self.trainer.check, path, tensors))
+                progress = _progress(path, state)
             except StoreError as reason:
                 if not earlier or path == found[0]:
                     before = ", `--earlier` goes back to the one before it" if path != found[0] else ""
@@ -309,7 +311,7 @@ class Keeper:
                 continue
             self.processes.first(partial(self._check_digests, path, state))
             self.trainer.restore(tensors, state)
-            self.trainer.progress = _progress(state["progress"])
+            self.trainer.progress = progress
             self._saved = self.progress.step
             self.progress.kept = [(worth, step) for worth, step in self.progress.kept if self._model(step).is_dir()]
             return
@@ -321,5 +323,10 @@ class Keeper:
             raise StoreError(Fault("TFK113", message, "go on with the files that the run began with"))
 
 
-def _progress(written: Mapping[str, Any]) -> Progress:
-    return Progress(**{**written, "kept": [(worth, step) for worth, step in written["kept"]]})
+def _progress(path: Path, state: Mapping[str, Any]) -> Progress:
+    try:
+        written = state["progress"]
+        return Progress(**{**written, "kept": [(worth, step) for worth, step in written["kept"]]})
+    except (KeyError, TypeError, ValueError):
+        message = f"{path / checkpoint.STATE} does not say how far the run had come"
+        raise StoreError(Fault("TFK082", message, "it was altered")) from None

@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch import nn
 from ..data import NO_LABEL, Batch, Data, Epoch, Shapes, epoch_of, roles_of, task_of
 from ..nn.model import Model
 from ..recipe import Recipe
+from ..store import check_tensors
 from . import checkpoint
 from .compiled import Compiled
 from .loss import smoothed
@@ -212,6 +214,15 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         """What else there is, as JSON."""
         return {"scaler": self.scaler.state_dict(), "average_steps": None if self.average is None else self.average.step}
+
+    def check(self, directory: Path, tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        """Raises StoreError where the tensors of a checkpoint are not those of this trainer."""
+        begun = {name.rpartition("/")[0] for name in tensors[checkpoint.OPTIMISER]}
+        parameters = {name: each for name, each in self.model.named_parameters() if name in begun}
+        moments = {f"{name}/{key}": each for name, each in parameters.items() for key in ("exp_avg", "exp_avg_sq")}
+        steps = {f"{name}/step": torch.zeros((), device="meta") for name in parameters}
+        for file, like in {**self.tensors(), checkpoint.OPTIMISER: {**moments, **steps}}.items():
+            check_tensors(directory / file, tensors.get(file, {}), like, "this run")
 
     def restore(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> None:
         """Put back what `tensors` and `state` gave. Copied, into memory that the allocator gave: at the addresses of a file
