@@ -177,6 +177,14 @@ def test_workers_change_nothing_but_the_time(run, monkeypatch, capsys):
     assert [float(score) for _, score, _ in found["1"]] == pytest.approx([float(score) for _, score, _ in found["3"]], abs=2e-4)
 
 
+def test_workers_that_a_backend_does_not_allow_are_refused(run, monkeypatch, capsys):
+    typed(monkeypatch, "the dog\n")
+    assert main(["translate", str(run), "--backend", "flex", "--workers", "2"]) == 2
+    assert "--workers 2 needs attention backends that several threads may call at once, `flex` may not" in capsys.readouterr().err
+    typed(monkeypatch, "the dog\n")
+    assert main(["translate", str(run), "--backend", "flex", "--workers", "1"]) == 0
+
+
 def test_workers_are_threads_of_a_cpu(capsys):
     assert workers_of(Namespace(device="cpu", workers=None)) == torch.get_num_threads()
     assert workers_of(Namespace(device="cpu", workers=7)) == 7

@@ -11,7 +11,7 @@ from ..errors import Fault, InputError
 from .arguments import Parser, add_common, add_placing, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
-from .searching import add_search, add_workers, search_of, workers_of
+from .searching import add_search, add_workers, check_workers, search_of, workers_of
 
 if TYPE_CHECKING:
     from ..text import Continuation
@@ -47,6 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
     search = search_of(options, 1, length_factor=0.0, extra_length=options.tokens or TOKENS)
     generator = TextGenerator.load(options.model, **placed(options))
+    check_workers(options, generator.model)
     prompts = options.prompt or list(lines_of(standard_input(), "<stdin>"))
     continued = generator.continue_all(prompts, search, workers=workers_of(options))
     for number, (prompt, made) in enumerate(zip(prompts, continued, strict=True), 1):

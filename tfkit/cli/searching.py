@@ -9,6 +9,7 @@ from .arguments import Parser, usage_fault, whole
 
 if TYPE_CHECKING:
     from ..generate import Search
+    from ..nn.model import Model
 
 PENALTIES = ("gnmt", "power")
 
@@ -46,6 +47,15 @@ def workers_of(options: argparse.Namespace) -> int:
     if options.workers is not None and options.workers > 1 and not on_cpu:
         raise usage_fault(f"--workers is for a CPU, not for {options.device}", "leave it out")
     return options.workers or (torch.get_num_threads() if on_cpu else 1)
+
+
+def check_workers(options: argparse.Namespace, model: Model) -> None:
+    """Raises UsageError where more workers were asked for than the attention backends of the model allow."""
+    one = model.of_one_thread(options.device) if (options.workers or 1) > 1 else []
+    if one:
+        names = " and ".join(f"`{name}`" for name in one)
+        message = f"--workers {options.workers} needs attention backends that several threads may call at once, {names} may not"
+        raise usage_fault(message, "leave it out, or choose others, as with --backend sdpa")
 
 
 def search_of(options: argparse.Namespace, beams: int, **limits: Any) -> Search:

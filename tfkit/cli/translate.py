@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .arguments import Parser, add_common, add_placing, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
-from .searching import add_search, add_workers, search_of, workers_of
+from .searching import add_search, add_workers, check_workers, search_of, workers_of
 
 if TYPE_CHECKING:
     from ..text import Translation, Translator
@@ -60,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
         options.model, search, max_source=options.max_source, batch_tokens=options.batch_tokens, attention=options.attention,
         workers=workers_of(options), **placed(options),
     )  # fmt: skip
+    check_workers(options, translator.model)
     for number, made in streamed(translator.translate):
         if options.json:
             print(json.dumps(_data(number, made, translator)))

@@ -81,14 +81,15 @@ class BackendChoice:
     def requested(self) -> str:
         return "auto" if self.automatic else ", ".join(candidate.kind for candidate in self.candidates)
 
-    def threads(self, device: str) -> bool:
-        """Whether several threads may call at once whatever it chooses on a device."""
-        return all(
-            candidate.entry.threads
+    def of_one_thread(self, device: str) -> list[str]:
+        """The backends among those it may choose on a device that only one thread may call at a time."""
+        return [
+            candidate.kind
             for candidate in self.candidates
-            if device in {each.kind for each in candidate.entry.capabilities.devices}
+            if not candidate.entry.threads
+            and device in {each.kind for each in candidate.entry.capabilities.devices}
             and (not self.automatic or any(row.device == device for row in candidate.entry.auto))
-        )
+        ]
 
     def select(
         self,

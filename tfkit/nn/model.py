@@ -257,9 +257,10 @@ class Model(nn.Module):
         """Every attention site with the backend that was asked for there."""
         return {site: attention.choices[index].requested for attention, index, site in self._site_table()}
 
-    def threads(self, device: str) -> bool:
-        """Whether several threads may call the model at once on a device, as far as its attention backends say."""
-        return all(choice.threads(device) for attention in self._attentions() for choice in attention.choices.values())
+    def of_one_thread(self, device: str) -> list[str]:
+        """The attention backends on a device that do not say that several threads may call them, and so the model, at once."""
+        choices = (choice for attention in self._attentions() for choice in attention.choices.values())
+        return sorted({name for choice in choices for name in choice.of_one_thread(device)})
 
     def parameter_count(self, trainable: bool = True) -> int:
         """The number of trainable (or frozen) parameters, each shared one counted once."""

@@ -17,6 +17,7 @@ ONLINE = AttentionBackend(
     reference="https://arxiv.org/abs/1805.02867",
     attend="tfkit_example_backend.online:attend",
     options=OnlineOptions,
+    threads=True,
     capabilities=Capabilities(
         devices=(Device(kind="cpu"), Device(kind="cuda")),
         dtypes=frozenset({"float64", "float32", "bfloat16", "float16"}),

@@ -1,6 +1,6 @@
 """How large the tiles of each kernel are, and how many warps and stages it runs with.
 
-The rows are the largest tiles that fit shared memory and registers by the word of Triton 3.6 as of 3.9 (tests/test_compile.py
+The rows are the largest tiles that fit shared memory and registers by the word of Triton 3.6 to 3.9 (tests/test_compile.py
 holds them to it), and others that fit and that measuring may find faster; none has been timed yet. The backward in one kernel,
 `together`, has no rows where its tiles of keys would be smaller than 64 in 16 bits (wide heads, rich calls): each tile of keys
 adds all of dq once more in memory, which eats what two products save.
@@ -9,6 +9,7 @@ adds all of dq once more in memory, which eats what two products save.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ class Row:
 
 
 ROWS = (
-    Row("forward", 2, 64, False, (128, 64, 4, 3), (128, 64, 8, 3), ((64, 64, 4, 3),), ((128, 128, 8, 2),)),
+    Row("forward", 2, 64, False, (128, 128, 8, 3), (128, 64, 8, 3), ((64, 64, 4, 3),), ((128, 64, 8, 3), (64, 128, 4, 3))),
     Row("forward", 2, 64, True, (128, 32, 8, 2), (64, 32, 4, 2), ((128, 32, 8, 2), (64, 32, 4, 2), (64, 64, 8, 2))),
     Row("forward", 2, 128, False, (128, 64, 8, 3), (64, 32, 4, 2), ((128, 32, 8, 2),), ((128, 64, 8, 2), (64, 64, 4, 3))),
     Row("forward", 2, 128, True, (128, 32, 8, 2), (64, 32, 8, 1), ((64, 32, 8, 2), (32, 64, 8, 2))),
@@ -56,7 +57,7 @@ ROWS = (
     Row("queries", 2, 64, True, (128, 32, 8, 2), (64, 32, 4, 2), ((128, 32, 8, 2), (64, 32, 4, 2)), ((32, 128, 8, 2),)),
     Row("queries", 2, 128, False, (128, 64, 8, 2), (64, 64, 8, 2), ((64, 32, 4, 2),), ((64, 64, 8, 2), (64, 64, 4, 2))),
     Row("queries", 2, 128, True, (128, 32, 8, 2), (64, 64, 8, 2), ((64, 32, 8, 2), (32, 64, 8, 2))),
-    Row("queries", 2, 256, False, (64, 64, 8, 2), (64, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1))),
+    Row("queries", 2, 256, False, (64, 64, 8, 2), (64, 32, 8, 1), ((32, 64, 8, 1), (32, 32, 4, 1)), ((32, 64, 8, 2),)),
     Row("queries", 2, 256, True, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 32, 8, 1))),
     Row("keys", 2, 64, False, (64, 128, 8, 2), (32, 128, 8, 1), ((32, 64, 4, 1),), ((32, 128, 8, 2),)),
     Row("keys", 2, 64, True, (32, 128, 8, 2), (32, 32, 4, 2), ((32, 32, 8, 2),), ((32, 64, 8, 2),)),
@@ -92,6 +93,10 @@ ROWS = (
     Row("diagonals", 4, 64, True, (32, 32, 8, 1), (32, 32, 8, 1), ((32, 32, 4, 1), (16, 16, 4, 1))),
     Row("diagonals", 4, 256, True, (16, 16, 8, 1), (16, 16, 8, 1), ((16, 16, 4, 1),)),
 )
+
+
+SPILT = {"3.8": {("queries", 2, 256, False): (64, 64, 8, 2)}}
+"""What one version of Triton spills, and the others do not: there the other choices of the row are left."""
 
 
 FP_FUSION = {"enable_fp_fusion": True}
@@ -151,8 +156,16 @@ def of_row(row: Row | None, large: bool) -> tuple[Tiles, ...]:
     """All that may be chosen on a large device or on another, first what is taken unmeasured."""
     if row is None:
         return ()
-    shape, more = (row.large, (*row.more, *row.more_large)) if large else (row.small, row.more)
-    return () if shape is None else tuple(Tiles(*each) for each in dict.fromkeys((shape, *more)))
+    shape, more = (row.large, (*row.more_large, *row.more)) if large else (row.small, row.more)
+    spilt = _spilt().get((row.kernel, row.bytes, row.width, row.rich))
+    return () if shape is None else tuple(Tiles(*each) for each in dict.fromkeys((shape, *more)) if each != spilt)
+
+
+@cache
+def _spilt() -> dict[tuple[str, int, int, bool], Shape]:
+    import triton
+
+    return SPILT.get(triton.__version__.rpartition(".")[0], {})
 
 
 def _is_large(capability: tuple[int, int]) -> bool:
