@@ -158,6 +158,12 @@ def test_what_cannot_be_started_from_is_told_at_its_place(parent, task, tmp_path
     assert not (tmp_path / "run").exists()
 
 
+def test_a_model_with_little_in_common_is_refused_before_the_data_are_prepared(parent, task, tmp_path, monkeypatch):
+    monkeypatch.setattr("tfkit.train.run.prepare", lambda *arguments: pytest.fail("the data were prepared"))
+    with pytest.raises(InputError, match=r"TFK117 pretrained: .* and 50 % are wanted"):
+        started(task, parent, tmp_path, "model.defaults.ffn.d_ff=8", "model.defaults.attention.head_dim=4")
+
+
 def test_a_model_with_little_in_common_is_refused_unless_the_recipe_says_so(parent, task, tmp_path):
     """The table of tokens, which has the same shape, does not count."""
     other = ["model.defaults.ffn.d_ff=8", "model.defaults.attention.head_dim=4", "model.defaults.norm=rms_norm"]

@@ -26,6 +26,7 @@ from ..data import (
     VALIDATION,
     Data,
     Roles,
+    TextTokeniser,
     count_rows,
     files_of,
     prepare,
@@ -111,20 +112,26 @@ def _lay_out(recipe: Recipe, directory: Path, catalogue: Catalogue, backend: Any
     pretrained = read_pretrained(recipe, roles, catalogue)
     if pretrained is not None:
         check_tokenisers(recipe, pretrained)
+        if not KINDS[recipe.data.kind].labelled:  # the rest is known before the data are: told now, and not after hours
+            spec, _ = fitted_spec(recipe, catalogue, roles, _sizes(pretrained.tokenisers), 0)
+            pretrained.give(build(spec, catalogue, device="meta"), recipe, roles, ())
     given = None if pretrained is None else pretrained.tokenisers
     data = prepare(recipe, directory / "data", _vocabulary(recipe) if given is None else 0, given)
     if data.validation is None and (recipe.stopping.patience is not None or recipe.validation.metric != "loss"):
         message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
         fix = "name validation files, or write `data.held_out`; of fewer than 20 rows none is held out unasked"
         raise InputError(recipe.fault("TFK112", "data", message, fix))
-    sizes = {column: each.size for column, each in data.tokenisers.items()}
-    spec, changes = fitted_spec(recipe, catalogue, roles, sizes, len(data.labels))
+    spec, changes = fitted_spec(recipe, catalogue, roles, _sizes(data.tokenisers), len(data.labels))
     for name, text in tokeniser_texts(data.tokenisers).items():
         write_whole(directory / name, text)
     write_whole(directory / SPEC, to_yaml(spec))
     found = digests(recipe, data, directory) | digest_of(pretrained, directory)
     write_whole(directory / DIGESTS, json.dumps(found, indent=1) + "\n")
     return changes, found
+
+
+def _sizes(tokenisers: Mapping[str, TextTokeniser]) -> dict[str, int]:
+    return {column: each.size for column, each in tokenisers.items()}
 
 
 def _open(
