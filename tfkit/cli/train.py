@@ -121,7 +121,7 @@ def _recipe(options: argparse.Namespace, given: list[str]) -> Recipe:
     """The recipe in the file, or one for the spec in it and a corpus of this size."""
     from ..recipe import describes_model, load_recipe, recipe_of, recipe_text
 
-    overrides = [*given, *options.overrides]
+    overrides = [*options.overrides, *given]  # another kind of data is chosen before its files
     if not describes_model(options.recipe):
         return load_recipe(options.recipe, overrides)
     from ..data import count_rows
