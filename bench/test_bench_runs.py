@@ -128,6 +128,49 @@ def conformance_subjects(conformance):
     return [(one.name, conformance.subject_of(one.entry, attend=one.attend), 1.0) for one in conformance.ZOO]
 
 
+def test_compiled_ahead(monkeypatch):
+    """Whatever the suite calls is called, with its gradient, by one of the processes, and what that gives goes nowhere."""
+    import compiled_ahead
+    import torch
+
+    from tfkit.testing.attention.case import Case
+    from tfkit.testing.attention.compare import leaves_of
+
+    case, found, heard = Case(B=2, H=4, G=2, Q=5, K=7, gradients=True, grad_layout="expanded"), [], []
+
+    def judged(subject, **options):
+        inputs = case.inputs()
+        output = subject.attend(inputs, subject.options).output
+        leaves = list(leaves_of(inputs).values())
+        found.append((output, torch.autograd.grad(output, leaves, case.grad_output())))
+        return type("Report", (), {"seconds": 0.0, "findings": ()})
+
+    class Other(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, query):
+            return query * torch.nan
+
+        @staticmethod
+        def backward(ctx, gradient):
+            heard.append(gradient.stride())
+            return gradient * torch.nan
+
+    def other(inputs, options):
+        return compiled_ahead.AttentionOutput(Other.apply(inputs.query))
+
+    monkeypatch.setattr(compiled_ahead, "check_backend", judged)
+    plain = compiled_ahead.subject_of
+    monkeypatch.setattr(compiled_ahead, "subject_of", lambda entry, device: plain(entry, device=device, attend=other))
+    given = ["sdpa", "--device", "cpu", "--dtypes", "float32", "--workers", "3"]
+    rows = [compiled_ahead.main([*given, "--rank", str(rank)])[0] for rank in range(3)]
+    assert sorted(row["calls"] for row in rows) == [0, 0, 1]
+    assert heard == [case.grad_output().stride()]
+    assert len(found) == 3
+    for output, gradients in found:
+        assert torch.equal(output, found[0][0])
+        assert all(torch.equal(one, two) for one, two in zip(gradients, found[0][1], strict=True))
+
+
 @pytest.mark.parametrize(("stage", "commands"), [("speed", 2), ("auto", 1)])
 def test_on_cuda_asks_for_nothing_but_a_device(stage, commands, tmp_path):
     """Where there is none, that is all that its commands have to say: none of their options is wrong."""

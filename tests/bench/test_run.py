@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tfkit.bench import run as module
 from tfkit.bench.clock import CpuClock, CudaClock, bounded_memory
+from tfkit.bench.machine import machine_of
 from tfkit.bench.run import Settings, run_cells
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA
@@ -156,6 +158,22 @@ def test_a_cuda_call_is_timed_between_events_after_a_flush_and_waited_for(monkey
     clock.device, clock.flushed = torch.device("cuda"), Flushed()
     assert clock.time(lambda: happened.append("call")) == 2.5
     assert happened == ["flush", "event", "call", "event", "wait"]
+
+
+@pytest.mark.parametrize("more", [{"clock_rate": 1_980_000}, {}], ids=["clock", "no clock"])
+def test_a_device_is_described_by_what_its_cuda_tells(more, catalogue, monkeypatch) -> None:
+    facts = {
+        "name": "NVIDIA H100",
+        "major": 9,
+        "minor": 0,
+        "multi_processor_count": 132,
+        "total_memory": 80,
+        "L2_cache_size": 50,
+    }
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(**facts, **more))
+    found = machine_of("cuda", catalogue)
+    assert (found["device_name"], found["capability"], found["processors"]) == ("NVIDIA H100", [9, 0], 132)
+    assert found.get("clock_hertz") == (1_980_000_000 if more else None)
 
 
 @pytest.mark.gpu

@@ -28,6 +28,7 @@ def test_the_losses_are_those_of_a_cpu(task, tmp_path, precision, within):
     assert losses(tmp_path / "cuda") == pytest.approx(losses(tmp_path / "cpu"), rel=within)
 
 
+@pytest.mark.filterwarnings("ignore:.*determinis")  # torch tells of what has no deterministic kernel, and of cuBLAS's setting
 def test_a_run_goes_on_where_it_stood(task, tmp_path):
     """With torch's deterministic kernels bit for bit, dropout included, since each batch seeds its own."""
     torch.use_deterministic_algorithms(True, warn_only=True)

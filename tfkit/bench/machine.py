@@ -36,8 +36,9 @@ def machine_of(device: str, catalogue: Catalogue) -> dict[str, Any]:
             "processors": facts.multi_processor_count,
             "memory_bytes": facts.total_memory,
             "cache_bytes": facts.L2_cache_size,
-            "clock_hertz": 1000 * facts.clock_rate,
         }
+        if (clock := getattr(facts, "clock_rate", None)) is not None:  # CUDA 13's own properties lack it
+            found["clock_hertz"] = 1000 * clock
         found["versions"] |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]
     return found
 

@@ -145,9 +145,9 @@ def test_a_tensor_of_more_than_2_to_the_31_numbers_is_addressed_right():
 
     draw = torch.Generator().manual_seed(0)
     small = torch.randn(1, 1, 1100, 16, generator=draw).half()
-    wide = torch.empty(1100 * 2**21, dtype=torch.float16).as_strided((1, 1, 1100, 16), (0, 0, 2**21, 1))
+    wide = torch.empty(1100 * 2**21, dtype=torch.float16, device=DEVICE).as_strided((1, 1, 1100, 16), (0, 0, 2**21, 1))
     wide.copy_(small)
-    wide, small = wide.to(DEVICE), small.to(DEVICE)
+    small = small.to(DEVICE)
     query = torch.randn(1, 1, 2, 16, generator=draw).half().to(DEVICE)
     options = tfkit_fused.FusedOptions(tile_keys=128)
     far = attend(AttentionInputs(query, wide, wide, Mask(), 0.25), options).output

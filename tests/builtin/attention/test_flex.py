@@ -68,3 +68,18 @@ def test_decoding_step_by_step_compiles_only_once_or_twice():
     for offset in range(2, 6):
         step(offset)
     assert counted["unique_graphs"] == before
+
+
+def test_a_compiled_call_meets_no_limit_of_recompilations(monkeypatch):
+    """torch stops compiling after 8 kinds of calls and then computes the whole score matrix. No device is needed to see it."""
+    met = []
+
+    def compiled(*tensors, **call):
+        met.append((torch._dynamo.config.recompile_limit, torch._dynamo.config.accumulated_recompile_limit))
+        return tensors[0], None
+
+    monkeypatch.setattr(flex, "_compiled", lambda: compiled)
+    monkeypatch.setattr(flex, "_unfused", flex._fused)
+    flex.attend(typed(CASES[0], gradients=False).inputs(), NoOptions())
+    assert met == [(flex.RECOMPILES, flex.RECOMPILES)]
+    assert torch._dynamo.config.recompile_limit < flex.RECOMPILES

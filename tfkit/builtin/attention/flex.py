@@ -78,12 +78,18 @@ def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
 def _kernel(device: str) -> Callable[..., Any]:
     if torch.compiler.is_compiling():
         return flex_attention
-    return _unfused if device == "cpu" else _fused()
+    return _unfused if device == "cpu" else _fused
 
 
 @cache
-def _fused() -> Callable[..., Any]:
+def _compiled() -> Callable[..., Any]:
     return torch.compile(flex_attention)
+
+
+def _fused(*tensors: Tensor, **call: Any) -> Any:
+    """Past torch's limits it would be the unfused form that runs, without a word."""
+    with torch._dynamo.config.patch(recompile_limit=RECOMPILES, accumulated_recompile_limit=RECOMPILES):
+        return _compiled()(*tensors, **call)
 
 
 def _unfused(*tensors: Tensor, **call: Any) -> Any:

@@ -21,6 +21,7 @@ def request_of(inputs: AttentionInputs, gradients: bool = True) -> AttentionRequ
     query, value, bias = inputs.query, inputs.value, inputs.bias
     return AttentionRequest(
         device=query.device.type,
+        cuda_capability=torch.cuda.get_device_capability(query.device) if query.is_cuda else None,
         dtype=str(query.dtype).removeprefix("torch."),
         head_dim=query.shape[3],
         value_dim=value.shape[3],

@@ -101,6 +101,10 @@ _DETACHED = Feature(
 _NOT_DETERMINISTIC = Feature(
     "deterministic_backward is not declared", lambda case, subject: not subject.capabilities.deterministic_backward
 )
+_NOT_HERE = Feature(
+    "a deterministic backward of this call is refused on this device",
+    lambda case, subject: not subject.accepts(replace(case.request(subject.device), deterministic=True)),
+)
 _NO_QUERY_GRADIENTS = Feature(NO_GRADIENTS.words, lambda case, subject: not case.gradients)
 
 GRADIENTS = (
@@ -110,7 +114,7 @@ GRADIENTS = (
              "capability", _weights_carry_gradients, rule="A9",
              adapt=lambda case, subject: replace(case, weights=True), voided_by=(_DETACHED, _NO_QUERY_GRADIENTS)),
     Relation("deterministic_backward", "R1", "The same call twice gives the same gradients.", "capability",
-             _deterministic_backward, rule="A10", voided_by=(_NOT_DETERMINISTIC, NO_GRADIENTS)),
+             _deterministic_backward, rule="A10", voided_by=(_NOT_DETERMINISTIC, NO_GRADIENTS, _NOT_HERE)),
     Relation("double_backward", "R39", "Second derivatives are right, in float64.", "capability",
              _double_backward, rule="A10", adapt=_small_double, voided_by=(_NO_DOUBLE_BACKWARD, _NO_DOUBLE)),
 )  # fmt: skip

@@ -25,7 +25,7 @@ from .fitting import (
     own_memory,
     with_blind_rows,
 )
-from .pieces import Piece, rewriting
+from .pieces import Piece, repeats, rewriting
 from .poison import large, unmoved
 from .relation import Feature, Relation
 from .sides import Call, identical, leaves_again, lying_as, outcome, told
@@ -131,8 +131,8 @@ def _blind_rows(judged: Judged) -> None:
 
 def _same_but(check: str, before: dict[str, Tensor], call: Call, because: str) -> None:
     after = outcome(call)
-    for name, tensor in before.items():
-        identical(check, name, after[name], tensor, because)
+    for name in filter(repeats(call), before):
+        identical(check, name, after[name], before[name], because)
 
 
 def _zero(check: str, name: str, tensor: Tensor, rows: Tensor, because: str) -> None:

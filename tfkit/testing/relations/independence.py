@@ -23,6 +23,7 @@ from .fitting import (
     larger,
     own_memory,
 )
+from .pieces import repeats
 from .poison import large, poisoned, unmoved
 from .relation import Feature, Relation
 from .sides import Call, Called, identical, leaves_again, outcome
@@ -105,7 +106,7 @@ def _untouched(check: str, before: Called, after: Called, axis: int, kept: Tenso
     found = outcome(after)
     for name, tensor in outcome(before).items():
         shared = name == "gradient of bias" or (axis == 2 and name in ("gradient of key", "gradient of value"))
-        if shared:
+        if shared or not repeats(before)(name):
             continue
         chosen = kept.repeat_interleave(tensor.shape[axis] // len(kept)).to(tensor.device)
         chosen = chosen.view([-1 if each == axis else 1 for each in range(tensor.dim())])

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ...attention import AttentionInputs, Bias, Shapes
-from ...slots.attention import Capabilities
 from ..attention.case import Case
 from ..attention.compare import gradients_of
 from ..attention.judged import Judged, run, run_backward
@@ -26,6 +25,7 @@ from ..finding import Violation
 from ..raised import told
 from .draws import generator_state
 from .fitting import NO_GRADIENTS
+from .pieces import repeats
 from .relation import Feature, Relation
 from .sides import Call, all_identical, identical, leaves_again, named, outcome, wants_gradients, within
 
@@ -50,7 +50,7 @@ def _after_another_call(judged: Judged) -> None:
     outcome(Call(judged.subject, other.inputs(judged.subject.device), other.grad_output(judged.subject.device)))
     after = outcome(Call(judged.subject, leaves_again(judged.inputs), judged.grad_output))
     because = "changed after a call with another mask and other numbers: something is kept between calls"
-    for name in filter(_comparable(judged.subject.capabilities), before):
+    for name in filter(_comparable(judged), before):
         identical("after_another_call", name, after[name], before[name], because)
 
 
@@ -63,7 +63,7 @@ def _two_threads(judged: Judged) -> None:
     for _ in range(2):
         together = _in_threads(subject, calls)
         for before, after in zip(alone, together, strict=True):
-            for name in filter(_comparable(subject.capabilities), before):
+            for name in filter(_comparable(judged), before):
                 because = "changed because another thread made a call at the same time"
                 identical("two_threads", name, after[name], before[name], because)
 
@@ -93,8 +93,9 @@ def _in_threads(subject: Subject, calls: list[tuple[Case, AttentionInputs]]) -> 
     return found
 
 
-def _comparable(can: Capabilities) -> Callable[[str], bool]:
-    return lambda name: can.deterministic_backward or not name.startswith("gradient")
+def _comparable(judged: Judged) -> Callable[[str], bool]:
+    sure, same = judged.subject.capabilities.deterministic_backward, repeats(judged)
+    return lambda name: same(name) and (sure or not name.startswith("gradient"))
 
 
 def _without_gradients(judged: Judged) -> float:
@@ -160,7 +161,7 @@ def _prepared(judged: Judged) -> None:
         made = subject.prepare(leaves.mask, bias, shapes, subject.options)
         because = f"is another when the call comes with its {given} prepared"
         call = Call(subject, replace(leaves, prepared=made), judged.grad_output)
-        all_identical("prepared", call, judged, because, _comparable(subject.capabilities))
+        all_identical("prepared", call, judged, because, _comparable(judged))
 
 
 def _generator_left_alone(judged: Judged) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..attention.judged import Judged
+from .pieces import repeats
 from .sides import Call, identical, leaves_again, outcome
 
 
@@ -44,7 +45,7 @@ def unmoved(check: str, judged: Judged, keys: Tensor, rows: Tensor, also: Tensor
     picked = {"gradient of key": also, "gradient of value": also}
     for name, tensor in before.items():
         chosen = picked.get(name, rows).to(tensor.device)
-        if name == "gradient of bias":
+        if name == "gradient of bias" or not repeats(judged)(name):
             continue
         while chosen.dim() < tensor.dim():
             chosen = chosen[..., None]

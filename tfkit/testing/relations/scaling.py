@@ -20,6 +20,7 @@ from ...slots.attention import Numerics
 from ..attention.judged import Judged
 from ..finding import Inconclusive
 from .fitting import moderate
+from .pieces import repeats
 from .relation import Feature, Relation
 from .sides import Call, identical, leaves_again, outcome
 
@@ -34,7 +35,8 @@ def _scaled(name: str, judged: Judged, tensors: dict[str, Tensor], scale: float,
     least = max(torch.finfo(dtype).tiny, torch.finfo(wide).tiny * 2.0**60)
     before = outcome(judged)
     after = outcome(Call(judged.subject, inputs, judged.grad_output))
-    for title, tensor in before.items():
+    for title in filter(repeats(judged), before):
+        tensor = before[title]
         if title.startswith("gradient") and dtype == torch.float16 and _rounds_on_the_way(judged.subject.capabilities.numerics):
             continue
         want = tensor * factors.get(title, 1.0)
@@ -99,8 +101,9 @@ def _feature_signs(judged: Judged) -> None:
     signs[judged.case.seed % len(signs)] = -1.0
     inputs = leaves_again(judged.inputs, query=query * signs, key=key * signs)
     after = outcome(Call(judged.subject, inputs, judged.grad_output))
-    for title, tensor in outcome(judged).items():
-        want = tensor * signs if title in ("gradient of query", "gradient of key") else tensor
+    before = outcome(judged)
+    for title in filter(repeats(judged), before):
+        want = before[title] * (signs if title in ("gradient of query", "gradient of key") else 1.0)
         because = "changes when the sign of a feature is flipped in queries and keys alike"
         identical("feature_signs", title, after[title], want, because)
 

@@ -10,6 +10,7 @@ from ..attention.strategies import cases
 from ..finding import Inconclusive, Violation, renamed
 from ..raised import told
 from ..relations import RELATIONS, Relation, fit
+from ..relations.pieces import told_to_repeat
 from ..search import search
 from .known import is_known
 from .run import Run, Tally
@@ -68,8 +69,10 @@ def _relation(run: Run, relation: Relation, dtype: str, gradients: bool, wanted:
 def _judge(run: Run, relation: Relation, name: str, case: Case, tally: Tally, counted: bool) -> None:
     started = time.perf_counter()
     tally.examples += counted
+    judged = Judged(run.subject, case)
     try:
-        tally.saw(relation.run(Judged(run.subject, case)))
+        with told_to_repeat(judged):
+            tally.saw(relation.run(judged))
     except Inconclusive:
         tally.inconclusive += counted
         raise
