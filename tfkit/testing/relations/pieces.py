@@ -180,13 +180,14 @@ def told_to_repeat(called: Called) -> Iterator[None]:
     if not (called.inputs.query.is_cuda and wants_gradients(called.inputs) and repeats(called)("gradient")):
         yield
         return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*determinis")
         torch.use_deterministic_algorithms(True, warn_only=True)
         try:
             yield
         finally:
-            torch.use_deterministic_algorithms(False)
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 def rows_of(index: Index | None) -> Callable[[Tensor], Tensor]:
