@@ -99,6 +99,15 @@ def test_train_tokens(tmp_path):
     assert train_tokens.main(small)["tokens_per_second"]["tfkit train"] > 0
 
 
+def test_train_processes():
+    import train_processes
+
+    small = ["stopping={max_steps: 2}", "validation.sentences=1", "data.held_out=2", "model.defaults.d_model=16"]
+    given = [word for each in [*small, "model.defaults.attention.num_heads=2"] for word in ("--set", each)]
+    found = train_processes.main(["--rounds", "1", "--first", "1", "--tokens", "400", *given])["speed"]
+    assert list(found) == ["1 thread", "2 threads", "2 processes"]
+
+
 def test_mutation():
     import mutation
 
