@@ -67,8 +67,8 @@ def test_a_weight_is_packed_when_it_is_used_again(rows: int, made: list[Tensor])
     exact = nn.functional.linear(x.double(), linear.weight.double(), linear.bias.double())
     for use in range(4):
         torch.testing.assert_close(multiplied(linear, x, weights), exact.float())
-        assert len(made) == (use > 0)
-    assert weights.bytes == 70 * 33 * 4
+        assert len(made) == (use > 0 and rows > 1)  # one row wins nothing
+    assert weights.bytes == (70 * 33 * 4 if rows > 1 else 0)
 
 
 def test_few_rows_win_more() -> None:

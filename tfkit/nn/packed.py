@@ -3,7 +3,8 @@
 oneDNN lays the weight out anew in every product, and MKL reads it at a third of the speed of memory where there are few rows:
 5 rows and 2,048 x 512 weights take MKL 0.27 ms, oneDNN 0.16, and 0.09 with the weight packed; 300 rows 6.6, 3.1 and 2.9
 (bench/packed.py). To pack takes as long as half a dozen products of few rows save, or one or two dozen of many, so a weight is
-packed when it has been used as often. The numbers are the same, their sums in another order at most.
+packed when it has been used as often. A single row takes as long either way. The numbers are the same, their sums in another
+order at most.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class PackedWeights:
             use = self._uses[id(weight)] = _Use(ref(weight), *now)
         if use.packed is not None:
             return use.packed
-        use.won += AFTER_MANY if rows <= FEW else AFTER_FEW
+        if rows > 1:
+            use.won += AFTER_MANY if rows <= FEW else AFTER_FEW
         if use.won < AFTER_FEW * AFTER_MANY or self.bytes + _bytes(weight) > MOST_BYTES:
             return weight
         use.packed = onednn.PACK(weight.detach(), None)
