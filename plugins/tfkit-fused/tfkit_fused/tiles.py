@@ -165,7 +165,7 @@ def of_row(row: Row | None, large: bool) -> tuple[Tiles, ...]:
 def _spilt() -> dict[tuple[str, int, int, bool], Shape]:
     import triton
 
-    return SPILT.get(triton.__version__.rpartition(".")[0], {})
+    return SPILT.get(".".join(triton.__version__.split(".")[:2]), {})
 
 
 def _is_large(capability: tuple[int, int]) -> bool:
