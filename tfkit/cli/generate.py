@@ -46,10 +46,11 @@ def run(options: argparse.Namespace) -> int:
     from .here import placed
 
     search = search_of(options, 1, length_factor=0.0, extra_length=options.tokens or TOKENS)
+    workers = workers_of(options)
     generator = TextGenerator.load(options.model, **placed(options))
     check_workers(options, generator.model)
     prompts = options.prompt or list(lines_of(standard_input(), "<stdin>"))
-    continued = generator.continue_all(prompts, search, workers=workers_of(options))
+    continued = generator.continue_all(prompts, search, workers=workers)
     for number, (prompt, made) in enumerate(zip(prompts, continued, strict=True), 1):
         name = f"prompt {number}" if options.prompt else f"<stdin>:{number}"
         if options.prompt and not made:

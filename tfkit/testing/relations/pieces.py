@@ -176,7 +176,8 @@ def repeats(called: Called) -> Callable[[str], bool]:
 
 @contextmanager
 def told_to_repeat(called: Called) -> Iterator[None]:
-    """On CUDA torch's switch, where the declaration promises something of it; what torch says of cuBLAS then is no fault."""
+    """On CUDA torch's switch, where the declaration promises something of it. Bits are judged, and not torch's warnings, which
+    are of cuBLAS's workspace and of what the reference computes too."""
     if not (called.inputs.query.is_cuda and wants_gradients(called.inputs) and repeats(called)("gradient")):
         yield
         return
