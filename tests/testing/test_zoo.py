@@ -61,7 +61,7 @@ def test_every_case_is_within_the_bound(specimen, dtype):
     regimes, judged, first = itertools.cycle(REGIMES), 0, DTYPES.index(dtype)
     for case, seed in itertools.product(CASES, range(first, first + SEEDS)):
         inputs = call_of(case, dtype, next(regimes), seed, bare=specimen.name == "causal_only")
-        if not judge(specimen.entry, request_of(inputs), None).accepted:
+        if not judge(specimen.entry, request_of(inputs, True), None).accepted:
             with pytest.raises(BackendRefused):
                 specimen.attend(inputs, None)
             continue

@@ -9,14 +9,16 @@ projections give them, (B, L, H, D).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..attention import BIAS_NAMES, AttentionInputs, Bias, DistanceBias, LinearBias, Mask
+from ..attention import AttentionInputs, Bias, DistanceBias, LinearBias, Mask
 from ..slots.attention import AttentionRequest
+from ..testing.attention.compare import leaves_of
+from ..testing.attention.compare import request_of as asked_of
 from .cells import Cell, Scale
 from .lengths import drawn, even
 
@@ -39,8 +41,7 @@ class Call:
     @property
     def leaves(self) -> list[Tensor]:
         """What gradients are taken of."""
-        inputs = self.inputs
-        return [inputs.query, inputs.key, inputs.value, *([bias_tensor(inputs.bias)] if inputs.bias is not None else [])]
+        return list(leaves_of(self.inputs).values())
 
     def shape(self) -> dict[str, int]:
         B, H, Q, D = self.inputs.query.shape
@@ -68,22 +69,7 @@ def call_of(cell: Cell, scale: Scale, dtype: torch.dtype, device: str, seed: int
 
 def request_of(call: Call, capability: tuple[int, int] | None) -> AttentionRequest:
     """What the call asks of a backend."""
-    inputs, training = call.inputs, call.cell.training
-    return AttentionRequest(
-        device=inputs.query.device.type,
-        cuda_capability=capability,
-        dtype=str(inputs.query.dtype).removeprefix("torch."),
-        head_dim=inputs.query.shape[3],
-        value_dim=inputs.value.shape[3],
-        queries=inputs.query.shape[2],
-        keys=inputs.key.shape[2],
-        mask_terms=inputs.mask.terms(),
-        bias=None if inputs.bias is None else BIAS_NAMES[type(inputs.bias)],
-        bias_gradient=training and inputs.bias is not None and bias_tensor(inputs.bias).requires_grad,
-        dropout=inputs.dropout > 0.0,
-        grouped=inputs.query.shape[1] != inputs.key.shape[1],
-        gradients=training,
-    )
+    return replace(asked_of(call.inputs), cuda_capability=capability)
 
 
 def visible_pairs(mask: Mask, batch: int, queries: int, keys: int) -> int:

@@ -16,9 +16,11 @@ from .reference import reference
 Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 
 
-def request_of(inputs: AttentionInputs, gradients: bool = True) -> AttentionRequest:
-    """What a call asks of a backend, as `judge` reads it."""
+def request_of(inputs: AttentionInputs, gradients: bool | None = None) -> AttentionRequest:
+    """What a call asks of a backend, as `judge` reads it: the gradients that its tensors require, or with `gradients` those of
+    all of them, or of none."""
     query, value, bias = inputs.query, inputs.value, inputs.bias
+    wanted = [name for name, leaf in leaves_of(inputs).items() if gradients or (gradients is None and leaf.requires_grad)]
     return AttentionRequest(
         device=query.device.type,
         cuda_capability=torch.cuda.get_device_capability(query.device) if query.is_cuda else None,
@@ -30,13 +32,13 @@ def request_of(inputs: AttentionInputs, gradients: bool = True) -> AttentionRequ
         mask_terms=inputs.mask.terms(),
         tensor_offset=isinstance(inputs.mask.offset, Tensor),
         bias=None if bias is None else BIAS_NAMES[type(bias)],
-        bias_gradient=gradients and bias is not None,
+        bias_gradient="bias" in wanted,
         dropout=inputs.dropout > 0.0,
         weights=inputs.return_weights,
         lse=inputs.return_lse,
         grouped=query.shape[1] != value.shape[1],
         softcap=inputs.softcap is not None,
-        gradients=gradients,
+        gradients=bool(wanted),
     )
 
 

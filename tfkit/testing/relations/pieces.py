@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention import BIAS_NAMES, AttentionInputs, Bias, DenseBias, LinearBias, Mask
-from ...slots.attention import AttentionRequest
-from ..attention.compare import leaves_of
+from ...attention import AttentionInputs, Bias, DenseBias, LinearBias, Mask
+from ..attention.compare import leaves_of, request_of
 from ..attention.elements import arranged
 from ..attention.judged import Judged
 from .sides import Call, Called, identical, outcome, wants_gradients, with_leaves, within
@@ -139,30 +138,6 @@ def taken(
             visible=_broadcast_at(mask.visible, batch, heads, queries, keys),
         ),
         bias=_bias_at(inputs.bias, batch, heads, queries, keys),
-    )
-
-
-def request_of(inputs: AttentionInputs) -> AttentionRequest:
-    """What a call asks of a backend, as `judge` reads it."""
-    query, value, bias = inputs.query, inputs.value, inputs.bias
-    return AttentionRequest(
-        device=query.device.type,
-        cuda_capability=torch.cuda.get_device_capability(query.device) if query.is_cuda else None,
-        dtype=str(query.dtype).removeprefix("torch."),
-        head_dim=query.shape[3],
-        value_dim=value.shape[3],
-        queries=query.shape[2],
-        keys=value.shape[2],
-        mask_terms=inputs.mask.terms(),
-        tensor_offset=isinstance(inputs.mask.offset, Tensor),
-        bias=None if bias is None else BIAS_NAMES[type(bias)],
-        bias_gradient=bias is not None and leaves_of(inputs)["bias"].requires_grad,
-        dropout=inputs.dropout > 0.0,
-        weights=inputs.return_weights,
-        lse=inputs.return_lse,
-        grouped=query.shape[1] != value.shape[1],
-        softcap=inputs.softcap is not None,
-        gradients=wants_gradients(inputs),
     )
 
 

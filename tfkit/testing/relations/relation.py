@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..attention.case import Case
+from ..attention.compare import request_of
 from ..attention.judged import Judged
 from ..attention.subject import Subject
-from .pieces import Piece, request_of, stored
+from .pieces import Piece, stored
 
 Demand = Literal["exact", "bound", "capability"]
 

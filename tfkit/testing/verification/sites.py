@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention import BIAS_NAMES, AttentionInputs, DenseBias, DistanceBias, LinearBias, Shapes
+from ...attention import AttentionInputs, DenseBias, DistanceBias, LinearBias, Shapes
 from ...nn.choice import BoundBackend
-from ...slots.attention import AttentionRequest, judge
+from ...slots.attention import judge
 from ..attention.bound import Bounds, bounds
-from ..attention.compare import gradients_of
+from ..attention.compare import gradients_of, request_of
 from ..attention.reference import Reference, reference
 from ..finding import Violation
 from ..raised import told
@@ -81,7 +81,7 @@ def _judge_one(
     known: dict[str, Bounds],
 ) -> Judged:
     note = ""
-    verdict = judge(backend.entry, request_of(inputs, True), backend.options)
+    verdict = judge(backend.entry, request_of(inputs), backend.options)
     if not verdict.accepted:
         forward = judge(backend.entry, request_of(inputs, False), backend.options)
         if not forward.accepted:
@@ -153,25 +153,3 @@ def with_leaves(inputs: AttentionInputs, gradients: bool) -> AttentionInputs:
     elif isinstance(bias, LinearBias):
         bias = LinearBias(bias.slopes.detach().clone())  # slopes are constants: no built-in scheme learns them
     return replace(inputs, query=leaf(inputs.query), key=leaf(inputs.key), value=leaf(inputs.value), bias=bias, prepared=None)
-
-
-def request_of(inputs: AttentionInputs, gradients: bool) -> AttentionRequest:
-    """What a recorded call asks of a backend, as `judge` reads it."""
-    query, mask, bias = inputs.query, inputs.mask, inputs.bias
-    learned = bias is not None and not isinstance(bias, LinearBias)
-    return AttentionRequest(
-        device=query.device.type,
-        cuda_capability=torch.cuda.get_device_capability(query.device) if query.is_cuda else None,
-        dtype=str(query.dtype).removeprefix("torch."),
-        head_dim=query.shape[3],
-        value_dim=inputs.value.shape[3],
-        queries=query.shape[2],
-        keys=inputs.key.shape[2],
-        mask_terms=mask.terms(),
-        tensor_offset=isinstance(mask.offset, Tensor),
-        bias=None if bias is None else BIAS_NAMES[type(bias)],
-        bias_gradient=learned and gradients,
-        grouped=query.shape[1] != inputs.key.shape[1],
-        softcap=inputs.softcap is not None,
-        gradients=gradients,
-    )
