@@ -14,7 +14,8 @@ LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
 def environment() -> dict[str, str]:
     roots = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, roots))}
+    path = os.pathsep.join(filter(None, roots))
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": path}
 
 
 def together(jobs: list[dict], folder: Path, count: int = 2) -> tuple[list[list], int, str]:

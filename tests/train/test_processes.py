@@ -271,6 +271,36 @@ def test_what_all_of_them_read_wrong_is_printed_once(task, tmp_path):
         assert not (tmp_path / "run").exists()
 
 
+GROUPS = """
+from pathlib import Path
+import torch.distributed as dist
+from torch import device
+from torch.distributed.distributed_c10d import ProcessGroupGloo
+from tfkit.train.processes import joined
+
+with joined("cpu") as (processes, _):
+    asked = [group._get_backend(device("cpu")).options for group in (dist.group.WORLD, processes.group)]
+    dist.barrier()  # so that the threads of both groups have begun, and have their names
+    processes.gathered(None)
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    found = [each._threads for each in asked], asked[1]._timeout.total_seconds(), sum("gloo_run" in name for name in names)
+    every = processes.gathered(found)
+    if processes.is_first:
+        print(*every, ProcessGroupGloo is dist.ProcessGroupGloo)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux tells the names of threads")
+@pytest.mark.parametrize("networks", ["", "lo"])
+def test_every_group_has_one_thread(tmp_path, networks):
+    """Two of them corrupt memory: see tfkit/train/gloo.py. Here are two groups, torch's first one and that of the run."""
+    (tmp_path / "groups.py").write_text(GROUPS)
+    command = [*LAUNCH, "--nproc-per-node=2", str(tmp_path / "groups.py")]
+    named = {"GLOO_SOCKET_IFNAME": networks} if networks else {}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**environment(), **named})
+    assert (done.returncode, done.stdout) == (0, "([1, 1], 1800.0, 2) ([1, 1], 1800.0, 2) True\n"), done.stderr
+
+
 def test_one_process_shares_with_nobody(task, tmp_path):
     with pytest.raises(InputError, match="TFK118"):
         train(load_recipe(task), tmp_path / "run", fsdp=True)

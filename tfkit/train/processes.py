@@ -120,6 +120,8 @@ def joined(device: str | torch.device) -> Iterator[tuple[Processes, torch.device
         return
     import torch.distributed as dist
 
+    from .gloo import of_one_thread
+
     if place.type == "cuda":
         here, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if place.index is not None or here >= there:
@@ -130,11 +132,13 @@ def joined(device: str | torch.device) -> Iterator[tuple[Processes, torch.device
         place = torch.device("cuda", here)
         torch.cuda.set_device(place)
     own = not dist.is_initialized()
-    if own:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
-    # What is said about rows and files goes over the processors, whatever computes.
+    with of_one_thread():
+        if own:
+            dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+        # What is said about rows and files goes over the processors, whatever computes.
+        group = dist.new_group(backend="gloo")
     try:
-        yield Processes(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo")), place
+        yield Processes(dist.get_rank(), dist.get_world_size(), group), place
     except ProcessLost:  # which would be waited for
         raise
     except (TfkitError, KeyboardInterrupt):
