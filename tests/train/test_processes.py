@@ -301,6 +301,30 @@ def test_every_group_has_one_thread(tmp_path, networks):
     assert (done.returncode, done.stdout) == (0, "([1, 1], 1800.0, 2) ([1, 1], 1800.0, 2) True\n"), done.stderr
 
 
+SHARDS = """
+import sys
+import torch.distributed as dist
+import tfkit
+from tfkit.train.processes import joined
+from tfkit.train.spread import is_sharded, shard
+
+dist.init_process_group("gloo")
+with joined("cpu") as (processes, _):
+    model = tfkit.build(sys.argv[1])
+    shard(model, processes)
+    same = all(is_sharded(each) and each.device_mesh.get_group() is processes.group for each in model.parameters())
+    print(same, flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_shards_go_by_the_group_of_the_run_whoever_began_the_first_one(task, tmp_path):
+    (tmp_path / "shards.py").write_text(SHARDS)
+    command = [*LAUNCH, "--nproc-per-node=2", str(tmp_path / "shards.py"), str(task.parent / "small.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment())
+    assert (done.returncode, done.stdout) == (0, "True\nTrue\n"), done.stderr
+
+
 def test_one_process_shares_with_nobody(task, tmp_path):
     with pytest.raises(InputError, match="TFK118"):
         train(load_recipe(task), tmp_path / "run", fsdp=True)

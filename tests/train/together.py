@@ -24,7 +24,6 @@ from tfkit.data import shapes
 from tfkit.errors import TfkitError
 from tfkit.recipe import load_recipe
 from tfkit.train import Trainer, checkpoint, resume, train
-from tfkit.train.gloo import of_one_thread
 
 SCALER = torch.amp.GradScaler
 
@@ -96,8 +95,7 @@ def ended(job: dict) -> list:
 
 
 def main() -> None:
-    with of_one_thread():
-        torch.distributed.init_process_group("gloo")
+    torch.distributed.init_process_group("gloo")
     path = Path(sys.argv[1])
     found = [ended(job) for job in json.loads(path.read_text())]
     path.with_suffix(f".{torch.distributed.get_rank()}").write_text(json.dumps(found))

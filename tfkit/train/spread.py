@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..errors import BuildError, Fault
 from ..nn.model import Model
 from ..nn.stack import Stack
+from .processes import Processes
 
 
 def replicated(model: nn.Module, unused: bool) -> nn.Module:
@@ -30,18 +31,20 @@ def replicated(model: nn.Module, unused: bool) -> nn.Module:
     )
 
 
-def shard(model: Model, count: int) -> None:
-    """Give this one of `count` processes its share of every weight, layer by layer, in place. The embeddings, which other nodes
+def shard(model: Model, processes: Processes) -> None:
+    """Give this one of the processes its share of every weight, layer by layer, in place. The embeddings, which other nodes
     may share, stay collected from a forward pass to its backward pass; the layers do not. Raises BuildError for a parameter
     that is a scalar."""
-    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     scalars = [name for name, parameter in model.named_parameters() if not parameter.dim()]
     if scalars:
         message = f"`{scalars[0]}` is a single number, and of such FSDP2 cannot give each process a share"
         raise BuildError(Fault("TFK118", message, "train without `--fsdp`, or let the part hold a tensor of one dimension"))
-    mesh = init_device_mesh(next(model.parameters()).device.type, (count,))
+    place = next(model.parameters()).device.type
+    # On a CPU by the group of the run, which is safe (gloo.py), whoever has begun torch's first one.
+    mesh = DeviceMesh.from_group(processes.group, place) if place == "cpu" else init_device_mesh(place, (processes.count,))
     for stack in model.nodes.values():
         for layer in stack.layers if isinstance(stack, Stack) else ():
             fully_shard(layer, mesh=mesh)

@@ -67,7 +67,7 @@ class Trainer:
         self.roles = roles = roles_of(model.plan, recipe.data.kind)
         self.device = next(model.parameters()).device
         if fsdp:
-            shard(model, self.processes.count)
+            shard(model, self.processes)
         self.optimiser = optimiser_for(recipe, model)
         self.average = Average(model, recipe.average) if recipe.average is not None else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=recipe.precision == "float16")
