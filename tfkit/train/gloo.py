@@ -3,8 +3,8 @@
 torch gives each group two threads, and both write down the name of what they have done last without a lock
 (`ProcessGroupGloo::runLoop`, torch 2.11 to 2.13). A name of more than 15 characters, such as the ALLGATHER_COALESCED by which
 shards are collected, lies in memory of its own, which is freed twice where they meet. That is rare, and the process dies of it
-later, wherever it may be. One thread has nobody to meet. All processes ask for the same in the same order, so that none waits for
-what comes behind.
+later, wherever it may be. One thread has nobody to meet. All processes ask for the same in the same order, so that none waits
+for what comes behind.
 """
 
 from __future__ import annotations
