@@ -278,11 +278,17 @@ from torch import device
 from torch.distributed.distributed_c10d import ProcessGroupGloo
 from tfkit.train.processes import joined
 
+def name(path):
+    try:
+        return path.read_text()
+    except OSError:  # a thread that has just ended
+        return ""
+
 with joined("cpu") as (processes, _):
     asked = [group._get_backend(device("cpu")).options for group in (dist.group.WORLD, processes.group)]
     dist.barrier()  # so that the threads of both groups have begun, and have their names
     processes.gathered(None)
-    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    names = [name(path) for path in Path("/proc/self/task").glob("*/comm")]
     found = [each._threads for each in asked], asked[1]._timeout.total_seconds(), sum("gloo_run" in name for name in names)
     every = processes.gathered(found)
     if processes.is_first:
