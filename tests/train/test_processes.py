@@ -320,6 +320,7 @@ with joined("cpu") as (processes, _):
     shard(model, processes)
     same = all(is_sharded(each) and each.device_mesh.get_group() is processes.group for each in model.parameters())
     every = processes.gathered(same)
+    processes.group.barrier().wait()  # as at the end of a run: see `joined`
 if dist.get_rank() == 0:
     print(every)
 dist.destroy_process_group()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -146,4 +146,8 @@ def joined(device: str | torch.device) -> Iterator[tuple[Processes, torch.device
             dist.destroy_process_group()
         raise
     if own:
+        # What a group's thread has done last it puts away after it is told as done; where Python ends just then, the process
+        # dies. Behind a barrier, of which there is nothing to put away, all else is. One that failed at the end is not there.
+        with suppress(RuntimeError):
+            group.barrier().wait()
         dist.destroy_process_group()
