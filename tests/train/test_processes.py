@@ -289,7 +289,7 @@ with joined("cpu") as (processes, _):
     dist.barrier()  # so that the threads of both groups have begun, and have their names
     processes.gathered(None)
     names = [name(path) for path in Path("/proc/self/task").glob("*/comm")]
-    found = [each._threads for each in asked], asked[1]._timeout.total_seconds(), sum("gloo_run" in name for name in names)
+    found = [each._threads for each in asked], asked[1]._timeout.total_seconds(), sum("gloo_run" in each for each in names)
     every = processes.gathered(found)
     if processes.is_first:
         print(*every, ProcessGroupGloo is dist.ProcessGroupGloo)

@@ -92,10 +92,6 @@ def visible_pairs(mask: Mask, batch: int, queries: int, keys: int) -> int:
     return int(shown.sum())
 
 
-def bias_tensor(bias: Bias) -> Tensor:
-    return bias.slopes if isinstance(bias, LinearBias) else bias.values
-
-
 def _mask(cell: Cell, batch: int, device: str, seed: int) -> tuple[Mask, int, int]:
     """The mask as a stack makes it, with the lengths of queries and keys."""
     if cell.text is None:

@@ -19,7 +19,7 @@ from ..nn.dispatch import attend
 from ..slots.attention import Numerics
 from ..testing.attention.bound import Bounds, bounds, worst_ratio
 from ..testing.attention.reference import Reference, reference
-from .call import Call, bias_tensor
+from .call import Call
 
 PAIRS = 1 << 15
 """Pairs of one head that are judged."""
@@ -125,7 +125,7 @@ def _block(mask: Mask, at: slice, rows: slice) -> Mask:
 def _heads(bias: Bias | None, heads: slice) -> Bias | None:
     if bias is None:
         return None
-    tensor = bias_tensor(bias).detach()
     if isinstance(bias, LinearBias):
-        return LinearBias(tensor[heads])
-    return DistanceBias(tensor[heads], bias.low) if isinstance(bias, DistanceBias) else DenseBias(tensor)
+        return LinearBias(bias.slopes.detach()[heads])
+    values = bias.values.detach()
+    return DistanceBias(values[heads], bias.low) if isinstance(bias, DistanceBias) else DenseBias(values)
