@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .errors import Fault, StoreError
+from ..errors import Fault, StoreError
 
 
 def write_whole(path: str | Path, text: str) -> None:

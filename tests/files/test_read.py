@@ -1,0 +1,112 @@
+"""Bounded readers: what is refused, with its reason, and in what time."""
+
+import os
+import socket
+
+import pytest
+
+from tfkit.errors import StoreError
+from tfkit.files import FileModel, child, parse_json, read_bytes, read_model, read_text
+
+
+class Names(FileModel):
+    names: list[str]
+
+
+def test_what_is_not_a_regular_file_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        for path, kind in (
+            (tmp_path / "pipe", "named pipe"),
+            (tmp_path / "socket", "socket"),
+            (tmp_path, "directory"),
+            ("/dev/zero", "device"),
+        ):
+            with pytest.raises(OSError, match=kind):
+                read_bytes(path)
+
+
+def test_a_link_is_followed_only_where_it_may_be(tmp_path):
+    (tmp_path / "text").write_text("x")
+    (tmp_path / "link").symlink_to("text")
+    assert read_bytes(tmp_path / "link") == b"x"
+    with pytest.raises(OSError, match="no link is followed"):
+        read_bytes(tmp_path / "link", links=False)
+
+
+def test_a_descriptor_that_the_user_opened_may_be_a_pipe():
+    reading, writing = os.pipe()
+    os.write(writing, b"text")
+    os.close(writing)
+    try:
+        with pytest.raises(OSError, match="named pipe"):
+            read_bytes(f"/dev/fd/{reading}")
+        assert read_bytes(f"/dev/fd/{reading}", descriptors=True) == b"text"
+    finally:
+        os.close(reading)
+
+
+def test_no_more_than_the_limit_is_read(tmp_path):
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(8 << 40)
+    with pytest.raises(OSError, match="more than 100 bytes"):
+        read_bytes(tmp_path / "sparse", 100)
+
+
+def test_text_that_is_not_utf8_is_refused_with_the_place(tmp_path):
+    (tmp_path / "text").write_bytes(b"ab\xff")
+    with pytest.raises(OSError, match="at byte 2"):
+        read_text(tmp_path / "text")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[" * 100_000, "nested more than 40 deep"),
+        ('{"a": [' * 30, "nested more than 40 deep"),
+        ("[NaN]", "NaN is not a number"),
+        ('{"a": 1, "a": 2}', '"a" is there twice'),
+        ("{", "Expecting property name"),
+        (b"\xff\xfe", "utf-8"),
+    ],
+)
+def test_what_is_not_json_is_a_value_error_with_the_reason(text, reason):
+    with pytest.raises(ValueError, match=reason):
+        parse_json(text)
+
+
+def test_brackets_within_strings_do_not_nest():
+    text = r'["[[[[\"[[[[", "]\\"]'
+    assert parse_json(text, depth=1) == ['[[[["[[[[', "]\\"]
+
+
+@pytest.mark.parametrize("text", ['"' + '\\"' * 2_000_000, '["' * 2_000_000, '"' * 2_000_001])
+def test_a_text_made_to_be_slow_takes_linear_time(text):
+    with pytest.raises(ValueError):  # in quadratic time this would take hours
+        parse_json(text)
+
+
+def test_a_model_names_the_place_that_is_wrong(tmp_path):
+    path = tmp_path / "names.json"
+    path.write_text('{"names": ["a", 1]}')
+    with pytest.raises(StoreError, match=r"names\.json: names\.1: .*string"):
+        read_model(path, Names)
+    path.write_text('{"names": [], "more": 1}')
+    with pytest.raises(StoreError, match="more: Extra inputs are not permitted"):
+        read_model(path, Names)
+    path.write_text('{"names": ["a"]}')
+    assert read_model(path, Names).names == ["a"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "../a", "a\\b", "a\0b"])
+def test_a_child_has_a_plain_name(tmp_path, name):
+    with pytest.raises(ValueError, match="not the plain name"):
+        child(tmp_path, name)
+
+
+def test_a_child_is_no_link(tmp_path):
+    (tmp_path / "link").symlink_to("/")
+    with pytest.raises(ValueError, match="no link is followed"):
+        child(tmp_path, "link")
+    assert child(tmp_path, "plain") == tmp_path / "plain"

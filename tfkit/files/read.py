@@ -1,0 +1,174 @@
+"""Bounded readers for files whose content nobody vouches for.
+
+A reader opens without blocking, checks the opened file rather than its name, and reads no more than its limit. What it refuses
+is an OSError whose `strerror` gives the reason, so that callers report it as they report a missing file.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ..errors import Fault, StoreError
+
+MAX_BYTES = 16 << 20
+"""The size limit of a small file, in bytes, unless its reader sets another."""
+MAX_DEPTH = 40
+"""How deep the lists and objects of a JSON file may be nested."""
+_DESCRIPTOR = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFLNK: "a link",
+}
+# A string of JSON, or a bracket outside of one. A string without an end runs to the end of the text, so that time stays linear.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[][{}]', re.DOTALL)
+
+
+class FileModel(BaseModel):
+    """The content of a file that tfkit reads back: strict types, no unknown key, no NaN and no infinity."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def open_regular(path: str | Path, *, links: bool = True, descriptors: bool = False) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Args:
+        path: The file.
+        links: Whether the last part of the path may be a symbolic link. Inside directories that tfkit wrote it may not.
+        descriptors: Whether `/dev/stdin` and `/dev/fd/N`, which the user has opened already, may be pipes.
+
+    Raises:
+        OSError: The file is missing, is not regular, or is a link where none may be.
+    """
+    opened = descriptors and _DESCRIPTOR.fullmatch(str(path)) is not None
+    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
+    if not opened:
+        # A named pipe without a writer would block; a link is told apart by O_NOFOLLOW at the moment of opening.
+        flags |= getattr(os, "O_NONBLOCK", 0) | (0 if links else getattr(os, "O_NOFOLLOW", 0))
+    try:
+        number = os.open(path, flags)
+    except OSError as reason:
+        if reason.errno == errno.ELOOP and os.path.islink(path):
+            raise OSError(errno.ELOOP, "it is a link, and no link is followed here", str(path)) from None
+        if reason.errno == errno.ENXIO:  # a socket
+            raise _not_regular(os.lstat(path).st_mode, path) from None
+        raise
+    try:
+        mode = os.fstat(number).st_mode
+        if stat.S_ISDIR(mode) or not (opened or stat.S_ISREG(mode)):
+            raise _not_regular(mode, path)
+        return os.fdopen(number, "rb")
+    except BaseException:
+        os.close(number)
+        raise
+
+
+def _not_regular(mode: int, path: str | Path) -> OSError:
+    kind = _KINDS.get(stat.S_IFMT(mode), "not a regular file")
+    return OSError(errno.EINVAL, f"it is {kind}, and a regular file is expected", str(path))
+
+
+def read_bytes(path: str | Path, limit: int = MAX_BYTES, *, links: bool = True, descriptors: bool = False) -> bytes:
+    """The bytes of a file of at most `limit` bytes. Arguments as in `open_regular`. Raises OSError."""
+    with open_regular(path, links=links, descriptors=descriptors) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes, the limit for this file", str(path))
+    return data
+
+
+def read_text(path: str | Path, limit: int = MAX_BYTES, *, links: bool = True, descriptors: bool = False) -> str:
+    """The UTF-8 text of a file, as `read_bytes`. Raises OSError, also for bytes that are not UTF-8."""
+    data = read_bytes(path, limit, links=links, descriptors=descriptors)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as reason:
+        raise OSError(errno.EILSEQ, f"it is not UTF-8 text: {reason.reason} at byte {reason.start}", str(path)) from None
+
+
+def parse_json(text: str | bytes, depth: int = MAX_DEPTH) -> Any:
+    """The value of a JSON text.
+
+    Raises ValueError with the reason: not JSON, nested more than `depth` levels, NaN or infinity, a repeated key.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8")  # UnicodeDecodeError is a ValueError
+    level = 0
+    for token in _TOKEN.finditer(text):
+        if token[0] in "[{":
+            level += 1
+            if level > depth:
+                raise ValueError(f"lists and objects are nested more than {depth} deep")
+        elif token[0] in "]}":
+            level -= 1
+    return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the key {json.dumps(name[:60])} is there twice")
+        found[name] = value
+    return found
+
+
+def read_model(path: Path, model: type[Model], limit: int = MAX_BYTES, *, links: bool = False, fix: str = "") -> Model:
+    """The content of a JSON file as a Pydantic model.
+
+    Args:
+        path: The file.
+        model: The model, a subclass of `FileModel` unless unknown keys are meant to be allowed.
+        limit: The size limit, in bytes.
+        links: Whether the file may be a symbolic link.
+        fix: What to do where the file cannot be read.
+
+    Raises:
+        StoreError: TFK082 with the reason and the place in the file.
+    """
+    try:
+        return model.model_validate(parse_json(read_bytes(path, limit, links=links)))
+    except OSError as reason:
+        raise StoreError(Fault("TFK082", f"{path} cannot be read: {reason.strerror}", fix)) from None
+    except ValidationError as error:
+        raise StoreError([_refused(path, each) for each in error.errors(include_url=False)[:3]]) from None
+    except ValueError as reason:
+        raise StoreError(Fault("TFK082", f"{path} is not valid JSON: {reason}", fix or "it was altered or cut off")) from None
+
+
+def _refused(path: Path, error: Any) -> Fault:
+    place = ".".join(map(str, error["loc"]))
+    return Fault("TFK082", f"{path}: {place or 'the content'}: {error['msg']}", "it was altered")
+
+
+def child(directory: Path, name: str) -> Path:
+    """The path of a name that a file inside `directory` gave: a plain child name, no path and no link.
+
+    Raises:
+        ValueError: The name has a separator or a NUL, is `.` or `..`, or the child is a symbolic link.
+    """
+    if not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
+        raise ValueError(f"{json.dumps(name[:80])} is not the plain name of a file here")
+    path = directory / name
+    if path.is_symlink():
+        raise ValueError(f"{path} is a link, and no link is followed here")
+    return path
