@@ -325,7 +325,7 @@ def test_a_full_disk_leaves_nothing_half_written(
     tfkit.save(model, tmp_path / "one")
     place = tmp_path / ("one" if old else "two")
     run = subprocess.run(
-        [sys.executable, "-c", FULL, tmp_path / "one", place, "20000"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", FULL, tmp_path / "one", place, "20000"], capture_output=True, text=True, timeout=600
     )
     assert run.returncode == 0, run.stderr
     assert "TFK081" in run.stdout

@@ -62,7 +62,7 @@ def test_fifty_kills_at_random_moments(task, tmp_path):
     task.write_text(task.read_text().replace("every_steps: 8", "every_steps: 1").replace("max_steps: 24", "max_steps: 40"))
     command = [sys.executable, str(script), str(task), str(tmp_path), "50", "7"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["found_at"]
     assert len(found) == 50
