@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ..errors import SpecError
-from .arguments import Parser, add_common, add_set
+from .arguments import Parser, add_common, add_set, reading
 from .output import print_faults, print_json
 
 EPILOG = """\
@@ -18,7 +18,7 @@ Exit code 2 if any file has a fault."""
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("specs", metavar="SPEC", nargs="+", help="specs and recipes, YAML or JSON")
+    parser.add_argument("specs", metavar="SPEC", nargs="+", type=reading, help="specs and recipes, YAML or JSON")
     add_set(parser)
     add_common(parser)
 

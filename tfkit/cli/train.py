@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import TfkitError
-from .arguments import Parser, add_common, add_placing, add_set, place, usage_fault
+from .arguments import Parser, add_common, add_placing, add_set, place, reading, usage_fault
 from .output import print_text
 from .packages import TEXT, need_packages
 
@@ -44,12 +44,12 @@ DATA = {
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE|SPEC", nargs="?", help="a recipe, or the spec of a model")
+    parser.add_argument("recipe", metavar="RECIPE|SPEC", nargs="?", type=reading, help="a recipe, or the spec of a model")
     for name, words in DATA.items():
-        parser.add_argument(f"--{name}", metavar="FILE", type=place, help=words)
-    parser.add_argument("--from", dest="start", metavar="DIR", type=place, help="start from the weights of this model or run")
+        parser.add_argument(f"--{name}", metavar="FILE", type=reading, help=words)
+    parser.add_argument("--from", dest="start", metavar="DIR", type=reading, help="start from the weights of this model or run")
     parser.add_argument("-o", "--output", metavar="DIR", type=place, help="a new directory for the run")
-    parser.add_argument("--resume", metavar="DIR", type=place, help="go on with the run that stands there")
+    parser.add_argument("--resume", metavar="DIR", type=reading, help="go on with the run that stands there")
     parser.add_argument("--earlier", action="store_true", help="with --resume: pass over a damaged checkpoint")
     parser.add_argument("--fsdp", action="store_true", help="under torchrun: shard weights, gradients and moments (FSDP2)")
     add_placing(parser)
