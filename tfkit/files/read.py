@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import stat
@@ -62,11 +63,13 @@ def open_regular(path: str | Path, *, links: bool = True, descriptors: bool = Fa
         flags |= getattr(os, "O_NONBLOCK", 0) | (0 if links else getattr(os, "O_NOFOLLOW", 0))
     try:
         number = os.open(path, flags)
+    except ValueError:  # a NUL, or a character that names of files here cannot have
+        raise OSError(errno.EINVAL, "no file can have this name", str(path)) from None
     except OSError as reason:
         if reason.errno == errno.ELOOP and os.path.islink(path):
             raise OSError(errno.ELOOP, "it is a link, and no link is followed here", str(path)) from None
         if reason.errno == errno.ENXIO:  # a socket
-            raise _not_regular(os.lstat(path).st_mode, path) from None
+            raise _not_regular(os.stat(path).st_mode, path) from None
         raise
     try:
         mode = os.fstat(number).st_mode
@@ -116,11 +119,18 @@ def parse_json(text: str | bytes, depth: int = MAX_DEPTH) -> Any:
                 raise ValueError(f"lists and objects are nested more than {depth} deep")
         elif token[0] in "]}":
             level -= 1
-    return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number of JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:40]} is larger than any number of 64 bits")
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
