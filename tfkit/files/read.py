@@ -167,7 +167,7 @@ def read_model(path: Path, model: type[Model], limit: int = MAX_BYTES, *, links:
 
 def _refused(path: Path, error: Any) -> Fault:
     place = ".".join(map(str, error["loc"]))
-    return Fault("TFK082", f"{path}: {place or 'the content'}: {error['msg']}", "it was altered")
+    return Fault("TFK082", f"{path}: {place or 'the content'}: {error['msg'].removeprefix('Value error, ')}", "it was altered")
 
 
 def child(directory: Path, name: str) -> Path:
