@@ -35,6 +35,9 @@ _KINDS = {
 # A string of JSON, or a bracket outside of one. A string without an end runs to the end of the text, so that time stays linear.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[][{}]', re.DOTALL)
 
+# The escape of half a character; two halves may follow one another.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
 
 class FileModel(BaseModel):
     """The content of a file that tfkit reads back: strict types, no unknown key, no NaN and no infinity."""
@@ -119,7 +122,16 @@ def parse_json(text: str | bytes, depth: int = MAX_DEPTH) -> Any:
                 raise ValueError(f"lists and objects are nested more than {depth} deep")
         elif token[0] in "]}":
             level -= 1
+        elif _SURROGATE.search(token[0]):
+            _check_characters(token[0])
     return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
+
+
+def _check_characters(string: str) -> None:
+    try:
+        json.loads(string).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"a string holds half of a character: {string[:60]}") from None
 
 
 def _refuse_constant(name: str) -> None:
