@@ -194,8 +194,20 @@ def test_files_that_cannot_be_read(tmp_path: Path, catalogue: Catalogue) -> None
         assert [fault.code for fault in faults_of_path(tmp_path / "empty.yaml", catalogue)] == ["TFK000"]
 
 
-def test_endless_file_is_refused(catalogue: Catalogue) -> None:
-    assert [fault.code for fault in faults_of_path("/dev/zero", catalogue)] == ["TFK001"]
+@pytest.mark.parametrize("kind", ["device", "named pipe"])
+def test_what_is_no_regular_file_is_refused_without_waiting(kind: str, tmp_path: Path, catalogue: Catalogue) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    [fault] = faults_of_path("/dev/zero" if kind == "device" else tmp_path / "pipe", catalogue)
+    assert (fault.code, fault.message) == (
+        "TFK000",
+        f"the file cannot be read: it is a {kind}, and a regular file is expected",
+    )
+
+
+def test_of_a_large_file_no_more_is_read_than_a_spec_may_have(tmp_path: Path, catalogue: Catalogue) -> None:
+    (tmp_path / "large.yaml").touch()
+    os.truncate(tmp_path / "large.yaml", 8 << 40)
+    assert [fault.code for fault in faults_of_path(tmp_path / "large.yaml", catalogue)] == ["TFK001"]
 
 
 def test_lesser_faults_do_not_hide_one_another(text: str, faults_of: Callable[..., list[Fault]]) -> None:

@@ -45,15 +45,18 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(file: str, catalogue: Any, overrides: list[str]) -> tuple[dict[str, Any], SpecError | None]:
     from ..graph import graph_of
-    from ..recipe import describes_training, load_recipe
-    from ..spec import load_spec
+    from ..recipe import describes_training, recipe_of
+    from ..spec import load_spec, parse_spec
+    from ..spec.marked import Faults
+    from ..spec.reader import read_source
 
     try:
-        if describes_training(file):
-            recipe = load_recipe(file, overrides)
+        text = read_source(file, Faults())  # once: it may come through a pipe
+        if describes_training(text, file):
+            recipe = recipe_of(text, file, overrides)
             name, graph = recipe.name, graph_of(load_spec(recipe.model, catalogue, recipe.changes))
         else:
-            graph = graph_of(load_spec(file, catalogue, overrides))
+            graph = graph_of(parse_spec(text, catalogue, overrides, file))
             name = graph.name
     except SpecError as error:
         faults = [fault.as_data() for fault in error.faults]

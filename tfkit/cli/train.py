@@ -119,11 +119,14 @@ def _resume(options: argparse.Namespace) -> int:
 
 def _recipe(options: argparse.Namespace, given: list[str]) -> Recipe:
     """The recipe in the file, or one for the spec in it and a corpus of this size."""
-    from ..recipe import describes_model, load_recipe, recipe_of, recipe_text
+    from ..recipe import describes_model, recipe_of, recipe_text
+    from ..spec.marked import Faults
+    from ..spec.reader import read_source
 
     overrides = [*options.overrides, *given]  # another kind of data is chosen before its files
-    if not describes_model(options.recipe):
-        return load_recipe(options.recipe, overrides)
+    text = read_source(options.recipe, Faults())  # once: it may come through a pipe
+    if not describes_model(text, options.recipe):
+        return recipe_of(text, options.recipe, overrides)
     from ..data import count_rows
 
     if options.start:

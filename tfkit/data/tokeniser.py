@@ -15,10 +15,13 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from ..errors import Fault, InputError
+from ..files import read_text
 from ..recipe import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
 from ..slots.options import Part
 
 MODELS = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "characters"}
+LARGEST = 64 << 20
+"""The most bytes of a file: 250,000 pieces have about 20 MB."""
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
@@ -90,12 +93,13 @@ class TextTokeniser:
             raise InputError(Fault("TFK104", f"{name} holds no tokeniser: {' '.join(str(reason).split())}")) from None
 
     @classmethod
-    def load(cls, path: str | Path) -> TextTokeniser:
-        """Raises InputError."""
+    def load(cls, path: str | Path, *, links: bool = True) -> TextTokeniser:
+        """The tokeniser in a file, which may be a link where `links` says so. Raises InputError."""
         try:
-            return cls.from_json(Path(path).read_text(encoding="utf-8"), str(path))
-        except (OSError, ValueError) as reason:
-            raise InputError(Fault("TFK104", f"{path} cannot be read: {getattr(reason, 'strerror', None) or reason}")) from None
+            text = read_text(path, LARGEST, links=links)
+        except OSError as reason:
+            raise InputError(Fault("TFK104", f"{path} cannot be read: {reason.strerror}")) from None
+        return cls.from_json(text, str(path))
 
 
 def train_tokeniser(

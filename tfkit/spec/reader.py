@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import yaml
 
 from ..errors import Mark
+from ..files import open_regular
 from .marked import HOLE, Faults, Marked, child_path, short
 from .scalars import BadNumber, resolve
 
@@ -26,18 +27,22 @@ _PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c
 
 def read_file(path: str, faults: Faults) -> Marked:
     """The marked mapping that a file holds. Raises SpecError when it cannot be read at all; lesser faults go to `faults`."""
+    return read_text(read_source(path, faults), path, faults)
+
+
+def read_source(path: str, faults: Faults) -> bytes:
+    """The bytes of a regular file, or of `/dev/stdin` and `/dev/fd/N`, and no more than one too many. Raises SpecError."""
     try:
         if os.path.isdir(path):
             saved = os.path.join(path, "spec.yaml")
             fix = f"its spec is {saved}" if os.path.isfile(saved) else "name a YAML or JSON file"
             faults.fatal("TFK000", Mark(path), "", "this is a directory", fix)
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as reason:  # ValueError: a path with a NUL in it
-        words = reason.strerror if isinstance(reason, OSError) and reason.strerror else str(reason)
+        with open_regular(path, descriptors=True) as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as reason:
+        words = reason.strerror or str(reason)
         fix = "standard input is /dev/stdin" if path == "-" else ""
-        faults.fatal("TFK000", Mark(path), "", f"the file cannot be read: {words.lower()}", fix)
-    return read_text(data, path, faults)
+        faults.fatal("TFK000", Mark(path), "", f"the file cannot be read: {words[0].lower()}{words[1:]}", fix)
 
 
 def read_text(text: str | bytes, file: str, faults: Faults) -> Marked:

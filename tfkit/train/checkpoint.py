@@ -106,7 +106,8 @@ def _finish(draft: Path, directory: Path, state: Mapping[str, Any], facts: Mappi
     (draft / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     for path in [*draft.rglob("*"), draft]:
         _sync(path)
-    put_in_place(draft, directory)
+    shards = {f"{SHARDS}/{path.name}" for path in (directory / SHARDS).glob("*.safetensors")}
+    put_in_place(draft, directory, {MODEL, OPTIMISER, AVERAGE, STATE, MANIFEST} | shards)
     _sync(directory.parent)
 
 
@@ -147,7 +148,7 @@ def _checked(directory: Path) -> tuple[dict[str, Any], bool]:
     sharded = any(name.startswith(f"{SHARDS}/") for name in manifest)
     if STATE not in manifest or not (manifest.keys() >= {MODEL, OPTIMISER} or sharded):
         raise StoreError(Fault("TFK082", f"{directory / MANIFEST} does not list the files of a checkpoint", "it was altered"))
-    check_files(directory / MANIFEST, manifest)
+    check_files(directory / MANIFEST, manifest, folders=(SHARDS,))
     if others := {str(path.relative_to(directory)) for path in directory.rglob("*.safetensors")} - manifest.keys():
         message = f"{directory / MANIFEST} does not list {', '.join(sorted(others))}"
         raise StoreError(Fault("TFK082", message, "remove what is no part of the checkpoint"))
