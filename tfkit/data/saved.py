@@ -13,6 +13,8 @@ JOINT = "tokeniser.json"
 LABELS = "labels.json"
 """The classes of a classifier, in the order of its output."""
 SEPARATE = {"source": "source.json", "target": "target.json"}
+TOKENISER_FILES = (JOINT, *SEPARATE.values())
+"""The names that files of tokenisers may have."""
 
 
 def tokeniser_texts(tokenisers: Mapping[str, TextTokeniser]) -> dict[str, str]:
