@@ -58,7 +58,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    need_packages("train", *TEXT, "sacrebleu")
+    need_packages("train", *TEXT, "filelock", "sacrebleu")
     if (options.recipe is None) == (options.resume is None):
         raise usage_fault("a RECIPE, a SPEC or --resume is needed, one of them", "`tfkit train --help` tells more")
     given = [f"data.{name.replace('-', '_')}={value}" for name in DATA if (value := getattr(options, name.replace("-", "_")))]

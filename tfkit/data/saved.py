@@ -16,6 +16,8 @@ JOINT = "tokeniser.json"
 LABELS = "labels.json"
 """The classes of a classifier, in the order of its output."""
 SEPARATE = {"source": "source.json", "target": "target.json"}
+TOKENISER_FILES = (JOINT, *SEPARATE.values())
+"""The names that files of tokenisers may have."""
 
 
 class _Labels(RootModel[list[str]]):

@@ -23,7 +23,7 @@ from ..spec import load_spec
 from ..store import load, save
 from ..text import model_in
 from .checkpoint import MODEL, checkpoints_in, read_checkpoint
-from .run_directory import SPEC
+from .run_directory import SPEC, check_inside, own_place
 
 
 class _Labels(FileModel):
@@ -35,6 +35,8 @@ class _Labels(FileModel):
 
 def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite: bool = False) -> list[Path]:
     """Save the mean of the last checkpoints of a run; gives them. Raises StoreError."""
+    run = own_place(run)
+    check_inside(run)
     found = checkpoints_in(run / "checkpoints")
     if not found:
         raise StoreError(Fault("TFK114", f"{run} has no checkpoint", "name a run of `tfkit train`, or two models or more"))

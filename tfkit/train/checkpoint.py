@@ -29,10 +29,11 @@ from torch import Tensor
 from ..errors import Fault, StoreError
 from ..store import check_files, file_facts, put_in_place, read_json
 from .processes import Processes
+from .run_directory import SHARDS, saved_steps
 from .spread import shard_of
 
 MODEL, OPTIMISER, AVERAGE = (f"{name}.safetensors" for name in ("model", "optimiser", "average"))
-SHARDS, STATE, MANIFEST = "shards", "state.json", "manifest.json"
+STATE, MANIFEST = "state.json", "manifest.json"
 SHAPES = "tensors"
 """The key of the state that lists the tensors of the shards by file, with their shapes."""
 Tensors = Mapping[str, Tensor]
@@ -84,7 +85,7 @@ def write_sharded_checkpoint(
 
 def _draft(directory: Path) -> Path:
     with _told(directory):
-        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.parent.mkdir(exist_ok=True)  # without its parents: a run that was removed does not come back as a part
         return Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".draft", dir=directory.parent))
 
 
@@ -168,8 +169,7 @@ def _are_shapes(value: Any) -> bool:
 
 def checkpoints_in(directory: Path) -> list[Path]:
     """The checkpoints of a run, the latest last."""
-    found = [path for path in directory.glob("step-*") if path.name[5:].isdigit()]
-    return sorted(found, key=lambda path: int(path.name[5:]))
+    return list(saved_steps(directory).values())
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
