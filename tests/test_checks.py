@@ -12,7 +12,7 @@ def test_the_file_is_that_of_the_checks():
 
 
 def test_checks_are_found_by_name_number_and_rule_in_any_case():
-    assert {check.name for check in checks_named("r19")} == {"R19 causal_prefix", "causal independence"}
+    assert {check.name for check in checks_named("r19")} >= {"R19 causal_prefix", "causal independence"}
     for words in ("R19 causal_prefix", "CAUSAL_PREFIX"):
         assert [check.name for check in checks_named(words)] == ["R19 causal_prefix"]
     assert {check.name for check in checks_named("a5")} >= {"R29 blind_rows"}
