@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..view.terminal import shown
 from .arguments import Parser, add_common, place, reading, whole
 from .output import print_json, print_text
 from .packages import TEXT, need_packages
@@ -37,5 +38,5 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"averaged": [str(path) for path in averaged], "directory": str(output)})
     else:
-        print_text(f"{output}: the mean of {len(averaged)}: {', '.join(path.name for path in averaged)}")
+        print_text(shown(f"{output}: the mean of {len(averaged)}: {', '.join(path.name for path in averaged)}"))
     return 0

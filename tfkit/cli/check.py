@@ -25,7 +25,7 @@ def arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from ..catalogue import load_catalogue
-    from ..view.words import shown
+    from ..view.terminal import shown
 
     catalogue = load_catalogue()
     results = []

@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+from ..view.terminal import shown, write_drawn
 from .arguments import Parser, device, dtype, names, place, reading, seed, usage_fault
 from .output import check_place, print_json, print_rich, told_bug, write_whole
 
@@ -179,7 +180,8 @@ class _Progress:
 
     def said(self, words: str) -> None:
         if self.shows:
-            print(f"\r\x1b[K{words[:NARROW]}", end="", file=sys.stderr, flush=True)
+            write_drawn(sys.stderr, f"\r\x1b[K{shown(words)[:NARROW]}")
+            sys.stderr.flush()
 
     def done(self, words: str) -> None:
         if self.shows:

@@ -98,9 +98,10 @@ def interruptible(directory: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         if started_rank() == 0 and (directory / "recipe.yaml").is_file():
             from ..view.curve import draw_curve
+            from ..view.terminal import shown
 
             draw_curve(directory / "log.jsonl", directory / "curve.html", directory.name)
-            print(f"stopped; `tfkit train --resume {directory}` goes on", file=sys.stderr)
+            print(shown(f"stopped; `tfkit train --resume {directory}` goes on"), file=sys.stderr)
         raise
 
 

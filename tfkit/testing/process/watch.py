@@ -30,12 +30,13 @@ from ... import errors
 from ...errors import Fault, PluginError, TfkitError
 from ..finding import Finding
 from ..report import CheckResult, ConformanceReport, Status
+from .interpreter import ENVIRONMENT, python_command
 from .stored import Stored
 
 CALM = {"OMP_WAIT_POLICY": "passive"}
 """Threads that wait without turning: the calls are small, and beside other work turning makes a run ten times as long."""
 
-BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tfkit.testing.process.child import main; main()"
+BOOT = "from tfkit.testing.process.child import main; main()"
 GRACE = 5.0
 """Seconds beyond its limit in which an example may still be interrupted from within."""
 
@@ -198,8 +199,8 @@ def _child(task: dict[str, Any]) -> Iterator[tuple[subprocess.Popen[str], Lines]
     """A child with its task; it does not outlive the block, nor does what it has started. Its group is its own, so that an
     interrupt at the terminal reaches only this process."""
     process = subprocess.Popen(
-        [sys.executable, "-c", BOOT, json.dumps(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True, encoding="utf-8", errors="backslashreplace", start_new_session=True, env={**CALM, **os.environ},
+        python_command(BOOT), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
+        errors="backslashreplace", start_new_session=True, env={**CALM, **os.environ, **ENVIRONMENT},
     )  # fmt: skip
     lines: Lines = queue.Queue()
     reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
