@@ -31,7 +31,7 @@ TEXT: dict[str, Code] = {
     ),
     "TFK104": Code(
         "there is no tokeniser",
-        "A model that reads or writes text has its tokenisers beside it, as `tfkit train` saves them.",
+        "A model that reads or writes text has its tokenisers beside it, with the parts of those that `tfkit train` saves.",
         "tfkit translate DIR    # of `tfkit build`, which knows no text",
         "Name a directory that `tfkit train` made.",
     ),
