@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     from ..data import rows
     from ..score import corpus_scores
 
-    pairs = list(rows(options.translations, options.reference))
+    pairs = list(rows(options.translations, options.reference, descriptors=True))
     scores = corpus_scores([made for made, _ in pairs], [wanted for _, wanted in pairs], options.tokenise)
     if options.json:
         print_json({name: {"score": each.value, "signature": each.signature} for name, each in scores.items()})

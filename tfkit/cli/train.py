@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,8 +62,9 @@ def run(options: argparse.Namespace) -> int:
     need_packages("train", *TEXT, "filelock", "sacrebleu")
     if (options.recipe is None) == (options.resume is None):
         raise usage_fault("a RECIPE, a SPEC or --resume is needed, one of them", "`tfkit train --help` tells more")
-    given = [f"data.{name.replace('-', '_')}={value}" for name in DATA if (value := getattr(options, name.replace("-", "_")))]
-    given += [f"pretrained={options.start}"] if options.start else []
+    files = {name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in DATA}
+    given = [f"data.{name}={_quoted(value)}" for name, value in files.items() if value]
+    given += [f"pretrained={_quoted(options.start)}"] if options.start else []
     if options.resume is not None:
         if given or options.output is not None:
             raise usage_fault("a run that goes on keeps its data, its start and its directory", "leave the other options out")
@@ -86,6 +88,11 @@ def run(options: argparse.Namespace) -> int:
     with interruptible(directory), watching(directory, options.json) as watchers:
         outcome = train(recipe, directory, fsdp=options.fsdp, watchers=watchers, **where)
     return _ended(outcome, directory, options.json)
+
+
+def _quoted(name: str) -> str:
+    """A file name as `--set` reads it: a name such as `-`, `7` or `[a]` is a name."""
+    return json.dumps(name, ensure_ascii=False)
 
 
 @contextmanager

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..catalogue import Catalogue
-from ..data import TextTokeniser, check_ids, read_tokenisers
+from ..data import TextTokeniser, check_ids, groups, read_tokenisers
 from ..errors import Fault, InputError
 from ..generate import Hypothesis, Search, search_all
 from ..nn.model import Model
@@ -94,9 +93,10 @@ class Translator:
         )
 
     def translate(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Translation]:
-        """Translations in the order of the lines. `chunk` lines are read at a time and sorted by length."""
-        lines, packed = iter(lines), PackedWeights()
-        while group := list(islice(lines, chunk)):
+        """Translations in the order of the lines. `chunk` lines are read at a time and sorted by length; where the lines end in
+        an error, all before it are translated first."""
+        packed = PackedWeights()
+        for group in groups(lines, chunk):
             yield from self._together(group, packed)
 
     def _together(self, lines: list[str], packed: PackedWeights) -> Iterator[Translation]:
