@@ -38,7 +38,7 @@ from ..data import (
 from ..errors import Fault, InputError, StoreError
 from ..files import write_whole
 from ..nn.model import Model
-from ..recipe import Recipe, chosen_for, load_recipe
+from ..recipe import Recipe, check_metric, chosen_for, load_recipe
 from ..spec import ModelSpec, load_spec, to_yaml
 from ..store import file_facts, read_json
 from .checkpoint import checkpoints_in
@@ -97,7 +97,7 @@ def _check_start(recipe: Recipe, directory: Path, count: int, fsdp: bool) -> Non
     """Raises StoreError for a directory that holds something, InputError for what cannot begin."""
     check_new(directory)
     files_of(recipe)
-    _check_validation(recipe)
+    check_metric(recipe)
     _check_processes(recipe, count, fsdp)
 
 
@@ -284,14 +284,6 @@ def _vocabulary(recipe: Recipe) -> int:
     """The size of the vocabulary that the recipe wants, or the one for a corpus of this size."""
     wanted = getattr(recipe.tokeniser.options, "vocab_size", None)
     return int(wanted) if wanted is not None else chosen_for(count_rows(recipe)).vocab_size
-
-
-def _check_validation(recipe: Recipe) -> None:
-    metric, kind = recipe.validation.metric, recipe.data.kind
-    known = {"parallel": ("loss", "bleu", "chrf"), "classification": ("loss", "accuracy")}.get(kind, ("loss",))
-    if metric not in known:
-        message = f"`{metric}` cannot be computed of data of kind `{kind}`"
-        raise InputError(recipe.fault("TFK112", "validation.metric", message, f"write one of {', '.join(known)}"))
 
 
 def _end_preparation(recipe: Recipe, directory: Path) -> None:
