@@ -23,6 +23,7 @@ from . import hooks
 from .errors import Fault, InputError, PluginError
 from .files import read_text
 from .hooks import SLOTS
+from .slots.aliases import did_you_mean, meant
 from .slots.attention import AUTO, BIAS_KINDS, MASK_TERMS, AttentionBackend
 from .slots.auto_table import parse_table
 from .slots.options import CONTRACT, Entry, Options
@@ -87,9 +88,9 @@ class Catalogue:
         for plugin in self.broken:
             if plugin.plugin in (name, stem) or plugin.distribution in (f"tfkit-{stem}", stem):
                 return f"`{name}` is provided by {plugin.distribution}, which failed to import because {plugin.reason}"
-        near = difflib.get_close_matches(name, self.offers[slot], 1)
+        near = meant(slot, name, [*self.offers[slot], *([AUTO.name] if slot == "backend" else [])])
         if near:
-            return f"did you mean `{near[0]}`?"
+            return did_you_mean(near)
         return f"known: {', '.join(self.names(slot))}" + (
             "; a plugin's parts appear once it is installed (`tfkit plugins` lists what is)" if "." in name else ""
         )

@@ -145,6 +145,14 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
     "everything is read": (
         CLASSIFIER, "outputs: [label]", "outputs: [one]", "TFK043", None, r"nothing reads `label`",
     ),
+    "a decoder reads its encoder": (
+        TRANSLATOR, "memory: encoder, ", "", "TFK043", None,
+        r"nothing reads `encoder`; write `memory: encoder` at `decoder` \(`decoder.memory: encoder`\), add it to",
+    ),
+    "an output is one tensor": (
+        TRANSLATOR, "outputs: [logits]", "outputs: [logits, encoder.layers]", "TFK042", "encoder.layers",
+        r"`encoder.layers` is the 2 layers of a stack.*write `encoder`, or a node {kind: layer_mix, input: encoder.layers}",
+    ),
     "names of arguments are taken": (
         CLASSIFIER.replace("tokens:", "batch:").replace("input: tokens", "input: batch"), "end_id: 2", "end_id: 3", "TFK013",
         None, r"`batch` is an argument of every model",
