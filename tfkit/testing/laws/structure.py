@@ -35,7 +35,7 @@ def _wrong(name: str, value: Any, least: int | None) -> str:
     if isinstance(value, bool):
         return ""
     if isinstance(value, int):
-        low = -LARGEST if least is None else least
+        low = least if least else -LARGEST  # a size is 1 at least; an exponent is made smaller towards 0
         return "" if low <= value <= LARGEST else f"`at.{name[:40]}` is {str(value)[:40]}, not a number from {low} to {LARGEST}"
     texts = value if isinstance(value, list) else [value]
     if 0 < len(texts) <= LONGEST and all(isinstance(text, str) and 0 < len(text) <= LONGEST for text in texts):
