@@ -1,11 +1,14 @@
 """What can be replayed, and what is said of anything else."""
 
 import json
+import os
+from dataclasses import asdict
 
 import pytest
 import reported
 
-from tfkit.errors import InputError
+from tfkit.errors import InputError, TfkitError
+from tfkit.testing.process import child
 from tfkit.testing.process.stored import Stored, read_stored, replay_data
 from tfkit.testing.report import SUITE
 
@@ -88,6 +91,11 @@ def test_a_case_of_a_law_says_of_which_part_it_is(stored):
         ({"backend": 3, **CASE}, "`name` is 3 where a text is due"),
         ({"backend": "x", "check": [1], **CASE}, "`check` is .1. where a text is due"),
         ({"backend": "x", "options": 3, **CASE}, "`options` is no object"),
+        ({"backend": "x", "device": "cuda:x", **CASE}, "`device` is 'cuda:x' where cpu, cuda or cuda:1 is due"),
+        ({"backend": "x", "device": "cuda:" + "9" * 99, **CASE}, "`device` is 'cuda:9+[.]{3} where"),
+        ({"check": "x" * 10**6, **LAW, "device": "y"}, "`device` is 'y'"),
+        ('{"B": 1e999}', "1e999 is larger than any number"),
+        ('{"B": 1, "B": 2}', "there twice"),
     ],
 )
 def test_anything_else_is_refused_in_words(stored, data, words):
@@ -100,9 +108,55 @@ def test_anything_else_is_refused_in_words(stored, data, words):
 
 def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00\x9f")
-    for name, words in (("bytes", "is no text"), ("nowhere", "cannot be read"), (".", "cannot be read")):
+    for name, words in (("bytes", "not UTF-8 text"), ("nowhere", "cannot be read"), (".", "it is a directory")):
         with pytest.raises(InputError, match=words):
             read_stored(str(tmp_path / name), None, None)
+
+
+@pytest.mark.parametrize("kind", ["named pipe", "device", "large"])
+def test_what_is_no_small_regular_file_is_refused_without_waiting(tmp_path, kind):
+    os.mkfifo(tmp_path / "named pipe")
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", 8 << 40)
+    with pytest.raises(InputError, match=rf"TFK095.*cannot be read: it (is a {kind}|has more than 16,777,216 bytes)"):
+        read_stored("/dev/zero" if kind == "device" else str(tmp_path / kind), None, None)
+
+
+WRONG = (None, True, -1, 1.5, 10**30, "", "x", [], [1], [[1]], [{}], {}, {"a": 1})
+CASES = (
+    {"suite": SUITE, "slot": "norm", "name": "rms_norm", "law": "tokens", "options": {}, "dtype": "float32", "device": "cpu",
+     "seed": 3, "at": {"width": 4, "tokens": 2, "scale": 0, "shift": 0}},
+    {"suite": SUITE, "slot": "placement", "name": "pre", "law": "skip", "options": {}, "dtype": "float32", "device": "cpu",
+     "seed": 3,
+     "at": {"batch": 1, "layers": 1, "partner": 0, "role": "encoder", "sublayers": ["ffn"], "tokens": 2, "width": 4}},
+    {"backend": "eager", "check": "support", "B": 1, "Q": 4, "K": 18, "offset": 0, "causal": True, "key_lengths": [3],
+     "window": [1, None], "dtype": "float32", "seed": 0},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=["norm", "placement", "backend"])
+def test_a_case_with_any_value_altered_is_refused_or_passes(stored, case, catalogue, monkeypatch):
+    """None of them is a bug of tfkit, nor a fault of the part."""
+    monkeypatch.setattr(child, "load_catalogue", lambda: catalogue)
+
+    def again(data):
+        try:
+            said = child.replay({"stored": [asdict(each) for each in stored(data)], "limit": 60.0}, lambda kind, data: None)
+        except TfkitError:
+            return
+        assert all(words == "passed" or words.startswith(("refused", "not run")) for words in said), (data, said)
+
+    again(case)
+    for key, value in case.items():
+        for wrong in WRONG:
+            again({**case, key: wrong})
+            if isinstance(value, dict):
+                for name in value:
+                    again({**case, key: {**value, name: wrong}})
+            if isinstance(value, list):
+                again({**case, key: [wrong]})
+    if "at" in case:
+        again({**case, "at": {**case["at"], "width": 1 << 17, "tokens": 1 << 17}})
 
 
 def test_the_exit_code_of_a_replay():

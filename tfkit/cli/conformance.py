@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+from ..files import parse_json
 from ..view.terminal import shown, write_drawn
 from .arguments import Parser, device, dtype, names, place, reading, seed, usage_fault
 from .output import check_place, print_json, print_rich, told_bug, write_whole
@@ -143,8 +144,8 @@ def dtypes(text: str) -> list[str]:
 
 def mapping(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as reason:
+        found = parse_json(text)
+    except ValueError as reason:
         raise argparse.ArgumentTypeError(f"a JSON object is expected: {reason}") from None
     if not isinstance(found, dict):
         raise argparse.ArgumentTypeError('a JSON object is expected, for instance {"eps": 1e-6}')

@@ -26,6 +26,7 @@ from .position_closed import LAWS as POSITION_FORMS
 from .position_contract import LAWS as POSITION
 from .position_numbers import LAWS as POSITION_NUMBERS
 from .position_padding import LAWS as POSITION_PADDING
+from .structure import misfit
 from .trial import DTYPES, Trial
 
 LAWS: dict[str, tuple[Law, ...]] = {
@@ -129,13 +130,22 @@ def replay_part(case: Any, catalogue: Catalogue | None = None) -> float | None:
         raise _no_case(f"a case is a mapping with {', '.join(sorted(needed))}")
     if case["suite"] != SUITE:
         raise _no_case(f"it is of suite {case['suite']!r}, this is suite {SUITE}")
+    if wrong := [key for key in ("slot", "name", "law", "dtype", "device") if not isinstance(case[key], str)]:
+        raise _no_case(f"`{wrong[0]}` is no text")
+    if type(case["seed"]) is not int or not 0 <= case["seed"] < 1 << 63:
+        raise _no_case("`seed` is no whole number from 0 up that fits into 64 bits")
+    if not isinstance(case["options"], dict) or not isinstance(case["at"], dict):
+        raise _no_case("`options` and `at` are objects")
     law = next((law for law in LAWS.get(case["slot"], ()) if law.name == case["law"]), None)
-    if law is None or case["dtype"] not in DTYPES or not isinstance(case["at"], dict) or not isinstance(case["seed"], int):
-        raise _no_case(f"no law `{case['law']}` of the slot `{case['slot']}` has such cases")
+    if law is None or case["dtype"] not in DTYPES:
+        raise _no_case(f"no law `{case['law']}` of the slot `{case['slot']}` has cases in {case['dtype']}")
     catalogue = catalogue or load_catalogue()
     entry = entry_of(catalogue, case["slot"], case["name"])
     options = parsed(catalogue, case["slot"], entry, case["options"])
-    return retry(subject_of(catalogue, case["slot"], entry), law, options, case)
+    subject = subject_of(catalogue, case["slot"], entry)
+    if reason := misfit(law, subject, options, case["at"]):
+        raise _no_case(reason)
+    return retry(subject, law, options, case)
 
 
 def retry(subject: Subject, law: Law, options: Any, case: dict[str, Any]) -> float | None:

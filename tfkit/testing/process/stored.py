@@ -8,16 +8,17 @@ law's case  {"suite": 1, "slot": "norm", "name": "acme.norm", "law": ..., ...}
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ...errors import Fault, InputError
+from ...files import parse_json, read_text
 from ..report import SUITE
 
 FIX = "replay a report that `tfkit conformance NAME --json FILE` wrote, one of its findings, or a case"
+DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 NAMED = ("backend", "check", "device", "options", "suite")
 
 
@@ -37,17 +38,15 @@ class Stored:
 def read_stored(path: str, name: str | None, device: str | None) -> list[Stored]:
     """The cases in a file. `name` and `device` replace those of the file. Raises InputError."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = parse_json(read_text(path, descriptors=True))
     except OSError as reason:
-        raise _unusable(f"{path} cannot be read: {reason.strerror}", "name a file that is there") from None
-    except UnicodeDecodeError:
-        raise _unusable(f"{path} is no text, so no JSON", FIX) from None
-    except (ValueError, RecursionError) as reason:
+        raise _unusable(f"{path} cannot be read: {reason.strerror}", FIX) from None
+    except ValueError as reason:
         raise _unusable(f"{path} is no JSON: {reason}", FIX) from None
     if not isinstance(data, dict):
         raise _unusable(f"{path} holds a {type(data).__name__} where a JSON object is due", FIX)
     if data.get("suite", SUITE) != SUITE:
-        message = f"{path} is of suite {data['suite']!r}, this tfkit has suite {SUITE}"
+        message = f"{path} is of suite {_short(data['suite'])}, this tfkit has suite {SUITE}"
         raise _unusable(message, "judge the part again with this tfkit, or replay it with the tfkit that wrote it")
     return _report(path, data, name, device) if "findings" in data else [_one(path, data, name, device, {})]
 
@@ -75,7 +74,7 @@ def _one(where: str, data: dict[str, Any], name: str | None, device: str | None,
     if not isinstance(case, dict):
         raise _unusable(f"{where}: `case` is no object", FIX)
     if case.get("suite", SUITE) != SUITE:
-        message = f"{where} is of suite {case['suite']!r}, this tfkit has suite {SUITE}"
+        message = f"{where} is of suite {_short(case['suite'])}, this tfkit has suite {SUITE}"
         raise _unusable(message, "judge the part again with this tfkit, or replay it with the tfkit that wrote it")
     found: dict[str, Any] = {
         "slot": case.get("slot", report.get("slot", "backend")) if "law" in case else report.get("slot", "backend"),
@@ -88,13 +87,20 @@ def _one(where: str, data: dict[str, Any], name: str | None, device: str | None,
         raise _unusable(f"{where} names no part to judge", "name it: `tfkit conformance NAME --replay FILE`")
     for key, value in found.items():
         if not isinstance(value, str):
-            raise _unusable(f"{where}: `{key}` is {value!r} where a text is due", FIX)
+            raise _unusable(f"{where}: `{key}` is {_short(value)} where a text is due", FIX)
+    if not DEVICE.fullmatch(found["device"]):
+        raise _unusable(f"{where}: `device` is {_short(found['device'])} where cpu, cuda or cuda:1 is due", FIX)
     options = said.get("options", report.get("options"))
     if options is not None and not isinstance(options, dict):
         raise _unusable(f"{where}: `options` is no object", FIX)
     if name is not None and name != (report.get("name") or said.get("backend") or name):
         options = None  # those of another part
     return Stored(case={key: value for key, value in case.items() if key != "backend"}, options=options, **found)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _unusable(message: str, fix: str) -> InputError:
