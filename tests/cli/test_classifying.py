@@ -74,6 +74,15 @@ def test_what_is_wrong_is_told(run, typed, capsys, words, text, message):
     assert "Traceback" not in err
 
 
+def test_all_lines_before_a_bad_one_are_labelled(run, typed, monkeypatch, capsys):
+    monkeypatch.setattr("tfkit.cli.stream.CHUNK", 2)
+    typed(b"dog\nold house\ncat\ncaf\xe9\ndog\n")
+    assert main(["classify", str(run)]) == 2
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 3
+    assert err.startswith("<stdin>:4:4: TFK101 byte 0xe9 is no UTF-8")
+
+
 def test_other_commands_name_this_one(run, typed, capsys):
     for words in (["translate", str(run)], ["generate", str(run), "--prompt", "x"]):
         typed("dog\n")

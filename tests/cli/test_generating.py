@@ -3,11 +3,13 @@
 import io
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 from kinds_task import recipe_for
 
 from tfkit.cli import main
+from tfkit.text import TextGenerator
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +27,7 @@ def said(monkeypatch, capsys):
     """What a command prints on both, for some text."""
 
     def give(words, text=""):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text if isinstance(text, bytes) else text.encode())))
         capsys.readouterr()
         code = main(list(map(str, words)))
         return code, *capsys.readouterr()
@@ -61,3 +63,45 @@ def test_an_empty_prompt_is_told(run, said):
     code, out, err = said(["generate", run, "--prompt", "cat", "--prompt", ""])
     assert (code, out[:3]) == (2, "cat")
     assert err == "TFK077 prompt 2 is empty; a decoder needs something to go on from\n"
+
+
+@pytest.fixture
+def wrapping(monkeypatch):
+    """Continuations that have line breaks, whatever the model writes."""
+    made = TextGenerator.continue_all
+
+    def wrapped(self, *given, **named):
+        return [[replace(each, text="\n\\\tx\r" + each.text) for each in row] for row in made(self, *given, **named)]
+
+    monkeypatch.setattr(TextGenerator, "continue_all", wrapped)
+
+
+@pytest.mark.usefixtures("wrapping")
+def test_a_line_of_standard_input_is_a_line_of_output(run, said):
+    words = ["generate", run, "--tokens", "2", "--sample", "--seed", "1"]
+    code, out, _ = said(words, "cat\n\nthe\n")
+    assert (code, out.count("\n")) == (0, 3)
+    first, empty, third = out.splitlines()
+    assert first.startswith("cat\\n\\\\\\tx\\r")
+    assert third.startswith("the\\n\\\\\\tx\\r")
+    assert empty == ""
+    code, out, _ = said([*words, "--n-best", "2"], "cat\n\nthe\n")
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
+    assert all(len(row) == 3 for row in rows)
+    assert rows[2] == ["2", "", ""]
+    assert rows[0][2].startswith("cat\\n")
+    assert float(rows[0][1]) < 0
+
+
+@pytest.mark.usefixtures("wrapping")
+def test_a_text_of_a_prompt_is_printed_as_it_is(run, said):
+    code, out, _ = said(["generate", run, "--tokens", "1", "--prompt", "cat"])
+    assert code == 0
+    assert out.startswith("cat\n\\\tx\r")
+
+
+def test_all_lines_before_a_bad_one_are_continued(run, said):
+    code, out, err = said(["generate", run, "--tokens", "1"], b"cat\ndog\ncaf\xe9\nthe\n")
+    assert (code, len(out.splitlines())) == (2, 2)
+    assert err.startswith("<stdin>:3:4: TFK101 byte 0xe9 is no UTF-8")

@@ -119,6 +119,10 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
         (["train", "{recipe}"], 2, "-o is missing"),
         (["train", "{recipe}", "-o", "{run}"], 2, "exists and is not empty; `--resume` goes on with it"),
         (["train", "{recipe}", "-o", "{new}", "--source", "nowhere"], 2, "nowhere cannot be read: No such file"),
+        (["train", "{recipe}", "-o", "{new}", "--source", "-"], 2, "text is read several times, and standard input can be"),
+        (["train", "{recipe}", "-o", "{new}", "--target", "[a"], 2, "[a cannot be read: No such file"),
+        (["train", "{recipe}", "-o", "{new}", "--target", "7"], 2, "7 cannot be read: No such file"),
+        (["train", "{recipe}", "-o", "{new}", "--source", "/dev/zero"], 2, "data.source: /dev/zero cannot be read: it is a"),
         (["train", "{recipe}", "-o", "{new}", "--set", "data.target={recipe}"], 2, "different numbers of lines"),
         (["train", "{recipe}", "-o", "{new}", "--set", "batching.tokens=5"], 2, "TFK109 batching.tokens: a batch has room"),
         (["train", "{recipe}", "-o", "{new}", "--set", "tokeniser.vocab_size=4"], 2, "TFK105"),
@@ -140,6 +144,10 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
         (["translate", "{run}", "--json", "--attention", "x"], 2, "`x` matches no attention site"),
         (["generate", "{run}", "--prompt", "x"], 2, "TFK107"),
         (["score", "{recipe}", "nowhere"], 2, "nowhere cannot be read"),
+        (["score", "-", "{spec}"], 2, "`/dev/stdin` names standard input"),
+        (["score", "/dev/zero", "{spec}"], 2, "it is a device, and a regular file is expected"),
+        (["score", "/dev/null", "/dev/null"], 2, "it is a device"),
+        (["score", "{run}", "{spec}"], 2, "it is a directory, and a regular file is expected"),
         (["score", "{recipe}", "{spec}"], 2, "different numbers of lines"),
         (["average", "{run}", "-o", "{run}"], 2, "is no saved model"),
         (["average", "{run}", "--last", "9", "-o", "{new}"], 2, "has 2 checkpoints, 9 are wanted"),
@@ -164,6 +172,42 @@ def test_bad_utf8_on_standard_input_is_told(run, monkeypatch, capsys):
     typed(monkeypatch, b"dog\ncaf\xe9\n")
     assert main(["translate", str(run)]) == 2
     assert "<stdin>:2:4: TFK101 byte 0xe9 is no UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bad", [b"caf\xe9\n", b"d\0g\n"], ids=["latin1", "nul"])
+def test_all_lines_before_a_bad_one_are_translated(run, monkeypatch, capsys, bad):
+    monkeypatch.setattr("tfkit.cli.stream.CHUNK", 4)
+    lines = (run.parent / "train.src").read_text().splitlines()[:6]
+    good = "".join(f"{line}\n" for line in lines)
+    typed(monkeypatch, good)
+    assert main(["translate", str(run), "--beams", "1"]) == 0
+    wanted = capsys.readouterr().out
+    typed(monkeypatch, good.encode() + bad + b"the dog\n")
+    assert main(["translate", str(run), "--beams", "1"]) == 2
+    out, err = capsys.readouterr()
+    assert out == wanted
+    assert out.count("\n") == 6
+    assert err.startswith(f"<stdin>:7:{4 if b'c' in bad else 2}: TFK101 byte 0x")
+
+
+def test_attention_has_a_weight_for_every_piece_of_its_own_sentence(run, monkeypatch, capsys):
+    lines = ["dog", "the old dog sees the new house", "big cat"]
+    words = ["translate", str(run), "--json", "--beams", "2", "--attention", "decoder.*.cross_attention"]
+    typed(monkeypatch, "".join(f"{line}\n" for line in lines))
+    assert main(words) == 0
+    together = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len({len(each["source_pieces"]) for each in together}) == 3
+    for number, (line, each) in enumerate(zip(lines, together, strict=True), 1):
+        typed(monkeypatch, f"{line}\n")
+        assert main(words) == 0
+        alone = json.loads(capsys.readouterr().out)
+        assert each["source_pieces"] == alone["source_pieces"]
+        (made,), (wanted,) = each["hypotheses"], alone["hypotheses"]
+        assert (each["line"], made["text"], made["pieces"]) == (number, wanted["text"], wanted["pieces"])
+        heads = torch.tensor(made["attention"]["decoder.0.cross_attention"])
+        assert heads.shape == (2, len(made["pieces"]), len(each["source_pieces"]))
+        torch.testing.assert_close(heads.sum(-1), torch.ones(heads.shape[:2]))
+        torch.testing.assert_close(heads, torch.tensor(wanted["attention"]["decoder.0.cross_attention"]))
 
 
 def test_workers_change_nothing_but_the_time(run, monkeypatch, capsys):

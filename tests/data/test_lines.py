@@ -1,10 +1,13 @@
 """Lines of text files, and what is refused about them, by line and column."""
 
 import gzip
+import os
+import socket
 
 import pytest
 
-from tfkit.data import lines, rows
+from tfkit.data import groups, lines, rows
+from tfkit.data.lines import FREE_BYTES, MAX_EMPTY
 from tfkit.errors import InputError
 
 
@@ -42,9 +45,13 @@ def test_bad_text_is_told_with_its_place(tmp_path):
         ("b.gz", gzip.compress(b"much text\n" * 999, mtime=0)[:-20], "Compressed file ended"),
         ("c.gz", gzip.compress(b"much text\n" * 999, mtime=0)[:-8] + b"xxxxxxxx", "CRC check failed"),
         ("empty.txt", b"", "there is no line to read"),
+        ("utf16le.txt", "ab\nc\n".encode("utf-16-le"), ":1:2: TFK101 the file is UTF-16 or UTF-32, and not UTF-8; convert"),
+        ("utf16be.txt", "ab\nc\n".encode("utf-16-be"), "`iconv -f utf-16be -t utf8 "),
+        ("utf16.txt", "ab\nc\n".encode("utf-16"), "`iconv -f utf-16 -t utf8 "),
+        ("utf32.txt", "ab\nc\n".encode("utf-32"), "`iconv -f utf-32 -t utf8 "),
+        ("nul.txt", b"fine\nthe d\0g\n", ":2:6: TFK101 byte 0x00 is no text"),
         ("long.txt", b"x" * (1 << 20) + b"yy", ":1:1: TFK101 the line is longer than 1,048,576 bytes"),
     ],
-    ids=["no gzip", "cut short", "altered", "empty", "long"],
 )
 def test_damaged_files_are_told(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
@@ -53,7 +60,7 @@ def test_damaged_files_are_told(tmp_path, name, data, message):
 
 def test_a_missing_file_and_a_directory_are_told(tmp_path):
     assert "cannot be read: No such file" in told(tmp_path / "nowhere")
-    assert "cannot be read: Is a directory" in told(tmp_path)
+    assert "cannot be read: it is a directory, and a regular file is expected" in told(tmp_path)
 
 
 def test_files_of_different_lengths_are_told_with_both(tmp_path):
@@ -63,3 +70,66 @@ def test_files_of_different_lengths_are_told_with_both(tmp_path):
     assert f"{tmp_path / 'a'} has 3, {tmp_path / 'b'} has 5; line 4 has no partner" in message
     (tmp_path / "empty").write_text("")
     assert f"{tmp_path / 'empty'} has 0, {tmp_path / 'a'} has 3; line 1" in told(tmp_path / "empty", tmp_path / "a")
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_what_is_no_regular_file_is_refused_before_it_is_read(tmp_path, suffix):
+    os.mkfifo(tmp_path / f"pipe{suffix}")
+    assert "it is a named pipe, and a regular file is expected" in told(tmp_path / f"pipe{suffix}")
+    (tmp_path / f"device{suffix}").symlink_to("/dev/zero")
+    assert "it is a device, and a regular file is expected" in told(tmp_path / f"device{suffix}")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / f"socket{suffix}"))
+        assert "it is a socket, and a regular file is expected" in told(tmp_path / f"socket{suffix}")
+
+
+def test_a_pipe_that_was_opened_already_is_read_where_once_is_enough(tmp_path):
+    read, write = os.pipe()
+    os.write(write, b"one\ntwo\n")
+    os.close(write)
+    name = f"/dev/fd/{read}"
+    assert "it is a named pipe" in told(name)
+    assert list(rows(name, descriptors=True)) == [("one",), ("two",)]
+    os.close(read)
+    assert "`/dev/stdin` names standard input" in told("-")
+
+
+def test_a_gzip_file_that_unpacks_to_far_more_than_text_does_is_refused_early(tmp_path):
+    """A hundred such members would unpack to 1.6 GB: reading ends in the first."""
+    member = gzip.compress(b"text\n" * (16 << 20 >> 2), mtime=0)
+    (tmp_path / "bomb.gz").write_bytes(member * 100)
+    message = told(tmp_path / "bomb.gz")
+    assert "TFK100" in message
+    assert "more than 100 times as many" in message
+    line = int(message.split(":")[1])
+    assert FREE_BYTES // 5 < line < 30_000_000 // 5
+
+
+def test_repeated_text_is_read_as_long_as_it_is_small(tmp_path):
+    text = b"the same sentence again\n" * 100_000
+    (tmp_path / "same.gz").write_bytes(gzip.compress(text, mtime=0))
+    assert sum(1 for _ in lines(tmp_path / "same.gz")) == 100_000
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_long_run_of_empty_lines_is_no_text(tmp_path, pack):
+    path = tmp_path / ("a.gz" if pack is gzip.compress else "a.txt")
+    path.write_bytes(pack(b"one\n" + b"\n" * MAX_EMPTY + b"two\n"))
+    assert sum(1 for _ in lines(path)) == MAX_EMPTY + 2
+    path.write_bytes(pack(b"one\n" + b"\n" * (MAX_EMPTY + 1)))
+    assert f":{MAX_EMPTY + 2}:1: TFK103 more than 1,000,000 lines in a row are empty" in told(path)
+
+
+def test_groups_come_before_the_error_that_ends_them():
+    def numbers(count, failure):
+        yield from range(count)
+        if failure:
+            raise failure
+
+    assert list(groups(numbers(5, None), 2)) == [[0, 1], [2, 3], [4]]
+    assert list(groups(numbers(4, None), 2)) == [[0, 1], [2, 3]]
+    assert list(groups((), 3)) == []
+    seen = groups(numbers(5, OSError("gone")), 3)
+    assert [next(seen), next(seen)] == [[0, 1, 2], [3, 4]]
+    with pytest.raises(OSError, match="gone"):
+        next(seen)

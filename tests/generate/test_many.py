@@ -85,6 +85,27 @@ def test_attention_reaches_every_kind(decoder_of: Callable[..., Model]) -> None:
         assert all(len(one.attention) == 2 for row in found for one in row)
 
 
+@pytest.mark.parametrize("name", ["translator", "writer"])
+@pytest.mark.parametrize("kind", SEARCHES)
+def test_attention_has_the_tokens_of_its_own_sentence_only(kind: str, name: str, decoder_of: Callable[..., Model]) -> None:
+    model, search = decoder_of(name), SEARCHES[kind]
+    sites = ["decoder.0.cross_attention", "decoder.1.self_attention"] if name == "translator" else ["body.1.self_attention"]
+    together = tfkit.search_all(model, SOURCES, search, attention=sites)
+    assert len({len(source) for source in SOURCES}) > 3
+    for number, (source, found) in enumerate(zip(SOURCES, together, strict=True)):
+        stream = tfkit.search_stream(model, [source], search, attention=sites)
+        alone = None if kind == "sample" and number else next(stream)  # samples depend on the place of a source
+        for rank, one in enumerate(found):
+            assert one.attention.keys() == set(sites)
+            for site, weights in one.attention.items():
+                before = len(source) if name == "writer" else 1
+                keys = len(source) if "cross" in site else before + len(one.ids) - 1
+                assert weights.shape == (2, len(one.ids), keys)
+                torch.testing.assert_close(weights.sum(-1), weights.new_ones(weights.shape[:2]))
+                if alone is not None:
+                    torch.testing.assert_close(weights, alone[rank].attention[site])
+
+
 def test_the_limit_is_a_rule_of_the_source() -> None:
     assert tfkit.Search().limit(7) == 57
     assert tfkit.Search(length_factor=1.5, extra_length=0).limit(3) == 4

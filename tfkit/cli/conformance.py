@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from ..view.terminal import shown, write_drawn
-from .arguments import Parser, device, dtype, names, place, seed, usage_fault
+from .arguments import Parser, device, dtype, names, place, reading, seed, usage_fault
 from .output import check_place, print_json, print_rich, told_bug, write_whole
 
 EPILOG = """\
@@ -44,7 +44,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--limit", metavar="SECONDS", type=seconds, default=60.0, help="what one example may take (default 60)")
     parser.add_argument("--json", metavar="FILE", type=place, help="write the report as JSON; - is standard output")
     parser.add_argument("--junit", metavar="FILE", type=place, help="write the report as JUnit XML")
-    parser.add_argument("--replay", metavar="FILE", type=place, help="run the cases of a report again")
+    parser.add_argument("--replay", metavar="FILE", type=reading, help="run the cases of a report again")
     parser.add_argument("--selftest", action="store_true", help="judge the suite itself by its seeded faults")
     parser.add_argument("--traceback", action="store_true", help="print where tfkit itself failed, for a bug report")
 

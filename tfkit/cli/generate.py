@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import Fault, InputError
-from .arguments import Parser, add_common, add_placing, whole
+from .arguments import Parser, add_common, add_placing, reading, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
 from .searching import add_search, add_workers, check_workers, search_of, workers_of
@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     from ..text import Continuation
 
 TOKENS = 200
+ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+"""How a text that may have several lines is written on one."""
 EPILOG = """\
 tfkit generate MODEL --prompt "Once upon" --sample --temperature 0.8 --seed 1
 MODEL is a directory that `tfkit train` made. Without --prompt every line of
 standard input is one; an empty line stays empty. What is printed is the prompt
-and its continuation. Of a prompt of more tokens than the model has positions
+and its continuation: of a --prompt as it is, with its line breaks; of a line of
+standard input as one line, in which \\n is a line break, \\r a carriage return,
+\\t a tab and \\\\ a backslash. With --n-best N such a line is: number of the input
+line, log-probability, text, with tabs between them. Of a prompt of more tokens than the model has positions
 the last ones are read, as many as leave room for --tokens, and half of the
 positions at least; such prompts, and texts that end for want of positions
 before the --tokens that were written, are named on standard error.
@@ -29,7 +34,7 @@ before the --tokens that were written, are named on standard error.
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a directory that `tfkit train` made")
+    parser.add_argument("model", metavar="MODEL", type=reading, help="a directory that `tfkit train` made")
     parser.add_argument("--prompt", metavar="TEXT", action="append", help="what to go on from; may be given again")
     parser.add_argument("--tokens", type=whole, metavar="N", help="new tokens at most (default 200)")
     add_search(parser, 1)
@@ -41,7 +46,7 @@ def arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     need_packages("train", *TEXT)
     speak_utf8()
-    from ..data import lines_of
+    from ..data import groups, lines_of
     from ..text import TextGenerator
     from .here import placed
 
@@ -49,20 +54,35 @@ def run(options: argparse.Namespace) -> int:
     workers = workers_of(options)
     generator = TextGenerator.load(options.model, **placed(options))
     check_workers(options, generator.model)
-    prompts = options.prompt or list(lines_of(standard_input(), "<stdin>"))
-    continued = generator.continue_all(prompts, search, workers=workers)
+    # All lines at once, for what is drawn for a line depends on its place; where one cannot be read, those before it.
+    read = iter([options.prompt]) if options.prompt else groups(lines_of(standard_input(), "<stdin>"), sys.maxsize)
+    for prompts in read:
+        continued = generator.continue_all(prompts, search, workers=workers)
+        _print_all(prompts, continued, options, generator.positions)
+    return 0
+
+
+def _print_all(
+    prompts: list[str], continued: list[list[Continuation]], options: argparse.Namespace, positions: int | None
+) -> None:
     for number, (prompt, made) in enumerate(zip(prompts, continued, strict=True), 1):
         name = f"prompt {number}" if options.prompt else f"<stdin>:{number}"
         if options.prompt and not made:
             raise InputError(Fault("TFK077", f"{name} is empty", "a decoder needs something to go on from"))
-        _tell_ends(name, made, generator.positions, options.tokens)
+        _tell_ends(name, made, positions, options.tokens)
         if options.json:
             told = [{"text": each.text, "log_probability": each.hypothesis.log_probability} for each in made]
             print(json.dumps({"prompt": prompt, "continuations": told}))
             continue
-        for text in [each.text for each in made] or [""]:
-            print(f"{prompt}{text}")
-    return 0
+        texts = [f"{prompt}{each.text}" for each in made] or [prompt]
+        if options.prompt:
+            print(*texts, sep="\n")
+        elif options.n_best == 1:
+            print(texts[0].translate(ESCAPES))
+        else:
+            scores = [f"{each.hypothesis.log_probability:.4f}" for each in made] or [""]
+            for text, score in zip(texts, scores, strict=True):
+                print(number, score, text.translate(ESCAPES), sep="\t")
 
 
 def _tell_ends(name: str, made: list[Continuation], positions: int | None, wanted: int | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .arguments import Parser, add_common, place
+from .arguments import Parser, add_common, reading
 from .output import print_json, print_text
 from .packages import TEXT, need_packages
 
@@ -16,8 +16,8 @@ NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lowercase", "chrf": "chrF2"}
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("translations", metavar="FILE", type=place, help="translations, one a line")
-    parser.add_argument("reference", metavar="REFERENCE", type=place, help="what they should have been, line by line")
+    parser.add_argument("translations", metavar="FILE", type=reading, help="translations, one a line")
+    parser.add_argument("reference", metavar="REFERENCE", type=reading, help="what they should have been, line by line")
     parser.add_argument(
         "--tokenise", metavar="NAME", choices=("13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "none"),
         help="sacrebleu's tokeniser for BLEU (default 13a; char for Korean, Chinese and Japanese)",
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     from ..data import rows
     from ..score import corpus_scores
 
-    pairs = list(rows(options.translations, options.reference))
+    pairs = list(rows(options.translations, options.reference, descriptors=True))
     scores = corpus_scores([made for made, _ in pairs], [wanted for _, wanted in pairs], options.tokenise)
     if options.json:
         print_json({name: {"score": each.value, "signature": each.signature} for name, each in scores.items()})

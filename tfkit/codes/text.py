@@ -7,13 +7,13 @@ from .code import Code
 TEXT: dict[str, Code] = {
     "TFK100": Code(
         "the text cannot be read",
-        "Text is a file, plain or gzip, that exists and that you may read.",
+        "Text is a regular file, plain or gzip, readable; gzip unpacks to 4 MiB, and beyond that to 100 times its size.",
         "tfkit train spec.yaml --source nowhere.en --target nowhere.de -o run",
         "Name a file.",
     ),
     "TFK101": Code(
         "the text is not UTF-8",
-        "Text is UTF-8, in lines of at most 1 MiB.",
+        "Text is UTF-8 without NUL, in lines of at most 1 MiB. A word of training text has at most 10,000 characters.",
         "a file saved as Latin-1",
         "Convert it: `iconv -f latin1 -t utf8 old.txt > new.txt`.",
     ),
@@ -25,13 +25,13 @@ TEXT: dict[str, Code] = {
     ),
     "TFK103": Code(
         "there is nothing to read",
-        "Training and scoring need at least one row.",
+        "Training and scoring need at least one row, training a line with text; at most 1,000,000 lines in a row are empty.",
         "an empty file",
         "Name a file that has lines, or loosen the limits that left all of them out.",
     ),
     "TFK104": Code(
         "there is no tokeniser",
-        "A model that reads or writes text has its tokenisers beside it, as `tfkit train` saves them.",
+        "A model that reads or writes text has its tokenisers beside it, with the parts of those that `tfkit train` saves.",
         "tfkit translate DIR    # of `tfkit build`, which knows no text",
         "Name a directory that `tfkit train` made.",
     ),
@@ -97,7 +97,7 @@ TEXT: dict[str, Code] = {
     ),
     "TFK115": Code(
         "a table of labelled texts cannot be used",
-        "Every line has a text and a label in the columns that the recipe names; validation has only labels of training.",
+        "Every line has the columns of the first, a text and a label among them; rows share labels; validation has no other.",
         "data: {kind: classification, table: train.tsv, label_column: 3}",
         "Write `text_column` and `label_column`, counted from 1, and `header: true` where the first line names them.",
     ),
@@ -130,5 +130,11 @@ TEXT: dict[str, Code] = {
         "`compile: true` needs a C++ compiler and Python's headers, on CUDA Triton; and parts that can be compiled.",
         "compile: true    # on a machine without g++",
         "Install them, name another attention backend, or leave `compile` out.",
+    ),
+    "TFK121": Code(
+        "the run is in use",
+        "One process works on a run, or the processes that torchrun starts together. A killed one does not hold it any more.",
+        "tfkit train --resume run    # twice at once",
+        "Wait until the process that the message names has ended, or end it.",
     ),
 }

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from itertools import pairwise
+from string import punctuation
+from unicodedata import category
 
 from ..errors import Fault, InputError, Mark
 from ..recipe import END, START, Recipe
-from .lines import rows
+from .lines import groups, rows
 from .tokeniser import TextTokeniser
 
 GROUP = 2_000
 """Rows encoded at once."""
+MAX_WORD = 10_000
+"""The longest word of training text, in characters: a merge of two pieces looks at the whole of every word that has them."""
 Numbered = Iterator[tuple[int, tuple[str, ...]]]
 
 
@@ -57,27 +60,72 @@ def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
 
     Raises InputError with the place of what is wrong.
     """
-    read = enumerate(rows(*files.values()))
-    if not KINDS[recipe.data.kind].labelled:
-        yield from read
-        return
-    (path,) = files.values()
+    paths, words = tuple(files.values()), recipe.tokeniser.kind != "characters"
+    read = _cells(recipe, paths[0]) if KINDS[recipe.data.kind].labelled else enumerate(rows(*paths))
+    blank = set(paths)
+    for number, texts in read:
+        for path, text in zip(paths, texts, strict=False):
+            if words and len(text) > MAX_WORD:
+                _check_words(text, Mark(path, number + 1))
+        if blank:
+            blank -= {path for path, text in zip(paths, texts, strict=False) if text.strip()}
+        yield number, texts
+    for path in sorted(blank):
+        raise InputError(Fault("TFK103", f"{path}: no line of {number + 1:,} has text", "name a file that has text"))
+
+
+def _check_words(text: str, mark: Mark) -> None:
+    """Raises InputError for a word longer than `MAX_WORD`. White space and punctuation end a word, as in tokenisers."""
+    for piece in text.split():
+        if len(piece) <= MAX_WORD:
+            continue
+        ends = [at for at, letter in enumerate(piece) if letter in punctuation or category(letter)[0] == "P"]
+        longest = max(end - start for start, end in pairwise([-1, *ends, len(piece)])) - 1
+        if longest > MAX_WORD:
+            message = f"a word has {longest:,} characters, {MAX_WORD:,} is the limit of training text"
+            fix = "put spaces or line breaks into the line, or remove it; `tokeniser: {kind: characters}` reads no words"
+            raise InputError(Fault("TFK101", message, fix, mark=mark))
+
+
+def _cells(recipe: Recipe, path: str) -> Numbered:
+    """Text and label of every line of a table."""
     options = recipe.data.options
-    for number, (line,) in islice(read, int(options.header), None):
-        yield number, _cells(line, options, Mark(path, number + 1))
-
-
-def _cells(line: str, options: Any, mark: Mark) -> tuple[str, str]:
-    cells = line.split("\t")
     needed = max(options.text_column, options.label_column)
-    if len(cells) < needed:
-        message = f"the line has {len(cells)} columns, column {needed} is to be read"
-        raise InputError(Fault("TFK115", message, "columns have tabs between them and count from 1", mark=mark))
-    return cells[options.text_column - 1], cells[options.label_column - 1].strip()
+    width = 0
+    for number, (line,) in enumerate(rows(path)):
+        cells, mark = line.split("\t"), Mark(path, number + 1)
+        if len(cells) < needed:
+            message = f"the line has {len(cells)} {_columns(len(cells))}, column {needed} is to be read"
+            raise InputError(Fault("TFK115", message, "columns have tabs between them and count from 1", mark=mark))
+        if not width:
+            width = len(cells)
+            _check_chosen(recipe, width, mark)
+        if len(cells) != width:
+            message = f"the line has {len(cells)} columns, line 1 has {width}"
+            raise InputError(Fault("TFK115", message, "is there a tab inside a text? write a space for it", mark=mark))
+        label = cells[options.label_column - 1].strip()
+        if number < options.header:
+            continue
+        if not label:
+            message = f"the label, column {options.label_column}, is empty"
+            raise InputError(Fault("TFK115", message, "write a label, or remove the line", mark=mark))
+        yield number, (cells[options.text_column - 1], label)
+
+
+def _check_chosen(recipe: Recipe, width: int, mark: Mark) -> None:
+    """Raises InputError for a table of more columns than two where nobody wrote which are meant."""
+    if width > 2 and not recipe.wrote("data").keys() & {"text_column", "label_column"}:
+        message = f"the table has {width} columns, and nothing says which hold the text and the label"
+        fix = "write `data.text_column` and `data.label_column`, counted from 1, or remove the tabs that are inside a text"
+        raise InputError(Fault("TFK115", message, fix, mark=mark))
+
+
+def _columns(count: int) -> str:
+    return "column" if count == 1 else "columns"
 
 
 def _parallel(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> Iterator[Row]:
-    for group in _groups(numbered):
+    for group in groups(numbered, GROUP):
         sides = [each.encode([texts[side] for _, texts in group]) for side, each in enumerate(tokenisers.values())]
         for (number, texts), *encoded in zip(group, *sides, strict=True):
             yield Row(number + 1, texts, tuple([*ids, END] for ids in encoded), tuple(map(len, encoded)))
@@ -85,7 +133,7 @@ def _parallel(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recip
 
 def _language(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> Iterator[Row]:
     width, left, at = recipe.batching.max_length, list[int](), 0
-    for group in _groups(numbered):
+    for group in groups(numbered, GROUP):
         at = group[-1][0] + 1
         left += tokenisers["target"].encode(["".join(f"{texts[0]}\n" for _, texts in group)])[0]
         while len(left) > width:
@@ -96,15 +144,10 @@ def _language(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recip
 
 
 def _whole(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> Iterator[Row]:
-    for group in _groups(numbered):
+    for group in groups(numbered, GROUP):
         for (number, texts), ids in zip(group, tokenisers["target"].encode([texts[0] for _, texts in group]), strict=True):
             label = texts[1] if len(texts) > 1 else None
             yield Row(number + 1, texts[:1], ([START, *ids, END],), (len(ids),), label)
-
-
-def _groups(numbered: Numbered) -> Iterator[list[tuple[int, tuple[str, ...]]]]:
-    while group := list(islice(numbered, GROUP)):
-        yield group
 
 
 KINDS = {

@@ -5,51 +5,128 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from ..errors import Fault, InputError, Mark
+from ..files import open_regular
 
 MAX_LINE = 1 << 20
+"""The longest line, in bytes."""
+MAX_EMPTY = 1_000_000
+"""The longest run of empty lines in a file."""
+MAX_RATIO, FREE_BYTES = 100, 4 << 20
+"""A gzip file may unpack to `FREE_BYTES`, and beyond that to `MAX_RATIO` times what was read of it. Text packs 2 to 10 fold."""
+Item = TypeVar("Item")
 
 
-def lines(path: str | Path) -> Iterator[str]:
+def lines(path: str | Path, *, descriptors: bool = False) -> Iterator[str]:
     """The lines of a file without their ends, a carriage return before the line feed included.
 
-    Raises InputError for a file that cannot be read, with the line and column of what is no UTF-8.
+    Args:
+        path: A regular file; one that ends in `.gz` is unpacked.
+        descriptors: Whether `/dev/stdin` and `/dev/fd/N` may be pipes; they can be read once.
+
+    Raises:
+        InputError: The file cannot be read, is no regular file, unpacks to far more than text does, or holds what is not text
+            (with its line and column).
     """
-    path = Path(path)
+    packed = Path(path).suffix == ".gz"
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            yield from lines_of(file, str(path))
+        with open_regular(path, descriptors=descriptors) as raw:
+            file = gzip.GzipFile(fileobj=raw, mode="rb") if packed else raw
+            empty = 0
+            for number, line in enumerate(lines_of(file, str(path)), 1):
+                if packed and file.tell() > FREE_BYTES + MAX_RATIO * raw.tell():
+                    raise _bomb(path, number, file.tell(), raw.tell())
+                empty = 0 if line else empty + 1
+                if empty > MAX_EMPTY:
+                    message = f"more than {MAX_EMPTY:,} lines in a row are empty"
+                    raise InputError(
+                        Fault("TFK103", message, "name a file of text, or remove them", mark=Mark(str(path), number))
+                    )
+                yield line
     except (OSError, EOFError, zlib.error) as reason:
-        words = getattr(reason, "strerror", None) or str(reason)
-        raise InputError(Fault("TFK100", f"{path} cannot be read: {words}")) from None
+        raise unreadable(path, reason) from None
+
+
+def unreadable(path: str | Path, reason: Exception) -> InputError:
+    """The error of a file that could not be opened or read."""
+    words = getattr(reason, "strerror", None) or str(reason)
+    fix = "`/dev/stdin` names standard input" if str(path) == "-" else ""
+    return InputError(Fault("TFK100", f"{path} cannot be read: {words}", fix))
+
+
+def _bomb(path: str | Path, number: int, unpacked: int, read: int) -> InputError:
+    message = f"{unpacked:,} bytes come out of the first {read:,} bytes, more than {MAX_RATIO} times as many"
+    fix = "text packs 2 to 10 times; if it is text, unpack it first: `gunzip FILE`"
+    return InputError(Fault("TFK100", message, fix, mark=Mark(str(path), number)))
 
 
 def lines_of(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
     """The lines of an open file, read as they come; `name` is what errors call it. Raises InputError."""
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
         if len(line) > MAX_LINE:
-            raise InputError(Fault("TFK101", f"the line is longer than {MAX_LINE:,} bytes", mark=Mark(name, number)))
+            fix = "write a sentence or a paragraph a line"
+            raise InputError(Fault("TFK101", f"the line is longer than {MAX_LINE:,} bytes", fix, mark=Mark(name, number)))
         text = _text(line.removesuffix(b"\n").removesuffix(b"\r"), name, number)
         yield text.removeprefix("\ufeff") if number == 1 else text  # a byte order mark is no text
 
 
 def _text(line: bytes, name: str, number: int) -> str:
     try:
-        return line.decode("utf-8")
+        text = line.decode("utf-8")
+        at = text.find("\0")
+        if at < 0:
+            return text
+        column, byte = at + 1, 0
     except UnicodeDecodeError as reason:
-        column = len(line[: reason.start].decode("utf-8")) + 1
-        message = f"byte 0x{line[reason.start]:02x} is no UTF-8"
-        fix = f"convert the file, for instance with `iconv -f latin1 -t utf8 {name}`"
-        raise InputError(Fault("TFK101", message, fix, mark=Mark(name, number, column))) from None
+        column, byte = len(line[: reason.start].decode("utf-8")) + 1, line[reason.start]
+    message, fix = _not_text(line, byte, name)
+    raise InputError(Fault("TFK101", message, fix, mark=Mark(name, number, column)))
 
 
-def rows(*paths: str | Path) -> Iterator[tuple[str, ...]]:
-    """Line n of every file, together. Raises InputError where the files have different numbers of lines, with both."""
-    readers = [lines(path) for path in paths]
+def _not_text(line: bytes, byte: int, name: str) -> tuple[str, str]:
+    """What is wrong with a line that holds a byte which is no text, and the fix."""
+    wide = next((form for marks, form in _WIDE if line.startswith(marks)), None)
+    if wide is None and 3 * line.count(0) > len(line):
+        wide = "utf-16le" if line[1:2] == b"\0" else "utf-16be"
+    if wide is not None:
+        return "the file is UTF-16 or UTF-32, and not UTF-8", f"convert the file: `iconv -f {wide} -t utf8 {name}`"
+    if byte == 0:
+        return "byte 0x00 is no text", f"is this a file of text? `tr -d '\\000' < {name}` removes such bytes"
+    return f"byte 0x{byte:02x} is no UTF-8", f"convert the file, for instance with `iconv -f latin1 -t utf8 {name}`"
+
+
+_WIDE = ((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
+"""Byte order marks, and the form that each begins."""
+
+
+def groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """`size` items at a time. Where the items end in an error, those before it come first and then the error."""
+    left = iter(items)
+    while True:
+        group: list[Item] = []
+        failure: Exception | None = None
+        try:
+            for item in islice(left, size):
+                group.append(item)
+        except Exception as reason:
+            failure = reason
+        if group:
+            yield group
+        if failure is not None:
+            raise failure
+        if len(group) < size:
+            return
+
+
+def rows(*paths: str | Path, descriptors: bool = False) -> Iterator[tuple[str, ...]]:
+    """Line n of every file, together; `descriptors` as in `lines`. Raises InputError where the files have different numbers of
+    lines, with both."""
+    readers = [lines(path, descriptors=descriptors) for path in paths]
     count = 0
     while True:
         row = [next(reader, None) for reader in readers]

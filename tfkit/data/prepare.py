@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import Fault, InputError, Mark, StoreError
-from ..files import write_whole
+from ..files import open_regular, write_whole
 from ..recipe import Recipe
 from .corpus import Corpus, CorpusWriter
 from .kinds import KINDS, Row, text_rows
 from .tokeniser import TextTokeniser, train_tokeniser
 
+FEW_LABELS = 20
+"""Up to so many labels a small table may have nearly as many labels as rows."""
 TRAIN, VALIDATION, FACTS = "train.arrow", "validation.arrow", "facts.json"
 
 
@@ -58,15 +61,33 @@ def files_of(recipe: Recipe) -> tuple[dict[str, str], dict[str, str]]:
         flags = " ".join(f"--{name} FILE" for name in missing)
         message = f"the recipe names no file for {' and '.join(f'`data.{name}`' for name in missing)}"
         raise InputError(recipe.fault("TFK108", "data", message, f"write it there, or give {flags}"))
-    for path in (path for path in (*train.values(), *validation.values()) if path is not None):
-        if Path(path).exists() and not Path(path).is_file():
-            what = "a directory" if Path(path).is_dir() else "a pipe or a device, and text is read more than once"
-            raise InputError(recipe.fault("TFK100", "data", f"{path} is {what}", "name a plain file"))
+    named = [(f"data.{names[column]}", path) for column, path in train.items()]
+    named += [(f"data.validation_{names[column]}", path) for column, path in validation.items()]
+    faults = [
+        recipe.fault("TFK100", key, f"{path} cannot be read: {reason}", "name a file of text, plain or `.gz`")
+        for key, path in named
+        if path is not None and (reason := _refused(path))
+    ]
+    if faults:
+        raise InputError(faults)
     given = [column for column, path in validation.items() if path is not None]
     if given and len(given) < len(validation):
         message = f"validation data need all of {', '.join(f'`data.validation_{name}`' for name in names.values())}"
         raise InputError(recipe.fault("TFK108", "data", message))
     return train, validation if given else {}
+
+
+def _refused(path: str) -> str | None:
+    """Why a file cannot be read several times. One that is missing is left to its reader."""
+    if path == "-":
+        return "text is read several times, and standard input can be read once"
+    try:
+        open_regular(path).close()
+    except FileNotFoundError:
+        return None
+    except OSError as reason:
+        return reason.strerror or str(reason)
+    return None
 
 
 def count_rows(recipe: Recipe) -> int:
@@ -150,13 +171,17 @@ def _held_out(recipe: Recipe, total: int, validated: bool) -> frozenset[int]:
 
 
 def _labels(recipe: Recipe, files: Mapping[str, str]) -> list[str]:
-    """The labels of a table, sorted."""
+    """The labels of a table, sorted. Raises InputError where they are no classes: one for all rows, or most rows with their
+    own."""
     if not KINDS[recipe.data.kind].labelled:
         return []
-    found = sorted({texts[1] for _, texts in text_rows(recipe, files)})
-    if len(found) < 2:
-        message = f"every row has the label `{found[0]}`" if found else "there is no row"
-        raise InputError(recipe.fault("TFK115", "data", message, "`label_column` says which column holds the labels"))
+    counts = Counter(texts[1] for _, texts in text_rows(recipe, files))
+    found, rows = sorted(counts), counts.total()
+    if len(found) < 2 or (len(found) > FEW_LABELS and 2 * len(found) > rows):
+        several = f"there are {len(found):,} different labels in {rows:,} rows, more than one for two rows"
+        message = several if len(found) > 1 else f"every row has the label `{found[0]}`" if found else "there is no row"
+        fix = f"`label_column`, now {recipe.data.options.label_column}, says which column holds the labels"
+        raise InputError(recipe.fault("TFK115", "data", message, fix))
     return found
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from ..errors import Fault, InputError
+from ..files import read_text
 from ..recipe import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
 from ..slots.options import Part
+from .tokeniser_file import MAX_FILE, MAX_PIECE, check_tokeniser
 
 MODELS = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "characters"}
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
@@ -67,12 +70,15 @@ class TextTokeniser:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of every text, in parallel."""
-        return [encoding.ids for encoding in self._tokeniser.encode_batch_fast(list(texts), add_special_tokens=False)]
+        with _library("the tokeniser failed on a text"):
+            found = self._tokeniser.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in found]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some ids; bytes that are no UTF-8 become U+FFFD."""
         known = [number for number in ids if number not in (PAD, START, END)]
-        return str(self._tokeniser.decode(known, skip_special_tokens=False))
+        with _library("the tokeniser failed on ids"):
+            return str(self._tokeniser.decode(known, skip_special_tokens=False))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The piece of each id, as people may read it in a table of attention."""
@@ -83,19 +89,30 @@ class TextTokeniser:
 
     @classmethod
     def from_json(cls, text: str, name: str) -> TextTokeniser:
-        """Raises InputError for what is no tokeniser; `name` is what the error calls it."""
-        try:
+        """Raises InputError for what is no tokeniser of tfkit; `name` is what the error calls it."""
+        check_tokeniser(text, name)
+        with _library(f"{name} holds no tokeniser"):
             return cls(Tokenizer.from_str(text))
-        except Exception as reason:  # the library raises plain Exception
-            raise InputError(Fault("TFK104", f"{name} holds no tokeniser: {' '.join(str(reason).split())}")) from None
 
     @classmethod
-    def load(cls, path: str | Path) -> TextTokeniser:
-        """Raises InputError."""
+    def load(cls, path: str | Path, *, links: bool = True) -> TextTokeniser:
+        """The tokeniser in a file, which may be a link where `links` says so. Raises InputError."""
         try:
-            return cls.from_json(Path(path).read_text(encoding="utf-8"), str(path))
-        except (OSError, ValueError) as reason:
-            raise InputError(Fault("TFK104", f"{path} cannot be read: {getattr(reason, 'strerror', None) or reason}")) from None
+            text = read_text(path, MAX_FILE, links=links)
+        except OSError as reason:
+            raise InputError(Fault("TFK104", f"{path} cannot be read: {reason.strerror}")) from None
+        return cls.from_json(text, str(path))
+
+
+@contextmanager
+def _library(what: str) -> Iterator[None]:
+    """Raises InputError where the library fails: it raises plain Exception, and a panic of its own is a BaseException."""
+    try:
+        yield
+    except BaseException as reason:
+        if not isinstance(reason, Exception) and type(reason).__module__ != "pyo3_runtime":
+            raise
+        raise InputError(Fault("TFK104", f"{what}: {' '.join(str(reason).split())}")) from None
 
 
 def train_tokeniser(
@@ -148,7 +165,7 @@ def _characters(options: Any, texts: Iterable[str], specials: list[str]) -> Toke
 def _untrained(kind: str, size: int, specials: list[str]) -> tuple[Tokenizer, Any]:
     unknown = SPECIALS[UNKNOWN]
     if kind == "bpe":
-        trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
+        trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=specials, show_progress=False, max_token_length=MAX_PIECE)
         return Tokenizer(models.BPE(unk_token=unknown)), trainer
     unigram = trainers.UnigramTrainer(vocab_size=size, special_tokens=specials, unk_token=unknown, show_progress=False)
     return Tokenizer(models.Unigram()), unigram

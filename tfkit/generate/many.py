@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -131,13 +132,32 @@ def _search_batch(
         if min(lengths) < longest:
             said["masks"] = {source: (torch.arange(longest) < torch.tensor(lengths)[:, None]).to(device)}
     if search.kind == "greedy":
-        return greedy(model, scores=True, **said).hypotheses()
-    if search.kind == "beam":
-        return beam_search(model, beams=search.beams, length_penalty=search.length_penalty, n_best=search.n_best, **said)
-    return sample(
-        model, temperature=search.temperature, top_k=search.top_k, top_p=search.top_p, seed=search.seed,
-        samples=search.n_best, streams=[first + row for row in rows], **said,
-    )  # fmt: skip
+        found = greedy(model, scores=True, **said).hypotheses()
+    elif search.kind == "beam":
+        found = beam_search(model, beams=search.beams, length_penalty=search.length_penalty, n_best=search.n_best, **said)
+    else:
+        found = sample(
+            model, temperature=search.temperature, top_k=search.top_k, top_p=search.top_p, seed=search.seed,
+            samples=search.n_best, streams=[first + row for row in rows], **said,
+        )  # fmt: skip
+    if not attention:
+        return found
+    own = zip(found, lengths, strict=True)
+    memories, before = model.memory_sites, longest if source == target else 1
+    return [[_without_padding(one, memories, longest, length, before) for one in made] for made, length in own]
+
+
+def _without_padding(one: Hypothesis, memories: frozenset[str], longest: int, length: int, before: int) -> Hypothesis:
+    """A hypothesis whose attention weights have the keys of its own sentence: where a memory has a key for every token of the
+    `longest` source of the batch, the first `length`; in self-attention what is `before` the first new token, and all tokens
+    but the last, which is never read."""
+    attention = {
+        site: weights[..., : length if weights.shape[2] == longest else None]
+        if site in memories
+        else weights[..., : before + len(one.ids) - 1]
+        for site, weights in one.attention.items()
+    }
+    return replace(one, attention=attention)
 
 
 def _limit(model: Model, search: Search, target: str, length: int, alike: bool) -> int:

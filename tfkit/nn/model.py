@@ -257,6 +257,11 @@ class Model(nn.Module):
         """Every attention site with the backend that was asked for there."""
         return {site: attention.choices[index].requested for attention, index, site in self._site_table()}
 
+    @property
+    def memory_sites(self) -> frozenset[str]:
+        """The attention sites that read a memory: their keys are not the tokens of their own stack."""
+        return frozenset(site for attention, _, site in self._site_table() if attention.rule.cross)
+
     def of_one_thread(self, device: str) -> list[str]:
         """The attention backends on a device that do not say that several threads may call them, and so the model, at once."""
         choices = (choice for attention in self._attentions() for choice in attention.choices.values())

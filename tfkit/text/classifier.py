@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,12 @@ import torch
 from torch import Tensor
 
 from ..catalogue import Catalogue
-from ..data import TextTokeniser, check_ids, epoch_of, padded, read_labels, read_tokenisers
+from ..data import TextTokeniser, check_ids, epoch_of, groups, padded, read_labels, read_tokenisers
 from ..errors import Fault, InputError
 from ..nn.model import Model
 from ..recipe import END, START
-from ..store import load
+from ..store import load, model_in
 from .fitting import roles_for
-from .translator import model_in
 
 
 @dataclass(frozen=True)
@@ -92,9 +90,9 @@ class Classifier:
         return cls(model, tokeniser, read_labels(place), max_length=max_length, batch_tokens=batch_tokens)
 
     def classify(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Classification]:
-        """The label of every line, in their order. `chunk` lines are read at a time and sorted by length."""
-        lines = iter(lines)
-        while group := list(islice(lines, chunk)):
+        """The label of every line, in their order. `chunk` lines are read at a time and sorted by length; where the lines
+        end in an error, all before it are judged first."""
+        for group in groups(lines, chunk):
             yield from self._together(group)
 
     def _together(self, lines: list[str]) -> Iterator[Classification]:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..catalogue import Catalogue
-from ..data import TextTokeniser, check_ids, read_tokenisers
+from ..data import TextTokeniser, check_ids, groups, read_tokenisers
 from ..errors import Fault, InputError
 from ..generate import Hypothesis, Search, search_all
 from ..nn.model import Model
 from ..nn.packed import PackedWeights
 from ..recipe import END
-from ..store import BEST, load, read_json
+from ..store import load, model_in
 from .fitting import roles_for
 
 
@@ -94,9 +93,10 @@ class Translator:
         )
 
     def translate(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Translation]:
-        """Translations in the order of the lines. `chunk` lines are read at a time and sorted by length."""
-        lines, packed = iter(lines), PackedWeights()
-        while group := list(islice(lines, chunk)):
+        """Translations in the order of the lines. `chunk` lines are read at a time and sorted by length; where the lines end in
+        an error, all before it are translated first."""
+        packed = PackedWeights()
+        for group in groups(lines, chunk):
             yield from self._together(group, packed)
 
     def _together(self, lines: list[str], packed: PackedWeights) -> Iterator[Translation]:
@@ -124,11 +124,3 @@ class Translator:
 def _line(text: str) -> str:
     """A translation on one line: a model may spell line breaks and tabs in bytes."""
     return " ".join(text.split())
-
-
-def model_in(directory: Path) -> Path:
-    """The directory of a model: this one, or the best of the run that stands here. Raises StoreError."""
-    best = directory / "models" / BEST
-    if not best.is_file():
-        return directory
-    return best.parent / str(read_json(best).get("model"))

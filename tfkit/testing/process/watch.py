@@ -46,8 +46,9 @@ OVERDUE = 2
 IMPORT = 120.0
 """Seconds at least for importing torch and the part, which may compile its kernels then."""
 
-SHRINK = 10.0
-"""Seconds for finding a smaller case that ends the process, a process for each."""
+SHRINK_PROCESSES, SHRINK_CASES = 12, 400
+"""Bounds of the search for a smaller case that ends the process too: processes, and cases tried in all of them. They are
+counts, not seconds: a slow machine finds the same case."""
 
 Heard = Callable[[str, int], None]
 Lines = queue.Queue["str | None"]
@@ -94,11 +95,12 @@ def judged(task: dict[str, Any], grace: float = GRACE, heard: Heard = lambda che
 
 def _shrink(task: dict[str, Any], course: Course, grace: float) -> None:
     """Put a smaller case that ends the process too in the place of the one that did."""
-    until = time.monotonic() + SHRINK
-    while (left := until - time.monotonic()) > 0:
-        asked = {"check": _check(course, course.check), "case": course.case}
+    left, processes = SHRINK_CASES, SHRINK_PROCESSES
+    while left > 0 and processes > 0:
+        asked = {"check": _check(course, course.check), "case": course.case, "most": left}
         with suppress(TfkitError, ChildBug):
-            again = run({"do": "smaller", **task, **asked}, min(task["limit"], left), grace, within=left)
+            again = run({"do": "smaller", **task, **asked}, task["limit"], grace)
+            left, processes = left - sum(again.examples.values()), processes - 1
             if again.ended and not again.overdue and again.case:
                 course.case = again.case
                 continue
@@ -130,20 +132,19 @@ def run(
     limit: float,
     grace: float,
     heard: Heard = lambda check, examples: None,
-    within: float = float("inf"),
 ) -> Course:
-    """Give the task to a child and hear it to its end, or for so many seconds."""
+    """Give the task to a child and hear it to its end."""
     course, begun = Course(), time.monotonic()
     with _child(task) as (process, lines):
         overdue = 0
         while True:
             allowed, since = limit if course.examples else max(limit, IMPORT), time.monotonic()
             try:
-                line = lines.get(timeout=min(allowed + grace, max(0.0, begun + within - since)))
+                line = lines.get(timeout=allowed + grace)
             except queue.Empty:
                 line, overdue = "", OVERDUE
             overdue += time.monotonic() - since > allowed
-            course.overdue = overdue >= OVERDUE or time.monotonic() - begun > within
+            course.overdue = overdue >= OVERDUE
             if course.overdue:
                 course.ended = f"did not finish within {allowed:g} seconds"
                 break

@@ -1,0 +1,107 @@
+"""What is refused about training text before anything is learnt from it."""
+
+import os
+
+import pytest
+from kinds_task import recipe_for
+from translation_task import write_task
+
+from tfkit.data import count_rows, files_of, prepare
+from tfkit.data.kinds import MAX_WORD
+from tfkit.errors import InputError
+from tfkit.recipe import load_recipe
+
+
+def told(recipe, *changes):
+    """The error of a recipe; no file is left behind."""
+    with pytest.raises(InputError) as caught:
+        prepare(load_recipe(recipe, changes), recipe.parent / "data", 90)
+    assert not (recipe.parent / "data").exists()
+    return str(caught.value)
+
+
+def test_every_file_is_a_regular_one(tmp_path):
+    recipe = write_task(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    message = told(recipe, f"data.source={tmp_path / 'pipe'}", "data.target=/dev/zero")
+    assert "data.source: " in message
+    assert "it is a named pipe" in message
+    assert "data.target: /dev/zero cannot be read: it is a device" in message
+    change = ["data.held_out=null", f"data.validation_source={tmp_path}", f"data.validation_target={tmp_path / 'train.trg'}"]
+    assert f"data.validation_source: {tmp_path} cannot be read: it is a directory" in told(recipe, *change)
+
+
+def test_standard_input_is_no_file_that_can_be_read_twice(tmp_path):
+    recipe = load_recipe(write_task(tmp_path), ['data.source="-"'])
+    with pytest.raises(InputError, match="- cannot be read: text is read several times, and standard input can be read once"):
+        files_of(recipe)
+
+
+@pytest.mark.parametrize("kind", ["parallel", "language", "masked"])
+def test_a_word_that_takes_minutes_to_learn_from_is_refused_with_its_line(tmp_path, kind):
+    recipe = write_task(tmp_path) if kind == "parallel" else recipe_for(tmp_path, kind)
+    text = (tmp_path / "train.src").read_text().splitlines()
+    text[6] = f"a dog {'ab' * (MAX_WORD // 2)}c sings"
+    (tmp_path / "train.src").write_text("".join(f"{line}\n" for line in text))
+    message = told(recipe)
+    assert f"{tmp_path / 'train.src'}:7:1: TFK101 a word has 10,001 characters, 10,000 is the limit of training text" in message
+    if kind == "language":
+        assert count_rows(load_recipe(recipe, ["tokeniser={kind: characters}"])) == 400
+
+
+@pytest.mark.parametrize("between", [" ", ",", "\u3002", "="], ids=["space", "comma", "ideographic", "sign"])
+def test_spaces_and_punctuation_end_a_word(tmp_path, between):
+    """Text without spaces, such as Chinese, has lines that are much longer."""
+    recipe = recipe_for(tmp_path, "masked")
+    (tmp_path / "train.src").write_text(between.join(["\u72d7" * MAX_WORD] * 4) + "\nfine\n", encoding="utf-8")
+    assert count_rows(load_recipe(recipe)) == 2
+
+
+@pytest.mark.parametrize("kind", ["parallel", "language", "masked"])
+def test_a_file_of_empty_lines_is_no_text(tmp_path, kind):
+    recipe = write_task(tmp_path) if kind == "parallel" else recipe_for(tmp_path, kind)
+    count = len((tmp_path / "train.src").read_text().splitlines())
+    (tmp_path / "train.src").write_text(" \n" * count)
+    assert f"TFK103 {tmp_path / 'train.src'}: no line of {count} has text" in told(recipe)
+
+
+def table(tmp_path, lines, *changes):
+    recipe = recipe_for(tmp_path, "classification")
+    (tmp_path / "text.tsv").write_text("".join(f"{line}\n" for line in lines))
+    return told(recipe, *changes)
+
+
+ROWS = [f"text {number}\t{'ab'[number % 2]}" for number in range(40)]
+
+
+def test_a_tab_inside_a_text_does_not_make_its_rest_the_label(tmp_path):
+    message = table(tmp_path, [*ROWS, "te\txt\ta"])
+    assert f"{tmp_path / 'text.tsv'}:41:1: TFK115 the line has 3 columns, line 1 has 2; is there a tab" in message
+    message = table(tmp_path, ["text\tlabel\tmore", *ROWS], "data.header=true", "data.label_column=2")
+    assert ":2:1: TFK115 the line has 2 columns, line 1 has 3" in message
+
+
+def test_of_a_table_of_many_columns_is_said_which_are_meant(tmp_path):
+    rows = [f"{number}\ttext {number}\t{'ab'[number % 2]}" for number in range(40)]
+    message = table(tmp_path, rows)
+    assert "text.tsv:1:1: TFK115 the table has 3 columns, and nothing says which hold the text and the label" in message
+    recipe = load_recipe(tmp_path / "r.yaml", ["data.text_column=2", "data.label_column=3"])
+    assert prepare(recipe, tmp_path / "data", 90).labels == ("a", "b")
+
+
+def test_every_row_has_a_label(tmp_path):
+    assert "text.tsv:41:1: TFK115 the label, column 2, is empty; write a label" in table(tmp_path, [*ROWS, "text\t "])
+
+
+def test_labels_that_are_nearly_as_many_as_rows_are_no_classes(tmp_path):
+    rows = [f"{'ab'[number % 2]}\ttext {number}" for number in range(200)]
+    message = table(tmp_path, rows)
+    assert "there are 200 different labels in 200 rows, more than one for two rows; `label_column`, now 2, says" in message
+    recipe = load_recipe(tmp_path / "r.yaml", ["data.text_column=2", "data.label_column=1"])
+    assert prepare(recipe, tmp_path / "data", 90).labels == ("a", "b")
+
+
+def test_a_small_table_may_have_a_label_for_every_row(tmp_path):
+    recipe = recipe_for(tmp_path, "classification")
+    (tmp_path / "text.tsv").write_text("".join(f"text {number}\t{number}\n" for number in range(20)))
+    assert len(prepare(load_recipe(recipe), tmp_path / "data", 90).labels) == 20

@@ -1,0 +1,198 @@
+"""What a tokeniser file may hold: the parts that tfkit's own tokenisers have, within limits, and nothing else.
+
+The library would run any regular expression, any chain of replacements and any decoder that a file names, for as long as it
+takes. The lists below are all that is accepted; whoever adds another kind of tokeniser adds its parts to them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from ..errors import Fault, InputError
+from ..files import FileModel, parse_json
+from ..recipe import MASK, SPECIALS
+
+MAX_FILE = 64 << 20
+"""The size limit of a tokeniser file, in bytes."""
+MAX_IDS = 1_000_000
+MAX_PIECE = 256
+"""The longest piece, in characters."""
+MAX_STEPS = 8
+"""The most normalisers, splits or decoders of one tokeniser, one after the other."""
+STEPS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
+    "normalizer": (
+        {"type": "NFC"},
+        {"type": "NFKC"},
+        {"type": "Lowercase"},
+        {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
+        {"type": "Strip", "strip_left": True, "strip_right": True},
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": "_"},
+    ),
+    "pre_tokenizer": (
+        {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
+        {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": True},
+        {"type": "Split", "pattern": {"String": "\n"}, "behavior": "Isolated", "invert": False},
+        {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False},
+        {"type": "Punctuation", "behavior": "Isolated"},
+    ),
+    "decoder": (
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    ),
+}
+"""The steps that each part of a tokeniser may take, as the library writes them."""
+SEQUENCES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
+"""Where a step of the type `Sequence` has its steps."""
+FIX = "name a tokeniser that `tfkit train` made; those of other libraries have parts that are not run from a file"
+Piece = Annotated[str, Field(min_length=1, max_length=MAX_PIECE)]
+Vocabulary = Annotated[dict[Piece, int], Field(min_length=1, max_length=MAX_IDS)]
+
+
+class AddedToken(FileModel):
+    """A special token: it has no spelling in a text."""
+
+    id: int
+    content: str
+    single_word: Literal[False]
+    lstrip: Literal[False]
+    rstrip: Literal[False]
+    normalized: Literal[False]
+    special: Literal[True]
+
+
+class Bpe(FileModel):
+    type: Literal["BPE"]
+    dropout: None
+    unk_token: Literal["<unk>"]
+    continuing_subword_prefix: None
+    end_of_word_suffix: None
+    fuse_unk: Literal[False]
+    byte_fallback: bool
+    ignore_merges: Literal[False]
+    vocab: Vocabulary
+    merges: Annotated[list[Annotated[list[Piece], Field(min_length=2, max_length=2)]], Field(max_length=MAX_IDS)]
+
+
+class Unigram(FileModel):
+    type: Literal["Unigram"]
+    unk_id: Literal[3]
+    vocab: Annotated[list[Annotated[list[Any], Field(min_length=2, max_length=2)]], Field(min_length=1, max_length=MAX_IDS)]
+    byte_fallback: bool
+
+
+class WordLevel(FileModel):
+    type: Literal["WordLevel"]
+    vocab: Vocabulary
+    unk_token: Literal["<unk>"]
+
+
+MODELS: Mapping[str, type[FileModel]] = {"BPE": Bpe, "Unigram": Unigram, "WordLevel": WordLevel}
+
+
+class TokeniserFile(FileModel):
+    """The whole file. Its steps and its model have checks of their own."""
+
+    version: Literal["1.0"]
+    truncation: None
+    padding: None
+    added_tokens: list[AddedToken]
+    normalizer: dict[str, Any] | None
+    pre_tokenizer: dict[str, Any] | None
+    post_processor: None
+    decoder: dict[str, Any] | None
+    model: dict[str, Any]
+
+
+def check_tokeniser(text: str | bytes, name: str) -> None:
+    """Raises InputError for a tokeniser that holds what tfkit's own do not; `name` is what the error calls the file."""
+    try:
+        data = parse_json(text)
+    except ValueError as reason:
+        raise _refusal(name, "", f"it is not valid JSON: {reason}") from None
+    file = _validated(TokeniserFile, data, name, "")
+    for part in STEPS:
+        _check_steps(getattr(file, part), part, name)
+    kind = file.model.get("type")
+    if kind not in list(MODELS):
+        raise _refusal(name, "model", f"the type is {_shown(kind)}, known are {', '.join(MODELS)}")
+    _validated(MODELS[kind], file.model, name, "model.")
+    vocab = file.model["vocab"]
+    pieces = _scored(vocab, name) if kind == "Unigram" else _numbered(vocab, name)
+    _check_specials(file.added_tokens, pieces, name)
+
+
+def _check_steps(step: Mapping[str, Any] | None, part: str, name: str) -> None:
+    """The steps of a part are known ones, and few."""
+    found: Any = [] if step is None else [step]
+    if step is not None and step.get("type") == "Sequence":
+        found = step.get(SEQUENCES[part])
+        if step.keys() != {"type", SEQUENCES[part]} or not isinstance(found, list):
+            raise _refusal(name, part, f"a Sequence has a list of `{SEQUENCES[part]}` and nothing else")
+    if len(found) > MAX_STEPS:
+        raise _refusal(name, part, f"there are {len(found):,} steps, at most {MAX_STEPS} are allowed")
+    for number, each in enumerate(found, 1):
+        if each not in STEPS[part]:
+            raise _refusal(name, f"{part}, step {number}", f"{_shown(each)} is no step of tfkit's tokenisers")
+
+
+def _numbered(vocab: Mapping[str, int], name: str) -> list[str]:
+    """The pieces in the order of their ids, which count from 0 without a gap."""
+    pieces: list[str] = [""] * len(vocab)
+    for piece, number in vocab.items():
+        if not 0 <= number < len(vocab) or pieces[number]:
+            message = f"{len(vocab):,} pieces have the ids 0 to {len(vocab) - 1:,}, each once; {_shown(piece)} has {number}"
+            raise _refusal(name, "model.vocab", message)
+        pieces[number] = piece
+    return pieces
+
+
+def _scored(vocab: list[list[Any]], name: str) -> list[str]:
+    """The pieces of a unigram model, which differ and have finite scores."""
+    pieces: dict[str, None] = {}
+    for number, (piece, score) in enumerate(vocab):
+        place = f"model.vocab.{number}"
+        if not isinstance(piece, str) or not 0 < len(piece) <= MAX_PIECE:
+            raise _refusal(name, place, f"a piece is a text of 1 to {MAX_PIECE} characters, {_shown(piece)} is written")
+        if type(score) not in (int, float) or not math.isfinite(score):
+            raise _refusal(name, place, f"a score is a finite number, {_shown(score)} is written")
+        if piece in pieces:
+            raise _refusal(name, place, f"the piece {_shown(piece)} is there twice")
+        pieces[piece] = None
+    return list(pieces)
+
+
+def _check_specials(added: list[AddedToken], pieces: list[str], name: str) -> None:
+    """The special tokens are tfkit's, with their ids."""
+    wanted = [*SPECIALS, MASK][: max(len(added), len(SPECIALS))]
+    if [(token.id, token.content) for token in added] != list(enumerate(wanted)):
+        shown = _shown([token.content for token in added])
+        raise _refusal(name, "added_tokens", f"{shown}, tfkit's are {', '.join(wanted)} with the ids from 0")
+    if pieces[: len(wanted)] != wanted:
+        raise _refusal(name, "model.vocab", f"the first pieces are {_shown(pieces[: len(wanted)])}, not {', '.join(wanted)}")
+
+
+def _validated(model: type[FileModel], data: Any, name: str, where: str) -> Any:
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = f"{where}{'.'.join(map(str, first['loc']))}"
+        raise _refusal(name, place if place.isprintable() and len(place) < 100 else where.rstrip("."), first["msg"]) from None
+
+
+def _shown(value: Any) -> str:
+    """A value of the file, short and without control characters."""
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def _refusal(name: str, place: str, message: str) -> InputError:
+    where = f"{place}: " if place else ""
+    return InputError(Fault("TFK104", f"{name} holds no tokeniser of tfkit: {where}{message}", FIX))
