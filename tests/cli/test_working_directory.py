@@ -8,6 +8,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from translation_task import write_task
 
 from tfkit.testing.process.interpreter import python_command
 
@@ -30,11 +31,11 @@ def hostile(tmp_path):
     return place
 
 
-def run(place, *words):
-    """The console script there, with the tree that is tested on its path."""
+def run(place, *words, command=COMMAND):
+    """A console script there, with the tree that is tested on its path."""
     path = [str(ROOT), *(entry for entry in sys.path if Path(entry).parent == ROOT / "plugins")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    return subprocess.run([COMMAND, *map(str, words)], cwd=place, env=environment, capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([command, *map(str, words)], cwd=place, env=environment, capture_output=True, text=True)
 
 
 def test_a_part_is_judged_and_its_cases_are_run_again(hostile):
@@ -53,6 +54,15 @@ def test_commands_without_a_child_run_nothing_of_it_either(hostile, small):
     for words in (["check", small], ["build", small, "-o", hostile / "model"], ["plugins"], ["explain", "A2"]):
         done = run(hostile, *words)
         assert (done.returncode, done.stderr) == (0, ""), words
+    assert not (hostile / "mark").exists()
+
+
+def test_processes_that_train_together_run_nothing_of_it(hostile):
+    recipe = write_task(hostile.parent)
+    place = ["-o", hostile / "run", "--set", "stopping.max_steps=1", "--set", "batching.accumulate=2"]
+    words = ["--standalone", "--nproc-per-node", "2", "--no-python", COMMAND, "train", recipe, *place]
+    done = run(hostile, *words, command=COMMAND.with_name("torchrun"))
+    assert done.returncode == 0, done.stderr
     assert not (hostile / "mark").exists()
 
 

@@ -27,7 +27,7 @@ from tfkit.testing.resolve import resolve
 from tfkit.testing.suite import by_cell, by_relation
 from tfkit.testing.suite.again import replay
 from tfkit.testing.suite.conformance import check_backend
-from tfkit.testing.suite.layers import LAYERS
+from tfkit.testing.suite.layers import LAYERS, Layer
 from tfkit.testing.zoo import entry_of
 from tfkit.testing.zoo.kernel import Kernel
 
@@ -138,6 +138,30 @@ def test_a_relation_tells_what_no_layer_sees(few):
     assert replay(subject, case_of(found.case), check=found.check) == f"{found.check}: {found.message}"
     assert replay(small(), case_of(found.case), check=found.check) == "passed"
     assert {by_name(report)[name].status for name in NAMES} == {"passed"}
+
+
+def test_what_another_check_fails_on_while_one_is_shrunk_is_not_in_its_row(monkeypatch):
+    judged = []
+
+    def scores(case):
+        judged.append(case)
+        if len(judged) == 1:
+            raise Violation("scores", "wrong")
+        return 0.5
+
+    def output(case):
+        if len(judged) == 2:  # the case that failed, again and smaller: not drawn
+            raise Violation("output", "wrong", got=1.21, want=0.0, bound=1.0)
+        return 0.5
+
+    layers = (Layer("scores", "A2", "", scores), Layer("output", "A2", "", output))
+    monkeypatch.setattr(by_cell, "LAYERS", layers)
+    monkeypatch.setattr(by_cell, "cells", lambda can, gradients: cells.cells(can, gradients)[:2])
+    monkeypatch.setattr(by_relation, "RELATIONS", ())
+    report = check_backend(small(), profile="quick")
+    rows = by_name(report)
+    assert [rows[name].status for name in ("scores", "output")] == ["failed", "passed"]
+    assert rows["output"].worst == 0.5
 
 
 def test_where_every_call_is_refused_nothing_has_passed(few, monkeypatch):

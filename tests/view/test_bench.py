@@ -79,6 +79,7 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_is_given(data):
     assert page.count('class="best"') == 2
     for word in ("WRONG, not timed", "out of memory", "Not run", "b/forward: interrupted", "The run was interrupted."):
         assert word in page
+    assert "Content-Security-Policy" in page
     for tag in ("table", "tbody", "tr", "td", "th", "div", "p", "h2", "h3", "ul", "li"):
         assert len(re.findall(f"<{tag}[ >]", page)) == page.count(f"</{tag}>"), tag
 

@@ -28,8 +28,8 @@ half of the weights is refused unless `--set pretrained_share=0.3` says so.
 File names on the command line are relative to the working directory.
 `--resume DIR` goes on with a run that was stopped or killed.
 `--set model.KEY=VALUE` changes the spec, every other --set the recipe.
-`torchrun --nproc-per-node N -m tfkit train ...` shares the batches of every
-step among N processes: write `batching.accumulate`, N or more.
+`torchrun --nproc-per-node N --no-python tfkit train ...` shares the batches of
+every step among N processes: write `batching.accumulate`, N or more.
 --json prints one JSON object a line: began, step, validation, saved, ended."""
 
 DATA = {

@@ -116,7 +116,7 @@ TEXT: dict[str, Code] = {
     "TFK118": Code(
         "these processes cannot train together",
         "The processes of a run share the batches of every step, a file system, and with FSDP2 the weights; each has a device.",
-        "torchrun --nproc-per-node 4 -m tfkit train recipe.yaml -o run    # accumulate: 1",
+        "torchrun --nproc-per-node 4 --no-python tfkit train recipe.yaml -o run    # accumulate: 1",
         "Write `batching.accumulate`, the batches of a step: at least as many as there are processes.",
     ),
     "TFK119": Code(

@@ -223,7 +223,9 @@ def _check_processes(recipe: Recipe, count: int, fsdp: bool) -> None:
         raise InputError(recipe.fault("TFK118", "compile", message, "leave out `compile`, or `--fsdp`"))
     if fsdp and count == 1:
         message = "one process has no others over which weights could be sharded"
-        raise InputError(Fault("TFK118", message, "start several: `torchrun --nproc-per-node 2 -m tfkit train ... --fsdp`"))
+        raise InputError(
+            Fault("TFK118", message, "start several: `torchrun --nproc-per-node 2 --no-python tfkit train ... --fsdp`")
+        )
 
 
 def _finish(keeper: Keeper, changes: list[str]) -> Outcome:

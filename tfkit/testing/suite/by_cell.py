@@ -86,13 +86,13 @@ def _judge(run: Run, case: Case, counted: bool) -> None:
         started = time.perf_counter()
         tally.examples += counted
         try:
-            tally.saw(layer.judge(judged))
+            tally.saw(layer.judge(judged), counted)
         except Inconclusive as reason:
             tally.inconclusive += counted
             undecided = reason
         except Violation as violation:
             tally.failed += counted
-            tally.saw(violation.share)
+            tally.saw(violation.share, counted)
             raise
         finally:
             tally.seconds += time.perf_counter() - started

@@ -72,13 +72,13 @@ def _judge(run: Run, relation: Relation, name: str, case: Case, tally: Tally, co
     judged = Judged(run.subject, case)
     try:
         with told_to_repeat(judged):
-            tally.saw(relation.run(judged))
+            tally.saw(relation.run(judged), counted)
     except Inconclusive:
         tally.inconclusive += counted
         raise
     except Violation as violation:
         tally.failed += counted
-        tally.saw(violation.share)
+        tally.saw(violation.share, counted)
         raise renamed(violation, name) from violation
     except (RuntimeError, IndexError, ValueError, TypeError) as reason:  # an answer that nothing can be done with
         tally.failed += counted

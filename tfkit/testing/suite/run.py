@@ -35,8 +35,10 @@ class Tally:
     finding: Finding | None = None
     void: str = ""
 
-    def saw(self, share: float | None) -> None:
-        if share is not None:
+    def saw(self, share: float | None, counted: bool) -> None:
+        """Keep the largest error, of `counted` examples only. Shrinking the failure of another check may fail this one too, on
+        cases that were not drawn: its row would say "passed" beside an error above its bound."""
+        if counted and share is not None:
             self.worst = max(share, self.worst or 0.0)
 
     def result(self, name: str) -> CheckResult:
