@@ -96,6 +96,7 @@ MAY_IMPORT = {
         "score",
         "spec",
         "store",
+        "testing",
         "text",
     },
 }
