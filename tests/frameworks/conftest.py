@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 
@@ -31,6 +33,16 @@ SPEC = {
     },
     "outputs": ["logits"],
 }
+
+
+@pytest.fixture(autouse=True)
+def _own_generators():
+    """Trainers seed the generators of Python, NumPy and torch; other tests have theirs back."""
+    kept = random.getstate(), numpy.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        yield
+    random.setstate(kept[0])
+    numpy.random.set_state(kept[1])
 
 
 @pytest.fixture

@@ -27,7 +27,6 @@ def task(lightning, shown):
 
 
 def fit(lightning, task, rows, directory, path=None, steps=12):
-    lightning.seed_everything(0, verbose=False)
     trainer = lightning.Trainer(
         max_steps=steps, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, default_root_dir=directory,

@@ -20,7 +20,6 @@ def trained(tmp_path, rows, spec):
     """A Trainer that ran to a step, whose checkpoints are in `tmp_path`."""
 
     def run(steps, resume=None, **more):
-        torch.manual_seed(0)
         arguments = transformers.TrainingArguments(
             str(tmp_path), max_steps=steps, per_device_train_batch_size=16, learning_rate=1e-2, lr_scheduler_type="constant",
             logging_steps=4, save_steps=4, report_to=[], remove_unused_columns=False, use_cpu=True, seed=0, disable_tqdm=True,
@@ -32,12 +31,6 @@ def trained(tmp_path, rows, spec):
         return trainer
 
     return run
-
-
-@pytest.fixture(autouse=True)
-def _own_generators():
-    with torch.random.fork_rng(devices=[]):
-        yield
 
 
 def test_the_loss_falls_and_is_evaluated(trained):
