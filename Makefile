@@ -26,7 +26,7 @@ lint: .venv/.lint  ## style and types
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: $(SOURCES) | .venv/bin/python
-	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[train]'
+	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[all]'
 	touch $@
 
 .venv/.test: .venv/.demo $(wildcard plugins/*/pyproject.toml)

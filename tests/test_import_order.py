@@ -99,6 +99,7 @@ MAY_IMPORT = {
         "score",
         "spec",
         "store",
+        "testing",
         "text",
     },
 }

@@ -1,7 +1,24 @@
 """The names that users and plugin authors import."""
 
+import importlib
+import subprocess
+import sys
+
+import pytest
+
 import tfkit
 import tfkit.plugin
+
+SMALL = {
+    "tfkit": 1,
+    "name": "small",
+    "defaults": {"d_model": 8, "placement": "pre", "norm": "layer_norm", "attention": {"num_heads": 2}},
+    "nodes": {
+        "tokens": {"kind": "tokens", "vocab_size": 9},
+        "body": {"kind": "stack", "input": "tokens", "num_layers": 1, "ffn": {"d_ff": 8, "activation": "relu"}},
+    },
+    "outputs": ["body"],
+}
 
 
 def test_every_public_name_exists_and_the_list_is_sorted():
@@ -29,3 +46,28 @@ def test_the_version_is_that_of_the_distribution():
     from importlib.metadata import version
 
     assert tfkit.__version__ == version("tfkit")
+
+
+@pytest.mark.parametrize("module", ["tfkit", "tfkit.plugin", "tfkit.testing"])
+def test_names_that_are_imported_late_complete_with_tab(module):
+    code = f"import {module} as m; print(set(m.__all__) <= set(dir(m)), sorted(dir(m)) == dir(m))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
+    assert "__version__" in dir(tfkit)
+    assert set(importlib.import_module(module).__all__) <= set(dir(importlib.import_module(module)))
+
+
+def test_the_conformance_kit_is_imported_by_its_first_use_alone():
+    code = "import sys, tfkit; dir(tfkit); tfkit.build; print([m for m in sys.modules if m.startswith('tfkit.testing')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_verify_gives_its_verdict_as_a_value_and_as_text():
+    report = tfkit.verify(SMALL, lengths={"tokens": 5}, batch=2, parts=["sub-layers"])
+    assert (report.ok, report.verdict, report.exit_code) == (True, "VERIFIED", 0)
+    assert str(report).startswith("VERIFIED: small, ")
+    assert "\n" not in str(report)
+    missing = tfkit.verify(SMALL, lengths={"tokens": 5}, batch=2, devices=["cuda:99"])
+    assert (missing.ok, missing.exit_code) == (False, 3)
+    assert str(missing).startswith("INCOMPLETE: small, 1 not run\nnot run: everything at small cuda:99: ")

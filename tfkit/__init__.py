@@ -2,7 +2,7 @@
 proven not to. See the README for the language, the contract of attention and the commands.
 
     model = tfkit.build("specs/transformer-base.yaml")
-    logits = model(source=ids, target=ids)["logits"]
+    logits = model(source=ids, target=ids).logits
 
 Names are imported when first used, so that `import tfkit` imports no torch.
 """
@@ -42,10 +42,12 @@ if TYPE_CHECKING:
     from .graph import Graph, graph_of
     from .nn.cache import DecodingState
     from .nn.model import Model
+    from .nn.outputs import Outputs
     from .recipe import Recipe, load_recipe
     from .score import corpus_scores
     from .spec import ModelSpec, load_spec, parse_spec
     from .store import load, save
+    from .testing import verify
     from .text import Classifier, TextGenerator, Translator
 
 _HOMES = {
@@ -63,6 +65,7 @@ _HOMES = {
     "Mark": "errors",
     "Model": "nn.model",
     "ModelSpec": "spec",
+    "Outputs": "nn.outputs",
     "PluginError": "errors",
     "PowerLengthPenalty": "generate",
     "Recipe": "recipe",
@@ -87,6 +90,7 @@ _HOMES = {
     "save": "store",
     "search_all": "generate",
     "search_stream": "generate",
+    "verify": "testing",
 }
 
 
@@ -96,6 +100,10 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f".{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})
 
 
 __all__ = [
@@ -113,6 +121,7 @@ __all__ = [
     "Mark",
     "Model",
     "ModelSpec",
+    "Outputs",
     "PluginError",
     "PowerLengthPenalty",
     "Recipe",
@@ -137,4 +146,5 @@ __all__ = [
     "save",
     "search_all",
     "search_stream",
+    "verify",
 ]

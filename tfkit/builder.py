@@ -8,8 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,19 +21,25 @@ from .graph import Graph, Node, Target, graph_of, longest
 from .graph.model_graph import base
 from .graph.plan import candidates_for, request_for
 from .nn.choice import BackendChoice, BoundBackend, bind
-from .nn.model import Model, ModelPlan, Wire
+from .nn.heads import Classify
+from .nn.labels import LabelRule, label_rule
+from .nn.model import Model
+from .nn.model_plan import ModelPlan, Wire
+from .nn.placed import device_here
+from .nn.tokens import TokenLogits
 from .slots.attention import judge
 from .slots.init import Distribution, InitFacts
 from .slots.lazy import load
+from .slots.node import InputRule
 from .slots.options import Part, SlotListField
 from .slots.parameter import Parameter, ParameterGroup
 from .slots.sublayer import AttentionSite
-from .spec import load_spec
+from .spec import load_spec, parse_spec
 from .spec.model import ModelSpec
 
 
 def build(
-    spec: ModelSpec | str | Path,
+    spec: ModelSpec | Mapping[str, Any] | str | os.PathLike[str],
     catalogue: Catalogue | None = None,
     *,
     device: str | torch.device = "cpu",
@@ -42,7 +47,7 @@ def build(
     seed: int = 0,
     backend: Any = None,
 ) -> Model:
-    """A model from a spec (or the path of one), initialised by the spec's initialisers.
+    """A model from a spec, its path, or a Python mapping of what its file would hold, initialised by the spec's initialisers.
 
     The same seed gives the same weights on every device: each parameter is drawn from a generator of its own, seeded by `seed`
     and the parameter's name, so that changing one part of a spec leaves the weights of the others as they were. `backend`
@@ -55,13 +60,14 @@ def build(
         raise InputError(
             Fault("TFK071", f"dtype {dtype!r} is no floating torch.dtype", "pass torch.float32, torch.bfloat16, ...")
         )
-    if not isinstance(spec, (ModelSpec, str, Path)):
-        message = f"a spec is a path or a ModelSpec, not a {type(spec).__name__}"
+    if not isinstance(spec, (ModelSpec, Mapping, str, os.PathLike)):
+        message = f"a spec is a path, a mapping or a ModelSpec, not a {type(spec).__name__}"
         raise InputError(Fault("TFK073", message, "tfkit.parse_spec reads text, tfkit.load_spec a file"))
     catalogue = catalogue or load_catalogue()
-    spec = spec if isinstance(spec, ModelSpec) else load_spec(spec, catalogue)
+    if not isinstance(spec, ModelSpec):
+        spec = parse_spec(spec, catalogue) if isinstance(spec, Mapping) else load_spec(spec, catalogue)
     graph = graph_of(spec)
-    device = torch.device(device)
+    device = device_here(device)
     check_fits(graph, device, dtype)
     binder = Binder(dict(graph.sites()), catalogue, device, dtype)
     model = _modules(graph, binder, backend)
@@ -159,7 +165,7 @@ def _modules(graph: Graph, binder: Binder, backend: Any) -> Model:
     with torch.device("meta"):
         nodes = {name: _module(node, name in read_layers) for name, node in graph.nodes.items()}
         eager = binder.catalogue.find("backend", "eager")
-        model = Model(_plan(graph), nodes, binder, bind(eager, eager.options()))
+        model = Model(_plan(graph, nodes), nodes, binder, bind(eager, eager.options()))
     refused: list[Fault] = []
     for attention, index, site in model._site_table():
         try:
@@ -175,7 +181,7 @@ def _module(node: Node, keep_layers: bool) -> nn.Module:
     return load(node.kind.build)(node.options, node.facts, keep_layers)  # type: ignore[no-any-return]
 
 
-def _plan(graph: Graph) -> ModelPlan:
+def _plan(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:
     wires = {name: Wire(node.edges.reads, node.edges.memories, node.edges.owner) for name, node in graph.nodes.items()}
     inputs = {
         node.name: node.kind.input_rule(node.options, node.facts) for node in graph.inputs() if node.kind.input_rule is not None
@@ -188,7 +194,20 @@ def _plan(graph: Graph) -> ModelPlan:
             undecodable[name] = reason
     widths = {name: graph.nodes[name].signal.width for name in graph.outputs}
     limits = {name: limit for name, limit in longest(graph).items() if limit is not None}
-    return ModelPlan(graph.name, wires, inputs, graph.outputs, widths, followers, undecodable, limits)
+    labels = {
+        name: _labels(graph, name, module, inputs, undecodable)
+        for name, module in modules.items()
+        if name in graph.outputs and isinstance(module, (TokenLogits, Classify))
+    }
+    return ModelPlan(graph.name, wires, inputs, graph.outputs, widths, followers, undecodable, limits, labels)
+
+
+def _labels(
+    graph: Graph, name: str, module: nn.Module, inputs: Mapping[str, InputRule], undecodable: Mapping[str, str]
+) -> LabelRule:
+    """What the labels of an output of logits are; classes are not over the vocabulary of the tokens that they follow."""
+    tokens = graph.nodes[name].signal.tokens if isinstance(module, TokenLogits) else None
+    return label_rule(inputs.get(tokens or ""), tokens, tokens not in undecodable, len(inputs) == 1)
 
 
 def _followers(graph: Graph, name: str) -> frozenset[str]:

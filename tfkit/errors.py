@@ -20,7 +20,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mark:
-    """A place in a file the user wrote. `line` and `column` count from 1, columns in characters."""
+    """A place in a file the user wrote. `line` and `column` count from 1, columns in characters.
+
+    A mark without a file is false: it only tells the values of a Python mapping apart.
+    """
 
     file: str
     line: int = 1
@@ -28,6 +31,9 @@ class Mark:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
+
+    def __bool__(self) -> bool:
+        return bool(self.file)
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,3 +293,9 @@ def test_a_backend_without_padding_serves_a_model_without_padding(catalogue: tfk
     padded = dict(tfkit.graph_of(tfkit.parse_spec(text, catalogue, ["ids.pad_id=0"])).sites())["body.0.self_attention"]
     assert plain.mask_terms == {"causal"}
     assert padded.mask_terms == {"causal", "key_visible"}
+
+
+def test_of_nodes_behind_one_another_the_one_that_nothing_reads_is_named(faults_of: Callable[..., list[Fault]]) -> None:
+    nodes = TRANSLATOR.replace("memory: encoder, ", "").replace("share: source}\n  enc", "vocab_size: 40}\n  enc")
+    [fault] = faults_of(nodes.replace("input: decoder, share: source", "input: decoder, share: target"))
+    assert fault.message == "nothing reads `encoder`"

@@ -18,6 +18,24 @@ ROWS = {
     # what is replaced, by what, and the faults: (code, line, column, path, a piece of the message)
     "unknown key": ("num_heads: 4", "nuw_heads: 4", [("TFK010", 10, 15, "defaults.attention", "did you mean `num_heads`")]),
     "name of a peer": ("d_model: 64", "hidden_size: 64", [("TFK010", 4, 3, "defaults", "the name here is `d_model`")]),
+    "name of a peer in another spelling": (
+        "d_model: 64",
+        "hiddenSize: 64",
+        [("TFK010", 4, 3, "defaults", "the name here is `d_model`")],
+    ),
+    "our name in another spelling": ("d_model: 64", "dModel: 64", [("TFK010", 4, 3, "defaults", "did you mean `d_model`")]),
+    "name of a part of a peer": ("placement: post", "placement: pre_norm", [("TFK012", 8, 14, "defaults.placement", "`pre`")]),
+    "part that is lacking": ("activation: relu", "activation: elu", [("TFK012", 11, 32, "defaults.ffn.activation", "known: ")]),
+    "value glued to its key in a list": (
+        LAYERS,
+        LAYERS + ", sublayers: [kind:ffn]",
+        [("TFK012", 15, 68, "nodes.encoder.sublayers.0", "write a space after the colon")],
+    ),
+    "value glued to its key in a block": (
+        "attention: {num_heads: 4}",
+        "attention:\n    num_heads:4",
+        [("TFK020", 11, 5, "defaults.attention", "write a space after the colon")],
+    ),
     "name of a peer below": ("num_heads: 4", "n_head: 4", [("TFK010", 10, 15, "defaults.attention", "`num_heads`")]),
     "name of a peer elsewhere": (LAYERS, LAYERS + ", ffn_dim: 8", [("TFK010", 15, 56, "nodes.encoder", "`d_ff`, under `ffn`")]),
     "unknown top key": ("name: small", "name: small\nnods: 1", [("TFK010", 3, 1, "", "did you mean `nodes`")]),

@@ -133,12 +133,12 @@ JSON = (
     '\t"outputs": ["t"]\n}\n'
 )
 NO_JSON = {
-    "trailing comma of a list": ('["t"]', '["t",]', "TFK002", 5, 17, "no comma before `]`"),
-    "trailing comma of a mapping": ('["t"]\n', '["t"],\n', "TFK002", 5, 18, "no comma before `}`"),
-    "comment of YAML": ('"x",', '"x", # why', "TFK002", 3, 15, "no comments"),
-    "comment of JavaScript": ('"name"', '// why\n"name"', "TFK002", 3, 2, "no comments"),
-    "single quotes": ('"x"', "'x'", "TFK002", 3, 10, "no single quotes"),
-    "single quotes of a key": ('"name"', "'name'", "TFK002", 3, 2, "no single quotes"),
+    "trailing comma of a list": ('["t"]', '["t",]', "TFK002", 5, 17, "a comma before `]` is not JSON"),
+    "trailing comma of a mapping": ('["t"]\n', '["t"],\n', "TFK002", 5, 18, "a comma before `}` is not JSON"),
+    "comment of YAML": ('"x",', '"x", # why', "TFK002", 3, 15, "a comment is not JSON"),
+    "comment of JavaScript": ('"name"', '// why\n"name"', "TFK002", 3, 2, "a comment is not JSON"),
+    "single quotes": ('"x"', "'x'", "TFK002", 3, 10, "single quotes are not JSON"),
+    "single quotes of a key": ('"name"', "'name'", "TFK002", 3, 2, "single quotes are not JSON"),
     "key without quotes": ('"name"', "name", "TFK002", 3, 2, 'write "name"'),
     "text without quotes": ('"x"', "x", "TFK002", 3, 10, "`x` is no value of JSON"),
     "truth of Python": ("8", "True", "TFK002", 4, 47, "`True` is no value of JSON"),

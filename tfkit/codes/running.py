@@ -72,8 +72,8 @@ RUNNING: dict[str, Code] = {
         "Give the tensor the shape that is wanted.",
     ),
     "TFK071": Code(
-        "a tensor of the wrong dtype",
-        "Token ids are int64 or int32, masks are bool.",
+        "a tensor of the wrong dtype, or on another device",
+        "Token ids and labels are int64 or int32, masks are bool; all are on the device of the model.",
         "model(tokens=ids.float())",
         "Convert the tensor yourself.",
     ),
@@ -127,7 +127,7 @@ RUNNING: dict[str, Code] = {
     ),
     "TFK081": Code(
         "the model cannot be written",
-        "The disk has room and may be written; otherwise nothing is changed.",
+        "The disk has room and may be written; otherwise nothing is changed. A model is never pickled.",
         "tfkit build spec.yaml -o /proc/out",
         "Choose another directory.",
     ),

@@ -196,7 +196,7 @@ WRITTEN: dict[str, Code] = {
     ),
     "TFK046": Code(
         "the device is not there",
-        "A model is built on a device of this machine.",
+        "A model is built on, and moved to, a device of this machine.",
         "tfkit build --device cuda    # without a GPU",
         "Use `--device cpu`; `tfkit plan` plans for devices that are not there.",
     ),

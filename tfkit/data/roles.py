@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import Fault, InputError
-from ..nn.model import ModelPlan
+from ..nn.model_plan import ModelPlan
 from ..recipe import END, PAD, START
 
 

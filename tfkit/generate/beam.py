@@ -34,9 +34,9 @@ GNMT = GnmtLengthPenalty()
 @torch.no_grad()
 def beam_search(
     model: Model,
-    *,
+    *given: Tensor,
     beams: int = 5,
-    max_new_tokens: int | Tensor,
+    max_new_tokens: int | Tensor | None = None,
     length_penalty: LengthPenalty = GNMT,
     n_best: int = 1,
     prompt: Tensor | None = None,
@@ -50,16 +50,16 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """For every row the `n_best` hypotheses, best first; fewer where fewer exist.
 
-    `max_new_tokens` is one limit, or integers (B,), one per row; `prompt`, `target`, `output`, `masks`, `lengths` and
-    `segments` are those of `greedy`. `attention` names sites (`decoder.*.cross_attention`) whose weights every hypothesis
-    brings along. A beam of one is greedy decoding whatever the penalty: it ends with its first end token. The encoder runs
-    once per sentence, sentences that are done leave the batch. The model is used in its present mode: call `model.eval()`
-    first.
+    `max_new_tokens` is one limit, or integers (B,), one per row; it, the inputs `given` by their place, `prompt`, `target`,
+    `output`, `masks`, `lengths` and `segments` are those of `greedy`. `attention` names sites (`decoder.*.cross_attention`)
+    whose weights every hypothesis brings along. A beam of one is greedy decoding whatever the penalty: it ends with its first
+    end token. The encoder runs once per sentence, sentences that are done leave the batch. The model is used in its present
+    mode: call `model.eval()` first.
 
     Raises InputError for settings out of range, for logits that are not numbers, and for what `greedy` raises it.
     """
     check_beams(beams, n_best, length_penalty)
-    begun = begin(model, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
+    begun = begin(model, given, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
     search = _BeamSearch(model, begun, beams, n_best, length_penalty)
     while search.advance():
         outputs = model.step(begun.state, search.chosen, True, attention)

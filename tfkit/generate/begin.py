@@ -30,9 +30,14 @@ class Beginning:
     weights: Mapping[str, Tensor]
 
 
+EXTRA = 50
+"""Unless told otherwise, a search makes as many tokens as its source has, and so many more, as "Attention Is All You Need"."""
+
+
 def begin(
     model: Model,
-    max_new_tokens: int | Tensor,
+    given: tuple[Tensor, ...],
+    max_new_tokens: int | Tensor | None,
     prompt: Tensor | None,
     target: str | None,
     output: str | None,
@@ -42,13 +47,16 @@ def begin(
     attention: Iterable[str],
     inputs: Mapping[str, Tensor],
 ) -> Beginning:
-    """Run everything that does not follow the target once, and decode its start token or its prompt.
+    """Run everything that does not follow the target once, and decode its start token or its prompt. `given` are inputs by
+    their place in the spec, the target left out; of a model with one input, its prompt.
 
     Raises InputError where target, output or start are not known, for limits below 1, and for padding of the prompt that would
     shift positions.
     """
+    target, prompt, inputs = _by_name(model, given, target, prompt, inputs)
+    if max_new_tokens is None:
+        max_new_tokens = _usual(model, target, prompt, inputs)
     most = _most(max_new_tokens)
-    target = _target(model, target, inputs)
     rule = model.plan.inputs[target]
     output = _output(model, target, output)
     known: Literal[True] | None = None
@@ -67,6 +75,37 @@ def begin(
     weights: dict[str, Tensor] = outputs.get("weights", {})
     _check_sites(model, attention, weights)
     return Beginning(output, rule, state, outputs[output][:, -1], _limits(max_new_tokens, batch, device), most, weights)
+
+
+def _by_name(
+    model: Model, given: tuple[Tensor, ...], target: str | None, prompt: Tensor | None, inputs: Mapping[str, Tensor]
+) -> tuple[str, Tensor | None, Mapping[str, Tensor]]:
+    """The target, the prompt and the inputs of a search, with those that were given by their place."""
+    names = list(model.plan.inputs)
+    if not given:
+        return _target(model, target, inputs), prompt, inputs
+    if len(names) == 1 and not inputs and prompt is None and len(given) == 1:
+        return _target(model, target, {}), given[0], {}
+    if target is None:
+        stepwise = [name for name in names if name not in inputs and name not in model.plan.undecodable]
+        target = stepwise[0] if len(stepwise) == 1 else None
+    else:
+        target = _target(model, target, inputs)
+    wanted = [name for name in names if name not in inputs and name != target]
+    if target is None or len(wanted) != len(given):
+        left = ", ".join(wanted) or "none"
+        message = f"inputs given by their place: {len(given)}; those that are left for them: {left}"
+        fix = f"give inputs by name: {', '.join(names)}; what a decoded sequence begins with is the `prompt`"
+        raise InputError(Fault("TFK073", message, fix))
+    return target, prompt, {**inputs, **dict(zip(wanted, given, strict=True))}
+
+
+def _usual(model: Model, target: str, prompt: Tensor | None, inputs: Mapping[str, Tensor]) -> int:
+    """How many new tokens a search makes unless told otherwise: at most as many as the positions of the target allow."""
+    lengths = [given.shape[1] for given in (*inputs.values(), prompt) if isinstance(given, Tensor) and given.dim() > 1]
+    wanted, most = max(lengths, default=0) + EXTRA, model.plan.longest.get(target)
+    begun = prompt.shape[1] if isinstance(prompt, Tensor) and prompt.dim() > 1 else 1
+    return wanted if most is None else max(1, min(wanted, most + 1 - begun))  # the last token is never read
 
 
 def _most(max_new_tokens: Any) -> int:

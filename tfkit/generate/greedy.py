@@ -16,8 +16,8 @@ from .roll import Generated, roll
 @torch.no_grad()
 def greedy(
     model: Model,
-    *,
-    max_new_tokens: int | Tensor,
+    *given: Tensor,
+    max_new_tokens: int | Tensor | None = None,
     prompt: Tensor | None = None,
     target: str | None = None,
     output: str | None = None,
@@ -28,8 +28,11 @@ def greedy(
     attention: Iterable[str] = (),
     **inputs: Tensor,
 ) -> Generated:
-    """Decode until every row has its end token, or `max_new_tokens` are made: one limit, or integers (B,), one per row.
+    """`greedy(model, source)`: decode until every row has its end token, or `max_new_tokens` are made: one limit, or integers
+    (B,), one per row; as many as the source, or the prompt, has and 50 more unless given.
 
+    Inputs are given by name, or in the order of the spec without the one that is decoded; of a decoder-only model,
+    `greedy(model, ids)`, ids are the prompt.
     `prompt` (B, n) is what the decoded sequences begin with, shorter ones padded on the left; without it, each begins with the
     `start_id` of the target node.
     `output` names the logits, the only ones over the target's vocabulary unless given. `masks`, `lengths` and `segments` are
@@ -39,6 +42,6 @@ def greedy(
 
     Raises InputError where start or output are not known, and for padding of the prompt that would shift positions.
     """
-    begun = begin(model, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
+    begun = begin(model, given, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
     limits = begun.limits if isinstance(max_new_tokens, Tensor) else None
     return roll(model, begun, lambda logits, rows, step: most_probable(logits), limits, scores, attention)

@@ -30,8 +30,8 @@ from .roll import roll
 @torch.no_grad()
 def sample(
     model: Model,
-    *,
-    max_new_tokens: int | Tensor,
+    *given: Tensor,
+    max_new_tokens: int | Tensor | None = None,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -57,7 +57,7 @@ def sample(
     Raises InputError for settings out of range, for logits that are not numbers, and for what `greedy` raises it.
     """
     check_sampling(temperature, top_k, top_p, seed, samples)
-    begun = begin(model, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
+    begun = begin(model, given, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
     batch, device = begun.state.batch, begun.logits.device
     if streams is not None and len(streams) != batch:
         raise InputError(Fault("TFK078", f"there are {len(streams)} streams and {batch} rows", "give one stream per row"))

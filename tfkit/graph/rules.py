@@ -10,12 +10,15 @@ from ..slots.layer import layer_paths
 from ..spec.model import ModelSpec
 from .model_graph import Graph, base, layers_of
 
+# fmt: off
 RESERVED_INPUTS = frozenset(
-    {"masks", "lengths", "segments", "weights", "batch", "capacity", "self", "model", "prompt", "output", "max_new_tokens"}
+    {
+        "masks", "lengths", "segments", "weights", "labels", "smoothing", "batch", "capacity", "self", "model", "prompt",
+        "output", "max_new_tokens",
+    }
 )
 """Names of arguments of a model's own methods and of `greedy`, which no input node may take."""
 
-# fmt: off
 TAKEN = frozenset(
     {
         "T_destination", "add_module", "apply", "bfloat16", "bool", "buffers", "call_super_init", "children", "clear",
@@ -31,6 +34,8 @@ TAKEN = frozenset(
 )
 # fmt: on
 """Names of torch.nn.ModuleDict's own attributes, which no module in one may take: no node, and no sub-layer."""
+
+RESERVED_OUTPUTS = {"weights": "the attention weights it is asked for", "loss": "the loss of the labels it is given"}
 
 LARGEST = 10**13
 """More parameters than this (40 TB in float32) fit no machine; a spec that asks for them has a slip of the pen."""
@@ -66,8 +71,8 @@ def _outputs_exist(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
             near = difflib.get_close_matches(output, graph.nodes, 1)
             fix = f"did you mean `{near[0]}`?" if near else f"nodes: {', '.join(graph.nodes)}"
             yield spec.fault("TFK014", f"outputs.{number}", f"there is no node `{output}`", fix)
-        elif output == "weights":
-            rule = "`weights` is where a model puts the attention weights it is asked for"
+        elif output in RESERVED_OUTPUTS:
+            rule = f"`{output}` is where a model puts {RESERVED_OUTPUTS[output]}"
             yield spec.fault("TFK013", f"outputs.{number}", rule, "rename the node")
 
 
@@ -79,8 +84,9 @@ def _all_nodes_are_used(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
         if name not in used:
             used.add(name)
             waiting += [base(ref) for ref in graph.nodes[name].edges.all()]
+    read = {base(ref) for node in graph.nodes.values() for ref in node.edges.all()}
     for name in graph.nodes:
-        if name not in used:
+        if name not in used and name not in read:  # what only an unread node reads is told with that node
             fix = "read it, add it to `outputs`, or remove it"
             for decoder in _without_memory(graph, used) if graph.nodes[name].facts.stack else ():
                 fix = f"write `memory: {name}` at `{decoder}` (`{decoder}.memory: {name}`), add it to `outputs`, or remove it"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import Fault, InputError
 from .stream import Padding
@@ -38,6 +39,17 @@ def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
         row, column = ((ids == wrong).nonzero()[0]).tolist()
         message = f"`{name}` {shape} holds the id {wrong} at [{row}, {column}], but the vocabulary has {vocab_size} ids"
         raise InputError(Fault("TFK072", message, f"ids are 0..{vocab_size - 1}"))
+
+
+def check_places(parameter: nn.Parameter | None, tensors: Mapping[str, Any]) -> None:
+    """Raises InputError where a tensor is on another device than a model, whose first `parameter` tells. Parameters that are
+    sharded or offloaded are moved when they are used, and are not asked."""
+    if type(parameter) is not nn.Parameter:
+        return
+    for label, tensor in tensors.items():
+        if isinstance(tensor, Tensor) and tensor.device != parameter.device:
+            message = f"{label} is on {tensor.device}, the model on {parameter.device}"
+            raise InputError(Fault("TFK071", message, "move one of them: ids.to(model.device), or model.to(ids.device)"))
 
 
 def check_segments(name: str, segments: Tensor, ids: Tensor, count: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import torch
@@ -13,39 +12,18 @@ from ..errors import BackendRefused, Fault, InputError
 from ..slots.node import InputRule
 from .cache import DecodingState
 from .choice import BackendChoice, BoundBackend
-from .inputs import check_ids, check_segments, check_tensor, given_padding
+from .inputs import check_ids, check_places, check_segments, check_tensor, given_padding
+from .labels import Labels, by_output, loss_of, with_targets
 from .memory import keep_what_is_freed
+from .model_plan import ModelPlan
 from .multi_head import MultiHeadAttention
+from .outputs import Outputs
 from .packed import PackedWeights
+from .placed import Placed
 from .run import ModelRun
 from .stack import Stack
 from .stream import Padding, Stream
 from .tokens import padding_of
-
-
-@dataclass(frozen=True)
-class Wire:
-    """A node's edges: by field the nodes it reads, the memories its sub-layers name, and whose table it shares."""
-
-    edges: Mapping[str, str]
-    memories: tuple[str, ...] = ()
-    owner: str | None = None
-
-
-@dataclass(frozen=True)
-class ModelPlan:
-    """All that a model knows beside its modules: how the nodes are wired, what its inputs must be, what it gives back and how
-    wide; for incremental decoding, which nodes follow each input, and why some input cannot be decoded step by step; of inputs
-    with a table of positions, the `longest` length."""
-
-    name: str
-    wires: Mapping[str, Wire]
-    inputs: Mapping[str, InputRule]
-    outputs: tuple[str, ...]
-    widths: Mapping[str, int]
-    followers: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    undecodable: Mapping[str, str] = field(default_factory=dict)
-    longest: Mapping[str, int] = field(default_factory=dict)
 
 
 class Rebind(Protocol):
@@ -56,12 +34,15 @@ class Rebind(Protocol):
     def on(self, device: torch.device, dtype: torch.dtype) -> Rebind: ...
 
 
-class Model(nn.Module):
-    """`model(source=ids, target=ids)["logits"]`: one keyword for every input node, one entry for every output.
+class Model(Placed):
+    """`model(source=ids, target=ids).logits`: one keyword for every input node, one entry for every output.
 
     Built by `tfkit.build`; its parameters are named by the structure of the spec, whatever the backends. `spec` is the spec
     that it was built from, kept so that it can be saved.
     """
+
+    accepts_loss_kwargs = False
+    """Said to Hugging Face's Trainer, which would take `**inputs` for its own keywords."""
 
     def __init__(self, plan: ModelPlan, nodes: Mapping[str, nn.Module], rebind: Rebind, watcher: BoundBackend) -> None:
         super().__init__()
@@ -76,12 +57,14 @@ class Model(nn.Module):
     def forward(
         self,
         *,
+        labels: Labels | None = None,
+        smoothing: float = 0.0,
         masks: Mapping[str, Tensor] | None = None,
         lengths: Mapping[str, Tensor] | None = None,
         segments: Mapping[str, Tensor] | None = None,
         weights: Iterable[str] = (),
         **inputs: Tensor,
-    ) -> dict[str, Any]:
+    ) -> Outputs:
         """Run the whole graph once; a decoder sees all its target tokens at once (teacher forcing).
 
         inputs    token ids (B, L) by input node
@@ -90,16 +73,22 @@ class Model(nn.Module):
         segments  (B, L) integers by input node, for nodes with segments (BERT's token types); segment 0 unless given
         weights   sites (`decoder.0.cross_attention`, or a pattern such as `decoder.*.cross_attention`) whose attention
                   weights (B, H, Q, K) come back as `outputs["weights"][site]`, detached; nothing else changes by a bit
+        labels    of the output that is logits, or by output: `outputs.loss` is the mean cross-entropy of those that count, with
+                  label `smoothing`. What labels are for each kind of model: tfkit/nn/labels.py
 
-        Gives a tensor for every output of the spec. Raises InputError for ids, masks and lengths that do not fit.
+        Gives a tensor for every output of the spec. Raises InputError for ids, masks, lengths and labels that do not fit.
         """
+        answers = {} if labels is None else by_output(labels, self.plan.labels)
+        inputs = with_targets(answers, inputs, self.plan.labels, self.plan.inputs)
         run = self._run(inputs, masks or {}, lengths or {}, segments or {}, weights)
         streams: dict[str, Stream] = {}
         for name in self.plan.wires:
             streams[name] = self._call(name, run, streams)
-        outputs: dict[str, Any] = {name: streams[name].tensor for name in self.plan.outputs}
+        outputs = Outputs({name: streams[name].tensor for name in self.plan.outputs})
         if run.wanted:
             outputs["weights"] = run.weights
+        if labels is not None:
+            outputs["loss"] = loss_of(answers, outputs, self.plan.labels, smoothing)
         return outputs
 
     @torch.no_grad()
@@ -160,7 +149,7 @@ class Model(nn.Module):
         visible: Tensor | Literal[True] | None = None,
         weights: Iterable[str] = (),
         segments: Tensor | None = None,
-    ) -> dict[str, Any]:
+    ) -> Outputs:
         """Decode the next `ids` (B, n), n >= 1; gives the outputs that follow the target, for these n positions only.
 
         `visible` (B, n) bool marks those that are no padding, True stands for all of them; without it `pad_id` tells. Where
@@ -169,6 +158,7 @@ class Model(nn.Module):
         """
         target, rule = state.target, self.plan.inputs[state.target]
         check_ids(target, ids, rule.vocab_size)
+        check_places(next(self.parameters(), None), {f"`{target}`": ids})
         if ids.shape[0] != state.batch:
             message = f"`{target}` has shape {tuple(ids.shape)}, but the decoding state has {state.batch} rows"
             raise InputError(Fault("TFK070", message))
@@ -186,7 +176,7 @@ class Model(nn.Module):
                 streams[name] = self._call(name, run, streams)
         new = None if padding.visible is None else padding.visible[:, state.length :]
         state.remember(ids, new)
-        outputs: dict[str, Any] = {name: streams[name].tensor for name in self.plan.outputs if name in streams}
+        outputs = Outputs({name: streams[name].tensor for name in self.plan.outputs if name in streams})
         if run.wanted:
             outputs["weights"] = run.weights
         return outputs
@@ -299,6 +289,10 @@ class Model(nn.Module):
             for name in table:
                 if name not in inputs:
                     raise InputError(Fault("TFK073", f"{label} name `{name}`, which is no input of this call"))
+        placed = {f"`{name}`": ids for name, ids in inputs.items()}
+        for label, table in (("mask", masks), ("lengths", lengths), ("segments", segments)):
+            placed.update({f"{label} of `{name}`": given for name, given in table.items()})
+        check_places(next(self.parameters(), None), placed)
         batch = None
         for name, ids in inputs.items():
             check_ids(name, ids, self.plan.inputs[name].vocab_size)

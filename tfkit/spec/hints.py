@@ -44,7 +44,7 @@ def unknown_key(
 
     `path` is the mapping's; `near_keys` says that it holds options of sub-layers, so that their keys are named first.
     """
-    ours, near = PEERS.get(name), nearest(name, allowed, CLOSE)
+    ours, near = PEERS.get(spelling(name[:60])), nearest(name, allowed, CLOSE)
     code, message = "TFK010", f"unknown key `{short(name)}`"
     if ours in allowed:
         fix, meant = f"the name here is `{ours}`", ours

@@ -45,12 +45,12 @@ def _tell(text: str, error: json.JSONDecodeError, file: str, faults: Faults) -> 
     comma = position if rest.startswith(",") else len(before) - 1
     after = text[comma + 1 :].lstrip()
     if text[comma : comma + 1] == "," and after[:1] in ("}", "]"):
-        position, message = comma, f"JSON has no comma before `{after[0]}`"
+        position, message = comma, f"a comma before `{after[0]}` is not JSON"
         fix = "remove it, or name the file .yaml"
     elif rest.startswith(("//", "/*", "#")):
-        message, fix = "JSON has no comments", "remove it, or name the file .yaml"
+        message, fix = "a comment is not JSON", "remove it, or name the file .yaml"
     elif rest.startswith("'"):
-        message, fix = "JSON has no single quotes", 'write "..."'
+        message, fix = "single quotes are not JSON", 'write "..."'
     elif error.msg.startswith("Expecting property name") and (word := _WORD.match(rest)):
         message, fix = f"`{short(word[0])}` is a key without quotes", f'write "{short(word[0])}"'
     elif error.msg.startswith("Expecting value") and (word := _WORD.match(rest)):

@@ -7,13 +7,16 @@ Each step only adds faults; the ones that make all later steps pointless raise a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ..catalogue import Catalogue
+from ..catalogue import Catalogue, load_catalogue
+from ..errors import Fault, InputError
 from .edges import check_edges
 from .extends import extended, read_extended
 from .grammar import Grammar
 from .inherit import Inheritance
+from .mapping import read_mapping
 from .marked import HOLE, Faults, Marked
 from .model import ModelSpec
 from .overrides import apply
@@ -24,19 +27,33 @@ from .validate import validate
 from .versions import migrate
 
 
-def load_spec(path: str | os.PathLike[str], catalogue: Catalogue, overrides: Sequence[str] = ()) -> ModelSpec:
-    """Reads a YAML or JSON spec, with `--set` overrides such as `encoder.num_layers=12`.
+def load_spec(path: str | os.PathLike[str], catalogue: Catalogue | None = None, overrides: Sequence[str] = ()) -> ModelSpec:
+    """Reads a YAML or JSON spec, with `--set` overrides such as `encoder.num_layers=12`; the catalogue is that of everything
+    installed unless given.
 
     Raises SpecError with all faults at once, each located in the file, or in the override, that caused it.
     """
-    faults, grammar = Faults(), Grammar(catalogue)
+    faults, grammar = Faults(), Grammar(catalogue or load_catalogue())
     return _resolve(read_extended(os.fspath(path), grammar.slots, faults), overrides, grammar, faults)
 
 
-def parse_spec(text: str | bytes, catalogue: Catalogue, overrides: Sequence[str] = (), file: str = "<text>") -> ModelSpec:
-    """Like `load_spec`, for text at hand; `file` is what errors call it, and what `extends` is relative to."""
-    faults, grammar = Faults(), Grammar(catalogue)
-    root = extended(migrate(read_text(text, file, faults), faults), file, grammar.slots, faults)
+def parse_spec(
+    text: str | bytes | Mapping[str, Any],
+    catalogue: Catalogue | None = None,
+    overrides: Sequence[str] = (),
+    file: str = "<text>",
+) -> ModelSpec:
+    """Like `load_spec`, for text at hand, or for a Python mapping of what a file would hold. `file` is what errors in a text
+    call it, and what `extends` is relative to; faults of a mapping say its path alone."""
+    faults, grammar = Faults(), Grammar(catalogue or load_catalogue())
+    if isinstance(text, Mapping):
+        root, file = read_mapping(text, faults), "" if file == "<text>" else file
+    elif isinstance(text, (str, bytes)):
+        root = read_text(text, file, faults)
+    else:
+        message = f"a spec is text or a mapping, not a {type(text).__name__}"
+        raise InputError(Fault("TFK073", message, "tfkit.load_spec reads a file"))
+    root = extended(migrate(root, faults), file, grammar.slots, faults)
     return _resolve(root, overrides, grammar, faults)
 
 

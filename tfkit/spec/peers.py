@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..slots.aliases import spelling
+
 _OURS = {
     "activation": "hidden_act act_fn activation_function nonlinearity feed_forward_proj hidden_activation",
     "base": "rope_theta rotary_base rope_base theta",
@@ -45,5 +47,5 @@ _OURS = {
     "window": "sliding_window window_size attention_window local_window",
 }
 
-PEERS = {theirs: ours for ours, names in _OURS.items() for theirs in names.split()}
-"""Their name -> ours."""
+PEERS = {spelling(theirs): ours for ours, names in _OURS.items() for theirs in names.split()}
+"""The spelling of their name -> ours."""

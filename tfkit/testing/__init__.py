@@ -69,6 +69,10 @@ def __getattr__(name: str) -> Any:
         raise ImportError(f"`tfkit.testing.{name}` needs Hypothesis: pip install 'tfkit[conformance]'") from missing
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 __all__ = [
     "Bounds",
     "Case",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..data import Roles, roles_of
 from ..errors import Fault, InputError
-from ..nn.model import ModelPlan
+from ..nn.model_plan import ModelPlan
 
 USES = {
     "parallel": ("translates", "tfkit translate", "tfkit.Translator"),

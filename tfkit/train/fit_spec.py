@@ -9,7 +9,7 @@ from ..builder import build
 from ..catalogue import Catalogue
 from ..data import Roles, check_ids, roles_of
 from ..errors import InputError
-from ..nn.model import ModelPlan
+from ..nn.model_plan import ModelPlan
 from ..recipe import END, PAD, START, Recipe
 from ..spec import ModelSpec, load_spec
 

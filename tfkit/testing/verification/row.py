@@ -84,6 +84,23 @@ class VerifyReport:
         return "INCOMPLETE" if self.missed or "passed" not in statuses else "VERIFIED"
 
     @property
+    def ok(self) -> bool:
+        """Whether everything that was asked for was judged and holds."""
+        return self.verdict == "VERIFIED"
+
+    def __str__(self) -> str:
+        """The verdict, and a line for every row that failed or was not judged."""
+        counts: dict[str, int] = {}
+        for row in self.rows:
+            counts[row.status] = counts.get(row.status, 0) + 1
+        lines = [f"{self.verdict}: {self.name}, {', '.join(f'{count} {status}' for status, count in counts.items())}"]
+        for row in self.rows:
+            if row.status == "failed" or row in self.missed:
+                place = " ".join(filter(None, (row.where, row.backend, row.dtype, row.device)))
+                lines.append(f"{row.status}: {row.property} ({row.rule}) at {place}: {row.message}".replace(" ()", ""))
+        return "\n".join(lines)
+
+    @property
     def exit_code(self) -> int:
         return {"VERIFIED": 0, "FAILED": 1, "INCOMPLETE": 3}[self.verdict]
 

@@ -23,7 +23,6 @@ from ...errors import Fault, InputError, TfkitError
 from ...graph import Graph, graph_of, longest
 from ...nn.model import Model
 from ...slots.options import CONTRACT
-from ...spec import load_spec
 from ...spec.model import ModelSpec
 from ..finding import Inconclusive, Violation
 from ..raised import told
@@ -46,7 +45,7 @@ PARTS = (SUB_LAYERS, WHOLE_MODEL) = ("sub-layers", "whole model")
 
 
 def verify(
-    model: Model | ModelSpec | str | Path,
+    model: Model | ModelSpec | Mapping[str, Any] | str | Path,
     *,
     backends: Sequence[str] | None = None,
     devices: Sequence[str] = ("cpu",),
@@ -230,14 +229,13 @@ def versions(catalogue: Catalogue) -> dict[str, str]:
     }
 
 
-def _built(model: Model | ModelSpec | str | Path, seed: int, catalogue: Catalogue) -> tuple[Model, str]:
+def _built(model: Model | ModelSpec | Mapping[str, Any] | str | Path, seed: int, catalogue: Catalogue) -> tuple[Model, str]:
     """The model, and what its weights are."""
     if isinstance(model, Model):
         if model.spec is None:
             raise InputError(Fault("TFK073", "the model keeps no spec to be judged by", "build it with tfkit.build"))
         return copied(model).eval(), "as given"
-    spec = model if isinstance(model, ModelSpec) else load_spec(model, catalogue)
-    return disturbed(build(spec, catalogue, seed=seed), seed), f"seed {seed}"
+    return disturbed(build(model, catalogue, seed=seed), seed), f"seed {seed}"
 
 
 @torch.no_grad()

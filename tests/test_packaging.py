@@ -1,0 +1,48 @@
+"""What `pip install` makes of this distribution: its extras and what an index shows of it."""
+
+import re
+from importlib.metadata import metadata
+from pathlib import Path
+
+import pytest
+
+tomllib = pytest.importorskip("tomllib")  # Python 3.11 and newer
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+
+
+def names(requirements):
+    return {re.match(r"[A-Za-z0-9._-]+", requirement)[0].lower().replace("_", "-") for requirement in requirements}
+
+
+def test_all_is_everything_that_commands_need():
+    assert EXTRAS["all"] == ["tfkit[conformance,train]"]
+    assert {"hypothesis", "tokenizers", "sacrebleu"} <= names(EXTRAS["conformance"]) | names(EXTRAS["train"])
+    assert {"train", "conformance", "all"} <= EXTRAS.keys()
+
+
+def test_every_requirement_has_the_version_that_is_tested():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    fixed = names(line for line in lines if line and not line.startswith("#"))
+    wanted = names([*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)]) - {"tfkit"}
+    assert wanted <= fixed
+
+
+def test_classifiers_say_what_the_project_says():
+    classifiers = PROJECT["classifiers"]
+    assert len(set(classifiers)) == len(classifiers)
+    least = PROJECT["requires-python"].removeprefix(">=")
+    assert f"Programming Language :: Python :: {least}" in classifiers
+    assert "Typing :: Typed" in classifiers
+    assert (ROOT / "tfkit" / "py.typed").exists()
+    assert not any(each.startswith("License ::") for each in classifiers)  # the license is an expression, PEP 639
+    assert len(PROJECT["keywords"]) >= 5
+
+
+def test_the_installed_distribution_is_this_project():
+    installed = metadata("tfkit")
+    assert installed["Name"] == PROJECT["name"]
+    assert installed["Version"] == PROJECT["version"]
+    assert installed["Requires-Python"] == PROJECT["requires-python"]

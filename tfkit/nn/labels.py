@@ -1,0 +1,133 @@
+"""The loss that a call of a model gives where it is given labels.
+
+    loss = 1/N sum_n [(1 - e) nll_n(label_n) + e/V sum_v nll_n(v)],    nll_n(v) = log sum_u exp(logits_n[u]) - logits_n[v]
+
+over the N labels that count; e is `smoothing`, V the size of the vocabulary or the number of classes. This is
+torch.nn.functional.cross_entropy with label_smoothing=e (Szegedy et al. 2016, section 7, https://arxiv.org/abs/1512.00567).
+
+What labels are follows from the model, as for Hugging Face's models:
+
+decoder-only       labels (B, L) are the input ids themselves: the logits at t are held against the label at t + 1
+encoder-decoder    labels (B, L) are what the decoder shall say: the logits at t are held against the label at t. Without the
+                   decoder's input, that input is the labels behind a start token (teacher forcing)
+encoder-only       labels (B, L) stand where their tokens do: masked tokens, or classes of tokens
+classes            labels (B,) of a model that gives one row of logits per sequence
+
+A label of -100 never counts, nor does the `pad_id` of the tokens node over whose vocabulary the logits are, unless it is that
+node's `end_id` too, which is learnt. Where no label counts the loss is NaN, as torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..errors import Fault, InputError
+from ..slots.node import InputRule
+from .inputs import check_tensor
+
+IGNORED = -100
+Labels = Tensor | Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class LabelRule:
+    """What the labels of an output are: the logits of the `next` token of `tokens` (decoder-only), those that are `said` by a
+    decoder with other inputs, tokens or classes `here`."""
+
+    kind: Literal["next", "said", "here"]
+    tokens: str | None = None
+    pad_id: int | None = None
+
+
+def label_rule(rule: InputRule | None, tokens: str | None, decodable: bool, alone: bool) -> LabelRule:
+    """The rule of an output of logits. `tokens` is the input over whose vocabulary they are, with its `rule`; `decodable` says
+    that they follow it step by step, `alone` that the model has no other input."""
+    if rule is None:
+        return LabelRule("here")
+    pad_id = None if rule.pad_id == rule.end_id else rule.pad_id
+    return LabelRule(("next" if alone else "said") if decodable else "here", tokens, pad_id)
+
+
+def by_output(labels: Labels, rules: Mapping[str, LabelRule]) -> dict[str, Tensor]:
+    """Labels by the output that they are for. Raises InputError where that is not known."""
+    outputs = ", ".join(rules) or "none"
+    if not isinstance(labels, Mapping):
+        if len(rules) != 1:
+            fix = f"give labels by output: {outputs}" if rules else "end the model in `token_logits` or `classify`"
+            raise InputError(Fault("TFK073", f"labels are given, and the outputs that are logits are: {outputs}", fix))
+        labels = {next(iter(rules)): labels}
+    for name, given in labels.items():
+        if name not in rules:
+            raise InputError(Fault("TFK073", f"labels name `{name}`", f"outputs that are logits: {outputs}"))
+        check_tensor(f"the labels of `{name}`", given)
+        if given.dtype not in (torch.int64, torch.int32):
+            message = f"the labels of `{name}` have dtype {given.dtype}"
+            raise InputError(Fault("TFK071", message, "labels are int64 or int32"))
+    return dict(labels)
+
+
+def with_targets(
+    labels: Mapping[str, Tensor], inputs: Mapping[str, Tensor], rules: Mapping[str, LabelRule], known: Mapping[str, InputRule]
+) -> dict[str, Tensor]:
+    """The inputs with those of decoders that are not given: labels, one place later, behind a start token."""
+    made = dict(inputs)
+    for name, given in labels.items():
+        rule = rules[name]
+        if rule.kind != "said" or rule.tokens is None or rule.tokens in inputs:
+            continue
+        tokens = known[rule.tokens]
+        if tokens.start_id is None or tokens.pad_id is None:
+            missing = "start_id" if tokens.start_id is None else "pad_id"
+            message = f"`{rule.tokens}` is not given and has no {missing}, so it cannot be made of the labels"
+            raise InputError(Fault("TFK073", message, f"write `{missing}` at the node, or give `{rule.tokens}` too"))
+        if given.dim() != 2:
+            raise InputError(Fault("TFK070", f"the labels of `{name}` have shape {tuple(given.shape)}", "labels are (B, L)"))
+        start = given.new_full((given.shape[0], 1), tokens.start_id)
+        before = given[:, :-1]
+        made[rule.tokens] = torch.cat([start, before.masked_fill(before == IGNORED, tokens.pad_id)], 1)
+    return made
+
+
+def loss_of(
+    labels: Mapping[str, Tensor], outputs: Mapping[str, Any], rules: Mapping[str, LabelRule], smoothing: float
+) -> Tensor:
+    """The sum of the losses of the outputs that have labels, in float32 at least. Raises InputError."""
+    if isinstance(smoothing, bool) or not isinstance(smoothing, (int, float)) or not 0.0 <= smoothing <= 1.0:
+        raise InputError(Fault("TFK073", f"smoothing is {smoothing!r}", "it is a number from 0 to 1"))
+    losses = [_loss(name, given, outputs[name], rules[name], smoothing) for name, given in labels.items()]
+    return torch.stack(losses).sum()
+
+
+def _loss(name: str, labels: Tensor, logits: Tensor, rule: LabelRule, smoothing: float) -> Tensor:
+    if labels.shape != logits.shape[:-1]:
+        message = f"the labels of `{name}` have shape {tuple(labels.shape)}, its logits {tuple(logits.shape)}"
+        raise InputError(Fault("TFK070", message, f"labels are {tuple(logits.shape[:-1])}"))
+    if labels.device != logits.device:
+        message = f"the labels of `{name}` are on {labels.device}, its logits on {logits.device}"
+        raise InputError(Fault("TFK071", message, "labels.to(model.device)"))
+    if rule.kind == "next":
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    _check_range(name, labels, logits.shape[-1])
+    if rule.pad_id is not None:
+        labels = labels.masked_fill(labels == rule.pad_id, IGNORED)
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return functional.cross_entropy(
+        wide.reshape(-1, wide.shape[-1]), labels.reshape(-1).long(), ignore_index=IGNORED, label_smoothing=smoothing
+    )
+
+
+def _check_range(name: str, labels: Tensor, size: int) -> None:
+    """On CUDA torch reports it, without a sync."""
+    if torch.compiler.is_compiling() or labels.device.type != "cpu" or not labels.numel():
+        return
+    wrong = (labels != IGNORED) & ((labels < 0) | (labels >= size))
+    if bool(wrong.any()):
+        place = wrong.nonzero()[0].tolist()
+        message = f"the labels of `{name}` hold {int(labels[tuple(place)])}, but its logits are {size}"
+        raise InputError(Fault("TFK072", message, f"labels are 0..{size - 1}, or {IGNORED} for what does not count"))

@@ -1,0 +1,42 @@
+"""What a call of a model gives: a mapping from the names of outputs to tensors, whose entries are attributes too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+
+class Outputs(dict[str, Any]):
+    """`outputs["logits"]` and `outputs.logits` are the same tensor.
+
+    A dict in every other respect: it compiles, exports, pickles and compares as one. An output that has the name of a method of
+    dict is read by its key.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            known = ", ".join(self)
+            raise AttributeError(f"there is no output `{name}`; the outputs of this call: {known}") from None
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self})
+
+
+def _flatten(outputs: Outputs) -> tuple[list[Any], list[str]]:
+    return list(outputs.values()), list(outputs)
+
+
+def _flatten_with_keys(outputs: Outputs) -> tuple[list[tuple[Any, Any]], list[str]]:
+    return [(pytree.MappingKey(name), value) for name, value in outputs.items()], list(outputs)
+
+
+def _unflatten(values: Any, names: list[str]) -> Outputs:
+    return Outputs(zip(names, values, strict=True))
+
+
+pytree.register_pytree_node(
+    Outputs, _flatten, _unflatten, serialized_type_name="tfkit.Outputs", flatten_with_keys_fn=_flatten_with_keys
+)
