@@ -160,7 +160,9 @@ def test_the_file_is_a_regular_one_of_a_bounded_size(tmp_path):
     reasons = {"device": "it is a link", "pipe": "it is a named pipe", "large": f"it has more than {MAX_FILE:,} bytes"}
     for name, reason in reasons.items():
         with pytest.raises(InputError, match=f"TFK104 .*{name}.json cannot be read: {reason}"):
-            TextTokeniser.load(tmp_path / f"{name}.json")
+            TextTokeniser.load(tmp_path / f"{name}.json", links=False)
+    with pytest.raises(InputError, match=r"TFK104 .*device.json cannot be read: it is a device"):
+        TextTokeniser.load(tmp_path / "device.json")
 
 
 def test_a_panic_of_the_library_is_an_error(capfd):

@@ -95,10 +95,10 @@ class TextTokeniser:
             return cls(Tokenizer.from_str(text))
 
     @classmethod
-    def load(cls, path: str | Path) -> TextTokeniser:
-        """Raises InputError."""
+    def load(cls, path: str | Path, *, links: bool = True) -> TextTokeniser:
+        """The tokeniser in a file, which may be a link where `links` says so. Raises InputError."""
         try:
-            text = read_text(path, MAX_FILE, links=False)
+            text = read_text(path, MAX_FILE, links=links)
         except OSError as reason:
             raise InputError(Fault("TFK104", f"{path} cannot be read: {reason.strerror}")) from None
         return cls.from_json(text, str(path))
