@@ -79,7 +79,7 @@ def work(name: str, device: str, dtypes: list[str], rank: int, workers: int) -> 
     entry = load_catalogue().find("backend", name)
     subject = subject_of(entry, device=device)
     attend, made = sharing(subject, rank, workers)
-    report = check_backend(replace(subject, attend=attend), profile="quick", dtypes=dtypes, limit=600.0, shrink_for=0.0)
+    report = check_backend(replace(subject, attend=attend), profile="quick", dtypes=dtypes, limit=600.0, shrink_steps=0)
     return {"calls": made[0], "seconds": report.seconds, "raised": [finding.message for finding in report.findings][:3]}
 
 

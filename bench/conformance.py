@@ -103,7 +103,7 @@ def kills(before: Sequence[dict[str, Any]] = (), only: Collection[str] = ()) -> 
         if only and fault.name not in only:
             rows += [known[fault.name]] if fault.name in known else []
             continue
-        report = check_backend(subject_of(fault.entry, attend=fault.fresh()), profile="quick", shrink_for=0.0)
+        report = check_backend(subject_of(fault.entry, attend=fault.fresh()), profile="quick", shrink_steps=0)
         seen = [check.name for check in report.checks if check.status == "failed"]
         rows.append({"fault": fault.name, "family": fault.family, "summary": fault.summary, "seen_by": seen})
         print(f"{fault.family:14}{fault.name:40}{', '.join(seen) or 'SURVIVED'}", flush=True)

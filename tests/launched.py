@@ -23,6 +23,6 @@ def together(jobs: list[dict], folder: Path, count: int = 2) -> tuple[list[list]
     path = folder / "jobs.json"
     path.write_text(json.dumps(jobs))
     command = [*LAUNCH, f"--nproc-per-node={count}", str(SCRIPT), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment())
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False, env=environment())
     found = [path.with_suffix(f".{rank}") for rank in range(count)]
     return [json.loads(each.read_text()) if each.is_file() else [] for each in found], done.returncode, done.stderr

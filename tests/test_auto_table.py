@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -42,14 +43,21 @@ def test_a_table_is_read_as_rows_that_say_what_they_were_measured_on():
         ("{", "no JSON"),
         ("[]", "no table"),
         ("[" * 100000, "no JSON"),
-        ({"rows": 3}, "no `rows`"),
+        ({"rows": 3}, "rows: Input should be a valid dictionary"),
+        ({"rows": None}, "rows: "),
+        ({"device_name": 3}, "device_name: "),
+        ({"versions": {"torch": []}}, "versions.torch: "),
+        ({"threads": "2"}, "threads: "),
+        ({"capability": {}}, "capability: "),
         ({"tfkit_auto": 2}, "its form is 2, this tfkit reads 1"),
-        ({"device": None}, "`flex`: device"),
-        ({"rows": {"flex": {}}}, "`flex` are no list"),
-        ({"rows": {"flex": [3]}}, "`flex` are no list"),
+        ({"device": None}, "device: Input should be a valid string"),
+        ({"rows": {"flex": {}}}, "rows.flex: Input should be a valid list"),
+        ({"rows": {"flex": [3]}}, "rows.flex.0: "),
+        ({"rows": {"flex": [{"dtypes": 3, "relative_time": 1.0}]}}, "dtypes: "),
+        ({"rows": {"flex": [{"dtypes": [[]], "relative_time": 1.0}]}}, "dtypes: "),
         ({"rows": {"flex": [{"dtypes": ["float32"]}]}}, "relative_time"),
         ({"rows": {"flex": [{"dtypes": ["float32"], "relative_time": 1.0, "maskd": True}]}}, "maskd"),
-        ({"rows": {"flex": [{"dtypes": ["float32"], "relative_time": float("nan")}]}}, "finite"),
+        ({"rows": {"flex": [{"dtypes": ["float32"], "relative_time": float("nan")}]}}, "NaN is not a number"),
     ],
 )
 def test_what_is_no_table_is_told(change, said, tmp_path, catalogue):
@@ -61,6 +69,18 @@ def test_what_is_no_table_is_told(change, said, tmp_path, catalogue):
     assert fault.code == "TFK062"
     assert str(path) in fault.message
     assert said in fault.message
+
+
+@pytest.mark.parametrize("kind", ["named pipe", "directory", "device", "large"])
+def test_what_is_no_small_regular_file_is_refused_without_waiting(kind, tmp_path, catalogue):
+    path = tmp_path / "auto.json"
+    if kind == "named pipe":
+        os.mkfifo(path)
+    elif kind == "large":
+        path.touch()
+        os.truncate(path, 8 << 40)
+    with pytest.raises(InputError, match=rf"TFK062.*cannot be read: .*({kind}|more than 16,777,216 bytes)"):
+        catalogue.with_auto_table({"directory": tmp_path, "device": "/dev/zero"}.get(kind, path))
 
 
 def test_a_catalogue_goes_by_a_users_table_first(file, catalogue):

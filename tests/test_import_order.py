@@ -7,10 +7,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "tfkit"
 
-TORCH_FREE = {"errors", "files", "recipe", "codes", "contract", "slots", "hooks", "catalogue", "spec", "graph"}
+TORCH_FREE = {"errors", "files", "recipe", "codes", "checks", "contract", "slots", "hooks", "catalogue", "spec", "graph"}
 MAY_IMPORT = {
     "errors": set(),
     "codes": set(),
+    "checks": set(),
     "contract": set(),
     "slots": {"errors", "files"},
     "hooks": {"slots"},
@@ -48,6 +49,7 @@ MAY_IMPORT = {
     },
     "guard": {"attention", "errors", "slots"},
     "testing": {
+        "checks",
         "errors",
         "files",
         "slots",
@@ -63,6 +65,7 @@ MAY_IMPORT = {
     "bench": {"errors", "slots", "catalogue", "attention", "rendering", "nn", "testing"},
     "view": {"errors", "files", "codes", "contract", "slots", "catalogue", "spec", "graph", "nn", "recipe", "train"},
     "cli": {
+        "checks",
         "errors",
         "codes",
         "contract",

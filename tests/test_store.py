@@ -163,6 +163,87 @@ def test_overwrite_replaces_a_saved_model_and_nothing_else(what: str, model: Mod
     assert names(tmp_path) == {"thesis"}
 
 
+@pytest.mark.parametrize("listing", ["{}", "[]", '{"format": 1, "files": {}}', "", "{", "[" * 100_000])
+def test_a_listing_that_is_none_lets_nothing_go(listing: str, model: Model, tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "versions.json").write_text(listing)
+    (tmp_path / "thesis" / "chapter.txt").write_text("one")
+    with pytest.raises(tfkit.StoreError, match=r"TFK080.*thesis exists and is no saved model.*versions\.json"):
+        tfkit.save(model, tmp_path / "thesis", overwrite=True)
+    assert names(tmp_path / "thesis") == {"versions.json", "chapter.txt"}
+    assert names(tmp_path) == {"thesis"}
+
+
+@pytest.mark.parametrize("what", ["file", "hidden file", "directory", "link", "file in the place of another"])
+def test_overwrite_keeps_what_tfkit_did_not_write(what: str, model: Model, tmp_path: Path) -> None:
+    place = tfkit.save(model, tmp_path / "out")
+    name = {"hidden file": ".env", "file in the place of another": "plan.json"}.get(what, "notes")
+    if what == "directory":
+        (place / name).mkdir()
+    elif what == "link":
+        (place / name).symlink_to(tmp_path)
+    elif what == "file in the place of another":
+        (place / name).unlink()
+        (place / name).mkdir()
+    else:
+        (place / name).write_text("mine")
+    before = names(place)
+    with pytest.raises(tfkit.StoreError, match=rf"TFK080.*out is not replaced: it holds {name}, which tfkit did not write"):
+        tfkit.save(model, place, overwrite=True)
+    assert names(place) == before
+    assert names(tmp_path) == {"out"}
+
+
+def test_overwrite_replaces_the_tokenisers_of_a_saved_model_too(model: Model, tmp_path: Path) -> None:
+    tfkit.save(model, tmp_path / "out", texts={"tokeniser.json": "one"})
+    tfkit.save(model, tmp_path / "out", overwrite=True)
+    assert names(tmp_path / "out") == FILES
+
+
+@pytest.mark.parametrize("target", ["model", "empty", "nowhere"])
+def test_a_link_is_not_replaced(target: str, model: Model, tmp_path: Path) -> None:
+    tfkit.save(model, tmp_path / "model")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "out").symlink_to(target)
+    with pytest.raises(tfkit.StoreError, match=r"TFK080.*out exists.*it is a link"):
+        tfkit.save(model, tmp_path / "out", overwrite=True)
+    assert names(tmp_path) == {"model", "empty", "out"}
+    assert names(tmp_path / "model") == FILES
+
+
+def test_what_appears_while_a_model_is_written_is_kept(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logits_of: Callable[[Model], Tensor]
+) -> None:
+    place = tfkit.save(model, tmp_path / "out")
+    want, rename = logits_of(model), Path.rename
+
+    def appear_and_rename(self: Path, target: Path) -> Path:
+        if self == place:
+            (place / "notes").write_text("mine")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", appear_and_rename)
+    with pytest.raises(tfkit.StoreError, match=r"TFK080.*holds notes"):
+        tfkit.save(model, place, overwrite=True)
+    assert [path.read_text() for path in tmp_path.rglob("notes")] == ["mine"]
+    assert torch.equal(logits_of(tfkit.load(place)), want)
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/b", "..", "", "plan.json", "versions.json", "a\0b"])
+def test_a_text_lies_beside_the_model_under_a_name_of_its_own(name: str, model: Model, tmp_path: Path) -> None:
+    with pytest.raises(tfkit.StoreError, match="TFK081"):
+        tfkit.save(model, tmp_path / "out", texts={name: "text"})
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_name_that_no_directory_can_have(name: str, model: Model, tmp_path: Path) -> None:
+    with pytest.raises(tfkit.StoreError, match="TFK081"):
+        tfkit.save(model, tmp_path / name)
+    with pytest.raises(tfkit.StoreError, match=r"TFK082.*no file can have this name"):
+        tfkit.load(tmp_path / name)
+
+
 def test_an_empty_directory_may_be_used_with_overwrite(model: Model, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     tfkit.save(model, tmp_path / "out", overwrite=True)
@@ -325,7 +406,7 @@ def test_a_full_disk_leaves_nothing_half_written(
     tfkit.save(model, tmp_path / "one")
     place = tmp_path / ("one" if old else "two")
     run = subprocess.run(
-        [sys.executable, "-c", FULL, tmp_path / "one", place, "20000"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", FULL, tmp_path / "one", place, "20000"], capture_output=True, text=True, timeout=600
     )
     assert run.returncode == 0, run.stderr
     assert "TFK081" in run.stdout

@@ -21,7 +21,9 @@ from pydantic import ValidationError
 
 from . import hooks
 from .errors import Fault, InputError, PluginError
+from .files import read_text
 from .hooks import SLOTS
+from .slots.aliases import did_you_mean, meant
 from .slots.attention import AUTO, BIAS_KINDS, MASK_TERMS, AttentionBackend
 from .slots.auto_table import parse_table
 from .slots.options import CONTRACT, Entry, Options
@@ -86,9 +88,9 @@ class Catalogue:
         for plugin in self.broken:
             if plugin.plugin in (name, stem) or plugin.distribution in (f"tfkit-{stem}", stem):
                 return f"`{name}` is provided by {plugin.distribution}, which failed to import because {plugin.reason}"
-        near = difflib.get_close_matches(name, self.offers[slot], 1)
+        near = meant(slot, name, [*self.offers[slot], *([AUTO.name] if slot == "backend" else [])])
         if near:
-            return f"did you mean `{near[0]}`?"
+            return did_you_mean(near)
         return f"known: {', '.join(self.names(slot))}" + (
             "; a plugin's parts appear once it is installed (`tfkit plugins` lists what is)" if "." in name else ""
         )
@@ -105,9 +107,10 @@ class Catalogue:
         """A catalogue in which `auto` goes by a user's own table first (what `tfkit bench auto --json FILE` wrote), then by
         those of the plugins. Raises InputError where the file is no table, or measures a backend that is not installed."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, ValueError) as reason:
-            raise InputError(Fault("TFK062", f"{path} cannot be read: {reason}", "name a file that exists")) from None
+            text = read_text(path, descriptors=True)
+        except OSError as reason:
+            fix = "name a file that `tfkit bench auto --json FILE` wrote"
+            raise InputError(Fault("TFK062", f"{path} cannot be read: {reason.strerror}", fix)) from None
         backends = dict(self.offers["backend"])
         for name, rows in parse_table(text, str(path)).items():
             if name not in backends:

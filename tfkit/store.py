@@ -8,33 +8,109 @@ versions.json       versions of tfkit, its contract, torch and the plugins; size
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import ConfigDict, RootModel, field_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from .builder import build
 from .catalogue import Catalogue, load_catalogue
 from .errors import Fault, StoreError
-from .files import umask
+from .files import (
+    FileFacts,
+    FileModel,
+    check_digest,
+    check_header,
+    check_removable,
+    check_sizes,
+    child,
+    compare_tensors,
+    read_bytes,
+    read_model,
+    remove_written,
+    umask,
+)
+from .files import check_files as check_files
+from .files import file_facts as file_facts
 from .graph import Target, graph_of, plan
 from .nn.model import Model
 from .slots.options import CONTRACT
-from .spec import load_spec, to_yaml
+from .spec import ModelSpec, parse_spec, to_yaml
+from .spec.marked import Faults
+from .spec.reader import read_text
 
 FORMAT = 1
 SPEC, WEIGHTS, PLAN, VERSIONS = "spec.yaml", "model.safetensors", "plan.json", "versions.json"
 BEST = "best.json"
 """Beside several models, the file that names the best one."""
+LARGEST_TEXTS = 256 << 20
+"""So many bytes the files of a saved model may have together, its weights left out."""
+NAME_A_MODEL = "name a directory that `tfkit build -o` wrote"
+
+
+class Versions(FileModel):
+    """The content of versions.json."""
+
+    format: Literal[1]
+    contract: int
+    dtype: Literal["float64", "float32", "bfloat16", "float16"]
+    python: str
+    torch: str
+    plugins: dict[str, str]
+    files: dict[str, FileFacts]
+
+    @field_validator("files")
+    @classmethod
+    def _complete(cls, files: dict[str, FileFacts]) -> dict[str, FileFacts]:
+        if missing := {SPEC, WEIGHTS, PLAN} - files.keys():
+            raise ValueError(f"it does not list {', '.join(sorted(missing))}")
+        if (total := sum(facts.bytes for name, facts in files.items() if name != WEIGHTS)) > LARGEST_TEXTS:
+            raise ValueError(f"beside the weights {total:,} bytes are listed, and at most {LARGEST_TEXTS:,} are read")
+        return files
+
+
+class _Format(FileModel):
+    """The format alone, of a file that may have another one."""
+
+    model_config = ConfigDict(extra="ignore")
+    format: int
+
+
+class _PlanRow(FileModel):
+    site: str
+    lengths: list[int | None] | None
+    chosen: str | None
+
+
+class _Plan(FileModel):
+    """The content of plan.json. The backends of `sites` are judged by the catalogue."""
+
+    sites: dict[str, list[Any]]
+    device: str
+    dtype: str
+    table: list[_PlanRow]
+
+
+class Best(FileModel):
+    """The content of best.json."""
+
+    model: str
+    metric: str
+    worth: float
+
+
+class _Object(RootModel[dict[str, Any]]):
+    """Any object."""
 
 
 def save(
@@ -48,8 +124,8 @@ def save(
     """Write a model, and `texts` by file name that belong to it (its tokenisers). The directory appears whole or not at all: it
     is written beside its place and then renamed.
 
-    Raises StoreError where it exists already (unless `overwrite`, and then only a saved model is replaced), or where the disk
-    is full or not writable; whatever stood there before is left as it was.
+    Raises StoreError where it exists already, or where the disk is full or not writable; what stood there is left as it was.
+    `overwrite` replaces a saved model, if the directory holds nothing beside the files that were saved there.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     directory = Path(directory).absolute()
@@ -62,13 +138,13 @@ def save(
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".draft", dir=directory.parent))
-    except OSError as reason:
-        raise StoreError(Fault("TFK081", f"{directory.parent} cannot be written: {reason.strerror}")) from None
+    except (OSError, ValueError) as reason:  # ValueError: a NUL in the name
+        raise StoreError(Fault("TFK081", f"{directory.parent} cannot be written: {_words(reason)}")) from None
     try:
         _write(model, draft, catalogue, texts or {})
         draft.chmod(0o777 & ~umask())
-        put_in_place(draft, directory)
-    except (OSError, SafetensorError, RuntimeError) as reason:
+        put_in_place(draft, directory, written_names(directory) if os.path.lexists(directory) else ())
+    except (OSError, ValueError, SafetensorError, RuntimeError) as reason:  # ValueError: a name that no file can have
         raise StoreError(
             Fault("TFK081", f"{directory} could not be written: {_words(reason)}", "nothing was changed")
         ) from None
@@ -86,55 +162,76 @@ def load(
     """
     directory = Path(directory)
     catalogue = catalogue or load_catalogue()
-    dtype = _checked(directory)
+    versions = _checked(directory)
+    dtype: torch.dtype = getattr(torch, versions.dtype)
+    spec = _saved_spec(directory / SPEC, catalogue)
+    _check_room(directory / WEIGHTS, versions.files[WEIGHTS], spec, dtype)
     # On `meta` no backend is refused: what the device cannot do is asked once the wishes are known.
-    model = build(load_spec(directory / SPEC, catalogue), catalogue, device="meta", dtype=dtype)
-    wishes = read_json(directory / PLAN).get("sites")
-    if not isinstance(wishes, dict) or set(wishes) != set(model.sites):
-        raise StoreError(Fault("TFK082", f"{directory / PLAN} does not speak of the attention sites of {directory / SPEC}"))
+    model = build(spec, catalogue, device="meta", dtype=dtype)
+    wishes = read_model(directory / PLAN, _Plan).sites
+    if set(wishes) != set(model.sites):
+        message = f"{directory / PLAN} has other attention sites than {directory / SPEC}"
+        raise StoreError(Fault("TFK082", message, "it was altered"))
     for wish, sites in [(backend, list(wishes))] if backend is not None else _by_wish(wishes):
         model.set_backend(wish, sites)
-    try:
-        tensors = load_file(directory / WEIGHTS)
-    except SafetensorError as reason:
-        raise StoreError(Fault("TFK082", f"{directory / WEIGHTS} cannot be read: {reason}")) from None
-    check_tensors(directory / WEIGHTS, tensors, model.state_dict(), "the spec")
+    check_header(directory / WEIGHTS, _facts(model.state_dict()), "the spec")
+    check_digest(directory / WEIGHTS, versions.files[WEIGHTS])
     # Copied rather than kept: at the addresses that the file gives them, matrix products may round differently.
-    model.to_empty(device=device).load_state_dict(tensors)
+    model.to_empty(device=device).load_state_dict(read_weights(directory))
     model.retarget(torch.device(device), dtype)
     return model
 
 
-def _checked(directory: Path) -> torch.dtype:
-    """The dtype of a saved model, all of whose files are as they were written."""
+def _checked(directory: Path) -> Versions:
+    """The versions of a saved model, whose files have their sizes and all but the weights their digests."""
     path = directory / VERSIONS
-    versions = read_json(path)
-    if versions.get("format") != FORMAT:
-        message = f"{directory} has format {versions.get('format')}, this tfkit reads {FORMAT}"
+    found = read_model(path, _Format, fix=NAME_A_MODEL).format
+    if found != FORMAT:
+        message = f"{directory} has format {found}, this tfkit reads {FORMAT}"
         raise StoreError(Fault("TFK083", message, "load it with the tfkit that wrote it"))
-    files, dtype = versions.get("files"), getattr(torch, str(versions.get("dtype")), None)
-    if not isinstance(files, dict) or not files.keys() >= {SPEC, WEIGHTS, PLAN}:
-        raise StoreError(Fault("TFK082", f"{path} does not list the files {SPEC}, {WEIGHTS} and {PLAN}", "it was altered"))
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise StoreError(Fault("TFK082", f"{path} names the dtype {versions.get('dtype')}, which is none", "it was altered"))
-    check_files(path, files)
-    return dtype
+    versions = read_model(path, Versions)
+    for name, facts in check_sizes(path, versions.files).items():
+        if name != WEIGHTS:
+            check_digest(directory / name, facts)
+    return versions
 
 
-def check_tensors(path: Path, tensors: Mapping[str, torch.Tensor], like: Mapping[str, torch.Tensor], whose: str) -> None:
+def _saved_spec(path: Path, catalogue: Catalogue) -> ModelSpec:
+    """The spec of a saved model. It was resolved when it was written, so it extends no other file."""
+    try:
+        text = read_bytes(path, links=False)
+    except OSError as reason:
+        raise StoreError(Fault("TFK082", f"{path} cannot be read: {reason.strerror}")) from None
+    if "extends" in read_text(text, str(path), Faults()).mapping:
+        raise StoreError(Fault("TFK082", f"{path} extends another file, which no saved spec does", "it was altered"))
+    return parse_spec(text, catalogue, file=str(path))
+
+
+def _check_room(path: Path, facts: FileFacts, spec: ModelSpec, dtype: torch.dtype) -> None:
+    """Raises StoreError where a file is too small for the weights of a spec, before modules are made for them."""
+    graph = graph_of(spec)
+    needed = (graph.parameters() + graph.parameters(trainable=False)) * dtype.itemsize
+    if facts.bytes < needed:
+        message = f"{path} has {facts.bytes:,} bytes, and the weights of the spec need {needed:,}"
+        raise StoreError(Fault("TFK082", message, "it was altered"))
+
+
+def read_weights(directory: Path) -> dict[str, Tensor]:
+    """The weights of a saved model that was checked. Raises StoreError."""
+    try:
+        return load_file(directory / WEIGHTS)
+    except (SafetensorError, OSError) as reason:
+        raise StoreError(Fault("TFK082", f"{directory / WEIGHTS} cannot be read: {_words(reason)}")) from None
+
+
+def check_tensors(path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], whose: str) -> None:
     """The tensors of a file have the names, shapes and dtypes of those that something (`whose`: "the spec") needs. Raises
     StoreError."""
-    found = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
-    wanted = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in like.items()}
-    faults = [
-        Fault("TFK082", f"{path}: `{name}` is {found.get(name, 'missing')}, {whose} needs {wanted.get(name, 'none')}")
-        for name in sorted(set(found) | set(wanted))
-        if found.get(name) != wanted.get(name)
-    ]
-    if len(faults) > 3:
-        faults = [*faults[:3], Fault("TFK082", f"{path}: {len(faults) - 3} more tensors are not those that {whose} needs")]
-    if faults:
-        raise StoreError(faults)
+    compare_tensors(path, _facts(tensors), _facts(like), whose)
+
+
+def _facts(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {name: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def _by_wish(sites: Mapping[str, list[Any]]) -> list[tuple[list[Any], list[str]]]:
@@ -145,21 +242,35 @@ def _by_wish(sites: Mapping[str, list[Any]]) -> list[tuple[list[Any], list[str]]
 
 
 def check_place(directory: Path, overwrite: bool) -> None:
-    if not directory.exists():
-        return
-    if not directory.is_dir() or (any(directory.iterdir()) and not (directory / VERSIONS).is_file()):
-        raise StoreError(
-            Fault("TFK080", f"{directory} exists and is no saved model, so it is not replaced", "choose another directory")
-        )
-    if not overwrite and any(directory.iterdir()):
+    """Raises StoreError, TFK080, where a model may not be saved because of what stands there."""
+    if os.path.lexists(directory) and written_names(directory) and not overwrite:
         raise StoreError(
             Fault("TFK080", f"{directory} exists already", "choose another directory, or pass overwrite (--force)")
         )
 
 
+def written_names(directory: Path) -> set[str]:
+    """The names of the files of a saved model that may be replaced; none of an empty directory. Raises StoreError, TFK080, for
+    anything else: a link, a directory that holds anything that tfkit did not write there."""
+    try:
+        if directory.is_symlink():
+            raise OSError(None, "it is a link")
+        if not any(directory.iterdir()):
+            return set()
+        names = {VERSIONS, *read_model(directory / VERSIONS, Versions).files}
+    except (OSError, StoreError) as reason:
+        why = reason.strerror if isinstance(reason, OSError) else reason.faults[0].message
+        message = f"{directory} exists and is no saved model, so it is not replaced: {why}"
+        raise StoreError(Fault("TFK080", message, "choose another directory")) from None
+    check_removable(directory, names)
+    return names
+
+
 def _write(model: Model, draft: Path, catalogue: Catalogue, texts: Mapping[str, str]) -> None:
     for name, text in texts.items():
-        (draft / name).write_text(text, encoding="utf-8")
+        if name in (SPEC, WEIGHTS, PLAN, VERSIONS):
+            raise ValueError(f"`texts` may not hold {name}, which is written with every model")
+        child(draft, name).write_text(text, encoding="utf-8")
     (draft / SPEC).write_text(to_yaml(model.spec), encoding="utf-8")
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     save_file(tensors, draft / WEIGHTS)
@@ -190,11 +301,13 @@ def _write(model: Model, draft: Path, catalogue: Catalogue, texts: Mapping[str, 
             os.fsync(file.fileno())
 
 
-def put_in_place(draft: Path, directory: Path) -> None:
-    """Give a finished draft beside a directory its name; what stands there goes only once the draft does. Raises OSError."""
-    if not directory.exists():
+def put_in_place(draft: Path, directory: Path, names: Collection[str]) -> None:
+    """Give a finished draft beside a directory its name. What stands there, files of these `names` that tfkit wrote and nothing
+    else, goes only once the draft does. Raises OSError, and StoreError as `check_removable`."""
+    if not os.path.lexists(directory):
         draft.rename(directory)
         return
+    check_removable(directory, names)
     old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".old", dir=directory.parent))
     kept = old / directory.name
     try:
@@ -203,53 +316,30 @@ def put_in_place(draft: Path, directory: Path) -> None:
     finally:  # also when interrupted: the old model stays until the new one stands
         if not directory.exists():
             kept.rename(directory)
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def file_facts(path: Path) -> dict[str, Any]:
-    """Size and SHA-256 of a file, as a list of files holds them."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
-
-
-def check_files(listing: Path, files: Mapping[str, Any]) -> None:
-    """Raises StoreError where files that a listing beside them names, or in folders there, are not those that it speaks of."""
-    for name, facts in files.items():
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise StoreError(Fault("TFK082", f"{listing} names the file {name}, which is elsewhere", "it was altered"))
-        if not isinstance(facts, dict) or {key: type(value) for key, value in facts.items()} != {"bytes": int, "sha256": str}:
-            raise StoreError(Fault("TFK082", f"{listing} does not give the size and SHA-256 of {name}", "it was altered"))
-        _check_file(listing.parent / name, facts)
-
-
-def _check_file(path: Path, expected: Mapping[str, Any]) -> None:
-    if not path.is_file():
-        raise StoreError(Fault("TFK082", f"{path} is missing"))
-    found = file_facts(path)
-    if found != expected:
-        message = f"{path} has {found['bytes']:,} bytes, SHA-256 {found['sha256'][:12]}...; {expected['bytes']:,} bytes, "
-        raise StoreError(Fault("TFK082", message + f"{expected['sha256'][:12]}... were written", "it was altered or cut off"))
+        if kept.exists():
+            remove_written(kept, names)
+        old.rmdir()
 
 
 def _write_json(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
+def model_in(directory: Path) -> Path:
+    """The directory of a model: this one, or the best of the run that stands here. Raises StoreError."""
+    models = directory / "models"
+    best = models / BEST
+    if not os.path.lexists(best):
+        return directory
+    try:
+        return child(child(directory, models.name), read_model(best, Best).model)
+    except ValueError as reason:
+        raise StoreError(Fault("TFK082", f"{best} does not name a model beside it: {reason}", "it was altered")) from None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a file. Raises StoreError."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as reason:
-        message = f"{path} cannot be read: {reason.strerror}"
-        raise StoreError(Fault("TFK082", message, "name a directory that `tfkit build -o` wrote")) from None
-    except ValueError as reason:
-        raise StoreError(Fault("TFK082", f"{path} is no JSON: {reason}")) from None
-    if not isinstance(data, dict):
-        raise StoreError(Fault("TFK082", f"{path} holds no JSON object"))
-    return data
+    return read_model(path, _Object, fix=NAME_A_MODEL).root
 
 
 def _words(reason: Exception) -> str:

@@ -1,6 +1,8 @@
 """`tfkit check`."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -154,3 +156,14 @@ def test_a_saved_model_and_standard_input_are_pointed_out(tfkit, small, tmp_path
     (saved / "spec.yaml").write_text(small.read_text())
     assert f"this is a directory; its spec is {saved / 'spec.yaml'}" in tfkit("check", saved).err
     assert "standard input is /dev/stdin" in tfkit("check", "-").err
+
+
+@pytest.mark.parametrize("file", ["specs/transformer-base.yaml", "specs/recipes/translate-small.yaml"])
+def test_a_spec_or_a_recipe_may_come_through_a_pipe(file):
+    """The pipe is read once. What the file names is there relative to the working directory."""
+    text = Path(file).read_text().replace("model: ../", "model: specs/")
+    done = subprocess.run(
+        [sys.executable, "-m", "tfkit", "check", "/dev/stdin"], input=text, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("/dev/stdin: OK, ")

@@ -38,6 +38,7 @@ def test_commands_that_only_look_import_no_torch():
     ]
     silent += [f"show {spec} {option}" for option in ("--json", "--mermaid", "--resolved")]
     silent += [f"plan {spec} --device cuda:sm90 --json", "explain", "explain TFK001"]
+    silent += ["explain A2", "explain checks", "explain R19"]
     drawn = [
         f"show {spec}",
         f"plan {spec}",

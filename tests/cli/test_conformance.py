@@ -230,10 +230,9 @@ def test_the_selftest(tfkit, monkeypatch):
 
 
 def test_a_part_of_another_slot_is_judged_and_replayed_without_hypothesis(tfkit, tmp_path, monkeypatch):
-    """In the child, `import hypothesis` fails and `find_spec` finds none."""
-    site = stranger.install(tmp_path / "site")
-    (site / "sitecustomize.py").write_text("import sys\nsys.modules['hypothesis'] = None\n")
-    monkeypatch.setenv("PYTHONPATH", str(site))
+    """In the child, `import hypothesis` fails and `find_spec` finds none, once the plugin is imported."""
+    gone = "import sys\nif 'pytest' not in sys.modules:\n    sys.modules['hypothesis'] = None\n"
+    site = stranger.install(tmp_path / "site", f"{gone}{stranger.PARTS}")
     monkeypatch.syspath_prepend(str(site))
     file = tmp_path / "report.json"
     done = tfkit("conformance", "acme.doubled", "--slot", "norm", "--profile", "quick", "--json", file)

@@ -135,7 +135,7 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
     [
         (["train"], 2, "a RECIPE, a SPEC or --resume is needed"),
         (["train", "{recipe}"], 2, "-o is missing"),
-        (["train", "{recipe}", "-o", "{run}"], 2, "exists and is not empty; `--resume` goes on with it"),
+        (["train", "{recipe}", "-o", "{run}"], 2, "exists and holds a run; `--resume` goes on with it"),
         (["train", "{recipe}", "-o", "{new}", "--source", "nowhere"], 2, "nowhere cannot be read: No such file"),
         (["train", "{recipe}", "-o", "{new}", "--source", "-"], 2, "text is read several times, and standard input can be"),
         (["train", "{recipe}", "-o", "{new}", "--target", "[a"], 2, "[a cannot be read: No such file"),

@@ -35,6 +35,12 @@ def test_a_link_is_followed_only_where_it_may_be(tmp_path):
         read_bytes(tmp_path / "link", links=False)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_name_that_no_file_can_have_is_refused(tmp_path, name):
+    with pytest.raises(OSError, match="no file can have this name"):
+        read_bytes(tmp_path / name)
+
+
 def test_a_descriptor_that_the_user_opened_may_be_a_pipe():
     reading, writing = os.pipe()
     os.write(writing, b"text")
@@ -65,7 +71,10 @@ def test_text_that_is_not_utf8_is_refused_with_the_place(tmp_path):
     [
         ("[" * 100_000, "nested more than 40 deep"),
         ('{"a": [' * 30, "nested more than 40 deep"),
+        (r'["\ud83d\ude00", {"a\uD800": 1}]', "half of a character: .a.uD800"),
+        (r'["\ud800', "Invalid .* escape"),
         ("[NaN]", "NaN is not a number"),
+        ("[-1e999]", "-1e999 is larger than any number of 64 bits"),
         ('{"a": 1, "a": 2}', '"a" is there twice'),
         ("{", "Expecting property name"),
         (b"\xff\xfe", "utf-8"),

@@ -35,7 +35,7 @@ def test_the_same_is_found(model: str, kind: str, decoder_of: Callable[..., Mode
 
 
 def test_they_run_at_once_each_with_its_share_of_the_threads(decoder_of: Callable[..., Model], monkeypatch) -> None:
-    meeting, inner, shares = threading.Barrier(2, timeout=30), many._search_batch, set()
+    meeting, inner, shares = threading.Barrier(2, timeout=600), many._search_batch, set()
 
     def meets(*given):
         meeting.wait()

@@ -111,7 +111,7 @@ assert rows and all(row.chosen for row in rows)
 assert "torch" not in sys.modules
 """
     spec = Path(__file__).parents[2] / "specs" / "transformer-base.yaml"
-    run = subprocess.run([sys.executable, "-c", code, spec], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code, spec], capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr
 
 

@@ -1,5 +1,6 @@
 """Recipes: read back as written, changed by --set, and wrong ones told at their place."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -129,5 +130,15 @@ def test_every_fault_is_told_at_once():
 
 def test_a_spec_is_told_from_a_recipe(tmp_path):
     (tmp_path / "r.yaml").write_text(BASE)
-    assert not describes_model(tmp_path / "r.yaml")
-    assert describes_model(SHIPPED[0].parent.parent / "transformer-tiny.yaml")
+    assert not describes_model((tmp_path / "r.yaml").read_text(), "r.yaml")
+    spec = SHIPPED[0].parent.parent / "transformer-tiny.yaml"  # it extends another, whose nodes it has
+    assert describes_model(spec.read_text(), str(spec))
+
+
+@pytest.mark.parametrize("kind", ["named pipe", "device"])
+def test_a_model_that_is_no_regular_file_is_refused_where_it_is_written(tmp_path, kind):
+    os.mkfifo(tmp_path / "pipe")
+    path = tmp_path / "r.yaml"
+    path.write_text(BASE.replace("m.yaml", "pipe" if kind == "named pipe" else "/dev/zero"))
+    with pytest.raises(SpecError, match=rf"r\.yaml:\d+:\d+: TFK000 model: .* cannot be read: it is a {kind}"):
+        load_recipe(path)

@@ -94,6 +94,38 @@ def test_null_removes(load: Callable[[str], ModelSpec]) -> None:
     assert layer(spec).norm.options.eps == 1e-5
 
 
+OWN = ["reference", "description", "expect"]
+
+
+@pytest.mark.parametrize("key", OWN)
+def test_what_is_not_inherited_may_be_removed_all_the_same(
+    key: str, load: Callable[[str], ModelSpec], write: Write, catalogue: Catalogue
+) -> None:
+    spec = load(f"{key}: null\n")
+    assert (spec.reference, spec.description, spec.expect.parameters) == ("", "", None)
+    third = write("tfkit: 1\nextends: spec.yaml\nname: third\nexpect: null\n", "third.yaml")
+    assert load_spec(third, catalogue).expect.parameters is None
+    for path in (third, write("", "spec.yaml"), third.parent / "base.yaml"):
+        spec = load_spec(path, catalogue, [f"{key}=null"])
+        assert (spec.reference, spec.description, spec.expect.parameters)[OWN.index(key)] in ("", None)
+
+
+def test_a_name_that_is_removed_is_missing(faults: Callable[[str], tuple[Fault, ...]]) -> None:
+    [fault] = faults("tfkit: 1\nextends: base.yaml\nname: null\n")
+    assert (fault.code, fault.message) == ("TFK030", "`name` is missing")
+
+
+def test_defaults_that_are_not_there_cannot_be_removed(write: Write, faults: Callable[[str], tuple[Fault, ...]]) -> None:
+    write("tfkit: 1\nname: a\nnodes: {t: {kind: tokens, d_model: 8, vocab_size: 9}}\noutputs: [t]\n", "plain.yaml")
+    [fault] = faults("tfkit: 1\nextends: plain.yaml\nname: a\ndefaults: null\n")
+    assert (fault.code, fault.message) == ("TFK016", "there is no `defaults` in plain.yaml to remove")
+
+
+def test_a_null_that_is_a_value_says_what_to_do(faults: Callable[[str], tuple[Fault, ...]]) -> None:
+    [fault] = faults("nodes: {encoder: {checkpoint: null}}\n")
+    assert (fault.code, fault.fix) == ("TFK020", "write a value, or leave the key out")
+
+
 def test_another_kind_of_node_replaces_it(load: Callable[[str], ModelSpec]) -> None:
     spec = load("nodes: {logits: {kind: dense, input: decoder, d_model: 3}}\n")
     assert spec.nodes["logits"].options.d_model == 3

@@ -100,6 +100,79 @@ def test_tab_says_what_to_do() -> None:
         read_text("a:\n\tb: 1\n", "a.yaml", Faults())
 
 
+GLUED = [
+    ("a: 1\ndropout:0.1\nb: 2\n", 2, 1),
+    ("d:\n  e: 1\n  dropout:0.1\n  f: 2\n", 3, 3),
+    ("a: 1\ndropout:0.1", 2, 1),
+    ("tfkit:1\nname: x\n", 1, 1),
+    ("a: {b: 1, dropout:0.1}\n", 1, 11),
+    ("a:\n  source:{kind: tokens}\n", 2, 3),
+    ("a: 1\noutputs:[logits]\n", 2, 1),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "column"), GLUED)
+def test_a_key_without_a_space_after_its_colon_is_located(text: str, line: int, column: int) -> None:
+    fault = first_fault(text)
+    assert fault.mark
+    assert (fault.code, fault.mark.line, fault.mark.column, fault.fix) == (
+        "TFK002",
+        line,
+        column,
+        "write a space after the colon",
+    )
+    assert "has no space after its colon" in fault.message
+
+
+def test_a_quoted_key_may_hold_a_colon() -> None:
+    assert value_of("{'a:b': 1, c: http://x}") == {"a:b": 1, "c": "http://x"}
+
+
+JSON = (
+    '{\n\t"tfkit": 1,\n\t"name": "x",\n\t"nodes": {"t": {"kind": "tokens", "d_model": 8, "vocab_size": 9}},\n'
+    '\t"outputs": ["t"]\n}\n'
+)
+NO_JSON = {
+    "trailing comma of a list": ('["t"]', '["t",]', "TFK002", 5, 17, "no comma before `]`"),
+    "trailing comma of a mapping": ('["t"]\n', '["t"],\n', "TFK002", 5, 18, "no comma before `}`"),
+    "comment of YAML": ('"x",', '"x", # why', "TFK002", 3, 15, "no comments"),
+    "comment of JavaScript": ('"name"', '// why\n"name"', "TFK002", 3, 2, "no comments"),
+    "single quotes": ('"x"', "'x'", "TFK002", 3, 10, "no single quotes"),
+    "single quotes of a key": ('"name"', "'name'", "TFK002", 3, 2, "no single quotes"),
+    "key without quotes": ('"name"', "name", "TFK002", 3, 2, 'write "name"'),
+    "text without quotes": ('"x"', "x", "TFK002", 3, 10, "`x` is no value of JSON"),
+    "truth of Python": ("8", "True", "TFK002", 4, 47, "`True` is no value of JSON"),
+    "not a number": ("8", "NaN", "TFK008", 4, 47, "`NaN` is not a number of JSON"),
+    "infinity": ("8", "-Infinity", "TFK008", 4, 47, "`-Infinity` is not"),
+    "octal": ("8", "08", "TFK002", 4, 48, "this is not JSON"),
+    "text behind it": ("}\n", "} x", "TFK002", 6, 3, "this is not JSON"),
+    "deep": ("8", "[" * 100_000 + "]" * 100_000, "TFK001", 4, 84, "nested deeper"),
+    "huge": ("8", "9" * 5000, "TFK008", 4, 47, "too large"),
+}
+
+
+@pytest.mark.parametrize("row", NO_JSON.values(), ids=NO_JSON)
+def test_a_file_named_json_is_json(row: tuple[str, str, str, int, int, str], tmp_path: Path, catalogue: Catalogue) -> None:
+    old, new, code, line, column, piece = row
+    path = tmp_path / "spec.json"
+    path.write_text(JSON)
+    assert load_spec(path, catalogue).name == "x"
+    index = JSON.rindex(old)
+    path.write_text(JSON[:index] + new + JSON[index + len(old) :])
+    with pytest.raises(SpecError) as error:
+        load_spec(path, catalogue)
+    fault = error.value.faults[0]
+    assert fault.mark
+    assert (fault.code, fault.mark.line, fault.mark.column) == (code, line, column), str(fault)
+    assert piece in f"{fault.message}; {fault.fix}"
+
+
+def test_a_word_inside_a_text_of_json_is_no_number(tmp_path: Path, catalogue: Catalogue) -> None:
+    path = tmp_path / "spec.json"
+    path.write_text(JSON.replace('"x"', '"NaN, -Infinity, \\"NaN"'))
+    assert load_spec(path, catalogue).name == 'NaN, -Infinity, "NaN'
+
+
 @pytest.mark.parametrize(
     ("data", "code", "message"),
     [
@@ -194,8 +267,20 @@ def test_files_that_cannot_be_read(tmp_path: Path, catalogue: Catalogue) -> None
         assert [fault.code for fault in faults_of_path(tmp_path / "empty.yaml", catalogue)] == ["TFK000"]
 
 
-def test_endless_file_is_refused(catalogue: Catalogue) -> None:
-    assert [fault.code for fault in faults_of_path("/dev/zero", catalogue)] == ["TFK001"]
+@pytest.mark.parametrize("kind", ["device", "named pipe"])
+def test_what_is_no_regular_file_is_refused_without_waiting(kind: str, tmp_path: Path, catalogue: Catalogue) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    [fault] = faults_of_path("/dev/zero" if kind == "device" else tmp_path / "pipe", catalogue)
+    assert (fault.code, fault.message) == (
+        "TFK000",
+        f"the file cannot be read: it is a {kind}, and a regular file is expected",
+    )
+
+
+def test_of_a_large_file_no_more_is_read_than_a_spec_may_have(tmp_path: Path, catalogue: Catalogue) -> None:
+    (tmp_path / "large.yaml").touch()
+    os.truncate(tmp_path / "large.yaml", 8 << 40)
+    assert [fault.code for fault in faults_of_path(tmp_path / "large.yaml", catalogue)] == ["TFK001"]
 
 
 def test_lesser_faults_do_not_hide_one_another(text: str, faults_of: Callable[..., list[Fault]]) -> None:

@@ -85,7 +85,7 @@ def test_a_backend_that_decodes_only_is_conformant_too(few):
 def test_a_wrong_mask_is_told_with_the_smallest_case_and_by_its_name(few):
     fault = FAULTS["causal_one_too_many"]
     subject = small(fault.fresh())
-    report = check_backend(subject, profile="quick", shrink_for=60)
+    report = check_backend(subject, profile="quick", shrink_steps=1000)
     assert (report.verdict, report.exit_code) == ("NONCONFORMANT", 1)
     found = report.findings[0]
     assert (found.check, found.rule) == ("support", "A4")
@@ -223,7 +223,7 @@ def test_dtypes_are_those_of_the_profile_or_those_asked_for(few):
 
 
 def test_what_breaks_the_contract_is_not_compared(few):
-    report = check_backend(small(lambda inputs, options: None), profile="quick", shrink_for=0)
+    report = check_backend(small(lambda inputs, options: None), profile="quick", shrink_steps=0)
     statuses = {name: check.status for name, check in by_name(report).items()}
     assert statuses.pop("declaration") == "passed"
     assert (statuses.pop("contract"), statuses.pop("refusals")) == ("failed", "passed")
@@ -234,7 +234,7 @@ def test_what_breaks_the_contract_is_not_compared(few):
 def test_the_first_finding_can_end_a_run(few):
     fault = FAULTS["scale_one_percent"]
     first, whole = (
-        check_backend(small(fault.fresh()), profile="quick", stop_at_first=stop, shrink_for=0) for stop in (True, False)
+        check_backend(small(fault.fresh()), profile="quick", stop_at_first=stop, shrink_steps=0) for stop in (True, False)
     )
     assert [found.check for found in first.findings] == ["scores"]
     assert {"scores", "R5 value_times_power"} > {found.check for found in first.findings}

@@ -35,9 +35,8 @@ def writes(inputs, options):
 
 
 def sleeps(inputs, options):
-    while inputs.key.shape[2] > 1:
+    while True:
         time.sleep(0.01)
-    return Kernel()(inputs)
 
 
 def raises(inputs, options):
@@ -109,11 +108,11 @@ def test_what_hangs_is_asked_nothing_more(few):
     asked = []
 
     def attend(inputs, options):
-        asked.append(time.monotonic())
+        asked.append(inputs)
         return sleeps(inputs, options)
 
-    report = check_backend(small(attend), profile="quick", limit=0.1, shrink_for=0.3)
+    report = check_backend(small(attend), profile="quick", limit=0.1, shrink_steps=40)
     assert [found.message for found in report.findings] == ["did not finish within 0.1 seconds"]
     assert report.missing
-    assert asked[-1] - asked[0] < 20
+    assert len(asked) == 1
     assert sum(check.examples for check in report.checks) < 60

@@ -7,7 +7,7 @@ import torch
 from kinds_task import recipe_for, validations
 
 from tfkit.data import Corpus
-from tfkit.errors import InputError
+from tfkit.errors import InputError, StoreError
 from tfkit.recipe import load_recipe
 from tfkit.store import load, save
 from tfkit.text import Classifier, TextGenerator, Translator, model_in
@@ -118,7 +118,7 @@ def test_labels_belong_to_the_model(run, classifier, tmp_path):
     with pytest.raises(InputError, match=r"TFK116 .*labels.json cannot be read: No such file.*that `tfkit train` has made"):
         Classifier.load(tmp_path / "bare")
     save(classifier.model, tmp_path / "odd", texts=texts | {"labels.json": json.dumps({"a": 1})})
-    with pytest.raises(InputError, match="holds no list of names"):
+    with pytest.raises(StoreError, match=r"TFK082 .*labels\.json: the content: .*valid list"):
         Classifier.load(tmp_path / "odd")
     with pytest.raises(InputError, match="TFK078 max_length is 2"):
         Classifier.load(run, max_length=2)

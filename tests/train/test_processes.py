@@ -40,8 +40,9 @@ def log(run: Path, kind: str) -> list[dict]:
 
 
 def same_losses(one: Path, many: Path) -> None:
-    """Two runs met the same tokens, and their losses differ by no more than sums of so many float32 numbers in another order;
-    computed in float16, by no more than a last digit of that."""
+    """Two runs met the same tokens, and their losses differ by rounding alone: n u for float32 sums of n tokens in a new order,
+    and one eps of float16 where the model computes in it. A validation computes in float32, but with weights that such steps
+    made: they change its loss as they change that of the next step, so it has the same bound, n that of the largest step."""
     half = torch.finfo(torch.float16).eps if "half" in many.name else 0.0
     mine, theirs = log(one, "step"), log(many, "step")
     assert [entry["step"] for entry in mine] == [entry["step"] for entry in theirs]
@@ -50,8 +51,10 @@ def same_losses(one: Path, many: Path) -> None:
         bound = max(a["target_tokens"] * torch.finfo(torch.float32).eps / 2, half)
         for name in ("loss", "nll"):
             assert abs(a[name] - b[name]) <= bound * a[name], (a["step"], name)
+    most = max(step["target_tokens"] for step in mine)
+    bound = max(most * torch.finfo(torch.float32).eps / 2, half)
     for a, b in zip(log(one, "validation"), log(many, "validation"), strict=True):
-        assert a["nll"] == pytest.approx(b["nll"], rel=1e-5)
+        assert abs(a["nll"] - b["nll"]) <= bound * a["nll"], a["step"]
         assert a["scores"] == b["scores"]
 
 
@@ -224,7 +227,7 @@ def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGINT)
-        told, _ = process.communicate(timeout=120)
+        told, _ = process.communicate(timeout=600)
     assert f"`tfkit train --resume {run}` goes on" in told
     last = checkpoints_in(run / "checkpoints")[-1]
     assert last.name == f"step-{log(run, 'step')[-1]['step']}"
@@ -264,7 +267,7 @@ def test_what_all_of_them_read_wrong_is_printed_once(task, tmp_path):
     for change, code in (("nonsense=1", "TFK017"), ("data.source=missing", "TFK100")):
         words = ["train", str(task), "-o", str(tmp_path / "run"), "--set", FOUR[0], "--set", change]
         command = [*LAUNCH, "--nproc-per-node=2", "-m", "tfkit", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment())
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment())
         assert (done.stdout + done.stderr).count(f"{code} ") == 1, done.stderr
         assert "terminate called" not in done.stderr
         assert "exitcode  : 2" in done.stderr
@@ -303,7 +306,7 @@ def test_every_group_has_one_thread(tmp_path, networks):
     (tmp_path / "groups.py").write_text(GROUPS)
     command = [*LAUNCH, "--nproc-per-node=2", str(tmp_path / "groups.py")]
     named = {"GLOO_SOCKET_IFNAME": networks} if networks else {}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={**environment(), **named})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env={**environment(), **named})
     assert (done.returncode, done.stdout) == (0, "([1, 1], 1800.0, 2) ([1, 1], 1800.0, 2) True\n"), done.stderr
 
 
@@ -330,7 +333,7 @@ dist.destroy_process_group()
 def test_shards_go_by_the_group_of_the_run_whoever_began_the_first_one(task, tmp_path):
     (tmp_path / "shards.py").write_text(SHARDS)
     command = [*LAUNCH, "--nproc-per-node=2", str(tmp_path / "shards.py"), str(task.parent / "small.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment())
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment())
     assert (done.returncode, done.stdout) == (0, "[True, True]\n"), done.stderr
 
 

@@ -62,7 +62,7 @@ def test_fifty_kills_at_random_moments(task, tmp_path):
     task.write_text(task.read_text().replace("every_steps: 8", "every_steps: 1").replace("max_steps: 24", "max_steps: 40"))
     command = [sys.executable, str(script), str(task), str(tmp_path), "50", "7"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["found_at"]
     assert len(found) == 50
@@ -285,11 +285,49 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used_when_asked(whole,
     assert resume(whole).progress.step == 24
 
 
-def test_lines_of_the_log_that_are_none_are_left_out(whole):
+def test_the_last_line_of_the_log_where_it_was_cut_off_is_left_out(whole):
+    entries = log(whole)
     with (whole / "log.jsonl").open("ab") as file:
-        file.write(b'\xff\xfe{"step": 1}\n24\n{"kind": "st')
+        file.write(b'{"kind": "st')
     resume(whole)
-    assert {entry["kind"] for entry in log(whole)} == {"step", "validation"}
+    assert log(whole) == entries
+
+
+LINE = {"kind": "step", "step": 3, "epoch": 1, "loss": 1.0, "nll": 1.0, "rate": 0.1, "norm": 1.0}
+LINE |= {"source_tokens": 5, "target_tokens": 5, "seconds": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"\xff\xfe", "Invalid JSON"),
+        (b"24", "Input should be"),
+        (b"", "Invalid JSON"),
+        (b"[" * 100_000, "Invalid JSON: recursion limit exceeded"),
+        (b'{"step": 1}', "Unable to extract tag using discriminator"),
+        (json.dumps({**LINE, "kind": "end"}).encode(), "does not match any of the expected tags"),
+        (json.dumps({**LINE, "step": 0}).encode(), "`step`: Input should be greater than or equal to 1"),
+        (json.dumps({**LINE, "step": 10**400}).encode(), "`step`: Input should be"),
+        (json.dumps({**LINE, "step": 2.5}).encode(), "`step`: Input should be"),
+        (json.dumps({**LINE, "step": "<b>"}).encode(), "`step`: Input should be a valid integer"),
+        (json.dumps({**LINE, "epoch": "<script>"}).encode(), "`epoch`: Input should be a valid integer"),
+        (json.dumps({**LINE, "loss": 1e300}).encode(), "`loss`: Value error, it is larger than 1e+39"),
+        (json.dumps({**LINE, "more": 1}).encode(), "`more`: Extra inputs are not permitted"),
+        (json.dumps({key: value for key, value in LINE.items() if key != "step"}).encode(), "`step`: Field required"),
+    ],
+)
+def test_a_line_of_the_log_that_was_altered_is_named(whole, line, reason):
+    path = whole / "log.jsonl"
+    lines = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([*lines[:3], line, *lines[3:], b""]))
+    with pytest.raises(StoreError) as caught:
+        resume(whole)
+    (fault,) = caught.value.faults
+    assert str(fault).startswith(f"{path}:4:1: TFK082 this line is no entry of the log of a run: ")
+    assert reason in str(fault)
+    assert "remove the line, or the file" in str(fault)
+    path.unlink()
+    assert resume(whole).progress.step == 24
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """The support table of the backends."""
 
+import pytest
+
 from tfkit.catalogue import Catalogue, Offer
 from tfkit.plugin import AttentionBackend, Capabilities, Device, Numerics, Range
 from tfkit.view.plugins_data import backends_data, support_table
-from tfkit.view.plugins_text import backends_text
+from tfkit.view.plugins_text import BackendsText
 
 NOTHING = AttentionBackend(name="acme.nothing", summary="", attend="a:b", capabilities=Capabilities())
 MUCH = AttentionBackend(
@@ -47,7 +49,18 @@ def test_json_holds_lists_in_order():
 
 
 def test_the_table_fits_and_cuts_nothing_off(drawn):
-    text = drawn(backends_text(*support_table(catalogue_of(NOTHING, MUCH))), width=80)
+    text = drawn(BackendsText(*support_table(catalogue_of(NOTHING, MUCH))), width=80)
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "…" not in text
     assert "deterministic backward" in text
+
+
+@pytest.mark.parametrize("width", range(72, 121))
+def test_no_word_is_broken(drawn, width):
+    names = ["flash_attn.v2", "a_backend_of_a_long_name.atomic", "eager", *(f"backend.number{number}" for number in range(9))]
+    said = ["cuda from sm_80", "causal, key_lengths, query_lengths, visible", "differentiable"]
+    rows = [["deterministic backward", *(said[number % 3] for number in range(len(names)))], ["lse", *["yes"] * len(names)]]
+    text = drawn(BackendsText(names, rows), width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert set(text.split()) == {word for each in [*names, *said, "deterministic backward", "lse yes"] for word in each.split()}
+    assert [text.split().count(name) for name in names] == [1] * len(names)

@@ -3,7 +3,7 @@
 import pytest
 
 from tfkit.spec import load_spec
-from tfkit.view.words import percent, ranges, says, scaled, shown
+from tfkit.view.words import percent, ranges, says, scaled
 
 from .conftest import SPECS
 
@@ -46,10 +46,6 @@ def test_scaled(number, words):
 def test_percent():
     assert percent(1, 3) == "33.3%"
     assert percent(0, 0) == ""
-
-
-def test_shown_moves_no_cursor():
-    assert shown("a\x1b[31m\n\u202eb ü") == "a?[31m??b ü"
 
 
 def test_options_say_what_is_not_their_default(catalogue):

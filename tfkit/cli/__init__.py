@@ -7,13 +7,12 @@ went away. Data goes to standard output, faults to standard error; with `--json`
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from ..errors import BackendRefused, Fault, InputError, SpecError, StoreError, TfkitError
+from ..view.terminal import OutputError, standard_streams
 from .arguments import COMMON, Parser, UsageError, nearest, parse, tells_json, usage_fault
 from .output import print_bug, print_faults
 
@@ -40,21 +39,26 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; gives its exit code and lets no exception out."""
     words = list(sys.argv[1:] if argv is None else argv)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a file name may hold bytes that the terminal cannot show
+    with standard_streams():
+        try:
+            code = _ended(words)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            return 141
+        except OutputError as failed:
+            print_faults([failed.fault], as_json=False)  # also with --json: standard output is what failed
+            return 1
+
+
+def _ended(words: list[str]) -> int:
     try:
-        code = _run(words)
-        sys.stdout.flush()
-        return code
+        return _run(words)
     except SystemExit as stop:  # argparse has printed a help text
         return int(stop.code or 0)
     except KeyboardInterrupt:
         print("tfkit: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to say at exit
-        return 141
 
 
 def _run(words: list[str]) -> int:
@@ -79,7 +83,7 @@ def _run(words: list[str]) -> int:
             [Fault("TFK045", "there is not enough memory", "make the model smaller, or choose a smaller dtype")], as_json
         )
         return 2
-    except BrokenPipeError:
+    except (BrokenPipeError, OutputError):
         raise
     except Exception as bug:
         print_bug(bug, as_json, "--traceback" in words)

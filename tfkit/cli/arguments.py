@@ -63,7 +63,7 @@ def add_common(parser: Parser) -> None:
 
 
 def add_spec(parser: Parser) -> None:
-    parser.add_argument("spec", metavar="SPEC", help="a spec, YAML or JSON")
+    parser.add_argument("spec", metavar="SPEC", type=reading, help="a spec, YAML or JSON")
     add_set(parser)
 
 
@@ -93,7 +93,7 @@ def add_backend(parser: Parser) -> None:
 
 def add_auto_table(parser: Parser) -> None:
     parser.add_argument(
-        "--auto-table", metavar="FILE", type=place, help="let `auto` go by this table first (tfkit bench auto --json FILE)"
+        "--auto-table", metavar="FILE", type=reading, help="let `auto` go by this table first (tfkit bench auto --json FILE)"
     )
 
 
@@ -122,10 +122,15 @@ def whole(text: str, lowest: int = 1) -> int:
 
 
 def place(text: str) -> str:
-    """Where something is written."""
+    """The path of a file or directory that is written."""
     if not text or "\0" in text:
         raise argparse.ArgumentTypeError("a path is expected")
     return text
+
+
+def reading(text: str) -> str:
+    """The path of a file or directory that is read. The hostile-input tests find such arguments by this type."""
+    return place(text)
 
 
 def seed(text: str) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .arguments import Parser, add_common, place, whole
+from ..view.terminal import shown
+from .arguments import Parser, add_common, place, reading, whole
 from .output import print_json, print_text
 from .packages import TEXT, need_packages
 
@@ -17,7 +18,7 @@ how many there are); of models, theirs. All have the same spec and tokenisers.""
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("models", metavar="DIR", nargs="+", type=place, help="a run, or two models or more")
+    parser.add_argument("models", metavar="DIR", nargs="+", type=reading, help="a run, or two models or more")
     parser.add_argument("--last", type=whole, metavar="N", help="of a run: how many checkpoints (default all that are kept)")
     parser.add_argument("-o", "--output", metavar="DIR", type=place, required=True, help="where the averaged model is saved")
     parser.add_argument("--force", action="store_true", help="replace a model that is saved there already")
@@ -37,5 +38,5 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"averaged": [str(path) for path in averaged], "directory": str(output)})
     else:
-        print_text(f"{output}: the mean of {len(averaged)}: {', '.join(path.name for path in averaged)}")
+        print_text(shown(f"{output}: the mean of {len(averaged)}: {', '.join(path.name for path in averaged)}"))
     return 0

@@ -186,10 +186,11 @@ def progress() -> Iterator[Callable[[int, int, str], None]]:
     if not sys.stderr.isatty():
         yield lambda done, total, words: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from ..view.console import EscapingConsole
+
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=EscapingConsole(sys.stderr), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total, words: bar.update(task, completed=done, total=total, description=words)

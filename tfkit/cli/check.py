@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..errors import SpecError
-from .arguments import Parser, add_common, add_set
+from ..errors import TfkitError
+from .arguments import Parser, add_common, add_set, reading
 from .output import print_faults, print_json
 
 EPILOG = """\
 Of a recipe the model that it trains is checked too, with its changes.
+Attention backends are held to what every site asks: a spec is refused where
+no device and dtype is left on which its backends serve it, a recipe where
+none is left on which they train it.
 --json prints a list with one object per file: `file`, `ok`, `name` and
 `parameters` (null where there are faults), and `faults`, each with `code`,
 `message`, `fix`, `path`, `file`, `line`, `column`.
@@ -18,14 +21,14 @@ Exit code 2 if any file has a fault."""
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("specs", metavar="SPEC", nargs="+", help="specs and recipes, YAML or JSON")
+    parser.add_argument("specs", metavar="SPEC", nargs="+", type=reading, help="specs and recipes, YAML or JSON")
     add_set(parser)
     add_common(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from ..catalogue import load_catalogue
-    from ..view.words import shown
+    from ..view.terminal import shown
 
     catalogue = load_catalogue()
     results = []
@@ -43,19 +46,28 @@ def run(options: argparse.Namespace) -> int:
     return 0 if all(result["ok"] for result in results) else 2
 
 
-def _check(file: str, catalogue: Any, overrides: list[str]) -> tuple[dict[str, Any], SpecError | None]:
-    from ..graph import graph_of
-    from ..recipe import describes_training, load_recipe
-    from ..spec import load_spec
+def _check(file: str, catalogue: Any, overrides: list[str]) -> tuple[dict[str, Any], TfkitError | None]:
+    from ..graph import Target, graph_of
+    from ..recipe import check_metric, describes_training, recipe_of
+    from ..spec import load_spec, parse_spec
+    from ..spec.marked import Faults
+    from ..spec.reader import read_source
+    from .wish import check_possible
 
     try:
-        if describes_training(file):
-            recipe = load_recipe(file, overrides)
-            name, graph = recipe.name, graph_of(load_spec(recipe.model, catalogue, recipe.changes))
+        text = read_source(file, Faults())  # once: it may come through a pipe
+        if describes_training(text, file):
+            recipe = recipe_of(text, file, overrides)
+            check_metric(recipe)
+            spec, name = load_spec(recipe.model, catalogue, recipe.changes), recipe.name
+            use = Target(device=None, dtype=recipe.precision, training=True, compiled=recipe.compile)
         else:
-            graph = graph_of(load_spec(file, catalogue, overrides))
-            name = graph.name
-    except SpecError as error:
+            spec = parse_spec(text, catalogue, overrides, file)
+            name = spec.name
+            use = Target(device=None, dtype=None, training=False)
+        graph = graph_of(spec)
+        check_possible(spec, graph, catalogue, use)
+    except TfkitError as error:
         faults = [fault.as_data() for fault in error.faults]
         return {"file": file, "ok": False, "name": None, "parameters": None, "faults": faults}, error
     return {"file": file, "ok": True, "name": name, "parameters": graph.parameters(), "faults": []}, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from .arguments import Parser, add_common, add_placing, whole
+from .arguments import Parser, add_common, add_placing, reading, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
 
@@ -20,7 +20,7 @@ probabilities by label."""
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a directory that `tfkit train` made")
+    parser.add_argument("model", metavar="MODEL", type=reading, help="a directory that `tfkit train` made")
     parser.add_argument(
         "--max-length", type=_length, metavar="N", default=1024, help="tokens of a line that are read (default 1024)"
     )

@@ -7,7 +7,8 @@ import json
 import sys
 from typing import Any
 
-from .arguments import Parser, device, dtype, names, place, seed, usage_fault
+from ..view.terminal import shown, write_drawn
+from .arguments import Parser, device, dtype, names, place, reading, seed, usage_fault
 from .output import check_place, print_json, print_rich, told_bug, write_whole
 
 EPILOG = """\
@@ -43,7 +44,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--limit", metavar="SECONDS", type=seconds, default=60.0, help="what one example may take (default 60)")
     parser.add_argument("--json", metavar="FILE", type=place, help="write the report as JSON; - is standard output")
     parser.add_argument("--junit", metavar="FILE", type=place, help="write the report as JUnit XML")
-    parser.add_argument("--replay", metavar="FILE", type=place, help="run the cases of a report again")
+    parser.add_argument("--replay", metavar="FILE", type=reading, help="run the cases of a report again")
     parser.add_argument("--selftest", action="store_true", help="judge the suite itself by its seeded faults")
     parser.add_argument("--traceback", action="store_true", help="print where tfkit itself failed, for a bug report")
 
@@ -179,7 +180,8 @@ class _Progress:
 
     def said(self, words: str) -> None:
         if self.shows:
-            print(f"\r\x1b[K{words[:NARROW]}", end="", file=sys.stderr, flush=True)
+            write_drawn(sys.stderr, f"\r\x1b[K{shown(words)[:NARROW]}")
+            sys.stderr.flush()
 
     def done(self, words: str) -> None:
         if self.shows:

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
+from ..checks import all_checks, checks_named
 from ..codes import CODES
 from ..contract import RULES
 from .arguments import Parser, add_common, nearest, usage_fault
@@ -51,11 +52,10 @@ def run(options: argparse.Namespace) -> int:
 def _about_checks(words: str, as_json: bool) -> int:
     if words[:3].upper() == "TFK":
         raise usage_fault(f"there is no code `{words}`", nearest(words.upper(), CODES) or "`tfkit explain` lists all codes")
-    from ..testing.checks import all_checks, checks_named
     from ..view.code_text import check_text, checks_text, rule_text
 
     listed = words.casefold() == "checks"
-    found = list(all_checks()) if listed else checks_named(words)
+    found = all_checks() if listed else checks_named(words)
     data = [asdict(check) for check in found]
     number = words.upper()
     if number in RULES:

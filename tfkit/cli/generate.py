@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import Fault, InputError
-from .arguments import Parser, add_common, add_placing, whole
+from .arguments import Parser, add_common, add_placing, reading, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
 from .searching import add_search, add_workers, check_workers, search_of, workers_of
@@ -34,7 +34,7 @@ before the --tokens that were written, are named on standard error.
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a directory that `tfkit train` made")
+    parser.add_argument("model", metavar="MODEL", type=reading, help="a directory that `tfkit train` made")
     parser.add_argument("--prompt", metavar="TEXT", action="append", help="what to go on from; may be given again")
     parser.add_argument("--tokens", type=whole, metavar="N", help="new tokens at most (default 200)")
     add_search(parser, 1)

@@ -1,17 +1,20 @@
-"""How commands print: data to standard output, faults to standard error, or both as JSON."""
+"""How commands print: data to standard output, faults to standard error, or both as JSON. What of it may be a control character
+is decided in `tfkit.view.terminal`."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import Fault, InputError
 from ..files import write_whole as write_whole
+from ..view.terminal import Stream, shown, write_drawn
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,11 +22,17 @@ if TYPE_CHECKING:
 NARROWEST, WIDEST = 72, 120
 """Columns at least and at most; the most where no terminal says how many it has. Nothing is cut off, only wrapped."""
 
+ALIKE = 10
+"""How many faults of one kind are printed; `--json` has all."""
+QUOTED = re.compile("`[^`]*`|[0-9]+")
+"""What differs in the messages of faults of one kind."""
+
 
 def speak_utf8() -> None:
     """Text on standard output is UTF-8 whatever the locale, as text that is read is."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    stream = sys.stdout.stream if isinstance(sys.stdout, Stream) else sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding="utf-8", newline="\n")
 
 
 def standard_input() -> BinaryIO:
@@ -43,15 +52,15 @@ def print_text(text: str) -> None:
 
 def print_rich(*renderables: RenderableType) -> None:
     """Print for people: colours on a terminal only (and not under NO_COLOR), no wider than the terminal."""
-    from rich.console import Console
+    from ..view.console import EscapingConsole
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = EscapingConsole(sys.stdout)
     known = console.is_terminal or "COLUMNS" in os.environ
     console.width = min(max(console.width, NARROWEST), WIDEST) if known else WIDEST
     with console.capture() as capture:
         for renderable in renderables:
             console.print(renderable, crop=False)
-    print("\n".join(line.rstrip(" ") for line in capture.get().splitlines()))
+    write_drawn(sys.stdout, "".join(f"{line.rstrip(' ')}\n" for line in capture.get().splitlines()))
 
 
 def print_faults(faults: Iterable[Fault], as_json: bool) -> None:
@@ -59,8 +68,21 @@ def print_faults(faults: Iterable[Fault], as_json: bool) -> None:
         print_json({"faults": [fault.as_data() for fault in faults]})
         return
     sys.stdout.flush()
+    for line in folded(faults):
+        print(shown(line), file=sys.stderr)
+
+
+def folded(faults: Iterable[Fault]) -> Iterator[str]:
+    """Every fault on its line, of many that differ only in the names and numbers that they quote the first ten."""
+    hidden: dict[tuple[str, str], list[Fault]] = {}
     for fault in faults:
-        print(fault, file=sys.stderr)
+        like = hidden.setdefault((fault.code, QUOTED.sub("`...`", fault.message)), [])
+        like.append(fault)
+        if len(like) <= ALIKE:
+            yield str(fault)
+    for (code, message), like in hidden.items():
+        if len(like) > ALIKE:
+            yield f"{code} and {len(like) - ALIKE:,} more: {message}"
 
 
 def print_bug(bug: Exception, as_json: bool, with_traceback: bool) -> None:

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({**data, "backends": backends_data(catalogue)} if options.backends else data)
         return 0
-    from ..view.plugins_text import backends_text, plugins_text
+    from ..view.plugins_text import BackendsText, plugins_text
 
-    print_rich(*([backends_text(*support_table(catalogue))] if options.backends else plugins_text(data)))
+    print_rich(*([BackendsText(*support_table(catalogue))] if options.backends else plugins_text(data)))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..errors import Fault, InputError
-from .arguments import Parser, add_common, place
+from .arguments import Parser, add_common, reading
 from .output import print_json, print_text
 from .packages import TEXT, need_packages
 
@@ -17,8 +17,8 @@ NAMES = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lowercase", "chrf": "chrF2"}
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("translations", metavar="FILE", type=place, help="translations, one a line")
-    parser.add_argument("reference", metavar="REFERENCE", type=place, help="what they should have been, line by line")
+    parser.add_argument("translations", metavar="FILE", type=reading, help="translations, one a line")
+    parser.add_argument("reference", metavar="REFERENCE", type=reading, help="what they should have been, line by line")
     parser.add_argument(
         "--tokenise", metavar="NAME", choices=("13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "none"),
         help="sacrebleu's tokeniser for BLEU (default 13a; char for Korean, Chinese and Japanese)",

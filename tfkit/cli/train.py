@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import TfkitError
-from .arguments import Parser, add_common, add_placing, add_set, place, usage_fault
+from .arguments import Parser, add_common, add_placing, add_set, place, reading, usage_fault
 from .output import print_text
 from .packages import TEXT, need_packages
 
@@ -45,12 +45,12 @@ DATA = {
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE|SPEC", nargs="?", help="a recipe, or the spec of a model")
+    parser.add_argument("recipe", metavar="RECIPE|SPEC", nargs="?", type=reading, help="a recipe, or the spec of a model")
     for name, words in DATA.items():
-        parser.add_argument(f"--{name}", metavar="FILE", type=place, help=words)
-    parser.add_argument("--from", dest="start", metavar="DIR", type=place, help="start from the weights of this model or run")
+        parser.add_argument(f"--{name}", metavar="FILE", type=reading, help=words)
+    parser.add_argument("--from", dest="start", metavar="DIR", type=reading, help="start from the weights of this model or run")
     parser.add_argument("-o", "--output", metavar="DIR", type=place, help="a new directory for the run")
-    parser.add_argument("--resume", metavar="DIR", type=place, help="go on with the run that stands there")
+    parser.add_argument("--resume", metavar="DIR", type=reading, help="go on with the run that stands there")
     parser.add_argument("--earlier", action="store_true", help="with --resume: pass over a damaged checkpoint")
     parser.add_argument("--fsdp", action="store_true", help="under torchrun: shard weights, gradients and moments (FSDP2)")
     add_placing(parser)
@@ -59,7 +59,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    need_packages("train", *TEXT, "sacrebleu")
+    need_packages("train", *TEXT, "filelock", "sacrebleu")
     if (options.recipe is None) == (options.resume is None):
         raise usage_fault("a RECIPE, a SPEC or --resume is needed, one of them", "`tfkit train --help` tells more")
     files = {name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in DATA}
@@ -105,9 +105,10 @@ def interruptible(directory: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         if started_rank() == 0 and (directory / "recipe.yaml").is_file():
             from ..view.curve import draw_curve
+            from ..view.terminal import shown
 
             draw_curve(directory / "log.jsonl", directory / "curve.html", directory.name)
-            print(f"stopped; `tfkit train --resume {directory}` goes on", file=sys.stderr)
+            print(shown(f"stopped; `tfkit train --resume {directory}` goes on"), file=sys.stderr)
         raise
 
 
@@ -126,11 +127,14 @@ def _resume(options: argparse.Namespace) -> int:
 
 def _recipe(options: argparse.Namespace, given: list[str]) -> Recipe:
     """The recipe in the file, or one for the spec in it and a corpus of this size."""
-    from ..recipe import describes_model, load_recipe, recipe_of, recipe_text
+    from ..recipe import describes_model, recipe_of, recipe_text
+    from ..spec.marked import Faults
+    from ..spec.reader import read_source
 
     overrides = [*options.overrides, *given]  # another kind of data is chosen before its files
-    if not describes_model(options.recipe):
-        return load_recipe(options.recipe, overrides)
+    text = read_source(options.recipe, Faults())  # once: it may come through a pipe
+    if not describes_model(text, options.recipe):
+        return recipe_of(text, options.recipe, overrides)
     from ..data import count_rows
 
     if options.start:

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from .arguments import Parser, add_common, add_placing, whole
+from .arguments import Parser, add_common, add_placing, reading, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
 from .searching import add_search, add_workers, check_workers, search_of, workers_of
@@ -29,7 +29,7 @@ SITE also the pieces of the source and the weights (heads x target x source)."""
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a directory that `tfkit train` made")
+    parser.add_argument("model", metavar="MODEL", type=reading, help="a directory that `tfkit train` made")
     add_search(parser, BEAMS)
     parser.add_argument("--extra-length", type=whole, metavar="N", default=50, help="tokens more than the source (default 50)")
     parser.add_argument(

@@ -17,6 +17,7 @@ from .arguments import (
     lengths_by_input,
     names,
     place,
+    reading,
     seed,
     usage_fault,
     whole,
@@ -39,9 +40,11 @@ WRITERS = (".md", ".csv", ".json")
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("spec", metavar="SPEC", help="a spec, YAML or JSON, or a directory that `tfkit build -o` wrote")
+    parser.add_argument(
+        "spec", metavar="SPEC", type=reading, help="a spec, YAML or JSON, or a directory that `tfkit build -o` wrote"
+    )
     add_set(parser)
-    parser.add_argument("--weights", metavar="DIR", type=place, help="judge the spec with the weights of a saved model")
+    parser.add_argument("--weights", metavar="DIR", type=reading, help="judge the spec with the weights of a saved model")
     parser.add_argument(
         "--backend", metavar="NAME[,NAME]", type=names, help="backends to judge, instead of those that the spec allows"
     )

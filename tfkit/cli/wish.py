@@ -1,21 +1,27 @@
 """`--backend NAME[,NAME]`: the wish that replaces those of the spec, and who could serve a site that nobody serves.
-`--auto-table FILE`: what `auto` goes by."""
+`--auto-table FILE`: what `auto` goes by.
+
+Whether a backend serves a site is decided without torch, by the same function for `check`, `plan`, `build` and the model."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 
 from pydantic import ValidationError
 
 from ..catalogue import Catalogue
-from ..errors import BackendRefused, Fault, SpecError
+from ..errors import BackendRefused, Fault, Mark, SpecError
 from ..graph import Graph, Target
+from ..graph.model_graph import layers_of
 from ..graph.plan import candidates_for, request_for
 from ..slots.attention import AUTO
+from ..slots.layer import layer_paths
 from ..slots.options import Part
 from ..slots.selection import ranked, refusal
+from ..spec.model import ModelSpec
 from ..view.sites import SiteGroup, all_sites, fold
 from .arguments import usage_fault
 
@@ -65,6 +71,36 @@ def check_served(graph: Graph, catalogue: Catalogue, target: Target, wish: tuple
     faults = refusals(fold(all_sites(graph, wish).items()), catalogue, replace(target, training=False))
     if faults:
         raise BackendRefused(faults)
+
+
+def check_possible(spec: ModelSpec, graph: Graph, catalogue: Catalogue, use: Target) -> None:
+    """Raises BackendRefused, located in the spec, where there is no device and dtype on which the allowed backends serve every
+    site. A device or dtype of `use` that is None is any that one of them declares."""
+    groups = fold(all_sites(graph).items())
+    faults = refusals(groups, catalogue, use)  # what is refused whatever the device and the dtype
+    if not faults:
+        allowed = [entry for group in groups for entry, _ in candidates_for(group.site.backend, catalogue)[0]]
+        devices = sorted({device.kind for entry in allowed for device in entry.capabilities.devices})
+        dtypes = sorted({dtype for entry in allowed for dtype in entry.capabilities.dtypes})
+        for device, dtype in product([use.device] if use.device else devices, [use.dtype] if use.dtype else dtypes):
+            found = refusals(groups, catalogue, replace(use, device=device, dtype=dtype))
+            if not found:
+                return
+            faults = faults or found
+    if faults:
+        marks = {group.name: _mark(spec, graph, group) for group in groups}
+        raise BackendRefused(replace(fault, mark=marks[fault.path]) for fault in faults)
+
+
+def _mark(spec: ModelSpec, graph: Graph, group: SiteGroup) -> Mark | None:
+    """Where the backends of a group of sites are written, or the nearest place around it."""
+    node, _, rest = group.sites[0].partition(".")
+    name = rest.partition(".")[2]
+    for path, layer in layer_paths(layers_of(graph.nodes[node].options), f"nodes.{node}.layers"):
+        for number, part in enumerate(layer.sublayers or ()):
+            if part.options.name == name and getattr(part.options, "backend", None) == group.site.backend:
+                return spec.mark_of(f"{path}.sublayers.{number}.backend")
+    return spec.mark_of(f"nodes.{node}")
 
 
 def refusals(groups: Iterable[SiteGroup], catalogue: Catalogue, target: Target) -> list[Fault]:

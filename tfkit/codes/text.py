@@ -131,4 +131,10 @@ TEXT: dict[str, Code] = {
         "compile: true    # on a machine without g++",
         "Install them, name another attention backend, or leave `compile` out.",
     ),
+    "TFK121": Code(
+        "the run is in use",
+        "One process works on a run, or the processes that torchrun starts together. A killed one does not hold it any more.",
+        "tfkit train --resume run    # twice at once",
+        "Wait until the process that the message names has ended, or end it.",
+    ),
 }

@@ -19,7 +19,7 @@ WRITTEN: dict[str, Code] = {
     ),
     "TFK002": Code(
         "this is neither YAML nor JSON",
-        "The text follows the grammar of YAML, of which JSON is a part. Indentation is made of spaces.",
+        "The text follows the grammar of YAML, of which JSON is a part; a file named `.json` is JSON. Indent with spaces.",
         "nodes: {source: {kind: tokens",
         "Close brackets and quotes, put a space after `:`, and indent with spaces.",
     ),

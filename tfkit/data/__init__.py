@@ -6,7 +6,7 @@ from .kinds import KINDS
 from .lines import groups, lines, lines_of, rows
 from .prepare import FACTS, TRAIN, VALIDATION, Counted, Data, count_rows, files_of, prepare, read_data, told
 from .roles import Roles, check_ids, roles_of
-from .saved import LABELS, read_labels, read_tokenisers, tokeniser_texts
+from .saved import LABELS, TOKENISER_FILES, read_labels, read_tokenisers, tokeniser_texts
 from .shapes import Shapes
 from .tasks import NO_LABEL, Batch, Task, padded, task_of
 from .tokeniser import TextTokeniser
@@ -16,6 +16,7 @@ __all__ = [
     "KINDS",
     "LABELS",
     "NO_LABEL",
+    "TOKENISER_FILES",
     "TRAIN",
     "VALIDATION",
     "Batch",

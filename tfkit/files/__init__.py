@@ -4,7 +4,41 @@ Every small file that tfkit reads back passes through here: regular files only, 
 inside a directory that tfkit wrote.
 """
 
+from .listing import (
+    FileFacts,
+    Listing,
+    check_digest,
+    check_files,
+    check_removable,
+    check_sizes,
+    file_facts,
+    foreign,
+    remove_written,
+)
 from .read import FileModel, child, open_regular, parse_json, read_bytes, read_model, read_text
+from .tensors import check_header, compare_tensors, read_header
 from .write import umask, write_whole
 
-__all__ = ["FileModel", "child", "open_regular", "parse_json", "read_bytes", "read_model", "read_text", "umask", "write_whole"]
+__all__ = [
+    "FileFacts",
+    "FileModel",
+    "Listing",
+    "check_digest",
+    "check_files",
+    "check_header",
+    "check_removable",
+    "check_sizes",
+    "child",
+    "compare_tensors",
+    "file_facts",
+    "foreign",
+    "open_regular",
+    "parse_json",
+    "read_bytes",
+    "read_header",
+    "read_model",
+    "read_text",
+    "remove_written",
+    "umask",
+    "write_whole",
+]

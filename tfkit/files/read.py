@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import stat
@@ -33,6 +34,9 @@ _KINDS = {
 }
 # A string of JSON, or a bracket outside of one. A string without an end runs to the end of the text, so that time stays linear.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[][{}]', re.DOTALL)
+
+# The escape of half a character; two halves may follow one another.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class FileModel(BaseModel):
@@ -62,11 +66,13 @@ def open_regular(path: str | Path, *, links: bool = True, descriptors: bool = Fa
         flags |= getattr(os, "O_NONBLOCK", 0) | (0 if links else getattr(os, "O_NOFOLLOW", 0))
     try:
         number = os.open(path, flags)
+    except ValueError:  # a NUL, or a character that names of files here cannot have
+        raise OSError(errno.EINVAL, "no file can have this name", str(path)) from None
     except OSError as reason:
         if reason.errno == errno.ELOOP and os.path.islink(path):
             raise OSError(errno.ELOOP, "it is a link, and no link is followed here", str(path)) from None
         if reason.errno == errno.ENXIO:  # a socket
-            raise _not_regular(os.lstat(path).st_mode, path) from None
+            raise _not_regular(os.stat(path).st_mode, path) from None
         raise
     try:
         mode = os.fstat(number).st_mode
@@ -116,11 +122,27 @@ def parse_json(text: str | bytes, depth: int = MAX_DEPTH) -> Any:
                 raise ValueError(f"lists and objects are nested more than {depth} deep")
         elif token[0] in "]}":
             level -= 1
-    return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+        elif _SURROGATE.search(token[0]):
+            _check_characters(token[0])
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
+
+
+def _check_characters(string: str) -> None:
+    try:
+        json.loads(string).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"a string holds half of a character: {string[:60]}") from None
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number of JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:40]} is larger than any number of 64 bits")
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -157,7 +179,7 @@ def read_model(path: Path, model: type[Model], limit: int = MAX_BYTES, *, links:
 
 def _refused(path: Path, error: Any) -> Fault:
     place = ".".join(map(str, error["loc"]))
-    return Fault("TFK082", f"{path}: {place or 'the content'}: {error['msg']}", "it was altered")
+    return Fault("TFK082", f"{path}: {place or 'the content'}: {error['msg'].removeprefix('Value error, ')}", "it was altered")
 
 
 def child(directory: Path, name: str) -> Path:

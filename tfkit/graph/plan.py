@@ -16,12 +16,12 @@ from .model_graph import Graph
 
 @dataclass(frozen=True)
 class Target:
-    """Where and how the model will run: `device` (`cpu`, `cuda`), its compute capability if CUDA, dtype, whether it trains
-    (gradients, dropout), whether it is compiled, and lengths where they are known."""
+    """Where and how the model will run: `device` (`cpu`, `cuda`; None: not known yet), its compute capability if CUDA, dtype,
+    whether it trains (gradients, dropout), whether it is compiled, and lengths where they are known."""
 
-    device: str = "cpu"
+    device: str | None = "cpu"
     cuda_capability: tuple[int, int] | None = None
-    dtype: str = "float32"
+    dtype: str | None = "float32"
     training: bool = True
     compiled: bool = False
     queries: int | None = None

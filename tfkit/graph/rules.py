@@ -56,7 +56,13 @@ def broken_rules(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
 
 def _outputs_exist(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
     for number, output in enumerate(graph.outputs):
-        if output not in graph.nodes:
+        node = graph.nodes.get(base(output))
+        if output not in graph.nodes and node is not None and output.partition(".")[2] in node.kind.ports:
+            depth = node.facts.stack.num_layers if node.facts.stack else 0
+            rule = f"`{output}` is the {depth:,} layers of a stack, and an output of the model is one tensor"
+            fix = f"write `{node.name}`, or a node {{kind: layer_mix, input: {output}}} and its name here"
+            yield spec.fault("TFK042", f"outputs.{number}", rule, fix)
+        elif output not in graph.nodes:
             near = difflib.get_close_matches(output, graph.nodes, 1)
             fix = f"did you mean `{near[0]}`?" if near else f"nodes: {', '.join(graph.nodes)}"
             yield spec.fault("TFK014", f"outputs.{number}", f"there is no node `{output}`", fix)
@@ -75,7 +81,20 @@ def _all_nodes_are_used(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
             waiting += [base(ref) for ref in graph.nodes[name].edges.all()]
     for name in graph.nodes:
         if name not in used:
-            yield spec.fault("TFK043", f"nodes.{name}", f"nothing reads `{name}`", "read it, add it to `outputs`, or remove it")
+            fix = "read it, add it to `outputs`, or remove it"
+            for decoder in _without_memory(graph, used) if graph.nodes[name].facts.stack else ():
+                fix = f"write `memory: {name}` at `{decoder}` (`{decoder}.memory: {name}`), add it to `outputs`, or remove it"
+            yield spec.fault("TFK043", f"nodes.{name}", f"nothing reads `{name}`", fix)
+
+
+def _without_memory(graph: Graph, used: set[str]) -> list[str]:
+    """The causal stack behind the outputs that reads no memory, where there is just one: a decoder without its encoder."""
+    found = [
+        name
+        for name, node in graph.nodes.items()
+        if name in used and node.facts.stack and node.part.options.causal and not node.facts.memories
+    ]
+    return found if len(found) == 1 else []
 
 
 def _input_names_are_free(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:

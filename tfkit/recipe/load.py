@@ -6,8 +6,9 @@ import os
 from collections.abc import Sequence
 
 from ..errors import SpecError
-from ..spec.extends import read_extended
-from ..spec.marked import Faults, Marked
+from ..files import open_regular
+from ..spec.extends import extended, read_extended
+from ..spec.marked import Faults, Marked, short
 from ..spec.overrides import apply
 from ..spec.reader import read_text
 from ..spec.validate import validate
@@ -28,21 +29,24 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     return _recipe(read_extended(os.fspath(path), recipe_grammar().slots, faults := Faults()), overrides, faults)
 
 
-def recipe_of(text: str, file: str, overrides: Sequence[str] = ()) -> Recipe:
-    """Like `load_recipe`, for text at hand; `file` is what errors call it."""
-    faults = Faults()
-    return _recipe(migrate(read_text(text, file, faults), faults), overrides, faults)
+def recipe_of(text: str | bytes, file: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Like `load_recipe`, for text at hand; `file` is what errors call it, and what `extends` is relative to."""
+    return _recipe(_extended(text, file, faults := Faults()), overrides, faults)
 
 
-def describes_model(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a spec, which has nodes, and no recipe. Raises SpecError where it cannot be read."""
-    return "nodes" in read_extended(os.fspath(path), recipe_grammar().slots, Faults()).mapping
+def describes_model(text: str | bytes, file: str) -> bool:
+    """Whether the text of a file is a spec, which has nodes, and no recipe. Raises SpecError where it is neither."""
+    return "nodes" in _extended(text, file, Faults()).mapping
 
 
-def describes_training(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a recipe, which names a model instead of its nodes. Raises SpecError where it cannot be read."""
-    found = read_extended(os.fspath(path), recipe_grammar().slots, Faults()).mapping
+def describes_training(text: str | bytes, file: str) -> bool:
+    """Whether the text of a file is a recipe, which names a model instead of its nodes. Raises SpecError for neither."""
+    found = _extended(text, file, Faults()).mapping
     return "nodes" not in found and bool({"model", "data", "stopping"} & found.keys())
+
+
+def _extended(text: str | bytes, file: str, faults: Faults) -> Marked:
+    return extended(migrate(read_text(text, file, faults), faults), file, recipe_grammar().slots, faults)
 
 
 def _recipe(root: Marked, overrides: Sequence[str], faults: Faults) -> Recipe:
@@ -53,6 +57,8 @@ def _recipe(root: Marked, overrides: Sequence[str], faults: Faults) -> Recipe:
     own = {key: child for key, child in root.mapping.items() if key != "extends"}
     for name in own.keys() & {"model", "pretrained"}:
         own[name] = _from_here(own[name])
+    if "model" in own:
+        _check_regular(own["model"], faults)
     if "data" in own:
         files = {name: _from_here(child) if name in FILES else child for name, child in own["data"].mapping.items()}
         own["data"] = own["data"].holding(files) if own["data"].mapping else own["data"]
@@ -79,6 +85,16 @@ def _with_kinds(written: Marked, root: Marked, overrides: Sequence[str]) -> Mark
             kind = Marked(Recipe.model_fields[slot].default, node.mark, f"{slot}.kind")
             found[slot] = node.holding({"kind": kind, **node.mapping})
     return root.holding(found)
+
+
+def _check_regular(name: Marked, faults: Faults) -> None:
+    """The spec of a recipe is a regular file: it is read more than once."""
+    try:
+        if isinstance(name.value, str) and os.path.exists(name.value) and not os.path.isdir(name.value):
+            open_regular(name.value).close()
+    except OSError as reason:
+        message = f"`{short(name.value)}` cannot be read: {reason.strerror}"
+        faults.add("TFK000", name.mark, "model", message, "name the file of a spec")
 
 
 def _from_here(name: Marked) -> Marked:

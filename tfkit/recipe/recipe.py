@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from ..errors import Fault
+from ..errors import Fault, InputError
 from ..slots.options import AsTuple, OneOf, Options, Part, Positive, Probability, Size, SlotField, part_default
 from ..spec.marked import Marked
 from ..spec.model import nearest_node
@@ -140,3 +140,16 @@ class Recipe(Options):
     def written(self) -> dict[str, Any]:
         """The recipe as JSON or YAML hold it: everything filled in; it reads back to an equal one."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+METRICS = {"parallel": ("loss", "bleu", "chrf"), "classification": ("loss", "accuracy")}
+"""What a validation can be scored by, by kind of data; `loss` alone for the others."""
+
+
+def check_metric(recipe: Recipe) -> None:
+    """Raises InputError where the validation asks for a score that cannot be computed of its kind of data."""
+    metric, kind = recipe.validation.metric, recipe.data.kind
+    known = METRICS.get(kind, ("loss",))
+    if metric not in known:
+        message = f"`{metric}` cannot be computed of data of kind `{kind}`"
+        raise InputError(recipe.fault("TFK112", "validation.metric", message, f"write one of {', '.join(known)}"))

@@ -20,7 +20,16 @@ MASK_TERMS = ("causal", "window", "key_lengths", "query_lengths", "key_visible",
 BIAS_KINDS = ("dense", "linear", "distance")
 """The kinds of bias a call may have."""
 
-Names = Annotated[frozenset[str], BeforeValidator(frozenset)]
+
+def _frozen(value: Any) -> Any:
+    """A list or a set as a frozen set. What is neither, or holds lists, is left to the check of its type."""
+    try:
+        return value if isinstance(value, str) else frozenset(value)
+    except TypeError:
+        return value
+
+
+Names = Annotated[frozenset[str], BeforeValidator(_frozen)]
 
 
 class Range(Options):

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, overload
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from ..errors import Fault, InputError, PluginError
+from ..files import FileModel, parse_json
 from .attention import AutoRow
 
 FORM = 1
@@ -65,6 +66,25 @@ class AutoTable(Sequence[AutoRow]):
         return self.rows[index]
 
 
+class _Versions(FileModel):
+    """The versions that a table was measured with. Those of other packages are not shown."""
+
+    model_config = ConfigDict(extra="ignore")
+    torch: str = ""
+
+
+class _Table(FileModel):
+    """What a file says around its rows. Its other keys tell people how it was made."""
+
+    model_config = ConfigDict(extra="ignore")
+    device: str
+    device_name: str = ""
+    capability: list[int] | None = None
+    threads: int | None = None
+    versions: _Versions = _Versions()
+    rows: dict[str, list[dict[str, Any]]]
+
+
 def parse_table(text: str, where: str) -> dict[str, tuple[AutoRow, ...]]:
     """The rows of a table by backend. Raises InputError where the text is none; `where` names it."""
 
@@ -72,32 +92,36 @@ def parse_table(text: str, where: str) -> dict[str, tuple[AutoRow, ...]]:
         return InputError(Fault("TFK062", f"{where}: {reason}", "measure one: tfkit bench auto --json FILE"))
 
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as reason:
+        data = parse_json(text)
+    except ValueError as reason:
         raise refuse(f"this is no JSON: {reason}") from None
-    if not isinstance(data, dict) or not isinstance(data.get("rows"), dict):
+    if not isinstance(data, dict) or "rows" not in data:
         raise refuse("this is no table of `auto`: it has no `rows` by backend")
     if data.get("tfkit_auto") != FORM:
-        raise refuse(f"its form is {data.get('tfkit_auto')}, this tfkit reads {FORM}")
-    shared = {"device": data.get("device"), "capability": data.get("capability"), "measured": measured_on(data)}
+        raise refuse(f"its form is {str(data.get('tfkit_auto'))[:40]}, this tfkit reads {FORM}")
+    try:
+        table = _Table.model_validate(data)
+    except ValidationError as error:
+        raise refuse(_first(error)) from None
+    shared = {"device": table.device, "capability": table.capability, "measured": measured_on(data)}
     found: dict[str, tuple[AutoRow, ...]] = {}
-    for backend, rows in data["rows"].items():
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise refuse(f"the rows of `{backend}` are no list of objects")
+    for backend, rows in table.rows.items():
         try:
             found[backend] = tuple(AutoRow.model_validate_json(json.dumps({**row, **shared})) for row in rows)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "a row"
-            raise refuse(f"the rows of `{backend}`: {place}: {first['msg']}") from None
+            raise refuse(f"the rows of `{backend}`: {_first(error)}") from None
     return found
 
 
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'a row'}: {first['msg']}"
+
+
 def measured_on(data: dict[str, Any]) -> str:
-    """`NVIDIA H100 80GB HBM3, torch 2.11.0`, with threads on a CPU."""
-    versions = data.get("versions")
-    torch = versions.get("torch") if isinstance(versions, dict) else None
-    words = [str(data.get("device_name", "an unnamed device"))]
-    if data.get("device") == "cpu" and isinstance(data.get("threads"), int):
+    """What a table was measured on: `NVIDIA H100 80GB HBM3, torch 2.11.0`, with threads on a CPU."""
+    torch = data.get("versions", {}).get("torch")
+    words = [data.get("device_name", "an unnamed device")]
+    if data.get("device") == "cpu" and data.get("threads") is not None:
         words.append(f"{data['threads']} thread{'s' if data['threads'] != 1 else ''}")
     return ", ".join([*words, *([f"torch {torch}"] if torch else [])])

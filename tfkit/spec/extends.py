@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from .marked import Faults, Marked, short
 from .merge import over
@@ -62,16 +62,25 @@ def _neighbour(path: str, chain: tuple[str, ...]) -> str:
 
 
 def _that_removes(base: Marked, own: Marked, path: str, faults: Faults) -> Marked:
-    """`own` without the nulls on nodes and defaults that the base does not have: each is a misspelt name."""
-    parts = dict(own.mapping)
+    """`own` without its nulls that remove nothing. What a spec says about itself is never inherited, so that removing it is
+    always done; a node or a default that the base does not have is a misspelt name."""
+    parts = {key: child for key, child in own.mapping.items() if key not in OWN or child.value is not None}
+    for name in ("nodes", "defaults", "outputs"):
+        if name in parts and parts[name].value is None and name not in base.mapping:
+            _nothing_to_remove(name, parts.pop(name), base.mapping, path, faults)
     for part in ("nodes", "defaults"):
         theirs, ours = base.get(part), own.get(part)
         known = theirs.mapping if theirs else {}
         for name, child in (ours.mapping if ours else {}).items():
             if child.value is None and name not in known:
-                near = difflib.get_close_matches(name[:80], known, 1)
-                fix = f"did you mean `{near[0]}`?" if near else ""
-                message = f"there is no `{short(name)}` in {os.path.basename(path)} to remove"
-                faults.add("TFK016", child.key or child.mark, child.path, message, fix)
+                _nothing_to_remove(name, child, known, path, faults)
                 parts[part] = parts[part].holding({key: kept for key, kept in parts[part].mapping.items() if key != name})
     return own.holding(parts)
+
+
+def _nothing_to_remove(name: str, child: Marked, known: Collection[str], path: str, faults: Faults) -> None:
+    near = difflib.get_close_matches(name[:80], known, 1)
+    fix = f"did you mean `{near[0]}`?" if near else "leave it out"
+    faults.add(
+        "TFK016", child.key or child.mark, child.path, f"there is no `{short(name)}` in {os.path.basename(path)} to remove", fix
+    )

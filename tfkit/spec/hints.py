@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection
 
-from ..slots.attention import AUTO
+from ..slots.aliases import spelling
 from .grammar import Grammar
 from .marked import Faults, Marked, short
 from .peers import PEERS
 
 CLOSE = 0.65
+_GLUED = re.compile(r"[A-Za-z_][\w.-]*:[^\s:/\\]")
 
 
 def nearest(name: str, known: Collection[str], cutoff: float = 0.6) -> str | None:
-    """The known name that looks most like this one."""
+    """The known name that is this one in another spelling (`numHeads`), or that looks most like it."""
+    same = [each for each in sorted(known) if spelling(each) == spelling(name)] if len(name) <= 60 else []
+    if same:
+        return same[0]
     near = difflib.get_close_matches(name, sorted(known), 1, cutoff) if len(name) <= 60 else []
     return near[0] if near else None
+
+
+def glued(text: str) -> str:
+    """The fix for a key and its value that no space separates (`dropout:0.1`): to YAML that is one name."""
+    return "write a space after the colon" if _GLUED.match(text) else ""
 
 
 def did_you_mean(name: str, known: Collection[str], several: str = "known") -> str:
@@ -67,9 +77,7 @@ def _belongs(name: str, grammar: Grammar, near_keys: bool) -> str:
 
 def unknown_name(slot: str, name: str, grammar: Grammar) -> tuple[str, str]:
     """Message and fix for a name that no entry of the slot has."""
-    fix = grammar.catalogue.why_missing(slot, name) if len(name) <= 60 else ""
-    if slot == "backend" and nearest(name, grammar.names(slot)) == AUTO.name:
-        fix = f"did you mean `{AUTO.name}`?"
+    fix = glued(name) or (grammar.catalogue.why_missing(slot, name) if len(name) <= 60 else "")
     return f"unknown {SLOT_WORDS.get(slot, slot)} `{short(name)}`", fix
 
 

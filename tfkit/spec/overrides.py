@@ -30,6 +30,7 @@ def apply(root: Marked, overrides: Sequence[str], grammar: Grammar, faults: Faul
     keys = {override.partition("=")[0].split(".")[0] for override in overrides}
     if keys - OWN and "expect" not in keys:
         root = root.holding({key: child for key, child in root.mapping.items() if key != "expect"})
+    removed = {override.partition("=")[0] for override in overrides} & OWN
     written: dict[Mark, str] = {}
     for override in overrides:
         found = len(faults)
@@ -38,7 +39,7 @@ def apply(root: Marked, overrides: Sequence[str], grammar: Grammar, faults: Faul
         if len(faults) == found:
             _tell_lost(written, kept, override, faults)
         written = {mark: path for mark, path in kept.items() if mark.file.startswith(FLAG)}
-    return root
+    return root.holding({key: child for key, child in root.mapping.items() if key not in removed or child.value is not None})
 
 
 def _leaves(node: Marked) -> dict[Mark, str]:

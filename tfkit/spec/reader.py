@@ -1,7 +1,8 @@
 """Reads YAML or JSON text into marked values, from the event stream of PyYAML's C parser.
 
 Events, because PyYAML's own `compose` keeps the last of two equal keys silently and recurses as deep as the text does. JSON
-is read as the YAML it is. Anchors, aliases, tags and merge keys are no part of the language: `defaults` and `extends` are.
+is read as the YAML it is, once a file named `.json` was found to be JSON. Anchors, aliases, tags and merge keys are no part of
+the language: `defaults` and `extends` are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any, NoReturn
 import yaml
 
 from ..errors import Mark
+from ..files import open_regular
+from .hints import glued
+from .json_text import check_json
 from .marked import HOLE, Faults, Marked, child_path, short
 from .scalars import BadNumber, resolve
 
@@ -26,22 +30,28 @@ _PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c
 
 def read_file(path: str, faults: Faults) -> Marked:
     """The marked mapping that a file holds. Raises SpecError when it cannot be read at all; lesser faults go to `faults`."""
+    return read_text(read_source(path, faults), path, faults)
+
+
+def read_source(path: str, faults: Faults) -> bytes:
+    """The bytes of a regular file, or of `/dev/stdin` and `/dev/fd/N`, and no more than one too many. Raises SpecError."""
     try:
         if os.path.isdir(path):
             saved = os.path.join(path, "spec.yaml")
             fix = f"its spec is {saved}" if os.path.isfile(saved) else "name a YAML or JSON file"
             faults.fatal("TFK000", Mark(path), "", "this is a directory", fix)
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as reason:  # ValueError: a path with a NUL in it
-        words = reason.strerror if isinstance(reason, OSError) and reason.strerror else str(reason)
+        with open_regular(path, descriptors=True) as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as reason:
+        words = reason.strerror or str(reason)
         fix = "standard input is /dev/stdin" if path == "-" else ""
-        faults.fatal("TFK000", Mark(path), "", f"the file cannot be read: {words.lower()}", fix)
-    return read_text(data, path, faults)
+        faults.fatal("TFK000", Mark(path), "", f"the file cannot be read: {words[0].lower()}{words[1:]}", fix)
 
 
 def read_text(text: str | bytes, file: str, faults: Faults) -> Marked:
     """Like `read_file`, for text at hand."""
+    if file.lower().endswith(".json"):
+        check_json(_decode(text, file, faults, 0), file, faults)
     root = read_value(text, file, faults)
     if root is None:
         faults.fatal("TFK007", Mark(file), "", "the file is empty", "a spec is a mapping that starts with `tfkit: 1`")
@@ -61,15 +71,35 @@ def read_value(text: str | bytes, file: str, faults: Faults, path: str = "", shi
         if "Unicode" in str(error.problem) and _PAIR.search(decoded):
             joined = _PAIR.sub(lambda pair: pair[1] + _escape(pair[2], pair[3]), decoded)
             return read_value(joined, file, faults, path, shift)
-        mark = builder.mark(error.problem_mark or error.context_mark)
-        lines = re.split("\r\n|\r|\n", decoded)
-        if mark.line > len(lines):
-            mark = Mark(file, len(lines), len(lines[-1]) + 1 + (shift if len(lines) == 1 else 0))
-        context = f" {error.context}" if error.context else ""
-        fix = "indent with spaces, not tabs" if lines[mark.line - 1][mark.column - 1 : mark.column] == "\t" else ""
-        faults.fatal("TFK002", mark, "", f"{error.problem or 'this is no YAML'}{context}", fix)
+        mark, message, fix = _located(error, builder, decoded, shift)
+        faults.fatal("TFK002", mark, "", message, fix)
     except yaml.YAMLError as error:
         faults.fatal("TFK002", Mark(file), "", short(str(error)))
+
+
+def _located(error: yaml.MarkedYAMLError, builder: _Builder, text: str, shift: int) -> tuple[Mark, str, str]:
+    """Place, message and fix of an error of the YAML parser."""
+    lines = re.split("\r\n|\r|\n", text)
+    mark = builder.mark(error.problem_mark or error.context_mark)
+    message = f"{error.problem or 'this is no YAML'}{f' {error.context}' if error.context else ''}"
+    if error.context == "while scanning a simple key" and error.context_mark is not None:
+        # The parser stops at the next line; what lacks its colon is where the key begins.
+        mark = builder.mark(error.context_mark)
+        message = "a key and its value, with `: ` between them, are expected"
+    elif error.problem == "mapping values are not allowed in this context" and 1 < mark.line <= len(lines):
+        above = lines[mark.line - 2]
+        if glued(above.strip()):
+            mark = Mark(mark.file, mark.line - 1, len(above) - len(above.lstrip()) + 1)
+    if mark.line > len(lines):
+        mark = Mark(mark.file, len(lines), len(lines[-1]) + 1 + (shift if len(lines) == 1 else 0))
+    rest = lines[mark.line - 1][mark.column - 1 - (shift if mark.line == 1 else 0) :]
+    if fix := glued(rest):
+        return mark, _unspaced(rest), fix
+    return mark, message, "indent with spaces, not tabs" if rest.startswith("\t") else ""
+
+
+def _unspaced(text: str) -> str:
+    return f"`{short(text)}` has no space after its colon"
 
 
 def _escape(high: str, low: str) -> str:
@@ -171,6 +201,8 @@ class _Builder:
     def scalar(self, event: yaml.ScalarEvent, mark: Mark, path: str) -> Marked:
         text = event.value
         if event.style or self.awaits_key():
+            if not event.style and (fix := glued(text)):
+                self.fatal("TFK002", mark, _unspaced(text), fix)
             if text == "<<" and not event.style:
                 self.foreign(mark, path, "the merge key `<<` is no part of the language")
             return Marked(text, mark, path, text)

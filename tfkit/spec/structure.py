@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from .grammar import TOP, Grammar, slots_of
-from .hints import unknown_key, unknown_name, which_kind
+from .hints import glued, unknown_key, unknown_name, which_kind
 from .marked import HOLE, Faults, Marked, short
 
 NEEDED = {"name": "what the model is called", "nodes": "which nodes the model has", "outputs": "which nodes give its outputs"}
@@ -37,7 +37,9 @@ class Structure:
         if isinstance(node.value, shape):
             return True
         if node.value is not HOLE:
-            self.faults.add("TFK020", node.mark, node.path, f"{words} is expected, {node.shown}")
+            fix = glued(node.value) if isinstance(node.value, str) else ""
+            fix = "write a value, or leave the key out" if node.value is None else fix
+            self.faults.add("TFK020", node.mark, node.path, f"{words} is expected, {node.shown}", fix)
         return False
 
     def children(self, node: Marked, allowed: Collection[str], checks: dict[str, Check]) -> Marked:

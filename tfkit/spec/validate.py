@@ -156,6 +156,8 @@ def _tell(error: Any, place: _Place, around: _Place, rest: tuple[int | str, ...]
 
 def _spelling(kind: str, node: Marked) -> str:
     """What a value of the wrong type was probably meant to be."""
+    if node.value is None:
+        return "write a value, or leave the key out"
     text = node.text if isinstance(node.value, str) else ""
     if kind == "bool_type" and text.lower() in YES_NO:
         return f"write `{YES_NO[text.lower()]}`"

@@ -1,10 +1,16 @@
-"""Every check that a report may name, in one list: what it is about, what it demands, and what voids it."""
+"""Every check that a report may name, read off the code that judges: the source of `tfkit/checks.json`.
+
+`python -m tfkit.testing.checks` writes that file anew.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict
 
+from ..checks import FILE, Check
+from ..files import write_whole
 from .laws.run import LAWS
 from .relations import RELATIONS
 from .suite.layers import LAYERS
@@ -17,20 +23,7 @@ DEMANDS = {
 }
 
 
-@dataclass(frozen=True)
-class Check:
-    """`name` as reports have it; `judges` what it is asked of; `rule` the rule of the contract, or the number of the relation,
-    that it shows; `void` the features that leave it nothing to say."""
-
-    name: str
-    judges: str
-    rule: str
-    summary: str
-    demand: str = ""
-    void: tuple[str, ...] = ()
-
-
-def all_checks() -> Iterator[Check]:
+def declared_checks() -> Iterator[Check]:
     """The checks of `tfkit conformance`, slot by slot, then those of `tfkit verify`."""
     backend = "attention backends"
     yield Check("declaration", backend, "A3", "the declaration makes sense")
@@ -51,13 +44,11 @@ def all_checks() -> Iterator[Check]:
         yield Check(found.name, "whole models", found.rule, found.summary)
 
 
-def checks_named(words: str) -> list[Check]:
-    """The checks with this name, number (`R19`) or rule (`A5`), in any case."""
-    wanted = words.casefold()
-    return [check for check in all_checks() if wanted in _calls(check)]
+def checks_json() -> str:
+    """The content of `tfkit/checks.json`, a check on a line."""
+    rows = ",\n".join(f" {json.dumps(asdict(check))}" for check in declared_checks())
+    return f"[\n{rows}\n]\n"
 
 
-def _calls(check: Check) -> set[str]:
-    first, _, rest = check.name.partition(" ")
-    numbered = {first, rest} if first[:1] in "AR" and first[1:].isdigit() else set()
-    return {word.casefold() for word in {check.name, check.rule, *numbered} if word}
+if __name__ == "__main__":
+    write_whole(FILE, checks_json())

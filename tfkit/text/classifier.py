@@ -16,9 +16,8 @@ from ..data import TextTokeniser, check_ids, epoch_of, groups, padded, read_labe
 from ..errors import Fault, InputError
 from ..nn.model import Model
 from ..recipe import END, START
-from ..store import load
+from ..store import load, model_in
 from .fitting import roles_for
-from .translator import model_in
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from ..catalogue import Catalogue
 from ..data import TextTokeniser, read_tokenisers
 from ..generate import Hypothesis, Search, search_all
 from ..nn.model import Model
-from ..store import load
+from ..store import load, model_in
 from .fitting import roles_for
-from .translator import model_in
 
 
 @dataclass(frozen=True)

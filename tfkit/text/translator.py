@@ -16,7 +16,7 @@ from ..generate import Hypothesis, Search, search_all
 from ..nn.model import Model
 from ..nn.packed import PackedWeights
 from ..recipe import END
-from ..store import BEST, load, read_json
+from ..store import load, model_in
 from .fitting import roles_for
 
 
@@ -124,11 +124,3 @@ class Translator:
 def _line(text: str) -> str:
     """A translation on one line: a model may spell line breaks and tabs in bytes."""
     return " ".join(text.split())
-
-
-def model_in(directory: Path) -> Path:
-    """The directory of a model: this one, or the best of the run that stands here. Raises StoreError."""
-    best = directory / "models" / BEST
-    if not best.is_file():
-        return directory
-    return best.parent / str(read_json(best).get("model"))

@@ -6,25 +6,37 @@ https://arxiv.org/abs/1706.03762, section 6.1: the last 5 (base) or 20 (big) che
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from pydantic import ConfigDict
 from torch import Tensor
 
 from ..builder import build
 from ..catalogue import load_catalogue
-from ..data import FACTS, LABELS, TextTokeniser, read_tokenisers, tokeniser_texts
+from ..data import FACTS, LABELS, TextTokeniser, read_labels, read_tokenisers, tokeniser_texts
 from ..errors import Fault, StoreError
+from ..files import FileModel, read_model
 from ..nn.model import Model
 from ..spec import load_spec
-from ..store import load, read_json, save
+from ..store import load, save
 from ..text import model_in
 from .checkpoint import MODEL, checkpoints_in, read_checkpoint
-from .run_directory import SPEC
+from .run_directory import SPEC, check_inside, own_place
+
+
+class _Labels(FileModel):
+    """The labels among what a run knows of its data."""
+
+    model_config = ConfigDict(extra="ignore")
+    labels: list[str]
 
 
 def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite: bool = False) -> list[Path]:
     """Save the mean of the last checkpoints of a run; gives them. Raises StoreError."""
+    run = own_place(run)
+    check_inside(run)
     found = checkpoints_in(run / "checkpoints")
     if not found:
         raise StoreError(Fault("TFK114", f"{run} has no checkpoint", "name a run of `tfkit train`, or two models or more"))
@@ -34,7 +46,7 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     chosen = found if last is None else found[-last:]
     model = build(load_spec(run / SPEC, load_catalogue()))
     states = (read_checkpoint(path)[0][MODEL] for path in chosen)
-    labels = read_json(run / "data" / FACTS)["labels"]
+    labels = read_model(run / "data" / FACTS, _Labels).labels
     return _saved(model, chosen, states, _texts(_tokenisers(run, model), labels), output, overwrite)
 
 
@@ -51,7 +63,7 @@ def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = Fa
             name: each.digest for name, each in tokenisers.items()
         }:
             raise StoreError(Fault("TFK114", f"{place} has another tokeniser than {places[0]}", "average models of one run"))
-    labels = json.loads((places[0] / LABELS).read_text(encoding="utf-8")) if (places[0] / LABELS).is_file() else []
+    labels = list(read_labels(places[0])) if os.path.lexists(places[0] / LABELS) else []
     states = (load(place).state_dict() for place in places)
     return _saved(model, list(places), states, _texts(tokenisers, labels), output, overwrite)
 

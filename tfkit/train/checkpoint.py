@@ -29,10 +29,11 @@ from torch import Tensor
 from ..errors import Fault, StoreError
 from ..store import check_files, file_facts, put_in_place, read_json
 from .processes import Processes
+from .run_directory import SHARDS, saved_steps
 from .spread import shard_of
 
 MODEL, OPTIMISER, AVERAGE = (f"{name}.safetensors" for name in ("model", "optimiser", "average"))
-SHARDS, STATE, MANIFEST = "shards", "state.json", "manifest.json"
+STATE, MANIFEST = "state.json", "manifest.json"
 SHAPES = "tensors"
 """The key of the state that lists the tensors of the shards by file, with their shapes."""
 Tensors = Mapping[str, Tensor]
@@ -84,7 +85,7 @@ def write_sharded_checkpoint(
 
 def _draft(directory: Path) -> Path:
     with _told(directory):
-        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.parent.mkdir(exist_ok=True)  # without its parents: a run that was removed does not come back as a part
         return Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".draft", dir=directory.parent))
 
 
@@ -106,7 +107,8 @@ def _finish(draft: Path, directory: Path, state: Mapping[str, Any], facts: Mappi
     (draft / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     for path in [*draft.rglob("*"), draft]:
         _sync(path)
-    put_in_place(draft, directory)
+    shards = {f"{SHARDS}/{path.name}" for path in (directory / SHARDS).glob("*.safetensors")}
+    put_in_place(draft, directory, {MODEL, OPTIMISER, AVERAGE, STATE, MANIFEST} | shards)
     _sync(directory.parent)
 
 
@@ -147,7 +149,7 @@ def _checked(directory: Path) -> tuple[dict[str, Any], bool]:
     sharded = any(name.startswith(f"{SHARDS}/") for name in manifest)
     if STATE not in manifest or not (manifest.keys() >= {MODEL, OPTIMISER} or sharded):
         raise StoreError(Fault("TFK082", f"{directory / MANIFEST} does not list the files of a checkpoint", "it was altered"))
-    check_files(directory / MANIFEST, manifest)
+    check_files(directory / MANIFEST, manifest, folders=(SHARDS,))
     if others := {str(path.relative_to(directory)) for path in directory.rglob("*.safetensors")} - manifest.keys():
         message = f"{directory / MANIFEST} does not list {', '.join(sorted(others))}"
         raise StoreError(Fault("TFK082", message, "remove what is no part of the checkpoint"))
@@ -167,8 +169,7 @@ def _are_shapes(value: Any) -> bool:
 
 def checkpoints_in(directory: Path) -> list[Path]:
     """The checkpoints of a run, the latest last."""
-    found = [path for path in directory.glob("step-*") if path.name[5:].isdigit()]
-    return sorted(found, key=lambda path: int(path.name[5:]))
+    return list(saved_steps(directory).values())
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -23,9 +22,10 @@ from ..score import Score
 from ..store import BEST, save
 from . import checkpoint
 from .interrupt import Interrupts
+from .log import append_log
 from .processes import ProcessLost
 from .progress import Progress, Validated, Watcher
-from .run_directory import LOG, append_log
+from .run_directory import LOG, MODELS, remove_saved, saved_steps
 from .trainer import NotFinite, Trainer, why_stop
 from .validate import validation_nll, validation_scores
 
@@ -46,7 +46,7 @@ class Keeper:
         self.catalogue, self.watchers = catalogue, watchers if self.processes.is_first else ()
         self.unsaved: StoreError | None = None
         self._failed: Exception | None = None
-        self._saved = -1
+        self._saved, self._logs = -1, True
         self._within_step, self._before = False, 0
 
     @property
@@ -132,12 +132,18 @@ class Keeper:
         self._watch(lambda watcher: watcher.stepped(step))
 
     def _log(self, kind: str, entry: dict[str, Any]) -> None:
+        """Add to the log. Where that fails, training goes on, and the fault is reported once until it works again."""
         if not self.processes.is_first:
             return
         try:
             append_log(self.directory / LOG, {"kind": kind, **entry})
+            self._logs = True
         except OSError as reason:
-            self._unwritten(StoreError(Fault("TFK081", f"{self.directory / LOG} could not be written: {reason.strerror}")))
+            if self._logs:
+                message = f"{self.directory / LOG} could not be written: {reason.strerror}"
+                fault = Fault("TFK081", message, "training goes on; the steps from here on are missing there until it can be")
+                self._watch(lambda watcher: watcher.trouble((fault,)))
+            self._logs = False
 
     def _tell(self, trouble: NotFinite) -> NoReturn:
         """Keep what is needed to see the step again: the state before it, and its batches. Raises TrainingError."""
@@ -276,11 +282,11 @@ class Keeper:
         found = checkpoint.checkpoints_in(path.parent)
         end = found.index(path) + 1
         for old in [*found[: max(0, end - self.trainer.recipe.keeping.last)], *found[end:]]:
-            shutil.rmtree(old, ignore_errors=True)
+            remove_saved(old)
         kept = {step for _, step in self.progress.kept}  # what no checkpoint speaks of any more can go
-        for old in (self.directory / "models").glob("step-*"):
-            if old.name[5:].isdigit() and int(old.name[5:]) not in kept:
-                shutil.rmtree(old, ignore_errors=True)
+        for step, old in saved_steps(self.directory / MODELS).items():
+            if step not in kept:
+                remove_saved(old)
         self._watch(lambda watcher: watcher.saved(self.progress.step, path))
         return True
 

@@ -5,6 +5,7 @@ https://aclanthology.org/D16-1163/
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from ..catalogue import Catalogue
@@ -21,7 +21,7 @@ from ..errors import Fault, InputError, TfkitError
 from ..nn.model import Model
 from ..nn.tokens import TokenLogits, Tokens
 from ..recipe import MASK, Recipe, load_recipe
-from ..store import WEIGHTS, file_facts, load, read_json
+from ..store import WEIGHTS, file_facts, load, read_json, read_weights
 from ..text import model_in
 from .run_directory import DIGESTS, RECIPE
 
@@ -69,7 +69,7 @@ class Pretrained:
     def give(self, model: Model, recipe: Recipe, roles: Roles, labels: tuple[str, ...]) -> Taken:
         """Copy what fits into a model whose classes are `labels`. Raises InputError where that is less than the recipe's
         `pretrained_share`, or nothing."""
-        own, theirs = model.state_dict(), load_file(self.place / WEIGHTS)
+        own, theirs = model.state_dict(), read_weights(self.place)
         taken: list[str] = []
         left = [Left(name, tuple(each.shape), "not here", False) for name, each in theirs.items() if name not in own]
         others = f"nodes.{roles.output}." if labels and labels != self.labels else None
@@ -142,7 +142,7 @@ def read_pretrained(recipe: Recipe, roles: Roles, catalogue: Catalogue) -> Pretr
         place = model_in(Path(recipe.pretrained))
         model = load(place, backend="auto", catalogue=catalogue)  # of which only the weights are used
         found = _tokenisers(place, model)
-        labels = read_labels(place) if (place / LABELS).is_file() else ()
+        labels = read_labels(place) if os.path.lexists(place / LABELS) else ()
     except TfkitError as reason:
         first = reason.faults[0]
         message = f"{recipe.pretrained} is no model to start from: {first.message}"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,17 +38,18 @@ from ..data import (
 from ..errors import Fault, InputError, StoreError
 from ..files import write_whole
 from ..nn.model import Model
-from ..recipe import Recipe, chosen_for, load_recipe
+from ..recipe import Recipe, check_metric, chosen_for, load_recipe
 from ..spec import ModelSpec, load_spec, to_yaml
 from ..store import file_facts, read_json
 from .checkpoint import checkpoints_in
 from .compiled import check_compiler
 from .fit_spec import fitted_length, fitted_spec, positions_in, roles_in
 from .keep import Keeper
+from .log import cut_log
 from .pretrained import Pretrained, check_tokenisers, digest_of, read_pretrained
 from .processes import Processes, joined
 from .progress import Progress, Watcher
-from .run_directory import DIGESTS, LOG, RECIPE, SPEC, check_new, cut_log, sweep
+from .run_directory import DIGESTS, LOG, RECIPE, SPEC, check_new, new_run, old_run, own_place, prepared
 from .trainer import Trainer
 
 
@@ -78,34 +79,28 @@ def train(
     Raises SpecError for a wrong spec, InputError for data that cannot be used, StoreError for a directory that cannot be
     written, TrainingError where the loss is no number, or another process is gone.
     """
-    directory, catalogue = Path(directory), catalogue or load_catalogue()
+    directory, catalogue = own_place(directory), catalogue or load_catalogue()
     with joined(device) as (processes, place), processes.told_apart():
-        new = processes.first(lambda: _check_start(recipe, directory, processes.count, fsdp))
+        processes.first(lambda: _check_start(recipe, directory, processes.count, fsdp))
         if recipe.compile:
             processes.each(lambda: check_compiler(place))
         positions = processes.first(lambda: positions_in(recipe, catalogue, backend))
         recipe = fitted_length(recipe, positions)
-        try:
+        with ExitStack() as stack:
+            processes.first(lambda: stack.enter_context(new_run(directory)))
             changes, found = processes.first(lambda: _lay_out(recipe, directory, catalogue, backend, positions), patiently=True)
             keeper = _open(recipe, directory, found, place, backend, watchers, catalogue, processes, fsdp)
             processes.each(keeper.trainer.try_longest)
-            processes.first(lambda: _write_recipe(recipe, directory))
-        except BaseException:
-            # What a wrong input, or Ctrl-C during preparation, left behind would stand in the way of the next try.
-            if processes.is_first and not (directory / RECIPE).is_file() and directory.is_dir():
-                for path in [directory] if new else list(directory.iterdir()):
-                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
-            raise
-        return _finish(keeper, changes)
+            processes.first(lambda: _end_preparation(recipe, directory))
+            return _finish(keeper, changes)
 
 
-def _check_start(recipe: Recipe, directory: Path, count: int, fsdp: bool) -> bool:
-    """Whether the directory is new. Raises StoreError for one that holds something, InputError for what cannot begin."""
+def _check_start(recipe: Recipe, directory: Path, count: int, fsdp: bool) -> None:
+    """Raises StoreError for a directory that holds something, InputError for what cannot begin."""
     check_new(directory)
     files_of(recipe)
-    _check_validation(recipe)
+    check_metric(recipe)
     _check_processes(recipe, count, fsdp)
-    return not directory.exists()
 
 
 def _lay_out(
@@ -195,10 +190,10 @@ def resume(
     checkpoint that was cut off or altered is an error; `earlier` goes back to the one before it. The number of processes and
     `fsdp` may be others than before: the steps stay the same but for the order in which they are summed up.
     """
-    directory, catalogue = Path(directory), catalogue or load_catalogue()
-    with joined(device) as (processes, place), processes.told_apart():
+    directory, catalogue = own_place(directory), catalogue or load_catalogue()
+    with joined(device) as (processes, place), processes.told_apart(), ExitStack() as stack:
+        processes.first(lambda: stack.enter_context(old_run(directory)))
         recipe = processes.first(lambda: _read_recipe(directory, overrides, processes.count, fsdp))
-        processes.first(lambda: sweep(directory))
         if recipe.compile:
             processes.each(lambda: check_compiler(place))
         keeper = _open(recipe, directory, None, place, backend, watchers, catalogue, processes, fsdp)
@@ -210,10 +205,7 @@ def resume(
 
 
 def _read_recipe(directory: Path, overrides: Sequence[str], count: int, fsdp: bool) -> Recipe:
-    """The recipe of a run that goes on. Raises InputError where there is none, or what must stay is changed."""
-    if not (directory / RECIPE).is_file():
-        message = f"{directory} holds no run that could go on: there is no {RECIPE}"
-        raise InputError(Fault("TFK111", message, "name the directory that `tfkit train -o` wrote"))
+    """The recipe of a run that goes on. Raises InputError where what must stay is changed."""
     recipe = load_recipe(directory / RECIPE, overrides)
     _check_same(load_recipe(directory / RECIPE), recipe)
     _check_processes(recipe, count, fsdp)
@@ -298,12 +290,9 @@ def _vocabulary(recipe: Recipe) -> int:
     return int(wanted) if wanted is not None else chosen_for(count_rows(recipe)).vocab_size
 
 
-def _check_validation(recipe: Recipe) -> None:
-    metric, kind = recipe.validation.metric, recipe.data.kind
-    known = {"parallel": ("loss", "bleu", "chrf"), "classification": ("loss", "accuracy")}.get(kind, ("loss",))
-    if metric not in known:
-        message = f"`{metric}` cannot be computed of data of kind `{kind}`"
-        raise InputError(recipe.fault("TFK112", "validation.metric", message, f"write one of {', '.join(known)}"))
+def _end_preparation(recipe: Recipe, directory: Path) -> None:
+    _write_recipe(recipe, directory)
+    prepared(directory)
 
 
 def _write_recipe(recipe: Recipe, directory: Path) -> None:

@@ -1,63 +1,264 @@
-"""Where a run keeps what it makes.
+"""Where a run keeps what it makes, and what tfkit may read and remove there.
 
-recipe.yaml              the recipe, everything filled in
+recipe.yaml              the recipe, everything filled in; written last, so that a directory without it holds no run
 spec.yaml                the spec, with the sizes of the vocabularies
 source.json target.json  the tokenisers; one file where the vocabulary is joint: tokeniser.json
 digests.json             what the run began with
 data/                    the corpora of ids
 checkpoints/step-N       all that going on needs
 models/step-N            the best models by validation, as `tfkit build` saves them, with their tokenisers
+models/best.json         the name of the best of them
+tensorboard/             events for TensorBoard
 log.jsonl                every step and validation, one JSON object a line
 curve.html               the curve of the training
+run.lock                 locked by the process that works on the run, which run.lock.json names
+unfinished-preparation   is there until recipe.yaml is
+
+Inside there are regular files and directories only. No link is followed, and nothing is removed but files of known names.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Mapping
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..errors import Fault, StoreError
+from ..data import FACTS, LABELS, TOKENISER_FILES, TRAIN, VALIDATION
+from ..errors import Fault, InputError, StoreError
 from ..files import write_whole
+from ..store import PLAN, VERSIONS, WEIGHTS
+from .lock import HOLDER, LOCK, held
 
 RECIPE, SPEC, DIGESTS, LOG, CURVE = "recipe.yaml", "spec.yaml", "digests.json", "log.jsonl", "curve.html"
+DATA, CHECKPOINTS, MODELS, EVENTS = "data", "checkpoints", "models", "tensorboard"
+FOLDERS = (DATA, CHECKPOINTS, MODELS, EVENTS)
+UNFINISHED = "unfinished-preparation"
+_NOTE = (
+    f"`tfkit train` has begun to prepare this run and not finished. `tfkit train ... -o` starts over; then {RECIPE} appears.\n"
+)
+PREPARED = (SPEC, DIGESTS, *TOKENISER_FILES)
+"""The files of a run, beside those in `data`, that its preparation writes."""
+CORPORA = (TRAIN, VALIDATION, FACTS, *(str(Path(name).with_suffix(".draft")) for name in (TRAIN, VALIDATION)))
+FILES = (*PREPARED, RECIPE, LOG, CURVE, LOCK, HOLDER, UNFINISHED)
+SHARDS = "shards"
+SAVED = (
+    *("model.safetensors", "optimiser.safetensors", "average.safetensors", "state.json", "manifest.json"),
+    *(SPEC, WEIGHTS, PLAN, VERSIONS, LABELS, *TOKENISER_FILES),
+)
+"""The files of a checkpoint and of a saved model; a checkpoint may have a folder of shards too."""
+STEP = re.compile(r"step-(0|[1-9][0-9]{0,14})")
+_BATCHES = re.compile(r"not-finite-step-[0-9]+\.safetensors")
+_DRAFT = re.compile(r"\.(step-[0-9]+)\.\w+\.(draft|old)", re.ASCII)
+_WHOLE = re.compile(r"\.(.+)\.[a-z0-9_]{8}", re.ASCII)
+"""The draft of `write_whole`, or another one of Python's `tempfile`."""
+_FEW = 3
+
+
+def own_place(directory: str | Path) -> Path:
+    """The directory of a run as the user names it; where that is a link, what it leads to."""
+    path = Path(directory)
+    return path.resolve() if path.is_symlink() else path
 
 
 def check_new(directory: Path) -> None:
-    """Raises StoreError for a directory in which something stands already."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        fix = "`--resume` goes on with it" if (directory / RECIPE).is_file() else "name another directory"
-        what = "exists and is not empty" if directory.is_dir() else "exists and is no directory"
-        raise StoreError(Fault("TFK080", f"{directory} {what}", fix))
-
-
-def append_log(path: Path, entry: Mapping[str, object]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")
-
-
-def cut_log(path: Path, step: int) -> None:
-    """Forget what was logged after a step: a run that goes on from there will say it again."""
-    if not path.is_file():
+    """Raises StoreError for a directory that holds anything but what an unfinished preparation has left."""
+    if not directory.exists():
         return
-    kept = []
-    for line in path.read_bytes().splitlines():
+    if not directory.is_dir():
+        raise StoreError(Fault("TFK080", f"{directory} exists and is no directory", "name another directory"))
+    if (directory / RECIPE).is_file():
+        raise StoreError(Fault("TFK080", f"{directory} exists and holds a run", "`--resume` goes on with it"))
+    with suppress(FileNotFoundError):  # another process has just removed it
+        if others := sorted(_foreign(directory)):
+            shown = ", ".join(others[:_FEW]) + (f" and {len(others) - _FEW} more" if len(others) > _FEW else "")
+            raise StoreError(Fault("TFK080", f"{directory} exists and is not empty: {shown}", "name another directory"))
+
+
+def is_unfinished(directory: Path) -> bool:
+    """Whether a preparation began in a directory that has not finished."""
+    return (directory / UNFINISHED).is_file() and not os.path.lexists(directory / RECIPE)
+
+
+@contextmanager
+def new_run(directory: Path) -> Iterator[None]:
+    """Hold a directory, made where it is missing, for a run that begins; what an unfinished preparation has left goes. Without
+    a recipe in the end what was written goes, and the directory where it was made.
+
+    Raises StoreError where the directory cannot be written or holds something else, InputError where another process holds it.
+    """
+    check_new(directory)
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        made = True
         try:
-            entry = json.loads(line)
-        except ValueError:
-            continue  # the line that was being written when the process was killed
-        if isinstance(entry, dict) and entry.get("step", 0) <= step:
-            kept.append(line.decode())
-    write_whole(path, "".join(f"{line}\n" for line in kept))
+            directory.mkdir()
+        except FileExistsError:
+            made = False
+    except OSError as reason:
+        raise StoreError(Fault("TFK081", f"{directory} cannot be made: {reason.strerror}")) from None
+    with held(directory):
+        check_new(directory)
+        try:
+            _remove_preparation(directory)
+            write_whole(directory / UNFINISHED, _NOTE)
+            yield
+        finally:
+            if not os.path.lexists(directory / RECIPE):
+                _remove_preparation(directory)
+                for name in (UNFINISHED, HOLDER, LOCK):
+                    _unlink(directory / name)
+                if made:
+                    _rmdir(directory)
 
 
-def sweep(directory: Path) -> None:
+def prepared(directory: Path) -> None:
+    """Note that a preparation has finished: the recipe is written."""
+    _unlink(directory / UNFINISHED)
+
+
+@contextmanager
+def old_run(directory: Path) -> Iterator[None]:
+    """Hold the directory of a run that goes on. Raises InputError where there is no run, or another process holds it, and
+    StoreError for links in it."""
+    if not (directory / RECIPE).is_file():
+        if is_unfinished(directory):
+            message = f"the preparation of {directory} was cut off before its first step: there is no {RECIPE}"
+            raise InputError(Fault("TFK111", message, f"start over with `tfkit train RECIPE -o {directory}`"))
+        message = f"{directory} holds no run that could go on: there is no {RECIPE}"
+        raise InputError(Fault("TFK111", message, "name the directory that `tfkit train -o` wrote"))
+    check_inside(directory)
+    with held(directory):
+        prepared(directory)  # the process may have been killed just after it wrote the recipe
+        _sweep(directory)
+        yield
+
+
+def check_inside(directory: Path) -> None:
+    """Raises StoreError where, in what tfkit reads and writes in a run, something is neither a regular file nor a directory, or
+    the one in place of the other."""
+    faults: list[Fault] = []
+    for root, folders, files in os.walk(directory):
+        top = Path(root) == directory
+        if top:
+            folders[:] = [name for name in folders if name in FOLDERS or _is_file_of_run(name)]
+            files = [name for name in files if name in FOLDERS or _is_file_of_run(name)]
+        for name in [*folders, *files]:
+            wanted = "a directory" if (name in FOLDERS if top else name in folders) else "a regular file"
+            if fault := _misplaced(Path(root) / name, wanted):
+                faults.append(fault)
+        if len(faults) >= _FEW:
+            break
+    if faults:
+        raise StoreError(faults[:_FEW])
+
+
+def _misplaced(path: Path, wanted: str) -> Fault | None:
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return None  # gone meanwhile
+    if stat.S_ISLNK(mode):
+        return Fault("TFK082", f"{path} is a link, and no link is followed inside a run", "put what it leads to in its place")
+    if not (stat.S_ISDIR(mode) if wanted == "a directory" else stat.S_ISREG(mode)):
+        return Fault("TFK082", f"{path} is not {wanted}", "put what the run had there in its place, or remove it")
+    return None
+
+
+def _is_file_of_run(name: str) -> bool:
+    return name in FILES or _BATCHES.fullmatch(name) is not None or _is_whole(name, FILES)
+
+
+def _is_whole(name: str, names: tuple[str, ...]) -> bool:
+    """Whether this is a draft of one of the files."""
+    found = _WHOLE.fullmatch(name)
+    return found is not None and found[1] in names
+
+
+def _foreign(directory: Path) -> Iterator[str]:
+    """What is in a directory and not of a preparation."""
+    begun = (directory / UNFINISHED).is_file()
+    names = (*PREPARED, RECIPE) if begun else ()
+    for path in directory.iterdir():
+        if path.name == DATA and begun and path.is_dir() and not path.is_symlink():
+            yield from (f"{DATA}/{each.name}" for each in path.iterdir() if not _is_own(each, CORPORA))
+        elif not _is_own(path, (*names, LOCK, HOLDER, UNFINISHED)):
+            yield path.name
+
+
+def _is_own(path: Path, names: tuple[str, ...]) -> bool:
+    return (path.name in names or _is_whole(path.name, names)) and path.is_file() and not path.is_symlink()
+
+
+def _remove_preparation(directory: Path) -> None:
+    """Remove what a preparation writes, as far as it is there, but the note that it is unfinished."""
+    if not (directory / DATA).is_symlink():
+        _remove_files(directory / DATA, CORPORA)
+        _rmdir(directory / DATA)
+    _remove_files(directory, PREPARED)
+    for path in _entries(directory):
+        if _is_whole(path.name, (RECIPE, HOLDER, UNFINISHED)):
+            _unlink(path)
+
+
+def remove_saved(directory: Path) -> None:
+    """Remove a checkpoint or a saved model: the files that such a one has, and the directory if nothing else is in it."""
+    if directory.is_symlink():
+        return
+    if not (directory / SHARDS).is_symlink():
+        for path in _entries(directory / SHARDS):
+            if path.suffix == ".safetensors":
+                _unlink(path)
+        _rmdir(directory / SHARDS)
+    _remove_files(directory, SAVED)
+    _rmdir(directory)
+
+
+def saved_steps(folder: Path) -> dict[int, Path]:
+    """The directories `step-N` in a folder by N, ascending."""
+    found = {int(match[1]): path for path in _entries(folder) if (match := STEP.fullmatch(path.name)) and _is_folder(path)}
+    return dict(sorted(found.items()))
+
+
+def _sweep(directory: Path) -> None:
     """Remove the drafts of a process that was killed while it wrote; what it had put aside to replace comes back."""
-    for folder in (directory / "checkpoints", directory / "models"):
-        for old in folder.glob(".step-*.old"):
-            for kept in old.iterdir():
-                if not (folder / kept.name).exists():
-                    kept.rename(folder / kept.name)
-        for draft in [*folder.glob(".step-*.draft"), *folder.glob(".step-*.old")]:
-            shutil.rmtree(draft, ignore_errors=True)
+    for folder in (directory / CHECKPOINTS, directory / MODELS):
+        drafts = [(path, match) for path in _entries(folder) if (match := _DRAFT.fullmatch(path.name)) and _is_folder(path)]
+        for path, match in drafts:
+            kept = path / match[1]
+            if match[2] == "old" and _is_folder(kept):
+                if os.path.lexists(folder / match[1]):
+                    remove_saved(kept)
+                else:
+                    with suppress(OSError):
+                        kept.rename(folder / match[1])
+            remove_saved(path)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _remove_files(folder: Path, names: tuple[str, ...]) -> None:
+    for path in _entries(folder):
+        if _is_own(path, names):
+            _unlink(path)
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+
+
+def _rmdir(path: Path) -> None:
+    with suppress(OSError):
+        path.rmdir()

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ..slots.auto_table import measured_on, parse_table
 from .auto_words import row_data, row_in_words
+from .terminal import shown
 
 
 def auto_json(table: Mapping[str, Any]) -> str:
@@ -26,14 +27,14 @@ def auto_json(table: Mapping[str, Any]) -> str:
 
 def auto_text(table: Mapping[str, Any]) -> list[RenderableType]:
     """A line for every row, what has none and why."""
-    shown: list[RenderableType] = [Text(f"time relative to eager, measured on {measured_on(dict(table))}", "bold")]
+    parts: list[RenderableType] = [Text(f"time relative to eager, measured on {shown(measured_on(dict(table)))}", "bold")]
     for name, rows in parse_table(auto_json(table), "the table").items():
-        shown += ["", Text(name, "bold")]
-        shown += [
+        parts += ["", Text(name, "bold")]
+        parts += [
             Text(f"  {row.relative_time:5.2f} x  {row_in_words(row_data(row))}", "green" if row.relative_time < 1 else "")
             for row in rows
         ]
     for name, reasons in table["left_out"].items():
-        shown.append("")
-        shown += [Text(f"{name} has no row for {len(names)} classes: {reason}", "dim") for reason, names in reasons.items()]
-    return shown
+        parts.append("")
+        parts += [Text(f"{name} has no row for {len(names)} classes: {reason}", "dim") for reason, names in reasons.items()]
+    return parts

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from .words import shown
+from .terminal import shown
 
 Data = Mapping[str, Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_whole
+from ..train import log
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 260, 56, 34, 12
 SCORES = {"bleu": "BLEU", "bleu_lowercase": "lowercase BLEU", "chrf": "chrF2", "accuracy": "accuracy"}
@@ -27,20 +27,14 @@ class Line:
     points: Sequence[tuple[float, float]]
 
 
-def draw_curve(log: Path, page: Path, title: str) -> None:
+def draw_curve(path: Path, page: Path, title: str) -> None:
     """Write the page of a run's log. Raises StoreError."""
-    write_whole(page, curve_page(read_log(log), title))
+    write_whole(page, curve_page(read_log(path), title))
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The entries of a log; a line that was cut off is passed over."""
-    entries = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        try:
-            entries.append(json.loads(line))
-        except ValueError:
-            continue
-    return entries
+    """The entries of a log; the last line, if it was cut off, is passed over. Raises StoreError for another that is none."""
+    return [entry.model_dump() for entry in log.read_log(path)]
 
 
 def curve_page(entries: Sequence[dict[str, Any]], title: str) -> str:
@@ -119,6 +113,8 @@ def _chart(label: str, lines: Sequence[Line], last: int) -> str:
 def _ticks(low: float, high: float) -> list[float]:
     """Four to eight round numbers between two."""
     width = (high - low) or abs(high) or 1.0
+    if not 1e-300 < width < math.inf:
+        return [low]
     size = 10.0 ** math.floor(math.log10(width))
     step = next(size * part for part in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0) if width / (size * part) <= 7)
     first = math.ceil(low / step - 1e-9)

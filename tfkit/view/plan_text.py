@@ -13,12 +13,12 @@ from rich.text import Text
 
 from .auto_words import row_in_words
 from .plan_data import lengths_in_words
-from .words import shown
+from .terminal import shown
 
 
 def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
     """What `plan_data` says; sites with equal answers share a block."""
-    shown: list[RenderableType] = [_title(data["name"], data["target"])]
+    parts: list[RenderableType] = [_title(data["name"], data["target"])]
     blocks: dict[str, tuple[list[str], list[Any]]] = {}
     by_name: dict[str, list[Any]] = {}
     for row in data["sites"]:
@@ -27,17 +27,17 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
         answer = json.dumps([{key: row[key] for key in ("requested", "lengths", "chosen", "candidates")} for row in rows])
         blocks.setdefault(answer, ([], rows))[0].append(name)
     for names, rows in blocks.values():
-        shown += ["", Text(", ".join(names), "bold"), Text(f"  requested: {rows[0]['requested']}")]
+        parts += ["", Text(", ".join(names), "bold"), Text(f"  requested: {rows[0]['requested']}")]
         for row in rows:
-            shown += [_chosen(row), Padding(_candidates(row["candidates"]), (0, 0, 0, 4))]
+            parts += [_chosen(row), Padding(_candidates(row["candidates"]), (0, 0, 0, 4))]
     if data["unmeasured"] and any(row["requested"] == "auto" for row in data["sites"]):
-        shown += ["", Text(f"auto does not consider, for want of measurements: {', '.join(data['unmeasured'])}", "dim")]
+        parts += ["", Text(f"auto does not consider, for want of measurements: {', '.join(data['unmeasured'])}", "dim")]
     links = sorted({judged["published"] for row in data["sites"] for judged in row["candidates"] if judged["published"]})
     if links:
-        shown += ["", Text(f"figures marked (published) were not measured by tfkit: {', '.join(links)}", "dim")]
+        parts += ["", Text(f"figures marked (published) were not measured by tfkit: {', '.join(links)}", "dim")]
     if not blocks:
-        shown += ["", Text("The model has no attention.")]
-    return shown
+        parts += ["", Text("The model has no attention.")]
+    return parts
 
 
 def _title(name: str, target: Mapping[str, Any]) -> Text:
@@ -68,7 +68,7 @@ def _candidates(candidates: list[dict[str, Any]]) -> Table:
         if candidate["depends"]:
             words += f"; depends on {', '.join(candidate['depends'])}"
         known = "" if time is None else f"{_times(candidate['rows'])} x eager{' (published)' if candidate['published'] else ''}"
-        grid.add_row(candidate["backend"], known, Text(words, "" if candidate["accepted"] else "dim"))
+        grid.add_row(candidate["backend"], known, Text(shown(words), "" if candidate["accepted"] else "dim"))
     return grid
 
 

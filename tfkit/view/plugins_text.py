@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
+
+GAP = 2
+"""Spaces between two columns."""
+WIDEST = 40
+"""Columns of the terminal that one backend takes at most."""
 
 
 def plugins_text(data: Mapping[str, Any]) -> list[RenderableType]:
@@ -28,12 +34,50 @@ def plugins_text(data: Mapping[str, Any]) -> list[RenderableType]:
     return shown
 
 
-def backends_text(names: list[str], rows: list[list[str]]) -> Table:
-    """What each attention backend declares; an axis that it does not declare it refuses."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    table.add_column("", no_wrap=True)
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for axis, *said in rows:
-        table.add_row(Text(axis, "bold"), *[Text(words, "dim" if words == "no" else "") for words in said])
-    return table
+@dataclass(frozen=True)
+class BackendsText:
+    """What each attention backend declares; an axis that it does not declare it refuses.
+
+    A column for each of the `names`, a row for each axis. Where not all columns fit beside each other with whole words, further
+    tables follow.
+    """
+
+    names: list[str]
+    rows: list[list[str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        axes = max(len(axis) for axis, *_ in self.rows)
+        for number, group in enumerate(self._groups(options.max_width - axes)):
+            if number:
+                yield ""
+            yield self._table(group, axes, options.max_width)
+
+    def _groups(self, room: int) -> list[list[int]]:
+        """The columns of every table: as many as fit, one at least."""
+        groups: list[list[int]] = []
+        left = 0
+        for column in range(len(self.names)):
+            needed = self._narrowest(column) + GAP
+            if not groups or needed > left:
+                groups.append([])
+                left = room
+            groups[-1].append(column)
+            left -= needed
+        return groups
+
+    def _narrowest(self, column: int) -> int:
+        """The longest word of a column."""
+        texts = [self.names[column], *(row[column + 1] for row in self.rows)]
+        return max(len(word) for text in texts for word in text.split())
+
+    def _table(self, group: list[int], axes: int, width: int) -> Table:
+        table = Table(box=None, padding=(0, GAP, 0, 0), show_edge=False, pad_edge=False)
+        table.add_column("", no_wrap=True, width=axes)
+        narrowest = [self._narrowest(column) for column in group]
+        more = max(0, width - axes - sum(narrowest) - GAP * len(group)) // len(group)
+        for column, least in zip(group, narrowest, strict=True):
+            table.add_column(self.names[column], overflow="fold", width=min(least + more, WIDEST))
+        for axis, *said in self.rows:
+            words = [said[column] for column in group]
+            table.add_row(Text(axis, "bold"), *[Text(each, "dim" if each == "no" else "") for each in words])
+        return table

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from .words import shown
+from .terminal import shown
 
 SAID = {
     "passed": ("passes now", "bold green"), "refused": ("refused now", "bold green"), "failed": ("still fails", "bold red"),

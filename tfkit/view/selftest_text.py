@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .conformance_text import number
-from .words import shown
+from .terminal import shown
 
 Data = Mapping[str, Any]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..train import Taken
 from ..train.pretrained import Left, shape_text
+from .terminal import shown
 from .words import ranges
 
 FEW = 2
@@ -26,7 +27,7 @@ def taken_text(taken: Taken) -> str:
         gone = {each.name for each in left}
         side = [*taken.names, *(each.name for each in taken.left if each.drawn == left[0].drawn)]
         rows.append(f"  {what}, {why}: {', '.join(_folded(_items(left, [name for name in side if name not in gone])))}")
-    return "\n".join(rows)
+    return "\n".join(map(shown, rows))
 
 
 def _items(left: list[Left], others: Iterable[str]) -> list[tuple[str, str]]:

@@ -7,15 +7,16 @@ import time
 from collections import deque
 from pathlib import Path
 
-from rich.console import Console
 from rich.live import Live
 
 from ..errors import Fault
 from ..recipe import Recipe
 from ..slots.options import Part
 from ..train import Outcome, Step, Trainer, Validated, told
+from .console import EscapingConsole
 from .curve import SCORES
 from .taken import taken_text
+from .terminal import escaped, shown
 
 EVERY = 30.0
 """Seconds between two lines about steps, where nobody looks at a terminal."""
@@ -33,15 +34,17 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
         rows.append(f"rows: at most {recipe.batching.max_length:,} tokens, as many as the model has positions")
     sizes = {column: each.size for column, each in data.tokenisers.items()}
     joint = len({id(each) for each in data.tokenisers.values()}) == 1 and len(sizes) > 1
-    shown = f"{sizes['target']:,} ids, joint" if joint else ", ".join(f"{name} {size:,} ids" for name, size in sizes.items())
+    vocabulary = (
+        f"{sizes['target']:,} ids, joint" if joint else ", ".join(f"{name} {size:,} ids" for name, size in sizes.items())
+    )
     tokens = data.facts["train"].tokens
     mean = {column: count / max(len(epoch.batches), 1) * recipe.batching.accumulate for column, count in tokens.items()}
     kind = recipe.tokeniser.kind if recipe.pretrained is None else f"that of {recipe.pretrained}"
-    rows.append(f"vocabulary: {kind}, {shown}")
+    rows.append(f"vocabulary: {kind}, {vocabulary}")
     changed = f"; changed: {', '.join(changes)}" if changes else ""
     rows.append(f"model: {model.plan.name}, {model.parameter_count():,} parameters{changed}")
     if trainer.taken is not None:
-        rows.append(taken_text(trainer.taken))
+        rows += taken_text(trainer.taken).splitlines()
     rows.append(
         f"a step: {' and '.join(f'{count:,.0f} {column} tokens' for column, count in mean.items())} on average, "
         f"{recipe.batching.accumulate} x at most {recipe.batching.tokens:,}; {100 * epoch.padding:.1f} % of a batch is padding"
@@ -55,7 +58,7 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
         rows.append(f"processes: {trainer.processes.count}, which share the batches of a step; {held}")
     if trainer.progress.step:
         rows.append(f"going on at step {trainer.progress.step:,}, epoch {trainer.progress.epoch}")
-    return "\n".join(rows)
+    return "\n".join(map(shown, rows))
 
 
 def recipe_line(recipe: Recipe) -> str:
@@ -132,7 +135,7 @@ class Lines:
 
     def trouble(self, faults: tuple[Fault, ...]) -> None:
         for fault in faults:
-            self._say(str(fault))
+            self._say(shown(str(fault)))
 
     def ended(self, reason: str, model: Path) -> None:
         pass
@@ -141,7 +144,7 @@ class Lines:
         """Give the terminal back."""
 
     def _say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(escaped(text), file=sys.stderr, flush=True)
 
 
 def left_text(trainer: Trainer | None) -> str:
@@ -170,7 +173,7 @@ class LivePanel(Lines):
 
     def __init__(self) -> None:
         super().__init__()
-        self.console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self.console = EscapingConsole(sys.stderr)
         self._live: Live | None = None
 
     def began(self, trainer: Trainer, changes: list[str]) -> None:
@@ -194,4 +197,5 @@ class LivePanel(Lines):
 def ended_text(outcome: Outcome, directory: Path) -> str:
     """How a run ended, and what to do with what it made."""
     best = f", the best of step {outcome.progress.best_step:,}" if outcome.progress.best_step is not None else ""
-    return f"stopped: {outcome.reason}\nmodel: {outcome.model}{best}\ncurve: {directory / 'curve.html'}\n"
+    lines = [f"stopped: {outcome.reason}", f"model: {outcome.model}{best}", f"curve: {directory / 'curve.html'}"]
+    return "".join(f"{shown(line)}\n" for line in lines)

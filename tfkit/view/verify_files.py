@@ -8,8 +8,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .terminal import shown
 from .verify_data import WORDS, error_in_words, folded, verdict_in_words
-from .words import shown
 
 COLUMNS = ("part", "property", "rule", "where", "backend", "dtype", "device", "status", "worst", "message", "tensor", "index",
            "got", "want", "bound")  # fmt: skip

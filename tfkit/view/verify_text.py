@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from .terminal import shown
 from .verify_data import WORDS, error_in_words, folded, verdict_in_words
-from .words import shown
 
 STYLES = {"passed": "green", "failed": "bold red", "inconclusive": "yellow", "not run": "yellow", "refused": "dim",
           "not applicable": "dim", "reported": "dim"}  # fmt: skip

@@ -12,11 +12,6 @@ from ..spec.marked import short
 STEPS = ("", "k", "M", "G", "T", "P", "E")
 
 
-def shown(text: str) -> str:
-    """Text of a user's on one line, without letters that would move a terminal's cursor or turn its writing around."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
 def percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f}%" if whole else ""
 

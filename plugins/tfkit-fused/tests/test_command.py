@@ -100,3 +100,11 @@ def test_tune_measures_every_kernel_of_every_call(words, path, capsys, monkeypat
     times = "16x16, 4 warps, 1 stages: 2.000 ms; 32x32, 4 warps, 2 stages: 1.000 ms"
     assert all(line.endswith(f": 32x32, 4 warps, 2 stages ({times})") for line in lines), lines
     assert {line.partition(":")[0] for line in lines} == read(path)[0][HERE].keys()
+
+
+def test_what_a_file_says_moves_no_cursor_and_forges_no_line(path, capsys):
+    Saved(path, HERE.model_copy(update={"device": "GPU\x1b[2J\nTFK000 forged"})).add("forward\x9b31m d64", CHOICE)
+    assert command.main(["show"]) == 0
+    told = capsys.readouterr().out
+    assert r"GPU\x1b[2J\nTFK000 forged, sm_" in told
+    assert r"  forward\x9b31m d64: " in told

@@ -46,7 +46,8 @@ def main(words: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(words)
         return _show() if options.command == "show" else _tune(options)
     except TfkitError as error:
-        print(error, file=sys.stderr)
+        for fault in error.faults:
+            print(_plain(fault), file=sys.stderr)
         return 3 if isinstance(error, BuildError) else 2
     except KeyboardInterrupt:
         return 130
@@ -83,13 +84,19 @@ def _show() -> int:
         raise InputError(Fault("TFK090", f"{path} could not be read: {reason.strerror}")) from None
     if damage:
         raise InputError(Fault("TFK090", f"{path} is damaged: {damage}", "delete it and measure anew"))
-    print(path if sections else f"{path}: nothing is saved")
+    print(_plain(path) if sections else f"{_plain(path)}: nothing is saved")
     for environment, choices in sections.items():
         stale = "" if environment.kernels == source() else ", of other kernels: not used"
-        print(f"{environment.device}, sm_{environment.capability.replace('.', '')}, Triton {environment.triton}{stale}")
+        capability = environment.capability.replace(".", "")
+        print(_plain(f"{environment.device}, sm_{capability}, Triton {environment.triton}{stale}"))
         for name, choice in sorted(choices.items()):
-            print(f"  {name}: {choice}")
+            print(_plain(f"  {name}: {choice}"))
     return 0
+
+
+def _plain(text: object) -> str:
+    """The text of a file or a path on one line, control characters escaped."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in str(text))
 
 
 def _tune(options: argparse.Namespace) -> int:
@@ -105,7 +112,7 @@ def _tune(options: argparse.Namespace) -> int:
     from .tuner import tuner_of
 
     tuner = tuner_of(device)
-    print(f"{tuner.saved.environment.device}, saved in {tuner.saved.path}", flush=True)
+    print(_plain(f"{tuner.saved.environment.device}, saved in {tuner.saved.path}"), flush=True)
     for inputs in _calls(options, device):
         known = set(tuner.answers)
         try:
@@ -116,7 +123,7 @@ def _tune(options: argparse.Namespace) -> int:
             what = f"a call of shape {tuple(inputs.query.shape)} with {inputs.key.shape[2]} keys does not fit in memory"
             raise InputError(Fault("TFK090", what, "take a smaller --batch or --lengths")) from None
         for name in [name for name in tuner.answers if name not in known]:
-            print(f"{name}: {tuner.measured.get(name) or f'{tuner.answers[name]}, saved before'}", flush=True)
+            print(_plain(f"{name}: {tuner.measured.get(name) or f'{tuner.answers[name]}, saved before'}"), flush=True)
     return 0
 
 

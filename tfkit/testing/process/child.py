@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from difflib import get_close_matches
 from importlib.util import find_spec
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ...catalogue import Catalogue, load_catalogue
@@ -134,7 +135,7 @@ def smaller(task: Task, say: Say) -> None:
     entry = _entry(catalogue, "backend", task["name"])
     options = _options(catalogue, "backend", entry, task["options"])
     subject, _ = resolve(task["name"], options, task["device"], catalogue)
-    for case in smaller_cases(case_of(task["case"]), subject):
+    for case in islice(smaller_cases(case_of(task["case"]), subject), task["most"]):
         say("at", [task["check"], case.as_data()])
         replay(subject, case, check="" if task["check"] in WHOLE else task["check"], limit=task["limit"])
 

@@ -30,12 +30,13 @@ from ... import errors
 from ...errors import Fault, PluginError, TfkitError
 from ..finding import Finding
 from ..report import CheckResult, ConformanceReport, Status
+from .interpreter import ENVIRONMENT, python_command
 from .stored import Stored
 
 CALM = {"OMP_WAIT_POLICY": "passive"}
 """Threads that wait without turning: the calls are small, and beside other work turning makes a run ten times as long."""
 
-BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tfkit.testing.process.child import main; main()"
+BOOT = "from tfkit.testing.process.child import main; main()"
 GRACE = 5.0
 """Seconds beyond its limit in which an example may still be interrupted from within."""
 
@@ -45,8 +46,9 @@ OVERDUE = 2
 IMPORT = 120.0
 """Seconds at least for importing torch and the part, which may compile its kernels then."""
 
-SHRINK = 10.0
-"""Seconds for finding a smaller case that ends the process, a process for each."""
+SHRINK_PROCESSES, SHRINK_CASES = 12, 400
+"""Bounds of the search for a smaller case that ends the process too: processes, and cases tried in all of them. They are
+counts, not seconds: a slow machine finds the same case."""
 
 Heard = Callable[[str, int], None]
 Lines = queue.Queue["str | None"]
@@ -93,11 +95,12 @@ def judged(task: dict[str, Any], grace: float = GRACE, heard: Heard = lambda che
 
 def _shrink(task: dict[str, Any], course: Course, grace: float) -> None:
     """Put a smaller case that ends the process too in the place of the one that did."""
-    until = time.monotonic() + SHRINK
-    while (left := until - time.monotonic()) > 0:
-        asked = {"check": _check(course, course.check), "case": course.case}
+    left, processes = SHRINK_CASES, SHRINK_PROCESSES
+    while left > 0 and processes > 0:
+        asked = {"check": _check(course, course.check), "case": course.case, "most": left}
         with suppress(TfkitError, ChildBug):
-            again = run({"do": "smaller", **task, **asked}, min(task["limit"], left), grace, within=left)
+            again = run({"do": "smaller", **task, **asked}, task["limit"], grace)
+            left, processes = left - sum(again.examples.values()), processes - 1
             if again.ended and not again.overdue and again.case:
                 course.case = again.case
                 continue
@@ -129,20 +132,19 @@ def run(
     limit: float,
     grace: float,
     heard: Heard = lambda check, examples: None,
-    within: float = float("inf"),
 ) -> Course:
-    """Give the task to a child and hear it to its end, or for so many seconds."""
+    """Give the task to a child and hear it to its end."""
     course, begun = Course(), time.monotonic()
     with _child(task) as (process, lines):
         overdue = 0
         while True:
             allowed, since = limit if course.examples else max(limit, IMPORT), time.monotonic()
             try:
-                line = lines.get(timeout=min(allowed + grace, max(0.0, begun + within - since)))
+                line = lines.get(timeout=allowed + grace)
             except queue.Empty:
                 line, overdue = "", OVERDUE
             overdue += time.monotonic() - since > allowed
-            course.overdue = overdue >= OVERDUE or time.monotonic() - begun > within
+            course.overdue = overdue >= OVERDUE
             if course.overdue:
                 course.ended = f"did not finish within {allowed:g} seconds"
                 break
@@ -197,8 +199,8 @@ def _child(task: dict[str, Any]) -> Iterator[tuple[subprocess.Popen[str], Lines]
     """A child with its task; it does not outlive the block, nor does what it has started. Its group is its own, so that an
     interrupt at the terminal reaches only this process."""
     process = subprocess.Popen(
-        [sys.executable, "-c", BOOT, json.dumps(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True, encoding="utf-8", errors="backslashreplace", start_new_session=True, env={**CALM, **os.environ},
+        python_command(BOOT), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
+        errors="backslashreplace", start_new_session=True, env={**CALM, **os.environ, **ENVIRONMENT},
     )  # fmt: skip
     lines: Lines = queue.Queue()
     reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)

@@ -61,7 +61,7 @@ def _cell(run: Run, cell: Cell, all_cells: list[Cell], dtype: str, gradients: bo
     for attempt, number in enumerate((examples, PATIENCE)):
         outcome = search(
             cases(run.subject, dtype, cell, gradients), judge, examples=number, seed=run.seed * 7919 + salt + attempt,
-            shrink_for=run.shrink_seconds(), limit=run.limit, told=told,
+            shrink_steps=run.steps_left(), limit=run.limit, told=told,
         )  # fmt: skip
         run.record(outcome)
         if row.counts[dtype] or run.over:

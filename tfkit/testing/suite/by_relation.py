@@ -57,7 +57,7 @@ def _relation(run: Run, relation: Relation, dtype: str, gradients: bool, wanted:
     for attempt in range(ATTEMPTS):
         outcome = search(
             cases(run.subject, dtype, None, gradients), judge, examples=wanted * (attempt + 1) + 1,
-            seed=run.seed * 6007 + salt * 101 + attempt, shrink_for=run.shrink_seconds(), limit=run.limit, told=told,
+            seed=run.seed * 6007 + salt * 101 + attempt, shrink_steps=run.steps_left(), limit=run.limit, told=told,
         )  # fmt: skip
         run.record(outcome, lambda case: relation.adapt(case, run.subject))
         if tally.examples >= enough or tally.finding is not None or run.over:

@@ -29,6 +29,7 @@ from ..finding import Finding
 from ..profile import profile_of
 from ..report import ConformanceReport
 from ..resolve import device_there, known_dtypes, resolve, versions
+from ..search import SHRINK_STEPS
 from .by_cell import judge_cells
 from .by_relation import judge_relations
 from .declaration import nonsense
@@ -53,14 +54,14 @@ def check_backend(
     catalogue: Catalogue | None = None,
     limit: float = 60.0,
     stop_at_first: bool = False,
-    shrink_for: float = 8.0,
+    shrink_steps: int = SHRINK_STEPS,
     event: Event = lambda check, case: None,
 ) -> ConformanceReport:
     """Judge an attention backend: by name, as an entry, or as a Subject with a function of its own.
 
     `dtypes` restricts the run; by default all that are declared, in the quick profile float32 and bfloat16 of them. `limit` is
-    how many seconds one example may take, `shrink_for` how many a failure may be shrunk; `event` hears of every example
-    before it is judged.
+    how many seconds one example may take, `shrink_steps` how many cases are judged to make a failing one small; `event` hears
+    of every example before it is judged.
     Raises InputError for a backend, profile, device or dtype that does not exist; what the backend does wrong is in the report.
     """
     chosen = profile_of(profile)
@@ -70,7 +71,7 @@ def check_backend(
     declared = [dtype for dtype in DTYPES if dtype in subject.capabilities.dtypes]
     usual = [dtype for dtype in QUICK if dtype in declared] if profile == "quick" else []
     wanted = tuple(dtype for dtype in declared if dtype in (usual or declared if asked is None else asked))
-    run = Run(subject, chosen, seed, wanted, stop_at_first, limit, shrink_for, event)
+    run = Run(subject, chosen, seed, wanted, stop_at_first, limit, shrink_steps, event)
     _run_all(run)
     for dtype in sorted((asked or frozenset()) - set(declared)):
         tally = run.tally(f"layers in {dtype}", "", f"{dtype} was asked for")

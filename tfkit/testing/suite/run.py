@@ -55,6 +55,10 @@ class Tally:
         return CheckResult(name, self.rule, self.summary, status, self.examples, self.worst, round(self.seconds, 3), note)
 
 
+FEW_STEPS = 25
+"""Steps for shrinking a finding after the first three."""
+
+
 @dataclass
 class Run:
     """One run of the suite: what it was asked for, and what it has found so far. `event` hears of every example before it is
@@ -66,7 +70,7 @@ class Run:
     dtypes: tuple[str, ...]
     stop_at_first: bool
     limit: float
-    shrink_for: float
+    shrink_steps: int
     event: Event
     tallies: dict[str, Tally] = field(default_factory=dict)
     ledger: dict[tuple[str, str], LedgerRow] = field(default_factory=dict)
@@ -107,11 +111,11 @@ class Run:
     def told(self) -> frozenset[str]:
         return frozenset(name for name, tally in self.tallies.items() if tally.finding is not None)
 
-    def shrink_seconds(self) -> float:
-        """Seconds for shrinking: enough for the first findings, little for what is most likely their echo."""
+    def steps_left(self) -> int:
+        """Steps for shrinking: enough for the first findings, few for what most likely has the same cause."""
         if self.stop_at_first:
-            return 0.0
-        return self.shrink_for if len(self.told()) < 3 else min(self.shrink_for, 1.0)
+            return 0
+        return self.shrink_steps if len(self.told()) < 3 else min(self.shrink_steps, FEW_STEPS)
 
     def record(self, outcome: Outcome, adapt: Callable[[Case], Case] = lambda case: case) -> None:
         violation = outcome.violation
@@ -122,7 +126,7 @@ class Run:
         if tally.finding is None:
             case = adapt(outcome.case)
             found = self.finding_of(violation, case)
-            if self.shrink_for > 0 and not self.over and len(self.told()) < 3:
+            if self.shrink_steps and not self.over and len(self.told()) < 3:
                 self.event("looking for a seeded fault that does the same", case)
                 named = [other.finding.looks_like for other in self.tallies.values() if other.finding is not None]
                 alike = looks_like(self.subject, case, [adapt(other) for other in outcome.failures], named)

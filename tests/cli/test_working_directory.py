@@ -1,0 +1,71 @@
+"""No Python file of the working directory runs, neither in a command nor in the processes that it starts."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tfkit.testing.process.interpreter import python_command
+
+from .conftest import ROOT
+
+NAMES = (
+    "json", "re", "subprocess", "platform", "typing", "random", "multiprocessing", "torch", "numpy", "rich", "pydantic", "yaml",
+    "hypothesis", "jinja2", "tfkit", "sitecustomize", "usercustomize",
+)  # fmt: skip
+COMMAND = Path(sysconfig.get_path("scripts")) / "tfkit"
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """A directory of modules with the names of others, each of which leaves a mark when it runs."""
+    place = tmp_path / "hostile"
+    place.mkdir()
+    for name in NAMES:
+        (place / f"{name}.py").write_text(f"open({str(place / 'mark')!r}, 'a').write('{name} ')\nraise SystemExit('{name}')\n")
+    return place
+
+
+def run(place, *words):
+    """The console script there, with the tree that is tested on its path."""
+    path = [str(ROOT), *(entry for entry in sys.path if Path(entry).parent == ROOT / "plugins")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    return subprocess.run([COMMAND, *map(str, words)], cwd=place, env=environment, capture_output=True, text=True)
+
+
+def test_a_part_is_judged_and_its_cases_are_run_again(hostile):
+    done = run(hostile, "conformance", "rms_norm", "--slot", "norm", "--profile", "quick", "--json", hostile / "report.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    case = {"law": "no such law", "slot": "norm", "name": "rms_norm"}
+    (hostile / "case.json").write_text(json.dumps(case))
+    again = run(hostile, "conformance", "--replay", "case.json")
+    assert (again.returncode, again.stderr[:6]) == (2, "TFK095"), "the child says what is wrong with the case"
+    assert not (hostile / "mark").exists()
+    report = json.loads((hostile / "report.json").read_text())
+    assert report["verdict"] == "CONFORMANT"
+
+
+def test_commands_without_a_child_run_nothing_of_it_either(hostile, small):
+    for words in (["check", small], ["build", small, "-o", hostile / "model"], ["plugins"], ["explain", "A2"]):
+        done = run(hostile, *words)
+        assert (done.returncode, done.stderr) == (0, ""), words
+    assert not (hostile / "mark").exists()
+
+
+def test_the_modules_of_that_directory_do_run_where_python_looks_for_them(hostile):
+    done = subprocess.run([sys.executable, "-c", "import json"], cwd=hostile, capture_output=True, text=True)
+    assert (done.returncode, (hostile / "mark").read_text()) == (1, "json ")
+
+
+def test_a_child_has_the_absolute_entries_of_the_module_path(hostile, monkeypatch):
+    monkeypatch.chdir(hostile)
+    absolute = [entry for entry in sys.path if Path(entry).is_absolute()]
+    monkeypatch.setattr("sys.path", ["", "relative", ".", *absolute])
+    command = python_command("import json; print(json.dumps(sys.path))")
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == absolute
+    assert not (hostile / "mark").exists()

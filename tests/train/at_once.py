@@ -1,0 +1,76 @@
+"""Several processes work on one directory at once.
+
+    python at_once.py RECIPE DIRECTORY COUNT train|resume
+
+Children are forked after the imports and begin together. One that has begun to train waits until every other one has begun or
+ended, so that none comes too late to meet it. Prints how each ended, by process id: "trained", or what was refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch._dynamo
+
+from tfkit.errors import TfkitError
+from tfkit.recipe import load_recipe
+from tfkit.train import resume, train
+
+
+class Waiting:
+    """Says that training has begun, and waits."""
+
+    def __init__(self, says: int, hears: int) -> None:
+        self.says, self.hears = says, hears
+
+    def began(self, trainer, changes) -> None:
+        os.write(self.says, b"begun\n")
+        os.read(self.hears, 1)  # until the parent closes the other end
+
+    def __getattr__(self, name):
+        return lambda *told: None
+
+
+def child(recipe: str, directory: Path, how: str, start: int, says: int, hears: int) -> None:
+    torch.set_num_threads(1)
+    os.read(start, 1)
+    watchers = [Waiting(says, hears)]
+    try:
+        if how == "resume":
+            resume(directory, watchers=watchers)
+        else:
+            train(load_recipe(recipe), directory, watchers=watchers)
+        ended = "trained"
+    except TfkitError as error:
+        ended = str(error)
+    os.write(says, f"{json.dumps([os.getpid(), ended])}\n".encode())
+    os._exit(0)
+
+
+def main() -> None:
+    recipe, directory, count, how = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    start, begin = os.pipe()
+    heard, says = os.pipe()
+    hears, go_on = os.pipe()
+    for _ in range(count):
+        if not os.fork():
+            for number in (begin, heard, go_on):
+                os.close(number)
+            child(recipe, directory, how, start, says, hears)
+    os.close(says)
+    os.close(begin)
+    ended = []
+    with os.fdopen(heard) as lines:
+        for number, line in enumerate(lines, 1):
+            ended += [] if line == "begun\n" else [json.loads(line)]
+            if number == count:
+                os.close(go_on)
+    print(json.dumps(ended))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""What tfkit reads, follows and removes in the directory of a run, and who may work in it."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from translation_task import write_task
+
+from tfkit.errors import InputError, StoreError
+from tfkit.recipe import load_recipe
+from tfkit.train import average_checkpoints, resume, train
+from tfkit.train.checkpoint import checkpoints_in
+from tfkit.train.lock import held
+
+HERE = Path(__file__).parent
+FEW = ["stopping.max_steps=9", "keeping.every_steps=4"]
+
+
+def script(*words: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=environment)
+
+
+def everything(directory: Path) -> dict[str, bytes]:
+    """The content of every file by its path."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of nine steps that may go on."""
+    folder = tmp_path_factory.mktemp("finished")
+    train(load_recipe(write_task(folder), FEW), folder / "run")
+    (folder / "run" / "tensorboard").mkdir()
+    return folder / "run"
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture
+def victim(tmp_path):
+    """A directory elsewhere, with things that look like those of a run."""
+    place = tmp_path / "victim"
+    for name in ("notes.txt", "step-1/model.safetensors", "step-2/important.txt", "model.safetensors", "train.arrow"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("mine")
+    return place
+
+
+PLACES = [
+    "checkpoints", "models", "data", "tensorboard", "checkpoints/step-7", "models/step-7", "checkpoints/step-9/shards",
+    "checkpoints/.step-1.x.old", "checkpoints/.step-1.x.draft", "models/.step-1.x.old",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_link_to_a_directory_is_followed(run, victim, place):
+    before, path = everything(victim), run / place
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.symlink_to(victim)
+    with pytest.raises(StoreError) as caught:
+        resume(run, overrides=["stopping.max_steps=12"])
+    assert f"TFK082 {path} is a link, and no link is followed inside a run" in str(caught.value)
+    assert everything(victim) == before
+
+
+FILES = [
+    "recipe.yaml", "spec.yaml", "tokeniser.json", "digests.json", "log.jsonl", "curve.html", "run.lock", "run.lock.json",
+    "not-finite-step-10.safetensors", "data/train.arrow", "data/facts.json", "checkpoints/step-9/state.json",
+    "checkpoints/step-9/manifest.json", "checkpoints/step-9/model.safetensors", "models/best.json",
+    "models/step-9/versions.json", "tensorboard/events.out.tfevents.1.here.1.0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["link", "dangling link"])
+@pytest.mark.parametrize("name", FILES)
+def test_no_link_to_a_file_is_followed(run, tmp_path, name, there):
+    path, target = run / name, tmp_path / "elsewhere"
+    if there:
+        target.write_bytes(path.read_bytes() if path.exists() else b"mine")
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+    before = target.read_bytes() if there else None
+    with pytest.raises((StoreError, InputError)) as caught:
+        resume(run, overrides=["stopping.max_steps=12"])
+    assert caught.value.faults[0].code in ("TFK082", "TFK111")
+    assert there or not target.exists()
+    assert not there or target.read_bytes() == before
+
+
+def test_no_link_is_followed_where_checkpoints_are_averaged(run, tmp_path):
+    (run / "checkpoints" / "step-9" / "state.json").unlink()
+    (run / "checkpoints" / "step-9" / "state.json").symlink_to("/etc/hostname")
+    with pytest.raises(StoreError, match=r"TFK082 .*state.json is a link"):
+        average_checkpoints(run, None, tmp_path / "mean")
+
+
+def test_a_link_that_the_user_names_is_followed(task, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    train(load_recipe(task, FEW), tmp_path / "link")
+    assert (tmp_path / "other" / "recipe.yaml").is_file()
+    assert resume(tmp_path / "link", overrides=["stopping.max_steps=10"]).progress.step == 10
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_what_nobody_of_tfkit_wrote_stays(run):
+    """In drafts of a process that was killed, in checkpoints and models that go, and beside them."""
+    kept = [
+        "notes.txt", "checkpoints/notes.txt", "checkpoints/step-8/notes.txt", "checkpoints/step-8/deep/notes.txt",
+        "checkpoints/step-3/notes.txt", "models/step-3/notes.txt", "checkpoints/step-²/model.safetensors",
+        "checkpoints/.step-1.abc.draft/notes.txt", "checkpoints/.step-1.abc.old/notes.txt", "models/.other.draft/spec.yaml",
+        "checkpoints/.step-1.abc.old/step-8/notes.txt", "checkpoints/.step-1.abc.old/elsewhere/model.safetensors",
+    ]  # fmt: skip
+    gone = ["checkpoints/.step-1.abc.draft/model.safetensors", "checkpoints/step-3/state.json", "models/step-3/spec.yaml"]
+    for name in [*kept, *gone]:
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("mine")
+    (run / "latest").symlink_to(run / "models")
+    assert resume(run, overrides=["stopping.max_steps=13", "keeping.last=1"]).progress.step == 13
+    assert all((run / name).read_text() == "mine" for name in kept)
+    assert not any((run / name).exists() for name in gone)
+    assert (run / "latest").is_symlink()
+
+
+def test_what_was_put_aside_comes_back(run):
+    aside = run / "checkpoints" / ".step-9.abc.old"
+    aside.mkdir()
+    (run / "checkpoints" / "step-9").rename(aside / "step-9")
+    assert resume(run).progress.step == 9
+    assert not aside.exists()
+
+
+UNFINISHED = """\
+import os, signal, sys
+from tfkit.recipe import load_recipe
+from tfkit.train import run
+def kill(*given):
+    os.kill(os.getpid(), getattr(signal, sys.argv[4]))
+module, name = sys.argv[3].rsplit(".", 1)
+import importlib
+setattr(importlib.import_module(module), name, kill)
+run.train(load_recipe(sys.argv[1]), sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("at", "name", "left"),
+    [
+        ("tfkit.data.prepare.train_tokeniser", "SIGKILL", []),
+        ("tfkit.data.corpus.CorpusWriter.close", "SIGTERM", ["data/train.draft"]),
+        ("tfkit.train.run.fitted_spec", "SIGHUP", ["data/facts.json", "data/train.arrow", "data/validation.arrow"]),
+        ("tfkit.train.run._write_recipe", "SIGKILL", ["digests.json", "spec.yaml", "tokeniser.json"]),
+        ("os.chmod", "SIGKILL", []),
+    ],
+)
+def test_a_run_whose_preparation_was_killed_starts_over(task, tmp_path, at, name, left):
+    directory = tmp_path / "run"
+    code = UNFINISHED.replace("import importlib\n", "import importlib\nimport tfkit.data.corpus\n")
+    if ".CorpusWriter." in at:
+        code = code.replace(
+            "setattr(importlib.import_module(module), name, kill)", "tfkit.data.corpus.CorpusWriter.close = kill"
+        )
+    done = script("-c", code, task, directory, at, name)
+    assert done.returncode == -getattr(signal, name), done.stderr
+    there = everything(directory)
+    assert set(left) <= there.keys()
+    with pytest.raises(InputError) as caught:
+        resume(directory)
+    assert f"TFK111 the preparation of {directory} was cut off before its first step" in str(caught.value) or at == "os.chmod"
+    assert everything(directory) == there
+    outcome = train(load_recipe(task, FEW), directory)
+    assert outcome.progress.step == 9
+    assert {path.name for path in directory.iterdir()} == {
+        "recipe.yaml", "spec.yaml", "tokeniser.json", "digests.json", "data", "checkpoints", "models", "log.jsonl", "run.lock",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "data/mine.txt", "data/train.arrow/x", "tokeniser.json/x"])
+def test_what_else_is_in_an_unfinished_preparation_is_refused_and_stays(task, tmp_path, name):
+    directory = tmp_path / "run"
+    (directory / name).parent.mkdir(parents=True)
+    (directory / name).write_text("mine")
+    (directory / "unfinished-preparation").write_text("")
+    before = everything(directory)
+    with pytest.raises(StoreError, match=rf"TFK080 {directory} exists and is not empty: {name.removesuffix('/x')}"):
+        train(load_recipe(task), directory)
+    assert everything(directory) == before
+
+
+@pytest.mark.parametrize("name", ["data", "spec.yaml", "recipe.yaml"])
+def test_a_directory_that_no_preparation_has_marked_is_refused(task, tmp_path, name):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    (directory / name).mkdir() if name == "data" else (directory / name).write_text("mine")
+    with pytest.raises(StoreError, match="TFK080"):
+        train(load_recipe(task), directory)
+    assert [path.name for path in directory.iterdir()] == [name]
+
+
+def test_a_preparation_that_fails_removes_what_it_wrote_and_no_more(task, tmp_path, monkeypatch):
+    def fail(*given):
+        (tmp_path / "run" / "notes.txt").write_text("mine")
+        (tmp_path / "run" / "data" / "notes.txt").write_text("mine")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tfkit.train.run._write_recipe", fail)
+    with pytest.raises(KeyboardInterrupt):
+        train(load_recipe(task), tmp_path / "run")
+    assert set(everything(tmp_path / "run")) == {"notes.txt", "data/notes.txt"}
+
+
+@pytest.mark.parametrize("how", ["train", "resume"])
+def test_of_several_at_once_exactly_one_works_on_a_run(task, tmp_path, how):
+    for number in range(4):
+        directory = tmp_path / f"run-{number}"
+        task.write_text(task.read_text().replace("max_steps: 24", "max_steps: 6"))
+        if how == "resume":
+            train(load_recipe(task, ["stopping.max_steps=2"]), directory)
+            recipe = directory / "recipe.yaml"
+            recipe.write_text(recipe.read_text().replace("max_steps: 2\n", "max_steps: 6\n"))
+        done = script(HERE / "at_once.py", task, directory, 4, how)
+        assert done.returncode == 0, done.stderr
+        ended = dict(json.loads(done.stdout))
+        (winner,) = [number for number, words in ended.items() if words == "trained"]
+        refused = [words for words in ended.values() if words != "trained"]
+        holder = f"process {winner} on {socket.gethostname()}"
+        assert len(refused) == 3
+        assert all(f"{directory} is in use: {holder}" in words or "exists and holds a run" in words for words in refused)
+        assert all("TFK121" in words for words in refused) or how == "train"
+        steps = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+        assert [entry["step"] for entry in steps if entry["kind"] == "step"] == [1, 2, 3, 4, 5, 6]
+        assert resume(directory).progress.step == 6
+
+
+def test_a_run_that_is_held_is_neither_begun_nor_touched(task, run, tmp_path):
+    """Where its holder has not said who it is, too."""
+    new = tmp_path / "new"
+    new.mkdir()
+    for directory, work in ((run, lambda: resume(run)), (new, lambda: train(load_recipe(task), new))):
+        with held(directory):
+            before = everything(directory)
+            with pytest.raises(InputError, match=f"TFK121 {directory} is in use: process {os.getpid()} on "):
+                work()
+            assert everything(directory) == before
+            (directory / "run.lock.json").write_text("{")
+            with pytest.raises(InputError, match=f"TFK121 {directory} is in use: another process works on it"):
+                work()
+    assert resume(run).progress.step == 9
+    assert [path.name for path in checkpoints_in(run / "checkpoints")] == ["step-8", "step-9"]
+
+
+def test_the_lock_of_a_killed_process_is_no_obstacle(run):
+    (run / "run.lock").touch()
+    (run / "run.lock.json").write_text(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
+    assert resume(run).progress.step == 9
+
+
+def test_a_lock_that_cannot_be_made_is_reported(run):
+    (run / "run.lock").unlink()
+    (run / "run.lock").mkdir()
+    with pytest.raises(StoreError, match=r"TFK082 .*run.lock is not a regular file"):
+        resume(run)

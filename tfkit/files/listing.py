@@ -1,0 +1,158 @@
+"""Directories of files that tfkit wrote: a listing beside them names each with its size and SHA-256.
+
+What a listing does not name was not written by tfkit, and is never removed. No link is followed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, RootModel, ValidationError
+
+from ..errors import Fault, StoreError
+from .read import FileModel, child, open_regular
+
+
+class FileFacts(FileModel):
+    """Size and SHA-256 of a file."""
+
+    bytes: Annotated[int, Field(ge=0, lt=1 << 63)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Listing(RootModel[dict[str, FileFacts]]):
+    """Files of a directory by name."""
+
+
+def file_facts(path: Path) -> dict[str, Any]:
+    """Size and SHA-256 of a regular file, as a listing holds them. Raises OSError."""
+    import hashlib  # few commands need it
+
+    with open_regular(path, links=False) as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
+
+
+def check_files(listing: Path, files: Mapping[str, Any], *, folders: Collection[str] = ()) -> None:
+    """Compare files with what a listing beside them says: all sizes first, then every digest.
+
+    Args:
+        listing: The file that holds the listing; the files are in its directory.
+        files: What it says, by name; `FileFacts` or the same as plain data.
+        folders: The folders in which files may lie. Any other name is that of a plain child.
+
+    Raises:
+        StoreError: TFK082 with the first file that is missing, a link, not regular, or of another size or digest.
+    """
+    facts = check_sizes(listing, files, folders=folders)
+    for name, expected in facts.items():
+        check_digest(listing.parent / name, expected)
+
+
+def check_sizes(listing: Path, files: Mapping[str, Any], *, folders: Collection[str] = ()) -> dict[str, FileFacts]:
+    """The first half of `check_files`, which reads no file; gives what the listing says."""
+    try:
+        facts = Listing.model_validate(dict(files)).root
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise StoreError(Fault("TFK082", f"{listing}: {place}: {first['msg']}", "it was altered")) from None
+    for name, expected in facts.items():
+        try:
+            path = _listed(listing.parent, name, folders)
+            with open_regular(path, links=False) as file:
+                size = os.fstat(file.fileno()).st_size
+        except ValueError as reason:
+            raise StoreError(Fault("TFK082", f"{listing} names a file that is not in its directory: {reason}")) from None
+        except OSError as reason:
+            raise _unreadable(listing.parent / name, reason) from None
+        if size != expected.bytes:
+            raise _altered(listing.parent / name, f"{size:,} bytes", expected)
+    return facts
+
+
+def check_digest(path: Path, expected: FileFacts) -> None:
+    """Raises StoreError where a file is not the one that a listing speaks of."""
+    try:
+        found = file_facts(path)
+    except OSError as reason:
+        raise _unreadable(path, reason) from None
+    if found != expected.model_dump():
+        raise _altered(path, f"{found['bytes']:,} bytes with SHA-256 {found['sha256'][:12]}...", expected)
+
+
+def _unreadable(path: Path, reason: OSError) -> StoreError:
+    if reason.errno == errno.ENOENT:
+        return StoreError(Fault("TFK082", f"{path} is missing"))
+    return StoreError(Fault("TFK082", f"{path} cannot be read: {reason.strerror}"))
+
+
+def _altered(path: Path, found: str, expected: FileFacts) -> StoreError:
+    written = f"{expected.bytes:,} bytes with SHA-256 {expected.sha256[:12]}..."
+    return StoreError(Fault("TFK082", f"{path} has {found}, written were {written}", "it was altered or cut off"))
+
+
+def _listed(directory: Path, name: str, folders: Collection[str]) -> Path:
+    folder, slash, last = name.partition("/")
+    return child(child(directory, folder), last) if slash and folder in folders else child(directory, name)
+
+
+def foreign(directory: Path, names: Collection[str]) -> list[str]:
+    """What stands in a directory beside the regular files of these names. A name `shards/x` is that of a file in the folder
+    `shards`. Links, and folders that no name begins with, are foreign. Raises OSError."""
+    found = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            inner = _inside(entry.name, names)
+            if inner and entry.is_dir(follow_symlinks=False):
+                found += [f"{entry.name}/{other}" for other in foreign(directory / entry.name, inner)]
+            elif entry.name not in names or not entry.is_file(follow_symlinks=False):
+                found.append(entry.name)
+    return sorted(found)
+
+
+def check_removable(directory: Path, names: Collection[str]) -> None:
+    """Whether a directory may be removed or replaced: it is no link, and holds nothing but regular files of these names, which
+    are those that tfkit wrote there. Raises StoreError, TFK080, which names the rest."""
+    if directory.is_symlink():
+        raise StoreError(Fault("TFK080", f"{directory} is a link, and no link is replaced", "name the directory itself"))
+    try:
+        others = foreign(directory, names)
+    except OSError as reason:
+        raise StoreError(Fault("TFK080", f"{directory} is not replaced: {reason.strerror}")) from None
+    if others:
+        shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        message = f"{directory} is not replaced: it holds {shown}, which tfkit did not write there"
+        raise StoreError(Fault("TFK080", message, "move what you want to keep, or choose another directory"))
+
+
+def remove_written(directory: Path, names: Collection[str]) -> None:
+    """Remove a directory that holds nothing but files that tfkit wrote, whose names are these.
+
+    Only what is found in the directory itself is removed, whatever the names say. Raises StoreError: TFK080, and nothing is
+    removed, where `check_removable` refuses; TFK081 where the system does.
+    """
+    check_removable(directory, names)
+    try:
+        _remove(directory, names)
+    except OSError as reason:
+        raise StoreError(Fault("TFK081", f"{directory} could not be removed: {reason.strerror}")) from None
+
+
+def _remove(directory: Path, names: Collection[str]) -> None:
+    for entry in list(os.scandir(directory)):
+        if entry.is_dir(follow_symlinks=False):
+            _remove(directory / entry.name, _inside(entry.name, names))
+        elif entry.name in names:
+            os.unlink(entry.path)
+    directory.rmdir()
+
+
+def _inside(folder: str, names: Collection[str]) -> set[str]:
+    return {name.removeprefix(f"{folder}/") for name in names if name.startswith(f"{folder}/")}

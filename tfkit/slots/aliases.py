@@ -1,0 +1,197 @@
+"""What torch, Hugging Face, fairseq, x-transformers and the papers call the parts that a spec or a recipe names.
+
+A name that tfkit does not have leads to ours in this order: the same letters in another spelling (`RMSNorm`, `rms-norm`), a
+name of another toolkit for the same mathematics, a slip of the pen. Names of parts that tfkit lacks are listed too, so that
+none is taken for a slip of the pen: `elu` is not `relu`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping
+
+# By slot, ours -> theirs. A name of theirs may stand for several of ours. Case, `_`, `-`, `.` and a module in front make no
+# difference, so each is written once.
+_OURS: dict[str, dict[str, str]] = {
+    "placement": {
+        "pre": "pre_norm pre_ln pre_layer_norm norm_first norm_before normalize_before before",
+        "post": "post_norm post_ln post_layer_norm norm_last norm_after normalize_after after add_norm add_and_norm",
+        "parallel": "parallel_residual use_parallel_residual parallel_block parallel_attention gptj palm",
+        "sandwich": "sandwich_norm sandwich_ln peri_norm peri_ln double_norm gemma2",
+        "deepnorm": "deepnet",
+        "none": "no_norm without_norm nonorm identity",
+    },
+    "norm": {
+        "layer_norm": "ln layernormalization fused_layer_norm apex_layer_norm",
+        "rms_norm": "rms t5_layer_norm llama_rms_norm gemma_rms_norm fused_rms_norm root_mean_square_norm",
+        "none": "identity no_norm off",
+    },
+    "position": {
+        "rotary_half": "rope rotary rotary_embedding rotary_emb rotary_position_embedding rotary_positional_embedding roformer "
+        "rotate_half rope_half rope_neox neox gpt_neox llama_rotary_embedding",
+        "rotary_interleaved": "rope rotary rotary_embedding rotary_emb rotary_position_embedding rotary_positional_embedding "
+        "roformer rotate_every_two rope_interleaved rope_gptj gptj",
+        "sinusoidal": "sin sine sincos sin_cos sinusoid sinusoids sinusoidal_embedding sinusoidal_positional_embedding "
+        "sinusoidal_position_embedding sinusoidal_encoding positional_encoding fixed vaswani",
+        "sinusoidal_halves": "sinusoidal_positional_embedding sinusoidal_position_embedding "
+        "marian_sinusoidal_positional_embedding tensor2tensor",
+        "learned": "absolute absolute_positional_embedding learned_positional_embedding learned_position_embedding learnt "
+        "learned_absolute learnable trainable trained embedding bert_embeddings",
+        "relative_t5": "t5 t5_relative t5_bias t5_relative_position_bias rel_pos_bias relative_position_bias relative_bias "
+        "relative_attention_bias bucketed relative",
+        "relative_shaw": "shaw relative_key relative relative_position relative_positions rel_pos",
+        "alibi": "alibi_positional_bias linear_bias linear_biases attention_with_linear_biases",
+        "none": "nope no_position off no_positional_encoding",
+    },
+    "activation": {
+        "gelu": "gelu_python gelu_erf gelu_exact gelu_activation",
+        "gelu_tanh": "gelu_new new_gelu new_gelu_activation gelu_pytorch_tanh gelu_fast gelu_approx gelu_approximate "
+        "approximate_gelu gelu_accurate pytorch_gelu_tanh",
+        "quick_gelu": "quick_gelu_activation gelu_quick",
+        "silu": "swish silu_activation",
+        "swiglu": "gated_silu silu_and_mul gated_swish swish_glu silu_glu",
+        "geglu": "gated_gelu_exact gelu_glu gelu_and_mul",
+        "geglu_tanh": "gated_gelu gated_gelu_new gelu_tanh_and_mul gelu_tanh_glu",
+        "reglu": "gated_relu relu_glu relu_and_mul",
+        "glu": "gated_linear_unit gated_sigmoid sigmoid_glu",
+        "relu_squared": "relu2 squared_relu relu_sq sq_relu",
+        "identity": "linear none no_activation linear_activation id",
+        "tanh": "hyperbolic_tangent tanh_activation",
+    },
+    "backend": {
+        "eager": "math naive manual vanilla reference plain python pytorch_math",
+        "sdpa": "scaled_dot_product_attention sdp torch pytorch native torch_sdpa multihead_attention flash_sdp",
+        "flash_attn.v2": "flash flash_attention flash_attn flash_attention_2 flash_attn_2 flash2 fa2 flash_v2 flash_attn_func",
+        "flash_attn.v3": "flash_attention_3 flash_attn_3 flash3 fa3 flash_v3",
+        "flash_attn.v4": "flash_attention_4 flash_attn_4 flash4 fa4 flash_v4",
+        "flex": "flex_attention flexattention torch_flex",
+        "cudnn": "cudnn_attention cudnn_sdpa cudnn_mha",
+    },
+    "score": {
+        "dot": "dot_product scaled_dot_product scaled_dot mul softmax_dot",
+        "additive": "bahdanau mlp add additive_attention",
+        "general": "luong luong_general bilinear multiplicative",
+        "concat": "luong_concat concatenation",
+    },
+    "sublayer": {
+        "self_attention": "attention attn self_attn mha multihead_attention multi_head_attention masked_attention "
+        "causal_attention causal_self_attention masked_self_attention mixer sa",
+        "cross_attention": "cross_attn encoder_attn encoder_attention encdec_attention enc_dec_attention "
+        "encoder_decoder_attention source_attention src_attn inter_attention context_attention",
+        "ffn": "mlp feed_forward position_wise_feed_forward positionwise_ffn pointwise_ffn ff fc mlp_block "
+        "dense_relu_dense feed_forward_network",
+    },
+    "node": {
+        "tokens": "token embedding embeddings token_embedding token_embeddings word_embedding word_embeddings embed "
+        "input_embedding wte ids",
+        "stack": "encoder decoder transformer transformer_encoder transformer_decoder encoder_layers decoder_layers layers "
+        "blocks transformer_stack bert_encoder encoder_stack decoder_stack",
+        "token_logits": "lm_head language_modeling_head output_projection generator unembedding unembed logits "
+        "to_logits mlm_head",
+        "dense": "linear projection proj pooler fc mlp_head",
+        "classify": "classifier classification classification_head cls_head sequence_classification",
+        "pool": "pooling mean_pooling global_pooling global_average_pooling max_pooling mean_pool cls_pooling",
+        "layer_mix": "scalar_mix elmo weighted_layers layer_average mix weighted_sum_of_layers",
+    },
+    "init": {
+        "xavier": "xavier_uniform glorot glorot_uniform xavier_init glorot_init transformer vaswani",
+        "normal": "gaussian randn normal_init",
+        "bert": "truncated_normal trunc_normal bert_init roberta",
+        "gpt2": "gpt gpt2_init nanogpt scaled_residual",
+        "t5": "t5_init mesh_tensorflow",
+    },
+    "optimiser": {
+        "adam": "fused_adam adam_torch vaswani",
+        "adamw": "adamw_torch adamw_torch_fused adamw_hf fused_adamw adam_with_weight_decay",
+    },
+    "schedule": {
+        "noam": "noam_lr noam_opt noam_decay transformer vaswani attention_is_all_you_need",
+        "inverse_sqrt": "inverse_square_root inv_sqrt invsqrt rsqrt inverse_sqrt_lr",
+        "cosine": "cosine_annealing cosine_annealing_lr cosine_decay cosine_with_warmup cosine_schedule_with_warmup "
+        "get_cosine_schedule_with_warmup warmup_cosine cosine_lr",
+        "constant": "constant_with_warmup constant_lr fixed constant_schedule_with_warmup warmup_constant",
+    },
+    "tokeniser": {
+        "bpe": "byte_pair byte_pair_encoding subword_nmt sentencepiece_bpe spm_bpe",
+        "unigram": "sentencepiece_unigram spm spm_unigram ulm unigram_lm sentencepiece",
+        "characters": "char character chars char_level character_level",
+    },
+    "data": {
+        "parallel": "translation seq2seq bitext mt machine_translation parallel_text sequence_to_sequence",
+        "language": "lm clm language_modeling causal_lm language_model text causal next_token",
+        "masked": "mlm masked_lm masked_language_modeling bert denoising_mask",
+        "classification": "cls classify sequence_classification text_classification labels table csv tsv",
+    },
+}
+
+_LACKING: dict[str, str] = {
+    "norm": "batch_norm group_norm instance_norm scale_norm power_norm crms_norm l2_norm dynamic_tanh dyt weight_norm "
+    "spectral_norm deep_norm",
+    "placement": "rezero layer_scale fixup mix_ln admin resi_dual",
+    "position": "xpos kerple sandwich fire disentangled transformer_xl relative_key_query conv rope_2d mrope yarn cope",
+    "activation": "elu selu celu prelu rrelu relu6 leaky_relu mish hardtanh hardswish hardsigmoid sigmoid "
+    "softplus softmax softsign softshrink tanhshrink log_sigmoid laplace bilinear seglu gelu_10 xielu star_relu",
+    "score": "cosine location distance",
+    "backend": "xformers ring triton sage mem_efficient efficient linear performer linformer longformer big_bird",
+    "sublayer": "convolution conv moe mamba ssm memory adapter lora gate fourier retention",
+    "node": "patches features rnn lstm gru conv similarity crf",
+    "init": "kaiming he kaiming_uniform kaiming_normal xavier_normal glorot_normal orthogonal zeros ones uniform mup",
+    "optimiser": "sgd nadam radam adamax adadelta adagrad adafactor lamb lion muon shampoo rmsprop rprop lbfgs sparse_adam "
+    "adan sophia adabelief adam8bit",
+    "schedule": "linear polynomial exponential step one_cycle plateau reduce_lr_on_plateau wsd warmup_stable_decay "
+    "cosine_with_restarts",
+    "tokeniser": "wordpiece word words whitespace bytes byte byte_level tiktoken",
+    "data": "images audio speech regression span_corruption",
+}
+"""Parts that tfkit does not have, some of which look like those that it has."""
+
+SLIP = 0.7
+"""How much two names must have in common, by difflib's measure, for one to be a slip of the pen for the other."""
+# `torch.nn.GELU`, `nn.LayerNorm`, `F.relu`, `torch.optim.AdamW`: the module says nothing about which part it is.
+_MODULE = re.compile(
+    r"^(?:(?:torch|nn|functional|optim|f|tf|keras|layers|jax|flax|transformers|fairseq|x_transformers)\.)+", re.I
+)
+
+
+def spelling(name: str) -> str:
+    """A name without what toolkits spell differently: case, underscores, hyphens, blanks, and the module in front."""
+    return re.sub(r"[^0-9a-z]", "", _MODULE.sub("", name).casefold())
+
+
+def _by_spelling() -> dict[str, dict[str, tuple[str, ...]]]:
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for slot, table in _OURS.items():
+        names = found.setdefault(slot, {})
+        for ours, theirs in table.items():
+            for name in theirs.split():
+                names[spelling(name)] = tuple(sorted({*names.get(spelling(name), ()), ours}))
+    return found
+
+
+ALIASES: Mapping[str, Mapping[str, tuple[str, ...]]] = _by_spelling()
+"""By slot: the spelling of their name -> ours."""
+LACKING: Mapping[str, frozenset[str]] = {slot: frozenset(map(spelling, names.split())) for slot, names in _LACKING.items()}
+"""By slot: the spellings of parts that tfkit does not have."""
+
+
+def meant(slot: str, name: str, known: Collection[str]) -> tuple[str, ...]:
+    """The known names that a user of another toolkit, or one whose finger slipped, meant by `name`; mostly one or none."""
+    if len(name) > 60:
+        return ()
+    own = spelling(name)
+    same = tuple(sorted(each for each in known if spelling(each) == own))
+    if same:
+        return same
+    aliases = ALIASES.get(slot, {})
+    if own in aliases:
+        return tuple(ours for ours in aliases[own] if ours in known)
+    if own in LACKING.get(slot, ()):
+        return ()
+    near = difflib.get_close_matches(name.casefold(), sorted(known), 1, SLIP)
+    return tuple(near)
+
+
+def did_you_mean(names: Collection[str]) -> str:
+    """The names as a question."""
+    return f"did you mean {' or '.join(f'`{name}`' for name in names)}?"

@@ -1,0 +1,63 @@
+"""What a file named `.json` must be: JSON (https://www.rfc-editor.org/rfc/rfc8259), although YAML would take more."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from ..errors import Mark
+from .marked import Faults, short
+
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_CONSTANT = re.compile(rf"{_STRING}|(-?(?:NaN|Infinity))")
+_WORD = re.compile(r"[^\s,:\[\]{}\"]+")
+
+
+class _NotFinite(ValueError):
+    pass
+
+
+def check_json(text: str, file: str, faults: Faults) -> None:
+    """Raises SpecError where a text is not JSON, with the place and what to write instead. What JSON allows and a spec does
+    not (a key twice, numbers without bounds, depth) is left to the reader of values."""
+    try:
+        json.loads(text, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        if text.strip():
+            _tell(text, error, file, faults)
+    except _NotFinite:
+        found = next(match for match in _CONSTANT.finditer(text) if match[1])
+        message = f"`{found[1]}` is not a number of JSON"
+        faults.fatal("TFK008", _mark(text, found.start(), file), "", message, "write an ordinary number")
+    except (RecursionError, ValueError):  # too deep, or a number of thousands of digits: located by the reader of values
+        return
+
+
+def _refuse(name: str) -> None:
+    raise _NotFinite
+
+
+def _tell(text: str, error: json.JSONDecodeError, file: str, faults: Faults) -> None:
+    position = error.pos + len(text[error.pos :]) - len(text[error.pos :].lstrip())
+    rest, before = text[position:], text[: error.pos].rstrip()
+    message, fix = f"this is not JSON: {error.msg[:1].lower()}{error.msg[1:]}", ""
+    # Newer Pythons point at a trailing comma, older ones at the bracket behind it.
+    comma = position if rest.startswith(",") else len(before) - 1
+    after = text[comma + 1 :].lstrip()
+    if text[comma : comma + 1] == "," and after[:1] in ("}", "]"):
+        position, message = comma, f"JSON has no comma before `{after[0]}`"
+        fix = "remove it, or name the file .yaml"
+    elif rest.startswith(("//", "/*", "#")):
+        message, fix = "JSON has no comments", "remove it, or name the file .yaml"
+    elif rest.startswith("'"):
+        message, fix = "JSON has no single quotes", 'write "..."'
+    elif error.msg.startswith("Expecting property name") and (word := _WORD.match(rest)):
+        message, fix = f"`{short(word[0])}` is a key without quotes", f'write "{short(word[0])}"'
+    elif error.msg.startswith("Expecting value") and (word := _WORD.match(rest)):
+        message = f"`{short(word[0])}` is no value of JSON"
+        fix = 'values are numbers, "text", true, false, null, lists and mappings'
+    faults.fatal("TFK002", _mark(text, position, file), "", message, fix)
+
+
+def _mark(text: str, position: int, file: str) -> Mark:
+    return Mark(file, text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position))

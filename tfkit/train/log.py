@@ -1,0 +1,143 @@
+"""The log of a run: every step and validation as one JSON object a line.
+
+A line is there whole or not at all, but for the last one of a process that was killed: it has no line break and is passed
+over.
+A number that is infinite or NaN, which JSON does not have, is written as null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+
+from ..errors import Fault, Mark, StoreError
+from ..files import FileModel, open_regular, write_whole
+
+LONGEST = 1 << 25
+"""The most bytes of a line; a validation holds a sentence to look at."""
+MOST = (1 << 53) - 1
+"""The largest whole number of a file; floats tell all of these apart."""
+LARGEST = 1e39
+Whole = Annotated[int, Field(ge=0, le=MOST)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
+Seconds = Annotated[float, Field(ge=0)]
+Name = Annotated[str, Field(max_length=100)]
+
+
+def _number(value: float | None) -> float:
+    """A number of a log; null is NaN."""
+    if value is not None and LARGEST < abs(value) < math.inf:
+        raise ValueError(f"it is larger than {LARGEST:g}, and so than any float32")
+    return math.nan if value is None else value
+
+
+Number = Annotated[Annotated[float, Field(allow_inf_nan=True)] | None, AfterValidator(_number)]
+"""A number as it was computed, which may be infinite or NaN."""
+
+
+class StepEntry(FileModel):
+    """One step, as `tfkit.train.Step`."""
+
+    kind: Literal["step"]
+    step: Count
+    epoch: Count
+    loss: Number
+    nll: Number
+    rate: Number
+    norm: Number
+    source_tokens: Whole
+    target_tokens: Whole
+    seconds: Seconds
+
+
+class ValidationEntry(FileModel):
+    """One validation, as `tfkit.train.Validated`."""
+
+    kind: Literal["validation"]
+    step: Whole
+    epoch: Count
+    nll: Number
+    scores: dict[Name, Number]
+    signatures: dict[Name, str]
+    best: bool
+    seconds: Seconds
+    sample: tuple[str, str, str] | None = None
+
+
+Entry = StepEntry | ValidationEntry
+_ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="kind")])
+
+
+def append_log(path: Path, entry: Mapping[str, Any]) -> None:
+    """Add a line to a log. Raises OSError, and then the log is as it was."""
+    line = json.dumps(_finite(entry)).encode() + b"\n"
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    try:
+        size = os.fstat(number).st_size
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(number, line[written:])
+        except BaseException:
+            os.ftruncate(number, size)  # which needs no room on a full disk
+            raise
+    finally:
+        os.close(number)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_log(path: Path) -> list[Entry]:
+    """The entries of a log, none where it is missing. Raises StoreError, with its number, for a line that is no entry."""
+    return [entry for _, entry in _lines(path)]
+
+
+def cut_log(path: Path, step: int) -> None:
+    """Remove what was logged after a step, which a run that goes on from there logs again. Raises StoreError as `read_log`."""
+    lines = list(_lines(path))
+    if os.path.lexists(path):
+        write_whole(path, "".join(line.decode() for line, entry in lines if entry.step <= step))
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, Entry]]:
+    """The lines of a log with what they say."""
+    try:
+        with open_regular(path, links=False) as file:
+            number = 0
+            while line := file.readline(LONGEST + 1):
+                number += 1
+                if len(line) > LONGEST:
+                    raise _refused(path, number, f"it has more than {LONGEST:,} bytes")
+                if not line.endswith(b"\n"):
+                    return  # the process was killed while it wrote
+                try:
+                    yield line, _ENTRY.validate_json(line)
+                except ValidationError as error:
+                    raise _refused(path, number, _reason(error)) from None
+    except FileNotFoundError:
+        return
+    except OSError as reason:
+        raise StoreError(Fault("TFK082", f"{path} cannot be read: {reason.strerror}")) from None
+
+
+def _reason(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"][1:]))
+    return f"`{place}`: {first['msg']}" if place else first["msg"]
+
+
+def _refused(path: Path, number: int, reason: str) -> StoreError:
+    fix = "it was altered; remove the line, or the file: only the curve of the training is drawn from it"
+    return StoreError(
+        Fault("TFK082", f"this line is no entry of the log of a run: {reason}", fix, mark=Mark(str(path), number))
+    )

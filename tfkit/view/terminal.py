@@ -1,0 +1,143 @@
+"""Where text meets the terminal: what may be written, and what becomes of a write that fails.
+
+Text that tfkit prints comes from files that others wrote: names, labels, messages, paths, translations. A control character in
+it can clear the screen, change the clipboard or hide a line. Three rules keep such text text:
+
+- Standard error is for people: every control character in it is written escaped (`\\x1b`), on a terminal or not, because logs
+  are read in terminals too. Line ends and tabs stay.
+- Standard output is data: on a terminal it is escaped like standard error, elsewhere it is written as it is.
+- Tables and live panels have colours of their own. They are drawn by `tfkit.view.console`, which escapes text before it
+  is styled.
+
+A line end inside a name or a message would look like another line of tfkit's: `shown` escapes line ends and tabs as well.
+"Control characters" are C0, DEL, C1, the bidirectional overrides and isolates, the line and paragraph separators, and bytes of
+file names that are not UTF-8.
+
+`standard_streams` puts these rules in force for one command. It also gives a write error of standard output a name of its own,
+OutputError, so that no command mistakes it for an error of a file.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO, cast
+
+from ..errors import Fault
+
+_CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+CONTROL = re.compile(f"[{_CONTROL}]")
+CONTROL_OR_LINE_END = re.compile(f"[{_CONTROL}\t\n]")
+
+
+def escaped(text: str) -> str:
+    """The text with its control characters escaped. Line ends (`\\n`) and tabs stay."""
+    return CONTROL.sub(_escape, text)
+
+
+def shown(text: str) -> str:
+    """The text of others on one line: control characters, line ends and tabs are escaped."""
+    return CONTROL_OR_LINE_END.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
+
+
+class OutputError(Exception):
+    """Standard output could not be written. `fault` says why."""
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(str(reason))
+        self.fault = Fault("TFK081", f"standard output could not be written: {reason.strerror}")
+
+
+class Stream:
+    """Standard output or standard error by the rules of this module. What it does not define is that of the stream itself."""
+
+    def __init__(self, stream: TextIO, *, is_error: bool) -> None:
+        self.stream = stream
+        self.is_error = is_error
+        self.escapes = is_error or stream.isatty()
+
+    def write(self, text: str) -> int:
+        """Write text of any origin."""
+        self.write_drawn(escaped(text) if self.escapes else text)
+        return len(text)
+
+    def write_drawn(self, text: str) -> None:
+        """Write what tfkit drew, with its control sequences."""
+        with self._watched():
+            self.stream.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        with self._watched():
+            self.stream.flush()
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Raises OutputError where standard output fails, BrokenPipeError where its reader went away. A standard error that
+        fails has nobody to tell, so it is silent from then on."""
+        try:
+            yield
+        except OSError as reason:
+            self._silence()
+            if isinstance(reason, BrokenPipeError):
+                raise
+            if not self.is_error:
+                raise OutputError(reason) from None
+
+    def _silence(self) -> None:
+        """Nothing is left to write at exit, which would fail again."""
+        with suppress(OSError, ValueError):  # a stream in memory has no descriptor
+            number = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(number, self.stream.fileno())
+            os.close(number)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def standard_streams() -> Iterator[None]:
+    """Standard output and standard error by the rules of this module, until the block ends."""
+    before = sys.stdout, sys.stderr
+    out, error = _open_closed()
+    for stream in (out, error):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal may lack letters of a name
+    sys.stdout, sys.stderr = (cast(TextIO, Stream(each, is_error=each is error)) for each in (out, error))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _open_closed() -> tuple[TextIO, TextIO]:
+    """The two streams. Where one was closed (`>&-`), its descriptor is taken: else the next file that is opened would get it,
+    and with it what C libraries print. A closed standard output fails when it is written to.
+    A closed standard error is mute."""
+    if sys.stdin is None:
+        os.open(os.devnull, os.O_RDONLY)  # the lowest free descriptor, which is that of the closed stream
+    out, error = sys.stdout, sys.stderr
+    if out is None:
+        out = open(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")  # noqa: SIM115
+    if error is None:
+        error = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    return out, error
+
+
+def write_drawn(stream: TextIO, text: str) -> None:
+    """Write text with tfkit's own control sequences, for instance those that rewrite a line."""
+    if isinstance(stream, Stream):
+        stream.write_drawn(text)
+    else:
+        stream.write(text)
