@@ -82,6 +82,24 @@ def test_translate_and_score(run, tmp_path, monkeypatch, capsys):
     assert scores["bleu_lowercase"]["signature"].startswith("nrefs:1|case:lc|")
 
 
+def test_a_reference_without_text_is_no_reference(tmp_path, capsys):
+    (tmp_path / "out").write_text("la hundo\nuno\n")
+    (tmp_path / "empty").write_text("\n \n")
+    assert main(["score", str(tmp_path / "out"), str(tmp_path / "empty")]) == 2
+    assert f"TFK103 {tmp_path / 'empty'}: no line of 2 has text" in capsys.readouterr().err
+    assert main(["score", str(tmp_path / "empty"), str(tmp_path / "out")]) == 0  # a model that writes nothing has a score
+    assert capsys.readouterr().out.startswith("BLEU               0.00 ")
+
+
+@pytest.mark.parametrize("name", ["out", "reference"])
+def test_a_file_to_score_is_text(tmp_path, capsys, name):
+    for each in ("out", "reference"):
+        (tmp_path / each).write_text("la hundo\nuno\n")
+    (tmp_path / name).write_bytes("la hundo\nuno\n".encode("utf-16-le"))
+    assert main(["score", str(tmp_path / "out"), str(tmp_path / "reference")]) == 2
+    assert f"{tmp_path / name}:1:2: TFK101 the file is UTF-16 or UTF-32, and not UTF-8" in capsys.readouterr().err
+
+
 def test_n_best_has_a_line_of_numbers_for_each(run, monkeypatch, capsys):
     typed(monkeypatch, "the dog\n\nbig cat\n")
     assert main(["translate", str(run), "--n-best", "2", "--beams", "3"]) == 0
@@ -117,7 +135,7 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
     [
         (["train"], 2, "a RECIPE, a SPEC or --resume is needed"),
         (["train", "{recipe}"], 2, "-o is missing"),
-        (["train", "{recipe}", "-o", "{run}"], 2, "exists and is not empty; `--resume` goes on with it"),
+        (["train", "{recipe}", "-o", "{run}"], 2, "exists and holds a run; `--resume` goes on with it"),
         (["train", "{recipe}", "-o", "{new}", "--source", "nowhere"], 2, "nowhere cannot be read: No such file"),
         (["train", "{recipe}", "-o", "{new}", "--source", "-"], 2, "text is read several times, and standard input can be"),
         (["train", "{recipe}", "-o", "{new}", "--target", "[a"], 2, "[a cannot be read: No such file"),

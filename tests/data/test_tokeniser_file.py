@@ -101,7 +101,7 @@ HOSTILE = {
     "specials elsewhere": ("unigram", "model.vocab.0.0", "<pod>", 'model.vocab: the first pieces are ["<pod>", "<s>"'),
     "unigram piece twice": ("unigram", "model.vocab.7.0", "<unk>", 'model.vocab.7: the piece "<unk>" is there twice'),
     "unigram long piece": ("unigram", "model.vocab.9.0", "x" * 300, "model.vocab.9: a piece is a text of 1 to 256 characters"),
-    "unigram score": ("unigram", "model.vocab.9.1", "1", 'model.vocab.9: a score is a finite number, "1" is written'),
+    "unigram score": ("unigram", "model.vocab.9.1", "1", 'model.vocab.9: a score is a number, "1" is written'),
     "unigram without scores": ("unigram", "model.vocab.9", ["a"], "model.vocab.9: List should have at least 2 items"),
     "unknown id": ("unigram", "model.unk_id", 9, "model.unk_id: Input should be 3"),
     "characters": ("characters", "model.vocab.<unk>", 10**6, "each once; "),
@@ -135,11 +135,12 @@ def test_a_value_of_the_file_cannot_write_on_the_terminal(tmp_path):
         ("[" * 100_000, "nested more than 40 deep"),
         ('{"version": NaN}', "NaN is not a number of JSON"),
         ('{"model": {}, "model": {}}', 'the key "model" is there twice'),
-        (changed("unigram", "model.vocab.9.1", 0.5).replace("0.5", "1e999"), "a score is a finite number"),
+        (changed("unigram", "model.vocab.9.1", 0.5).replace("0.5", "1e999"), "1e999 is larger than any number"),
+        (changed("unigram", "model.vocab.9.1", 10**400), "number out of range"),
         (changed("bpe", "normalizer", None)[:-20], "it is not valid JSON"),
-        (changed("bpe", "model.merges", []).replace("<unk>", "\\ud800", 1), "added_tokens"),
+        (changed("bpe", "model.merges", []).replace("<unk>", "\\ud800", 1), "a string holds half of a character"),
     ],
-    ids=["deep", "nan", "twice", "infinite", "cut off", "surrogate"],
+    ids=["deep", "nan", "twice", "infinite", "large", "cut off", "surrogate"],
 )
 def test_json_that_is_none_is_refused(text, message):
     with pytest.raises(InputError, match=f"TFK104 t holds no tokeniser.*{re.escape(message)}"):
@@ -160,7 +161,9 @@ def test_the_file_is_a_regular_one_of_a_bounded_size(tmp_path):
     reasons = {"device": "it is a link", "pipe": "it is a named pipe", "large": f"it has more than {MAX_FILE:,} bytes"}
     for name, reason in reasons.items():
         with pytest.raises(InputError, match=f"TFK104 .*{name}.json cannot be read: {reason}"):
-            TextTokeniser.load(tmp_path / f"{name}.json")
+            TextTokeniser.load(tmp_path / f"{name}.json", links=False)
+    with pytest.raises(InputError, match=r"TFK104 .*device.json cannot be read: it is a device"):
+        TextTokeniser.load(tmp_path / "device.json")
 
 
 def test_a_panic_of_the_library_is_an_error(capfd):

@@ -96,9 +96,15 @@ def count_rows(recipe: Recipe) -> int:
     return sum(1 for _ in text_rows(recipe, train))
 
 
-def prepare(recipe: Recipe, directory: Path, vocab_size: int, tokenisers: Mapping[str, TextTokeniser] | None = None) -> Data:
+def prepare(
+    recipe: Recipe,
+    directory: Path,
+    vocab_size: int,
+    tokenisers: Mapping[str, TextTokeniser] | None = None,
+    positions: Mapping[str, int] | None = None,
+) -> Data:
     """Learn the tokenisers of a recipe from its training text, unless they are given by column, and write the corpora into a
-    directory.
+    directory. `positions` by column are those that the model has, where there is an end to them.
 
     Raises InputError for text that cannot be used, StoreError where the directory cannot be written.
     """
@@ -110,16 +116,17 @@ def prepare(recipe: Recipe, directory: Path, vocab_size: int, tokenisers: Mappin
     except OSError as reason:
         raise StoreError(Fault("TFK081", f"{directory} cannot be made: {reason.strerror}")) from None
     tokenisers = tokenisers or _tokenisers(recipe, train, vocab_size, held_out)
-    encode = _Encoder(recipe, tokenisers, labels)
+    encode = _Encoder(recipe, tokenisers, labels, positions or {})
     facts = {"train": encode(train, directory / TRAIN, lambda row: row not in held_out, True)}
     if validation:
         facts["validation"] = encode(validation, directory / VALIDATION, lambda row: True, False)
     elif held_out:
-        facts["validation"] = encode(train, directory / VALIDATION, held_out.__contains__, False)
+        facts["validation"] = encode(train, directory / VALIDATION, held_out.__contains__, False, held_out=True)
     if not facts["train"].kept:
         raise InputError(recipe.fault("TFK103", "data", f"no row of {', '.join(train.values())} is left", told(facts["train"])))
-    if validation and not facts["validation"].kept:
-        raise InputError(recipe.fault("TFK103", "data", f"there is nothing to read in {', '.join(validation.values())}"))
+    if "validation" in facts and not facts["validation"].kept:
+        source = ", ".join(validation.values()) or "the rows that are held out"
+        raise InputError(recipe.fault("TFK103", "data", f"no row of {source} is left", told(facts["validation"])))
     data = {"labels": labels, "corpora": {name: asdict(each) for name, each in facts.items()}}
     write_whole(directory / FACTS, json.dumps(data, indent=1) + "\n")
     return read_data(recipe, directory, tokenisers)
@@ -202,15 +209,38 @@ def _tokenisers(
     return {column: train_tokeniser(part, text(side), vocab_size) for side, column in enumerate(files)}
 
 
+@dataclass(frozen=True)
+class Beyond:
+    """A row with more tokens than the model has positions, and the line where it ends."""
+
+    path: str
+    line: int
+    tokens: int
+    most: int
+
+    def fault(self, filtered: bool) -> Fault:
+        """`filtered` says that `batching.max_length` leaves long rows out."""
+        message = f"a row of {self.tokens:,} tokens ends here, and the model has {self.most:,} positions"
+        short = f"write `batching.max_length: {self.most}`" if filtered else "shorten the line, or remove it"
+        fix = f"{short}, or write a larger `max_len` in the spec"
+        return Fault("TFK061", message, fix, "batching.max_length" if filtered else "", Mark(self.path, self.line))
+
+
 class _Encoder:
     """Writes rows of ids; gives what became of them."""
 
-    def __init__(self, recipe: Recipe, tokenisers: Mapping[str, TextTokeniser], labels: list[str]) -> None:
-        self.recipe, self.tokenisers, self.kind = recipe, tokenisers, KINDS[recipe.data.kind]
+    def __init__(
+        self, recipe: Recipe, tokenisers: Mapping[str, TextTokeniser], labels: list[str], positions: Mapping[str, int]
+    ) -> None:
+        self.recipe, self.tokenisers, self.positions = recipe, tokenisers, positions
+        self.kind = KINDS[recipe.data.kind]
         self.numbers = {label: number for number, label in enumerate(labels)}
 
-    def __call__(self, files: Mapping[str, str], path: Path, wanted: Callable[[int], bool], filtered: bool) -> Counted:
-        """The wanted rows of some files, without those that break a limit where they are `filtered`."""
+    def __call__(
+        self, files: Mapping[str, str], path: Path, wanted: Callable[[int], bool], filtered: bool, held_out: bool = False
+    ) -> Counted:
+        """The wanted rows of some files, without those that break a limit where they are `filtered`, and without those that the
+        model has no positions for where they were drawn to be `held_out`."""
         counted = Counted()
         texts = () if filtered else tuple(f"{column}_text" for column in files)
         writer = CorpusWriter(path, tuple(files), texts, ("label",) if self.kind.labelled else ())
@@ -218,6 +248,10 @@ class _Encoder:
         for row in self.kind.encode(numbered, self.tokenisers, self.recipe):
             counted.read += 1
             reason = self._reason(row) if filtered else None
+            if reason is None and (beyond := self._beyond(row, files)) is not None:
+                if not held_out:
+                    raise InputError(beyond.fault(filtered))
+                reason = f"longer than the {beyond.most:,} positions of the model"
             if reason is not None:
                 counted.leave_out(reason, row.line)
                 continue
@@ -237,6 +271,14 @@ class _Encoder:
                 Fault("TFK115", f"the label `{row.label}` is not in the training table", f"known: {known}", mark=mark)
             )
         return {"label": self.numbers[row.label]}
+
+    def _beyond(self, row: Row, files: Mapping[str, str]) -> Beyond | None:
+        """A side of a row that is longer than what the model has positions for, None where there is none."""
+        for column, ids in zip(files, row.ids, strict=True):
+            tokens = len(ids) - (not self.kind.sentences)  # the last token of running text is predicted and not read
+            if tokens > self.positions.get(column, tokens):
+                return Beyond(files[column], row.line, tokens, self.positions[column])
+        return None
 
     def _reason(self, row: Row) -> str | None:
         """Why a row is left out, None where it is kept."""

@@ -7,7 +7,6 @@ takes. The lists below are all that is accepted; whoever adds another kind of to
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -154,14 +153,14 @@ def _numbered(vocab: Mapping[str, int], name: str) -> list[str]:
 
 
 def _scored(vocab: list[list[Any]], name: str) -> list[str]:
-    """The pieces of a unigram model, which differ and have finite scores."""
+    """The pieces of a unigram model, which differ and have scores."""
     pieces: dict[str, None] = {}
     for number, (piece, score) in enumerate(vocab):
         place = f"model.vocab.{number}"
         if not isinstance(piece, str) or not 0 < len(piece) <= MAX_PIECE:
             raise _refusal(name, place, f"a piece is a text of 1 to {MAX_PIECE} characters, {_shown(piece)} is written")
-        if type(score) not in (int, float) or not math.isfinite(score):
-            raise _refusal(name, place, f"a score is a finite number, {_shown(score)} is written")
+        if type(score) not in (int, float):
+            raise _refusal(name, place, f"a score is a number, {_shown(score)} is written")
         if piece in pieces:
             raise _refusal(name, place, f"the piece {_shown(piece)} is there twice")
         pieces[piece] = None

@@ -14,7 +14,8 @@ from ..spec.model import nearest_node
 
 class Batching(Options):
     """A batch holds sentences of nearly one length: at most `tokens` tokens with padding, on its longer side. A step takes
-    `accumulate` batches, and its gradient is that of the mean over all their target tokens."""
+    `accumulate` batches, and its gradient is that of the mean over all their target tokens. `max_length` counts tokens, the
+    end token included; unless it is written, it is no more than the model has positions."""
 
     tokens: Annotated[int, Field(ge=1, description="most tokens of a batch on its longer side, padding included")] = 4096
     accumulate: Annotated[int, Field(ge=1, description="batches that make one step")] = 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..builder import build
 from ..catalogue import Catalogue
-from ..data import Roles, check_ids, roles_of
+from ..data import KINDS, Roles, check_ids, roles_of
 from ..errors import InputError
 from ..nn.model_plan import ModelPlan
 from ..recipe import END, PAD, START, Recipe
@@ -17,6 +17,22 @@ from ..spec import ModelSpec, load_spec
 def roles_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> Roles:
     """Which nodes of the recipe's model the data go to. Raises SpecError, also for an unknown `backend`, and InputError."""
     return roles_of(_plan(_spec(recipe, catalogue, []), catalogue, backend), recipe.data.kind)
+
+
+def fitted_length(recipe: Recipe, positions: Mapping[str, int]) -> Recipe:
+    """The recipe, in which `batching.max_length` is no more than the model has positions, unless the recipe writes it."""
+    most = max(2, min(positions.values(), default=recipe.batching.max_length))  # a row has a token and its end
+    if most >= recipe.batching.max_length or "max_length" in recipe.batching.model_fields_set:
+        return recipe
+    return recipe.model_copy(update={"batching": recipe.batching.model_copy(update={"max_length": most})})
+
+
+def positions_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> dict[str, int]:
+    """How many positions the inputs of the recipe's model have, by column of the data, where there is an end to them. Raises as
+    `roles_in` does."""
+    plan = _plan(_spec(recipe, catalogue, []), catalogue, backend)
+    nodes = {column: roles_of(plan, recipe.data.kind).of(column) for column in KINDS[recipe.data.kind].files}
+    return {column: plan.longest[node] for column, node in nodes.items() if node in plan.longest}
 
 
 def fitted_spec(

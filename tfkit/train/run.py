@@ -43,7 +43,7 @@ from ..spec import ModelSpec, load_spec, to_yaml
 from ..store import file_facts, read_json
 from .checkpoint import checkpoints_in
 from .compiled import check_compiler
-from .fit_spec import fitted_spec, roles_in
+from .fit_spec import fitted_length, fitted_spec, positions_in, roles_in
 from .keep import Keeper
 from .log import cut_log
 from .pretrained import Pretrained, check_tokenisers, digest_of, read_pretrained
@@ -84,9 +84,11 @@ def train(
         processes.first(lambda: _check_start(recipe, directory, processes.count, fsdp))
         if recipe.compile:
             processes.each(lambda: check_compiler(place))
+        positions = processes.first(lambda: positions_in(recipe, catalogue, backend))
+        recipe = fitted_length(recipe, positions)
         with ExitStack() as stack:
             processes.first(lambda: stack.enter_context(new_run(directory)))
-            changes, found = processes.first(lambda: _lay_out(recipe, directory, catalogue, backend), patiently=True)
+            changes, found = processes.first(lambda: _lay_out(recipe, directory, catalogue, backend, positions), patiently=True)
             keeper = _open(recipe, directory, found, place, backend, watchers, catalogue, processes, fsdp)
             processes.each(keeper.trainer.try_longest)
             processes.first(lambda: _end_preparation(recipe, directory))
@@ -101,7 +103,9 @@ def _check_start(recipe: Recipe, directory: Path, count: int, fsdp: bool) -> Non
     _check_processes(recipe, count, fsdp)
 
 
-def _lay_out(recipe: Recipe, directory: Path, catalogue: Catalogue, backend: Any) -> tuple[list[str], dict[str, str]]:
+def _lay_out(
+    recipe: Recipe, directory: Path, catalogue: Catalogue, backend: Any, positions: Mapping[str, int]
+) -> tuple[list[str], dict[str, str]]:
     """Prepare the data and write all that a run begins with, but the recipe; gives the changes of the spec, and the digests."""
     roles = roles_in(recipe, catalogue, backend)
     pretrained = read_pretrained(recipe, roles, catalogue)
@@ -111,7 +115,7 @@ def _lay_out(recipe: Recipe, directory: Path, catalogue: Catalogue, backend: Any
             spec, _ = fitted_spec(recipe, catalogue, roles, _sizes(pretrained.tokenisers), 0)
             pretrained.give(build(spec, catalogue, device="meta"), recipe, roles, ())
     given = None if pretrained is None else pretrained.tokenisers
-    data = prepare(recipe, directory / "data", _vocabulary(recipe) if given is None else 0, given)
+    data = prepare(recipe, directory / "data", _vocabulary(recipe) if given is None else 0, given, positions)
     if data.validation is None and (recipe.stopping.patience is not None or recipe.validation.metric != "loss"):
         message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
         fix = "name validation files, or write `data.held_out`; of fewer than 20 rows none is held out unasked"

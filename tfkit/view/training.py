@@ -30,6 +30,8 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
     rows = [f"train: {told(data.facts['train'])}"]
     if "validation" in data.facts:
         rows.append(f"validation: {told(data.facts['validation'])}")
+    if recipe.batching.max_length == min(model.plan.longest.values(), default=None):
+        rows.append(f"rows: at most {recipe.batching.max_length:,} tokens, as many as the model has positions")
     sizes = {column: each.size for column, each in data.tokenisers.items()}
     joint = len({id(each) for each in data.tokenisers.values()}) == 1 and len(sizes) > 1
     vocabulary = (
