@@ -28,7 +28,7 @@ def watching(directory: Path, as_json: bool) -> Iterator[list[Watcher]]:
     with suppress(ImportError):
         from ..train.tensorboard import TensorBoard
 
-        found.append(TensorBoard(directory / "tensorboard"))
+        found.append(TensorBoard(directory / "tensorboard", shown.trouble))
     try:
         yield found
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -12,12 +13,13 @@ import torch
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, check_ids, read_tokenisers
-from ..errors import Fault, InputError
+from ..errors import Fault, InputError, StoreError
+from ..files import FileModel, child, read_model
 from ..generate import Hypothesis, Search, search_all
 from ..nn.model import Model
 from ..nn.packed import PackedWeights
 from ..recipe import END
-from ..store import BEST, load, read_json
+from ..store import BEST, load
 from .fitting import roles_for
 
 
@@ -126,9 +128,20 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
+class Best(FileModel):
+    """Which of the models of a run is the best one, and by what."""
+
+    model: str
+    metric: str
+    worth: float
+
+
 def model_in(directory: Path) -> Path:
     """The directory of a model: this one, or the best of the run that stands here. Raises StoreError."""
-    best = directory / "models" / BEST
-    if not best.is_file():
+    folder = directory / "models"
+    if not os.path.lexists(folder / BEST):
         return directory
-    return best.parent / str(read_json(best).get("model"))
+    try:
+        return child(child(directory, folder.name), read_model(folder / BEST, Best).model)
+    except ValueError as reason:
+        raise StoreError(Fault("TFK082", f"{folder / BEST}: {reason}", "name the model itself")) from None

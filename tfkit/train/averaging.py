@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ..builder import build
 from ..catalogue import load_catalogue
-from ..data import FACTS, LABELS, TextTokeniser, read_tokenisers, tokeniser_texts
+from ..data import LABELS, TextTokeniser, read_facts, read_labels, read_tokenisers, tokeniser_texts
 from ..errors import Fault, StoreError
 from ..nn.model import Model
 from ..spec import load_spec
-from ..store import load, read_json, save
+from ..store import load, save
 from ..text import model_in
 from .checkpoint import MODEL, checkpoints_in, read_checkpoint
 from .run_directory import SPEC, check_inside, own_place
@@ -36,7 +36,7 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     chosen = found if last is None else found[-last:]
     model = build(load_spec(run / SPEC, load_catalogue()))
     states = (read_checkpoint(path)[0][MODEL] for path in chosen)
-    labels = read_json(run / "data" / FACTS)["labels"]
+    labels = read_facts(run / "data").labels
     return _saved(model, chosen, states, _texts(_tokenisers(run, model), labels), output, overwrite)
 
 
@@ -53,7 +53,7 @@ def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = Fa
             name: each.digest for name, each in tokenisers.items()
         }:
             raise StoreError(Fault("TFK114", f"{place} has another tokeniser than {places[0]}", "average models of one run"))
-    labels = json.loads((places[0] / LABELS).read_text(encoding="utf-8")) if (places[0] / LABELS).is_file() else []
+    labels = list(read_labels(places[0])) if (places[0] / LABELS).is_file() else []
     states = (load(place).state_dict() for place in places)
     return _saved(model, list(places), states, _texts(tokenisers, labels), output, overwrite)
 
