@@ -27,7 +27,7 @@ from .interrupt import Interrupts
 from .log import append_log
 from .processes import ProcessLost
 from .progress import Progress, Validated, Watcher
-from .run_directory import LOG, MODELS, remove_saved, saved_steps
+from .run_directory import LOG, MODELS, identity, remove_saved, saved_steps
 from .state import State
 from .trainer import NotFinite, Trainer, why_stop
 from .validate import validation_nll, validation_scores
@@ -53,7 +53,7 @@ class Keeper:
         self._saved, self._logs = -1, True
         self._within_step, self._before = False, 0
         self._since, self._earlier, self._closing = since, 0.0, 0.0
-        self._place = _identity(directory)
+        self._place = identity(directory)
         self._removed: StoreError | None = None
 
     @property
@@ -165,7 +165,7 @@ class Keeper:
 
     def _check_place(self) -> None:
         """Raises StoreError where the directory of the run is not there any more."""
-        if _identity(self.directory) != self._place:
+        if identity(self.directory) != self._place:
             message = f"{self.directory} was removed or replaced while the run was working in it"
             self._removed = StoreError(Fault("TFK081", message, "nothing more can be kept; what is elsewhere was left alone"))
             raise self._removed
@@ -359,12 +359,3 @@ class Keeper:
         if wrong:
             message = f"{path} was written with another {' and '.join(wrong)}"
             raise StoreError(Fault("TFK113", message, "go on with the files that the run began with"))
-
-
-def _identity(directory: Path) -> tuple[int, int] | None:
-    """Which directory stands there, None where there is none."""
-    try:
-        found = directory.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

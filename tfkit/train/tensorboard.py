@@ -66,11 +66,12 @@ class TensorBoard:
             self._failed(reason)
 
     def _failed(self, reason: OSError) -> None:
-        self._close()
+        self.close()
         message = f"{self.directory} could not be written: {reason.strerror}"
         self.report((Fault("TFK081", message, "training goes on, without events for TensorBoard"),))
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Write no more."""
         if self._records is not None:
             self._records.close()
             self._records = None
@@ -82,4 +83,4 @@ class TensorBoard:
         pass
 
     def ended(self, reason: str, model: Path) -> None:
-        self._close()
+        self.close()
