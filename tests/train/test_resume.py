@@ -216,17 +216,20 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(whole, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"state.json": 1}, "does not give the size and SHA-256 of state.json"),
-        ({"state.json": {}}, "does not give the size and SHA-256 of state.json"),
-        ({"state.json": {"bytes": "9", "sha256": "0"}}, "does not give the size and SHA-256 of state.json"),
-        ({"../../recipe.yaml": {"bytes": 9, "sha256": "0"}}, r"names the file \.\./\.\./recipe.yaml, which is elsewhere"),
-        ({"/etc/hostname": {"bytes": 9, "sha256": "0"}}, "names the file /etc/hostname, which is elsewhere"),
+        ({"state.json": 1}, ": state.json: Input should be a valid dictionary"),
+        ({"state.json": {}}, r": state.json.bytes: Field required"),
+        ({"state.json": {"bytes": "9", "sha256": "0" * 64}}, ": state.json.bytes: Input should be a valid integer"),
+        ({"state.json": {"bytes": 9, "sha256": "0"}}, ": state.json.sha256: String should match pattern"),
+        ({"../../recipe.yaml": {"bytes": 9, "sha256": "0" * 64}}, " names a file that is not in its directory"),
+        ({"other/model.safetensors": {"bytes": 9, "sha256": "0" * 64}}, " names a file that is not in its directory"),
+        ({"shards/../state.json": {"bytes": 9, "sha256": "0" * 64}}, " names a file that is not in its directory"),
+        ({"/etc/hostname": {"bytes": 9, "sha256": "0" * 64}}, " names a file that is not in its directory"),
     ],
 )
 def test_a_manifest_that_was_altered_is_named(whole, change, said):
     path = whole / "checkpoints" / "step-24" / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(StoreError, match=f"TFK082 {path} {said}"):
+    with pytest.raises(StoreError, match=f"TFK082 {path}{said}"):
         resume(whole)
 
 
@@ -255,13 +258,51 @@ def test_tensors_of_another_model_are_told_and_not_used(whole, file, change):
     assert resume(whole, earlier=True).progress.step == 24
 
 
-@pytest.mark.parametrize("change", [{"progress": 3}, {"progress": {}}, {"progress": {"kept": 1}}])
-def test_a_state_that_is_none_is_told(whole, change):
+@pytest.mark.parametrize(
+    ("where", "value", "said"),
+    [
+        ("progress", 3, "progress: "),
+        ("progress.kept", 1, "progress.kept: Input should be a valid list"),
+        ("progress.kept", [[1.0]], "progress.kept.0.1: Field required"),
+        ("progress.kept", [[1.0, 25]], "progress: Value error, step 25 was validated, and 24 were made"),
+        ("progress.kept", [[1.0, "../../x"]], "progress.kept.0.1: Input should be a valid integer"),
+        ("progress.step", 25, "is that of step 25, not of step-24"),
+        ("progress.step", 24.0, "progress.step: "),
+        ("progress.step", "24", "progress.step: Input should be a valid integer"),
+        ("progress.step", 10**400, "progress.step: "),
+        ("progress.epoch", 0, "progress.epoch: Input should be greater than or equal to 1"),
+        ("progress.batch", -1, "progress.batch: Input should be greater than or equal to 0"),
+        ("progress.batch", 10**9, "`progress.batch` is 1000000000, epoch "),
+        ("progress.seconds", 1e300, "progress.seconds: "),
+        ("progress.more", 1, "progress.more: Extra inputs are not permitted"),
+        ("digests", [], "digests: Input should be a valid dictionary"),
+        ("digests.spec", None, "digests.spec: Input should be a valid string"),
+        ("scaler", [], "scaler"),
+        ("scaler", {"scale": -1}, "scaler"),
+        (
+            "scaler",
+            {"scale": 1.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 9, "_growth_tracker": 0},
+            "`scaler` is there",
+        ),
+        ("average_steps", None, "`average_steps` is missing"),
+        ("average_steps", 2.5, "average_steps: Input should be a valid integer"),
+        ("tensors", {"model.safetensors": {"x": [-1]}}, "tensors.model.safetensors.x.0: "),
+    ],
+)
+def test_a_state_that_was_altered_is_named(whole, where, value, said):
     latest = checkpoints_in(whole / "checkpoints")[-1]
-    state = json.loads((latest / "state.json").read_text()) | change
+    state = json.loads((latest / "state.json").read_text())
+    *path, last = where.split(".")
+    part = state
+    for name in path:
+        part = part[name]
+    part[last] = value
     rewritten(latest, "state.json", lambda path: path.write_text(json.dumps(state)))
-    with pytest.raises(StoreError, match=r"TFK082 .*state.json does not say how far the run had come"):
+    with pytest.raises(StoreError) as caught:
         resume(whole)
+    assert str(caught.value).startswith(f"TFK082 {latest / 'state.json'}")
+    assert said in str(caught.value)
+    assert resume(whole, earlier=True).progress.step == 24
 
 
 def test_tensors_that_no_manifest_lists_are_not_read(whole):
@@ -356,6 +397,14 @@ def test_what_the_run_began_with_stays(whole, file, said):
 @pytest.mark.parametrize(
     "change",
     [
+        "model.defaults.dropout=0.7",
+        "data.source=/nonexistent/other.en",
+        "data.held_out=5",
+        "data.held_out=12",
+        "tokeniser.vocab_size=90",
+        "pretrained=/nonexistent",
+        "validation.beams=4",
+        "batching.tokens=128",
         "batching.tokens=64",
         "seed=1",
         "optimiser.eps=1e-8",
@@ -364,9 +413,19 @@ def test_what_the_run_began_with_stays(whole, file, said):
         "validation.metric=bleu",
     ],
 )
-def test_what_the_weights_depend_on_stays(whole, change):
+def test_what_the_weights_depend_on_or_has_no_effect_is_refused(whole, change):
+    recipe = (whole / "recipe.yaml").read_bytes()
     with pytest.raises(InputError, match=f"TFK111 a run that goes on keeps its `{change.split('.')[0].split('=')[0]}`"):
-        resume(whole, overrides=[change])
+        resume(whole, overrides=["stopping.max_steps=30", change])
+    assert (whole / "recipe.yaml").read_bytes() == recipe
+
+
+def test_what_may_change_is_used_and_written_down(whole):
+    changes = ["stopping.max_steps=26", "keeping.last=1", "validation.every_steps=5", "name=other", "keeping.every_steps=3"]
+    assert resume(whole, overrides=changes).progress.step == 26
+    recipe = load_recipe(whole / "recipe.yaml")
+    assert (recipe.stopping.max_steps, recipe.keeping.last, recipe.validation.every_steps, recipe.name) == (26, 1, 5, "other")
+    assert [path.name for path in checkpoints_in(whole / "checkpoints")] == ["step-26"]
 
 
 def test_a_directory_without_a_run_is_told(tmp_path):

@@ -1,17 +1,23 @@
 """What goes wrong in the middle of a run, and that nothing which was learnt is lost by it."""
 
 import json
+import math
 import os
 import resource
+import shutil
 import signal
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tfkit.cli import main
 from tfkit.errors import Fault, InputError, StoreError, TrainingError
 from tfkit.recipe import load_recipe
-from tfkit.train import checkpoint, resume, train
+from tfkit.train import checkpoint, keep, resume, tensorboard, train
+from tfkit.train import log as log_module
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.log import read_log
 
@@ -222,3 +228,114 @@ def test_separate_vocabularies_for_separate_tables(task, tmp_path):
     outcome = train(load_recipe(task, changes), tmp_path / "run")
     assert {path.name for path in outcome.model.iterdir()} >= {"source.json", "target.json"}
     assert resume(tmp_path / "run", overrides=["stopping.max_steps=3"]).progress.step == 3
+
+
+@pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
+@pytest.mark.parametrize("step", [3, 8, 10, 24])  # between checkpoints, at one, at a validation, at the end
+def test_a_run_whose_directory_is_gone_fails_and_writes_nowhere(task, tmp_path, how, step):
+    directory, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+
+    def take(trainer):
+        directory.rename(elsewhere)
+        if how == "removed":
+            shutil.rmtree(elsewhere)
+        elif how == "replaced":
+            directory.mkdir()
+            (directory / "run.lock.json").write_text("mine")
+
+    watcher = Meddler(step, take)
+    with pytest.raises(StoreError) as caught:
+        train(load_recipe(task), directory, watchers=[watcher])
+    assert f"TFK081 {directory} was removed or replaced while the run was working in it" in str(caught.value)
+    assert watcher.troubles == []
+    assert watcher.trainer.progress.step <= step + 1
+    if how == "replaced":
+        assert [path.name for path in directory.iterdir()] == ["run.lock.json"]
+    else:
+        assert not directory.exists()
+    if how == "moved":
+        assert resume(elsewhere).progress.step == 24
+
+
+def command(capsys, *words):
+    """The exit code of a command, and what it printed on standard error."""
+    code = main([*map(str, words)])
+    return code, capsys.readouterr().err
+
+
+def test_a_log_that_was_altered_takes_nothing_from_a_finished_training(task, tmp_path, capsys, monkeypatch):
+    append, log = log_module.append_log, tmp_path / "run" / "log.jsonl"
+
+    def altered(path, entry):
+        append(path, {**entry, "kind": "stop"} if entry["step"] == 5 else entry)
+
+    monkeypatch.setattr("tfkit.train.keep.append_log", altered)
+    code, said = command(capsys, "train", task, "-o", tmp_path / "run")
+    assert code == 0
+    assert f"{log}:5:1: TFK082 this line is no entry of the log of a run" in said
+    assert checkpoints_in(tmp_path / "run" / "checkpoints")[-1].name == "step-24"
+    code, said = command(capsys, "train", "--resume", tmp_path / "run")
+    assert (code, f"{log}:5:1: TFK082" in said) == (2, True)
+
+
+def test_a_directory_that_is_gone_is_exit_code_1(task, tmp_path, capsys, monkeypatch):
+    append = log_module.append_log
+
+    def take(path, entry):
+        append(path, entry)
+        if entry["step"] == 5:
+            shutil.rmtree(tmp_path / "run")
+
+    monkeypatch.setattr("tfkit.train.keep.append_log", take)
+    code, said = command(capsys, "train", task, "-o", tmp_path / "run")
+    assert code == 1
+    assert said.count("TFK081") == 1, said
+    assert "was removed or replaced" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_events_that_cannot_be_written_are_reported_once(task, tmp_path, capsys, monkeypatch):
+    """Without a traceback of a thread, and the run goes on."""
+    add = tensorboard.TensorBoard.stepped
+
+    def fill(board, step):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if step.step >= 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (400, before[1]))
+        try:
+            add(board, step)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    monkeypatch.setattr(tensorboard.TensorBoard, "stepped", fill)
+    code, said = command(capsys, "train", task, "-o", tmp_path / "run")
+    assert code == 0
+    assert "Traceback" not in said
+    assert said.count("TFK081") == 1
+    assert f"{tmp_path / 'run' / 'tensorboard'} could not be written: File too large; training goes on, without events" in said
+
+
+def test_events_that_go_on_hide_those_after_the_checkpoint(task, tmp_path, capsys):
+    code, _ = command(capsys, "train", task, "-o", tmp_path / "run", "--set", "stopping.max_steps=6")
+    assert code == 0
+    assert command(capsys, "train", "--resume", tmp_path / "run", "--set", "stopping.max_steps=11")[0] == 0
+    found = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert [event.step for event in found.Scalars("train/loss")] == list(range(1, 12))
+    assert [event.step for event in found.Scalars("validation/nll")] == [6, 10, 11]
+    entries = [entry for entry in read_log(tmp_path / "run" / "log.jsonl") if entry.kind == "step"]
+    losses = [event.value for event in found.Scalars("train/loss")]
+    assert losses == pytest.approx([entry.loss for entry in entries], rel=2**-23)
+
+
+def test_a_validation_that_is_no_number_is_the_worst_and_is_read_back(task, tmp_path, monkeypatch):
+    nll = keep.validation_nll
+    monkeypatch.setattr(
+        keep, "validation_nll", lambda *given: (float("nan"), 0.0) if not seen.append(1) and len(seen) == 1 else nll(*given)
+    )
+    seen = []
+    half = train(load_recipe(task, ["stopping.max_steps=10"]), tmp_path / "run").progress
+    assert (half.best, half.best_step) == (-sys.float_info.max, 10)
+    done = resume(tmp_path / "run", overrides=["stopping.max_steps=24"]).progress
+    assert done.best_step in (20, 24)
+    validations = [entry for entry in read_log(tmp_path / "run" / "log.jsonl") if entry.kind == "validation"]
+    assert [math.isnan(entry.nll) for entry in validations] == [True, False, False]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import TfkitError
+from ..errors import StoreError, TfkitError
 from .arguments import Parser, add_common, add_placing, add_set, place, reading, usage_fault
-from .output import print_text
+from .output import print_faults, print_text
 from .packages import TEXT, need_packages
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    since = time.monotonic()
     need_packages("train", *TEXT, "filelock", "sacrebleu")
     if (options.recipe is None) == (options.resume is None):
         raise usage_fault("a RECIPE, a SPEC or --resume is needed, one of them", "`tfkit train --help` tells more")
@@ -68,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     if options.resume is not None:
         if given or options.output is not None:
             raise usage_fault("a run that goes on keeps its data, its start and its directory", "leave the other options out")
-        return _resume(options)
+        return _resume(options, since)
     if options.output is None:
         raise usage_fault("-o is missing", "name a new directory for the run")
     if options.earlier:
@@ -86,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 
     where, directory = placed(options), Path(options.output)
     with interruptible(directory), watching(directory, options.json) as watchers:
-        outcome = train(recipe, directory, fsdp=options.fsdp, watchers=watchers, **where)
+        outcome = train(recipe, directory, fsdp=options.fsdp, watchers=watchers, since=since, **where)
     return _ended(outcome, directory, options.json)
 
 
@@ -104,15 +106,14 @@ def interruptible(directory: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if started_rank() == 0 and (directory / "recipe.yaml").is_file():
-            from ..view.curve import draw_curve
             from ..view.terminal import shown
 
-            draw_curve(directory / "log.jsonl", directory / "curve.html", directory.name)
+            _draw(directory, False)
             print(shown(f"stopped; `tfkit train --resume {directory}` goes on"), file=sys.stderr)
         raise
 
 
-def _resume(options: argparse.Namespace) -> int:
+def _resume(options: argparse.Namespace, since: float) -> int:
     from ..train import resume
     from .here import placed
     from .watch import watching
@@ -120,7 +121,13 @@ def _resume(options: argparse.Namespace) -> int:
     where, directory = placed(options), Path(options.resume)
     with interruptible(directory), watching(directory, options.json) as watchers:
         outcome = resume(
-            directory, fsdp=options.fsdp, overrides=options.overrides, earlier=options.earlier, watchers=watchers, **where
+            directory,
+            fsdp=options.fsdp,
+            overrides=options.overrides,
+            earlier=options.earlier,
+            watchers=watchers,
+            since=since,
+            **where,
         )
     return _ended(outcome, directory, options.json)
 
@@ -149,12 +156,24 @@ def _recipe(options: argparse.Namespace, given: list[str]) -> Recipe:
 
 def _ended(outcome: Outcome, directory: Path, as_json: bool) -> int:
     from ..train import started_rank
-    from ..view.curve import draw_curve
     from ..view.training import ended_text
 
     if started_rank():
         return 0
-    draw_curve(directory / "log.jsonl", directory / "curve.html", directory.name)
+    code = _draw(directory, as_json)
     if not as_json:
         print_text(ended_text(outcome, directory))
+    return code
+
+
+def _draw(directory: Path, as_json: bool) -> int:
+    """Draw the curve; what keeps it from being drawn is printed. The exit code: a log that was altered meanwhile takes nothing
+    from the model, a directory that cannot be written does."""
+    from ..view.curve import draw_curve
+
+    try:
+        draw_curve(directory / "log.jsonl", directory / "curve.html", directory.name)
+    except StoreError as error:
+        print_faults(error.faults, as_json)
+        return int(any(fault.code == "TFK081" for fault in error.faults))
     return 0

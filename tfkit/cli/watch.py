@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,16 @@ def watching(directory: Path, as_json: bool) -> Iterator[list[Watcher]]:
         yield []
         return
     shown = JsonLines() if as_json else LivePanel() if sys.stderr.isatty() else Lines()
-    found: list[Watcher] = [shown]
-    with suppress(ImportError):
-        from ..train.tensorboard import TensorBoard
+    with ExitStack() as stack:
+        stack.callback(shown.close)
+        found: list[Watcher] = [shown]
+        with suppress(ImportError):
+            from ..train.tensorboard import TensorBoard
 
-        found.append(TensorBoard(directory / "tensorboard"))
-    try:
+            board = TensorBoard(directory / "tensorboard", shown.trouble)
+            stack.callback(board.close)
+            found.append(board)
         yield found
-    finally:
-        shown.close()
 
 
 class JsonLines:

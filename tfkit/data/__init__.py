@@ -4,7 +4,7 @@ from .batches import Epoch, epoch_of
 from .corpus import Corpus
 from .kinds import KINDS
 from .lines import groups, lines, lines_of, rows
-from .prepare import FACTS, TRAIN, VALIDATION, Counted, Data, count_rows, files_of, prepare, read_data, told
+from .prepare import FACTS, TRAIN, VALIDATION, Counted, Data, count_rows, files_of, prepare, read_data, read_facts, told
 from .roles import Roles, check_ids, roles_of
 from .saved import LABELS, TOKENISER_FILES, read_labels, read_tokenisers, tokeniser_texts
 from .shapes import Shapes
@@ -38,6 +38,7 @@ __all__ = [
     "padded",
     "prepare",
     "read_data",
+    "read_facts",
     "read_labels",
     "read_tokenisers",
     "roles_of",

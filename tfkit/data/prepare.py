@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..errors import Fault, InputError, Mark, StoreError
-from ..files import open_regular, write_whole
+from ..files import FileModel, open_regular, read_model, write_whole
 from ..recipe import Recipe
 from .corpus import Corpus, CorpusWriter
 from .kinds import KINDS, Row, text_rows
@@ -23,20 +24,43 @@ FEW_LABELS = 20
 TRAIN, VALIDATION, FACTS = "train.arrow", "validation.arrow", "facts.json"
 
 
-@dataclass
-class Counted:
+_Whole = Annotated[int, Field(ge=0, lt=1 << 53)]
+
+
+class Counted(BaseModel):
     """Rows of one corpus: read, kept, and left out by reason; `first` is the line of the first one left out for it."""
 
-    read: int = 0
-    kept: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
-    first: dict[str, int] = field(default_factory=dict)
-    tokens: dict[str, int] = field(default_factory=dict)
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    read: _Whole = 0
+    kept: _Whole = 0
+    left_out: dict[str, _Whole] = {}
+    first: dict[str, _Whole] = {}
+    tokens: dict[str, _Whole] = {}
     digest: str = ""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Counted:
+        if self.left_out.keys() != self.first.keys():
+            raise ValueError("`left_out` and `first` give the same reasons")
+        return self
 
     def leave_out(self, reason: str, line: int) -> None:
         self.left_out[reason] = self.left_out.get(reason, 0) + 1
         self.first.setdefault(reason, line)
+
+
+class Facts(FileModel):
+    """What `prepare` has seen: the labels of a classification, and the rows of the corpora."""
+
+    labels: list[str]
+    corpora: dict[str, Counted]
+
+    @model_validator(mode="after")
+    def _trains(self) -> Facts:
+        if not {"train"} <= self.corpora.keys() <= {"train", "validation"}:
+            raise ValueError("`corpora` has `train`, and perhaps `validation`")
+        return self
 
 
 @dataclass(frozen=True)
@@ -127,19 +151,15 @@ def prepare(
     if "validation" in facts and not facts["validation"].kept:
         source = ", ".join(validation.values()) or "the rows that are held out"
         raise InputError(recipe.fault("TFK103", "data", f"no row of {source} is left", told(facts["validation"])))
-    data = {"labels": labels, "corpora": {name: asdict(each) for name, each in facts.items()}}
+    data = {"labels": labels, "corpora": {name: each.model_dump() for name, each in facts.items()}}
     write_whole(directory / FACTS, json.dumps(data, indent=1) + "\n")
     return read_data(recipe, directory, tokenisers)
 
 
 def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextTokeniser]) -> Data:
     """The corpora that `prepare` wrote. Raises StoreError, and InputError where no batch has room for the longest row."""
-    try:
-        written = json.loads((directory / FACTS).read_text(encoding="utf-8"))
-        facts = {name: Counted(**each) for name, each in written["corpora"].items()}
-        labels = tuple(map(str, written["labels"]))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as reason:
-        raise StoreError(Fault("TFK082", f"{directory / FACTS} cannot be read: {reason}")) from None
+    found = read_facts(directory)
+    facts = found.corpora
     train = Corpus(directory / TRAIN)
     validation = Corpus(directory / VALIDATION) if "validation" in facts else None
     longest = max(int(lengths.max()) for lengths in train.lengths.values())
@@ -147,7 +167,12 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
         message = f"a batch has room for {recipe.batching.tokens} tokens, the longest row has {longest}"
         fix = f"write at least {longest}, or a smaller `batching.max_length`"
         raise InputError(recipe.fault("TFK109", "batching.tokens", message, fix))
-    return Data(tokenisers, train, validation, facts, labels)
+    return Data(tokenisers, train, validation, facts, tuple(found.labels))
+
+
+def read_facts(directory: Path) -> Facts:
+    """What `prepare` wrote beside the corpora. Raises StoreError."""
+    return read_model(directory / FACTS, Facts, fix="begin a new run")
 
 
 def told(counted: Counted) -> str:

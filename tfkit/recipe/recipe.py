@@ -37,11 +37,15 @@ class Loss(Options):
 
 class Stopping(Options):
     """Training ends at the first of these; one at least must be written. `patience` counts validations without a better
-    score, `minutes` count training and validation, over all the times that a run was resumed."""
+    score. `max_minutes` bounds the time of `tfkit train` by the clock, from its start, with preparation, validation and saving,
+    over all the times that a run was resumed: no step begins after it, or when only the time of the last validation is left;
+    one step is made in any case. What then follows, a step, a validation and a checkpoint, is finished."""
 
     max_steps: Annotated[Size | None, Field(description="steps of the optimiser")] = None
     max_epochs: Annotated[Size | None, Field(description="times that the training data are read")] = None
-    max_minutes: Annotated[Positive | None, Field(description="minutes of training and validation")] = None
+    max_minutes: Annotated[
+        Positive | None, Field(description="minutes of `tfkit train`, start-up and validation included; no step begins later")
+    ] = None
     patience: Annotated[Size | None, Field(description="validations without a better score")] = None
 
     @model_validator(mode="after")

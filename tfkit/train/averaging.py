@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..builder import build
 from ..catalogue import load_catalogue
-from ..data import FACTS, LABELS, TextTokeniser, read_labels, read_tokenisers, tokeniser_texts
+from ..data import LABELS, TextTokeniser, read_facts, read_labels, read_tokenisers, tokeniser_texts
 from ..errors import Fault, StoreError
-from ..files import FileModel, read_model
+from ..files import FileModel
 from ..nn.model import Model
 from ..spec import load_spec
 from ..store import load, save
@@ -46,7 +46,7 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     chosen = found if last is None else found[-last:]
     model = build(load_spec(run / SPEC, load_catalogue()))
     states = (read_checkpoint(path)[0][MODEL] for path in chosen)
-    labels = read_model(run / "data" / FACTS, _Labels).labels
+    labels = read_facts(run / "data").labels
     return _saved(model, chosen, states, _texts(_tokenisers(run, model), labels), output, overwrite)
 
 

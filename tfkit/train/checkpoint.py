@@ -27,15 +27,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import Fault, StoreError
-from ..store import check_files, file_facts, put_in_place, read_json
+from ..files import Listing, check_files, file_facts, read_model
+from ..store import put_in_place
 from .processes import Processes
-from .run_directory import SHARDS, saved_steps
+from .run_directory import SHARDS, STEP, saved_steps
 from .spread import shard_of
+from .state import SHAPES, State
 
 MODEL, OPTIMISER, AVERAGE = (f"{name}.safetensors" for name in ("model", "optimiser", "average"))
 STATE, MANIFEST = "state.json", "manifest.json"
-SHAPES = "tensors"
-"""The key of the state that lists the tensors of the shards by file, with their shapes."""
 Tensors = Mapping[str, Tensor]
 
 
@@ -124,7 +124,7 @@ def _told(directory: Path) -> Iterator[None]:
 
 def read_checkpoint(
     directory: Path, like: Tensors | None = None, processes: Processes | None = None
-) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+) -> tuple[dict[str, dict[str, Tensor]], State]:
     """Tensors by file and the state. Of sharded tensors each of the `processes` reads what it needs for tensors `like` its own.
     Raises StoreError for a file that is missing, cut off or altered."""
     processes = processes or Processes()
@@ -132,7 +132,7 @@ def read_checkpoint(
     if sharded:
         from .shards import read_shards
 
-        return read_shards(directory / SHARDS, state[SHAPES], like or {}, processes), state
+        return read_shards(directory / SHARDS, state.tensors or {}, like or {}, processes), state
     return processes.each(lambda: _tensors(directory)), state
 
 
@@ -143,9 +143,9 @@ def _tensors(directory: Path) -> dict[str, dict[str, Tensor]]:
         raise StoreError(Fault("TFK082", f"{directory} cannot be read: {reason}")) from None
 
 
-def _checked(directory: Path) -> tuple[dict[str, Any], bool]:
+def _checked(directory: Path) -> tuple[State, bool]:
     """The state, once all files are as they were written, and whether the tensors are sharded."""
-    manifest = read_json(directory / MANIFEST)
+    manifest = read_model(directory / MANIFEST, Listing).root
     sharded = any(name.startswith(f"{SHARDS}/") for name in manifest)
     if STATE not in manifest or not (manifest.keys() >= {MODEL, OPTIMISER} or sharded):
         raise StoreError(Fault("TFK082", f"{directory / MANIFEST} does not list the files of a checkpoint", "it was altered"))
@@ -153,18 +153,15 @@ def _checked(directory: Path) -> tuple[dict[str, Any], bool]:
     if others := {str(path.relative_to(directory)) for path in directory.rglob("*.safetensors")} - manifest.keys():
         message = f"{directory / MANIFEST} does not list {', '.join(sorted(others))}"
         raise StoreError(Fault("TFK082", message, "remove what is no part of the checkpoint"))
-    state = read_json(directory / STATE)
-    if sharded and not _are_shapes(state.get(SHAPES)):
+    state = read_model(directory / STATE, State)
+    if sharded and not (state.tensors and state.tensors.keys() >= {MODEL, OPTIMISER}):
         message = f"{directory / STATE} does not list the tensors of the shards with their shapes"
         raise StoreError(Fault("TFK082", message, "it was altered"))
+    named = STEP.fullmatch(directory.name)
+    if named and int(named[1]) != state.progress.step:
+        message = f"{directory / STATE} is that of step {state.progress.step}, not of {directory.name}"
+        raise StoreError(Fault("TFK082", message, "give the directory its name back"))
     return state, sharded
-
-
-def _are_shapes(value: Any) -> bool:
-    """Shapes by file and name, those of the weights among them."""
-    files = list(value.values()) if isinstance(value, dict) and value.keys() >= {MODEL, OPTIMISER} else [None]
-    shapes = [shape for named in files for shape in (named.values() if isinstance(named, dict) else [None])]
-    return all(isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape) for shape in shapes)
 
 
 def checkpoints_in(directory: Path) -> list[Path]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -25,7 +27,8 @@ from .interrupt import Interrupts
 from .log import append_log
 from .processes import ProcessLost
 from .progress import Progress, Validated, Watcher
-from .run_directory import LOG, MODELS, remove_saved, saved_steps
+from .run_directory import LOG, MODELS, identity, remove_saved, saved_steps
+from .state import State
 from .trainer import NotFinite, Trainer, why_stop
 from .validate import validation_nll, validation_scores
 
@@ -40,6 +43,7 @@ class Keeper:
         digests: Mapping[str, str],
         catalogue: Catalogue,
         watchers: Sequence[Watcher],
+        since: float,
     ) -> None:
         self.directory, self.trainer, self.digests = directory, trainer, dict(digests)
         self.processes = trainer.processes
@@ -48,10 +52,22 @@ class Keeper:
         self._failed: Exception | None = None
         self._saved, self._logs = -1, True
         self._within_step, self._before = False, 0
+        self._since, self._earlier, self._closing = since, 0.0, 0.0
+        self._place = identity(directory)
+        self._removed: StoreError | None = None
 
     @property
     def progress(self) -> Progress:
         return self.trainer.progress
+
+    def measure(self) -> None:
+        """Note how long this command and those before it have worked on the run, and what a validation takes: what the first
+        process says holds for all."""
+        mine = (self._seconds(), self._closing) if self.processes.is_first else (0.0, 0.0)
+        self.progress.seconds, self._closing = self.processes.sums(*mine)
+
+    def _seconds(self) -> float:
+        return self._earlier + time.monotonic() - self._since
 
     def run(self) -> str:
         """Train until there is a reason to stop; gives it.
@@ -81,19 +97,16 @@ class Keeper:
 
     def _train(self, interrupts: Interrupts) -> str:
         recipe, progress = self.trainer.recipe, self.progress
-        while (reason := why_stop(recipe, progress)) is None:
-            began = time.perf_counter()
+        while (reason := why_stop(recipe, progress, self._closing)) is None:
             if not self._owes_validation():  # as a run does that was stopped in the middle of one
                 self._step()
             if self._owes_validation():
                 self._validate(counts=True)
-            seconds = time.perf_counter() - began
-            stops = interrupts.wanted or self._failed is not None
-            seconds, wanted = self.processes.sums(seconds if self.processes.is_first else 0.0, stops)
-            progress.seconds += seconds
+            self.measure()
+            (wanted,) = self.processes.sums(interrupts.wanted or self._failed is not None or self._removed is not None)
             if wanted:
                 self._save()
-                raise self.unsaved or self._failed or KeyboardInterrupt
+                raise self._removed or self.unsaved or self._failed or KeyboardInterrupt
             if progress.step % recipe.keeping.every_steps == 0 and self._saved != progress.step:
                 self._save()
         if progress.validated != progress.step:
@@ -108,7 +121,7 @@ class Keeper:
         does what it can alone: it has all of it, unless it is sharded. Nothing changes within a step before the last
         word between processes, so that its beginning is as good as its end."""
         alone, progress = self.processes.count > 1, self.progress
-        if alone and (self.trainer.fsdp or not self.processes.is_first):
+        if self._removed or (alone and (self.trainer.fsdp or not self.processes.is_first)):
             return
         if self._within_step and isinstance(error, ProcessLost):
             progress.batch, self._within_step = self._before, False
@@ -128,6 +141,8 @@ class Keeper:
         self._within_step = False
         if step is None:
             return
+        if self.processes.is_first:
+            progress.seconds = self._seconds()  # for who watches; in all processes after the step
         self._log("step", asdict(step))
         self._watch(lambda watcher: watcher.stepped(step))
 
@@ -136,14 +151,24 @@ class Keeper:
         if not self.processes.is_first:
             return
         try:
+            self._check_place()
             append_log(self.directory / LOG, {"kind": kind, **entry})
             self._logs = True
+        except StoreError:
+            return
         except OSError as reason:
             if self._logs:
                 message = f"{self.directory / LOG} could not be written: {reason.strerror}"
                 fault = Fault("TFK081", message, "training goes on; the steps from here on are missing there until it can be")
                 self._watch(lambda watcher: watcher.trouble((fault,)))
             self._logs = False
+
+    def _check_place(self) -> None:
+        """Raises StoreError where the directory of the run is not there any more."""
+        if identity(self.directory) != self._place:
+            message = f"{self.directory} was removed or replaced while the run was working in it"
+            self._removed = StoreError(Fault("TFK081", message, "nothing more can be kept; what is elsewhere was left alone"))
+            raise self._removed
 
     def _tell(self, trouble: NotFinite) -> NoReturn:
         """Keep what is needed to see the step again: the state before it, and its batches. Raises TrainingError."""
@@ -197,6 +222,8 @@ class Keeper:
             if name == "bleu" and recipe.validation.lowercase:
                 name = "bleu_lowercase"
             worth = -nll if name == "loss" else scores[name].value
+            if not math.isfinite(worth):
+                worth = -sys.float_info.max  # worse than any other, and a number that JSON has
             best = progress.best is None or worth > progress.best
             self._keep_model(model, worth)
         # Nothing is noted before the end, so that one that was cut off is made again.
@@ -213,6 +240,7 @@ class Keeper:
             time.perf_counter() - began,
             sample,
         )
+        self._closing = result.seconds
         self._log("validation", asdict(result))
         self._watch(lambda watcher: watcher.validated(result))
 
@@ -228,6 +256,7 @@ class Keeper:
             if self.trainer.data.labels:
                 texts[LABELS] = json.dumps(self.trainer.data.labels) + "\n"
             try:
+                self._check_place()
                 save(model, self._model(progress.step), overwrite=True, catalogue=self.catalogue, texts=texts)
             except StoreError as reason:
                 self._unwritten(reason)
@@ -259,12 +288,14 @@ class Keeper:
             self._saved = self.progress.step
 
     def _state(self) -> dict[str, Any]:
-        return {"progress": asdict(self.progress), "digests": self.digests, **self.trainer.state()}
+        return {"progress": self.progress.model_dump(), "digests": self.digests, **self.trainer.state()}
 
     def _write_checkpoint(self) -> None:
+        self._check_place()
         checkpoint.write_checkpoint(self._checkpoint(), self.trainer.tensors(), self._state())
 
     def _write_sharded_checkpoint(self) -> None:
+        self.processes.first(self._check_place)
         checkpoint.write_sharded_checkpoint(self._checkpoint(), self.trainer.tensors(), self._state(), self.processes)
 
     def _keep_checkpoint(self, write: Callable[[], None]) -> bool:
@@ -292,7 +323,8 @@ class Keeper:
 
     def _unwritten(self, reason: StoreError) -> None:
         self.unsaved = reason
-        self._watch(lambda watcher: watcher.trouble(reason.faults))
+        if self._removed is None:  # which ends the run, and is reported then
+            self._watch(lambda watcher: watcher.trouble(reason.faults))
 
     def restore(self, earlier: bool) -> None:
         """Put the trainer where the latest checkpoint stands. Raises StoreError where it cannot be read, or is another run's;
@@ -305,7 +337,7 @@ class Keeper:
             try:
                 tensors, state = checkpoint.read_checkpoint(path, self.trainer.model.state_dict(), self.processes)
                 self.processes.each(partial(self.trainer.check, path, tensors))
-                progress = _progress(path, state)
+                self.processes.each(partial(self.trainer.check_state, path, state))
             except StoreError as reason:
                 if not earlier or path == found[0]:
                     before = ", `--earlier` goes back to the one before it" if path != found[0] else ""
@@ -317,22 +349,13 @@ class Keeper:
                 continue
             self.processes.first(partial(self._check_digests, path, state))
             self.trainer.restore(tensors, state)
-            self.trainer.progress = progress
+            self.trainer.progress, self._earlier = state.progress, state.progress.seconds
             self._saved = self.progress.step
             self.progress.kept = [(worth, step) for worth, step in self.progress.kept if self._model(step).is_dir()]
             return
 
-    def _check_digests(self, path: Path, state: Mapping[str, Any]) -> None:
-        wrong = [name for name, digest in self.digests.items() if state.get("digests", {}).get(name) != digest]
+    def _check_digests(self, path: Path, state: State) -> None:
+        wrong = [name for name, digest in self.digests.items() if state.digests.get(name) != digest]
         if wrong:
             message = f"{path} was written with another {' and '.join(wrong)}"
             raise StoreError(Fault("TFK113", message, "go on with the files that the run began with"))
-
-
-def _progress(path: Path, state: Mapping[str, Any]) -> Progress:
-    try:
-        written = state["progress"]
-        return Progress(**{**written, "kept": [(worth, step) for worth, step in written["kept"]]})
-    except (KeyError, TypeError, ValueError):
-        message = f"{path / checkpoint.STATE} does not say how far the run had come"
-        raise StoreError(Fault("TFK082", message, "it was altered")) from None

@@ -18,14 +18,11 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from ..errors import Fault, Mark, StoreError
 from ..files import FileModel, open_regular, write_whole
+from .progress import Count, Whole
 
 LONGEST = 1 << 25
 """The most bytes of a line; a validation holds a sentence to look at."""
-MOST = (1 << 53) - 1
-"""The largest whole number of a file; floats tell all of these apart."""
 LARGEST = 1e39
-Whole = Annotated[int, Field(ge=0, le=MOST)]
-Count = Annotated[int, Field(ge=1, le=MOST)]
 Seconds = Annotated[float, Field(ge=0)]
 Name = Annotated[str, Field(max_length=100)]
 

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import RootModel
 from torch import Tensor
 
 from ..catalogue import Catalogue
 from ..data import KINDS, LABELS, Roles, TextTokeniser, read_labels, read_tokenisers, roles_of
 from ..errors import Fault, InputError, TfkitError
+from ..files import file_facts, read_model
 from ..nn.model import Model
 from ..nn.tokens import TokenLogits, Tokens
 from ..recipe import MASK, Recipe, load_recipe
-from ..store import WEIGHTS, file_facts, load, read_json, read_weights
+from ..store import WEIGHTS, load, read_weights
 from ..text import model_in
 from .run_directory import DIGESTS, RECIPE
 
@@ -210,5 +212,14 @@ def digest_of(pretrained: Pretrained | None, directory: Path) -> dict[str, str]:
     """The digest of the weights that a run started from: of those that were read, or as the run wrote it down."""
     if pretrained is not None:
         return {DIGEST: pretrained.digest}
-    written = read_json(directory / DIGESTS) if (directory / DIGESTS).is_file() else {}
+    written = read_digests(directory) if (directory / DIGESTS).is_file() else {}
     return {DIGEST: written[DIGEST]} if DIGEST in written else {}
+
+
+class Digests(RootModel[dict[str, str]]):
+    """What a run began with, by name."""
+
+
+def read_digests(directory: Path) -> dict[str, str]:
+    """The digests of what a run began with. Raises StoreError."""
+    return read_model(directory / DIGESTS, Digests).root

@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..errors import Fault
+from ..slots.options import AsTuple
+
+MOST = (1 << 53) - 1
+"""The largest whole number of a file of a run; floats tell all up to it apart."""
+Whole = Annotated[int, Field(ge=0, le=MOST)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
 
 
-@dataclass
-class Progress:
+class Progress(BaseModel):
     """All that a run knows about itself beside tensors. `batch` is the number of batches of `epoch` that are done, `stale` the
     validations since the best, `kept` worth and step of the models that are kept, `validated` the step of the last validation,
-    `seconds` the time spent by all the processes that worked on the run."""
+    `seconds` the time that the commands have taken which worked on the run, start-up and validation included."""
 
-    step: int = 0
-    epoch: int = 1
-    batch: int = 0
-    source_tokens: int = 0
-    target_tokens: int = 0
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    step: Whole = 0
+    epoch: Count = 1
+    batch: Whole = 0
+    source_tokens: Whole = 0
+    target_tokens: Whole = 0
     best: float | None = None
-    best_step: int | None = None
-    stale: int = 0
-    seconds: float = 0.0
-    kept: list[tuple[float, int]] = field(default_factory=list)
-    validated: int = 0
+    best_step: Whole | None = None
+    stale: Whole = 0
+    seconds: Annotated[float, Field(ge=0, le=MOST)] = 0.0
+    kept: list[Annotated[tuple[float, Whole], AsTuple]] = []
+    validated: Whole = 0
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Progress:
+        latest = max([self.validated, self.best_step or 0, *(step for _, step in self.kept)])
+        if latest > self.step:
+            raise ValueError(f"step {latest} was validated, and {self.step} were made")
+        if (self.best is None) != (self.best_step is None):
+            raise ValueError("`best` and `best_step` belong together")
+        return self
 
 
 @dataclass(frozen=True)

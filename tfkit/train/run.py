@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -35,18 +36,17 @@ from ..data import (
     roles_of,
     tokeniser_texts,
 )
-from ..errors import Fault, InputError, StoreError
-from ..files import write_whole
+from ..errors import Fault, InputError, Mark, StoreError
+from ..files import file_facts, write_whole
 from ..nn.model import Model
 from ..recipe import Recipe, check_metric, chosen_for, load_recipe
 from ..spec import ModelSpec, load_spec, to_yaml
-from ..store import file_facts, read_json
 from .checkpoint import checkpoints_in
 from .compiled import check_compiler
 from .fit_spec import fitted_length, fitted_spec, positions_in, roles_in
 from .keep import Keeper
 from .log import cut_log
-from .pretrained import Pretrained, check_tokenisers, digest_of, read_pretrained
+from .pretrained import Pretrained, check_tokenisers, digest_of, read_digests, read_pretrained
 from .processes import Processes, joined
 from .progress import Progress, Watcher
 from .run_directory import DIGESTS, LOG, RECIPE, SPEC, check_new, new_run, old_run, own_place, prepared
@@ -71,14 +71,17 @@ def train(
     fsdp: bool = False,
     watchers: Sequence[Watcher] = (),
     catalogue: Catalogue | None = None,
+    since: float | None = None,
 ) -> Outcome:
     """Train a model as a recipe says and keep everything in a directory that is new or empty.
 
     The same recipe, data, machine and number of threads give the same weights, bit for bit. Where torchrun started this process
     with others, they share the batches of every step, and with `fsdp` the weights too; they need one file system.
+    `since` is the `time.monotonic()` from which `stopping.max_minutes` counts, this call unless given.
     Raises SpecError for a wrong spec, InputError for data that cannot be used, StoreError for a directory that cannot be
     written, TrainingError where the loss is no number, or another process is gone.
     """
+    since = time.monotonic() if since is None else since
     directory, catalogue = own_place(directory), catalogue or load_catalogue()
     with joined(device) as (processes, place), processes.told_apart():
         processes.first(lambda: _check_start(recipe, directory, processes.count, fsdp))
@@ -89,7 +92,7 @@ def train(
         with ExitStack() as stack:
             processes.first(lambda: stack.enter_context(new_run(directory)))
             changes, found = processes.first(lambda: _lay_out(recipe, directory, catalogue, backend, positions), patiently=True)
-            keeper = _open(recipe, directory, found, place, backend, watchers, catalogue, processes, fsdp)
+            keeper = _open(recipe, directory, found, place, backend, watchers, catalogue, processes, fsdp, since)
             processes.each(keeper.trainer.try_longest)
             processes.first(lambda: _end_preparation(recipe, directory))
             return _finish(keeper, changes)
@@ -124,7 +127,7 @@ def _lay_out(
     for name, text in tokeniser_texts(data.tokenisers).items():
         write_whole(directory / name, text)
     write_whole(directory / SPEC, to_yaml(spec))
-    found = digests(recipe, data, directory) | digest_of(pretrained, directory)
+    found = digests(recipe, data, _file_digests(directory)) | digest_of(pretrained, directory)
     write_whole(directory / DIGESTS, json.dumps(found, indent=1) + "\n")
     return changes, found
 
@@ -143,6 +146,7 @@ def _open(
     catalogue: Catalogue,
     processes: Processes,
     fsdp: bool,
+    since: float,
 ) -> Keeper:
     """A run as it was laid out, at its beginning; where the digests that were `found` are not given, they are compared with
     those that were written."""
@@ -165,12 +169,15 @@ def _open(
         begins = not checkpoints_in(directory / "checkpoints")
         return data, spec, model, roles, read_pretrained(recipe, roles, catalogue) if begins else None
 
+    files = {} if found else processes.first(lambda: _checked_files(directory))
     data, spec, model, roles, pretrained = processes.each(read)
-    found = found or processes.first(lambda: _checked_digests(recipe, data, directory, digest_of(pretrained, directory)))
+    if not found:
+        found = digests(recipe, data, files) | processes.each(lambda: digest_of(pretrained, directory))
+        processes.each(lambda: _check_digests(directory, read_digests(directory), found))
     taken = None if pretrained is None else processes.each(lambda: pretrained.give(model, recipe, roles, data.labels))
     trainer = Trainer(model, partial(another, spec), recipe, data, processes, fsdp)
     trainer.taken = taken
-    return Keeper(directory, trainer, found, catalogue, watchers)
+    return Keeper(directory, trainer, found, catalogue, watchers, since)
 
 
 def resume(
@@ -183,20 +190,23 @@ def resume(
     earlier: bool = False,
     watchers: Sequence[Watcher] = (),
     catalogue: Catalogue | None = None,
+    since: float | None = None,
 ) -> Outcome:
     """Go on with a run where its latest checkpoint stands, to the same weights as a run that was never stopped.
 
     `overrides` may change when to stop, how often to validate and what to keep, nothing that the weights depend on. A
     checkpoint that was cut off or altered is an error; `earlier` goes back to the one before it. The number of processes and
-    `fsdp` may be others than before: the steps stay the same but for the order in which they are summed up.
+    `fsdp` may be others than before: the steps stay the same but for the order in which they are summed up. `since` as in
+    `train`.
     """
+    since = time.monotonic() if since is None else since
     directory, catalogue = own_place(directory), catalogue or load_catalogue()
     with joined(device) as (processes, place), processes.told_apart(), ExitStack() as stack:
         processes.first(lambda: stack.enter_context(old_run(directory)))
         recipe = processes.first(lambda: _read_recipe(directory, overrides, processes.count, fsdp))
         if recipe.compile:
             processes.each(lambda: check_compiler(place))
-        keeper = _open(recipe, directory, None, place, backend, watchers, catalogue, processes, fsdp)
+        keeper = _open(recipe, directory, None, place, backend, watchers, catalogue, processes, fsdp, since)
         keeper.restore(earlier)
         processes.first(lambda: cut_log(directory / LOG, keeper.progress.step))
         if overrides:
@@ -206,6 +216,7 @@ def resume(
 
 def _read_recipe(directory: Path, overrides: Sequence[str], count: int, fsdp: bool) -> Recipe:
     """The recipe of a run that goes on. Raises InputError where what must stay is changed."""
+    _check_overrides(overrides)
     recipe = load_recipe(directory / RECIPE, overrides)
     _check_same(load_recipe(directory / RECIPE), recipe)
     _check_processes(recipe, count, fsdp)
@@ -233,35 +244,56 @@ def _check_processes(recipe: Recipe, count: int, fsdp: bool) -> None:
 
 
 def _finish(keeper: Keeper, changes: list[str]) -> Outcome:
+    keeper.measure()
     for watcher in keeper.watchers:
         watcher.began(keeper.trainer, changes)
     reason = keeper.run()
     return Outcome(reason, keeper.trainer.progress, keeper.best_model())
 
 
-def digests(recipe: Recipe, data: Data, directory: Path) -> dict[str, str]:
+FILE_DIGESTS = {"spec": SPEC, "training data": f"data/{TRAIN}", "validation data": f"data/{VALIDATION}"}
+"""The files of a run that have a digest, by its name."""
+
+
+def digests(recipe: Recipe, data: Data, files: Mapping[str, str]) -> dict[str, str]:
     """What a checkpoint belongs to: the recipe (without what may change), the spec, the rows, the tokenisers."""
-    files = {"spec": SPEC, "training data": f"data/{TRAIN}", "validation data": f"data/{VALIDATION}"}
     return {
         "recipe": hashlib.sha256(json.dumps(_fixed(recipe), sort_keys=True).encode()).hexdigest(),
-        **{name: file_facts(directory / file)["sha256"] for name, file in files.items() if (directory / file).is_file()},
+        **files,
         **{f"tokeniser {column}": each.digest for column, each in data.tokenisers.items()},
     }
 
 
-def _checked_digests(recipe: Recipe, data: Data, directory: Path, pretrained: Mapping[str, str]) -> dict[str, str]:
-    """The digests of a run. Raises StoreError where it is not the one that began."""
-    written, found = read_json(directory / DIGESTS), digests(recipe, data, directory) | dict(pretrained)
+def _file_digests(directory: Path) -> dict[str, str]:
+    """The digests of the spec and the corpora of a run."""
+    there = {name: directory / file for name, file in FILE_DIGESTS.items() if (directory / file).is_file()}
+    try:
+        return {name: file_facts(path)["sha256"] for name, path in there.items()}
+    except OSError as reason:
+        raise StoreError(Fault("TFK082", f"{reason.filename} cannot be read: {reason.strerror}")) from None
+
+
+def _checked_files(directory: Path) -> dict[str, str]:
+    """The digests of the files of a run, before anything is read in them. Raises StoreError where the run did not begin with
+    them."""
+    written, found = read_digests(directory), _file_digests(directory)
+    _check_digests(directory, {name: digest for name, digest in written.items() if name in FILE_DIGESTS}, found)
+    return found
+
+
+def _check_digests(directory: Path, written: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Raises StoreError where a run is not the one that began."""
     wrong = [name for name in {**written, **found} if written.get(name) != found.get(name)]
     if wrong:
         message = f"{directory} began with another {' and '.join(wrong)}"
         raise StoreError(Fault("TFK113", message, "go on with the files that the run began with"))
-    return found
 
 
 FREE = ("stopping", "keeping", "name", "description", "reference")
 """The keys of a recipe on which no weight and no score depends; of `validation`, `every_steps` is another."""
 
+
+MAY_CHANGE = "what may change: `stopping`, `keeping`, `validation.every_steps`, `name`; or begin a new run"
 
 PLACES = ("model", "changes", "pretrained")
 """The keys that name what has a digest of its own."""
@@ -276,14 +308,36 @@ def _fixed(recipe: Recipe) -> Mapping[str, Any]:
     return {**written, "data": {"kind": recipe.data.kind, **kept}}
 
 
+KEPT = {
+    "model": f"the spec of a run is its {SPEC}, and the weights belong to it",
+    "data": "the data were read when the run began",
+    "tokeniser": "the tokenisers were made when the run began",
+    "pretrained": "the weights were taken over when the run began",
+    "pretrained_share": "the weights were taken over when the run began",
+}
+"""Why these keys of a recipe have no effect on a run that goes on; the weights or the scores depend on the others."""
+
+
+def _check_overrides(overrides: Sequence[str]) -> None:
+    """Raises InputError for overrides that have no effect on a run that goes on."""
+    faults = []
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        top = key.partition(".")[0]
+        if top not in FREE and key not in ("validation", "validation.every_steps"):
+            why = KEPT.get(top, "the weights or the scores depend on it")
+            message = f"a run that goes on keeps its `{top}`: {why}"
+            faults.append(Fault("TFK111", message, MAY_CHANGE, mark=Mark(f"--set {override}")))
+    if faults:
+        raise InputError(faults)
+
+
 def _check_same(before: Recipe, after: Recipe) -> None:
     old, new = ({**_fixed(recipe), "pretrained": recipe.pretrained} for recipe in (before, after))
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if changed:
         message = f"a run that goes on keeps its {', '.join(f'`{key}`' for key in changed)}"
-        raise InputError(
-            Fault("TFK111", message, "what may change: `stopping`, `keeping`, `validation.every_steps`; or begin a new run")
-        )
+        raise InputError(Fault("TFK111", message, MAY_CHANGE))
 
 
 def _vocabulary(recipe: Recipe) -> int:

@@ -63,6 +63,15 @@ def own_place(directory: str | Path) -> Path:
     return path.resolve() if path.is_symlink() else path
 
 
+def identity(directory: Path) -> tuple[int, int] | None:
+    """Which directory is at this place, None where there is none."""
+    try:
+        found = directory.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def check_new(directory: Path) -> None:
     """Raises StoreError for a directory that holds anything but what an unfinished preparation has left."""
     if not directory.exists():
@@ -101,12 +110,13 @@ def new_run(directory: Path) -> Iterator[None]:
         raise StoreError(Fault("TFK081", f"{directory} cannot be made: {reason.strerror}")) from None
     with held(directory):
         check_new(directory)
+        own = identity(directory)
         try:
             _remove_preparation(directory)
             write_whole(directory / UNFINISHED, _NOTE)
             yield
         finally:
-            if not os.path.lexists(directory / RECIPE):
+            if identity(directory) == own and not os.path.lexists(directory / RECIPE):
                 _remove_preparation(directory)
                 for name in (UNFINISHED, HOLDER, LOCK):
                     _unlink(directory / name)

@@ -1,11 +1,19 @@
-"""The curves of a run as TensorBoard reads them."""
+"""The curves of a run as TensorBoard reads them.
+
+https://www.tensorflow.org/tensorboard
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import os
+import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from torch.utils.tensorboard import SummaryWriter
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ..errors import Fault
 from .progress import Step, Validated
@@ -13,44 +21,66 @@ from .trainer import Trainer
 
 
 class TensorBoard:
-    """Writes event files; what was written after the step from which a run goes on is hidden."""
+    """Writes one file of events; TensorBoard hides what was written after the step from which a run goes on.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._writer: SummaryWriter | None = None
+    Every event is written at once, so that a failure is known where it happens: it goes to `report`, and no more is written.
+    """
+
+    def __init__(self, directory: Path, report: Callable[[tuple[Fault, ...]], None]) -> None:
+        self.directory, self.report = directory, report
+        self._records: RecordWriter | None = None
 
     def began(self, trainer: Trainer, changes: list[str]) -> None:
-        self._writer = SummaryWriter(str(self.directory), purge_step=trainer.progress.step + 1)
+        name = f"events.out.tfevents.{int(time.time()):010}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}"
+        step = trainer.progress.step + 1
+        try:
+            self.directory.mkdir(exist_ok=True)
+            self._records = RecordWriter((self.directory / name).open("xb", buffering=0))
+        except OSError as reason:
+            self._failed(reason)
+        self._write(Event(file_version="brain.Event:2", step=step))
+        self._write(Event(session_log=SessionLog(status=SessionLog.START), step=step))
 
     def stepped(self, step: Step) -> None:
-        rates = {"source": step.source_tokens, "target": step.target_tokens}
-        self._add(step.step, {"train/loss": step.loss, "train/nll": step.nll, "train/perplexity": step.perplexity})
-        self._add(step.step, {"train/learning_rate": step.rate, "train/gradient_norm": step.norm})
-        self._add(
-            step.step, {f"speed/{side}_tokens_per_second": count / step.seconds for side, count in rates.items() if count}
-        )
+        counts = {"source": step.source_tokens, "target": step.target_tokens}
+        values = {"train/loss": step.loss, "train/nll": step.nll, "train/perplexity": step.perplexity}
+        values |= {"train/learning_rate": step.rate, "train/gradient_norm": step.norm}
+        values |= {f"speed/{side}_tokens_per_second": count / step.seconds for side, count in counts.items() if count}
+        self._add(step.step, values)
 
     def validated(self, result: Validated) -> None:
-        self._add(result.step, {"validation/nll": result.nll, "validation/perplexity": result.perplexity})
-        self._add(result.step, {f"validation/{name}": value for name, value in result.scores.items()})
+        values = {"validation/nll": result.nll, "validation/perplexity": result.perplexity}
+        self._add(result.step, values | {f"validation/{name}": value for name, value in result.scores.items()})
 
     def _add(self, step: int, values: dict[str, float]) -> None:
-        if self._writer is None:
+        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._write(Event(summary=Summary(value=scalars), step=step))
+
+    def _write(self, event: Event) -> None:
+        if self._records is None:
             return
+        event.wall_time = time.time()
         try:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
-        except OSError:  # a full disk must not end what the curves are about
-            self._writer = None
+            self._records.write(event.SerializeToString())
+        except OSError as reason:
+            self._failed(reason)
+
+    def _failed(self, reason: OSError) -> None:
+        self.close()
+        message = f"{self.directory} could not be written: {reason.strerror}"
+        self.report((Fault("TFK081", message, "training goes on, without events for TensorBoard"),))
+
+    def close(self) -> None:
+        """Write no more."""
+        if self._records is not None:
+            self._records.close()
+            self._records = None
 
     def saved(self, step: int, path: Path) -> None:
-        if self._writer is not None:
-            with suppress(OSError):
-                self._writer.flush()
+        pass
 
     def trouble(self, faults: tuple[Fault, ...]) -> None:
         pass
 
     def ended(self, reason: str, model: Path) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        self.close()

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from ..data import NO_LABEL, Batch, Data, Epoch, Shapes, epoch_of, roles_of, task_of
+from ..errors import Fault, StoreError
 from ..nn.model import Model
 from ..recipe import Recipe
 from ..store import check_tensors
@@ -33,6 +34,7 @@ from .pretrained import Taken
 from .processes import Processes
 from .progress import Progress, Step
 from .spread import adding_up, collected, replicated, shard, shard_of
+from .state import Scaler, State
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -224,19 +226,45 @@ class Trainer:
         for file, like in {**self.tensors(), checkpoint.OPTIMISER: {**moments, **steps}}.items():
             check_tensors(directory / file, tensors.get(file, {}), like, "this run")
 
-    def restore(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> None:
+    def check_state(self, directory: Path, state: State) -> None:
+        """Raises StoreError where the state of a checkpoint is not one of this trainer."""
+        epoch = state.progress.epoch
+        here = {
+            "scaler": (isinstance(state.scaler, Scaler), self.scaler.is_enabled()),
+            "average_steps": (state.average_steps is not None, self.average is not None),
+        }
+        faults = [
+            Fault("TFK082", f"{directory / checkpoint.STATE}: `{name}` is {'there' if there else 'missing'}", "it was altered")
+            for name, (there, wanted) in here.items()
+            if there != wanted
+        ]
+        if state.progress.batch >= (count := self._batches(epoch)):
+            message = f"{directory / checkpoint.STATE}: `progress.batch` is {state.progress.batch}, epoch {epoch} has {count}"
+            faults.append(Fault("TFK082", message, "it was altered"))
+        if faults:
+            raise StoreError(faults)
+
+    def _batches(self, epoch: int) -> int:
+        """How many batches an epoch has."""
+        before, self.progress.epoch = self.progress.epoch, epoch
+        try:
+            return len(self.epoch().batches)
+        finally:
+            self.progress.epoch = before
+
+    def restore(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], state: State) -> None:
         """Put back what `tensors` and `state` gave. Copied, into memory that the allocator gave: at the addresses of a file
         matrix products may round differently."""
         own = self.model.state_dict()
         weights = tensors[checkpoint.MODEL]
         self.model.load_state_dict({name: shard_of(value, own[name]) for name, value in weights.items()})
         checkpoint.restore_optimiser(self.optimiser, self.parameter_names, tensors[checkpoint.OPTIMISER])
-        if state["scaler"]:
-            self.scaler.load_state_dict(state["scaler"])
+        if isinstance(state.scaler, Scaler):
+            self.scaler.load_state_dict(state.scaler.model_dump())
         if self.average is not None:
             for name, value in self.average.values.items():
                 value.copy_(shard_of(tensors[checkpoint.AVERAGE][name], value))
-            self.average.step = int(state["average_steps"])
+            self.average.step = state.average_steps or 0
 
     @contextmanager
     def validated_model(self) -> Iterator[Model]:
@@ -262,8 +290,8 @@ class Trainer:
                 self.model.eval()(lengths=batch.lengths, **batch.inputs)
 
 
-def why_stop(recipe: Recipe, progress: Progress) -> str | None:
-    """Why training ends here, None where it goes on."""
+def why_stop(recipe: Recipe, progress: Progress, closing: float) -> str | None:
+    """Why training ends here, None where it goes on. `closing` is how many seconds the validation at its end will take."""
     limits = recipe.stopping
     if limits.max_steps is not None and progress.step >= limits.max_steps:
         return f"{limits.max_steps:,} steps are made"
@@ -271,6 +299,7 @@ def why_stop(recipe: Recipe, progress: Progress) -> str | None:
         return f"{limits.max_epochs:,} epochs are done"
     if limits.patience is not None and progress.stale >= limits.patience:
         return f"{progress.stale} validations without a better score"
-    if limits.max_minutes is not None and progress.seconds >= 60 * limits.max_minutes:
-        return f"{limits.max_minutes:g} minutes are over"
+    if limits.max_minutes is not None and progress.step and progress.seconds + closing >= 60 * limits.max_minutes:
+        kept = f", but for the {closing:.0f} s of the last validation" if closing >= 1 else ""
+        return f"{limits.max_minutes:g} minutes are over{kept}"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import deque
@@ -116,16 +117,17 @@ class Lines:
         self.speed = Speed()
         self._told = time.monotonic()
         self._trainer: Trainer | None = None
+        self._began = (0, 0.0)
 
     def began(self, trainer: Trainer, changes: list[str]) -> None:
-        self._trainer = trainer
+        self._trainer, self._began = trainer, (trainer.progress.step, trainer.progress.seconds)
         self._say(began_text(trainer, changes))
 
     def stepped(self, step: Step) -> None:
         self.speed.add(step)
         if time.monotonic() - self._told > EVERY:
             self._told = time.monotonic()
-            self._say(step_text(step, self.speed, left_text(self._trainer)))
+            self._say(step_text(step, self.speed, left_text(self._trainer, *self._began)))
 
     def validated(self, result: Validated) -> None:
         self._say(validation_text(result))
@@ -147,12 +149,12 @@ class Lines:
         print(escaped(text), file=sys.stderr, flush=True)
 
 
-def left_text(trainer: Trainer | None) -> str:
-    """How long it will take at most, from the limit that comes first."""
+def left_text(trainer: Trainer | None, step: int, seconds: float) -> str:
+    """How long it will take at most, from the limit that comes first; at this `step` this command began, after `seconds`."""
     if trainer is None or not trainer.progress.step:
         return ""
     progress, stopping = trainer.progress, trainer.recipe.stopping
-    pace = progress.seconds / progress.step
+    pace = (progress.seconds - seconds) / max(progress.step - step, 1)
     left = []
     if stopping.max_steps is not None:
         left.append((stopping.max_steps - progress.step) * pace)
@@ -164,8 +166,8 @@ def left_text(trainer: Trainer | None) -> str:
         left.append(60 * stopping.max_minutes - progress.seconds)
     if not left:
         return ""
-    seconds = max(0, round(min(left)))
-    return f", at most {seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"
+    rest = max(0, math.ceil(min(left)))
+    return f", at most {rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02} left"
 
 
 class LivePanel(Lines):
@@ -184,7 +186,7 @@ class LivePanel(Lines):
     def stepped(self, step: Step) -> None:
         self.speed.add(step)
         if self._live is not None:
-            self._live.update(step_text(step, self.speed, left_text(self._trainer)))
+            self._live.update(step_text(step, self.speed, left_text(self._trainer, *self._began)))
 
     def close(self) -> None:
         if self._live is not None:

@@ -1,0 +1,111 @@
+"""`stopping.max_minutes` counts from the start of the command; what is left is estimated from this command's steps."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tfkit.recipe import load_recipe
+from tfkit.train import resume, train
+from tfkit.train.progress import Progress
+from tfkit.train.trainer import why_stop
+from tfkit.view.training import left_text
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still unless it is moved."""
+    now = [1000.0]
+    monkeypatch.setattr("tfkit.train.run.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("tfkit.train.keep.time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0]))
+    return now
+
+
+class Moving:
+    """Moves the clock by so many seconds a step and a validation."""
+
+    def __init__(self, clock, step):
+        self.clock, self.by, self.seconds = clock, step, []
+
+    def began(self, trainer, changes):
+        self.trainer = trainer
+
+    def stepped(self, step):
+        self.seconds.append(self.trainer.progress.seconds)
+        self.clock[0] += self.by
+
+    def __getattr__(self, name):
+        return lambda *told: None
+
+
+def slow(clock, monkeypatch, name, seconds):
+    """What takes so long by the clock."""
+    module, _, last = name.rpartition(".")
+    work = getattr(__import__(module, fromlist=[last]), last)
+
+    def slowly(*given, **named):
+        clock[0] += seconds
+        return work(*given, **named)
+
+    monkeypatch.setattr(name, slowly)
+
+
+def test_preparation_and_validation_count(task, tmp_path, clock, monkeypatch):
+    slow(clock, monkeypatch, "tfkit.train.run.prepare", 40.0)
+    slow(clock, monkeypatch, "tfkit.train.keep.validation_nll", 7.0)
+    recipe = load_recipe(task, ["stopping={max_minutes: 2}", "validation.every_steps=3"])
+    watcher = Moving(clock, 5.0)
+    outcome = train(recipe, tmp_path / "run", watchers=[watcher])
+    # 40 s, then three steps of 5 s and a validation of 7 s at a time: at 106 s three more, the last of which ends at 121 s.
+    assert watcher.seconds[:4] == [40.0, 45.0, 50.0, 62.0]
+    assert outcome.reason == "2 minutes are over, but for the 7 s of the last validation"
+    assert outcome.progress.step == 11
+    assert outcome.progress.validated == 11
+    assert 60 * 2 <= clock[0] - 1000.0 <= 60 * 2 + 5 + 7
+
+
+def test_one_step_is_made_where_the_preparation_took_all_the_time(task, tmp_path, clock, monkeypatch):
+    slow(clock, monkeypatch, "tfkit.train.run.prepare", 400.0)
+    outcome = train(load_recipe(task, ["stopping={max_minutes: 2}"]), tmp_path / "run")
+    assert (outcome.progress.step, outcome.reason) == (1, "2 minutes are over")
+    assert outcome.model.is_dir()
+
+
+def test_a_run_that_goes_on_adds_to_the_time(task, tmp_path, clock):
+    train(load_recipe(task, ["stopping={max_minutes: 1, max_steps: 4}"]), tmp_path / "run", watchers=[Moving(clock, 5.0)])
+    clock[0] += 10_000.0
+    outcome = resume(
+        tmp_path / "run", overrides=["stopping.max_steps=null"], watchers=[Moving(clock, 5.0)], since=clock[0] - 15
+    )
+    assert outcome.progress.step == 9  # 4 * 5 s, 15 s of start-up, 5 * 5 s
+    assert outcome.progress.seconds == 60.0
+
+
+def test_no_step_begins_that_leaves_no_time_for_the_validation(task):
+    recipe = load_recipe(task, ["stopping={max_minutes: 1}"])
+    assert why_stop(recipe, Progress(step=5, seconds=49.0), 10.0) is None
+    assert why_stop(recipe, Progress(step=5, seconds=50.0), 10.0) is not None
+    assert why_stop(recipe, Progress(step=5, seconds=59.0), 0.0) is None
+    assert why_stop(recipe, Progress(step=0, seconds=70.0), 0.0) is None
+
+
+def trainer(progress, **stopping):
+    limits = SimpleNamespace(**{"max_steps": None, "max_epochs": None, "max_minutes": None} | stopping)
+    recipe = SimpleNamespace(stopping=limits, batching=SimpleNamespace(accumulate=2))
+    return SimpleNamespace(progress=progress, recipe=recipe, epoch=lambda: SimpleNamespace(batches=range(100)))
+
+
+@pytest.mark.parametrize(
+    ("progress", "stopping", "began", "text"),
+    [
+        (Progress(step=1, seconds=11.0), {"max_steps": 250}, (0, 9.0), ", at most 0:08:18 left"),
+        (Progress(step=1, seconds=9.001), {"max_steps": 250}, (0, 9.0), ", at most 0:00:01 left"),
+        (Progress(step=1, seconds=40.0), {"max_minutes": 3.0}, (0, 30.0), ", at most 0:02:20 left"),
+        (Progress(step=1, seconds=40.0), {"max_steps": 250, "max_minutes": 3.0}, (0, 39.0), ", at most 0:02:20 left"),
+        (Progress(step=110, seconds=500.0), {"max_steps": 120}, (100, 400.0), ", at most 0:01:40 left"),
+        (Progress(step=10, batch=20, seconds=10.0), {"max_epochs": 2}, (0, 0.0), ", at most 0:01:30 left"),
+        (Progress(step=3, seconds=200.0), {"max_minutes": 3.0}, (0, 0.0), ", at most 0:00:00 left"),
+        (Progress(step=3, seconds=200.0), {}, (0, 0.0), ""),
+    ],
+)
+def test_what_is_left_at_most(progress, stopping, began, text):
+    assert left_text(trainer(progress, **stopping), *began) == text
