@@ -201,3 +201,17 @@ def test_cudnn_is_planned_for_a_gpu_and_refused_with_its_faults(tfkit):
     assert "https://github.com/pytorch/pytorch/issues/196678" in done.out
     assert tfkit(*words, "--lengths", "320", "--inference").code == 0
     assert "device cpu is not among cuda" in tfkit(*words[:4]).out
+
+
+def test_where_the_backward_of_sdpa_cancels_is_said(tfkit):
+    """Without a norm anywhere; a norm at the end of the encoder bounds the memory alone, and eager rounds less."""
+    bare = ("plan", "specs/tiny-normless.yaml", "--lengths", "600", "--backend", "sdpa")
+    sites = ["encoder.0-3.self_attention", "decoder.0-3.self_attention", "decoder.0-3.cross_attention"]
+    assert tfkit(*bare, "--json").json()["cancelling"] == sites
+    said = " ".join(tfkit(*bare).out.split())
+    assert f"{', '.join(sites)}: no norm bounds what they read" in said
+    assert tfkit(*bare, "--json", "--set", "encoder.final_norm=layer_norm").json()["cancelling"] == sites[:2]
+    assert tfkit(*bare, "--json", "--inference").json()["cancelling"] == []
+    assert tfkit(*bare[:-1], "eager", "--json").json()["cancelling"] == []
+    for spec in ("transformer-prenorm", "gpt2", "transformer-base", "albert-base"):
+        assert tfkit("plan", f"specs/{spec}.yaml", "--backend", "sdpa", "--json").json()["cancelling"] == [], spec

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import types
+from dataclasses import replace
 
 import pytest
 import torch
 
 import tfkit as package
+from tfkit.plugin import hookimpl
 from tfkit.testing.verification import faults
 
 FAST = (
@@ -80,6 +84,79 @@ def test_a_failure_is_told_with_its_numbers(tfkit, small, monkeypatch):
     assert "FAILED norm, encoder.0.ffn (float32 cpu): layer_norm encoder.0.ffn: its output[" in " ".join(done.out.split())
     assert "is allowed" in done.out
     assert "checks of small failed" in " ".join(done.out.split())
+
+
+def test_the_file_holds_what_is_known_while_the_run_goes_on(tfkit, small, tmp_path, monkeypatch):
+    """Ctrl-C leaves what is done, in the file and printed."""
+    from tfkit.testing.verification import run
+
+    path, seen = tmp_path / "proof.json", []
+
+    def interrupted(subject):
+        seen.append(json.loads(path.read_text()))
+        if seen[-1]["rows"][-1]["part"] == "whole model":
+            raise KeyboardInterrupt
+        return 0.0
+
+    tried = [run.PROPERTIES[0], type(run.PROPERTIES[0])("ends", "", "", interrupted)]
+    monkeypatch.setattr(run, "PROPERTIES", tried)
+    done = tfkit("verify", small, *FAST[2:], "--backend", "eager,sdpa", "--json", "-o", path)
+    assert (done.code, done.err) == (130, "tfkit: interrupted\n")
+    first, second = seen
+    assert {row["part"] for row in first["rows"]} == {"sub-layers"}
+    assert {row["backend"] for row in second["rows"] if row["part"] == "whole model"} == {"eager"}
+    assert (second["finished"], second["verdict"]) == (False, "INCOMPLETE")
+    assert second["rows"][: len(first["rows"])] == first["rows"]
+    assert json.loads(path.read_text()) == json.loads(done.out)
+    page = tmp_path / "proof.md"
+    assert tfkit("verify", small, *FAST[2:], "--backend", "eager,sdpa", "-o", page).code == 130
+    assert "INCOMPLETE: nothing failed in" in page.read_text()
+    assert "but the run has not finished" in page.read_text()
+
+
+def test_what_is_done_is_told_now_and_then_off_a_terminal(capsys):
+    from tfkit.cli.progress import Progress
+
+    with Progress("verify", seconds=3600.0) as progress:
+        for words in ("sub-layers in float32 on cpu: norm, encoder.0.ffn", "whole model with sdpa in float32 on cpu: repeat"):
+            progress.tell(words)
+        assert capsys.readouterr().err == "", "a quick command says nothing"
+        assert re.fullmatch(r"verify: \d+ s, check 2, whole model with sdpa in float32 on cpu: repeat", progress.line())
+    with Progress("verify", seconds=0.001) as progress:
+        while not (said := capsys.readouterr().err):
+            progress.tell("norm")
+    assert said.startswith("verify: 0 s, check ")
+
+
+def test_every_check_is_announced(small):
+    from tfkit.testing.verification import verify
+
+    told = []
+    report = verify(small, backends=["sdpa"], lengths={"source": 4, "target": 3}, progress=told.append)
+    for row in report.rows:
+        assert any(row.property in words and row.dtype in words and row.backend in words for words in told), row
+    assert "whole model with sdpa in float64 on cpu: decoding in chunks" in told
+
+
+def test_a_dtype_that_a_backend_lacks_is_added_by_nobody_and_named_where_it_was_asked_for(tfkit, small, monkeypatch, catalogue):
+    eager = catalogue.find("backend", "eager")
+    can = eager.capabilities.model_copy(update={"dtypes": frozenset({"float32"})})
+    plugin = types.ModuleType("acme")
+    plugin.tfkit_attention_backends = hookimpl(lambda: [replace(eager, name="acme.single", capabilities=can)])
+    wider = catalogue.with_plugin(plugin, "acme")
+    monkeypatch.setattr("tfkit.catalogue.load_catalogue", lambda: wider)
+    words = ("--backend", "acme.single", *FAST[2:])
+    done = tfkit("verify", small, *words)
+    assert (done.code, done.err) == (0, "")
+    assert "float64 is added" not in done.out
+    assert "float64  " not in done.out.replace("float64 run", "")
+    assert "float64 is added, in which rounding hides no fault" in tfkit("verify", small, *FAST).out
+    done = tfkit("verify", small, *words, "--dtype", "float32,bfloat16")
+    assert done.code == 3
+    said = (
+        "acme.single bfloat16 cpu: it serves no call in bfloat16: dtype bfloat16 is not among float32; every call went to eager"
+    )
+    assert said in " ".join(done.out.split())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")

@@ -11,7 +11,8 @@ EPILOG = """\
 --json prints an object with `name`, `target` and `sites`: for each group of
 equal sites and class of lengths `name`, `sites`, `requested`, `lengths`,
 `chosen`, and `candidates` (`backend`, `accepted`, `reasons`, `depends`,
-`relative_time`); and `unmeasured`, the backends that auto never considers.
+`relative_time`); `unmeasured`, the backends that auto never considers; and
+`cancelling`, the sites of a model without norms whose gradients may be lost.
 Exit code 1 if nothing can serve some site on this target."""
 
 
@@ -32,6 +33,7 @@ def arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from ..graph import Target, graph_of
+    from ..graph.plan import cancelling
     from ..spec import load_spec
     from ..view.plan_data import plan_data, planned
     from ..view.sites import all_sites, fold
@@ -45,7 +47,10 @@ def run(options: argparse.Namespace) -> int:
     device, capability = options.device
     target = Target(device, capability, options.dtype, not options.inference, options.compiled, queries, keys)
     groups = fold(all_sites(graph, wish_of(options.backend, catalogue)).items())
-    data = plan_data(graph.name, target, planned(groups, catalogue, target), catalogue)
+    plans = planned(groups, catalogue, target)
+    data = plan_data(graph.name, target, plans, catalogue)
+    lost = set(cancelling(graph, [plan for _, found in plans for plan in found]) if target.training else ())
+    data["cancelling"] = [group.name for group in groups if group.sites[0] in lost]
     if options.json:
         print_json(data)
     else:

@@ -8,10 +8,11 @@ from typing import Any
 from ..catalogue import Catalogue
 from ..errors import BackendRefused, Fault
 from ..slots.attention import AttentionBackend, AttentionRequest, AutoRow, Verdict
+from ..slots.layer import layer_paths
 from ..slots.options import Part
 from ..slots.selection import auto_row, ranked, refusal
 from ..slots.sublayer import AttentionSite
-from .model_graph import Graph
+from .model_graph import Graph, Node, base, layers_of
 
 
 @dataclass(frozen=True)
@@ -170,3 +171,30 @@ def check_backends(graph: Graph, catalogue: Catalogue, target: Target) -> None:
     faults = refusals(graph, catalogue, target)
     if faults:
         raise BackendRefused(faults)
+
+
+CANCELS = frozenset({"sdpa"})
+"""Backends whose backward takes D = dO . O from the rounded output, so that dP - D cancels where values are large."""
+
+
+def cancelling(graph: Graph, plans: list[SitePlan]) -> list[str]:
+    """The sites with such a backend that read a stream which no norm ever bounded."""
+    found: dict[str, None] = {}
+    for plan in plans:
+        node = graph.nodes[plan.site.partition(".")[0]]
+        cross = any(name == plan.site and site.cross for name, site in node.sites())
+        if cross and "memory" in node.edges.reads:
+            node = graph.nodes[base(node.edges.reads["memory"])]
+        if plan.chosen in CANCELS and _unbounded(node, cross):
+            found[plan.site] = None
+    return list(found)
+
+
+def _unbounded(node: Node, after: bool) -> bool:
+    """Whether a stack has a layer without norms, and for what comes `after` it no final norm."""
+    names = ("self_attention", "ffn")
+    bare = [
+        layer.norm.kind == "none" or (layer.placement and not layer.placement.entry.norm_sites(layer.placement.options, names))
+        for _, layer in layer_paths(layers_of(node.options), "")
+    ]
+    return any(bare) and not (after and node.options.final_norm.kind != "none")

@@ -134,7 +134,7 @@ class BackendChoice:
             return self.candidates[traced]
         found = self.decided.get(call)
         if found is None:
-            found = self.decided[call] = self.judge(_request(call))
+            found = self.decided[call] = self.judge(request_of_class(call))
         return self.candidates[found]
 
     def _lengths(self, queries: int, keys: int) -> tuple[int | None, int | None]:
@@ -166,7 +166,7 @@ class BackendChoice:
         return [(candidate.entry, candidate.options) for candidate in self.candidates]
 
     def _judge_traced(self, call: CallClass, exporting: bool) -> int:
-        return self.judge(replace(_request(call), compiled=not exporting, exported=exporting))
+        return self.judge(replace(request_of_class(call), compiled=not exporting, exported=exporting))
 
     # What torch.compiler.assume_constant_result sets; calling that would import Dynamo, more than a second, for every build.
     _judge_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
@@ -175,7 +175,7 @@ class BackendChoice:
 TERMS = ("causal", "window", "tensor_offset", "key_lengths", "query_lengths", "key_visible", "segments", "visible")
 
 
-def _request(call: CallClass) -> AttentionRequest:
+def request_of_class(call: CallClass) -> AttentionRequest:
     """What a class of calls asks of a backend."""
     (device, number, dtype, queries, keys, head_dim, value_dim, grouped, gradients, bias_gradient, dropout, softcap,
      bias, *terms, score, deterministic) = call  # fmt: skip

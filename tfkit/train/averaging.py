@@ -10,27 +10,18 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pydantic import ConfigDict
 from torch import Tensor
 
 from ..builder import build
 from ..catalogue import load_catalogue
 from ..data import LABELS, TextTokeniser, read_facts, read_labels, read_tokenisers, tokeniser_texts
 from ..errors import Fault, StoreError
-from ..files import FileModel
 from ..nn.model import Model
 from ..spec import load_spec
 from ..store import load, save
 from ..text import model_in
 from .checkpoint import MODEL, checkpoints_in, read_checkpoint
 from .run_directory import SPEC, check_inside, own_place
-
-
-class _Labels(FileModel):
-    """The labels among what a run knows of its data."""
-
-    model_config = ConfigDict(extra="ignore")
-    labels: list[str]
 
 
 def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite: bool = False) -> list[Path]:

@@ -35,6 +35,9 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
     links = sorted({judged["published"] for row in data["sites"] for judged in row["candidates"] if judged["published"]})
     if links:
         parts += ["", Text(f"figures marked (published) were not measured by tfkit: {', '.join(links)}", "dim")]
+    if data.get("cancelling"):
+        why = "no norm bounds what they read; where values grow large, the backward of sdpa cancels and loses gradients"
+        parts += ["", Text(f"{', '.join(data['cancelling'])}: {why}; `tfkit verify` shows it, eager rounds less", "yellow")]
     if not blocks:
         parts += ["", Text("The model has no attention.")]
     return parts

@@ -11,6 +11,9 @@ WORDS = {"passed": "holds", "failed": "FAILED", "not run": "not run", "inconclus
          "not applicable": "does not apply", "reported": "reported"}  # fmt: skip
 """Statuses as people read them."""
 
+WITHOUT_NUMBERS = ("dependence", "dropout on", "gradient flow")
+"""Properties that compare no numbers."""
+
 
 def folded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows that differ in their layer alone are one, with the worst of their errors; failures stay alone."""
@@ -45,10 +48,12 @@ def pieces(where: str) -> tuple[str, int | None, str]:
 
 
 def error_in_words(row: Mapping[str, Any]) -> str:
-    """The largest error as a share of its bound, `exact` where none is allowed, nothing where nothing was judged."""
+    """The largest error as a share of its bound, `exact` where not one bit may change, nothing where nothing was judged."""
     if row["status"] not in ("passed", "reported"):
         return ""
-    return "exact" if row["worst"] is None else f"{float(row['worst']):.2f}"
+    if row["worst"] is None:
+        return "holds" if row["property"] in WITHOUT_NUMBERS else "exact"
+    return f"{float(row['worst']):.2f}"
 
 
 def verdict_in_words(data: Mapping[str, Any]) -> str:
@@ -63,11 +68,11 @@ def verdict_in_words(data: Mapping[str, Any]) -> str:
         failed = [row for row in rows if row["status"] == "failed"]
         return f"FAILED: {len(failed)} of {len(judged)} checks of {data['name']} failed {where}."
     if data["verdict"] == "INCOMPLETE":
-        reasons = "; ".join(
-            dict.fromkeys(
-                f"{' '.join(filter(None, (row['backend'], row['device'])))}: {row['message']}" for row in data["missed"]
-            )
-        )
+        missed = [
+            f"{' '.join(filter(None, (row['backend'], row['dtype'], row['device'])))}: {row['message']}"
+            for row in data["missed"]
+        ]
+        reasons = "; ".join(dict.fromkeys([*missed, *(["the run has not finished"] if not data["finished"] else [])]))
         return f"INCOMPLETE: nothing failed in {len(judged)} checks of {data['name']}, but {reasons or 'nothing was judged'}."
     largest = f"the largest error is {max(errors, default=0.0):.2f} of what is allowed"
     return f"VERIFIED: {data['name']} passed all {len(judged)} checks that apply {where}; {largest}."

@@ -26,7 +26,9 @@ def verify_text(data: Mapping[str, Any]) -> list[RenderableType]:
     if parts:
         shown_ += [Text("sub-layers, each on the inputs that it had: largest error / bound", "bold"), _parts(parts), ""]
     if any(row["dtype"] for row in whole):
-        shown_ += [Text("whole model: largest error / tolerance", "bold"), _whole(whole), ""]
+        added = sorted({row["dtype"] for row in whole if row["dtype"]} - set(data["dtypes"]))
+        besides = f"; {', '.join(added)} is added, in which rounding hides no fault" if added else ""
+        shown_ += [Text(f"whole model: largest error / tolerance{besides}", "bold"), _whole(whole), ""]
     shown_ += _notes([*parts, *folded(whole)])
     failed = [row for row in rows if row["status"] == "failed"]
     for row in failed[:20]:

@@ -38,6 +38,11 @@ def wishes(model: Model, names: Sequence[str] | None) -> dict[str, Any]:
     return {name: [wish or name] + (["eager"] if name != "eager" else []) for name, wish in written.items()}
 
 
+def declaring(judged: dict[str, dict[str, BoundBackend]], dtype: str) -> set[str]:
+    """The backends, of those that are judged by site, that declare a dtype."""
+    return {name for each in judged.values() for name, bound in each.items() if dtype in bound.entry.capabilities.dtypes}
+
+
 def _named(name: str, catalogue: Catalogue) -> BoundBackend:
     entry = catalogue.find("backend", name)
     if entry is None or name == "auto":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .batching import batch_permutation, batch_split, left_padding, right_padding
 from .decoding import chunkings, failed_step, reordered
+from .gradients import parameter_gradients, site_gradients
 from .order import order_of_tokens
 from .repeated import deterministic, dropout_acts, training_without_dropout
 from .subject import Subject
@@ -40,5 +41,7 @@ PROPERTIES = (
     Property("dropout off", "R40", "training with dropout 0 is evaluation, to the bit", training_without_dropout),
     Property("dropout on", "R40", "the dropout of the spec acts in training", dropout_acts),
     Property("gradient flow", "", "every parameter gets a finite gradient that is not zero", gradient_flow),
+    Property("site gradients", "A10", "the backward of each site, for the gradient that reached it", site_gradients),
+    Property("gradients", "A10", "the gradient of every parameter is that of a float64 run", parameter_gradients),
     Property("checkpoint", "A12", "weights carry between backends, to the bit", checkpoint),
 )

@@ -56,11 +56,9 @@ class Yardstick:
         return Yardstick({name: error * ratio for name, error in self.error.items()}, self.size, dtype)
 
 
-def yardstick(model: Model, batch: Batch) -> tuple[Yardstick, dict[str, Tensor]]:
-    """The yardstick of a model in its dtype, and the exact outputs of every node."""
-    eager = cast(model, next(model.parameters()).dtype)
-    exact = run(cast(model, torch.float64), batch)
-    got = run(eager, batch)
+def yardstick(model: Model, wide: Model, batch: Batch) -> tuple[Yardstick, dict[str, Tensor]]:
+    """The yardstick of a model in its dtype, and the outputs of every node of the same in float64, both under eager."""
+    exact, got = run(wide, batch), run(model, batch)
     size = {name: float(tensor.abs().max()) for name, tensor in exact.items()}
     error = {name: float((got[name].double() - exact[name]).abs().max()) / (size[name] or 1.0) for name in exact}
     return Yardstick(error, size, next(model.parameters()).dtype), exact

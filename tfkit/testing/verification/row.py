@@ -2,7 +2,7 @@
 
 FAILED       some property is broken: exit code 1
 INCOMPLETE   nothing is broken, but something asked for was not judged, such as a device that is not here or
-             a call that does not fit in memory: exit code 3
+             a call that does not fit in memory, or the run has not finished: exit code 3
 VERIFIED     everything that applies to this model was judged and holds: exit code 0
 """
 
@@ -16,6 +16,14 @@ Status = Literal["passed", "failed", "refused", "inconclusive", "not applicable"
 
 class NotApplicable(Exception):
     """The model lacks what a property speaks of; the message says what."""
+
+
+class Reported(Exception):
+    """Rounding alone may do what a fault would: no proof in this dtype. `worst` is the largest error over its tolerance."""
+
+    def __init__(self, message: str, worst: float | None = None) -> None:
+        super().__init__(message)
+        self.worst = worst
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ class Row:
 @dataclass(frozen=True)
 class VerifyReport:
     """All rows for one model, and with what they were made. `parameters` counts the trainable ones; `named` says that the
-    backends were asked for by name."""
+    backends were asked for by name, `finished` that nothing is still to be judged."""
 
     name: str
     parameters: int
@@ -68,6 +76,7 @@ class VerifyReport:
     rows: tuple[Row, ...]
     seconds: float = 0.0
     named: bool = False
+    finished: bool = True
 
     @property
     def missed(self) -> tuple[Row, ...]:
@@ -81,7 +90,7 @@ class VerifyReport:
         statuses = {row.status for row in self.rows}
         if "failed" in statuses:
             return "FAILED"
-        return "INCOMPLETE" if self.missed or "passed" not in statuses else "VERIFIED"
+        return "INCOMPLETE" if self.missed or not self.finished or "passed" not in statuses else "VERIFIED"
 
     @property
     def ok(self) -> bool:

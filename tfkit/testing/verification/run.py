@@ -2,7 +2,8 @@
 
 First every part where it stands: the model is run twice, padding told by masks and by lengths, and each sub-layer judged on the
 inputs it really had, each attention site with every backend that it may use. Then the whole model: with each backend, in each
-dtype asked for and in float64, by the relations of `tfkit.testing.verification.properties`.
+dtype asked for, by the relations of `tfkit.testing.verification.properties`; with those that declare float64 in float64 too,
+where rounding hides no fault.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from ...builder import build
 from ...catalogue import Catalogue, load_catalogue
 from ...errors import Fault, InputError, TfkitError
 from ...graph import Graph, graph_of, longest
+from ...nn.choice import BoundBackend, request_of_class
 from ...nn.model import Model
+from ...slots.attention import judge
 from ...slots.options import CONTRACT
 from ...spec.model import ModelSpec
 from ..finding import Inconclusive, Violation
 from ..raised import told
-from .backends import by_site, wishes
+from .backends import by_site, declaring, wishes
 from .batch import Batch, draw, lengths_for
+from .gradient_yardstick import GradientYardstick, gradient_yardstick
 from .local import local_checks
 from .memory import no_room
 from .properties import PROPERTIES
@@ -35,9 +39,10 @@ from .recording import Recording, record
 from .recording import run as outputs_of
 from .repeated import against_exact
 from .rounding import Yardstick, cast, copied, yardstick
-from .row import NotApplicable, Row, VerifyReport
+from .row import NotApplicable, Reported, Row, VerifyReport
+from .site_runs import random_towards
 from .sites import judge_sites
-from .subject import Subject
+from .subject import Subject, shown_positions
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WIDE = "float64"
@@ -55,13 +60,16 @@ def verify(
     seed: int = 0,
     parts: Sequence[str] = PARTS,
     catalogue: Catalogue | None = None,
+    progress: Callable[[str], None] | None = None,
+    keep: Callable[[VerifyReport], None] | None = None,
 ) -> VerifyReport:
     """Judge a model, part by part and as a whole, with every backend that it may use.
 
     A spec is built with the weights of `seed`, and whatever is constant in them (biases, norms) moved away from its start, so
     that leaving it out shows; a built model is judged with the weights that it has. `lengths` (by input) and `batch` size the
     inputs; the cost grows with their product. `parts` can leave out the sub-layers or the whole model. A device that is not
-    here, and what does not fit in memory, give rows "not run".
+    here, and what does not fit in memory, give rows "not run". `progress` is told what is judged next; `keep` is given the
+    report as it stands each time a part is done, with `finished` False.
 
     Raises SpecError for a wrong spec or backend, InputError for lengths, dtypes and sizes that the model cannot have,
     BuildError where the weights alone do not fit in memory.
@@ -73,41 +81,69 @@ def verify(
     graph = graph_of(given.spec)
     chosen = lengths_for(graph, lengths)
     rows: list[Row] = []
+
+    def report(finished: bool) -> VerifyReport:
+        return VerifyReport(
+            given.plan.name, given.parameter_count(), words, tuple(devices), tuple(dtypes), tuple(wished), batch,
+            chosen, seed, versions(catalogue), tuple(rows), time.perf_counter() - began, backends is not None, finished,
+        )  # fmt: skip
+
+    wished, judged_by = wishes(given, backends), by_site(given, backends, catalogue)
+    wide = {name: wish for name, wish in wished.items() if name in declaring(judged_by, WIDE)}
     for device in devices:
         missing = absent(device)
         if missing:
             rows.append(Row("whole model", "everything", "", given.plan.name, "", "", device, "not run", None, missing))
             continue
-        wide = {} if WIDE in dtypes or WHOLE_MODEL not in parts else {WIDE: (WHOLE_MODEL,)}
-        for dtype, wanted in {**dict.fromkeys(dtypes, tuple(parts)), **wide}.items():
+        asked: dict[str, tuple[Sequence[str], dict[str, Any]]] = dict.fromkeys(dtypes, (parts, wished))
+        if WHOLE_MODEL in parts and wide and WIDE not in asked:
+            asked[WIDE] = (WHOLE_MODEL,), wide
+        for dtype, (wanted, with_) in asked.items():
             try:
-                run = _Run(given.to(device), graph, device, dtype, backends, catalogue, chosen, batch, seed)
+                run = _Run(given.to(device), graph, device, dtype, with_, set(wide), judged_by, chosen, batch, seed, progress)
             except Exception as reason:
                 if not no_room(reason):
                     raise
                 row = Row("whole model", "everything", "", given.plan.name, "", dtype, device, "not run")
                 rows.append(replace(row, message=no_room(reason)))
                 continue
-            rows += run.sub_layers() if SUB_LAYERS in wanted else ()
-            rows += run.whole_model() if WHOLE_MODEL in wanted else ()
-    return VerifyReport(
-        given.plan.name, given.parameter_count(), words, tuple(devices), tuple(dtypes), tuple(wishes(given, backends)), batch,
-        chosen, seed, versions(catalogue), tuple(rows), time.perf_counter() - began, backends is not None,
-    )  # fmt: skip
+            for stage in run.stages(wanted):
+                rows += stage
+                if keep is not None:
+                    keep(report(False))
+    return report(True)
 
 
 class _Run:
-    """One device and dtype."""
+    """One device and dtype. `wishes` are the backends by name as a spec says them, `wide` those that float64 decides for."""
 
     def __init__(
-        self, model: Model, graph: Graph, device: str, dtype: str, backends: Sequence[str] | None, catalogue: Catalogue,
-        lengths: dict[str, int], batch: int, seed: int,
+        self, model: Model, graph: Graph, device: str, dtype: str, wishes: dict[str, Any], wide: set[str],
+        judged_by: dict[str, dict[str, BoundBackend]], lengths: dict[str, int], batch: int, seed: int,
+        progress: Callable[[str], None] | None,
     ) -> None:  # fmt: skip
         self.given, self.graph, self.device, self.dtype, self.seed = model, graph, device, dtype, seed
         self.model = cast(model, DTYPES[dtype])
-        self.judged = by_site(model, backends, catalogue)
-        self.wishes = wishes(model, backends)
+        self.wishes, self.wide, self.by_site, self.progress = wishes, wide, judged_by, progress
         self.batch = draw(self.model, lengths, batch, seed, device)
+
+    def stages(self, parts: Sequence[str]) -> Iterator[list[Row]]:
+        """The rows of each part of `parts`, those of the whole model backend by backend."""
+        if SUB_LAYERS in parts:
+            yield list(self.sub_layers())
+        if WHOLE_MODEL in parts:
+            yield from self.whole_model()
+
+    def judged(self, row: Row, check: Callable[[], float | None]) -> Row:
+        """The row with what came of a check, announced before it is made."""
+        self.announce(row)
+        return judged(row, check)
+
+    def announce(self, row: Row) -> None:
+        if self.progress is not None:
+            with_ = f" with {row.backend}" if row.backend else ""
+            where = f", {row.where}" if row.part == SUB_LAYERS else ""
+            self.progress(f"{row.part}{with_} in {row.dtype} on {row.device}: {row.property}{where}")
 
     def sub_layers(self) -> Iterator[Row]:
         recordings: list[Recording] = []
@@ -117,40 +153,45 @@ class _Run:
             for batch, by_lengths in ((self.batch, False), (_right(self.batch), True)):
                 recordings.append(record(self.model, batch, by_lengths))
 
-        ran = judged(row, note)
+        ran = self.judged(row, note)
         if ran.status != "passed":
             yield ran
             return
         for local in local_checks(self.model, self.graph, recordings[0]):
             own = replace(row, property=local.property, rule=local.rule, where=local.where)
-            yield judged(own, local.check)
+            yield self.judged(own, local.check)
         for recording, how in zip(recordings, ("padding by mask", "padding by lengths"), strict=True):
-            for found in judge_sites(recording, self.judged, self.seed):
+            for found in judge_sites(recording, self.by_site, self.seed):
                 own = replace(row, property=f"attention, {how}", rule="A1-A5", where=found.site, backend=found.backend)
+                self.announce(own)
                 own = replace(own, status=found.status, worst=found.worst, message=found.message)
                 yield with_numbers(own, found.violation) if found.violation else own
 
-    def whole_model(self) -> Iterator[Row]:
+    def whole_model(self) -> Iterator[list[Row]]:
         dtype = DTYPES[self.dtype]
         row = Row("whole model", "run", "", self.model.plan.name, "", self.dtype, self.device, "passed")
         measured: list[Any] = []
 
         def measure() -> None:
             single = self.model if dtype != torch.float64 else cast(self.given, torch.float32)
-            stick, exact = yardstick(single, self.batch)
-            measured.extend((stick if dtype == stick.dtype else stick.at(dtype), exact))
+            wide = self.model if dtype == torch.float64 else cast(self.given, torch.float64)
+            stick, exact = yardstick(single, wide, self.batch)
+            shown = shown_positions(self.graph, self.batch)
+            outputs = {name: exact[name] for name in self.model.plan.outputs}
+            towards = random_towards(outputs, shown, torch.Generator().manual_seed(self.seed + 1003))
+            slopes = gradient_yardstick(self.graph, single, wide, self.batch, towards)
+            measured.extend((stick, slopes, exact) if dtype == stick.dtype else (stick.at(dtype), slopes.at(dtype), exact))
 
-        ran = judged(row, measure)
+        ran = self.judged(row, measure)
         if ran.status != "passed":
-            yield ran
+            yield [ran]
             return
-        stick, exact = measured
-        if dtype == torch.float64:
-            exact = outputs_of(self.model, self.batch)
         for name, wish in self.wishes.items():
-            yield from self._with_backend(replace(row, backend=name), wish, stick, exact)
+            yield list(self._with_backend(replace(row, backend=name), wish, *measured))
 
-    def _with_backend(self, row: Row, wish: list[Any], stick: Yardstick, exact: dict[str, torch.Tensor]) -> Iterator[Row]:
+    def _with_backend(
+        self, row: Row, wish: list[Any], stick: Yardstick, slopes: GradientYardstick, exact: dict[str, torch.Tensor]
+    ) -> Iterator[Row]:
         subjects: list[Subject] = []
 
         def ready() -> None:
@@ -158,31 +199,39 @@ class _Run:
             baseline = outputs_of(model, self.batch)
             subjects.append(
                 Subject(model, self.graph, self.batch, baseline, stick, row.backend, wish, self.seed, self.device,
-                        DTYPES[self.dtype], longest(self.graph))
+                        DTYPES[self.dtype], slopes, longest(self.graph))
             )  # fmt: skip
 
-        ran = judged(row, ready)
+        ran = self.judged(row, ready)
         if ran.status != "passed":
             yield ran
             return
         subject = subjects[0]
         unused = _unused(subject, row.backend)
         if unused:
-            yield replace(row, property="run", status="refused", message=unused)
+            yield replace(row, property="run", status="refused", message=f"it serves no call in {self.dtype}: {unused}")
             return
         own = replace(row, property="float64 run", rule="")
-        yield self._blunt(judged(own, lambda: against_exact(subject, exact)), stick)
+        yield self._decided(self._blunt(self.judged(own, lambda: against_exact(subject, exact)), stick))
         for each in PROPERTIES:
             own = replace(row, property=each.name, rule=each.rule)
-            yield self._blunt(judged(own, lambda each=each: each.check(subject)), stick)  # type: ignore[misc]
+            found = self.judged(own, lambda each=each: each.check(subject))  # type: ignore[misc]
+            yield self._decided(found if each.rule == "A10" else self._blunt(found, stick))
 
     def _blunt(self, row: Row, stick: Yardstick) -> Row:
         """A rounded property passes in a dtype in which a fault could not be told from rounding: that is no proof."""
         if row.status != "passed" or row.worst is None or not stick.blunt():
             return row
         share = max(stick.error.values())
-        words = f"rounding in {self.dtype} alone moves outputs by {share:.1%}; float64 decides"
-        return replace(row, status="reported", message=words)
+        return replace(row, status="reported", message=f"rounding in {self.dtype} alone moves outputs by {share:.1%}")
+
+    def _decided(self, row: Row) -> Row:
+        """What rounding hides is decided in float64, or not at all where the backend declares none."""
+        if row.status != "reported":
+            return row
+        if row.backend in self.wide:
+            return replace(row, message=f"{row.message}; float64 decides")
+        return replace(row, status="inconclusive", message=f"{row.message}, and {row.backend} declares no float64 to decide in")
 
 
 def judged(row: Row, check: Callable[[], float | None]) -> Row:
@@ -193,6 +242,8 @@ def judged(row: Row, check: Callable[[], float | None]) -> Row:
         return with_numbers(replace(row, status="failed", message=violation.message), violation)
     except NotApplicable as reason:
         return replace(row, status="not applicable", message=str(reason))
+    except Reported as reason:
+        return replace(row, status="reported", worst=reason.worst, message=str(reason))
     except Inconclusive as reason:
         return replace(row, status="inconclusive", message=str(reason))
     except Exception as reason:  # whatever a plugin's part raises while it is judged is its failure, and told as such
@@ -261,14 +312,16 @@ def _right(batch: Batch) -> Batch:
 
 def _unused(subject: Subject, backend: str) -> str:
     """Why a backend served no call of the model, or nothing. A call that it refuses goes to eager."""
-    reasons: list[str] = []
+    reasons: dict[str, None] = {}
     for attention, index, _ in subject.model._site_table():
         choice = attention.choices[index]
-        for number in choice.decided.values():
+        for call, number in choice.decided.items():
             if choice.candidates[number].kind == backend:
                 return ""
-    with_eager = "every call of this model went to eager"
-    return "" if not subject.model.sites else "; ".join(reasons) or with_eager
+            request = request_of_class(call)
+            refused = (judge(each.entry, request, each.options).refused for each in choice.candidates if each.kind == backend)
+            reasons |= dict.fromkeys(reason for each in refused for reason in each)
+    return f"{'; '.join(reasons)}; every call went to eager" if reasons else ""
 
 
 def _check(devices: Sequence[str], dtypes: Sequence[str], batch: int, parts: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from ...nn.model import Model
 from ...nn.run import ModelRun
 from ...nn.stream import Padding, Stream
 from ..finding import Violation
-from .described import said_sites
+from .gradient_yardstick import unseen_biases
 from .judge import same
 from .recording import node_outputs, run
 from .rounding import copied
@@ -65,7 +65,7 @@ def gradient_flow(subject: Subject) -> None:
         weight = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
         loss = loss + (tensor.double() * weight).sum()
     gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, retain_graph=True)
-    unseen = _unseen_biases(subject)
+    unseen = unseen_biases(subject.model, subject.graph)
     for name, gradient in zip(parameters, gradients, strict=True):
         if gradient is None:
             raise Violation("gradient flow", f"no gradient reaches `{name}` {tuple(parameters[name].shape)}")
@@ -106,17 +106,3 @@ def _alone(model: Model, name: str, given: Tensor, table: Tensor) -> Tensor:
     """What a node of logits gives for its input, when only its table can pass a gradient."""
     made: Stream = model.nodes[name](ModelRun({}, {}, {}), input=Stream(given.detach(), Padding()), table=table)
     return made.tensor
-
-
-def _unseen_biases(subject: Subject) -> set[str]:
-    """The key biases that a softmax does not see, by parameter name."""
-    found = set()
-    table = {site: attention for attention, _, site in subject.model._site_table()}
-    names = {id(p): name for name, p in subject.model.named_parameters()}
-    for said in said_sites(subject.graph).values():
-        rotated = said.scheme is not None and "queries_keys" in said.scheme.entry.acts
-        bias = table[said.name].key.bias
-        plain = said.options.query_key_norm.kind == "none" and said.site.softcap is None and said.site.score == "dot"
-        if bias is not None and plain and not rotated:
-            found.add(names[id(bias)])
-    return found

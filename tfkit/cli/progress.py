@@ -1,0 +1,47 @@
+"""What a long command is doing, on standard error: one line in place on a terminal, elsewhere a line every half minute."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+SECONDS = 30.0
+COLUMNS = 100
+
+
+class Progress:
+    """`tell(words)` says what is done next. On a terminal it is shown at once, and gone when all is over; elsewhere what is
+    going on is printed every `seconds`, with the time since the beginning, so that a quick command prints nothing."""
+
+    def __init__(self, command: str, seconds: float = SECONDS) -> None:
+        self.command, self.seconds, self.words, self.steps = command, seconds, "", 0
+        self.terminal = sys.stderr.isatty()
+        self.began = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, daemon=True)
+
+    def __enter__(self) -> Progress:
+        if not self.terminal:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self.terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        else:
+            self._thread.join()
+
+    def tell(self, words: str) -> None:
+        self.words, self.steps = words, self.steps + 1
+        if self.terminal:
+            print(f"\r\x1b[K{words[:COLUMNS]}", end="", file=sys.stderr, flush=True)
+
+    def line(self) -> str:
+        """What is going on."""
+        return f"{self.command}: {time.monotonic() - self.began:.0f} s, check {self.steps}, {self.words}"
+
+    def _repeat(self) -> None:
+        while not self._over.wait(self.seconds):
+            print(self.line(), file=sys.stderr, flush=True)
