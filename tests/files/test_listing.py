@@ -30,7 +30,7 @@ def test_files_as_they_were_written_pass(written):
 
 @pytest.mark.parametrize("name", ["../one", "/etc/passwd", "shards/../one", "other/two", "shards/deep/two", "", ".", "a\0b"])
 def test_a_name_elsewhere_is_refused(written, name):
-    with pytest.raises(StoreError, match=r"TFK082.*names a file that is not in its directory"):
+    with pytest.raises(StoreError, match=r"TFK082.*lists what is no file of its directory"):
         check(written, **{name: written[1]["one"]})
 
 

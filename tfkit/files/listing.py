@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, RootModel, ValidationError
 
 from ..errors import Fault, StoreError
-from .read import FileModel, child, open_regular
+from .read import FileModel, child, open_regular, refusals
 
 
 class FileFacts(FileModel):
@@ -60,16 +60,15 @@ def check_sizes(listing: Path, files: Mapping[str, Any], *, folders: Collection[
     try:
         facts = Listing.model_validate(dict(files)).root
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise StoreError(Fault("TFK082", f"{listing}: {place}: {first['msg']}", "it was altered")) from None
+        raise StoreError(Fault("TFK082", f"{listing}: {refusals(error)[0]}", "it was altered")) from None
     for name, expected in facts.items():
         try:
             path = _listed(listing.parent, name, folders)
             with open_regular(path, links=False) as file:
                 size = os.fstat(file.fileno()).st_size
         except ValueError as reason:
-            raise StoreError(Fault("TFK082", f"{listing} names a file that is not in its directory: {reason}")) from None
+            message = f"{listing} lists what is no file of its directory: {reason}"
+            raise StoreError(Fault("TFK082", message, "it was altered")) from None
         except OSError as reason:
             raise _unreadable(listing.parent / name, reason) from None
         if size != expected.bytes:
