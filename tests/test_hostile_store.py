@@ -195,7 +195,7 @@ def test_a_listing_names_files_beside_it_alone(place: Path, name: str, catalogue
     versions = json.loads((place / "versions.json").read_text())
     versions["files"][name] = versions["files"]["plan.json"]
     (place / "versions.json").write_text(json.dumps(versions))
-    with pytest.raises(tfkit.StoreError, match=r"TFK082.*names a file that is not in its directory"):
+    with pytest.raises(tfkit.StoreError, match=r"TFK082.*names the file .*, which is elsewhere"):
         tfkit.load(place, catalogue=catalogue)
 
 

@@ -104,6 +104,9 @@ def test_a_model_names_the_place_that_is_wrong(tmp_path):
     path.write_text('{"names": [], "more": 1}')
     with pytest.raises(StoreError, match="more: Extra inputs are not permitted"):
         read_model(path, Names)
+    path.write_text("[]")
+    with pytest.raises(StoreError, match="the content: an object is expected"):
+        read_model(path, Names)
     path.write_text('{"names": ["a"]}')
     assert read_model(path, Names).names == ["a"]
 

@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 import yaml
+from hostile_files import REPLACED
 from kinds_task import BODY, HEAD, MODELS, recipe_for
 from safetensors.torch import load_file, save_file
 from translation_task import SPEC, write_task
@@ -81,6 +82,19 @@ def test_a_model_whose_backend_does_not_run_here_can_be_started_from(parent, tas
     list_again(place, "plan.json")
     found, _ = started(task, place, tmp_path)
     assert all(torch.equal(found[name], value) for name, value in weights(parent).items())
+
+
+@pytest.mark.parametrize("how", ["link", "named pipe", "directory", "empty", "object", "deep", "sparse"])
+@pytest.mark.parametrize("name", ["models/best.json", "models/BEST/versions.json", "models/BEST/source.json"])
+def test_a_run_with_a_file_replaced_is_no_model_to_start_from(parent, task, tmp_path, name, how):
+    place = shutil.copytree(parent, tmp_path / "parent")
+    path = place / name.replace("BEST", model_in(place).name)
+    if not path.exists():  # one vocabulary for both sides
+        path = path.with_name("tokeniser.json")
+    REPLACED[how](path)
+    with pytest.raises(InputError, match=r"TFK117 pretrained: .* is no model to start from: .*json"):
+        train(load_recipe(task, [f"pretrained={place}", *STILL]), tmp_path / "child")
+    assert not (tmp_path / "child").exists()
 
 
 def test_a_model_is_as_good_as_the_run_it_is_the_best_of(parent, task, tmp_path):

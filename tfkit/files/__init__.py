@@ -15,7 +15,7 @@ from .listing import (
     foreign,
     remove_written,
 )
-from .read import FileModel, child, open_regular, parse_json, read_bytes, read_model, read_text
+from .read import FileModel, child, open_regular, parse_json, read_bytes, read_model, read_text, refusals
 from .tensors import check_header, compare_tensors, read_header
 from .write import umask, write_whole
 
@@ -38,6 +38,7 @@ __all__ = [
     "read_header",
     "read_model",
     "read_text",
+    "refusals",
     "remove_written",
     "umask",
     "write_whole",

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, RootModel, ValidationError
 
 from ..errors import Fault, StoreError
-from .read import FileModel, child, open_regular
+from .read import FileModel, child, open_regular, refusals
 
 
 class FileFacts(FileModel):
@@ -57,19 +57,22 @@ def check_files(listing: Path, files: Mapping[str, Any], *, folders: Collection[
 
 def check_sizes(listing: Path, files: Mapping[str, Any], *, folders: Collection[str] = ()) -> dict[str, FileFacts]:
     """The first half of `check_files`, which reads no file; gives what the listing says."""
+    for name in files:
+        try:
+            _listed(listing.parent, name, folders)
+        except ValueError as reason:
+            message = f"{listing} names the file {name[:80]}, which is elsewhere: {reason}"
+            raise StoreError(Fault("TFK082", message, "it was altered")) from None
     try:
         facts = Listing.model_validate(dict(files)).root
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise StoreError(Fault("TFK082", f"{listing}: {place}: {first['msg']}", "it was altered")) from None
+        name = str(error.errors()[0]["loc"][0])
+        message = f"{listing} does not give the size and SHA-256 of {name}: {refusals(error)[0]}"
+        raise StoreError(Fault("TFK082", message, "it was altered")) from None
     for name, expected in facts.items():
         try:
-            path = _listed(listing.parent, name, folders)
-            with open_regular(path, links=False) as file:
+            with open_regular(listing.parent / name, links=False) as file:
                 size = os.fstat(file.fileno()).st_size
-        except ValueError as reason:
-            raise StoreError(Fault("TFK082", f"{listing} names a file that is not in its directory: {reason}")) from None
         except OSError as reason:
             raise _unreadable(listing.parent / name, reason) from None
         if size != expected.bytes:

@@ -172,14 +172,18 @@ def read_model(path: Path, model: type[Model], limit: int = MAX_BYTES, *, links:
     except OSError as reason:
         raise StoreError(Fault("TFK082", f"{path} cannot be read: {reason.strerror}", fix)) from None
     except ValidationError as error:
-        raise StoreError([_refused(path, each) for each in error.errors(include_url=False)[:3]]) from None
+        raise StoreError([Fault("TFK082", f"{path}: {said}", "it was altered") for said in refusals(error)[:3]]) from None
     except ValueError as reason:
-        raise StoreError(Fault("TFK082", f"{path} is not valid JSON: {reason}", fix or "it was altered or cut off")) from None
+        raise StoreError(Fault("TFK082", f"{path} is not valid JSON: {reason}", "it was altered or cut off")) from None
 
 
-def _refused(path: Path, error: Any) -> Fault:
-    place = ".".join(map(str, error["loc"]))
-    return Fault("TFK082", f"{path}: {place or 'the content'}: {error['msg'].removeprefix('Value error, ')}", "it was altered")
+def refusals(error: ValidationError) -> list[str]:
+    """What a model refuses, as `place: reason`."""
+    found = []
+    for each in error.errors(include_url=False):
+        expected = "an object is expected" if each["type"] == "model_type" else each["msg"].removeprefix("Value error, ")
+        found.append(f"{'.'.join(map(str, each['loc'])) or 'the content'}: {expected}")
+    return found
 
 
 def child(directory: Path, name: str) -> Path:

@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field, RootModel, ValidationError
 
 from ..errors import Fault, StoreError
-from .read import MAX_BYTES, FileModel, open_regular, parse_json
+from .read import MAX_BYTES, FileModel, open_regular, parse_json, refusals
 
 DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
@@ -73,9 +73,7 @@ def read_header(path: Path, limit: int = MAX_BYTES) -> dict[str, Facts]:
     except OSError as reason:
         raise StoreError(Fault("TFK082", f"{path} cannot be read: {reason.strerror}")) from None
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise _damaged(path, f"its header: {place or 'the content'}: {first['msg']}") from None
+        raise _damaged(path, f"its header: {refusals(error)[0]}") from None
     except ValueError as reason:
         raise _damaged(path, str(reason)) from None
     return {name: (DTYPES[each.dtype], tuple(each.shape)) for name, each in tensors.items()}

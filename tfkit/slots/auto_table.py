@@ -20,7 +20,7 @@ from typing import Any, overload
 from pydantic import ConfigDict, ValidationError
 
 from ..errors import Fault, InputError, PluginError
-from ..files import FileModel, parse_json
+from ..files import FileModel, parse_json, refusals
 from .attention import AutoRow
 
 FORM = 1
@@ -102,20 +102,15 @@ def parse_table(text: str, where: str) -> dict[str, tuple[AutoRow, ...]]:
     try:
         table = _Table.model_validate(data)
     except ValidationError as error:
-        raise refuse(_first(error)) from None
+        raise refuse(refusals(error)[0]) from None
     shared = {"device": table.device, "capability": table.capability, "measured": measured_on(data)}
     found: dict[str, tuple[AutoRow, ...]] = {}
     for backend, rows in table.rows.items():
         try:
             found[backend] = tuple(AutoRow.model_validate_json(json.dumps({**row, **shared})) for row in rows)
         except ValidationError as error:
-            raise refuse(f"the rows of `{backend}`: {_first(error)}") from None
+            raise refuse(f"the rows of `{backend}`: {refusals(error)[0]}") from None
     return found
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'a row'}: {first['msg']}"
 
 
 def measured_on(data: dict[str, Any]) -> str:
