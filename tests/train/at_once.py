@@ -1,9 +1,10 @@
-"""Several processes work on one directory at once.
+"""Several processes work on one directory at once, and then on another one.
 
-    python at_once.py RECIPE DIRECTORY COUNT train|resume
+    python at_once.py RECIPE COUNT train|resume DIRECTORY ...
 
 Children are forked after the imports and begin together. One that has begun to train waits until every other one has begun or
-ended, so that none comes too late to meet it. Prints how each ended, by process id: "trained", or what was refused.
+ended, so that none comes too late to meet it. Prints for each directory how each ended, by process id: "trained", or what was
+refused.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def child(recipe: str, directory: Path, how: str, start: int, says: int, hears: 
     os._exit(0)
 
 
-def main() -> None:
-    recipe, directory, count, how = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+def together(recipe: str, count: int, how: str, directory: Path) -> list[list[object]]:
+    """How each process ended."""
     start, begin = os.pipe()
     heard, says = os.pipe()
     hears, go_on = os.pipe()
@@ -69,7 +70,16 @@ def main() -> None:
             ended += [] if line == "begun\n" else [json.loads(line)]
             if number == count:
                 os.close(go_on)
-    print(json.dumps(ended))
+    for number in (start, hears):
+        os.close(number)
+    for _ in range(count):
+        os.wait()
+    return ended
+
+
+def main() -> None:
+    recipe, count, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    print(json.dumps([together(recipe, count, how, Path(directory)) for directory in sys.argv[4:]]))
 
 
 if __name__ == "__main__":

@@ -224,16 +224,16 @@ def test_a_preparation_that_fails_removes_what_it_wrote_and_no_more(task, tmp_pa
 
 @pytest.mark.parametrize("how", ["train", "resume"])
 def test_of_several_at_once_exactly_one_works_on_a_run(task, tmp_path, how):
-    for number in range(4):
-        directory = tmp_path / f"run-{number}"
-        task.write_text(task.read_text().replace("max_steps: 24", "max_steps: 6"))
-        if how == "resume":
-            train(load_recipe(task, ["stopping.max_steps=2"]), directory)
-            recipe = directory / "recipe.yaml"
-            recipe.write_text(recipe.read_text().replace("max_steps: 2\n", "max_steps: 6\n"))
-        done = script(HERE / "at_once.py", task, directory, 4, how)
-        assert done.returncode == 0, done.stderr
-        ended = dict(json.loads(done.stdout))
+    directories = [tmp_path / f"run-{number}" for number in range(4)]
+    task.write_text(task.read_text().replace("max_steps: 24", "max_steps: 6"))
+    for directory in directories if how == "resume" else ():
+        train(load_recipe(task, ["stopping.max_steps=2"]), directory)
+        recipe = directory / "recipe.yaml"
+        recipe.write_text(recipe.read_text().replace("max_steps: 2\n", "max_steps: 6\n"))
+    done = script(HERE / "at_once.py", task, 4, how, *directories)
+    assert done.returncode == 0, done.stderr
+    for directory, each in zip(directories, json.loads(done.stdout), strict=True):
+        ended = dict(each)
         (winner,) = [number for number, words in ended.items() if words == "trained"]
         refused = [words for words in ended.values() if words != "trained"]
         holder = f"process {winner} on {socket.gethostname()}"

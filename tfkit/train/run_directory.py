@@ -78,12 +78,12 @@ def check_new(directory: Path) -> None:
         return
     if not directory.is_dir():
         raise StoreError(Fault("TFK080", f"{directory} exists and is no directory", "name another directory"))
-    if (directory / RECIPE).is_file():
+    others = _foreign(directory)
+    if (directory / RECIPE).is_file():  # asked last: another process may just have finished its preparation
         raise StoreError(Fault("TFK080", f"{directory} exists and holds a run", "`--resume` goes on with it"))
-    with suppress(FileNotFoundError):  # another process has just removed it
-        if others := sorted(_foreign(directory)):
-            shown = ", ".join(others[:_FEW]) + (f" and {len(others) - _FEW} more" if len(others) > _FEW else "")
-            raise StoreError(Fault("TFK080", f"{directory} exists and is not empty: {shown}", "name another directory"))
+    if others:
+        shown = ", ".join(others[:_FEW]) + (f" and {len(others) - _FEW} more" if len(others) > _FEW else "")
+        raise StoreError(Fault("TFK080", f"{directory} exists and is not empty: {shown}", "name another directory"))
 
 
 def is_unfinished(directory: Path) -> bool:
@@ -187,19 +187,27 @@ def _is_whole(name: str, names: tuple[str, ...]) -> bool:
     return found is not None and found[1] in names
 
 
-def _foreign(directory: Path) -> Iterator[str]:
-    """What is in a directory and not of a preparation."""
+def _foreign(directory: Path) -> list[str]:
+    """What is in a directory and not of a preparation. Another process may be at work there: what is gone meanwhile is not."""
+    there = _entries(directory)
     begun = (directory / UNFINISHED).is_file()
-    names = (*PREPARED, RECIPE) if begun else ()
-    for path in directory.iterdir():
-        if path.name == DATA and begun and path.is_dir() and not path.is_symlink():
-            yield from (f"{DATA}/{each.name}" for each in path.iterdir() if not _is_own(each, CORPORA))
-        elif not _is_own(path, (*names, LOCK, HOLDER, UNFINISHED)):
-            yield path.name
+    names = (*(PREPARED if begun else ()), RECIPE, LOCK, HOLDER, UNFINISHED)
+    found = []
+    for path in there:
+        if path.name == DATA and begun and _is_folder(path):
+            found += [f"{DATA}/{each.name}" for each in _entries(path) if not _is_own(each, CORPORA)]
+        elif not _is_own(path, names):
+            found.append(path.name)
+    return sorted(found)
 
 
 def _is_own(path: Path, names: tuple[str, ...]) -> bool:
-    return (path.name in names or _is_whole(path.name, names)) and path.is_file() and not path.is_symlink()
+    """Whether a path is a regular file of one of the names, or gone."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return True
+    return (path.name in names or _is_whole(path.name, names)) and stat.S_ISREG(mode)
 
 
 def _remove_preparation(directory: Path) -> None:
