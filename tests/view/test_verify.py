@@ -19,7 +19,7 @@ def report(*rows, verdict="VERIFIED"):
     made = {"weights": "seed 0", "devices": ["cpu"], "dtypes": ["float32"], "backends": ["eager"], "versions": {"torch": "2"}}
     sizes = {"parameters": 1234, "batch": 3, "lengths": {"source": 9}, "seed": 0}
     missed = [row for row in rows if row["status"] in ("not run", "inconclusive")]
-    return {"name": "small", **made, **sizes, "rows": list(rows), "verdict": verdict, "missed": missed}
+    return {"name": "small", **made, **sizes, "rows": list(rows), "verdict": verdict, "missed": missed, "finished": True}
 
 
 def printed(data, width=110):
@@ -51,6 +51,7 @@ def test_failures_other_places_and_other_reasons_stay_alone():
 def test_errors_in_words():
     assert error_in_words(row("x", worst=0.123)) == "0.12"
     assert error_in_words(row("x")) == "exact"
+    assert error_in_words(row("x", property="gradient flow")) == "holds", "it compares no bits"
     assert error_in_words(row("x", "refused", 0.1)) == ""
 
 
@@ -61,7 +62,9 @@ def test_a_sentence_for_every_verdict():
     assert "0.50 of what is allowed" in verdict_in_words(report(passed))
     assert "FAILED: 1 of 2 checks of small failed" in verdict_in_words(report(passed, failed, verdict="FAILED"))
     told = verdict_in_words(report(passed, absent, verdict="INCOMPLETE"))
-    assert "INCOMPLETE: nothing failed in 1 checks of small, but cuda: there is no CUDA device here." in told
+    assert "INCOMPLETE: nothing failed in 1 checks of small, but float32 cuda: there is no CUDA device here." in told
+    told = verdict_in_words({**report(passed, verdict="INCOMPLETE"), "finished": False})
+    assert told == "INCOMPLETE: nothing failed in 1 checks of small, but the run has not finished."
 
 
 def test_text_shows_failures_in_full_and_hides_letters_that_move_the_cursor():
