@@ -28,8 +28,9 @@ standard input as one line, in which \\n is a line break, \\r a carriage return,
 \\t a tab and \\\\ a backslash. With --n-best N such a line is: number of the input
 line, log-probability, text, with tabs between them. Of a prompt of more tokens
 than the model has positions the last ones are read, as many as leave room for
---tokens, and half of the positions at least; such prompts, and texts that end for want of positions
-before the --tokens that were written, are named on standard error.
+--tokens, and half of the positions at least; such prompts, and texts that end
+for want of positions before the --tokens that were written, are named on
+standard error.
 --json prints one object a line: prompt, continuations (text, log_probability)."""
 
 
