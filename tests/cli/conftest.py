@@ -35,6 +35,12 @@ def usual_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
+@pytest.fixture(autouse=True)
+def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a slow machine would be told every half minute, no test reads."""
+    monkeypatch.setattr("tfkit.cli.progress.SECONDS", 1e6)
+
+
 @pytest.fixture
 def tfkit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
     """`tfkit("check", path)`; paths are relative to the root of the repository."""

@@ -7,15 +7,17 @@ import threading
 import time
 
 SECONDS = 30.0
+"""Between two lines where there is no terminal."""
 COLUMNS = 100
 
 
 class Progress:
-    """`tell(words)` says what is done next. On a terminal it is shown at once, and gone when all is over; elsewhere what is
-    going on is printed every `seconds`, with the time since the beginning, so that a quick command prints nothing."""
+    """`tell(words)` says what is done next. On a terminal it is shown at once, and gone when all is over; elsewhere it is
+    printed every `seconds` (half a minute), with the time since the beginning, so that a quick command prints nothing."""
 
-    def __init__(self, command: str, seconds: float = SECONDS) -> None:
-        self.command, self.seconds, self.words, self.steps = command, seconds, "", 0
+    def __init__(self, command: str, seconds: float | None = None) -> None:
+        self.command, self.words, self.steps = command, "", 0
+        self.seconds = SECONDS if seconds is None else seconds
         self.terminal = sys.stderr.isatty()
         self.began = time.monotonic()
         self._over = threading.Event()
