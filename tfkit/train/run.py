@@ -277,6 +277,9 @@ def _checked_files(directory: Path) -> dict[str, str]:
     """The digests of the files of a run, before anything is read in them. Raises StoreError where the run did not begin with
     them."""
     written, found = read_digests(directory), _file_digests(directory)
+    missing = [directory / file for name, file in FILE_DIGESTS.items() if name in written and name not in found]
+    if missing:
+        raise StoreError([Fault("TFK082", f"{path} is missing", "put it back, or begin a new run") for path in missing])
     _check_digests(directory, {name: digest for name, digest in written.items() if name in FILE_DIGESTS}, found)
     return found
 
