@@ -98,7 +98,10 @@ def main() -> None:
     torch.distributed.init_process_group("gloo")
     path = Path(sys.argv[1])
     found = [ended(job) for job in json.loads(path.read_text())]
-    path.with_suffix(f".{torch.distributed.get_rank()}").write_text(json.dumps(found))
+    said = path.with_suffix(f".{torch.distributed.get_rank()}")
+    draft = said.with_name(f"{said.name}.draft")
+    draft.write_text(json.dumps(found))
+    draft.replace(said)  # torchrun may end this process in the middle of a write
     if not any("TFK119" in each for each in found):
         torch.distributed.destroy_process_group()
 
