@@ -1,6 +1,7 @@
 """What is refused about training text before anything is learnt from it."""
 
 import os
+from itertools import chain, pairwise
 
 import pytest
 from kinds_task import recipe_for
@@ -105,3 +106,20 @@ def test_a_small_table_may_have_a_label_for_every_row(tmp_path):
     recipe = recipe_for(tmp_path, "classification")
     (tmp_path / "text.tsv").write_text("".join(f"text {number}\t{number}\n" for number in range(20)))
     assert len(prepare(load_recipe(recipe), tmp_path / "data", 90).labels) == 20
+
+
+@pytest.mark.parametrize("tokeniser", ["bpe, vocab_size: 300", "characters"])
+def test_running_text_is_cut_into_rows_of_the_ids_of_the_whole_text(tmp_path, tokeniser):
+    """Row n ends with the id that row n + 1 begins with, and nothing is lost, whatever stands at the ends of lines."""
+    recipe = recipe_for(tmp_path, "language", tokeniser=tokeniser)
+    lines = ["the old dog", "", "  sees  ", "e\u0301", "\u0301 e", "ΟΔΟΣ", "\u2581 x", ".", " "] * 150
+    (tmp_path / "train.src").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (tmp_path / "other").write_text("the old dog\n")
+    found = prepare(
+        load_recipe(recipe, ["batching.max_length=7", f"data.validation_text={tmp_path / 'other'}"]), tmp_path / "data", 300
+    )
+    whole = found.tokenisers["target"].encode(["".join(f"{line}\n" for line in lines)])[0]
+    rows = [row.tolist() for row in found.train.rows("target", range(len(found.train)))]
+    assert {len(row) for row in rows[:-1]} == {8}
+    assert all(one[-1] == other[0] for one, other in pairwise(rows))
+    assert [*chain.from_iterable(row[:-1] for row in rows), rows[-1][-1]] == whole

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
+import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -125,6 +127,12 @@ def place(text: str) -> str:
     """The path of a file or directory that is written."""
     if not text or "\0" in text:
         raise argparse.ArgumentTypeError("a path is expected")
+    try:
+        os.lstat(text)
+    except OSError as reason:
+        if reason.errno == errno.ENAMETOOLONG:
+            message = f"`{text[:40]}...` has {len(text):,} characters, more than a path may have here"
+            raise argparse.ArgumentTypeError(message) from None
     return text
 
 

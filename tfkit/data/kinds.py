@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from string import punctuation
 from unicodedata import category
 
@@ -135,10 +135,12 @@ def _language(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recip
     width, left, at = recipe.batching.max_length, list[int](), 0
     for group in groups(numbered, GROUP):
         at = group[-1][0] + 1
-        left += tokenisers["target"].encode(["".join(f"{texts[0]}\n" for _, texts in group)])[0]
-        while len(left) > width:
-            yield Row(at, ("",), (left[: width + 1],), (width,))
-            left = left[width:]
+        # Line by line: no word goes beyond a line end, and the library's time and memory grow faster than a text's length.
+        left += chain.from_iterable(tokenisers["target"].encode([f"{texts[0]}\n" for _, texts in group]))
+        ends = range(width, len(left), width)
+        for end in ends:
+            yield Row(at, ("",), (left[end - width : end + 1],), (width,))
+        left = left[len(ends) * width :]
     if len(left) > 1:
         yield Row(at, ("",), (left,), (len(left),))
 
