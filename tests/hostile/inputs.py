@@ -1,0 +1,127 @@
+"""Good inputs of every kind, made once, and the commands that read them: the parser of each command says what it reads."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+
+from kinds_task import recipe_for
+from reported import wrong
+from translation_task import write_task
+
+from tfkit.builder import build
+from tfkit.catalogue import load_catalogue
+from tfkit.cli import COMMANDS
+from tfkit.cli.arguments import COMMON, Parser, reading
+from tfkit.recipe import load_recipe
+from tfkit.spec import load_spec
+from tfkit.store import save
+from tfkit.train import train
+
+ROOT = Path(__file__).parents[2]
+BY_METAVAR = {
+    "SPEC": ("small.yaml",),
+    "RECIPE|SPEC": ("small-recipe.yaml",),
+    "MODEL": ("run", "language/run", "classification/run"),
+    "REFERENCE": ("train.trg",),
+}
+"""What is given to an argument, by its name in the help; the first one with which a command succeeds is damaged."""
+BY_NAME = {
+    "models": ("run",), "start": ("run",), "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
+    "replay": ("replay.json",), "translations": ("train.trg",), "source": ("train.src",), "target": ("train.trg",),
+    "text": ("train.src",), "table": ("text.tsv",), "validation_source": ("train.src",), "validation_target": ("train.trg",),
+    "validation_text": ("train.src",), "validation_table": ("text.tsv",),
+}  # fmt: skip
+TRAIN = ["-o", "new", "--set", "stopping.max_steps=1", "--set", "keeping.last=1"]
+NAMED = ["small-recipe.yaml", *TRAIN, "--set", "data.held_out=null"]
+BESIDE = {
+    ("train", "recipe"): TRAIN,
+    ("train", "start"): ["small-recipe.yaml", *TRAIN],
+    ("train", "source"): ["small-recipe.yaml", "--target", "train.trg", *TRAIN],
+    ("train", "target"): ["small-recipe.yaml", "--source", "train.src", *TRAIN],
+    ("train", "validation_source"): ["--validation-target", "train.trg", *NAMED],
+    ("train", "validation_target"): ["--validation-source", "train.src", *NAMED],
+    ("train", "text"): ["language/model.yaml", *TRAIN],
+    ("train", "validation_text"): ["language/model.yaml", "--text", "train.src", *TRAIN],
+    ("train", "table"): ["classification/model.yaml", *TRAIN],
+    ("train", "validation_table"): ["classification/model.yaml", "--table", "text.tsv", *TRAIN],
+    ("train", "auto_table"): ["small-recipe.yaml", *TRAIN],
+    ("average", "models"): ["-o", "new"],
+    ("build", "spec"): ["-o", "new"],
+    ("bench", "auto_table"): ["attention", "--list"],
+    ("verify", "weights"): ["small.yaml"],
+}  # fmt: skip
+"""What else a command needs, by command and argument."""
+
+
+@dataclass(frozen=True)
+class Reads:
+    """An argument by which a command reads a file or a directory, and good values of it."""
+
+    command: str
+    name: str
+    option: str
+    good: tuple[str, ...]
+
+    def words(self, value: str, beside: Sequence[str]) -> list[str]:
+        """The command line with this value, and what else is needed."""
+        if self.option:
+            return [self.command, f"{self.option}={value}", *beside]
+        place = [action.dest for action in parser_of(self.command)._actions if not action.option_strings].index(self.name)
+        return [self.command, *beside[:place], value, *beside[place:]]
+
+    def besides(self) -> Iterator[list[str]]:
+        """What else the command needs: what is written above, or good values for its other positional arguments."""
+        if (self.command, self.name) in BESIDE:
+            yield BESIDE[self.command, self.name]
+            return
+        others = [
+            BY_NAME.get(action.dest) or BY_METAVAR[str(action.metavar)]
+            for action in parser_of(self.command)._actions
+            if not action.option_strings and action.dest != self.name and action.nargs not in ("?", "*")
+        ]
+        yield from map(list, product(*others))
+
+
+def parser_of(command: str) -> Parser:
+    parser = Parser(prog=f"tfkit {command}", **COMMON)
+    import_module(f"tfkit.cli.{command}").arguments(parser)
+    return parser
+
+
+def read_arguments() -> Iterator[Reads]:
+    """Every argument of every command that names what is read."""
+    for command in COMMANDS:
+        for action in parser_of(command)._actions:
+            if action.type is reading:
+                good = BY_NAME.get(action.dest) or BY_METAVAR.get(str(action.metavar), ("small.yaml",))
+                yield Reads(command, action.dest, max(action.option_strings, key=len, default=""), good)
+
+
+def looks_like_path(action: argparse.Action) -> bool:
+    """Whether the help of an argument names a file or a directory."""
+    words = str(action.metavar).replace("|", " ").split()
+    return bool({"FILE", "DIR", "SPEC", "RECIPE", "MODEL", "REFERENCE"} & set(words))
+
+
+def make_good(folder: Path) -> None:
+    """A spec, recipes, text, a saved model, a run of each kind, a table of `auto`, a report to replay."""
+    recipe = write_task(folder)
+    for kind in ("language", "classification"):
+        (folder / kind).mkdir()
+        metric = "accuracy" if kind == "classification" else "loss"
+        steps = ["stopping.max_steps=4", "validation.every_steps=2"]
+        train(load_recipe(recipe_for(folder / kind, kind, metric), steps), folder / kind / "run")
+    shutil.copy(folder / "classification" / "text.tsv", folder / "text.tsv")
+    train(load_recipe(recipe, ["stopping.max_steps=4", "validation.every_steps=2", "keeping.every_steps=2"]), folder / "run")
+    catalogue = load_catalogue()
+    save(build(load_spec(folder / "small.yaml", catalogue), catalogue), folder / "model", catalogue=catalogue)
+    table = next((ROOT / "tfkit" / "builtin" / "attention").glob("*.json"))
+    shutil.copy(table, folder / "auto.json")
+    (folder / "replay.json").write_text(json.dumps(wrong(name="eager")))

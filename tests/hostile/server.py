@@ -1,0 +1,80 @@
+"""Runs commands of tfkit in processes of their own, with limits; started once, so that each command starts warm.
+
+A request is a JSON line on standard input: {"words": [...], "stdin": PATH, "cwd": DIR, "out": PATH, "err": PATH}. The answer
+is a JSON line: {"code": int | null, "signal": int | null}. It is a process of its own because one with threads, such as a
+test worker, should not fork.
+"""
+
+import importlib
+import json
+import os
+import resource
+import signal
+import sys
+
+CPU_SECONDS = 5
+MEMORY = 500 << 20
+"""What a command may take beyond what the warm process has already."""
+WAIT = 60
+"""Seconds after which a command hangs that takes no processor time."""
+
+
+def data_size() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def child(request: dict) -> int:
+    os.setsid()
+    os.chdir(request["cwd"])
+    for number, (key, flags) in enumerate(
+        (("stdin", os.O_RDONLY), ("out", os.O_WRONLY | os.O_CREAT), ("err", os.O_WRONLY | os.O_CREAT))
+    ):
+        os.dup2(os.open(request[key], flags, 0o600), number)
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(number, mode, encoding="utf-8", errors=errors)
+        for number, mode, errors in ((0, "r", "strict"), (1, "w", "strict"), (2, "w", "backslashreplace"))
+    )
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (data_size() + MEMORY,) * 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+    signal.alarm(WAIT)
+    from tfkit.cli import main
+
+    code = main(request["words"])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+def served(request: dict) -> dict:
+    number = os.fork()
+    if not number:
+        try:
+            os._exit(child(request))
+        except BaseException:
+            import traceback
+
+            os.write(2, b"Traceback: " + traceback.format_exc().encode())
+            os._exit(70)
+    _, status = os.waitpid(number, 0)
+    stopped = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+    return {"code": code, "signal": stopped}
+
+
+def main() -> None:
+    from tfkit.cli import COMMANDS
+
+    for name in COMMANDS:
+        importlib.import_module(f"tfkit.cli.{name}")
+    for name in ("tfkit.train", "tfkit.text", "tfkit.view.training", "tfkit.testing", "tfkit.data", "pyarrow", "tokenizers"):
+        importlib.import_module(name)
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        answers.write(json.dumps(served(json.loads(line))) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

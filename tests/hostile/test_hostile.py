@@ -1,0 +1,185 @@
+"""Every command against every kind of hostile input that it may be given to read.
+
+Commands and their arguments come from the parsers, members from directories that tfkit wrote, and damages from the
+good content of each file: a new command, file or member is covered without a change here. A command may succeed where the
+damage does no harm. Otherwise it ends with exit code 1 or 2 and a located message, within 5 s of processor time and 500
+MB, changes nothing outside its output, and says neither that this is a bug of tfkit nor a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from itertools import count, product
+from pathlib import Path
+
+import pytest
+
+from hostile.damage import NAMES, Damage, damages
+from hostile.harness import Runner, snapshot
+from hostile.inputs import Reads, looks_like_path, make_good, parser_of, read_arguments
+from tfkit.cli import COMMANDS
+from tfkit.cli.arguments import place, reading
+
+ARGUMENTS = list(read_arguments())
+VICTIM = "victim"
+SHARE = {False: 2, True: 12}
+"""One case in so many is run: of files, of members of directories. `TFKIT_HOSTILE=all` runs every one, which takes hours."""
+ALWAYS_REFUSED = {
+    "missing", "directory", "named pipe", "socket", "link to a device", "link to nothing", "link to itself", "sparse", "empty",
+    "zeros", "random", "not UTF-8", "UTF-16", "a long line", "deep lists", "deep objects", "deep blocks", "aliases", "a tag",
+    "only null", "only []", "only 3", "only true", "only NaN", "behind garbage", "gzip of newlines", "gzip cut off",
+}  # fmt: skip
+"""Damages that no spec, recipe, table or report survives."""
+
+
+@pytest.fixture(scope="session")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Good inputs, which no test changes."""
+    folder = tmp_path_factory.mktemp("good")
+    make_good(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    found = Runner(tmp_path_factory.mktemp("runner"))
+    yield found
+    found.close()
+
+
+def usual(reads: Reads, good: Path, runner: Runner, folder: Path) -> tuple[str, list[str]]:
+    """A good value of an argument with which its command succeeds, and what is written beside it."""
+    tried = []
+    for value, beside in product(reads.good, reads.besides()):
+        remove(folder)
+        shutil.copytree(good, folder)
+        ended = runner.run(reads.words(value, beside), folder)
+        # `verify` and a replay of conformance may find something wrong, or leave something out.
+        if ended.code == 0 or (reads.command in ("conformance", "verify") and ended.code in (1, 3)):
+            remove(folder)
+            return value, beside
+        tried.append((value, beside, ended))
+    raise AssertionError(f"{reads} succeeds with none of {tried}")
+
+
+def test_every_argument_that_names_a_path_says_whether_it_is_read_or_written() -> None:
+    for command in COMMANDS:
+        for action in parser_of(command)._actions:
+            if looks_like_path(action):
+                assert action.type in (reading, place), (command, action.dest)
+
+
+class Case:
+    """A folder with copies of the good inputs and, beside it, somebody else's files."""
+
+    def __init__(self, good: Path, folder: Path, runner: Runner, beside: list[str]) -> None:
+        self.good, self.folder, self.runner, self.beside = good, folder, runner, beside
+        self.inputs, self.victim = folder / "inputs", folder / VICTIM
+        shutil.copytree(good, self.inputs)
+        self.victim.mkdir()
+        (self.victim / "file.json").write_text('{"somebody": "else"}')
+        (self.victim / "step-1").mkdir()
+        (self.victim / "step-1" / "model.safetensors").write_text("weights of somebody else")
+        self.wrong: list[str] = []
+        self.cases = 0
+
+    def judge(self, reads: Reads, value: str, what: str, refused: bool, output: Path | None = None) -> None:
+        """Run the command on this value, and note what is wrong with how it ended."""
+        self.cases += 1
+        before = snapshot(self.folder, output)
+        ended = self.runner.run(reads.words(value, self.beside), self.inputs)
+        new = self.inputs / "new"
+        if new.is_symlink() or new.is_file():
+            new.unlink()
+        shutil.rmtree(new, ignore_errors=True)
+        after = snapshot(self.folder, output)
+        if fault := ended.wrong(refused):
+            self.wrong.append(f"{reads.command} {reads.name}: {what}: {fault}")
+        if before != after:
+            changed = sorted(set(before.items()) ^ set(after.items()))[:4]
+            self.wrong.append(f"{reads.command} {reads.name}: {what}: changed {changed}")
+
+    def restore(self, name: str) -> None:
+        """Put back a good input."""
+        target = self.inputs / name
+        remove(target)
+        if (self.good / name).is_dir():
+            shutil.copytree(self.good / name, target)
+        else:
+            shutil.copy2(self.good / name, target)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def members(folder: Path) -> list[Path]:
+    """The files of a directory that tfkit wrote, and its folders."""
+    return sorted(path.relative_to(folder) for path in folder.rglob("*"))
+
+
+def attack(case: Case, reads: Reads, name: str, share: int) -> None:
+    """The argument itself damaged, then names that are hostile, then every member of a directory.
+
+    Only one case in `share` is run. Which ones moves on from member to member and from command to command, so that together they
+    meet every damage of every kind of file.
+    """
+    turn = count(ARGUMENTS.index(reads))
+
+    def chosen(found: list[tuple[str, Damage]]) -> list[tuple[str, Damage]]:
+        return [each for each in found if next(turn) % share == 0]
+
+    target = case.inputs / name
+    if target.is_file():
+        for what, damage in chosen(damages(target.read_bytes(), target.suffix, case.victim)):
+            remove(target)
+            damage(target)
+            # Of other damages some leave a file that is right, or a text like any other.
+            refused = target.suffix in (".yaml", ".json") and what in ALWAYS_REFUSED
+            case.judge(reads, name, what, refused)
+        case.restore(name)
+    for hostile in NAMES:
+        if next(turn) % share == 0:
+            case.judge(reads, hostile, f"name {hostile[:20]!r}", refused=True)
+    if not target.is_dir():
+        return
+    output = target if reads.name == "resume" else None
+    for member in members(case.good / name):
+        whole = case.good / name / member
+        data = whole.read_bytes() if whole.is_file() else b""
+        spot = target / member
+        for what, damage in chosen(damages(data, member.suffix, case.victim)):
+            remove(spot)
+            damage(spot)
+            case.judge(reads, name, f"{member}: {what}", False, output)
+            case.restore(name if output else str(Path(name) / member))
+    for what, link in (("a link to nothing", "nothing"), ("a link to somebody else", str(case.victim)), ("a file", "")):
+        for extra in (
+            "extra",
+            ".step-1.abc.draft",
+            ".step-1.abc.old",
+            "checkpoints/.step-1.abc.old",
+            "models/.step-1.abc.draft",
+        ):
+            spot = target / extra
+            if not spot.parent.is_dir() or next(turn) % share:
+                continue
+            if link:
+                os.symlink(link, spot)
+            else:
+                spot.write_text("x")
+            case.judge(reads, name, f"{extra}: {what}", False, output)
+            case.restore(name)
+
+
+@pytest.mark.parametrize("reads", ARGUMENTS, ids=lambda reads: f"{reads.command}-{reads.name}")
+def test_a_command_survives_hostile_input(reads, good, runner, tmp_path):
+    value, beside = usual(reads, good, runner, tmp_path / "usual")
+    case = Case(good, tmp_path / "case", runner, beside)
+    attack(case, reads, value, 1 if os.environ.get("TFKIT_HOSTILE") == "all" else SHARE[(good / value).is_dir()])
+    assert not case.wrong, f"{len(case.wrong)} of {case.cases} cases:\n" + "\n".join(case.wrong[:40])
