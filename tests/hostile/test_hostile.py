@@ -24,6 +24,8 @@ from tfkit.cli.arguments import place, reading
 
 ARGUMENTS = list(read_arguments())
 VICTIM = "victim"
+EXTRA = ("extra", ".step-1.abc.draft", ".step-1.abc.old", "checkpoints/.step-1.abc.old", "models/.step-1.abc.draft")
+"""Names that tfkit did not write into a directory, but might have."""
 SHARE = {False: 2, True: 12}
 """One case in so many is run: of files, of members of directories. `TFKIT_HOSTILE=all` runs every one, which takes hours."""
 ALWAYS_REFUSED = {
@@ -126,8 +128,8 @@ def members(folder: Path) -> list[Path]:
 def attack(case: Case, reads: Reads, name: str, share: int) -> None:
     """The argument itself damaged, then names that are hostile, then every member of a directory.
 
-    Only one case in `share` is run. Which ones moves on from member to member and from command to command, so that together they
-    meet every damage of every kind of file.
+    Only one case in `share` is run. Which ones moves on from member to member and from command to command, so that together
+    they meet every damage of every kind of file.
     """
     turn = count(ARGUMENTS.index(reads))
 
@@ -159,13 +161,7 @@ def attack(case: Case, reads: Reads, name: str, share: int) -> None:
             case.judge(reads, name, f"{member}: {what}", False, output)
             case.restore(name if output else str(Path(name) / member))
     for what, link in (("a link to nothing", "nothing"), ("a link to somebody else", str(case.victim)), ("a file", "")):
-        for extra in (
-            "extra",
-            ".step-1.abc.draft",
-            ".step-1.abc.old",
-            "checkpoints/.step-1.abc.old",
-            "models/.step-1.abc.draft",
-        ):
+        for extra in EXTRA:
             spot = target / extra
             if not spot.parent.is_dir() or next(turn) % share:
                 continue
