@@ -29,12 +29,12 @@ class Ended:
         if self.signal is not None:
             return {24: "took more than 5 s of processor time", 14: "hung"}.get(self.signal, f"died of signal {self.signal}")
         told = self.err + self.out
-        if self.code not in (0, 1, 2):
+        if self.code not in (0, 1, 2, 3):
             return f"exit code {self.code}"
         for bad in ("Traceback", "TFK099", "Exception ignored", "MemoryError", "TFK045"):
             if bad in told:
                 return f"says {bad}: {told[max(0, told.index(bad) - 200) :][:600]}"
-        if self.code == 0:
+        if self.code in (0, 3):
             return "was accepted" if refused else ""
         if not re.search(r"TFK\d{3}", told):
             return f"exit code {self.code} without an error code: {told[-300:]!r}"

@@ -18,7 +18,7 @@ from translation_task import write_task
 from tfkit.builder import build
 from tfkit.catalogue import load_catalogue
 from tfkit.cli import COMMANDS
-from tfkit.cli.arguments import COMMON, Parser, reading
+from tfkit.cli.arguments import COMMON, Parser, place, reading
 from tfkit.recipe import load_recipe
 from tfkit.spec import load_spec
 from tfkit.store import save
@@ -59,6 +59,17 @@ BESIDE = {
 }  # fmt: skip
 """What else a command needs, by command and argument."""
 
+WRITING = {
+    "average": ["run"],
+    "bench": ["attention", "--list"],
+    "build": ["small.yaml"],
+    "conformance": ["eager", "--replay", "replay.json"],
+    "schema": [],
+    "train": ["small-recipe.yaml", "--set", "stopping.max_steps=1"],
+    "verify": ["small.yaml", "--backend", "none-of-these"],
+}
+"""What else a command needs that writes."""
+
 
 @dataclass(frozen=True)
 class Reads:
@@ -89,6 +100,18 @@ class Reads:
         yield from map(list, product(*others))
 
 
+@dataclass(frozen=True)
+class Writes:
+    """An argument by which a command is told where to write."""
+
+    command: str
+    name: str
+    option: str
+
+    def words(self, value: str) -> list[str]:
+        return [self.command, f"{self.option}={value}", *WRITING[self.command]]
+
+
 def parser_of(command: str) -> Parser:
     parser = Parser(prog=f"tfkit {command}", **COMMON)
     import_module(f"tfkit.cli.{command}").arguments(parser)
@@ -102,6 +125,14 @@ def read_arguments() -> Iterator[Reads]:
             if action.type is reading:
                 good = BY_NAME.get(action.dest) or BY_METAVAR.get(str(action.metavar), ("small.yaml",))
                 yield Reads(command, action.dest, max(action.option_strings, key=len, default=""), good)
+
+
+def written_arguments() -> Iterator[Writes]:
+    """Every argument of every command that names what is written."""
+    for command in COMMANDS:
+        for action in parser_of(command)._actions:
+            if action.type is place:
+                yield Writes(command, action.dest, max(action.option_strings, key=len))
 
 
 def looks_like_path(action: argparse.Action) -> bool:

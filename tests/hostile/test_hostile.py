@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count, product
 from pathlib import Path
 
 import pytest
 
-from hostile.damage import NAMES, Damage, damages
+from hostile.damage import NAMES, Damage, contents, damages, not_regular
 from hostile.harness import Runner, snapshot
-from hostile.inputs import Reads, looks_like_path, make_good, parser_of, read_arguments
+from hostile.inputs import Reads, Writes, looks_like_path, make_good, parser_of, read_arguments, written_arguments
 from tfkit.cli import COMMANDS
 from tfkit.cli.arguments import place, reading
 
@@ -26,8 +28,6 @@ ARGUMENTS = list(read_arguments())
 VICTIM = "victim"
 EXTRA = ("extra", ".step-1.abc.draft", ".step-1.abc.old", "checkpoints/.step-1.abc.old", "models/.step-1.abc.draft")
 """Names that tfkit did not write into a directory, but might have."""
-SHARE = {False: 2, True: 12}
-"""One case in so many is run: of files, of members of directories. `TFKIT_HOSTILE=all` runs every one, which takes hours."""
 ALWAYS_REFUSED = {
     "missing", "directory", "named pipe", "socket", "link to a device", "link to nothing", "link to itself", "sparse", "empty",
     "zeros", "random", "not UTF-8", "UTF-16", "a long line", "deep lists", "deep objects", "deep blocks", "aliases", "a tag",
@@ -87,21 +87,30 @@ class Case:
         self.wrong: list[str] = []
         self.cases = 0
 
-    def judge(self, reads: Reads, value: str, what: str, refused: bool, output: Path | None = None) -> None:
-        """Run the command on this value, and note what is wrong with how it ended."""
+    def note(self, what: str, wrong: str) -> None:
+        """Count a case, and keep what is wrong with it."""
         self.cases += 1
+        if wrong:
+            self.wrong.append(f"{what}: {wrong}")
+
+    def report(self) -> None:
+        assert not self.wrong, f"{len(self.wrong)} of {self.cases} cases:\n" + "\n".join(self.wrong[:40])
+
+    def judge(
+        self, reads: Reads, value: str, what: str, refused: bool, output: Path | None = None, stdin: Path | None = None
+    ) -> None:
+        """Run the command on this value, and note what is wrong with how it ended."""
         before = snapshot(self.folder, output)
-        ended = self.runner.run(reads.words(value, self.beside), self.inputs)
+        ended = self.runner.run(reads.words(value, self.beside), self.inputs, stdin)
         new = self.inputs / "new"
         if new.is_symlink() or new.is_file():
             new.unlink()
         shutil.rmtree(new, ignore_errors=True)
         after = snapshot(self.folder, output)
-        if fault := ended.wrong(refused):
-            self.wrong.append(f"{reads.command} {reads.name}: {what}: {fault}")
+        self.note(f"{named(reads)}: {what}", ended.wrong(refused))
         if before != after:
             changed = sorted(set(before.items()) ^ set(after.items()))[:4]
-            self.wrong.append(f"{reads.command} {reads.name}: {what}: changed {changed}")
+            self.wrong.append(f"{named(reads)}: {what}: changed {changed}")
 
     def restore(self, name: str) -> None:
         """Put back a good input."""
@@ -111,6 +120,14 @@ class Case:
             shutil.copytree(self.good / name, target)
         else:
             shutil.copy2(self.good / name, target)
+
+
+def share_of(reads: Reads, value: Path) -> int:
+    """One case in so many is run; `TFKIT_HOSTILE=all` runs every one, which takes hours. Directories have many files, and
+    training takes a second where the damage does no harm."""
+    if value.is_file():
+        return 2
+    return 30 if reads.command == "train" else 10
 
 
 def remove(path: Path) -> None:
@@ -173,9 +190,58 @@ def attack(case: Case, reads: Reads, name: str, share: int) -> None:
             case.restore(name)
 
 
-@pytest.mark.parametrize("reads", ARGUMENTS, ids=lambda reads: f"{reads.command}-{reads.name}")
+def named(argument: Reads | Writes) -> str:
+    return f"{argument.command}-{argument.name}"
+
+
+@pytest.mark.parametrize("reads", ARGUMENTS, ids=named)
 def test_a_command_survives_hostile_input(reads, good, runner, tmp_path):
     value, beside = usual(reads, good, runner, tmp_path / "usual")
     case = Case(good, tmp_path / "case", runner, beside)
-    attack(case, reads, value, 1 if os.environ.get("TFKIT_HOSTILE") == "all" else SHARE[(good / value).is_dir()])
-    assert not case.wrong, f"{len(case.wrong)} of {case.cases} cases:\n" + "\n".join(case.wrong[:40])
+    attack(case, reads, value, 1 if os.environ.get("TFKIT_HOSTILE") == "all" else share_of(reads, good / value))
+    case.report()
+
+
+@pytest.mark.parametrize("command", sorted({reads.command for reads in ARGUMENTS}))
+def test_a_command_survives_a_hostile_stream(command, good, runner, tmp_path):
+    """Of commands that read standard input: those that answer a line otherwise than no line."""
+    reads = next(reads for reads in ARGUMENTS if reads.command == command)
+    value, beside = usual(reads, good, runner, tmp_path / "usual")
+    case = Case(good, tmp_path / "case", runner, beside)
+    empty, stream = tmp_path / "empty", tmp_path / "stream"
+    empty.touch()
+    words = reads.words(value, beside)
+    line = runner.run(words, case.inputs).out
+    remove(case.inputs / "new")
+    if line == runner.run(words, case.inputs, empty).out or not line:
+        return
+    for what, data in contents(b"the old dog sees\n"):
+        if len(data) > 20_000:
+            continue  # text like any other, and much of it: what is asked takes its time
+        stream.write_bytes(data)
+        case.judge(reads, value, f"standard input: {what}", False, stdin=stream)
+    for endless in ("/dev/zero", "/dev/urandom"):
+        case.judge(reads, value, f"standard input: {endless}", True, stdin=Path(endless))
+    case.report()
+
+
+@pytest.mark.parametrize("writes", list(written_arguments()), ids=named)
+def test_a_command_survives_a_hostile_place_to_write(writes, good, runner, tmp_path):
+    case = Case(good, tmp_path / "case", runner, [])
+    spot = case.inputs / "spot.json"
+    for what, damage in not_regular(case.victim):
+        damage(spot)
+        before = snapshot(case.victim)
+        ended = runner.run(writes.words(spot.name), case.inputs)
+        case.note(f"{named(writes)}: {what}", ended.wrong(False))
+        assert snapshot(case.victim) == before, what
+        remove(spot)
+    device = case.inputs / "device.json"
+    with suppress(PermissionError):  # only root may make one: like /dev/null, which root could replace
+        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    for name in (*NAMES, "", "device.json", "no/such/folder/x.json", ".", "/", "small.yaml/x.json"):
+        there = device.exists()
+        ended = runner.run(writes.words(name), case.inputs)
+        case.note(f"{named(writes)}: name {name[:20]!r}", ended.wrong(False))
+        assert device.is_char_device() == there, "a device was replaced"
+    case.report()

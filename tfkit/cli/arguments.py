@@ -127,6 +127,8 @@ def place(text: str) -> str:
     """The path of a file or directory that is written."""
     if not text or "\0" in text:
         raise argparse.ArgumentTypeError("a path is expected")
+    if not text.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in text):
+        raise argparse.ArgumentTypeError("the path is not UTF-8 text; rename the file or a directory on its way")
     try:
         os.lstat(text)
     except OSError as reason:

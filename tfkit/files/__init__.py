@@ -17,9 +17,10 @@ from .listing import (
 )
 from .read import FileModel, child, open_regular, parse_json, read_bytes, read_model, read_text, refusals
 from .tensors import check_header, compare_tensors, read_header
-from .write import umask, write_whole
+from .write import check_writable, umask, write_whole
 
 __all__ = [
+    "check_writable",
     "FileFacts",
     "FileModel",
     "Listing",

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from ..errors import Fault, StoreError
+from .read import not_regular
+
+
+def check_writable(path: str | Path) -> None:
+    """Whether `write_whole` may put a file at a path. It replaces what is there, so that must be a regular file: replacing
+    /dev/null or a named pipe would take it away from everybody. Raises OSError."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise not_regular(mode, path)
 
 
 def write_whole(path: str | Path, text: str) -> None:
@@ -14,9 +27,8 @@ def write_whole(path: str | Path, text: str) -> None:
 
     place = Path(path)
     try:
-        if place.is_dir():
-            raise IsADirectoryError(None, "it is a directory")
-        number, draft = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+        check_writable(place)
+        number, draft = tempfile.mkstemp(prefix=f".{place.name[:60]}.", dir=place.parent)
         try:
             with os.fdopen(number, "w", encoding="utf-8") as file:
                 file.write(text)

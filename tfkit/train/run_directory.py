@@ -60,7 +60,10 @@ _FEW = 3
 def own_place(directory: str | Path) -> Path:
     """The directory of a run as the user names it; where that is a link, what it leads to."""
     path = Path(directory)
-    return path.resolve() if path.is_symlink() else path
+    try:
+        return path.resolve(strict=True) if path.is_symlink() else path
+    except (OSError, RuntimeError):  # RuntimeError: a link to itself, before Python 3.13
+        raise StoreError(Fault("TFK080", f"{path} is a link that leads nowhere", "name a directory")) from None
 
 
 def identity(directory: Path) -> tuple[int, int] | None:
