@@ -227,6 +227,13 @@ def test_the_best_model_of_a_run_is_found(run: Path, tmp_path: Path) -> None:
     assert model_in(tmp_path / "latest") == tmp_path / "latest" / "models" / "step-7"
 
 
+def test_a_run_is_loaded_as_its_best_model(run: Path, catalogue: tfkit.Catalogue) -> None:
+    found, want = tfkit.load(run, catalogue=catalogue), tfkit.load(run / "models" / "step-7", catalogue=catalogue)
+    assert all(torch.equal(value, want.state_dict()[name]) for name, value in found.state_dict().items())
+    with pytest.raises(tfkit.StoreError, match="name a directory that `tfkit build -o` or `tfkit train -o` wrote"):
+        tfkit.load(run / "models", catalogue=catalogue)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -55,7 +55,7 @@ BEST = "best.json"
 """Beside several models, the file that names the best one."""
 LARGEST_TEXTS = 256 << 20
 """So many bytes the files of a saved model may have together, its weights left out."""
-NAME_A_MODEL = "name a directory that `tfkit build -o` wrote"
+NAME_A_MODEL = "name a directory that `tfkit build -o` or `tfkit train -o` wrote"
 
 
 class Versions(FileModel):
@@ -156,11 +156,12 @@ def save(
 def load(
     directory: str | Path, *, device: str | torch.device = "cpu", backend: Any = None, catalogue: Catalogue | None = None
 ) -> Model:
-    """The model that `save` wrote, with the same numbers. `backend` replaces the backends it was saved with at every site.
+    """The model that `save` wrote, with the same numbers; of a training run's directory the best one. `backend` replaces the
+    backends it was saved with at every site.
 
     Raises StoreError where a file is missing, altered, or of another format; SpecError and BackendRefused as `tfkit.build`.
     """
-    directory = Path(directory)
+    directory = model_in(Path(directory))
     catalogue = catalogue or load_catalogue()
     versions = _checked(directory)
     dtype: torch.dtype = getattr(torch, versions.dtype)

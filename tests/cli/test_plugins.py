@@ -109,6 +109,12 @@ def test_explain_tells_every_code(tfkit):
         assert all(" ".join(part.split()) in flat for part in (code, entry.title, entry.rule, entry.wrong, entry.fix))
 
 
+def test_a_code_without_its_zeros_finds_the_code(tfkit):
+    done = tfkit("explain", "tfk12")
+    assert (done.code, done.err) == (2, "TFK090 there is no code `tfk12`; did you mean `TFK012`?\n")
+    assert "did you mean `TFK12" in tfkit("explain", "tfk129x").err
+
+
 def test_explain_as_json_and_in_small_letters(tfkit):
     data = tfkit("explain", "tfk004", "--json").json()
     assert data["code"] == "TFK004"

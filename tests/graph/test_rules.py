@@ -153,6 +153,10 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
         TRANSLATOR, "outputs: [logits]", "outputs: [logits, encoder.layers]", "TFK042", "encoder.layers",
         r"`encoder.layers` is the 2 layers of a stack.*write `encoder`, or a node {kind: layer_mix, input: encoder.layers}",
     ),
+    "an output is named once": (
+        CLASSIFIER, "outputs: [label]", "outputs: [label, label]", "TFK021", "label]",
+        r"`label` is written twice; name every output once",
+    ),
     "names of arguments are taken": (
         CLASSIFIER.replace("tokens:", "batch:").replace("input: tokens", "input: batch"), "end_id: 2", "end_id: 3", "TFK013",
         None, r"`batch` is an argument of every model",

@@ -50,6 +50,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "segments of another shape": ({"segments": {"target": IDS[:, :4]}}, "TFK070", r"\(2, 4\).*\(2, 5\)"),
     "segment out of range": ({"segments": {"target": IDS}}, "TFK072", r"segments of target.*0\.\.1"),
     "segments that are a list": ({"segments": {"target": [[0]]}}, "TFK071", "segments of target` is a list"),
+    "smoothing of no loss": ({"smoothing": 0.1}, "TFK073", "`smoothing` is given without `labels`.*give both"),
     "site": ({"weights": ["encoder.9.*"]}, "TFK076", "encoder.9"),
 }  # fmt: skip
 

@@ -162,6 +162,14 @@ def test_labels_that_are_refused(name: str, model_of: Callable[..., Model]) -> N
     assert [fault.code for fault in error.value.faults] == [code]
 
 
+@pytest.mark.parametrize("wrong", [19, -3])
+def test_a_label_that_becomes_a_target_is_called_a_label(wrong: int, model_of: Callable[..., Model]) -> None:
+    labels = SAID.clone()
+    labels[1, 2] = wrong
+    with pytest.raises(tfkit.InputError, match=f"TFK072 the labels of `logits` hold {wrong}"):
+        model_of("encoder-decoder")(source=IDS, labels=labels)
+
+
 def test_a_target_that_cannot_be_made_of_labels(model_of: Callable[..., Model]) -> None:
     with pytest.raises(tfkit.InputError, match="`target` is not given and has no start_id"):
         model_of("encoder-decoder", "target.start_id=null")(source=IDS, labels=SAID)

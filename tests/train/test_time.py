@@ -1,5 +1,6 @@
 """`stopping.max_minutes` counts from the start of the command; what is left is estimated from this command's steps."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -86,6 +87,16 @@ def test_no_step_begins_that_leaves_no_time_for_the_validation(task):
     assert why_stop(recipe, Progress(step=5, seconds=50.0), 10.0) is not None
     assert why_stop(recipe, Progress(step=5, seconds=59.0), 0.0) is None
     assert why_stop(recipe, Progress(step=0, seconds=70.0), 0.0) is None
+
+
+def test_a_validation_names_the_epoch_of_its_step_also_at_the_end_of_one(task, tmp_path):
+    recipe = load_recipe(task, ["stopping={max_epochs: 2, max_minutes: null}", "validation.every_steps=1"])
+    train(recipe, tmp_path / "run")
+    entries = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    steps = {entry["step"]: entry["epoch"] for entry in entries if entry["kind"] == "step"}
+    validations = {entry["step"]: entry["epoch"] for entry in entries if entry["kind"] == "validation"}
+    assert set(steps.values()) == {1, 2}
+    assert validations == steps
 
 
 def trainer(progress, **stopping):

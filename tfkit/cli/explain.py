@@ -51,7 +51,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _about_checks(words: str, as_json: bool) -> int:
     if words[:3].upper() == "TFK":
-        raise usage_fault(f"there is no code `{words}`", nearest(words.upper(), CODES) or "`tfkit explain` lists all codes")
+        padded = f"TFK{words[3:]:0>3}"
+        near = f"did you mean `{padded}`?" if padded in CODES else nearest(words.upper(), CODES)
+        raise usage_fault(f"there is no code `{words}`", near or "`tfkit explain` lists all codes")
     from ..view.code_text import check_text, checks_text, rule_text
 
     listed = words.casefold() == "checks"

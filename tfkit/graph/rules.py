@@ -71,6 +71,8 @@ def _outputs_exist(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
             near = difflib.get_close_matches(output, graph.nodes, 1)
             fix = f"did you mean `{near[0]}`?" if near else f"nodes: {', '.join(graph.nodes)}"
             yield spec.fault("TFK014", f"outputs.{number}", f"there is no node `{output}`", fix)
+        elif output in graph.outputs[:number]:
+            yield spec.fault("TFK021", f"outputs.{number}", f"`{output}` is written twice", "name every output once")
         elif output in RESERVED_OUTPUTS:
             rule = f"`{output}` is where a model puts {RESERVED_OUTPUTS[output]}"
             yield spec.fault("TFK013", f"outputs.{number}", rule, "rename the node")

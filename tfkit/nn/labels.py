@@ -88,6 +88,7 @@ def with_targets(
             raise InputError(Fault("TFK073", message, f"write `{missing}` at the node, or give `{rule.tokens}` too"))
         if given.dim() != 2:
             raise InputError(Fault("TFK070", f"the labels of `{name}` have shape {tuple(given.shape)}", "labels are (B, L)"))
+        _check_range(name, given, tokens.vocab_size)
         start = given.new_full((given.shape[0], 1), tokens.start_id)
         before = given[:, :-1]
         made[rule.tokens] = torch.cat([start, before.masked_fill(before == IGNORED, tokens.pad_id)], 1)

@@ -78,6 +78,10 @@ class Model(Placed):
 
         Gives a tensor for every output of the spec. Raises InputError for ids, masks, lengths and labels that do not fit.
         """
+        if labels is None and smoothing:
+            raise InputError(
+                Fault("TFK073", "`smoothing` is given without `labels` and changes nothing", "give both, or neither")
+            )
         answers = {} if labels is None else by_output(labels, self.plan.labels)
         inputs = with_targets(answers, inputs, self.plan.labels, self.plan.inputs)
         run = self._run(inputs, masks or {}, lengths or {}, segments or {}, weights)

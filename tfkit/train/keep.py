@@ -232,7 +232,7 @@ class Keeper:
             progress.best, progress.best_step = worth, progress.step
         result = Validated(
             progress.step,
-            progress.epoch,
+            progress.epoch if progress.batch else max(1, progress.epoch - 1),  # before a batch is drawn: the epoch that ended
             nll,
             {key: score.value for key, score in scores.items()},
             {key: score.signature for key, score in scores.items()},

@@ -43,7 +43,8 @@ def close(
         index = tuple(int(i) for i in torch.unravel_index(ratio.argmax(), ratio.shape))
         limit = float(allowed.broadcast_to(ratio.shape)[index])
         message = (
-            f"{words}: {tensor}{list(index)} is {float(got[index]):.9g}, not {float(want[index]):.9g}; {limit:.3g} is allowed"
+            f"{words}: {tensor}{list(index)} is {float(got[index]):.9g}, not {float(want[index]):.9g}; "
+            f"they are {abs(float(got[index] - want[index])):.3g} apart, {limit:.3g} is allowed"
         )
         raise Violation(check, message, tensor=tensor, index=index, got=float(got[index]), want=float(want[index]), bound=limit)
     return worst
