@@ -17,7 +17,7 @@ from .listing import (
 )
 from .read import FileModel, child, open_regular, parse_json, read_bytes, read_model, read_text, refusals
 from .tensors import check_header, compare_tensors, read_header
-from .write import umask, write_whole
+from .write import check_writable, umask, write_whole
 
 __all__ = [
     "FileFacts",
@@ -28,6 +28,7 @@ __all__ = [
     "check_header",
     "check_removable",
     "check_sizes",
+    "check_writable",
     "child",
     "compare_tensors",
     "file_facts",

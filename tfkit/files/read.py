@@ -72,19 +72,20 @@ def open_regular(path: str | Path, *, links: bool = True, descriptors: bool = Fa
         if reason.errno == errno.ELOOP and os.path.islink(path):
             raise OSError(errno.ELOOP, "it is a link, and no link is followed here", str(path)) from None
         if reason.errno == errno.ENXIO:  # a socket
-            raise _not_regular(os.stat(path).st_mode, path) from None
+            raise not_regular(os.stat(path).st_mode, path) from None
         raise
     try:
         mode = os.fstat(number).st_mode
         if stat.S_ISDIR(mode) or not (opened or stat.S_ISREG(mode)):
-            raise _not_regular(mode, path)
+            raise not_regular(mode, path)
         return os.fdopen(number, "rb")
     except BaseException:
         os.close(number)
         raise
 
 
-def _not_regular(mode: int, path: str | Path) -> OSError:
+def not_regular(mode: int, path: str | Path) -> OSError:
+    """The error for something that is no regular file, by its mode."""
     kind = _KINDS.get(stat.S_IFMT(mode), "not a regular file")
     return OSError(errno.EINVAL, f"it is {kind}, and a regular file is expected", str(path))
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 from ..errors import Fault, StoreError
+from .read import not_regular
 
 
 def write_whole(path: str | Path, text: str) -> None:
-    """Write a file that appears whole or not at all, after a loss of power too. Raises StoreError."""
+    """Write a file that appears whole or not at all, after a loss of power too.
+
+    Only a regular file is replaced: a device, a named pipe, a socket or a link stays what it is. Raises StoreError.
+    """
     import tempfile  # it imports random and hashlib, which nothing else here needs
 
     place = Path(path)
     try:
-        if place.is_dir():
-            raise IsADirectoryError(None, "it is a directory")
+        check_replaceable(place)
         number, draft = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
         try:
             with os.fdopen(number, "w", encoding="utf-8") as file:
@@ -29,6 +34,27 @@ def write_whole(path: str | Path, text: str) -> None:
             raise
     except OSError as reason:
         raise StoreError(Fault("TFK081", f"{path} could not be written: {reason.strerror}", "nothing was changed")) from None
+
+
+def check_replaceable(path: Path) -> None:
+    """Raises OSError where something stands that is no regular file, or where no file can stand."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except ValueError:
+        raise OSError(errno.EINVAL, "no file can have this name", str(path)) from None
+    if not stat.S_ISREG(mode):
+        raise not_regular(mode, path)
+
+
+def check_writable(path: Path) -> None:
+    """Raises OSError where `write_whole` could not write, as far as an attempt beside the file can tell."""
+    import tempfile
+
+    check_replaceable(path)
+    with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent):
+        pass
 
 
 def umask() -> int:
