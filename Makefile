@@ -3,7 +3,9 @@ BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt
 PLUGINS := $(patsubst %/,-e ./%,$(sort $(dir $(wildcard plugins/*/pyproject.toml))))
 
-.PHONY: demo test lint clean
+NUMBERS := tests/builtin tests/generate tests/nn tests/parity tests/train/test_loss.py tests/train/test_compiled.py tests/train/test_processes.py
+
+.PHONY: demo test test-avx2 lint clean
 
 demo: .venv/.demo  ## build the paper's base model, train a tiny one for a minute, translate with it
 	$(BIN)/tfkit build specs/transformer-base.yaml
@@ -16,6 +18,9 @@ demo: .venv/.demo  ## build the paper's base model, train a tiny one for a minut
 test: .venv/.test  ## the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/pytest -n auto plugins/tfkit-fused
+
+test-avx2: .venv/.test  ## the tests of numbers once more, as on a processor without AVX-512, with two threads
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=2 $(BIN)/pytest -n auto $(NUMBERS)
 
 lint: .venv/.lint  ## style and types
 	$(BIN)/ruff check .

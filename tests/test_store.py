@@ -464,3 +464,16 @@ def test_tensors_that_the_user_tied_are_told_before_anything_is_written(model: M
     with pytest.raises(tfkit.StoreError, match="TFK081"):
         tfkit.save(model, tmp_path / "out")
     assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("same_size", [False, True], ids=["another size", "another digest"])
+def test_a_listing_does_not_make_a_file_of_somebody_else_removable(same_size: bool, model: Model, tmp_path: Path) -> None:
+    place = tmp_path / "out"
+    tfkit.save(model, place)
+    (place / "thesis.tex").write_text("years of work")
+    listing = json.loads((place / "versions.json").read_text())
+    listing["files"]["thesis.tex"] = {"bytes": 13 if same_size else 1, "sha256": "0" * 64}
+    (place / "versions.json").write_text(json.dumps(listing))
+    with pytest.raises(tfkit.StoreError, match=r"holds thesis\.tex, which tfkit did not write there"):
+        tfkit.save(model, place, overwrite=True)
+    assert (place / "thesis.tex").read_text() == "years of work"

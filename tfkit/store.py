@@ -258,13 +258,22 @@ def written_names(directory: Path) -> set[str]:
             raise OSError(None, "it is a link")
         if not any(directory.iterdir()):
             return set()
-        names = {VERSIONS, *read_model(directory / VERSIONS, Versions).files}
+        files = read_model(directory / VERSIONS, Versions).files
     except (OSError, StoreError) as reason:
         why = reason.strerror if isinstance(reason, OSError) else reason.faults[0].message
         message = f"{directory} exists and is no saved model, so it is not replaced: {why}"
         raise StoreError(Fault("TFK080", message, "choose another directory")) from None
+    # Anybody can write a listing. Beside the files of every model it vouches only for those whose digests it knows.
+    names = {VERSIONS, SPEC, WEIGHTS, PLAN} | {name for name, facts in files.items() if _is_as_listed(directory / name, facts)}
     check_removable(directory, names)
     return names
+
+
+def _is_as_listed(path: Path, facts: FileFacts) -> bool:
+    try:
+        return path.lstat().st_size == facts.bytes and file_facts(path) == facts.model_dump()
+    except OSError:
+        return False
 
 
 def _write(model: Model, draft: Path, catalogue: Catalogue, texts: Mapping[str, str]) -> None:

@@ -160,3 +160,14 @@ def test_the_module_is_the_command():
 def test_a_question_needs_no_pointer_to_the_help(tfkit):
     assert tfkit("plan", "x.yaml", "--dtype", "bf16").err.endswith("unknown dtype `bf16`; did you mean `bfloat16`?\n")
     assert tfkit("plan", "x.yaml", "--dtype", "int8").err.endswith("; `tfkit plan --help` tells how\n")
+
+
+def test_a_working_directory_that_is_gone_is_refused(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = (
+        "import os, sys; os.chdir(sys.argv[1]); os.rmdir(sys.argv[1]); from tfkit.cli import main; sys.exit(main(['schema']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(gone)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("TFK090 the working directory does not exist any more")

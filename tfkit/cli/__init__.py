@@ -7,6 +7,7 @@ went away. Data goes to standard output, faults to standard error; with `--json`
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -64,6 +65,7 @@ def _ended(words: list[str]) -> int:
 def _run(words: list[str]) -> int:
     as_json = tells_json(words)
     try:
+        _check_working_directory()
         if not words:
             raise usage_fault("a command is missing", "`tfkit --help` lists them")
         if words[0] in ("-h", "--help"):
@@ -88,6 +90,14 @@ def _run(words: list[str]) -> int:
     except Exception as bug:
         print_bug(bug, as_json, "--traceback" in words)
         return 1
+
+
+def _check_working_directory() -> None:
+    """Raises UsageError where the working directory was removed: libraries fail there in ways of their own."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise usage_fault("the working directory does not exist any more", "change to one that does: cd ..") from None
 
 
 def exit_code(error: Exception) -> int:

@@ -109,10 +109,10 @@ def told_bug(reason: str, whose: str | None, as_json: bool) -> None:
 def check_place(path: str) -> None:
     """Raises InputError where `write_whole` could not write, before anything long is begun."""
     place = Path(path)
+    if not place.parent.is_dir():
+        fix = f"make it first: mkdir -p {place.parent}" if not place.parent.exists() else ""
+        raise InputError(Fault("TFK081", f"{path} cannot be written: {place.parent} is no directory", fix))
     try:
         check_writable(place)
     except OSError as reason:
         raise InputError(Fault("TFK081", f"{path} cannot be written: {reason.strerror}", "name a file")) from None
-    if not place.parent.is_dir():
-        fix = f"make it first: mkdir -p {place.parent}" if not place.parent.exists() else ""
-        raise InputError(Fault("TFK081", f"{path} cannot be written: {place.parent} is no directory", fix))

@@ -20,7 +20,6 @@ from .tensors import check_header, compare_tensors, read_header
 from .write import check_writable, umask, write_whole
 
 __all__ = [
-    "check_writable",
     "FileFacts",
     "FileModel",
     "Listing",
@@ -29,6 +28,7 @@ __all__ = [
     "check_header",
     "check_removable",
     "check_sizes",
+    "check_writable",
     "child",
     "compare_tensors",
     "file_facts",

@@ -85,6 +85,7 @@ def open_regular(path: str | Path, *, links: bool = True, descriptors: bool = Fa
 
 
 def not_regular(mode: int, path: str | Path) -> OSError:
+    """The error for something that is no regular file, by its mode."""
     kind = _KINDS.get(stat.S_IFMT(mode), "not a regular file")
     return OSError(errno.EINVAL, f"it is {kind}, and a regular file is expected", str(path))
 

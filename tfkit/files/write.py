@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -10,25 +11,17 @@ from ..errors import Fault, StoreError
 from .read import not_regular
 
 
-def check_writable(path: str | Path) -> None:
-    """Whether `write_whole` may put a file at a path. It replaces what is there, so that must be a regular file: replacing
-    /dev/null or a named pipe would take it away from everybody. Raises OSError."""
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(mode):
-        raise not_regular(mode, path)
-
-
 def write_whole(path: str | Path, text: str) -> None:
-    """Write a file that appears whole or not at all, after a loss of power too. Raises StoreError."""
+    """Write a file that appears whole or not at all, after a loss of power too.
+
+    Only a regular file is replaced: a device, a named pipe, a socket or a link stays what it is. Raises StoreError.
+    """
     import tempfile  # it imports random and hashlib, which nothing else here needs
 
     place = Path(path)
     try:
-        check_writable(place)
-        number, draft = tempfile.mkstemp(prefix=f".{place.name[:60]}.", dir=place.parent)
+        check_replaceable(place)
+        number, draft = tempfile.mkstemp(prefix=_draft_prefix(place), dir=place.parent)
         try:
             with os.fdopen(number, "w", encoding="utf-8") as file:
                 file.write(text)
@@ -41,6 +34,32 @@ def write_whole(path: str | Path, text: str) -> None:
             raise
     except OSError as reason:
         raise StoreError(Fault("TFK081", f"{path} could not be written: {reason.strerror}", "nothing was changed")) from None
+
+
+def check_replaceable(path: Path) -> None:
+    """Raises OSError where something stands that is no regular file, or where no file can stand."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except ValueError:
+        raise OSError(errno.EINVAL, "no file can have this name", str(path)) from None
+    if not stat.S_ISREG(mode):
+        raise not_regular(mode, path)
+
+
+def check_writable(path: Path) -> None:
+    """Raises OSError where `write_whole` could not write, as far as an attempt beside the file can tell."""
+    import tempfile
+
+    check_replaceable(path)
+    with tempfile.NamedTemporaryFile(prefix=_draft_prefix(path), dir=path.parent):
+        pass
+
+
+def _draft_prefix(path: Path) -> str:
+    """How the names of drafts begin; shorter than a long name, so that it fits where the name does."""
+    return f".{path.name[:60]}."
 
 
 def umask() -> int:

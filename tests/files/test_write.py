@@ -1,0 +1,86 @@
+"""What `write_whole` replaces, and what it leaves alone."""
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from tfkit.cli import main
+from tfkit.errors import StoreError
+from tfkit.files import check_writable, write_whole
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as opened:
+        opened.bind(path.name)
+
+
+def _device(path: Path) -> None:
+    try:
+        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("only root makes devices")
+
+
+def _link(path: Path) -> None:
+    path.with_name("other").write_text("of somebody else")
+    path.symlink_to("other")
+
+
+def _dangling(path: Path) -> None:
+    path.symlink_to("nothing")
+
+
+def _link_to_device(path: Path) -> None:
+    path.symlink_to(os.devnull)
+
+
+KINDS = {
+    "a named pipe": _pipe, "a socket": _socket, "a device": _device, "a directory": Path.mkdir,
+    "a link": _link, "a link to nothing": _dangling, "a link to a device": _link_to_device,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_regular_file_is_not_replaced(kind, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "out.json"
+    KINDS[kind](place)
+    before = place.lstat()
+    said = f"it is {kind.split(' to ')[0]}, and a regular file is expected"
+    with pytest.raises(StoreError, match=said):
+        write_whole(place, "text")
+    with pytest.raises(OSError, match=said):
+        check_writable(place)
+    assert main(["schema", "-o", "out.json"]) != 0
+    assert said in capsys.readouterr().err
+    # Before anything is measured or judged, and the most harmful to forget.
+    for command in (["bench", "attention"], ["conformance", "eager"], ["verify", "no.yaml", "-o", "out.json"]):
+        assert main(command if "-o" in command else [*command, "--json", "out.json"]) == 2
+        assert said in capsys.readouterr().err
+    after = place.lstat()
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({"out.json"} | ({"other"} if kind == "a link" else set()))
+
+
+def test_a_regular_file_is_replaced_and_keeps_its_mode(tmp_path):
+    place = tmp_path / "out.json"
+    place.write_text("old")
+    place.chmod(0o640)
+    check_writable(place)
+    write_whole(place, "new")
+    assert place.read_text() == "new"
+    assert place.stat().st_mode & 0o777 == 0o640
+    assert list(tmp_path.iterdir()) == [place]
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="a directory in which nobody can write")
+def test_a_directory_that_takes_no_file_is_seen_before_the_work(capsys):
+    assert main(["bench", "attention", "--json", "/proc/report.json"]) == 2
+    assert "TFK081 /proc/report.json cannot be written" in capsys.readouterr().err
