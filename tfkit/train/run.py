@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -264,11 +265,17 @@ def digests(recipe: Recipe, data: Data, files: Mapping[str, str]) -> dict[str, s
     }
 
 
-def _file_digests(directory: Path) -> dict[str, str]:
-    """The digests of the spec and the corpora of a run."""
+def _file_digests(directory: Path, written: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """The digests of the spec and the corpora of a run: `SIZE:SHA-256`. A file of another size than what was `written` says is
+    not read, since it may be without end."""
     there = {name: directory / file for name, file in FILE_DIGESTS.items() if (directory / file).is_file()}
+    found = {}
     try:
-        return {name: file_facts(path)["sha256"] for name, path in there.items()}
+        for name, path in there.items():
+            size = f"{path.stat().st_size}:"
+            same = name not in written or written[name].startswith(size)
+            found[name] = size + (file_facts(path)["sha256"] if same else "")
+        return found
     except OSError as reason:
         raise StoreError(Fault("TFK082", f"{reason.filename} cannot be read: {reason.strerror}")) from None
 
@@ -276,7 +283,8 @@ def _file_digests(directory: Path) -> dict[str, str]:
 def _checked_files(directory: Path) -> dict[str, str]:
     """The digests of the files of a run, before anything is read in them. Raises StoreError where the run did not begin with
     them."""
-    written, found = read_digests(directory), _file_digests(directory)
+    written = read_digests(directory)
+    found = _file_digests(directory, written)
     missing = [directory / file for name, file in FILE_DIGESTS.items() if name in written and name not in found]
     if missing:
         raise StoreError([Fault("TFK082", f"{path} is missing", "put it back, or begin a new run") for path in missing])
