@@ -216,14 +216,14 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(whole, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"state.json": 1}, ": state.json: Input should be a valid dictionary"),
+        ({"state.json": 1}, ": state.json: an object is expected"),
         ({"state.json": {}}, r": state.json.bytes: Field required"),
         ({"state.json": {"bytes": "9", "sha256": "0" * 64}}, ": state.json.bytes: Input should be a valid integer"),
         ({"state.json": {"bytes": 9, "sha256": "0"}}, ": state.json.sha256: String should match pattern"),
-        ({"../../recipe.yaml": {"bytes": 9, "sha256": "0" * 64}}, " names a file that is not in its directory"),
-        ({"other/model.safetensors": {"bytes": 9, "sha256": "0" * 64}}, " names a file that is not in its directory"),
-        ({"shards/../state.json": {"bytes": 9, "sha256": "0" * 64}}, " names a file that is not in its directory"),
-        ({"/etc/hostname": {"bytes": 9, "sha256": "0" * 64}}, " names a file that is not in its directory"),
+        ({"../../recipe.yaml": {"bytes": 9, "sha256": "0" * 64}}, " names the file .*, which is elsewhere"),
+        ({"other/model.safetensors": {"bytes": 9, "sha256": "0" * 64}}, " names the file .*, which is elsewhere"),
+        ({"shards/../state.json": {"bytes": 9, "sha256": "0" * 64}}, " names the file .*, which is elsewhere"),
+        ({"/etc/hostname": {"bytes": 9, "sha256": "0" * 64}}, " names the file .*, which is elsewhere"),
     ],
 )
 def test_a_manifest_that_was_altered_is_named(whole, change, said):
@@ -264,7 +264,7 @@ def test_tensors_of_another_model_are_told_and_not_used(whole, file, change):
         ("progress", 3, "progress: "),
         ("progress.kept", 1, "progress.kept: Input should be a valid list"),
         ("progress.kept", [[1.0]], "progress.kept.0.1: Field required"),
-        ("progress.kept", [[1.0, 25]], "progress: Value error, step 25 was validated, and 24 were made"),
+        ("progress.kept", [[1.0, 25]], "step 25 was validated, and 24 were made"),
         ("progress.kept", [[1.0, "../../x"]], "progress.kept.0.1: Input should be a valid integer"),
         ("progress.step", 25, "is that of step 25, not of step-24"),
         ("progress.step", 24.0, "progress.step: "),

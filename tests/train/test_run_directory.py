@@ -145,6 +145,7 @@ def test_what_was_put_aside_comes_back(run):
 
 UNFINISHED = """\
 import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, which a child inherits
 from tfkit.recipe import load_recipe
 from tfkit.train import run
 def kill(*given):
