@@ -19,8 +19,8 @@ test: .venv/.test  ## the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/pytest -n auto plugins/tfkit-fused
 
-test-avx2: .venv/.test  ## the tests of numbers once more, as on a processor without AVX-512, with two threads
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=2 $(BIN)/pytest -n auto $(NUMBERS)
+test-avx2: .venv/.test  ## the tests of numbers once more, as on a processor without AVX-512
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto $(NUMBERS)
 
 lint: .venv/.lint  ## style and types
 	$(BIN)/ruff check .
