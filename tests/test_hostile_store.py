@@ -1,6 +1,6 @@
 """Directories of saved models that nobody vouches for: each file replaced by what it must not be, each byte altered.
 
-Whatever stands there, the answer is a fault with its code, soon, or a model with the same numbers.
+Each such directory gives a fault with its code, or a model with the same numbers.
 """
 
 from __future__ import annotations

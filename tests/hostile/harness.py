@@ -27,7 +27,7 @@ class Ended:
     def wrong(self, refused: bool) -> str:
         """What a user could not accept of it, or nothing. `refused` says that the input must not be accepted."""
         if self.signal is not None:
-            return {24: "took more than 5 s of processor time", 14: "hung"}.get(self.signal, f"died of signal {self.signal}")
+            return {24: "took more than 20 s of processor time", 14: "hung"}.get(self.signal, f"died of signal {self.signal}")
         told = self.err + self.out
         if self.code not in (0, 1, 2, 3):
             return f"exit code {self.code}"

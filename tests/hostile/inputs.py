@@ -102,7 +102,7 @@ class Reads:
 
 @dataclass(frozen=True)
 class Writes:
-    """An argument by which a command is told where to write."""
+    """An argument that names where a command writes."""
 
     command: str
     name: str

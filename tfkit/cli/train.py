@@ -51,7 +51,7 @@ def arguments(parser: Parser) -> None:
         parser.add_argument(f"--{name}", metavar="FILE", type=reading, help=words)
     parser.add_argument("--from", dest="start", metavar="DIR", type=reading, help="start from the weights of this model or run")
     parser.add_argument("-o", "--output", metavar="DIR", type=place, help="a new directory for the run")
-    parser.add_argument("--resume", metavar="DIR", type=reading, help="go on with the run that stands there")
+    parser.add_argument("--resume", metavar="DIR", type=reading, help="go on with the run in this directory")
     parser.add_argument("--earlier", action="store_true", help="with --resume: pass over a damaged checkpoint")
     parser.add_argument("--fsdp", action="store_true", help="under torchrun: shard weights, gradients and moments (FSDP2)")
     add_placing(parser)

@@ -62,7 +62,7 @@ def open_regular(path: str | Path, *, links: bool = True, descriptors: bool = Fa
     opened = descriptors and _DESCRIPTOR.fullmatch(str(path)) is not None
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
     if not opened:
-        # A named pipe without a writer would block; a link is told apart by O_NOFOLLOW at the moment of opening.
+        # A named pipe without a writer would block; O_NOFOLLOW refuses a link at the moment of opening.
         flags |= getattr(os, "O_NONBLOCK", 0) | (0 if links else getattr(os, "O_NOFOLLOW", 0))
     try:
         number = os.open(path, flags)

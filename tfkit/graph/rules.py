@@ -88,7 +88,7 @@ def _all_nodes_are_used(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
             waiting += [base(ref) for ref in graph.nodes[name].edges.all()]
     read = {base(ref) for node in graph.nodes.values() for ref in node.edges.all()}
     for name in graph.nodes:
-        if name not in used and name not in read:  # what only an unread node reads is told with that node
+        if name not in used and name not in read:  # what only an unread node reads is reported with that node
             fix = "read it, add it to `outputs`, or remove it"
             for decoder in _without_memory(graph, used) if graph.nodes[name].facts.stack else ():
                 fix = f"write `memory: {name}` at `{decoder}` (`{decoder}.memory: {name}`), add it to `outputs`, or remove it"
