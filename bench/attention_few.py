@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from interleaved import report, timed
 
-from tfkit.attention import AttentionInputs, Mask
+from tfkit.attention.types import AttentionInputs, Mask
 from tfkit.builtin.attention import few, sdpa
 from tfkit.builtin.attention.entries import SdpaOptions
-from tfkit.nn.memory import keep_what_is_freed
+from tfkit.nn.cpu.malloc import keep_what_is_freed
 
 SHAPES = (
     "300x4x1x8x32 300x4x1x12x32 300x4x1x16x32 300x4x1x20x32 300x4x1x60x32 48x4x5x8x32 48x4x5x20x32 48x4x5x60x32 "

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention import AttentionInputs, AttentionOutput
+from tfkit.attention.types import AttentionInputs, AttentionOutput
 from tfkit.builtin.attention import eager
 from tfkit.catalogue import load_catalogue
 from tfkit.plugin import NoOptions, guard

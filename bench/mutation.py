@@ -41,7 +41,7 @@ from tfkit.testing.zoo import ZOO
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "mutation.json"
 EXPLAINED = ROOT / "bench" / "results" / "mutation_explained.json"
-MUTATED = ("tfkit/rendering.py", "tfkit/testing/attention/reference.py", "tfkit/testing/attention/bound.py")
+MUTATED = ("tfkit/attention/rendering.py", "tfkit/testing/attention/reference.py", "tfkit/testing/attention/bound.py")
 TESTS = (
     "tests/test_rendering.py", "tests/testing/test_reference.py", "tests/testing/test_bound.py",
     "tests/testing/test_bound_formula.py", "tests/builtin/attention",

@@ -16,8 +16,8 @@ from interleaved import report
 from torch.nn.functional import scaled_dot_product_attention
 
 import tfkit
-from tfkit.attention import AttentionInputs, Mask, Shapes
-from tfkit.nn.dispatch import attend
+from tfkit.attention.dispatch import attend
+from tfkit.attention.types import AttentionInputs, Mask, Shapes
 
 SPEC = Path(__file__).parent.parent / "specs" / "transformer-tiny.yaml"
 

@@ -2,7 +2,7 @@
 
     python bench/packed.py [--threads 1] [--rounds 21]
 
-What the limits in `tfkit/nn/packed.py` rest on. Processor time where there is one thread.
+What the limits in `tfkit/nn/cpu/prepacked.py` rest on. Processor time where there is one thread.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from interleaved import report, timed
 from torch.nn import functional
 
-from tfkit.nn import onednn
-from tfkit.nn.memory import keep_what_is_freed
+from tfkit.nn.cpu import onednn
+from tfkit.nn.cpu.malloc import keep_what_is_freed
 
 WEIGHTS = "128x128 128x256 10000x128 512x512 2048x512 37000x512"
 ROWS = "1 2 3 5 8 16 25 40 100 300"

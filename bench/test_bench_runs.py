@@ -69,7 +69,7 @@ def test_attention_few():
 def test_packed():
     import packed
 
-    from tfkit.nn import onednn
+    from tfkit.nn.cpu import onednn
 
     before = onednn.PRODUCT
     try:

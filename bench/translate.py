@@ -23,11 +23,11 @@ from interleaved import report
 from torch import Tensor
 
 import tfkit
-from tfkit.generate.many import _batches
-from tfkit.generate.workers import side_by_side
+from tfkit.generate.batched import _batches
+from tfkit.generate.threads import side_by_side
+from tfkit.nn.cpu.prepacked import PackedWeights
+from tfkit.nn.cpu.small_batch import thin_linear
 from tfkit.nn.model import Model
-from tfkit.nn.packed import PackedWeights, sharing
-from tfkit.nn.thin import thin_linear
 
 SPECS = Path(__file__).parent.parent / "specs"
 LENGTHS = (9, 12, 7, 15, 11, 10, 13, 8, 22, 12, 11, 17, 9, 14, 10, 12)
@@ -91,7 +91,7 @@ def ours(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
         return [best[0].ids.tolist() for best in tfkit.beam_search(model, source=ids, **said)]
 
     def run() -> list[list[int]]:
-        with sharing(model, PackedWeights()):  # as `search_all` does for its batches
+        with model.shared_prepacked(PackedWeights()):  # as `search_all` does for its batches
             return [row for rows in side_by_side(search, todo, options.workers) for row in rows]
 
     return run

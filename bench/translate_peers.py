@@ -41,7 +41,7 @@ def shape_of(model: tfkit.Model) -> dict[str, Any]:
 def positions(model: tfkit.Model, length: int) -> Tensor:
     """(length, M): the table of positions that this model adds."""
     tokens: Any = model.nodes["source"]
-    from tfkit.positions import Span
+    from tfkit.attention.positions import Span
 
     weight = tokens.table()
     nothing = weight.new_zeros(1, length, weight.shape[1])

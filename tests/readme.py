@@ -21,9 +21,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from tfkit import hooks
+from tfkit.attention.capabilities import BIAS_KINDS, MASK_TERMS, Capabilities
 from tfkit.catalogue import Catalogue, load_catalogue
-from tfkit.codes import CODES
-from tfkit.slots.attention import BIAS_KINDS, MASK_TERMS, Capabilities
+from tfkit.errors.codes import CODES
 from tfkit.view import model_data, plan_data, plugins_data
 
 ROOT = Path(__file__).parent.parent

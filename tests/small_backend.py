@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tfkit.guard import guard
-from tfkit.slots.attention import Capabilities, Device, Numerics, Range
+from tfkit.attention.capabilities import Capabilities, Device, Numerics, Range
+from tfkit.attention.required import guard
 from tfkit.testing.attention.subject import subject_of
 from tfkit.testing.zoo import entry_of
 from tfkit.testing.zoo.kernel import Kernel

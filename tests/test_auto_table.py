@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
+from tfkit.attention.auto_table import AutoRow, AutoTable, parse_table
+from tfkit.attention.capabilities import AttentionRequest
+from tfkit.attention.selection import auto_row
 from tfkit.errors import InputError, PluginError
-from tfkit.slots.attention import AttentionRequest, AutoRow
-from tfkit.slots.auto_table import AutoTable, parse_table
-from tfkit.slots.selection import auto_row
 
 TABLE = {
     "tfkit_auto": 1, "device": "cpu", "device_name": "A machine", "capability": None, "threads": 2,

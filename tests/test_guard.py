@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tfkit import plugin
-from tfkit.attention import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask
+from tfkit.attention.capabilities import MASK_TERMS, Capabilities, Range
+from tfkit.attention.required import guard
+from tfkit.attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask
 from tfkit.errors import BackendRefused
-from tfkit.guard import guard
-from tfkit.slots.attention import MASK_TERMS, Capabilities, Range
 from tfkit.testing.attention.compare import request_of
 from tfkit.testing.attention.table import CASES
 

@@ -20,8 +20,9 @@ from torch import Tensor
 import tfkit
 from tfkit.cli import main
 from tfkit.data import read_labels, read_tokenisers
+from tfkit.files import file_facts
+from tfkit.io import model_in
 from tfkit.nn.model import Model
-from tfkit.store import file_facts, model_in
 
 SPEC = """
 tfkit: 1

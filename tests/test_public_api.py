@@ -29,11 +29,11 @@ def test_every_public_name_exists_and_the_list_is_sorted():
 
 def test_build_stays_a_function_after_everything_was_imported():
     import tfkit.builder
-    import tfkit.store
+    import tfkit.io
 
     assert callable(tfkit.build)
     assert tfkit.build is tfkit.builder.build
-    assert tfkit.load is tfkit.store.load
+    assert tfkit.load is tfkit.io.load
 
 
 def test_every_name_that_plugins_are_promised_exists_and_the_list_is_sorted():

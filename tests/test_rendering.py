@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from tfkit.attention import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask, Shapes
-from tfkit.rendering import (
+from tfkit.attention.rendering import (
     always,
     dense_bias,
     every_query_sees,
@@ -20,6 +19,7 @@ from tfkit.rendering import (
     shapes_of,
     visible,
 )
+from tfkit.attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask, Shapes
 from tfkit.testing.attention.reference import bias_pairs, visible_pairs
 from tfkit.testing.attention.table import CASES
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit import store
+from tfkit.io import saving as store
 from tfkit.nn.model import Model
 
 FILES = {"spec.yaml", "model.safetensors", "plan.json", "versions.json"}

@@ -40,13 +40,13 @@ if TYPE_CHECKING:
         search_stream,
     )
     from .graph import Graph, graph_of
-    from .nn.cache import DecodingState
+    from .io import load, save
+    from .metrics import corpus_scores
     from .nn.model import Model
     from .nn.outputs import Outputs
+    from .nn.runtime.decoding_state import DecodingState
     from .recipe import Recipe, load_recipe
-    from .score import corpus_scores
     from .spec import ModelSpec, load_spec, parse_spec
-    from .store import load, save
     from .testing import verify
     from .text import Classifier, TextGenerator, Translator
 
@@ -78,16 +78,16 @@ _HOMES = {
     "Translator": "text",
     "beam_search": "generate",
     "build": "builder",
-    "corpus_scores": "score",
+    "corpus_scores": "metrics",
     "graph_of": "graph",
     "greedy": "generate",
-    "load": "store",
+    "load": "io",
     "load_catalogue": "catalogue",
     "load_recipe": "recipe",
     "load_spec": "spec",
     "parse_spec": "spec",
     "sample": "generate",
-    "save": "store",
+    "save": "io",
     "search_all": "generate",
     "search_stream": "generate",
     "verify": "testing",

@@ -20,12 +20,13 @@ import pluggy
 from pydantic import ValidationError
 
 from . import hooks
+from .attention.auto_table import parse_table
+from .attention.backend import AUTO, AttentionBackend
+from .attention.capabilities import BIAS_KINDS, MASK_TERMS
 from .errors import Fault, InputError, PluginError
 from .files import read_text
 from .hooks import SLOTS
 from .slots.aliases import did_you_mean, meant
-from .slots.attention import AUTO, BIAS_KINDS, MASK_TERMS, AttentionBackend
-from .slots.auto_table import parse_table
 from .slots.options import CONTRACT, Entry, Options
 
 LAZY = frozenset({"attend", "prepare", "build", "function"})

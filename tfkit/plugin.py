@@ -9,22 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .attention.auto_table import AutoRow, AutoTable
+from .attention.backend import AttentionBackend, KnownFailure
+from .attention.capabilities import BIAS_KINDS, MASK_TERMS, AttentionRequest, Capabilities, Device, Numerics, Range
 from .errors import BackendRefused, BuildError, Fault, InputError, PluginError, TfkitError
 from .hooks import hookimpl
 from .slots.activation import Activation
-from .slots.attention import (
-    BIAS_KINDS,
-    MASK_TERMS,
-    AttentionBackend,
-    AttentionRequest,
-    AutoRow,
-    Capabilities,
-    Device,
-    KnownFailure,
-    Numerics,
-    Range,
-)
-from .slots.auto_table import AutoTable
 from .slots.cost import Cost, Sizes
 from .slots.init import Distribution, InitFacts, Initialiser
 from .slots.layer import Layer, LayerRun, applications, depth, layer_paths, leaves, modules_in, sequence
@@ -57,28 +47,8 @@ from .slots.score import ScoreFunction, ScoreSite
 from .slots.sublayer import AttentionSite, SublayerFacts, SublayerKind, SublayerOptions
 
 if TYPE_CHECKING:
-    from .attention import (
-        AttentionInputs,
-        AttentionOutput,
-        Bias,
-        DenseBias,
-        DistanceBias,
-        LinearBias,
-        Mask,
-        Prepared,
-        Shapes,
-    )
-    from .guard import guard
-    from .nn.feed_forward import FeedForward
-    from .nn.heads import Classify, Dense, LayerMix, Pool
-    from .nn.layer import LayerParts, residuals
-    from .nn.multi_head import AttentionRule, HeadShape, MultiHeadAttention, PositionUse
-    from .nn.run import ModelRun, StackRun
-    from .nn.stack import Stack, Wiring
-    from .nn.stream import Stream
-    from .nn.tokens import TokenLogits, Tokens
-    from .positions import Span
-    from .rendering import (
+    from .attention.positions import Span
+    from .attention.rendering import (
         accumulation,
         always,
         dense_bias,
@@ -91,22 +61,42 @@ if TYPE_CHECKING:
         shapes_of,
         visible,
     )
+    from .attention.required import guard
+    from .attention.types import (
+        AttentionInputs,
+        AttentionOutput,
+        Bias,
+        DenseBias,
+        DistanceBias,
+        LinearBias,
+        Mask,
+        Prepared,
+        Shapes,
+    )
+    from .nn.feed_forward import FeedForward
+    from .nn.heads import Classify, Dense, LayerMix, Pool
+    from .nn.layer import LayerParts, residuals
+    from .nn.multi_head import AttentionRule, HeadShape, MultiHeadAttention, PositionUse
+    from .nn.runtime.context import ModelRun, StackRun
+    from .nn.runtime.node_output import Stream
+    from .nn.stack import Stack, Wiring
+    from .nn.tokens import TokenLogits, Tokens
 
 _TORCH = {
-    "tfkit.attention": (
+    "tfkit.attention.types": (
         "AttentionInputs", "AttentionOutput", "Bias", "DenseBias", "DistanceBias", "LinearBias", "Mask", "Prepared", "Shapes",
     ),
-    "tfkit.guard": ("guard",),
+    "tfkit.attention.required": ("guard",),
     "tfkit.nn.feed_forward": ("FeedForward",),
     "tfkit.nn.heads": ("Classify", "Dense", "LayerMix", "Pool"),
     "tfkit.nn.layer": ("LayerParts", "residuals"),
     "tfkit.nn.multi_head": ("AttentionRule", "HeadShape", "MultiHeadAttention", "PositionUse"),
-    "tfkit.nn.run": ("ModelRun", "StackRun"),
+    "tfkit.nn.runtime.context": ("ModelRun", "StackRun"),
     "tfkit.nn.stack": ("Stack", "Wiring"),
-    "tfkit.nn.stream": ("Stream",),
+    "tfkit.nn.runtime.node_output": ("Stream",),
     "tfkit.nn.tokens": ("TokenLogits", "Tokens"),
-    "tfkit.positions": ("Span",),
-    "tfkit.rendering": (
+    "tfkit.attention.positions": ("Span",),
+    "tfkit.attention.rendering": (
         "accumulation", "always", "dense_bias", "distances", "every_query_sees", "expand_heads", "live_queries",
         "open_blind_rows", "select_rows", "shapes_of", "visible",
     ),

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tfkit.attention.backend import AttentionBackend
 from tfkit.bench.cells import CELLS, Cell, Scale
 from tfkit.builtin.attention.entries import EAGER
-from tfkit.slots.attention import AttentionBackend
 
 COUNT = count()
 SMALL = Scale(tokens=24, width=256, cache=32)

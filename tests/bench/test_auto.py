@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tfkit.attention.auto_table import AutoRow, parse_table
 from tfkit.bench.auto import measure_auto, table_of
 from tfkit.bench.call import call_of, request_of
 from tfkit.bench.cells import Scale
@@ -12,8 +13,6 @@ from tfkit.bench.classes import DTYPES, HEAD_DIMS, SCALES, classes
 from tfkit.bench.clock import CpuClock
 from tfkit.bench.run import Settings
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA
-from tfkit.slots.attention import AutoRow
-from tfkit.slots.auto_table import parse_table
 from tfkit.view.auto_text import auto_json, auto_text
 
 TINY = Scale(tokens=16, width=128, cache=16)

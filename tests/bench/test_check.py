@@ -8,12 +8,12 @@ import pytest
 import torch
 from measured_cells import ONE_OF_EACH
 
+from tfkit.attention.choice import bind
 from tfkit.bench.call import call_of
 from tfkit.bench.check import Judge
 from tfkit.bench.rival import Rival, guarded
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER, SDPA
-from tfkit.nn.choice import bind
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tfkit.cli import blame
+from tfkit.cli import plugin_attribution as blame
 
 SOURCE = """
 def fail():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tfkit as package
-from tfkit.cli.here import check_output
+from tfkit.cli.device import check_output
 from tfkit.errors import BuildError
 
 

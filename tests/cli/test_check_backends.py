@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import tfkit as package
-from tfkit.builder import Binder
-from tfkit.cli.wish import check_possible
+from tfkit.attention.capabilities import MASK_TERMS
+from tfkit.builder.backends import Binder
+from tfkit.cli.backend_args import check_possible
 from tfkit.graph import Target
 from tfkit.plugin import hookimpl
-from tfkit.slots.attention import MASK_TERMS
 from tfkit.slots.options import Part
 
 SPECS = sorted((Path(__file__).parents[2] / "specs").glob("*.yaml"))

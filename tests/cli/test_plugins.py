@@ -5,12 +5,12 @@ import types
 
 import pytest
 
+from tfkit.attention.capabilities import Capabilities
+from tfkit.attention.rules import RULES
 from tfkit.catalogue import BrokenPlugin, Catalogue, load_catalogue
-from tfkit.codes import CODES
-from tfkit.contract import RULES
+from tfkit.errors.codes import CODES
 from tfkit.plugin import Norm, hookimpl
 from tfkit.recipe import recipe_schema
-from tfkit.slots.attention import Capabilities
 from tfkit.spec import json_schema
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tfkit.cli.trial import try_once
+from tfkit.cli.dry_run import try_once
 
 
 def rule(vocab_size, pad_id, start_id, end_id):

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.attention import Mask
-from tfkit.nn import tree
-from tfkit.nn.cache import DecodingState
-from tfkit.nn.choice import BackendChoice
+from tfkit.attention.choice import BackendChoice
+from tfkit.attention.types import Mask
 from tfkit.nn.model import Model
+from tfkit.nn.runtime import beam_tree as tree
+from tfkit.nn.runtime.decoding_state import DecodingState
 
 SCHEMES = [
     "none", "sinusoidal", "rotary_half", "rotary_interleaved", "alibi", "relative_t5", "{kind: relative_t5, tables: layer}",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfkit.generate.choose import FEWEST, GROUP, best, best_words, most_probable
+from tfkit.generate.top_k import FEWEST, GROUP, best, best_words, most_probable
 
 
 def plainly(scores: Tensor, count: int) -> list[list[tuple[float, int]]]:

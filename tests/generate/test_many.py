@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.generate import many
+from tfkit.generate import batched as many
 from tfkit.nn.model import Model
 
 RANDOM = random.Random(2)

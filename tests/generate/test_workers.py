@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.generate import many
-from tfkit.generate.workers import side_by_side, workers_for
+from tfkit.generate import batched as many
+from tfkit.generate.threads import side_by_side, workers_for
 from tfkit.nn.model import Model
 
 from .test_many import SEARCHES, SOURCES, told

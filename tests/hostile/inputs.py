@@ -19,9 +19,9 @@ from tfkit.builder import build
 from tfkit.catalogue import load_catalogue
 from tfkit.cli import COMMANDS
 from tfkit.cli.arguments import COMMON, Parser, place, reading
+from tfkit.io import save
 from tfkit.recipe import load_recipe
 from tfkit.spec import load_spec
-from tfkit.store import save
 from tfkit.train import train
 
 ROOT = Path(__file__).parents[2]

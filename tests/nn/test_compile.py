@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.attention import AttentionInputs, AttentionOutput, Mask
+from tfkit.attention.types import AttentionInputs, AttentionOutput, Mask
 from tfkit.nn.model import Model
-from tfkit.nn.stream import Padding, Stream
+from tfkit.nn.runtime.node_output import Padding, Stream
 
 DESIGNS: list[dict[str, Any]] = [
     {"position": "sinusoidal", "placement": "post"},

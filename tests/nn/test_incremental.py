@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.nn.cache import KeyValueCache
 from tfkit.nn.model import Model
+from tfkit.nn.runtime.decoding_state import KeyValueCache
 
 SCHEMES = {
     "none": ["none"],

@@ -8,11 +8,11 @@ import sys
 import pytest
 import torch
 
-from tfkit.nn.memory import keep_what_is_freed
+from tfkit.nn.cpu.malloc import keep_what_is_freed
 
 STEPS = """
 import numpy
-from tfkit.nn.memory import keep_what_is_freed
+from tfkit.nn.cpu.malloc import keep_what_is_freed
 
 {told}
 

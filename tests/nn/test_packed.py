@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import tfkit
-from tfkit.nn import onednn, packed, thin
-from tfkit.nn.packed import PackedWeights, sharing
-from tfkit.nn.thin import project, thin_linear
+from tfkit.nn.cpu import onednn
+from tfkit.nn.cpu import prepacked as packed
+from tfkit.nn.cpu import small_batch as thin
+from tfkit.nn.cpu.prepacked import PackedWeights
+from tfkit.nn.cpu.small_batch import project, thin_linear
 
 SPEC = """
 tfkit: 1
@@ -150,7 +152,7 @@ def test_batches_share_them_and_find_the_same(made: list[Tensor], monkeypatch: p
 
 def test_what_is_shared_ends_with_the_searches() -> None:
     model, weights = small(), PackedWeights()
-    with sharing(model, weights):
+    with model.shared_prepacked(weights):
         assert model.start("target", source=torch.tensor([[5, 2]])).packed is weights
     with pytest.raises(tfkit.InputError):
         tfkit.search_all(model, [[5, 99]])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tfkit.nn.heads import Pool
-from tfkit.nn.stream import Padding, Stream
+from tfkit.nn.runtime.node_output import Padding, Stream
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

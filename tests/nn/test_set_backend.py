@@ -75,8 +75,8 @@ def test_a11_auto_takes_the_measured_best_by_class_of_lengths(
     ids_of: Callable[..., Tensor],
     used: Callable[..., dict[str, str]],
 ) -> None:
-    from tfkit.slots.attention import AttentionRequest
-    from tfkit.slots.selection import ranked
+    from tfkit.attention.capabilities import AttentionRequest
+    from tfkit.attention.selection import ranked
 
     model = model_of("decoder", "body.num_layers=1")
     for gradients in (False, True):

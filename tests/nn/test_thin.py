@@ -5,9 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tfkit.nn import onednn, thin
-from tfkit.nn.packed import PackedWeights
-from tfkit.nn.thin import project, thin_linear
+from tfkit.nn.cpu import onednn
+from tfkit.nn.cpu import small_batch as thin
+from tfkit.nn.cpu.prepacked import PackedWeights
+from tfkit.nn.cpu.small_batch import project, thin_linear
 
 
 @pytest.mark.parametrize("bias", [True, False])

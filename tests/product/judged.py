@@ -15,10 +15,10 @@ from torch import Tensor
 
 import tfkit
 from product.recorded import record
-from tfkit.graph import Target, longest
+from tfkit.attention.backend import judge
+from tfkit.graph import Target, max_input_lengths
 from tfkit.graph.plan import request_for
 from tfkit.nn.model import Model
-from tfkit.slots.attention import judge
 from tfkit.slots.lazy import load
 from tfkit.spec import to_json, to_yaml
 from tfkit.testing.attention.compare import error_ratios, request_of
@@ -57,7 +57,7 @@ class Trial:
         """Padding is told by `pad_id` alone, so that only masks occur which the spec announces."""
         lengths = {
             name: min(self.lengths[number % len(self.lengths)], limit or 99)
-            for number, (name, limit) in enumerate(longest(tfkit.graph_of(self.spec)).items())
+            for number, (name, limit) in enumerate(max_input_lengths(tfkit.graph_of(self.spec)).items())
         }
         return draw(model, lengths, ROWS, self.seed, self.device)
 

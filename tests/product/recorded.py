@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from tfkit.attention import AttentionInputs, AttentionOutput
-from tfkit.nn.choice import BackendChoice, BoundBackend
+from tfkit.attention.choice import BackendChoice, BoundBackend
+from tfkit.attention.types import AttentionInputs, AttentionOutput
 from tfkit.nn.model import Model
 from tfkit.nn.multi_head import MultiHeadAttention
 

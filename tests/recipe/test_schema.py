@@ -9,7 +9,7 @@ import pytest
 from tfkit.errors import SpecError
 from tfkit.recipe import Recipe, load_recipe, recipe_of, recipe_schema, recipe_text
 from tfkit.recipe.parts import PARTS
-from tfkit.spec.marked import Faults, plain
+from tfkit.spec.located import Faults, plain
 from tfkit.spec.reader import read_text
 
 RECIPES = Path(__file__).parents[2] / "specs" / "recipes"

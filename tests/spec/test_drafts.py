@@ -11,7 +11,7 @@ import yaml
 
 from tfkit.catalogue import Catalogue
 from tfkit.spec import json_schema, load_spec, parse_spec, resolved, to_json, to_yaml
-from tfkit.spec.marked import Faults, plain
+from tfkit.spec.located import Faults, plain
 from tfkit.spec.reader import read_file
 
 DRAFTS = sorted((Path(__file__).parent / "drafts").glob("*.yaml"))

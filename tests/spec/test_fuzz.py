@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from tfkit.catalogue import Catalogue
-from tfkit.codes import CODES
 from tfkit.errors import Fault, SpecError
+from tfkit.errors.codes import CODES
 from tfkit.spec import parse_spec, to_yaml
 from tfkit.spec.extends import read_extended
 from tfkit.spec.grammar import Grammar
-from tfkit.spec.marked import Faults, plain
+from tfkit.spec.located import Faults, plain
 
 DRAFTS = Path(__file__).parent / "drafts"
 VALUES: list[Any] = [

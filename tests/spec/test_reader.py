@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tfkit.catalogue import Catalogue
 from tfkit.errors import Fault, SpecError
 from tfkit.spec import load_spec, parse_spec
-from tfkit.spec.marked import Faults, Marked, plain
+from tfkit.spec.located import Faults, Marked, plain
 from tfkit.spec.reader import MAX_BYTES, read_text, read_value
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tfkit.catalogue import Catalogue
 from tfkit.spec import json_schema
-from tfkit.spec.marked import Faults, plain
+from tfkit.spec.located import Faults, plain
 from tfkit.spec.reader import read_file, read_text
 
 SPECS = sorted((Path(__file__).parents[2] / "specs").glob("*.yaml"))

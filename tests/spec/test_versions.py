@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfkit.errors import SpecError
-from tfkit.spec.marked import Faults, Marked, plain
+from tfkit.spec.located import Faults, Marked, plain
 from tfkit.spec.reader import read_text
 from tfkit.spec.versions import CURRENT, migrate
 

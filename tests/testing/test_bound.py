@@ -8,7 +8,7 @@ import pytest
 import torch
 from attention_calls import typed
 
-from tfkit.attention import AttentionOutput, DenseBias, Mask
+from tfkit.attention.types import AttentionOutput, DenseBias, Mask
 from tfkit.builtin.attention.eager import attend
 from tfkit.plugin import NoOptions, Numerics
 from tfkit.testing.attention.bound import bounds, worst_ratio

@@ -13,9 +13,9 @@ import pytest
 import torch
 from small_backend import SMALL, changing, declaring, small
 
+from tfkit.attention.capabilities import Device, Numerics, Range
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.errors import InputError
-from tfkit.slots.attention import Device, Numerics, Range
 from tfkit.testing.attention import cells
 from tfkit.testing.attention.case import Case, case_of
 from tfkit.testing.attention.cells import Cell

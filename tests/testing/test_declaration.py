@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from small_backend import SMALL, declaring
 
+from tfkit.attention.capabilities import Capabilities, Range
 from tfkit.builtin.attention.entries import ENTRIES
-from tfkit.slots.attention import Capabilities, Range
 from tfkit.testing.attention.subject import subject_of
 from tfkit.testing.suite.conformance import check_backend
 from tfkit.testing.suite.declaration import nonsense

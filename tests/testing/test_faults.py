@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tfkit.attention.backend import judge
+from tfkit.attention.capabilities import MASK_TERMS
 from tfkit.errors import BackendRefused
-from tfkit.slots.attention import MASK_TERMS, judge
 from tfkit.testing.attention.case import Case
 from tfkit.testing.attention.compare import gradients_of, leaves_of
 from tfkit.testing.faults import ATTENTION_FAULTS

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from small_backend import declaring, small
 
+from tfkit.attention.capabilities import Capabilities, Numerics, Range
 from tfkit.builtin.attention.entries import EAGER
-from tfkit.slots.attention import Capabilities, Numerics, Range
 from tfkit.testing.attention.case import Case
 from tfkit.testing.attention.judged import Judged
 from tfkit.testing.attention.subject import subject_of

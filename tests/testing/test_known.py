@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from small_backend import changing, declaring, small
 
-from tfkit.slots.attention import KnownFailure
+from tfkit.attention.backend import KnownFailure
 from tfkit.testing.attention.case import Case
 from tfkit.testing.suite import by_relation
 from tfkit.testing.suite.conformance import check_backend

@@ -13,8 +13,8 @@ from attention_calls import BY_NAME as CALLS
 from attention_calls import typed
 from small_backend import changing
 
-from tfkit.attention import AttentionOutput
-from tfkit.slots.attention import Numerics
+from tfkit.attention.capabilities import Numerics
+from tfkit.attention.types import AttentionOutput
 from tfkit.testing.attention.case import Case
 from tfkit.testing.attention.judged import Judged
 from tfkit.testing.attention.subject import subject_of

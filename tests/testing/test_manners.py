@@ -10,8 +10,8 @@ import pytest
 import torch
 from small_backend import changing, declaring, small
 
-from tfkit.attention import AttentionOutput
-from tfkit.slots.attention import Range
+from tfkit.attention.capabilities import Range
+from tfkit.attention.types import AttentionOutput
 from tfkit.testing.attention.case import case_of
 from tfkit.testing.relations import RELATIONS
 from tfkit.testing.suite import by_relation

@@ -9,7 +9,7 @@ import torch
 from attention_calls import BY_NAME, typed
 from torch.nn.functional import scaled_dot_product_attention
 
-from tfkit.attention import DistanceBias, LinearBias
+from tfkit.attention.types import DistanceBias, LinearBias
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.testing.attention.compare import leaves_of
 from tfkit.testing.attention.reference import reference, visible_pairs

@@ -9,11 +9,11 @@ import pytest
 import torch
 from small_backend import SMALL, changing, declaring, guarded, small
 
-from tfkit.attention import AttentionOutput
+from tfkit.attention.capabilities import MASK_TERMS, Range
+from tfkit.attention.required import guard
+from tfkit.attention.types import AttentionOutput
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA
 from tfkit.errors import BackendRefused
-from tfkit.guard import guard
-from tfkit.slots.attention import MASK_TERMS, Range
 from tfkit.testing.attention.case import DTYPES
 from tfkit.testing.attention.subject import subject_of
 from tfkit.testing.finding import OutOfTime, Violation

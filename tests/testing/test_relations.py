@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tfkit.attention import AttentionOutput, DenseBias, Mask, Prepared
+from tfkit.attention.types import AttentionOutput, DenseBias, Mask, Prepared
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.plugin import NoOptions

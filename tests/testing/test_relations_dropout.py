@@ -8,7 +8,7 @@ from math import comb
 import pytest
 import torch
 
-from tfkit.attention import AttentionOutput
+from tfkit.attention.types import AttentionOutput
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.plugin import NoOptions

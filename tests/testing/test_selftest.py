@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from small_backend import declaring, guarded
 
-from tfkit.slots.attention import MASK_TERMS, Range
+from tfkit.attention.capabilities import MASK_TERMS, Range
 from tfkit.testing import selftest
 from tfkit.testing.faults import ATTENTION_FAULTS
 from tfkit.testing.relations import RELATIONS

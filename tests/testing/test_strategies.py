@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from small_backend import declaring, small
 
+from tfkit.attention.capabilities import Range
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA, SdpaOptions
-from tfkit.slots.attention import Range
 from tfkit.testing.attention.cells import cells, edge_of, plan_of, shape_of
 from tfkit.testing.attention.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
 from tfkit.testing.attention.strategies import BLOCKS, MOST_PAIRS, cases

@@ -9,9 +9,10 @@ import pytest
 import torch
 from attention_calls import typed
 
-from tfkit.attention import AttentionInputs, Mask
+from tfkit.attention.backend import judge
+from tfkit.attention.capabilities import Numerics
+from tfkit.attention.types import AttentionInputs, Mask
 from tfkit.errors import BackendRefused
-from tfkit.slots.attention import Numerics, judge
 from tfkit.testing.attention.bound import bounds, worst_ratio
 from tfkit.testing.attention.case import Case
 from tfkit.testing.attention.compare import gradients_of, leaves_of, request_of

@@ -11,11 +11,11 @@ from tfkit.data import Corpus
 from tfkit.data.tokeniser import train_tokeniser
 from tfkit.errors import InputError, StoreError
 from tfkit.generate import Search
+from tfkit.io import load, save
+from tfkit.metrics import corpus_scores
 from tfkit.recipe import load_recipe
 from tfkit.recipe.parts import PARTS
-from tfkit.score import corpus_scores
 from tfkit.slots.options import Part
-from tfkit.store import load, save
 from tfkit.text import Translator, model_in
 from tfkit.text.translator import _line
 from tfkit.train import train

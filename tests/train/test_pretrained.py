@@ -13,8 +13,8 @@ from translation_task import SPEC, write_task
 
 from tfkit.data import read_tokenisers
 from tfkit.errors import InputError, SpecError, StoreError
+from tfkit.files import file_facts
 from tfkit.recipe import load_recipe
-from tfkit.store import file_facts
 from tfkit.text import model_in
 from tfkit.train import resume, train
 from tfkit.train.pretrained import is_share
@@ -173,7 +173,7 @@ def test_what_cannot_be_started_from_is_told_at_its_place(parent, task, tmp_path
 
 
 def test_a_model_with_little_in_common_is_refused_before_the_data_are_prepared(parent, task, tmp_path, monkeypatch):
-    monkeypatch.setattr("tfkit.train.run.prepare", lambda *arguments: pytest.fail("the data were prepared"))
+    monkeypatch.setattr("tfkit.train.session.prepare", lambda *arguments: pytest.fail("the data were prepared"))
     with pytest.raises(InputError, match=r"TFK117 pretrained: .* and 50 % are wanted"):
         started(task, parent, tmp_path, "model.defaults.ffn.d_ff=8", "model.defaults.attention.head_dim=4")
 

@@ -291,7 +291,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import device
 from torch.distributed.distributed_c10d import ProcessGroupGloo
-from tfkit.train.processes import joined
+from tfkit.train.distributed.process_group import joined
 
 def name(path):
     try:
@@ -316,7 +316,7 @@ with joined("cpu") as (processes, _):
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux tells the names of threads")
 @pytest.mark.parametrize("networks", ["", "lo"])
 def test_every_group_has_one_thread(tmp_path, networks):
-    """Two of them corrupt memory: see tfkit/train/gloo.py. Here are two groups, torch's first one and that of the run."""
+    """Two threads corrupt memory: see tfkit/train/distributed/gloo.py. torch has its own group, the run another."""
     (tmp_path / "groups.py").write_text(GROUPS)
     command = [*LAUNCH, "--nproc-per-node=2", str(tmp_path / "groups.py")]
     named = {"GLOO_SOCKET_IFNAME": networks} if networks else {}
@@ -328,8 +328,8 @@ SHARDS = """
 import sys
 import torch.distributed as dist
 import tfkit
-from tfkit.train.processes import joined
-from tfkit.train.spread import is_sharded, shard
+from tfkit.train.distributed.process_group import joined
+from tfkit.train.distributed.ddp_fsdp import is_sharded, shard
 
 dist.init_process_group("gloo")
 with joined("cpu") as (processes, _):

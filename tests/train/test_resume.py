@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from translation_task import write_task
 
 from tfkit.errors import InputError, StoreError
-from tfkit.nn import onednn
+from tfkit.files import file_facts
+from tfkit.nn.cpu import onednn
 from tfkit.recipe import load_recipe
-from tfkit.store import file_facts
 from tfkit.train import resume, train
 from tfkit.train.checkpoint import checkpoints_in, write_checkpoint
 from tfkit.train.interrupt import Interrupts
@@ -101,7 +101,7 @@ def test_half_and_half_is_whole_when_onednn_multiplies(task, tmp_path, monkeypat
     if product is None:
         pytest.skip("torch was built without oneDNN")
     monkeypatch.setattr(onednn, "PRODUCT", lambda *given: (calls.append(1), product(*given))[1])
-    monkeypatch.setattr("tfkit.nn.linear.ENOUGH", 1)
+    monkeypatch.setattr("tfkit.nn.cpu.linear.ENOUGH", 1)
     test_half_and_half_is_whole(task, tmp_path, [])
     assert len(calls) > 24 * 3 * 10
 

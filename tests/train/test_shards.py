@@ -12,9 +12,10 @@ from safetensors.torch import load_file, save_file
 from translation_task import write_task
 
 from tfkit.errors import StoreError
-from tfkit.store import file_facts
-from tfkit.train import average_checkpoints, resume, shards
+from tfkit.files import file_facts
+from tfkit.train import average_checkpoints, resume
 from tfkit.train.checkpoint import checkpoints_in
+from tfkit.train.distributed import sharded_checkpoint as shards
 
 
 @pytest.fixture(scope="module")

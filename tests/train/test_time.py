@@ -7,7 +7,7 @@ import pytest
 
 from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
-from tfkit.train.progress import Progress
+from tfkit.train.callbacks import Progress
 from tfkit.train.trainer import why_stop
 from tfkit.view.training import left_text
 
@@ -16,8 +16,8 @@ from tfkit.view.training import left_text
 def clock(monkeypatch):
     """A clock that stands still unless it is moved."""
     now = [1000.0]
-    monkeypatch.setattr("tfkit.train.run.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr("tfkit.train.keep.time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0]))
+    monkeypatch.setattr("tfkit.train.session.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("tfkit.train.loop.time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0]))
     return now
 
 
@@ -51,8 +51,8 @@ def slow(clock, monkeypatch, name, seconds):
 
 
 def test_preparation_and_validation_count(task, tmp_path, clock, monkeypatch):
-    slow(clock, monkeypatch, "tfkit.train.run.prepare", 40.0)
-    slow(clock, monkeypatch, "tfkit.train.keep.validation_nll", 7.0)
+    slow(clock, monkeypatch, "tfkit.train.session.prepare", 40.0)
+    slow(clock, monkeypatch, "tfkit.train.loop.validation_nll", 7.0)
     recipe = load_recipe(task, ["stopping={max_minutes: 2}", "validation.every_steps=3"])
     watcher = Moving(clock, 5.0)
     outcome = train(recipe, tmp_path / "run", watchers=[watcher])
@@ -65,7 +65,7 @@ def test_preparation_and_validation_count(task, tmp_path, clock, monkeypatch):
 
 
 def test_one_step_is_made_where_the_preparation_took_all_the_time(task, tmp_path, clock, monkeypatch):
-    slow(clock, monkeypatch, "tfkit.train.run.prepare", 400.0)
+    slow(clock, monkeypatch, "tfkit.train.session.prepare", 400.0)
     outcome = train(load_recipe(task, ["stopping={max_minutes: 2}"]), tmp_path / "run")
     assert (outcome.progress.step, outcome.reason) == (1, "2 minutes are over")
     assert outcome.model.is_dir()

@@ -16,8 +16,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tfkit.cli import main
 from tfkit.errors import Fault, InputError, StoreError, TrainingError
 from tfkit.recipe import load_recipe
-from tfkit.train import checkpoint, keep, resume, tensorboard, train
+from tfkit.train import checkpoint, resume, tensorboard, train
 from tfkit.train import log as log_module
+from tfkit.train import loop as keep
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.log import read_log
 
@@ -186,7 +187,7 @@ def test_a_validation_that_was_cut_off_is_made_again(task, tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"tfkit.train.keep.{name}", cut_off)
+        patch.setattr(f"tfkit.train.loop.{name}", cut_off)
         with pytest.raises(KeyboardInterrupt):
             train(load_recipe(task), tmp_path / "run")
     assert checkpoints_in(tmp_path / "run" / "checkpoints")[-1].name == "step-10"
@@ -212,7 +213,7 @@ def test_ctrl_c_during_preparation_leaves_nothing_behind(task, tmp_path, monkeyp
         raise KeyboardInterrupt
 
     (tmp_path / "run").mkdir()
-    monkeypatch.setattr("tfkit.train.run.fitted_spec", interrupted)
+    monkeypatch.setattr("tfkit.train.session.fitted_spec", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(load_recipe(task), tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []
@@ -269,7 +270,7 @@ def test_a_log_that_was_altered_takes_nothing_from_a_finished_training(task, tmp
     def altered(path, entry):
         append(path, {**entry, "kind": "stop"} if entry["step"] == 5 else entry)
 
-    monkeypatch.setattr("tfkit.train.keep.append_log", altered)
+    monkeypatch.setattr("tfkit.train.loop.append_log", altered)
     code, said = command(capsys, "train", task, "-o", tmp_path / "run")
     assert code == 0
     assert f"{log}:5:1: TFK082 this line is no entry of the log of a run" in said
@@ -286,7 +287,7 @@ def test_a_directory_that_is_gone_is_exit_code_1(task, tmp_path, capsys, monkeyp
         if entry["step"] == 5:
             shutil.rmtree(tmp_path / "run")
 
-    monkeypatch.setattr("tfkit.train.keep.append_log", take)
+    monkeypatch.setattr("tfkit.train.loop.append_log", take)
     code, said = command(capsys, "train", task, "-o", tmp_path / "run")
     assert code == 1
     assert said.count("TFK081") == 1, said

@@ -44,7 +44,7 @@ def test_names_of_another_shape_stand_alone(described):
 
 
 def test_a_wish_replaces_every_backend_and_nothing_else(described, catalogue):
-    from tfkit.cli.wish import wish_of
+    from tfkit.cli.backend_args import wish_of
 
     _, graph = described("transformer-base.yaml")
     plain, wished = all_sites(graph), all_sites(graph, wish_of(["flex", "eager"], catalogue))

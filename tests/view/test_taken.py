@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tfkit.train.pretrained import Left, Taken
-from tfkit.view.taken import taken_data, taken_text
+from tfkit.view.load_report import taken_data, taken_text
 
 LAYER = (("query.weight", (4, 4)), ("query.bias", (4,)), ("norm.weight", (4,)))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tfkit.spec import load_spec
-from tfkit.view.words import percent, ranges, says, scaled
+from tfkit.view.formatting import percent, ranges, says, scaled
 
 from .conftest import SPECS
 

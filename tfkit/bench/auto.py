@@ -4,7 +4,7 @@
 
 in rounds in which the backends take turns. Neighbouring lengths within a tenth of each other share a row; between measured
 lengths a and b the border is sqrt(a b). A backend has a row where it was right and timed in every cell of the class. The form
-of the table is that of `tfkit.slots.auto_table`; it bears no date, so that equal measurements are equal files.
+of the table is that of `tfkit.attention.auto_table`; it bears no date, so that equal measurements are equal files.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from ..attention.auto_table import FORM
 from ..catalogue import Catalogue
-from ..slots.auto_table import FORM
 from .cells import Cell
 from .classes import CallClass
 from .run import Settings, Told, run_cells

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention import AttentionInputs, Bias, DistanceBias, LinearBias, Mask
-from ..slots.attention import AttentionRequest
+from ..attention.capabilities import AttentionRequest
+from ..attention.types import AttentionInputs, Bias, DistanceBias, LinearBias, Mask
 from ..testing.attention.compare import leaves_of
 from ..testing.attention.compare import request_of as asked_of
 from .cells import Cell, Scale

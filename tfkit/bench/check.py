@@ -13,10 +13,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..attention import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias, Mask, Prepared
-from ..nn.choice import BoundBackend
-from ..nn.dispatch import attend
-from ..slots.attention import Numerics
+from ..attention.capabilities import Numerics
+from ..attention.choice import BoundBackend
+from ..attention.dispatch import attend
+from ..attention.types import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias, Mask, Prepared
 from ..testing.attention.bound import Bounds, bounds, worst_ratio
 from ..testing.attention.reference import Reference, reference
 from .call import Call

@@ -1,6 +1,6 @@
 """The classes of calls that `auto` tells apart, and the cells that stand for each: `tfkit bench auto` measures these.
 
-A class is a dtype, a range of lengths and conditions (`tfkit.slots.attention.AutoRow`); the conditions exclude each other.
+A class is a dtype, a range of lengths and conditions (`tfkit.attention.auto_table.AutoRow`); the conditions exclude each other.
 Padding here is even: a row's length is anything from half the longest up.
 """
 

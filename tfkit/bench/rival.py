@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from ..attention import AttentionInputs
+from ..attention.backend import AttentionBackend, judge
+from ..attention.capabilities import AttentionRequest
+from ..attention.choice import BoundBackend, bind
+from ..attention.dispatch import attend
+from ..attention.rendering import shapes_of
+from ..attention.types import AttentionInputs
 from ..errors import TfkitError
-from ..nn.choice import BoundBackend, bind
-from ..nn.dispatch import attend
-from ..rendering import shapes_of
-from ..slots.attention import AttentionBackend, AttentionRequest, judge
 from .call import Call
 from .check import Judge
 from .clock import Clock

@@ -81,7 +81,7 @@ def add_device(parser: Parser) -> None:
 
 
 def add_placing(parser: Parser) -> None:
-    """Where a model runs, and what computes its attention; `tfkit.cli.here.placed` reads it."""
+    """Where a model runs, and what computes its attention; `tfkit.cli.device.placed` reads it."""
     add_device(parser)
     add_backend(parser)
     add_auto_table(parser)

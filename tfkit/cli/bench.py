@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         chosen = cells.usual(kind) if options.cells is None else cells.chosen(options.cells)
         if options.list:
             return _list(chosen, scale, options.json)
-    from .here import check_device
+    from .device import check_device
 
     check_device(options.device)
     return _measure_auto(options, kind, scale) if options.what == "auto" else _measure(options, kind, chosen, scale)
@@ -170,7 +170,7 @@ def exit_code(data: dict[str, Any]) -> int:
 
 def backends_of(wanted: list[str] | None, catalogue: Any) -> list[tuple[Any, Any]]:
     """The backends of these names with their options as they are by default, or all that are installed."""
-    from .wish import wish_of
+    from .backend_args import wish_of
 
     if wanted is None:
         return list(catalogue.ready("backend"))

@@ -30,9 +30,9 @@ def arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..graph import graph_of, longest
+    from ..graph import graph_of, max_input_lengths
     from ..spec import load_spec
-    from .wish import catalogue_of, check_auto, check_served, wish_of
+    from .backend_args import catalogue_of, check_auto, check_served, wish_of
 
     check_auto(options)
     catalogue = catalogue_of(options)
@@ -43,10 +43,11 @@ def run(options: argparse.Namespace) -> int:
     import torch  # only a spec without faults is worth the wait
 
     from ..builder import build
-    from ..store import check_place, save
+    from ..io import save
+    from ..io.replacing import check_place
     from ..view.build_data import build_data
-    from .here import allocating, check_device, check_output, target_of
-    from .trial import try_once
+    from .device import allocating, check_device, check_output, target_of
+    from .dry_run import try_once
 
     check_device(options.device)
     target = target_of(options.device, options.dtype)
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
             seed=options.seed,
             backend=options.backend,
         )
-        trial = try_once(model, longest(graph), options.device, options.seed)
+        trial = try_once(model, max_input_lengths(graph), options.device, options.seed)
     check_output(trial.not_finite)
     if options.output is not None:
         save(model, options.output, overwrite=options.force, catalogue=catalogue)

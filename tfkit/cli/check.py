@@ -50,9 +50,9 @@ def _check(file: str, catalogue: Any, overrides: list[str]) -> tuple[dict[str, A
     from ..graph import Target, graph_of
     from ..recipe import check_metric, describes_training, recipe_of
     from ..spec import load_spec, parse_spec
-    from ..spec.marked import Faults
+    from ..spec.located import Faults
     from ..spec.reader import read_source
-    from .wish import check_possible
+    from .backend_args import check_possible
 
     try:
         text = read_source(file, Faults())  # once: it may come through a pipe

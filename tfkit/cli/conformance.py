@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         return _replay(options) if options.replay else _judge(options)
     except ChildBug as bug:
-        from .blame import innermost_plugin
+        from .plugin_attribution import innermost_plugin
 
         if options.traceback:
             print(bug.where, file=sys.stderr)

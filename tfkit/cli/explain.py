@@ -6,9 +6,9 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
+from ..attention.rules import RULES
 from ..checks import all_checks, checks_named
-from ..codes import CODES
-from ..contract import RULES
+from ..errors.codes import CODES
 from .arguments import Parser, add_common, nearest, usage_fault
 from .output import print_json, print_text
 

@@ -11,7 +11,7 @@ from ..errors import Fault, InputError
 from .arguments import Parser, add_common, add_placing, reading, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
-from .searching import add_search, add_workers, check_workers, search_of, workers_of
+from .search_args import add_search, add_workers, check_workers, search_of, workers_of
 
 if TYPE_CHECKING:
     from ..text import Continuation
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     speak_utf8()
     from ..data import groups, lines_of
     from ..text import TextGenerator
-    from .here import placed
+    from .device import placed
 
     search = search_of(options, 1, length_factor=0.0, extra_length=options.tokens or TOKENS)
     workers = workers_of(options)

@@ -88,7 +88,7 @@ def folded(faults: Iterable[Fault]) -> Iterator[str]:
 
 def print_bug(bug: Exception, as_json: bool, with_traceback: bool) -> None:
     """One line that says whose fault it is; where it happened only on request."""
-    from .blame import culprit
+    from .plugin_attribution import culprit
 
     if with_traceback:
         import traceback

@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
     from ..spec import load_spec
     from ..view.plan_data import plan_data, planned
     from ..view.sites import all_sites, fold
-    from .batch import check_lengths
-    from .wish import catalogue_of, refusals, wish_of
+    from .backend_args import catalogue_of, refusals, wish_of
+    from .batch_args import check_lengths
 
     catalogue = catalogue_of(options)
     graph = graph_of(load_spec(options.spec, catalogue, options.overrides))

@@ -29,7 +29,7 @@ def arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     need_packages("train", *TEXT, "sacrebleu")
     from ..data import rows
-    from ..score import corpus_scores
+    from ..metrics import corpus_scores
 
     pairs = list(rows(options.translations, options.reference, descriptors=True))
     if not any(wanted.strip() for _, wanted in pairs):

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     from ..graph import graph_of
     from ..spec import load_spec, to_json, to_yaml
     from ..view.model_data import model_data
-    from .batch import batch_of
+    from .batch_args import batch_of
 
     if options.mermaid and options.json:
         raise usage_fault("--mermaid and --json exclude each other", "choose one")

@@ -83,8 +83,8 @@ def run(options: argparse.Namespace) -> int:
         error.elsewhere = started_rank() > 0  # all read the same
         raise
     from ..train import train
-    from .here import placed
-    from .watch import watching
+    from .callbacks import watching
+    from .device import placed
 
     where, directory = placed(options), Path(options.output)
     with interruptible(directory), watching(directory, options.json) as watchers:
@@ -115,8 +115,8 @@ def interruptible(directory: Path) -> Iterator[None]:
 
 def _resume(options: argparse.Namespace, since: float) -> int:
     from ..train import resume
-    from .here import placed
-    from .watch import watching
+    from .callbacks import watching
+    from .device import placed
 
     where, directory = placed(options), Path(options.resume)
     with interruptible(directory), watching(directory, options.json) as watchers:
@@ -135,7 +135,7 @@ def _resume(options: argparse.Namespace, since: float) -> int:
 def _recipe(options: argparse.Namespace, given: list[str]) -> Recipe:
     """The recipe in the file, or one for the spec in it and a corpus of this size."""
     from ..recipe import describes_model, recipe_of, recipe_text
-    from ..spec.marked import Faults
+    from ..spec.located import Faults
     from ..spec.reader import read_source
 
     overrides = [*options.overrides, *given]  # another kind of data is chosen before its files

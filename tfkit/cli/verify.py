@@ -79,7 +79,7 @@ def dtypes(text: str) -> list[str]:
 def run(options: argparse.Namespace) -> int:
     if options.output is not None:
         _check_place(options.output)
-    from .wish import catalogue_of, check_auto
+    from .backend_args import catalogue_of, check_auto
 
     check_auto(options)
     catalogue = catalogue_of(options)
@@ -149,7 +149,7 @@ def _model(options: argparse.Namespace, catalogue: Catalogue) -> Any:
     spec = None if saved else load_spec(options.spec, catalogue, options.overrides)
     if not saved and options.weights is None:
         return spec
-    from ..store import load
+    from ..io import load
 
     found = load(options.spec if saved else options.weights, catalogue=catalogue)
     if saved:

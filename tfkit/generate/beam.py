@@ -22,11 +22,11 @@ from torch import Tensor
 
 from ..errors import Fault, InputError
 from ..nn.model import Model
-from .begin import Beginning, begin
-from .choose import best_words
+from .finished import Pool, Trail
 from .hypothesis import Hypothesis
 from .penalty import GnmtLengthPenalty, LengthPenalty, PowerLengthPenalty
-from .pool import Pool, Trail
+from .prefill import Beginning, begin
+from .top_k import best_words
 
 GNMT = GnmtLengthPenalty()
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..nn.model import Model
-from .begin import begin
-from .choose import most_probable
-from .roll import Generated, roll
+from .decode_loop import Generated, roll
+from .prefill import begin
+from .top_k import most_probable
 
 
 @torch.no_grad()

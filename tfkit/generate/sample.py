@@ -21,10 +21,10 @@ from torch import Tensor
 
 from ..errors import Fault, InputError
 from ..nn.model import Model
-from .begin import begin
-from .choose import best, most_probable
+from .decode_loop import roll
 from .hypothesis import Hypothesis
-from .roll import roll
+from .prefill import begin
+from .top_k import best, most_probable
 
 
 @torch.no_grad()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..attention.auto_table import AutoRow
+from ..attention.backend import AttentionBackend, Verdict
+from ..attention.capabilities import AttentionRequest
+from ..attention.selection import auto_row, ranked, refusal
 from ..catalogue import Catalogue
 from ..errors import BackendRefused, Fault
-from ..slots.attention import AttentionBackend, AttentionRequest, AutoRow, Verdict
 from ..slots.layer import layer_paths
 from ..slots.options import Part
-from ..slots.selection import auto_row, ranked, refusal
 from ..slots.sublayer import AttentionSite
 from .model_graph import Graph, Node, base, layers_of
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from .dropout import Dropout
-from .run import StackRun
-from .thin import project
+from .cpu.dropout import Dropout
+from .cpu.small_batch import project
+from .runtime.context import StackRun
 
 
 class FeedForward(nn.Module):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import Fault, InputError
-from .dropout import Dropout
-from .run import ModelRun
-from .stream import Padding, Stream
-from .thin import project
+from .cpu.dropout import Dropout
+from .cpu.small_batch import project
+from .runtime.context import ModelRun
+from .runtime.node_output import Padding, Stream
 
 
 class Dense(nn.Module):

@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from ..errors import Fault, InputError
 from ..slots.node import InputRule
-from .inputs import check_tensor
+from .runtime.input_checks import check_tensor
 
 IGNORED = -100
 Labels = Tensor | Mapping[str, Tensor]

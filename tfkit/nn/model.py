@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from ..attention.choice import BackendChoice, BoundBackend
 from ..errors import BackendRefused, Fault, InputError
 from ..slots.node import InputRule
-from .cache import DecodingState
-from .choice import BackendChoice, BoundBackend
-from .inputs import check_ids, check_places, check_segments, check_tensor, given_padding
+from .cpu.malloc import keep_what_is_freed
+from .cpu.prepacked import PackedWeights
+from .device_moves import Placed
 from .labels import Labels, by_output, loss_of, with_targets
-from .memory import keep_what_is_freed
 from .model_plan import ModelPlan
 from .multi_head import MultiHeadAttention
 from .outputs import Outputs
-from .packed import PackedWeights
-from .placed import Placed
-from .run import ModelRun
+from .runtime.context import ModelRun
+from .runtime.decoding_state import DecodingState
+from .runtime.input_checks import check_ids, check_places, check_segments, check_tensor, given_padding
+from .runtime.node_output import Padding, Stream
 from .stack import Stack
-from .stream import Padding, Stream
 from .tokens import padding_of
 
 
@@ -260,6 +261,15 @@ class Model(Placed):
         """The attention backends on a device that do not say that several threads may call them, and so the model, at once."""
         choices = (choice for attention in self._attentions() for choice in attention.choices.values())
         return sorted({name for choice in choices for name in choice.of_one_thread(device)})
+
+    @contextmanager
+    def shared_prepacked(self, prepacked: PackedWeights) -> Iterator[None]:
+        """Searches that begin inside this block share `prepacked`; otherwise each search has its own."""
+        before, self.packed = self.packed, prepacked
+        try:
+            yield
+        finally:
+            self.packed = before
 
     def parameter_count(self, trainable: bool = True) -> int:
         """The number of trainable (or frozen) parameters, each shared one counted once."""

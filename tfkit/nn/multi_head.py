@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import AttentionInputs, Bias, DenseBias, Mask, Shapes
+from ..attention.choice import BackendChoice, BoundBackend
+from ..attention.dispatch import attend
+from ..attention.types import AttentionInputs, Bias, DenseBias, Mask, Shapes
 from ..errors import BackendRefused
-from .cache import KeyValueCache
-from .choice import BackendChoice, BoundBackend
-from .dispatch import attend
-from .packed import PackedWeights
-from .run import StackRun
-from .thin import project
+from .cpu.prepacked import PackedWeights
+from .cpu.small_batch import project
+from .runtime.context import StackRun
+from .runtime.decoding_state import KeyValueCache
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .run import ModelRun, StackRun
-from .stream import Stream
+from .runtime.context import ModelRun, StackRun
+from .runtime.node_output import Stream
 
 
 @dataclass(frozen=True)

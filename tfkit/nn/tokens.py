@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..positions import Span
-from .dropout import Dropout
-from .linear import linear
-from .run import ModelRun
-from .stream import Padding, Stream
-from .thin import thin_linear
+from ..attention.positions import Span
+from .cpu.dropout import Dropout
+from .cpu.linear import linear
+from .cpu.small_batch import thin_linear
+from .runtime.context import ModelRun
+from .runtime.node_output import Padding, Stream
 
 
 class Tokens(nn.Module):

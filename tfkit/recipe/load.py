@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..errors import SpecError
 from ..files import open_regular
 from ..spec.extends import extended, read_extended
-from ..spec.marked import Faults, Marked, short
+from ..spec.located import Faults, Marked, short
 from ..spec.overrides import apply
 from ..spec.reader import read_text
 from ..spec.validate import validate

@@ -8,7 +8,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from ..errors import Fault, InputError
 from ..slots.options import AsTuple, OneOf, Options, Part, Positive, Probability, Size, SlotField, part_default
-from ..spec.marked import Marked
+from ..spec.located import Marked
 from ..spec.model import nearest_node
 
 

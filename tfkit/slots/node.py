@@ -77,7 +77,7 @@ class NodeKind(Entry):
     of an input of the model are (None: the kind is no input), `takes_layers` a reader of the port `layers`;
     `stepwise(options)` says that its output at one position needs no later one, so that it can be decoded step by step.
     `build`, a `"module:function"`, is called as `build(options, facts, keep_layers)` (whether some node reads its port
-    `layers`) and gives an `nn.Module` with `forward(run, **streams by field) -> tfkit.nn.stream.Stream`."""
+    `layers`) and gives an `nn.Module` with `forward(run, **streams by field) -> tfkit.nn.runtime.node_output.Stream`."""
 
     inherits: frozenset[str]
     output: Callable[[Any, NodeFacts], Signal]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from ..slots.options import NodeRef, marks
 from .grammar import Grammar
 from .hints import did_you_mean
-from .marked import Faults, Marked, short
+from .located import Faults, Marked, short
 
 Edge = tuple[str, Marked, str]
 """(field, the written reference, its role)"""

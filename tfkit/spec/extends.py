@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Collection, Mapping
 
-from .marked import Faults, Marked, short
+from .located import Faults, Marked, short
 from .merge import over
 from .reader import read_file
 from .versions import migrate

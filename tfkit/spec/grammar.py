@@ -13,8 +13,8 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from ..attention.backend import AUTO
 from ..catalogue import Catalogue
-from ..slots.attention import AUTO
 from ..slots.layer import Layer
 from ..slots.node import NodeKind
 from ..slots.options import LayersField, NodeRef, Options, SlotField, SlotListField, marks

@@ -7,9 +7,9 @@ import re
 from collections.abc import Collection
 
 from ..slots.aliases import spelling
+from .field_aliases import PEERS
 from .grammar import Grammar
-from .marked import Faults, Marked, short
-from .peers import PEERS
+from .located import Faults, Marked, short
 
 CLOSE = 0.65
 _GLUED = re.compile(r"[A-Za-z_][\w.-]*:[^\s:/\\]")

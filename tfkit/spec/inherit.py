@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ..slots.node import NodeKind
 from ..slots.options import Part
 from .grammar import PATTERN, Grammar
-from .marked import HOLE, Faults, Marked, plain, short
+from .located import HOLE, Faults, Marked, plain, short
 from .merge import as_part, over
 
 

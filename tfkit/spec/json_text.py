@@ -6,7 +6,7 @@ import json
 import re
 
 from ..errors import Mark
-from .marked import Faults, short
+from .located import Faults, short
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _CONSTANT = re.compile(rf"{_STRING}|(-?(?:NaN|Infinity))")

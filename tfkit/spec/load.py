@@ -16,8 +16,8 @@ from .edges import check_edges
 from .extends import extended, read_extended
 from .grammar import Grammar
 from .inherit import Inheritance
+from .located import HOLE, Faults, Marked
 from .mapping import read_mapping
-from .marked import HOLE, Faults, Marked
 from .model import ModelSpec
 from .overrides import apply
 from .reader import read_text

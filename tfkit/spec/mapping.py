@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from ..errors import Mark
-from .marked import HOLE, Faults, Marked, child_path, short
+from .located import HOLE, Faults, Marked, child_path, short
 from .reader import FORBIDDEN, MAX_DEPTH, MAX_VALUES
 from .scalars import LARGEST
 

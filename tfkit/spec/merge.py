@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .marked import HOLE, Marked
+from .located import HOLE, Marked
 
 INSTEAD = {"num_layers": "layers", "layers": "num_layers"}
 """Two ways to say one thing: the nearer one removes the other."""

@@ -8,7 +8,7 @@ from pydantic import Field, PrivateAttr
 
 from ..errors import Fault, Mark
 from ..slots.options import AsTuple, Options, Part, SlotField
-from .marked import Marked
+from .located import Marked
 
 
 class Expect(Options):

@@ -12,7 +12,7 @@ from ..errors import Mark
 from .extends import OWN
 from .grammar import Grammar
 from .hints import did_you_mean
-from .marked import HOLE, Faults, Marked, child_path, short
+from .located import HOLE, Faults, Marked, child_path, short
 from .merge import as_part, over
 from .reader import read_value
 

@@ -17,7 +17,7 @@ from ..errors import Mark
 from ..files import open_regular
 from .hints import glued
 from .json_text import check_json
-from .marked import HOLE, Faults, Marked, child_path, short
+from .located import HOLE, Faults, Marked, child_path, short
 from .scalars import BadNumber, resolve
 
 MAX_BYTES, MAX_DEPTH, MAX_VALUES, MAX_KEYS = 1 << 20, 40, 20_000, 1_000

@@ -11,7 +11,7 @@ from ..slots.node import NodeKind
 from ..slots.sublayer import SublayerKind
 from .grammar import GROUP, PATTERN
 from .inherit import Inheritance
-from .marked import HOLE, Marked, child_path, short
+from .located import HOLE, Marked, child_path, short
 from .merge import as_part, over
 
 

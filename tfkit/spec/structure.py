@@ -13,7 +13,7 @@ from typing import Any
 
 from .grammar import TOP, Grammar, slots_of
 from .hints import glued, unknown_key, unknown_name, which_kind
-from .marked import HOLE, Faults, Marked, short
+from .located import HOLE, Faults, Marked, short
 
 NEEDED = {"name": "what the model is called", "nodes": "which nodes the model has", "outputs": "which nodes give its outputs"}
 Check = Callable[[Marked], Marked]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from ..errors import Fault, PluginError
 from .grammar import Grammar, inner_models, slots_of
 from .hints import nearest, unknown_key, unknown_name, which_kind
-from .marked import HOLE, Faults, Marked, plain, short
+from .located import HOLE, Faults, Marked, plain, short
 
 EXPECTED = {
     "int_type": "a whole number",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 
-from .marked import HOLE, Faults, Marked
+from .located import HOLE, Faults, Marked
 
 CURRENT = 1
 Step = Callable[[Marked], Marked]

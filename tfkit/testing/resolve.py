@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from ..attention.backend import AttentionBackend
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import Fault, InputError
-from ..slots.attention import AttentionBackend
 from .attention.case import DTYPES
 from .attention.subject import Subject, subject_of
 

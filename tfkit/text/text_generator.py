@@ -12,8 +12,8 @@ import torch
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, read_tokenisers
 from ..generate import Hypothesis, Search, search_all
+from ..io import load, model_in
 from ..nn.model import Model
-from ..store import load, model_in
 from .fitting import roles_for
 
 
@@ -38,7 +38,7 @@ class TextGenerator:
     def __init__(self, model: Model, tokeniser: TextTokeniser) -> None:
         self.model, self.tokeniser = model, tokeniser
         self.roles = roles_for(model.plan, "language")
-        self.positions = model.plan.longest.get(self.roles.target)
+        self.positions = model.plan.max_input_lengths.get(self.roles.target)
 
     @classmethod
     def load(

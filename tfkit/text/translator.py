@@ -13,10 +13,10 @@ from ..catalogue import Catalogue
 from ..data import TextTokeniser, check_ids, groups, read_tokenisers
 from ..errors import Fault, InputError
 from ..generate import Hypothesis, Search, search_all
+from ..io import load, model_in
+from ..nn.cpu.prepacked import PackedWeights
 from ..nn.model import Model
-from ..nn.packed import PackedWeights
 from ..recipe import END
-from ..store import load, model_in
 from .fitting import roles_for
 
 
@@ -67,7 +67,7 @@ class Translator:
             fix = "a source has at least 2 tokens, its end being one, a batch at least 1, and one at least is searched at once"
             raise InputError(Fault("TFK078", message, fix))
         self.roles = roles_for(model.plan, "parallel")
-        self.max_source = min(max_source, model.plan.longest.get(self.roles.of("source"), max_source))
+        self.max_source = min(max_source, model.plan.max_input_lengths.get(self.roles.of("source"), max_source))
         check_ids(model.plan, self.roles, {column: each.size for column, each in tokenisers.items()})
 
     @classmethod

@@ -2,10 +2,10 @@
 
 from ..data import told
 from .averaging import average_checkpoints, average_models
+from .callbacks import Progress, Step, Validated, Watcher
+from .distributed.process_group import started_rank
 from .pretrained import Taken
-from .processes import started_rank
-from .progress import Progress, Step, Validated, Watcher
-from .run import Outcome, resume, train
+from .session import Outcome, resume, train
 from .trainer import Trainer
 
 __all__ = [

@@ -16,9 +16,9 @@ from ..builder import build
 from ..catalogue import load_catalogue
 from ..data import LABELS, TextTokeniser, read_facts, read_labels, read_tokenisers, tokeniser_texts
 from ..errors import Fault, StoreError
+from ..io import load, save
 from ..nn.model import Model
 from ..spec import load_spec
-from ..store import load, save
 from ..text import model_in
 from .checkpoint import MODEL, checkpoints_in, read_checkpoint
 from .run_directory import SPEC, check_inside, own_place

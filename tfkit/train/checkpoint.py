@@ -28,10 +28,10 @@ from torch import Tensor
 
 from ..errors import Fault, StoreError
 from ..files import Listing, check_files, file_facts, read_model
-from ..store import put_in_place
-from .processes import Processes
+from ..io.replacing import put_in_place
+from .distributed.ddp_fsdp import shard_of
+from .distributed.process_group import Processes
 from .run_directory import SHARDS, STEP, saved_steps
-from .spread import shard_of
 from .state import SHAPES, State
 
 MODEL, OPTIMISER, AVERAGE = (f"{name}.safetensors" for name in ("model", "optimiser", "average"))
@@ -52,7 +52,7 @@ def write_sharded_checkpoint(
 ) -> None:
     """Write tensors of which every process has a share, each its own, and the state, atomically. Raises StoreError in all of
     them, and then nothing was changed."""
-    from .shards import write_shards
+    from .distributed.sharded_checkpoint import write_shards
 
     draft = processes.first(lambda: _draft(directory))
     try:
@@ -130,7 +130,7 @@ def read_checkpoint(
     processes = processes or Processes()
     state, sharded = processes.first(lambda: _checked(directory))
     if sharded:
-        from .shards import read_shards
+        from .distributed.sharded_checkpoint import read_shards
 
         return read_shards(directory / SHARDS, state.tensors or {}, like or {}, processes), state
     return processes.each(lambda: _tensors(directory)), state

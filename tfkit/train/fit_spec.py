@@ -32,7 +32,7 @@ def positions_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> d
     `roles_in` does."""
     plan = _plan(_spec(recipe, catalogue, []), catalogue, backend)
     nodes = {column: roles_of(plan, recipe.data.kind).of(column) for column in KINDS[recipe.data.kind].files}
-    return {column: plan.longest[node] for column, node in nodes.items() if node in plan.longest}
+    return {column: plan.max_input_lengths[node] for column, node in nodes.items() if node in plan.max_input_lengths}
 
 
 def fitted_spec(

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from ..errors import Fault, Mark, StoreError
 from ..files import FileModel, open_regular, write_whole
-from .progress import Count, Whole
+from .callbacks import Count, Whole
 
 LONGEST = 1 << 25
 """The most bytes of a line; a validation holds a sentence to look at."""

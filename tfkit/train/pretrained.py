@@ -20,10 +20,12 @@ from ..catalogue import Catalogue
 from ..data import KINDS, LABELS, Roles, TextTokeniser, read_labels, read_tokenisers, roles_of
 from ..errors import Fault, InputError, TfkitError
 from ..files import file_facts, read_model
+from ..io import load
+from ..io.layout import WEIGHTS
+from ..io.loading import read_weights
 from ..nn.model import Model
 from ..nn.tokens import TokenLogits, Tokens
 from ..recipe import MASK, Recipe, load_recipe
-from ..store import WEIGHTS, load, read_weights
 from ..text import model_in
 from .run_directory import DIGESTS, RECIPE
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from ..data import FACTS, LABELS, TOKENISER_FILES, TRAIN, VALIDATION
 from ..errors import Fault, InputError, StoreError
 from ..files import write_whole
-from ..store import PLAN, VERSIONS, WEIGHTS
+from ..io.layout import PLAN, VERSIONS, WEIGHTS
 from .lock import HOLDER, LOCK, held
 
 RECIPE, SPEC, DIGESTS, LOG, CURVE = "recipe.yaml", "spec.yaml", "digests.json", "log.jsonl", "curve.html"

@@ -16,7 +16,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ..errors import Fault
-from .progress import Step, Validated
+from .callbacks import Step, Validated
 from .trainer import Trainer
 
 

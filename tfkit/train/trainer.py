@@ -22,18 +22,18 @@ from torch import nn
 
 from ..data import NO_LABEL, Batch, Data, Epoch, Shapes, epoch_of, roles_of, task_of
 from ..errors import Fault, StoreError
+from ..io.loading import check_tensors
 from ..nn.model import Model
 from ..recipe import Recipe
-from ..store import check_tensors
 from . import checkpoint
+from .callbacks import Progress, Step
 from .compiled import Compiled
+from .distributed.ddp_fsdp import adding_up, collected, replicated, shard, shard_of
+from .distributed.process_group import Processes
 from .loss import smoothed
 from .moving_average import Average
 from .optimiser import optimiser_for, set_rate
 from .pretrained import Taken
-from .processes import Processes
-from .progress import Progress, Step
-from .spread import adding_up, collected, replicated, shard, shard_of
 from .state import Scaler, State
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from ..slots.auto_table import measured_on, parse_table
-from .auto_words import row_data, row_in_words
+from ..attention.auto_table import measured_on, parse_table
+from .auto_formatting import row_data, row_in_words
 from .terminal import shown
 
 

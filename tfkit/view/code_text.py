@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from ..codes import Code
-from ..contract import Rule
+from ..attention.rules import Rule
+from ..errors.codes import Code
 
 WIDTH = 79
 

@@ -9,7 +9,7 @@ from ..graph import Node
 from ..slots.layer import Layer, LayerRun, depth, leaves
 from ..slots.options import Part
 from ..slots.sublayer import AttentionSite
-from .words import in_words, says
+from .formatting import in_words, says
 
 IN_SITE = frozenset({"name", "num_heads", "num_kv_heads", "head_dim", "residual_scale"})
 

@@ -22,9 +22,9 @@ from ..slots.cost import Cost
 from ..slots.options import Part
 from ..slots.sublayer import AttentionSite
 from ..spec import ModelSpec
+from .formatting import says
 from .layers_data import layers_data, parameters_by_path
 from .sites import all_sites
-from .words import says
 
 
 def model_data(spec: ModelSpec, graph: Graph, batch: Batch, wish: tuple[Part, ...] | None = None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from .auto_words import row_in_words
+from .auto_formatting import row_in_words
 from .plan_data import lengths_in_words
 from .terminal import shown
 

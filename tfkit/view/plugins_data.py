@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..attention.backend import AttentionBackend
+from ..attention.capabilities import Capabilities, Device, Range
 from ..catalogue import Catalogue
-from ..slots.attention import AttentionBackend, Capabilities, Device, Range
 
 
 def plugins_data(catalogue: Catalogue) -> dict[str, Any]:

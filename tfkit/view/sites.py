@@ -10,7 +10,7 @@ from ..errors import BuildError, Fault
 from ..graph import Graph
 from ..slots.options import Part
 from ..slots.sublayer import AttentionSite
-from .words import ranges
+from .formatting import ranges
 
 MOST = 100_000
 """More sites than this are not listed one by one."""

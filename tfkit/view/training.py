@@ -16,7 +16,7 @@ from ..slots.options import Part
 from ..train import Outcome, Step, Trainer, Validated, told
 from .console import EscapingConsole
 from .curve import SCORES
-from .taken import taken_text
+from .load_report import taken_text
 from .terminal import escaped, shown
 
 EVERY = 30.0
@@ -31,7 +31,7 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
     rows = [f"train: {told(data.facts['train'])}"]
     if "validation" in data.facts:
         rows.append(f"validation: {told(data.facts['validation'])}")
-    if recipe.batching.max_length == min(model.plan.longest.values(), default=None):
+    if recipe.batching.max_length == min(model.plan.max_input_lengths.values(), default=None):
         rows.append(f"rows: at most {recipe.batching.max_length:,} tokens, as many as the model has positions")
     sizes = {column: each.size for column, each in data.tokenisers.items()}
     joint = len({id(each) for each in data.tokenisers.values()}) == 1 and len(sizes) > 1

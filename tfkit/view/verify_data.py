@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .words import ranges
+from .formatting import ranges
 
 WORDS = {"passed": "holds", "failed": "FAILED", "not run": "not run", "inconclusive": "inconclusive", "refused": "refused",
          "not applicable": "does not apply", "reported": "reported"}  # fmt: skip

@@ -14,6 +14,7 @@ import torch
 from tfkit_flash_attn.attend import prepare, run
 from tfkit_flash_attn.plan import plan_of
 
+from tfkit.attention.backend import judge
 from tfkit.catalogue import load_catalogue
 from tfkit.plugin import (
     AttentionInputs,
@@ -27,7 +28,6 @@ from tfkit.plugin import (
     Shapes,
     guard,
 )
-from tfkit.slots.attention import judge
 from tfkit.testing import check_backend, subject_of
 
 over_versions = pytest.mark.parametrize("entry", plugin.ENTRIES, ids=lambda entry: entry.name)

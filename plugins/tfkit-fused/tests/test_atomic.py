@@ -10,7 +10,8 @@ import tfkit_fused
 import torch
 from where import DEVICE, runs
 
-from tfkit.slots.attention import AttentionRequest, judge
+from tfkit.attention.backend import judge
+from tfkit.attention.capabilities import AttentionRequest
 from tfkit.testing.attention.case import Case
 from tfkit.testing.attention.compare import error_ratios
 

@@ -10,10 +10,11 @@ import pytest
 import tfkit_fused
 import torch
 
-from tfkit.attention import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask
+from tfkit.attention.backend import judge
+from tfkit.attention.capabilities import AttentionRequest
+from tfkit.attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask
 from tfkit.catalogue import load_catalogue
 from tfkit.errors import BackendRefused, InputError
-from tfkit.slots.attention import AttentionRequest, judge
 
 ASKED = AttentionRequest(device="cuda", cuda_capability=(9, 0), dtype="bfloat16", head_dim=64, value_dim=64, gradients=True)
 OPTIONS = tfkit_fused.FusedOptions()

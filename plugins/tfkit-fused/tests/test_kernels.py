@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from where import DEVICE, runs
 
-from tfkit.attention import AttentionInputs, Mask
+from tfkit.attention.types import AttentionInputs, Mask
 from tfkit.testing.attention.case import Case
 from tfkit.testing.attention.compare import error_ratios
 from tfkit.testing.attention.reference import reference

@@ -16,7 +16,7 @@ def check_call(inputs: AttentionInputs) -> None:
     """Raises InputError with everything that does not fit."""
     wrong = list(_axes(inputs)) or list(_misfits(inputs))
     if wrong:
-        raise InputError([Fault("TFK070", reason, "see `tfkit.attention` for the shapes of a call") for reason in wrong])
+        raise InputError([Fault("TFK070", reason, "see `tfkit.attention.types` for the shapes of a call") for reason in wrong])
 
 
 def _axes(inputs: AttentionInputs) -> Iterator[str]:

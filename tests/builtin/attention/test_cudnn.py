@@ -12,10 +12,11 @@ from attention_calls import BY_NAME, typed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfkit.attention.backend import judge
+from tfkit.attention.capabilities import MASK_TERMS, AttentionRequest
 from tfkit.builtin.attention import cudnn, sdpa
 from tfkit.builtin.attention.entries import CUDNN
 from tfkit.plugin import BackendRefused, NoOptions
-from tfkit.slots.attention import MASK_TERMS, AttentionRequest, judge
 
 HOPPER = AttentionRequest(
     device="cuda", cuda_capability=(9, 0), dtype="bfloat16", head_dim=64, value_dim=64, queries=512, keys=512, gradients=True

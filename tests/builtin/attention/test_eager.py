@@ -9,7 +9,7 @@ import torch
 from attention_calls import BY_NAME, typed
 from torch.utils.flop_counter import FlopCounterMode
 
-from tfkit.attention import AttentionInputs, DenseBias, Mask
+from tfkit.attention.types import AttentionInputs, DenseBias, Mask
 from tfkit.builtin.attention.eager import attend
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.plugin import NoOptions

@@ -9,12 +9,12 @@ import pytest
 import torch
 from attention_calls import BY_NAME, typed
 
-from tfkit.attention import AttentionInputs, Mask
+from tfkit.attention.backend import judge
+from tfkit.attention.rendering import shapes_of
+from tfkit.attention.types import AttentionInputs, Mask
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA, SdpaOptions
 from tfkit.builtin.attention.entries import ENTRIES as ALL
 from tfkit.plugin import AttentionRequest, load
-from tfkit.rendering import shapes_of
-from tfkit.slots.attention import judge
 from tfkit.testing.attention.compare import error_ratios, gradients_of, leaves_of, request_of
 from tfkit.testing.attention.reference import visible_pairs
 from tfkit.testing.attention.table import CASES

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tfkit.attention import AttentionInputs, DenseBias, LinearBias, Mask
+from tfkit.attention.rendering import shapes_of
+from tfkit.attention.types import AttentionInputs, DenseBias, LinearBias, Mask
 from tfkit.builtin.attention import few
 from tfkit.builtin.attention.entries import SDPA, SdpaOptions
 from tfkit.builtin.attention.sdpa import attend, prepare
-from tfkit.rendering import shapes_of
 from tfkit.testing.attention.table import CASES
 from tfkit.testing.suite.again import replay
 

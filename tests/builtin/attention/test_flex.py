@@ -8,12 +8,12 @@ import pytest
 import torch
 from attention_calls import BY_NAME, typed
 
-from tfkit.attention import Mask
+from tfkit.attention.backend import judge
+from tfkit.attention.rendering import shapes_of
+from tfkit.attention.types import Mask
 from tfkit.builtin.attention import flex
 from tfkit.builtin.attention.entries import FLEX
 from tfkit.plugin import AttentionRequest, NoOptions
-from tfkit.rendering import shapes_of
-from tfkit.slots.attention import judge
 from tfkit.testing.attention.reference import visible_pairs
 from tfkit.testing.attention.table import CASES
 

@@ -9,12 +9,12 @@ import torch
 from attention_calls import BY_NAME, typed
 from torch.nn.attention import SDPBackend
 
-from tfkit.attention import DenseBias, LinearBias, Mask
+from tfkit.attention.backend import judge
+from tfkit.attention.rendering import shapes_of
+from tfkit.attention.types import DenseBias, LinearBias, Mask
 from tfkit.builtin.attention import sdpa
 from tfkit.builtin.attention.entries import SDPA, SdpaOptions
 from tfkit.plugin import AttentionRequest
-from tfkit.rendering import shapes_of
-from tfkit.slots.attention import judge
 from tfkit.testing.attention.case import Case
 from tfkit.testing.attention.compare import gradients_of
 from tfkit.testing.suite.again import replay

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from tfkit.attention import AttentionOutput
+from tfkit.attention.types import AttentionOutput
 from tfkit.builtin.attention.eager import attend
 from tfkit.plugin import hookimpl
 

@@ -4,27 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...plugin import (
-    Cost,
-    InputRule,
-    NodeFacts,
-    NodeKind,
-    Parameter,
-    ParameterGroup,
-    PositionSite,
-    Rule,
-    Signal,
-    Sizes,
-    linear,
-)
-from .options import (
-    ClassifyOptions,
-    DenseOptions,
-    LayerMixOptions,
-    PoolOptions,
-    TokenLogitsOptions,
-    TokensOptions,
-)
+from ...plugin import Cost, InputRule, NodeFacts, NodeKind, Parameter, ParameterGroup, PositionSite, Rule, Signal, Sizes, linear
+from .options import ClassifyOptions, DenseOptions, LayerMixOptions, PoolOptions, TokenLogitsOptions, TokensOptions
 from .stack_entry import STACK
 
 

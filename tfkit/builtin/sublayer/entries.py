@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from ...plugin import (
-    AttentionSite,
-    Cost,
-    Parameter,
-    Part,
-    PositionSite,
-    ScoreSite,
-    Sizes,
-    SublayerFacts,
-    SublayerKind,
-    linear,
-)
+from ...plugin import AttentionSite, Cost, Parameter, Part, PositionSite, ScoreSite, Sizes, SublayerFacts, SublayerKind, linear
 from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
 

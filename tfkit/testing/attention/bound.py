@@ -28,8 +28,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...attention import DistanceBias, LinearBias
-from ...slots.attention import Numerics
+from ...attention.capabilities import Numerics
+from ...attention.types import DistanceBias, LinearBias
 from .reference import Reference, bias_gradient, sum_groups
 
 UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}

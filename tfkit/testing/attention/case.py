@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias, Mask
+from ...attention.capabilities import AttentionRequest
+from ...attention.types import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias, Mask
 from ...errors import Fault, InputError
-from ...slots.attention import AttentionRequest
 from .elements import arranged, drawn_call, grad_arranged
 from .fields import misfits
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from ...slots.attention import BIAS_KINDS, MASK_TERMS, Capabilities, Range
+from ...attention.capabilities import BIAS_KINDS, MASK_TERMS, Capabilities, Range
 from .case import Case
 from .elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention import BIAS_NAMES, AttentionInputs, AttentionOutput, LinearBias
-from ...slots.attention import AttentionRequest, Numerics
+from ...attention.capabilities import AttentionRequest, Numerics
+from ...attention.types import BIAS_NAMES, AttentionInputs, AttentionOutput, LinearBias
 from .bound import bounds, worst_ratio
 from .reference import reference
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, AttentionOutput
+from ...attention.types import AttentionInputs, AttentionOutput
 from ..finding import Inconclusive, Violation
 from ..raised import told
 from .bound import Bounds, bounds

@@ -8,7 +8,7 @@
     dq_i  = scale sum_j dR_ij k_j   dk_j = scale sum_i dR_ij q_i      dv_j = sum_i P_ij Z_ij dO_i
     dbias: dense sums dS to the shape of its values, linear -dS |d|, distance dS by clamped d;  d = j - (offset + i)
 
-Visibility is plain loops over rule A4 and shares no line with tfkit.rendering, so that one error cannot hide on both sides.
+Visibility is plain loops over rule A4 and shares no line with `tfkit.attention.rendering`: one error cannot hide twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, Bias, DenseBias, LinearBias, Mask
+from ...attention.types import AttentionInputs, Bias, DenseBias, LinearBias, Mask
 from ..finding import Violation
 from .subject import under_test
 

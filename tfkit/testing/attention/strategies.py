@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from ...slots.attention import BIAS_KINDS, MASK_TERMS, Range
+from ...attention.capabilities import BIAS_KINDS, MASK_TERMS, Range
 from .case import Case
 from .cells import Cell, Plan, edge_of, first_from
 from .elements import GRAD_LAYOUTS, LAYOUTS, REGIMES

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from ...attention import AttentionInputs, AttentionOutput
-from ...slots.attention import AttentionBackend, AttentionRequest, Capabilities, Verdict, judge
+from ...attention.backend import AttentionBackend, Verdict, judge
+from ...attention.capabilities import AttentionRequest, Capabilities
+from ...attention.types import AttentionInputs, AttentionOutput
 from ...slots.lazy import load
 
 Attend = Callable[[AttentionInputs, Any], AttentionOutput]

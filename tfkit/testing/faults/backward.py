@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs
+from ...attention.types import AttentionInputs
 from ..zoo import stages
 from ..zoo.kernel import Kernel
 from .fault import of_family

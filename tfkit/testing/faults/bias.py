@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias
+from ...attention.types import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias
 from ..zoo import stages
 from ..zoo.kernel import Kernel
 from ..zoo.stages import BiasOf, bias_values, of_distance

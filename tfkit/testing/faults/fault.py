@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...attention import AttentionInputs, AttentionOutput
-from ...slots.attention import AttentionBackend, Capabilities
+from ...attention.backend import AttentionBackend
+from ...attention.capabilities import Capabilities
+from ...attention.types import AttentionInputs, AttentionOutput
 from ..zoo import entry_of
 from ..zoo.kernel import CAPABILITIES
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, AttentionOutput
+from ...attention.types import AttentionInputs, AttentionOutput
 from ..zoo import stages
 from ..zoo.kernel import Kernel
 from .fault import of_family

@@ -8,7 +8,7 @@ from operator import or_
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs
+from ...attention.types import AttentionInputs
 from ..zoo import stages
 from ..zoo.kernel import Kernel
 from ..zoo.stages import given, within

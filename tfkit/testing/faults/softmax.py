@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, AttentionOutput, Mask
+from ...attention.types import AttentionInputs, AttentionOutput, Mask
 from ..zoo.kernel import Kernel
 from .fault import of_family
 

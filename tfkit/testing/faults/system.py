@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ...attention import AttentionInputs, AttentionOutput
+from ...attention.types import AttentionInputs, AttentionOutput
 from ...errors import BackendRefused, Fault
 from ..attention.reference import reference
 from ..zoo.kernel import CAPABILITIES, Kernel

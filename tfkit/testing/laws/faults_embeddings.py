@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...positions import Span
+from ...attention.positions import Span
 from .fault import Change, LawFault, declares, method, patched
 
 

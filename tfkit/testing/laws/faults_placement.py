@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...nn.layer import LayerParts
-from ...nn.run import StackRun
+from ...nn.runtime.context import StackRun
 from ...slots.placement import Constants
 from .fault import Change, LawFault, declares, made
 from .law import Subject

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...positions import Span
+from ...attention.positions import Span
 from .fault import LawFault, declares, method, patched
 
 ToTensor = Callable[[Tensor], Tensor]

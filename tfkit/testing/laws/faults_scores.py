@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...attention import DenseBias, DistanceBias, LinearBias
-from ...positions import Span
+from ...attention.positions import Span
+from ...attention.types import DenseBias, DistanceBias, LinearBias
 from .fault import Change, LawFault, declares, method, patched
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ...nn.layer import LayerParts
-from ...nn.run import ModelRun, StackRun
-from ...nn.stream import Padding
+from ...nn.runtime.context import ModelRun, StackRun
+from ...nn.runtime.node_output import Padding
 from ...slots.placement import StackFacts
 from ..finding import Inconclusive
 from .law import Structure, Subject

@@ -1,4 +1,4 @@
-"""What every position scheme owes a model, whatever its mathematics: the contract of `tfkit.positions` and of its entry."""
+"""What every position scheme owes a model: the contract of `tfkit.attention.positions` and of its entry."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ...attention.positions import Span
 from ...errors import InputError
-from ...positions import Span
 from ...slots.position import USUAL_CLAIMS, PositionSite
 from .declared import check_claims, check_parameters, check_reasons, check_unwritten
 from .law import Law, Structure, Subject, always

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...attention import BIAS_NAMES, DenseBias, DistanceBias, LinearBias
-from ...positions import Span
+from ...attention.positions import Span
+from ...attention.types import BIAS_NAMES, DenseBias, DistanceBias, LinearBias
 from ...slots.position import PositionSite
 from ..finding import Inconclusive
 from .law import Excluded, Structure, Subject

@@ -9,11 +9,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...attention.backend import judge
 from ...catalogue import Catalogue
 from ...errors import SpecError
 from ...graph import Target, graph_of
 from ...graph.plan import request_for
-from ...slots.attention import judge
 from ...slots.position import PositionSite
 from ...spec import ModelSpec, parse_spec
 from .covering import Row

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, AttentionOutput
-from ...nn.choice import BackendChoice, BoundBackend
+from ...attention.capabilities import Numerics
+from ...attention.choice import BackendChoice, BoundBackend
+from ...attention.types import AttentionInputs, AttentionOutput
 from ...nn.model import Model
 from ...nn.multi_head import MultiHeadAttention
-from ...slots.attention import Numerics
 from ..attention.bound import UNIT, bounds
 from ..attention.compare import leaves_of
 from ..attention.reference import reference

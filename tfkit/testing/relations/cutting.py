@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ...attention import AttentionInputs
+from ...attention.types import AttentionInputs
 from ..attention.case import Case
 from ..attention.judged import Judged
 from ..attention.subject import Subject

@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs
+from ...attention.types import AttentionInputs
 from ..attention.compare import leaves_of
 from ..attention.judged import Judged, run
 from ..attention.subject import Subject

@@ -27,15 +27,7 @@ from ..attention.reference import Reference, reference
 from ..attention.subject import Subject
 from ..finding import Inconclusive, Violation
 from .binomial import interval, tail
-from .draws import (
-    drawn_factors,
-    flat,
-    generator_state,
-    kept_draws,
-    kept_weights,
-    own_generator,
-    set_generator_state,
-)
+from .draws import drawn_factors, flat, generator_state, kept_draws, kept_weights, own_generator, set_generator_state
 from .relation import Demand, Feature, Relation
 from .sides import leaves_again, wants_gradients, within
 

@@ -12,19 +12,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, DenseBias
+from ...attention.types import AttentionInputs, DenseBias
 from ..attention.judged import Judged
 from ..finding import Violation
-from .fitting import (
-    NO_BLIND_ROW,
-    NO_GRADIENTS,
-    NOTHING_HIDDEN,
-    both,
-    hidden_keys,
-    hiding_keys,
-    own_memory,
-    with_blind_rows,
-)
+from .fitting import NO_BLIND_ROW, NO_GRADIENTS, NOTHING_HIDDEN, both, hidden_keys, hiding_keys, own_memory, with_blind_rows
 from .pieces import Piece, repeats, rewriting
 from .poison import large, unmoved
 from .relation import Feature, Relation

@@ -12,17 +12,7 @@ import torch
 from torch import Tensor
 
 from ..attention.judged import Judged
-from .fitting import (
-    NO_CAUSAL,
-    ONE_BATCH_ROW,
-    ONE_KEY,
-    ONE_QUERY,
-    both,
-    causal,
-    lacks,
-    larger,
-    own_memory,
-)
+from .fitting import NO_CAUSAL, ONE_BATCH_ROW, ONE_KEY, ONE_QUERY, both, causal, lacks, larger, own_memory
 from .pieces import repeats
 from .poison import large, poisoned, unmoved
 from .relation import Feature, Relation

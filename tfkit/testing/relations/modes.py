@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ...attention import AttentionInputs, Bias, Shapes
+from ...attention.types import AttentionInputs, Bias, Shapes
 from ..attention.case import Case
 from ..attention.compare import gradients_of
 from ..attention.judged import Judged, run, run_backward

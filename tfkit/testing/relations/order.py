@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs
+from ...attention.types import AttentionInputs
 from ..attention.case import Case
 from ..attention.elements import LAYOUTS
 from ..attention.judged import Judged

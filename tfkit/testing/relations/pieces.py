@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, Bias, DenseBias, LinearBias, Mask
+from ...attention.types import AttentionInputs, Bias, DenseBias, LinearBias, Mask
 from ..attention.compare import leaves_of, request_of
 from ..attention.elements import arranged
 from ..attention.judged import Judged

@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...slots.attention import Numerics
+from ...attention.capabilities import Numerics
 from ..attention.judged import Judged
 from ..finding import Inconclusive
 from .fitting import moderate

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, AttentionOutput, Bias, LinearBias
+from ...attention.types import AttentionInputs, AttentionOutput, Bias, LinearBias
 from ..attention.bound import Bounds, bounds
 from ..attention.compare import leaves_of
 from ..attention.judged import run, run_backward, tf32_allowed

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from ...attention import AttentionInputs, Mask
+from ...attention.types import AttentionInputs, Mask
 from ..attention.case import Case
 from ..attention.judged import Judged
 from ..attention.subject import Subject

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs
+from ...attention.types import AttentionInputs
 from ..attention.case import Case
 from ..attention.judged import Judged
 from ..attention.subject import Subject

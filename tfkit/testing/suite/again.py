@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...attention.backend import AttentionBackend
 from ...catalogue import Catalogue
 from ...errors import Fault, InputError
-from ...slots.attention import AttentionBackend
 from ..attention.case import Case
 from ..attention.judged import Judged
 from ..attention.subject import Subject

@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
+from ...attention.backend import AttentionBackend
 from ...catalogue import Catalogue
-from ...slots.attention import AttentionBackend
 from ..attention.case import DTYPES
 from ..attention.subject import Subject
 from ..finding import Finding

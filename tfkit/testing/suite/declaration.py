@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...slots.attention import BIAS_KINDS, MASK_TERMS, Capabilities, Range
+from ...attention.capabilities import BIAS_KINDS, MASK_TERMS, Capabilities, Range
 from ..attention.case import DTYPES
 
 

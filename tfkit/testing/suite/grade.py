@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs
-from ...rendering import accumulation, expand_heads
+from ...attention.rendering import accumulation, expand_heads
+from ...attention.types import AttentionInputs
 from ..attention.case import Case
 from ..attention.judged import Judged
 from ..attention.subject import Subject

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...attention.backend import AttentionBackend, KnownFailure
 from ...errors import InputError
-from ...slots.attention import AttentionBackend, KnownFailure
 from ..attention.case import Case, case_of
 from ..attention.cells import plan_of
 from ..attention.subject import Subject

@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias
+from ...attention.types import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias
 from ..attention.case import Case
 from ..attention.judged import Judged, run, run_backward
 from ..attention.subject import Subject

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from ...attention import AttentionInputs, AttentionOutput
-from ...slots.attention import BIAS_KINDS, MASK_TERMS
+from ...attention.capabilities import BIAS_KINDS, MASK_TERMS
+from ...attention.types import AttentionInputs, AttentionOutput
 from ..attention.case import DTYPES, Case
 from ..attention.subject import Subject
 from ..finding import Violation

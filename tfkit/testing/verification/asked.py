@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...attention import LinearBias
+from ...attention.types import LinearBias
 from ..attention.reference import visible_pairs
 from ..finding import Violation
 from .described import SaidSite

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ...attention.choice import BoundBackend, bind
 from ...catalogue import Catalogue
 from ...errors import Fault, SpecError
-from ...nn.choice import BoundBackend, bind
 from ...nn.model import Model
 
 

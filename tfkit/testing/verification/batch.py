@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...errors import Fault, InputError
-from ...graph import Graph, longest
+from ...graph import Graph, max_input_lengths
 from ...nn.model import Model
 from ...slots.node import InputRule
 
@@ -106,7 +106,7 @@ def other_ids(rule: InputRule, ids: Tensor, generator: torch.Generator) -> Tenso
 
 def lengths_for(graph: Graph, wanted: Mapping[str, int] | None) -> dict[str, int]:
     """A length for every input. Raises InputError for an unknown input, or a length beyond its position table."""
-    most = longest(graph)
+    most = max_input_lengths(graph)
     chosen = dict(wanted or {})
     for name, length in chosen.items():
         if name not in most:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...nn.cache import DecodingState, KeyValueCache
 from ...nn.model import Model
+from ...nn.runtime.decoding_state import DecodingState, KeyValueCache
 from ...nn.tokens import Tokens
 from .tampering import each, swap, turned, with_step
 

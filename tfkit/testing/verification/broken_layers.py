@@ -12,9 +12,9 @@ from ...nn.feed_forward import FeedForward
 from ...nn.layer import Residual
 from ...nn.model import Model
 from ...nn.multi_head import MultiHeadAttention
-from ...nn.run import StackRun
+from ...nn.runtime.context import StackRun
+from ...nn.runtime.node_output import Stream
 from ...nn.stack import Stack
-from ...nn.stream import Stream
 from .tampering import each, stack, swap
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...attention import AttentionInputs, AttentionOutput
+from ...attention.types import AttentionInputs, AttentionOutput
 from ...nn.model import Model
 from ...nn.multi_head import MultiHeadAttention
-from ...nn.run import ModelRun, StackRun
+from ...nn.runtime.context import ModelRun, StackRun
+from ...nn.runtime.node_output import Padding, Stream
 from ...nn.stack import Stack
-from ...nn.stream import Padding, Stream
 from ...nn.tokens import Tokens
 from .tampering import attentions, each, stack, swap, with_run
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ...nn.cache import DecodingState
 from ...nn.model import Model
+from ...nn.runtime.decoding_state import DecodingState
 from .batch import Batch, draw, other_ids
 from .described import tokens_of
 from .judge import same

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ...attention import AttentionInputs
+from ...attention.types import AttentionInputs
 from ...nn.model import Model
 from ...nn.tokens import TokenLogits, Tokens
 from . import broken_decoding as decoding

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...attention import AttentionInputs, AttentionOutput
-from ...nn.choice import BackendChoice, BoundBackend
+from ...attention.choice import BackendChoice, BoundBackend
+from ...attention.types import AttentionInputs, AttentionOutput
 from ...nn.model import Model
 from ...nn.multi_head import MultiHeadAttention
+from ...nn.runtime.node_output import Stream
 from ...nn.stack import Stack
-from ...nn.stream import Stream
 from .batch import Batch
 
 

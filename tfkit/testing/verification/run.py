@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
+from ...attention.backend import judge
+from ...attention.choice import BoundBackend, request_of_class
 from ...builder import build
 from ...catalogue import Catalogue, load_catalogue
 from ...errors import Fault, InputError, TfkitError
-from ...graph import Graph, graph_of, longest
-from ...nn.choice import BoundBackend, request_of_class
+from ...graph import Graph, graph_of, max_input_lengths
 from ...nn.model import Model
-from ...slots.attention import judge
 from ...slots.options import CONTRACT
 from ...spec.model import ModelSpec
 from ..finding import Inconclusive, Violation
@@ -199,7 +199,7 @@ class _Run:
             baseline = outputs_of(model, self.batch)
             subjects.append(
                 Subject(model, self.graph, self.batch, baseline, stick, row.backend, wish, self.seed, self.device,
-                        DTYPES[self.dtype], slopes, longest(self.graph))
+                        DTYPES[self.dtype], slopes, max_input_lengths(self.graph))
             )  # fmt: skip
 
         ran = self.judged(row, ready)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, Shapes
-from ...nn.choice import BackendChoice, BoundBackend
+from ...attention.choice import BackendChoice, BoundBackend
+from ...attention.types import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, Shapes
 from ...nn.model import Model
 from ..attention.compare import gradients_of, leaves_of
 from .batch import Batch

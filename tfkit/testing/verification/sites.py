@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, DenseBias, DistanceBias, LinearBias, Shapes
-from ...nn.choice import BoundBackend
-from ...slots.attention import judge
+from ...attention.backend import judge
+from ...attention.choice import BoundBackend
+from ...attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Shapes
 from ..attention.bound import Bounds, bounds
 from ..attention.compare import gradients_of, request_of
 from ..attention.reference import Reference, reference

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...nn.cache import DecodingState, KeyValueCache
 from ...nn.model import Model
 from ...nn.multi_head import MultiHeadAttention
-from ...nn.run import StackRun
+from ...nn.runtime.context import StackRun
+from ...nn.runtime.decoding_state import DecodingState, KeyValueCache
 from ...nn.stack import Stack
 
 

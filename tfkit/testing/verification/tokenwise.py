@@ -19,13 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...attention.positions import Span
 from ...graph import Graph, Node
 from ...graph.model_graph import base
 from ...nn.feed_forward import FeedForward
 from ...nn.heads import Classify, Dense
 from ...nn.model import Model
 from ...nn.tokens import TokenLogits, Tokens
-from ...positions import Span
 from ...slots.lazy import load
 from ...slots.options import Part
 from ...slots.position import PositionSite

@@ -17,8 +17,8 @@ from torch import Tensor
 from ...builder import build
 from ...graph.model_graph import base
 from ...nn.model import Model
-from ...nn.run import ModelRun
-from ...nn.stream import Padding, Stream
+from ...nn.runtime.context import ModelRun
+from ...nn.runtime.node_output import Padding, Stream
 from ..finding import Violation
 from .gradient_yardstick import unseen_biases
 from .judge import same

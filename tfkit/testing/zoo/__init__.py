@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, AttentionOutput
+from ...attention.backend import AttentionBackend
+from ...attention.capabilities import Capabilities, Numerics
+from ...attention.types import AttentionInputs, AttentionOutput
 from ...errors import BackendRefused, Fault
-from ...slots.attention import AttentionBackend, Capabilities, Numerics
 from . import stages
 from .kernel import CAPABILITIES, Kernel
 

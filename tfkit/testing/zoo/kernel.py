@@ -14,9 +14,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, AttentionOutput, Bias, LinearBias
+from ...attention.capabilities import BIAS_KINDS, MASK_TERMS, Capabilities, Device, Numerics, Range
+from ...attention.types import AttentionInputs, AttentionOutput, Bias, LinearBias
 from ...errors import BackendRefused, Fault
-from ...slots.attention import BIAS_KINDS, MASK_TERMS, Capabilities, Device, Numerics, Range
 from . import stages
 from .passes import backward_pass, forward_pass
 

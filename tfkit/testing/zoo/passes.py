@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs
-from ...slots.attention import MASK_TERMS
+from ...attention.capabilities import MASK_TERMS
+from ...attention.types import AttentionInputs
 from . import stages
 
 if TYPE_CHECKING:

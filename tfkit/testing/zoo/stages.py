@@ -4,7 +4,7 @@
     bias     = values | -slopes |d| | values[clamp(d, low, low + R - 1) - low]      and its gradient, from that of the scores
 
 Each is a plain function of the call, so that a seeded fault can be the kernel with one of them replaced. They share no line
-with tfkit.rendering and none with the reference: each of the three judges the others.
+with tfkit.attention.rendering and none with the reference: each of the three judges the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias
+from ...attention.types import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias
 
 Term = Callable[[AttentionInputs, Tensor], Tensor]
 """One mask term: the call and the distances (B|1,Q,K) give what it shows, (B|1,H|1,Q|1,K|1)."""
