@@ -31,7 +31,7 @@ lint: .venv/.lint  ## style and types
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: $(SOURCES) | .venv/bin/python
-	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[all]'
+	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[all]' -e ./plugins/tfkit-conformance
 	touch $@
 
 .venv/.test: .venv/.demo $(wildcard plugins/*/pyproject.toml)

@@ -27,9 +27,9 @@ from tfkit.attention.types import AttentionInputs, AttentionOutput
 from tfkit.builtin.attention import eager
 from tfkit.catalogue import load_catalogue
 from tfkit.plugin import NoOptions, guard
-from tfkit.testing.attention.compare import leaves_of
-from tfkit.testing.attention.subject import Attend, Subject, subject_of
-from tfkit.testing.suite.conformance import check_backend
+from tfkit_conformance.attention.compare import leaves_of
+from tfkit_conformance.attention.subject import Attend, Subject, subject_of
+from tfkit_conformance.suite.conformance import check_backend
 
 
 class Beside(torch.autograd.Function):

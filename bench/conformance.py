@@ -23,15 +23,15 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
+from kill_matrix.correct_kernels import ZOO
 from tfkit.catalogue import load_catalogue
-from tfkit.testing.attention.judged import Judged
-from tfkit.testing.attention.strategies import cases
-from tfkit.testing.attention.subject import Subject, subject_of
-from tfkit.testing.faults import ATTENTION_FAULTS
-from tfkit.testing.finding import Inconclusive, Violation
-from tfkit.testing.suite.conformance import check_backend
-from tfkit.testing.suite.layers import LAYERS
-from tfkit.testing.zoo import ZOO
+from tfkit_conformance.attention.evaluated import Judged
+from tfkit_conformance.attention.strategies import cases
+from tfkit_conformance.attention.subject import Subject, subject_of
+from tfkit_conformance.finding import Inconclusive, Violation
+from tfkit_conformance.mutants import ATTENTION_FAULTS
+from tfkit_conformance.suite.conformance import check_backend
+from tfkit_conformance.suite.layers import LAYERS
 
 RESULTS = Path(__file__).parent / "results"
 HELD_OUT = 1000

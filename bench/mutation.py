@@ -29,22 +29,26 @@ from typing import Any
 
 import torch
 
+from kill_matrix.correct_kernels import ZOO
 from tfkit.errors import TfkitError
-from tfkit.testing.attention import bound
-from tfkit.testing.attention.compare import gradients_of
-from tfkit.testing.attention.reference import reference
-from tfkit.testing.attention.table import CASES
-from tfkit.testing.faults import ATTENTION_FAULTS
-from tfkit.testing.finding import Violation
-from tfkit.testing.zoo import ZOO
+from tfkit_conformance.attention import bound
+from tfkit_conformance.attention.compare import gradients_of
+from tfkit_conformance.attention.reference import reference
+from tfkit_conformance.attention.table import CASES
+from tfkit_conformance.finding import Violation
+from tfkit_conformance.mutants import ATTENTION_FAULTS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "mutation.json"
 EXPLAINED = ROOT / "bench" / "results" / "mutation_explained.json"
-MUTATED = ("tfkit/attention/rendering.py", "tfkit/testing/attention/reference.py", "tfkit/testing/attention/bound.py")
+KIT = "plugins/tfkit-conformance/"
+MUTATED = (
+    "tfkit/attention/rendering.py", f"{KIT}tfkit_conformance/attention/reference.py",
+    f"{KIT}tfkit_conformance/attention/bound.py",
+)  # fmt: skip
 TESTS = (
-    "tests/test_rendering.py", "tests/testing/test_reference.py", "tests/testing/test_bound.py",
-    "tests/testing/test_bound_formula.py", "tests/builtin/attention",
+    "tests/test_rendering.py", f"{KIT}tests/test_reference.py", f"{KIT}tests/test_bound.py",
+    f"{KIT}tests/test_bound_formula.py", "tests/builtin/attention",
 )  # fmt: skip
 SLOW = "not flex and not compiled and not measuring"
 CONFIG = f"""
@@ -250,7 +254,7 @@ def scaled(number: int, factor: float) -> tuple[dict[str, Any], Scale]:
     """The names of a bound with one constant changed."""
     scale = Scale(number, factor)
     tree = ast.fix_missing_locations(scale.visit(ast.parse(Path(bound.__file__).read_text())))
-    made: dict[str, Any] = {"__name__": bound.__name__, "__package__": "tfkit.testing.attention"}
+    made: dict[str, Any] = {"__name__": bound.__name__, "__package__": "tfkit_conformance.attention"}
     if scale.line:
         exec(compile(tree, bound.__file__, "exec"), made)
     return made, scale

@@ -142,8 +142,8 @@ def test_compiled_ahead(monkeypatch):
     import compiled_ahead
     import torch
 
-    from tfkit.testing.attention.case import Case
-    from tfkit.testing.attention.compare import leaves_of
+    from tfkit_conformance.attention.case import Case
+    from tfkit_conformance.attention.compare import leaves_of
 
     case, found, heard = Case(B=2, H=4, G=2, Q=5, K=7, gradients=True, grad_layout="expanded"), [], []
 

@@ -1,4 +1,4 @@
-"""`tfkit.testing.attention.bound` number by number: its docstring's formulas in plain loops, sharing no line with it."""
+"""`tfkit_conformance.attention.bound` number by number: its docstring's formulas in plain loops, sharing no line with it."""
 
 from __future__ import annotations
 

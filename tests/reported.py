@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfkit.testing.finding import Finding
-from tfkit.testing.report import CheckResult, ConformanceReport, LedgerRow
+from tfkit_conformance.finding import Finding
+from tfkit_conformance.report import CheckResult, ConformanceReport, LedgerRow
 
 FINDING = Finding(
     "support", "A4", "query row 3 of batch row 1 sees key 17; it must not", "output", (1, 0, 3, 2), 0.5, 0.25, 1e-6,
-    {"B": 1, "Q": 4, "K": 18}, 3, 40, "causal limit off by one", "from tfkit.testing import Case, replay\n",
+    {"B": 1, "Q": 4, "K": 18}, 3, 40, "causal limit off by one", "from tfkit_conformance import Case, replay\n",
 )  # fmt: skip
 PASSED = CheckResult("contract", "A1", "shapes", "passed", 40, None, 0.25)
 FAILED = CheckResult("support", "A4", "who sees whom", "failed", 40, None, 0.5)

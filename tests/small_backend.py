@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tfkit.attention.capabilities import Capabilities, Device, Numerics, Range
 from tfkit.attention.required import guard
-from tfkit.testing.attention.subject import subject_of
-from tfkit.testing.zoo import entry_of
-from tfkit.testing.zoo.kernel import Kernel
+from tfkit_conformance.attention.subject import subject_of
+from tfkit_conformance.mutants.kernel import entry_of
+from tfkit_conformance.mutants.kernel.kernel import Kernel
 
 SMALL = Capabilities(
     devices=(Device(kind="cpu"),),

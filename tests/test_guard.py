@@ -14,8 +14,8 @@ from tfkit.attention.capabilities import MASK_TERMS, Capabilities, Range
 from tfkit.attention.required import guard
 from tfkit.attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask
 from tfkit.errors import BackendRefused
-from tfkit.testing.attention.compare import request_of
-from tfkit.testing.attention.table import CASES
+from tfkit_conformance.attention.compare import request_of
+from tfkit_conformance.attention.table import CASES
 
 LITTLE = Capabilities(dtypes={"float32"}, head_dim=Range(minimum=8, maximum=64, multiple=8))
 ALL = Capabilities(

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from hostile_files import REPLACED
 from safetensors.torch import save as tensors_of
 from torch import Tensor
 
 import tfkit
+from hostile_files import REPLACED
 from tfkit.cli import main
 from tfkit.data import read_labels, read_tokenisers
 from tfkit.files import file_facts

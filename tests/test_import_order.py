@@ -10,7 +10,6 @@ CORE = ROOT / "tfkit"
 
 MAY_IMPORT = {
     "errors": "",
-    "checks": "",
     "files": "errors",
     "slots": "errors files",
     "attention": "errors files slots",
@@ -30,16 +29,13 @@ MAY_IMPORT = {
     "text": "errors files catalogue nn io recipe data generate",
     "train": "errors files slots attention catalogue spec nn builder io recipe data generate text metrics",
     "view": "errors files slots attention catalogue spec graph nn recipe train",
-    "testing": "checks errors files slots attention catalogue spec graph nn builder",
-    "bench": "errors slots attention catalogue nn testing",
-    "cli": "checks errors files slots attention catalogue spec graph nn builder io recipe data generate text metrics train"
-    " testing bench view",
+    "cli": "errors files slots attention catalogue spec graph nn builder io recipe data generate text metrics train view",
     "__main__": "cli",
-    "__init__": "errors catalogue spec graph nn builder io recipe generate text metrics testing",
+    "__init__": "errors catalogue spec graph nn builder io recipe generate text metrics",
 }
 """Every package of the core, and those that it may import."""
 
-TORCH_FREE = {"errors", "checks", "files", "slots", "hooks", "catalogue", "spec", "recipe", "graph"}
+TORCH_FREE = {"errors", "files", "slots", "hooks", "catalogue", "spec", "recipe", "graph"}
 TORCH_FREE_ATTENTION = {"__init__", "auto_table", "backend", "capabilities", "rules", "selection"}
 """Modules of `attention` that the torch-free packages may import."""
 
@@ -142,7 +138,7 @@ def test_no_module_is_part_of_an_import_cycle():
                 waiting += arrows[name]
         return found
 
-    assert not {name for name in names if name in reaches(name) and ".testing." not in name}
+    assert not {name for name in names if name in reaches(name)}
 
 
 def test_files_are_short_and_their_names_say_something():

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-import readme
 
+import readme
 from tfkit.catalogue import load_catalogue
 from tfkit.graph import graph_of
 from tfkit.spec import parse_spec

@@ -20,8 +20,8 @@ from tfkit.attention.rendering import (
     visible,
 )
 from tfkit.attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask, Shapes
-from tfkit.testing.attention.reference import bias_pairs, visible_pairs
-from tfkit.testing.attention.table import CASES
+from tfkit_conformance.attention.reference import bias_pairs, visible_pairs
+from tfkit_conformance.attention.table import CASES
 
 B, H, Q, K = 2, 3, 5, 7
 SHAPES = Shapes(B, H, Q, K, torch.float32, torch.device("cpu"))

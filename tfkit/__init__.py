@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tfkit_conformance import verify
+
     from .builder import build
     from .catalogue import Catalogue, load_catalogue
     from .errors import (
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     from .nn.runtime.decoding_state import DecodingState
     from .recipe import Recipe, load_recipe
     from .spec import ModelSpec, load_spec, parse_spec
-    from .testing import verify
     from .text import Classifier, TextGenerator, Translator
 
 _HOMES = {
@@ -90,16 +91,26 @@ _HOMES = {
     "save": "io",
     "search_all": "generate",
     "search_stream": "generate",
-    "verify": "testing",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("tfkit")
+    if name == "verify":
+        return _from_conformance(name)
     if name in _HOMES:
         return getattr(import_module(f".{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _from_conformance(name: str) -> Any:
+    """A function of tfkit-conformance, found by entry point: the core imports no distribution that builds on it."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="tfkit.functions", name=name):
+        return point.load()
+    raise ImportError(f"`tfkit.{name}` belongs to tfkit-conformance: pip install 'tfkit[conformance]'")
 
 
 def __dir__() -> list[str]:

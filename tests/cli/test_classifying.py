@@ -5,8 +5,8 @@ import json
 import sys
 
 import pytest
-from kinds_task import recipe_for
 
+from kinds_task import recipe_for
 from tfkit.cli import main
 
 

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from translation_task import write_task
 
 from tfkit.errors import Fault, InputError
 from tfkit.text import Classifier, TextGenerator, Translator
+from translation_task import write_task
 
 TABLE = {
     "tfkit_auto": 1, "device": "cpu", "device_name": "A machine", "capability": None, "threads": 2, "versions": {},

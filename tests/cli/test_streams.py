@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from translation_task import write_task
 
+from command_line import ROOT, SMALL
 from tfkit.cli.output import ALIKE
-
-from .conftest import ROOT, SMALL
+from translation_task import write_task
 
 EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202e"
 """Writes to the clipboard, clears the screen, turns the writing around."""

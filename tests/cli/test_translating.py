@@ -7,11 +7,11 @@ from argparse import Namespace
 
 import pytest
 import torch
-from translation_task import write_task
 
 from tfkit.cli import main
 from tfkit.cli.arguments import UsageError
 from tfkit.cli.search_args import workers_of
+from translation_task import write_task
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,10 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+
+from command_line import ROOT
+from tfkit_conformance.process.interpreter import python_command
 from translation_task import write_task
-
-from tfkit.testing.process.interpreter import python_command
-
-from .conftest import ROOT
 
 NAMES = (
     "json", "re", "subprocess", "platform", "typing", "random", "multiprocessing", "torch", "numpy", "rich", "pydantic", "yaml",

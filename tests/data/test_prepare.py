@@ -4,13 +4,13 @@ import os
 from itertools import chain, pairwise
 
 import pytest
-from kinds_task import recipe_for
-from translation_task import write_task
 
+from kinds_task import recipe_for
 from tfkit.data import count_rows, files_of, prepare
 from tfkit.data.kinds import MAX_WORD
 from tfkit.errors import InputError
 from tfkit.recipe import load_recipe
+from translation_task import write_task
 
 
 def told(recipe, *changes):

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from kinds_task import recipe_for
 from reported import wrong
-from translation_task import write_task
-
 from tfkit.builder import build
 from tfkit.catalogue import load_catalogue
 from tfkit.cli import COMMANDS
@@ -23,6 +21,7 @@ from tfkit.io import save
 from tfkit.recipe import load_recipe
 from tfkit.spec import load_spec
 from tfkit.train import train
+from translation_task import write_task
 
 ROOT = Path(__file__).parents[2]
 BY_METAVAR = {

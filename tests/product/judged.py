@@ -21,10 +21,10 @@ from tfkit.graph.plan import request_for
 from tfkit.nn.model import Model
 from tfkit.slots.lazy import load
 from tfkit.spec import to_json, to_yaml
-from tfkit.testing.attention.compare import error_ratios, request_of
-from tfkit.testing.models.rounding import APART, rounding
-from tfkit.testing.verification.batch import Batch, draw, other_ids
-from tfkit.testing.verification.judge import close, same
+from tfkit_conformance.attention.compare import error_ratios, request_of
+from tfkit_conformance.models.rounding import APART, rounding
+from tfkit_conformance.verification.batch import Batch, draw, other_ids
+from tfkit_conformance.verification.comparison import close, same
 
 ROWS = 3
 

@@ -13,7 +13,7 @@ import tfkit
 from product.drawn import trials
 from product.judged import Trial, causal, counts, round_trip, same_under_every_backend, sites_within_bounds, stepwise
 from tfkit.catalogue import load_catalogue
-from tfkit.testing.models.strategies import written_models
+from tfkit_conformance.models.strategies import written_models
 
 CATALOGUE = load_catalogue()
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]

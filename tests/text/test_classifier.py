@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from kinds_task import recipe_for, validations
 
+from kinds_task import recipe_for, validations
 from tfkit.data import Corpus
 from tfkit.errors import InputError, StoreError
 from tfkit.io import load, save

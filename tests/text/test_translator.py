@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 import torch
-from translation_task import WORDS, sentences, write_task
 
 from tfkit.data import Corpus
 from tfkit.data.tokeniser import train_tokeniser
@@ -19,6 +18,7 @@ from tfkit.slots.options import Part
 from tfkit.text import Translator, model_in
 from tfkit.text.translator import _line
 from tfkit.train import train
+from translation_task import WORDS, sentences, write_task
 
 
 @pytest.fixture(scope="module")

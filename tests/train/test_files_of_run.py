@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from translation_task import write_task
 
 from tfkit.data import read_facts
 from tfkit.errors import TfkitError
@@ -19,6 +18,7 @@ from tfkit.train.lock import Holder
 from tfkit.train.log import read_log
 from tfkit.train.pretrained import read_digests
 from tfkit.train.state import State
+from translation_task import write_task
 
 FEW = ["stopping.max_steps=3", "keeping.every_steps=2", "validation.every_steps=2"]
 LAST = "checkpoints/step-3"

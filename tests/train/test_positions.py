@@ -2,13 +2,13 @@
 
 import pytest
 import yaml
-from kinds_task import recipe_for
-from translation_task import write_task
 
+from kinds_task import recipe_for
 from tfkit.data import Corpus
 from tfkit.errors import InputError
 from tfkit.recipe import load_recipe
 from tfkit.train import train
+from translation_task import write_task
 
 TABLE = "model.defaults.position={kind: learned, max_len: 8}"
 

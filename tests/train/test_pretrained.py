@@ -6,11 +6,10 @@ import shutil
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
+
 from hostile_files import REPLACED
 from kinds_task import BODY, HEAD, MODELS, recipe_for
-from safetensors.torch import load_file, save_file
-from translation_task import SPEC, write_task
-
 from tfkit.data import read_tokenisers
 from tfkit.errors import InputError, SpecError, StoreError
 from tfkit.files import file_facts
@@ -18,6 +17,7 @@ from tfkit.recipe import load_recipe
 from tfkit.text import model_in
 from tfkit.train import resume, train
 from tfkit.train.pretrained import is_share
+from translation_task import SPEC, write_task
 
 STILL = ["stopping.max_steps=1", "schedule={kind: constant, peak: 1.0e-60}"]
 """A step at a rate that is 0 in float32."""

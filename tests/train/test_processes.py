@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from launched import LAUNCH, environment, together
 from safetensors.torch import load_file
-from translation_task import write_task
 
+from launched import LAUNCH, environment, together
 from tfkit.errors import InputError
 from tfkit.recipe import load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.lock import held
+from translation_task import write_task
 
 FOUR = ["batching.accumulate=4"]
 """Five batches an epoch, so that its last step leaves all processes but one without a batch."""

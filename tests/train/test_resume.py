@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from translation_task import write_task
 
 from tfkit.errors import InputError, StoreError
 from tfkit.files import file_facts
@@ -21,6 +20,7 @@ from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
 from tfkit.train.checkpoint import checkpoints_in, write_checkpoint
 from tfkit.train.interrupt import Interrupts
+from translation_task import write_task
 
 FILES = ("model", "optimiser", "average")
 

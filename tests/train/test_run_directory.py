@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from translation_task import write_task
 
 from tfkit.errors import InputError, StoreError
 from tfkit.recipe import load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.lock import held
+from translation_task import write_task
 
 HERE = Path(__file__).parent
 FEW = ["stopping.max_steps=9", "keeping.every_steps=4"]

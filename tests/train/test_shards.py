@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from launched import together
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from translation_task import write_task
 
+from launched import together
 from tfkit.errors import StoreError
 from tfkit.files import file_facts
 from tfkit.train import average_checkpoints, resume
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.distributed import sharded_checkpoint as shards
+from translation_task import write_task
 
 
 @pytest.fixture(scope="module")

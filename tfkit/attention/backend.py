@@ -15,7 +15,7 @@ from .capabilities import AttentionRequest, Capabilities
 class KnownFailure:
     """A check that its author knows to fail, shown in every report and never called conformant. `case` is the stored case (a
     finding's `case`), which must still fail in `check`: a known failure that passes is an error. Drawn cases that have all
-    features in `where` (entries of `tfkit.testing.attention.cells.plan_of`, such as {"terms": ["segments"]}) are not judged
+    features in `where` (entries of `tfkit_conformance.attention.cells.plan_of`, such as {"terms": ["segments"]}) are not judged
     anew."""
 
     check: str

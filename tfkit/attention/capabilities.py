@@ -59,7 +59,7 @@ class Numerics(Options):
     `scores`, `probabilities` and `gradients` say whether these are kept in the accumulation type or rounded to the storage
     type on the way; `query_prescaled` that scale * query is rounded to the storage type before its product with the key;
     `tf32` that float32 products may be computed in TF32 when torch's own switch allows it. `grade` promises an accuracy
-    beyond the bound (`tfkit.testing.suite.grade`), A or B, and is judged only where it is promised.
+    beyond the bound (`tfkit_conformance.suite.grade`), A or B, and is judged only where it is promised.
     """
 
     scores: Literal["accumulation", "storage"] = "accumulation"

@@ -11,11 +11,15 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendRefused, Fault, InputError, SpecError, StoreError, TfkitError
 from ..view.terminal import OutputError, standard_streams
 from .arguments import COMMON, Parser, UsageError, nearest, parse, tells_json, usage_fault
 from .output import print_bug, print_faults
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 COMMANDS = {
     "check": "find every fault of specs and recipes",
@@ -28,13 +32,13 @@ COMMANDS = {
     "classify": "label lines of text with a trained classifier",
     "score": "BLEU and chrF of translations against a reference",
     "average": "one model from several of a run",
-    "verify": "prove a model: every part with every backend, and the whole",
     "plugins": "what is installed, slot by slot",
-    "bench": "measure attention backends on this device",
-    "conformance": "judge an attention backend, or another part, by the conformance suite",
     "schema": "the JSON Schema of a spec or a recipe, for editors",
     "explain": "what an error code, a rule or a check means",
 }
+
+OF_DISTRIBUTIONS = {"verify": "conformance", "conformance": "conformance", "bench": "conformance"}
+"""Commands of distributions of this project, and the extra that installs each."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,9 +76,7 @@ def _run(words: list[str]) -> int:
             return _help()
         if words[0] == "--version":
             return _version()
-        command = import_module(f".{_command(words[0])}", __name__)
-        parser = Parser(prog=f"tfkit {words[0]}", description=_sentence(COMMANDS[words[0]]), epilog=command.EPILOG, **COMMON)
-        command.arguments(parser)
+        command, parser = command_named(words[0])
         return int(command.run(parse(parser, words[1:])))
     except TfkitError as error:
         if not error.elsewhere:
@@ -110,12 +112,40 @@ def exit_code(error: Exception) -> int:
     return 2 if codes & {"TFK045", "TFK046", "TFK097"} else 1
 
 
-def _command(word: str) -> str:
+def command_named(word: str) -> tuple[Any, Parser]:
+    """The module of a command and its parser. Raises UsageError where there is no such command."""
+    added = {} if word in COMMANDS else _added()
     if word in COMMANDS:
-        return word
+        command, summary = import_module(f".{word}", __name__), COMMANDS[word]
+    elif word in added:
+        command = added[word].load()
+        summary = command.SUMMARY
+    else:
+        raise _unknown(word, [*COMMANDS, *added])
+    parser = Parser(prog=f"tfkit {word}", description=_sentence(summary), epilog=command.EPILOG, **COMMON)
+    command.arguments(parser)
+    return command, parser
+
+
+def command_names() -> list[str]:
+    """The names of all commands, those of plugins last."""
+    return [*COMMANDS, *(name for name in _added() if name not in COMMANDS)]
+
+
+def _added() -> dict[str, EntryPoint]:
+    """The commands that installed distributions add."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in sorted(entry_points(group="tfkit.commands"), key=lambda point: point.name)}
+
+
+def _unknown(word: str, known: list[str]) -> UsageError:
+    if word in OF_DISTRIBUTIONS:
+        extra = OF_DISTRIBUTIONS[word]
+        return usage_fault(f"`tfkit {word}` belongs to tfkit-{extra}, which is not installed", f"pip install 'tfkit[{extra}]'")
     if word.startswith("-"):
-        raise usage_fault(f"options follow a command, `{word}` comes before", "for instance `tfkit check spec.yaml --json`")
-    raise usage_fault(f"there is no command `{word}`", nearest(word, COMMANDS) or f"commands: {', '.join(COMMANDS)}")
+        return usage_fault(f"options follow a command, `{word}` comes before", "for instance `tfkit check spec.yaml --json`")
+    return usage_fault(f"there is no command `{word}`", nearest(word, known) or f"commands: {', '.join(known)}")
 
 
 def _sentence(summary: str) -> str:
@@ -124,8 +154,9 @@ def _sentence(summary: str) -> str:
 
 def _help() -> int:
     print("usage: tfkit COMMAND ...\n\nA spec becomes a running Transformer in which every part is a plugin.\n")
-    for name, summary in COMMANDS.items():
-        print(f"  {name:<13}{summary}")
+    summaries = {**{name: point.load().SUMMARY for name, point in _added().items()}, **COMMANDS}
+    for name in command_names():
+        print(f"  {name:<13}{summaries[name]}")
     print("\n  --version    print the version\n  -h, --help   print this; `tfkit COMMAND --help` tells more")
     print("\nExit codes: 0 fine, 1 a check or a run failed, 2 the input is wrong, 3 incomplete.")
     return 0

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from ..attention.rules import RULES
-from ..checks import all_checks, checks_named
 from ..errors.codes import CODES
 from .arguments import Parser, add_common, nearest, usage_fault
+from .check_texts import all_checks, checks_named
 from .output import print_json, print_text
 
 EPILOG = """\

@@ -28,7 +28,7 @@ from tfkit.plugin import (
     Shapes,
     guard,
 )
-from tfkit.testing import check_backend, subject_of
+from tfkit_conformance import check_backend, subject_of
 
 over_versions = pytest.mark.parametrize("entry", plugin.ENTRIES, ids=lambda entry: entry.name)
 

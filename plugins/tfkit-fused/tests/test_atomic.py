@@ -12,8 +12,8 @@ from where import DEVICE, runs
 
 from tfkit.attention.backend import judge
 from tfkit.attention.capabilities import AttentionRequest
-from tfkit.testing.attention.case import Case
-from tfkit.testing.attention.compare import error_ratios
+from tfkit_conformance.attention.case import Case
+from tfkit_conformance.attention.compare import error_ratios
 
 OPTIONS = tfkit_fused.FusedOptions(tile_queries=16, tile_keys=32)
 FULL = Case(

@@ -12,8 +12,8 @@ from where import DEVICE, runs
 
 from tfkit.attention.backend import judge
 from tfkit.attention.capabilities import AttentionRequest
-from tfkit.testing.attention.case import Case
-from tfkit.testing.attention.compare import error_ratios
+from tfkit_conformance.attention.case import Case
+from tfkit_conformance.attention.compare import error_ratios
 
 pytest.importorskip("triton", reason="not run: Triton, of which kernels are made, is not installed")
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_calls import BY_NAME, typed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attention_calls import BY_NAME, typed
 from tfkit.attention.backend import judge
 from tfkit.attention.capabilities import MASK_TERMS, AttentionRequest
 from tfkit.builtin.attention import cudnn, sdpa

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_calls import BY_NAME, typed
 from torch.utils.flop_counter import FlopCounterMode
 
+from attention_calls import BY_NAME, typed
 from tfkit.attention.types import AttentionInputs, DenseBias, Mask
 from tfkit.builtin.attention.eager import attend
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.plugin import NoOptions
-from tfkit.testing.attention.compare import error_ratios
-from tfkit.testing.attention.reference import visible_pairs
+from tfkit_conformance.attention.compare import error_ratios
+from tfkit_conformance.attention.reference import visible_pairs
 
 OPTIONS = NoOptions()
 

@@ -7,17 +7,17 @@ from functools import cache
 
 import pytest
 import torch
-from attention_calls import BY_NAME, typed
 
+from attention_calls import BY_NAME, typed
 from tfkit.attention.backend import judge
 from tfkit.attention.rendering import shapes_of
 from tfkit.attention.types import AttentionInputs, Mask
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA, SdpaOptions
 from tfkit.builtin.attention.entries import ENTRIES as ALL
 from tfkit.plugin import AttentionRequest, load
-from tfkit.testing.attention.compare import error_ratios, gradients_of, leaves_of, request_of
-from tfkit.testing.attention.reference import visible_pairs
-from tfkit.testing.attention.table import CASES
+from tfkit_conformance.attention.compare import error_ratios, gradients_of, leaves_of, request_of
+from tfkit_conformance.attention.reference import visible_pairs
+from tfkit_conformance.attention.table import CASES
 
 ENTRIES = [entry for entry in ALL if any(device.kind == "cpu" for device in entry.capabilities.devices)]
 DTYPES = {"eager": (torch.float32, torch.bfloat16, torch.float16, torch.float64),

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_calls import BY_NAME, typed
 
+from attention_calls import BY_NAME, typed
 from tfkit.attention.backend import judge
 from tfkit.attention.rendering import shapes_of
 from tfkit.attention.types import Mask
 from tfkit.builtin.attention import flex
 from tfkit.builtin.attention.entries import FLEX
 from tfkit.plugin import AttentionRequest, NoOptions
-from tfkit.testing.attention.reference import visible_pairs
-from tfkit.testing.attention.table import CASES
+from tfkit_conformance.attention.reference import visible_pairs
+from tfkit_conformance.attention.table import CASES
 
 PLAIN = AttentionRequest(dtype="float32", head_dim=64, value_dim=64, queries=5, keys=7, gradients=False)
 

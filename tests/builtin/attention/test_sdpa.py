@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_calls import BY_NAME, typed
 from torch.nn.attention import SDPBackend
 
+from attention_calls import BY_NAME, typed
 from tfkit.attention.backend import judge
 from tfkit.attention.rendering import shapes_of
 from tfkit.attention.types import DenseBias, LinearBias, Mask
 from tfkit.builtin.attention import sdpa
 from tfkit.builtin.attention.entries import SDPA, SdpaOptions
 from tfkit.plugin import AttentionRequest
-from tfkit.testing.attention.case import Case
-from tfkit.testing.attention.compare import gradients_of
-from tfkit.testing.suite.again import replay
+from tfkit_conformance.attention.case import Case
+from tfkit_conformance.attention.compare import gradients_of
+from tfkit_conformance.suite.again import replay
 
 
 @pytest.mark.parametrize(
