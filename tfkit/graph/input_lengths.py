@@ -28,6 +28,6 @@ def _positions(options: Any) -> Iterator[Part]:
     for leaf in leaves(getattr(options, "layers", None) or ()):
         models += [leaf.layer, *(part.options for part in leaf.layer.sublayers or ())]
     for model in models:
-        for name, mark in marks(type(model), SlotField):
-            if mark.slot == "position" and getattr(model, name) is not None:
+        for name, annotation in marks(type(model), SlotField):
+            if annotation.slot == "position" and getattr(model, name) is not None:
                 yield getattr(model, name)

@@ -35,9 +35,9 @@ class Edges:
 
 def edges_of(options: Any) -> Edges:
     """The edges that a node's options name."""
-    named = {name: (mark, getattr(options, name)) for name, mark in marks(type(options), NodeRef)}
-    reads = {name: ref for name, (mark, ref) in named.items() if ref is not None and mark.role in ("input", "memory", "tokens")}
-    owner = next((ref for mark, ref in named.values() if mark.role == "owner" and ref is not None), None)
+    named = {name: (annotation, getattr(options, name)) for name, annotation in marks(type(options), NodeRef)}
+    reads = {name: ref for name, (mark, ref) in named.items() if ref is not None and annotation.role in ("input", "memory", "tokens")}
+    owner = next((ref for mark, ref in named.values() if annotation.role == "owner" and ref is not None), None)
     memories = dict.fromkeys(ref for _, ref in memory_references(layers_of(options)))
     return Edges(reads, tuple(memories), owner)
 
@@ -53,9 +53,9 @@ def memory_references(layers: tuple[Any, ...], path: str = "layers") -> Iterator
         if layer.layers:
             yield from memory_references(layer.layers, f"{path}.{number}.layers")
         for index, sublayer in enumerate(layer.sublayers or ()):
-            for name, mark in marks(type(sublayer.options), NodeRef):
+            for name, annotation in marks(type(sublayer.options), NodeRef):
                 ref = getattr(sublayer.options, name)
-                if mark.role == "memory" and ref is not None:
+                if annotation.role == "memory" and ref is not None:
                     yield f"{path}.{number}.sublayers.{index}.{name}", ref
 
 

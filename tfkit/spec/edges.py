@@ -56,10 +56,10 @@ def _inside(pattern: Marked, grammar: Grammar) -> Iterator[Edge]:
             yield from _inside(inner, grammar)
         for part in sublayers.items if sublayers else []:
             entry = grammar.find("sublayer", part.kind)
-            for field, mark in marks(entry.options, NodeRef) if entry else []:
+            for field, annotation in marks(entry.options, NodeRef) if entry else []:
                 reference = part.get(field)
                 if reference is not None and isinstance(reference.value, str):
-                    yield field, reference, mark.role
+                    yield field, reference, annotation.role
 
 
 def _target(reference: Marked, role: str, nodes: Mapping[str, Marked], grammar: Grammar, faults: Faults) -> str | None:

@@ -118,7 +118,7 @@ class Grammar:
     def references(self, kind: NodeKind | None) -> list[tuple[str, str]]:
         """The fields of a node that name other nodes, with their roles; of every kind, where the kind is unknown."""
         kinds = [kind] if kind else list(self.node_kinds.values())
-        return list(dict.fromkeys((name, mark.role) for each in kinds for name, mark in marks(each.options, NodeRef)))
+        return list(dict.fromkeys((name, annotation.role) for each in kinds for name, annotation in marks(each.options, NodeRef)))
 
     def _most_general(self, sublayer: SublayerKind, name: str) -> str:
         """The first option key of a sub-layer kind under which every kind has this field."""

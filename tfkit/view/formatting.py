@@ -39,7 +39,7 @@ def ranges(numbers: list[int]) -> str:
 
 def says(options: BaseModel, skip: frozenset[str] = frozenset()) -> str:
     """What an options model says beyond its defaults; edges and layers are shown elsewhere."""
-    hidden = skip | {name for mark in (NodeRef, LayersField) for name, _ in marks(type(options), mark)}
+    hidden = skip | {name for kind in (NodeRef, LayersField) for name, _ in marks(type(options), kind)}
     dumped = options.model_dump()
     found = []
     for name, field in type(options).model_fields.items():

@@ -46,7 +46,7 @@ def memory_of(options: StackOptions, sublayer: Part) -> str | None:
     """The node that a sub-layer reads as memory: the one it names, or the stack's."""
     if sublayer.entry.reads != "memory":
         return None
-    fields = (name for name, mark in marks(type(sublayer.options), NodeRef) if mark.role == "memory")
+    fields = (name for name, annotation in marks(type(sublayer.options), NodeRef) if annotation.role == "memory")
     named = next((ref for name in fields if (ref := getattr(sublayer.options, name)) is not None), None)
     return named or options.memory
 

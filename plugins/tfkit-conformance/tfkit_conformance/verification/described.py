@@ -97,7 +97,7 @@ def memory_of(node: Node, sublayer: Part) -> str | None:
     """The node that a sub-layer reads as memory, None where it reads its own sequence."""
     if sublayer.entry.reads != "memory":
         return None
-    fields = [name for name, mark in marks(type(sublayer.options), NodeRef) if mark.role == "memory"]
+    fields = [name for name, annotation in marks(type(sublayer.options), NodeRef) if annotation.role == "memory"]
     named = next((getattr(sublayer.options, name) for name in fields if getattr(sublayer.options, name) is not None), None)
     return base(named or node.options.memory)
 
