@@ -8,7 +8,7 @@ A mutant that no test notices needs an explanation in `mutation_explained.json`,
 it changes nothing, or why nothing here can notice. Exit code 1 where one has none. mutmut is no dependency of the project;
 install it wherever its `mutmut` can import what the tests import.
 
-`constants` takes what correct kernels and seeded faults gave on a set of calls, and judges it by the bound with one constant
+`constants` takes what correct kernels and seeded diagnostics gave on a set of calls, and judges it by the bound with one constant
 changed: a bound that is too loose must lose a detection of a fault, one that is too tight must accuse a correct kernel.
 Both write into `results/mutation.json`.
 """
@@ -29,14 +29,14 @@ from typing import Any
 
 import torch
 
-from kill_matrix.correct_kernels import ZOO
+from kill_matrix.correct_kernels import CORRECT_KERNELS
 from tfkit.errors import TfkitError
 from tfkit_conformance.attention import bound
 from tfkit_conformance.attention.compare import gradients_of
 from tfkit_conformance.attention.reference import reference
 from tfkit_conformance.attention.table import CASES
 from tfkit_conformance.finding import Violation
-from tfkit_conformance.mutants import ATTENTION_FAULTS
+from tfkit_conformance.mutants import ATTENTION_MUTANTS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "mutation.json"
@@ -151,7 +151,7 @@ CALLED = (
     "softcap", "softcap_bias", "no_keys", "many_keys",
 )  # fmt: skip
 REGIMES = ("normal", "large", "peaked", "offset_values", "wide_values")
-FAMILIES = ("masks", "blind_rows", "softmax", "heads", "backward", "bias")
+FAMILIES = ("masks", "fully_masked_rows", "softmax", "heads", "backward", "bias")
 
 
 def cells(few: bool = False) -> list[Any]:
@@ -166,8 +166,10 @@ def cells(few: bool = False) -> list[Any]:
 def given(calls: list[Any], few: bool = False) -> list[Given]:
     """What every correct kernel and every seeded fault gives on every call it takes."""
     found = []
-    kernels = [(specimen.name, True, specimen.attend) for specimen in ZOO if specimen.name != "tf32"]
-    kernels += [(fault.name, False, fault.attend) for fault in ATTENTION_FAULTS if fault.family in FAMILIES]
+    kernels = [(specimen.name, True, specimen.attend) for specimen in CORRECT_KERNELS if specimen.name != "tf32"]
+    kernels += [
+        (diagnostic.name, False, diagnostic.attend) for diagnostic in ATTENTION_MUTANTS if diagnostic.family in FAMILIES
+    ]
     for name, right, attend in kernels[:: 9 if few else 1]:
         for number, case in enumerate(calls):
             inputs, towards = case.inputs(), case.grad_output()
@@ -182,7 +184,7 @@ def given(calls: list[Any], few: bool = False) -> list[Given]:
 
 
 @dataclass
-class Court:
+class Evaluation:
     """Calls with their references, and the answers to be judged."""
 
     calls: list[Any]
@@ -190,8 +192,8 @@ class Court:
 
     def __post_init__(self) -> None:
         self.references = [reference(case.inputs(), case.grad_output()) for case in self.calls]
-        self.numerics = {specimen.name: specimen.capabilities.numerics for specimen in ZOO}
-        self.numerics |= {fault.name: fault.capabilities.numerics for fault in ATTENTION_FAULTS}
+        self.numerics = {specimen.name: specimen.capabilities.numerics for specimen in CORRECT_KERNELS}
+        self.numerics |= {diagnostic.name: diagnostic.capabilities.numerics for diagnostic in ATTENTION_MUTANTS}
 
     def accused(self, bounds: Any) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
         """Which answers a bound accuses: those of faults, and those of correct kernels."""
@@ -301,8 +303,8 @@ def tensors(made: Any) -> list[torch.Tensor]:
 def constants(few: bool = False) -> dict[str, Any]:
     """Each constant of the bound times 8 and by 8: what is lost, who is accused, and by how much the bound moves."""
     calls = cells(few)
-    court, formula = Court(calls, given(calls, few)), Formula(few)
-    seen, accused = court.accused(bound.bounds)
+    evaluation, formula = Evaluation(calls, given(calls, few)), Formula(few)
+    seen, accused = evaluation.accused(bound.bounds)
     lines = Path(bound.__file__).read_text().splitlines()
     rows: list[dict[str, Any]] = []
     number = 0
@@ -310,12 +312,14 @@ def constants(few: bool = False) -> dict[str, Any]:
         for factor in (8.0, 1 / 8):
             made, scale = scaled(number, factor)
             if not scale.line:
-                by = {word: sum(row["by"] == word for row in rows) for word in ("faults", "kernels", "formula", "error", "")}
-                return {"calls": len(calls), "answers": len(court.answers), "detections": len(seen), "accused": len(accused),
+                by = {
+                    word: sum(row["by"] == word for row in rows) for word in ("diagnostics", "kernels", "formula", "error", "")
+                }
+                return {"calls": len(calls), "answers": len(evaluation.answers), "detections": len(seen), "accused": len(accused),
                         "mutants": len(rows), "killed_by": by, "rows": rows}  # fmt: skip
             row = {"line": lines[scale.line - 1].strip(), "constant": scale.text, "times": factor}
             try:
-                wrong, right = court.accused(made["bounds"])
+                wrong, right = evaluation.accused(made["bounds"])
                 low, high = formula.moves(made["bounds"])
             except (TypeError, ValueError, RuntimeError, ZeroDivisionError, OverflowError) as reason:
                 rows.append({**row, "by": "error", "why": type(reason).__name__})
@@ -329,7 +333,7 @@ def constants(few: bool = False) -> dict[str, Any]:
 def told(row: dict[str, Any], low: float, high: float) -> dict[str, str]:
     """Who notices a changed constant; where only the formula does, why no fault and no kernel can."""
     if row["lost"]:
-        return {"by": "faults"}
+        return {"by": "diagnostics"}
     if row["accused"]:
         return {"by": "kernels"}
     if low > 1.0 - 1e-9 and high < 1.0 + 1e-9:

@@ -67,14 +67,14 @@ def test_attention_few():
 
 
 def test_packed():
-    import packed
+    import prepacked
 
     from tfkit.nn.cpu import onednn
 
     before = onednn.PRODUCT
     try:
         if onednn.probe() is not None:
-            assert packed.main(["--weights", "7x5", "--rows", "1 3", "--rounds", "1"])["speed"]["MKL"] == 1.0
+            assert prepacked.main(["--weights", "7x5", "--rows", "1 3", "--rounds", "1"])["speed"]["MKL"] == 1.0
     finally:
         onednn.PRODUCT = before
 
@@ -126,7 +126,7 @@ def test_conformance_bench(tmp_path, monkeypatch):
     found = conformance.zoo(24)
     assert found["runs"] > 0
     assert found["alarms"] == 0
-    monkeypatch.setattr(conformance, "ATTENTION_FAULTS", conformance.ATTENTION_FAULTS[-1:])
+    monkeypatch.setattr(conformance, "ATTENTION_MUTANTS", conformance.ATTENTION_MUTANTS[-1:])
     found = conformance.kills()
     assert found["killed"] == 1
     monkeypatch.setattr(conformance, "check_backend", None)  # with `only`, the others are taken over
@@ -134,7 +134,7 @@ def test_conformance_bench(tmp_path, monkeypatch):
 
 
 def conformance_subjects(conformance):
-    return [(one.name, conformance.subject_of(one.entry, attend=one.attend), 1.0) for one in conformance.ZOO]
+    return [(one.name, conformance.subject_of(one.entry, attend=one.attend), 1.0) for one in conformance.CORRECT_KERNELS]
 
 
 def test_compiled_ahead(monkeypatch):

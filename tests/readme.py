@@ -40,7 +40,7 @@ def slots(catalogue: Catalogue) -> str:
         "node": "`encoder: {kind: stack}`", "init": "`init: bert`",
     }  # fmt: skip
     for slot in hooks.SLOTS:
-        names = [name for name in catalogue.names(slot) if catalogue.offers[slot][name].plugin == "builtin"]
+        names = [name for name in catalogue.names(slot) if catalogue.registered[slot][name].plugin == "builtin"]
         rows.append(f"| {slot} | {written[slot]} | {', '.join(f'`{name}`' for name in names)} |")
     return "\n".join(rows)
 
@@ -55,7 +55,9 @@ def hook_list(catalogue: Catalogue) -> str:
 
 
 def backends(catalogue: Catalogue) -> str:
-    entries = [entry for entry in catalogue.entries("backend") if catalogue.offers["backend"][entry.name].plugin == "builtin"]
+    entries = [
+        entry for entry in catalogue.entries("backend") if catalogue.registered["backend"][entry.name].plugin == "builtin"
+    ]
     rows = [f"| | {' | '.join(f'`{entry.name}`' for entry in entries)} |", f"| --- |{' --- |' * len(entries)}"]
 
     def row(label: str, cells: list[str]) -> None:

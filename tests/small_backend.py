@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tfkit.attention.capabilities import Capabilities, Device, Numerics, Range
-from tfkit.attention.required import guard
+from tfkit.attention.required import require_capabilities
 from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import Kernel
@@ -30,7 +30,7 @@ def declaring(**declared):
 
 def guarded(attend, can=SMALL):
     """The function behind a guard of the declaration."""
-    check = guard("small", can)
+    check = require_capabilities("small", can)
 
     def refusing(inputs, options):
         check(inputs)

@@ -65,10 +65,10 @@ def test_what_is_no_table_is_told(change, said, tmp_path, catalogue):
     path.write_text(change if isinstance(change, str) else json.dumps({**TABLE, **change}))
     with pytest.raises(InputError) as error:
         catalogue.with_auto_table(path)
-    [fault] = error.value.faults
-    assert fault.code == "TFK062"
-    assert str(path) in fault.message
-    assert said in fault.message
+    [diagnostic] = error.value.diagnostics
+    assert diagnostic.code == "TFK062"
+    assert str(path) in diagnostic.message
+    assert said in diagnostic.message
 
 
 @pytest.mark.parametrize("kind", ["named pipe", "directory", "device", "large"])

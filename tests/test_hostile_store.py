@@ -20,7 +20,7 @@ import tfkit
 from hostile_files import REPLACED
 from tfkit.cli import main
 from tfkit.data import read_labels, read_tokenisers
-from tfkit.files import file_facts
+from tfkit.files import file_record
 from tfkit.io import model_in
 from tfkit.nn.model import Model
 
@@ -53,7 +53,7 @@ def place(written: Path, tmp_path: Path) -> Path:
 def list_again(place: Path, name: str) -> None:
     """Write down the size and digest of a file that was altered, as someone would who means harm."""
     versions = json.loads((place / "versions.json").read_text())
-    versions["files"][name] = file_facts(place / name)
+    versions["files"][name] = file_record(place / name)
     (place / "versions.json").write_text(json.dumps(versions))
 
 
@@ -86,7 +86,7 @@ def test_a_flipped_byte_is_a_fault_or_changes_nothing(
 ) -> None:
     """At every position, with two of the four. A plan is listed again each time, so that its content is judged too."""
     content, want = (written / name).read_bytes(), logits(tfkit.load(written, catalogue=catalogue))
-    faults = 0
+    diagnostics = 0
     for number in range(flip.bit_length() % 2, len(content), 2):
         (place / name).write_bytes(content[:number] + bytes([content[number] ^ flip]) + content[number + 1 :])
         if name != "versions.json":
@@ -94,10 +94,10 @@ def test_a_flipped_byte_is_a_fault_or_changes_nothing(
         try:
             model = tfkit.load(place, catalogue=catalogue)
         except tfkit.TfkitError:
-            faults += 1
+            diagnostics += 1
             continue
         assert torch.equal(logits(model), want), number
-    assert faults > len(content) / 8
+    assert diagnostics > len(content) / 8
 
 
 WRONG: tuple[Any, ...] = (None, True, -1, 1.5, 10**30, "", "x", "../x", [], [1], [[]], {}, {"a": 1})

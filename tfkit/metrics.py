@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .errors import BuildError, Fault, InputError
+from .errors import BuildError, Diagnostic, InputError
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], tokenise
 
     if len(hypotheses) != len(references):
         message = f"{len(hypotheses):,} translations and {len(references):,} references"
-        raise InputError(Fault("TFK102", message, "line n of one belongs to line n of the other"))
+        raise InputError(Diagnostic("TFK102", message, "line n of one belongs to line n of the other"))
     if not references:
-        raise InputError(Fault("TFK103", "there is no line to score"))
+        raise InputError(Diagnostic("TFK103", "there is no line to score"))
     try:
         metrics = {
             "bleu": BLEU(tokenize=tokenise),
@@ -42,7 +42,7 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], tokenise
     except (ImportError, RuntimeError):  # what sacrebleu raises for a dictionary that is not installed
         fix = f"pip install 'sacrebleu[{str(tokenise)[:2]}]', or take `char`"
         raise BuildError(
-            Fault("TFK097", f"sacrebleu's tokeniser `{tokenise}` needs a package that is not installed", fix)
+            Diagnostic("TFK097", f"sacrebleu's tokeniser `{tokenise}` needs a package that is not installed", fix)
         ) from None
     found = {}
     for name, metric in metrics.items():

@@ -12,56 +12,54 @@ from typing import TYPE_CHECKING, Any
 from .attention.auto_table import AutoRow, AutoTable
 from .attention.backend import AttentionBackend, KnownFailure
 from .attention.capabilities import BIAS_KINDS, MASK_TERMS, AttentionRequest, Capabilities, Device, Numerics, Range
-from .errors import BackendRefused, BuildError, Fault, InputError, PluginError, TfkitError
+from .errors import BackendRefused, BuildError, Diagnostic, InputError, PluginError, TfkitError
 from .hooks import hookimpl
 from .slots.activation import Activation
 from .slots.cost import Cost, Sizes
-from .slots.init import Distribution, InitFacts, Initialiser
+from .slots.init import Distribution, InitContext, Initialiser
 from .slots.layer import Layer, LayerRun, applications, depth, layer_paths, leaves, modules_in, sequence
 from .slots.lazy import load
-from .slots.node import InputRule, NodeFacts, NodeKind, Rule, Signal
+from .slots.node import InputRule, NodeContext, NodeKind, Rule, Signal
 from .slots.norm import Norm
 from .slots.options import (
     CONTRACT,
     AsTuple,
+    Component,
     Entry,
     LayersField,
     NodeRef,
     NoOptions,
     OneOf,
     Options,
-    Part,
     Positive,
     Probability,
     Size,
     SlotField,
     SlotListField,
     TokenId,
-    marks,
-    part_default,
+    component_default,
 )
 from .slots.parameter import Parameter, ParameterGroup, linear
 from .slots.placement import Constants, Placement, StackFacts
 from .slots.position import PositionScheme, PositionSite
 from .slots.score import ScoreFunction, ScoreSite
-from .slots.sublayer import AttentionSite, SublayerFacts, SublayerKind, SublayerOptions
+from .slots.sublayer import AttentionSite, SublayerContext, SublayerKind, SublayerOptions
 
 if TYPE_CHECKING:
-    from .attention.positions import Span
+    from .attention.positions import PositionRange
     from .attention.rendering import (
         accumulation,
         always,
         dense_bias,
         distances,
-        every_query_sees,
         expand_heads,
-        live_queries,
-        open_blind_rows,
+        no_fully_masked_row,
+        queries_that_see,
         select_rows,
         shapes_of,
+        unmask_empty_rows,
         visible,
     )
-    from .attention.required import guard
     from .attention.types import (
         AttentionInputs,
         AttentionOutput,
@@ -77,8 +75,8 @@ if TYPE_CHECKING:
     from .nn.heads import Classify, Dense, LayerMix, Pool
     from .nn.layer import LayerParts, residuals
     from .nn.multi_head import AttentionRule, HeadShape, MultiHeadAttention, PositionUse
-    from .nn.runtime.context import ModelRun, StackRun
-    from .nn.runtime.node_output import Stream
+    from .nn.runtime.context import ForwardContext, StackContext
+    from .nn.runtime.node_output import NodeOutput
     from .nn.stack import Stack, Wiring
     from .nn.tokens import TokenLogits, Tokens
 
@@ -91,14 +89,14 @@ _TORCH = {
     "tfkit.nn.heads": ("Classify", "Dense", "LayerMix", "Pool"),
     "tfkit.nn.layer": ("LayerParts", "residuals"),
     "tfkit.nn.multi_head": ("AttentionRule", "HeadShape", "MultiHeadAttention", "PositionUse"),
-    "tfkit.nn.runtime.context": ("ModelRun", "StackRun"),
+    "tfkit.nn.runtime.context": ("ForwardContext", "StackContext"),
     "tfkit.nn.stack": ("Stack", "Wiring"),
-    "tfkit.nn.runtime.node_output": ("Stream",),
+    "tfkit.nn.runtime.node_output": ("NodeOutput",),
     "tfkit.nn.tokens": ("TokenLogits", "Tokens"),
-    "tfkit.attention.positions": ("Span",),
+    "tfkit.attention.positions": ("PositionRange",),
     "tfkit.attention.rendering": (
-        "accumulation", "always", "dense_bias", "distances", "every_query_sees", "expand_heads", "live_queries",
-        "open_blind_rows", "select_rows", "shapes_of", "visible",
+        "accumulation", "always", "dense_bias", "distances", "no_fully_masked_row", "expand_heads", "queries_that_see",
+        "unmask_empty_rows", "select_rows", "shapes_of", "visible",
     ),
 }  # fmt: skip
 
@@ -117,15 +115,15 @@ def __dir__() -> list[str]:
 __all__ = [
     "Activation", "AsTuple", "AttentionBackend", "AttentionInputs", "AttentionOutput", "AttentionRequest", "AttentionRule",
     "AttentionSite", "AutoRow", "AutoTable", "BIAS_KINDS", "BackendRefused", "Bias", "BuildError", "CONTRACT", "Capabilities",
-    "Classify", "Constants", "Cost", "Dense", "DenseBias", "Device", "DistanceBias", "Distribution", "Entry", "Fault",
-    "FeedForward", "HeadShape", "InitFacts", "Initialiser", "InputError", "InputRule", "KnownFailure", "Layer", "LayerMix",
-    "LayerParts", "LayerRun", "LayersField", "LinearBias", "MASK_TERMS", "Mask", "ModelRun", "MultiHeadAttention",
-    "NoOptions", "NodeFacts", "NodeKind", "NodeRef", "Norm", "Numerics", "OneOf", "Options", "Parameter", "ParameterGroup",
-    "Part", "Placement", "PluginError", "Pool", "PositionScheme", "PositionSite", "PositionUse", "Positive", "Prepared",
+    "Classify", "Constants", "Cost", "Dense", "DenseBias", "Device", "DistanceBias", "Distribution", "Entry", "Diagnostic",
+    "FeedForward", "HeadShape", "InitContext", "Initialiser", "InputError", "InputRule", "KnownFailure", "Layer", "LayerMix",
+    "LayerParts", "LayerRun", "LayersField", "LinearBias", "MASK_TERMS", "Mask", "ForwardContext", "MultiHeadAttention",
+    "NoOptions", "NodeContext", "NodeKind", "NodeRef", "Norm", "Numerics", "OneOf", "Options", "Parameter", "ParameterGroup",
+    "Component", "Placement", "PluginError", "Pool", "PositionScheme", "PositionSite", "PositionUse", "Positive", "Prepared",
     "Probability", "Range", "Rule", "ScoreFunction", "ScoreSite", "Shapes", "Signal", "Size", "Sizes", "SlotField",
-    "SlotListField", "Span", "Stack", "StackFacts", "StackRun", "Stream", "SublayerFacts", "SublayerKind", "SublayerOptions",
+    "SlotListField", "PositionRange", "Stack", "StackFacts", "StackContext", "NodeOutput", "SublayerContext", "SublayerKind", "SublayerOptions",
     "TfkitError", "TokenId", "TokenLogits", "Tokens", "Wiring", "accumulation", "always", "applications", "dense_bias",
-    "depth", "distances", "every_query_sees", "expand_heads", "guard", "hookimpl", "layer_paths", "leaves", "linear",
-    "live_queries", "load", "marks", "modules_in", "open_blind_rows", "part_default", "residuals", "select_rows", "sequence",
+    "depth", "distances", "no_fully_masked_row", "expand_heads", "require_capabilities", "hookimpl", "layer_paths", "leaves", "linear",
+    "queries_that_see", "load", "field_annotations", "modules_in", "unmask_empty_rows", "component_default", "residuals", "select_rows", "sequence",
     "shapes_of", "visible",
 ]  # fmt: skip

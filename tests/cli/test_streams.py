@@ -155,5 +155,5 @@ def test_faults_of_one_kind_are_folded_and_json_has_them_all(tfkit, tmp_path):
     assert len(aliases) == ALIKE
     assert f"TFK005 and {72 - ALIKE} more: the alias `...` is no part of the language" in told
     [found] = json.loads(tfkit("check", bomb, "--json").out)
-    assert sum("the alias" in fault["message"] for fault in found["faults"]) == 72
+    assert sum("the alias" in diagnostic["message"] for diagnostic in found["diagnostics"]) == 72
     assert len(told) < 40

@@ -92,11 +92,11 @@ def test_hypotheses_do_share_and_their_memory_stays(decoder_of: Callable[..., Mo
 
 
 @pytest.mark.parametrize("wish", ["eager", "sdpa", ["sdpa", "eager"], "flex"])
-def test_every_backend_finds_the_same(wish: Any, decoder_of: Callable[..., Model]) -> None:
+def test_every_backend_finds_the_same(requested: Any, decoder_of: Callable[..., Model]) -> None:
     for position in ("rotary_half", "alibi"):
         model = decoder_of("translator", position=position)
         wanted = tfkit.beam_search(model, source=SOURCE, beams=3, max_new_tokens=9)
-        model.set_backend(wish)
+        model.set_backend(requested)
         found = tfkit.beam_search(model, source=SOURCE, beams=3, max_new_tokens=9)
         assert [one.ids.tolist() for (one,) in found] == [one.ids.tolist() for (one,) in wanted]
 
@@ -109,7 +109,7 @@ def test_a_backend_without_such_masks_gets_copies(decoder_of: Callable[..., Mode
 
     def poor(self: BackendChoice, query: Tensor, key: Tensor, value: Tensor, mask: Mask, *rest: Any) -> Any:
         if self.site == site and mask.visible is not None:
-            raise tfkit.BackendRefused(tfkit.Fault("TFK060", "no such masks"))
+            raise tfkit.BackendRefused(tfkit.Diagnostic("TFK060", "no such masks"))
         return select(self, query, key, value, mask, *rest)
 
     monkeypatch.setattr(BackendChoice, "select", poor)

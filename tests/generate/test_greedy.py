@@ -16,9 +16,9 @@ SCHEMES = ["none", "sinusoidal", "rotary_half", "alibi", "relative_t5", "{kind: 
 N = 12
 
 
-def sentence_by_sentence(model: Model, target: str, begin: list[int], new: int, **inputs: Tensor) -> tuple[list[int], bool]:
+def sentence_by_sentence(model: Model, target: str, prefill: list[int], new: int, **inputs: Tensor) -> tuple[list[int], bool]:
     """The equation: y_t = argmax p(y | y_<t, x), each time from scratch."""
-    ids, made = list(begin), []
+    ids, made = list(prefill), []
     while len(made) < new:
         logits = model(**inputs, **{target: torch.tensor([ids])}, masks={target: torch.ones(1, len(ids), dtype=torch.bool)})[
             "logits"

@@ -53,9 +53,9 @@ def test_a_sublayer_reads_one_output_not_the_layers_of_a_stack(catalogue: tfkit.
     spec = tfkit.parse_spec(SPEC.format(extra="", memory="encoder.layers"), catalogue)
     with pytest.raises(tfkit.SpecError) as refused:
         tfkit.graph_of(spec)
-    (fault,) = refused.value.faults
-    assert (fault.code, fault.path) == ("TFK042", "nodes.decoder.layers.0.sublayers.0.memory")
-    assert "`encoder.layers` is the 2 layers of a stack" in fault.message
+    (diagnostic,) = refused.value.diagnostics
+    assert (diagnostic.code, diagnostic.path) == ("TFK042", "nodes.decoder.layers.0.sublayers.0.memory")
+    assert "`encoder.layers` is the 2 layers of a stack" in diagnostic.message
 
 
 def test_an_option_named_layers_makes_no_stack(catalogue: tfkit.Catalogue) -> None:

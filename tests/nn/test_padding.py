@@ -68,11 +68,11 @@ def test_a_padded_row_gives_what_it_gives_alone(
 ) -> None:
     model = model_of(position=scheme, dtype=torch.float64)
     with torch.no_grad():
-        together = model(**pair)["logits"]
+        fold_beams = model(**pair)["logits"]
         for row in range(B):
             s, t = int(REAL_SOURCE[row].sum()), int(REAL_TARGET[row].sum())
             alone = model(source=pair["source"][row : row + 1, :s], target=pair["target"][row : row + 1, :t])["logits"][0]
-            assert float((together[row, :t] - alone).abs().max()) <= rounding(model, together, S)
+            assert float((fold_beams[row, :t] - alone).abs().max()) <= rounding(model, fold_beams, S)
 
 
 @pytest.mark.parametrize(

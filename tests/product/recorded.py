@@ -49,4 +49,4 @@ def _watched(choice: BackendChoice, kept: dict[str, tuple[AttentionInputs, Tenso
         return found
 
     watched = BoundBackend(bound.entry, bound.options, attend, None, bound.name)
-    return BackendChoice(choice.site, choice.wish, (watched,), False, choice.others)
+    return BackendChoice(choice.site, choice.requested_backends, (watched,), False, choice.others)

@@ -14,7 +14,7 @@ from tfkit.io import load, save
 from tfkit.metrics import corpus_scores
 from tfkit.recipe import load_recipe
 from tfkit.recipe.parts import PARTS
-from tfkit.slots.options import Part
+from tfkit.slots.options import Component
 from tfkit.text import Translator, model_in
 from tfkit.text.translator import _line
 from tfkit.train import train
@@ -136,7 +136,7 @@ def test_a_tokeniser_that_was_altered_is_told(trained, tmp_path):
 
 def test_a_tokeniser_of_another_model_is_told(translator):
     entry = next(entry for entry in PARTS["tokeniser"] if entry.name == "characters")
-    other = train_tokeniser(Part(entry, entry.options()), ["abc"], 0)
+    other = train_tokeniser(Component(entry, entry.options()), ["abc"], 0)
     with pytest.raises(InputError) as caught:
         Translator(translator.model, {"source": other, "target": other})
     assert "TFK106 `source` has a vocabulary of 90, its tokeniser has 7 ids" in str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 
 from tfkit.data import read_facts
 from tfkit.errors import TfkitError
-from tfkit.files import Listing, check_files, file_facts, read_model
+from tfkit.files import Listing, check_files, file_record, read_model
 from tfkit.recipe import load_recipe
 from tfkit.text import model_in
 from tfkit.train import resume, train
@@ -98,9 +98,9 @@ def test_a_state_of_which_the_manifest_knows_goes_on_or_is_refused(run, at):
     data[at * len(data) // 60] ^= 1
     path.write_bytes(data)
     manifest = json.loads((run / LAST / "manifest.json").read_text())
-    (run / LAST / "manifest.json").write_text(json.dumps(manifest | {"state.json": file_facts(path)}))
+    (run / LAST / "manifest.json").write_text(json.dumps(manifest | {"state.json": file_record(path)}))
     error = refusal(lambda: resume(run))
-    assert error is None or error.faults[0].code in ("TFK082", "TFK113")
+    assert error is None or error.diagnostics[0].code in ("TFK082", "TFK113")
 
 
 def hole(path: Path) -> None:
@@ -143,7 +143,7 @@ def test_something_else_in_place_of_a_file_is_refused(run, name, kind):
         return
     with pytest.raises(TfkitError) as caught:
         resume(run)
-    assert path.name in str(caught.value) or caught.value.faults[0].code in ("TFK104", "TFK113"), str(caught.value)
+    assert path.name in str(caught.value) or caught.value.diagnostics[0].code in ("TFK104", "TFK113"), str(caught.value)
 
 
 def test_the_size_of_weights_is_compared_before_they_are_read(run, monkeypatch):

@@ -152,7 +152,7 @@ def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path):
     ]
     found, _, words = together(jobs, tmp_path)
     codes = ["TFK118", "TFK100", "TFK021", "TFK110", "TFK111"]
-    assert found == [[[code, elsewhere] for code in codes] for elsewhere in (False, True)], words
+    assert found == [[[code, reported_by_other_rank] for code in codes] for reported_by_other_rank in (False, True)], words
     assert not any((tmp_path / name).exists() for name in ("one", "two", "three"))
     (batches,) = (tmp_path / "four").glob("not-finite-step-*.safetensors")
     assert {name.split("/")[0] for name in load_file(batches)} == {"0", "1", "2", "3"}, "the batches of all processes are kept"
@@ -175,8 +175,12 @@ def test_what_every_process_reads_is_told_once(task, tmp_path, runs):
     jobs += [on, {**on, "earlier": True}]
     found, _, words = together(jobs, tmp_path)
     codes = [["TFK082"], ["TFK113"], ["TFK117"]]
-    assert [each[:3] for each in found] == [[[*code, elsewhere] for code in codes] for elsewhere in (False, True)], words
-    assert [each[3:] for each in found] == [[["TFK082", "TFK082", elsewhere], [26]] for elsewhere in (True, False)], words
+    assert [each[:3] for each in found] == [
+        [[*code, reported_by_other_rank] for code in codes] for reported_by_other_rank in (False, True)
+    ], words
+    assert [each[3:] for each in found] == [
+        [["TFK082", "TFK082", reported_by_other_rank], [26]] for reported_by_other_rank in (True, False)
+    ], words
     assert not (tmp_path / "narrow").exists()
 
 
@@ -256,7 +260,7 @@ def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch):
     job = {"recipe": str(task), "directory": str(tmp_path / "two"), "overrides": changes, "shapes": 2}
     found, code, words = together([job, {**job, "directory": str(tmp_path / "none"), "fsdp": True}], tmp_path)
     assert code == 0, words
-    assert found == [[[24], ["TFK118", elsewhere]] for elsewhere in (False, True)], words
+    assert found == [[[24], ["TFK118", reported_by_other_rank]] for reported_by_other_rank in (False, True)], words
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     monkeypatch.setattr("tfkit.data.shapes.MOST", 2)
     train(load_recipe(task, changes), tmp_path / "one")

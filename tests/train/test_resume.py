@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tfkit.errors import InputError, StoreError
-from tfkit.files import file_facts
+from tfkit.files import file_record
 from tfkit.nn.cpu import onednn
 from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
@@ -163,7 +163,7 @@ def test_ctrl_c_saves_and_goes_on(task, tmp_path, whole):
                 time.sleep(0.01)
 
     with pytest.raises(KeyboardInterrupt):
-        train(load_recipe(task, ["keeping.every_steps=500"]), tmp_path / "stopped", watchers=[Interrupt()])
+        train(load_recipe(task, ["keeping.every_steps=500"]), tmp_path / "stopped", callbacks=[Interrupt()])
     assert [path.name for path in checkpoints_in(tmp_path / "stopped" / "checkpoints")] == ["step-9"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     resume(tmp_path / "stopped", overrides=["keeping.every_steps=8"])
@@ -237,7 +237,7 @@ def rewritten(checkpoint: Path, name: str, write) -> None:
     """A file written anew, of which the manifest knows."""
     write(checkpoint / name)
     manifest = json.loads((checkpoint / "manifest.json").read_text())
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest | {name: file_facts(checkpoint / name)}))
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest | {name: file_record(checkpoint / name)}))
 
 
 @pytest.mark.parametrize("change", ["missing", "another one", "another shape", "another dtype"])
@@ -363,10 +363,10 @@ def test_a_line_of_the_log_that_was_altered_is_named(whole, line, reason):
     path.write_bytes(b"\n".join([*lines[:3], line, *lines[3:], b""]))
     with pytest.raises(StoreError) as caught:
         resume(whole)
-    (fault,) = caught.value.faults
-    assert str(fault).startswith(f"{path}:4:1: TFK082 this line is no entry of the log of a run: ")
-    assert reason in str(fault)
-    assert "remove the line, or the file" in str(fault)
+    (diagnostic,) = caught.value.diagnostics
+    assert str(diagnostic).startswith(f"{path}:4:1: TFK082 this line is no entry of the log of a run: ")
+    assert reason in str(diagnostic)
+    assert "remove the line, or the file" in str(diagnostic)
     path.unlink()
     assert resume(whole).progress.step == 24
 

@@ -95,7 +95,7 @@ def test_no_link_to_a_file_is_followed(run, tmp_path, name, there):
     before = target.read_bytes() if there else None
     with pytest.raises((StoreError, InputError)) as caught:
         resume(run, overrides=["stopping.max_steps=12"])
-    assert caught.value.faults[0].code in ("TFK082", "TFK111")
+    assert caught.value.diagnostics[0].code in ("TFK082", "TFK111")
     assert there or not target.exists()
     assert not there or target.read_bytes() == before
 

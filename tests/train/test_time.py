@@ -54,10 +54,10 @@ def test_preparation_and_validation_count(task, tmp_path, clock, monkeypatch):
     slow(clock, monkeypatch, "tfkit.train.session.prepare", 40.0)
     slow(clock, monkeypatch, "tfkit.train.loop.validation_nll", 7.0)
     recipe = load_recipe(task, ["stopping={max_minutes: 2}", "validation.every_steps=3"])
-    watcher = Moving(clock, 5.0)
-    outcome = train(recipe, tmp_path / "run", watchers=[watcher])
+    callback = Moving(clock, 5.0)
+    outcome = train(recipe, tmp_path / "run", callbacks=[callback])
     # 40 s, then three steps of 5 s and a validation of 7 s at a time: at 106 s three more, the last of which ends at 121 s.
-    assert watcher.seconds[:4] == [40.0, 45.0, 50.0, 62.0]
+    assert callback.seconds[:4] == [40.0, 45.0, 50.0, 62.0]
     assert outcome.reason == "2 minutes are over, but for the 7 s of the last validation"
     assert outcome.progress.step == 11
     assert outcome.progress.validated == 11
@@ -72,10 +72,10 @@ def test_one_step_is_made_where_the_preparation_took_all_the_time(task, tmp_path
 
 
 def test_a_run_that_goes_on_adds_to_the_time(task, tmp_path, clock):
-    train(load_recipe(task, ["stopping={max_minutes: 1, max_steps: 4}"]), tmp_path / "run", watchers=[Moving(clock, 5.0)])
+    train(load_recipe(task, ["stopping={max_minutes: 1, max_steps: 4}"]), tmp_path / "run", callbacks=[Moving(clock, 5.0)])
     clock[0] += 10_000.0
     outcome = resume(
-        tmp_path / "run", overrides=["stopping.max_steps=null"], watchers=[Moving(clock, 5.0)], since=clock[0] - 15
+        tmp_path / "run", overrides=["stopping.max_steps=null"], callbacks=[Moving(clock, 5.0)], since=clock[0] - 15
     )
     assert outcome.progress.step == 9  # 4 * 5 s, 15 s of start-up, 5 * 5 s
     assert outcome.progress.seconds == 60.0

@@ -19,7 +19,7 @@ from typing import Any, overload
 
 from pydantic import ConfigDict, ValidationError
 
-from ..errors import Fault, InputError, PluginError
+from ..errors import Diagnostic, InputError, PluginError
 from ..files import FileModel, parse_json, refusals
 from ..slots.options import Options
 from .capabilities import AttentionRequest, Names
@@ -90,9 +90,11 @@ class AutoTable(Sequence[AutoRow]):
             try:
                 table = parse_table(files(self.package).joinpath(file).read_text(encoding="utf-8"), where)
             except (OSError, ModuleNotFoundError) as reason:
-                raise PluginError(Fault("TFK062", f"{where} cannot be read: {reason}", "install the plugin anew")) from None
+                raise PluginError(
+                    Diagnostic("TFK062", f"{where} cannot be read: {reason}", "install the plugin anew")
+                ) from None
             except InputError as error:
-                raise PluginError(error.faults) from None
+                raise PluginError(error.diagnostics) from None
             found += table.get(self.backend, ())
         return (*found, *self.more)
 
@@ -132,7 +134,7 @@ def parse_table(text: str, where: str) -> dict[str, tuple[AutoRow, ...]]:
     """The rows of a table by backend. Raises InputError where the text is none; `where` names it."""
 
     def refuse(reason: str) -> InputError:
-        return InputError(Fault("TFK062", f"{where}: {reason}", "measure one: tfkit bench auto --json FILE"))
+        return InputError(Diagnostic("TFK062", f"{where}: {reason}", "measure one: tfkit bench auto --json FILE"))
 
     try:
         data = parse_json(text)

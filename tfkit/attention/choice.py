@@ -58,13 +58,13 @@ class BackendChoice:
     def __init__(
         self,
         site: str,
-        wish: list[Any],
+        requested_backends: list[Any],
         candidates: tuple[BoundBackend, ...],
         automatic: bool,
         others: tuple[tuple[AttentionBackend, Any], ...],
     ) -> None:
         self.site = site
-        self.wish = wish
+        self.requested_backends = requested_backends
         self.candidates = candidates
         self.automatic = automatic
         self.others = others

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import Fault, InputError, PluginError
+from ..errors import Diagnostic, InputError, PluginError
 from .choice import BoundBackend
 from .types import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias
 
@@ -37,7 +37,7 @@ def attend(backend: BoundBackend, inputs: AttentionInputs) -> AttentionOutput:
 
 def _blame(backend: BoundBackend, found: str, wanted: str) -> None:
     raise PluginError(
-        Fault("TFK056", f"the attention backend `{backend.kind}` {found} where {wanted} is due", "repair its `attend`")
+        Diagnostic("TFK056", f"the attention backend `{backend.kind}` {found} where {wanted} is due", "repair its `attend`")
     )
 
 
@@ -95,4 +95,4 @@ def _refuse(inputs: AttentionInputs, rule: str) -> None:
         f"{name} {tuple(tensor.shape)} {tensor.dtype}"
         for name, tensor in (("query", inputs.query), ("key", inputs.key), ("value", inputs.value))
     )
-    raise InputError(Fault("TFK070", f"attention inputs do not fit: {shapes}", rule))
+    raise InputError(Diagnostic("TFK070", f"attention inputs do not fit: {shapes}", rule))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Span:
+class PositionRange:
     """Which positions a call covers: `queries` queries from position `offset` on, against `keys` keys in all, of which those
     from `key_start` on are new in this call. `visible` (B, keys) bool marks tokens that are not padding, None for all."""
 

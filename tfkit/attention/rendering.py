@@ -28,7 +28,7 @@ def shapes_of(inputs: AttentionInputs) -> Shapes:
 
 def visible(mask: Mask, shapes: Shapes) -> Tensor | None:
     """The whole mask: bool (B|1, H|1, Q|1, K|1), True where a query sees a key; None when nothing hides anything."""
-    terms = [_near(mask, shapes), live_queries(mask, shapes)]
+    terms = [_near(mask, shapes), queries_that_see(mask, shapes)]
     if mask.key_lengths is not None:
         keys = torch.arange(shapes.keys, device=shapes.device)
         terms.append((keys < mask.key_lengths[:, None])[:, None, None])
@@ -42,7 +42,7 @@ def visible(mask: Mask, shapes: Shapes) -> Tensor | None:
     return reduce(and_, present) if present else None
 
 
-def live_queries(mask: Mask, shapes: Shapes) -> Tensor | None:
+def queries_that_see(mask: Mask, shapes: Shapes) -> Tensor | None:
     """The query lengths alone: bool (B,1,Q,1), False in the rows that see nothing; None without query lengths."""
     if mask.query_lengths is None:
         return None
@@ -50,7 +50,7 @@ def live_queries(mask: Mask, shapes: Shapes) -> Tensor | None:
     return (queries < mask.query_lengths[:, None])[:, None, :, None]
 
 
-def every_query_sees(mask: Mask, shapes: Shapes) -> bool:
+def no_fully_masked_row(mask: Mask, shapes: Shapes) -> bool:
     """Whether the mask's structure alone guarantees that no row is blind: causal, no window, an int offset from 0 up."""
     others = (mask.window, mask.key_lengths, mask.query_lengths, mask.key_visible, mask.query_segments, mask.visible)
     return all(term is None for term in others) and (
@@ -58,7 +58,7 @@ def every_query_sees(mask: Mask, shapes: Shapes) -> bool:
     )
 
 
-def open_blind_rows(visible: Tensor) -> tuple[Tensor, Tensor]:
+def unmask_empty_rows(visible: Tensor) -> tuple[Tensor, Tensor]:
     """A5, before the kernel: blind rows are shown every key, so that no softmax is taken over nothing.
 
     Returns the opened mask and `rows` (B|1, H|1, Q|1, 1), True where a query really sees a key; `select_rows` takes the
@@ -68,12 +68,12 @@ def open_blind_rows(visible: Tensor) -> tuple[Tensor, Tensor]:
     return visible | ~rows, rows
 
 
-def select_rows(output: Tensor, rows: Tensor | None, blind: float = 0.0) -> Tensor:
+def select_rows(output: Tensor, rows: Tensor | None, masked: float = 0.0) -> Tensor:
     """A5, after the kernel: `output` where a row sees a key, `blind` elsewhere; None means that every row does.
 
     The gradient that enters a blind row is replaced by zero here, whatever it was, infinities included.
     """
-    return output if rows is None else torch.where(rows, output, blind)
+    return output if rows is None else torch.where(rows, output, masked)
 
 
 def dense_bias(bias: Bias, offset: int | Tensor | None, shapes: Shapes) -> Tensor:

@@ -14,14 +14,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..errors import BackendRefused, Fault
+from ..errors import BackendRefused, Diagnostic
 from .capabilities import MASK_TERMS, Capabilities
 from .types import BIAS_NAMES, AttentionInputs, LinearBias
 
 Test = Callable[[AttentionInputs], bool]
 
 
-def guard(name: str, can: Capabilities) -> Callable[[AttentionInputs], None]:
+def require_capabilities(name: str, can: Capabilities) -> Callable[[AttentionInputs], None]:
     """A function that refuses every call with a feature that `can` does not name. It tests for these features only."""
     tests = tuple(_tests(can))
 
@@ -30,7 +30,7 @@ def guard(name: str, can: Capabilities) -> Callable[[AttentionInputs], None]:
         for _, present in tests:
             if present(inputs):
                 refused = ", ".join(feature for feature, present in tests if present(inputs))
-                raise BackendRefused(Fault("TFK060", f"`{name}` does not declare {refused}", "choose another backend"))
+                raise BackendRefused(Diagnostic("TFK060", f"`{name}` does not declare {refused}", "choose another backend"))
 
     return check
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import Fault
+from ..errors import Diagnostic
 from .auto_table import AutoRow
 from .backend import AttentionBackend, Verdict, judge
 from .capabilities import AttentionRequest
@@ -42,7 +42,7 @@ def refusal(
     candidates: list[Candidate],
     request: AttentionRequest,
     others: tuple[Candidate, ...],
-) -> Fault:
+) -> Diagnostic:
     """One message: what was asked, why each candidate refuses, and which installed backends would do."""
     reasons = "; ".join(
         f"{candidates[index][0].name}: {', '.join(verdict.refused)}" for index, verdict in order if not verdict.accepted
@@ -50,4 +50,4 @@ def refusal(
     tried = {candidates[index][0].name for index, _ in order}
     able = [entry.name for entry, options in others if entry.name not in tried and judge(entry, request, options).accepted]
     fix = f"backends that would work here: {', '.join(able)}" if able else "no installed backend can do this"
-    return Fault("TFK060", f"backend {requested} cannot serve {site}: {reasons}", fix, path=site)
+    return Diagnostic("TFK060", f"backend {requested} cannot serve {site}: {reasons}", fix, path=site)

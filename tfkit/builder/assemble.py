@@ -14,7 +14,7 @@ from torch import nn
 
 from ..attention.choice import bind
 from ..catalogue import Catalogue, load_catalogue
-from ..errors import BackendRefused, BuildError, Fault, InputError
+from ..errors import BackendRefused, BuildError, Diagnostic, InputError
 from ..graph import Graph, Node, graph_of
 from ..graph.model_graph import base
 from ..nn.device_moves import device_here
@@ -22,7 +22,7 @@ from ..nn.model import Model
 from ..slots.lazy import load
 from ..spec import load_spec, parse_spec
 from ..spec.model import ModelSpec
-from .backends import Binder
+from .backends import BackendResolver
 from .initialisation import initialise
 from .memory import check_fits, materialise
 from .model_plan import plan_of
@@ -48,18 +48,18 @@ def build(
     """
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise InputError(
-            Fault("TFK071", f"dtype {dtype!r} is no floating torch.dtype", "pass torch.float32, torch.bfloat16, ...")
+            Diagnostic("TFK071", f"dtype {dtype!r} is no floating torch.dtype", "pass torch.float32, torch.bfloat16, ...")
         )
     if not isinstance(spec, (ModelSpec, Mapping, str, os.PathLike)):
         message = f"a spec is a path, a mapping or a ModelSpec, not a {type(spec).__name__}"
-        raise InputError(Fault("TFK073", message, "tfkit.parse_spec reads text, tfkit.load_spec a file"))
+        raise InputError(Diagnostic("TFK073", message, "tfkit.parse_spec reads text, tfkit.load_spec a file"))
     catalogue = catalogue or load_catalogue()
     if not isinstance(spec, ModelSpec):
         spec = parse_spec(spec, catalogue) if isinstance(spec, Mapping) else load_spec(spec, catalogue)
     graph = graph_of(spec)
     device = device_here(device)
     check_fits(graph, device, dtype)
-    binder = Binder(dict(graph.sites()), catalogue, device, dtype)
+    binder = BackendResolver(dict(graph.sites()), catalogue, device, dtype)
     model = _modules(graph, binder, backend)
     _check_parameters(graph, model)
     model.spec = spec
@@ -69,18 +69,18 @@ def build(
     return model
 
 
-def _modules(graph: Graph, binder: Binder, backend: Any) -> Model:
+def _modules(graph: Graph, binder: BackendResolver, backend: Any) -> Model:
     read_layers = {base(ref) for node in graph.nodes.values() for ref in node.edges.reads.values() if ref.endswith(".layers")}
     with torch.device("meta"):
         nodes = {name: _module(node, name in read_layers) for name, node in graph.nodes.items()}
         eager = binder.catalogue.find("backend", "eager")
         model = Model(plan_of(graph, nodes), nodes, binder, bind(eager, eager.options()))
-    refused: list[Fault] = []
+    refused: list[Diagnostic] = []
     for attention, index, site in model._site_table():
         try:
             attention.choices[index] = binder(site, list(binder.sites[site].backend) if backend is None else backend)
         except BackendRefused as refusal:
-            refused += refusal.faults
+            refused += refusal.diagnostics
     if refused:
         raise BackendRefused(refused)
     return model
@@ -100,17 +100,17 @@ def _check_parameters(graph: Graph, model: Model) -> None:
     }
     if buffers := [name for name, _ in model.named_buffers()]:
         message = f"`{buffers[0]}` is a buffer; modules are built without storage, so its numbers are lost"
-        raise BuildError(Fault("TFK054", message, "compute what is no parameter when the module runs"))
+        raise BuildError(Diagnostic("TFK054", message, "compute what is no parameter when the module runs"))
     differing = sorted(name for name in set(built) | set(listed) if built.get(name) != listed.get(name))
     fix = "the entry's `parameters` and the module that its `build` gives must agree"
-    faults = [
-        Fault(
+    diagnostics = [
+        Diagnostic(
             "TFK054", f"`{name}` is {built.get(name, 'missing')} in the module, {listed.get(name, 'missing')} in its entry", fix
         )
         for name in differing
     ]
-    if faults:
-        raise BuildError(faults)
+    if diagnostics:
+        raise BuildError(diagnostics)
 
 
 def _described(shape: Iterable[int], trainable: bool) -> str:

@@ -10,14 +10,14 @@ import torch
 from ..attention.backend import judge
 from ..attention.choice import BackendChoice, BoundBackend, bind
 from ..catalogue import Catalogue
-from ..errors import Fault, SpecError
+from ..errors import Diagnostic, SpecError
 from ..graph import Target
 from ..graph.plan import candidates_for, request_for
-from ..slots.options import Part, SlotListField
+from ..slots.options import Component, SlotListField
 from ..slots.sublayer import AttentionSite
 
 
-class Binder:
+class BackendResolver:
     """Makes the backend choice of a site from what a spec or a user wishes, on the device the model is built for."""
 
     def __init__(self, sites: dict[str, AttentionSite], catalogue: Catalogue, device: torch.device, dtype: torch.dtype) -> None:
@@ -28,17 +28,17 @@ class Binder:
         self.others = catalogue.ready("backend")
         self.bound: dict[str, BoundBackend] = {}
 
-    def __deepcopy__(self, memo: object) -> Binder:
+    def __deepcopy__(self, memo: object) -> BackendResolver:
         return self
 
-    def on(self, device: torch.device, dtype: torch.dtype) -> Binder:
+    def on(self, device: torch.device, dtype: torch.dtype) -> BackendResolver:
         """The same for another device or dtype."""
-        return Binder(self.sites, self.catalogue, device, dtype)
+        return BackendResolver(self.sites, self.catalogue, device, dtype)
 
-    def __call__(self, site: str, wish: Any) -> BackendChoice:
+    def __call__(self, site: str, requested: Any) -> BackendChoice:
         """Raises BackendRefused where no backend of the wish can serve the site whatever the call."""
         facts = self.sites[site]
-        parts = self.parts(wish)
+        parts = self.parts(requested)
         candidates, automatic = candidates_for(parts, self.catalogue)
         bound = tuple(self._bound(entry, options) for entry, options in candidates)
         choice = BackendChoice(site, [part.written() for part in parts], bound, automatic, self.others)
@@ -48,23 +48,23 @@ class Binder:
                 choice.judge(request)
         return choice
 
-    def parts(self, wish: Any) -> tuple[Part, ...]:
+    def parts(self, requested: Any) -> tuple[Component, ...]:
         """A wish such as "sdpa", {"kind": "sdpa", ...}, "auto" or a list of these, as parts."""
         from pydantic import ValidationError
 
         try:
-            parts = SlotListField("backend").resolve(wish, SimpleNamespace(context={"catalogue": self.catalogue}))
+            parts = SlotListField("backend").resolve(requested, SimpleNamespace(context={"catalogue": self.catalogue}))
         except ValidationError as reason:
             first = reason.errors(include_url=False)[0]
             place = ".".join(map(str, first["loc"]))
-            raise SpecError(Fault("TFK021", f"`{wish}` is no attention backend: {place}: {first['msg']}")) from None
+            raise SpecError(Diagnostic("TFK021", f"`{requested}` is no attention backend: {place}: {first['msg']}")) from None
         except ValueError as reason:
-            name = wish if isinstance(wish, str) else str(wish)
+            name = requested if isinstance(requested, str) else str(requested)
             fix = self.catalogue.why_missing("backend", name)
-            raise SpecError(Fault("TFK012", f"`{name}` names no attention backend: {reason}", fix)) from None
+            raise SpecError(Diagnostic("TFK012", f"`{name}` names no attention backend: {reason}", fix)) from None
         if len(parts) > 1 and any(part.kind == "auto" for part in parts):
             fix = "ask for `auto`, or for a list without it"
-            raise SpecError(Fault("TFK021", "`auto` chooses among all backends, so it stands alone", fix))
+            raise SpecError(Diagnostic("TFK021", "`auto` chooses among all backends, so it stands alone", fix))
         return parts
 
     def _bound(self, entry: Any, options: Any) -> BoundBackend:

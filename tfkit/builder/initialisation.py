@@ -12,8 +12,8 @@ from torch import Tensor
 from ..catalogue import Catalogue
 from ..graph import Graph, Node
 from ..nn.model import Model
-from ..slots.init import Distribution, InitFacts
-from ..slots.options import Part
+from ..slots.init import Distribution, InitContext
+from ..slots.options import Component
 from ..slots.parameter import Parameter, ParameterGroup
 
 
@@ -21,12 +21,12 @@ def initialise(model: Model, graph: Graph, catalogue: Catalogue, seed: int) -> N
     """Draw every parameter in place, by its role, each from a generator of its own."""
     tensors = dict(model.named_parameters())
     xavier = catalogue.find("init", "xavier")
-    usual = Part(xavier, xavier.options())
+    usual = Component(xavier, xavier.options())
     for node in graph.nodes.values():
         part = getattr(node.options, "init", None) or usual
         for group, parameter in _expanded(node):
             name = f"nodes.{node.name}.{parameter.name}"
-            facts = InitFacts(_width(node), _depth(node), group.head_dim)
+            facts = InitContext(_width(node), _depth(node), group.head_dim)
             drawn = part.entry.draw(part.options, parameter, facts)
             digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
             fill(tensors[name], drawn, group.gains.get(parameter.role, 1.0), int.from_bytes(digest[:8], "little"))

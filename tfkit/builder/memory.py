@@ -7,7 +7,7 @@ import os
 import torch
 from torch import nn
 
-from ..errors import BuildError, Fault
+from ..errors import BuildError, Diagnostic
 from ..graph import Graph
 
 
@@ -27,9 +27,11 @@ def check_fits(graph: Graph, device: torch.device, dtype: torch.dtype) -> None:
     elif device.type == "cuda" and torch.cuda.is_available():
         there = torch.cuda.get_device_properties(device).total_memory
     elif device.type == "cuda":
-        raise BuildError(Fault("TFK046", "there is no CUDA device here", "use `--device cpu`, or `tfkit plan` to plan for one"))
+        raise BuildError(
+            Diagnostic("TFK046", "there is no CUDA device here", "use `--device cpu`, or `tfkit plan` to plan for one")
+        )
     else:
         return
     if needed > there:
         message = f"the parameters need {needed:,} bytes in {dtype}, but {device} has {there:,}"
-        raise BuildError(Fault("TFK045", message, "make the model smaller, choose a smaller dtype, or another device"))
+        raise BuildError(Diagnostic("TFK045", message, "make the model smaller, choose a smaller dtype, or another device"))

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BackendRefused, Fault, InputError, SpecError, StoreError, TfkitError
+from ..errors import BackendRefused, Diagnostic, InputError, SpecError, StoreError, TfkitError
 from ..view.terminal import OutputError, standard_streams
-from .arguments import COMMON, Parser, UsageError, nearest, parse, tells_json, usage_fault
-from .output import print_bug, print_faults
+from .arguments import COMMON, Parser, UsageError, nearest, parse, tells_json, usage_error
+from .output import print_bug, print_diagnostics
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             return 141
         except OutputError as failed:
-            print_faults([failed.fault], as_json=False)  # also with --json: standard output is what failed
+            print_diagnostics([failed.diagnostic], as_json=False)  # also with --json: standard output is what failed
             return 1
 
 
@@ -71,7 +71,7 @@ def _run(words: list[str]) -> int:
     try:
         _check_working_directory()
         if not words:
-            raise usage_fault("a command is missing", "`tfkit --help` lists them")
+            raise usage_error("a command is missing", "`tfkit --help` lists them")
         if words[0] in ("-h", "--help"):
             return _help()
         if words[0] == "--version":
@@ -79,12 +79,12 @@ def _run(words: list[str]) -> int:
         command, parser = command_named(words[0])
         return int(command.run(parse(parser, words[1:])))
     except TfkitError as error:
-        if not error.elsewhere:
-            print_faults(error.faults, as_json)
+        if not error.reported_by_other_rank:
+            print_diagnostics(error.diagnostics, as_json)
         return exit_code(error)
     except MemoryError:
-        print_faults(
-            [Fault("TFK045", "there is not enough memory", "make the model smaller, or choose a smaller dtype")], as_json
+        print_diagnostics(
+            [Diagnostic("TFK045", "there is not enough memory", "make the model smaller, or choose a smaller dtype")], as_json
         )
         return 2
     except (BrokenPipeError, OutputError):
@@ -99,14 +99,14 @@ def _check_working_directory() -> None:
     try:
         os.getcwd()
     except OSError:
-        raise usage_fault("the working directory does not exist any more", "change to one that does: cd ..") from None
+        raise usage_error("the working directory does not exist any more", "change to one that does: cd ..") from None
 
 
 def exit_code(error: Exception) -> int:
     """2 for what a user wrote or asked for, 1 where a plugin, a build or a disk failed."""
     if isinstance(error, (SpecError, BackendRefused, InputError, UsageError)):
         return 2
-    codes = {fault.code for fault in error.faults} if isinstance(error, TfkitError) else set()
+    codes = {diagnostic.code for diagnostic in error.diagnostics} if isinstance(error, TfkitError) else set()
     if isinstance(error, StoreError):
         return 1 if codes == {"TFK081"} else 2
     return 2 if codes & {"TFK045", "TFK046", "TFK097"} else 1
@@ -142,10 +142,10 @@ def _added() -> dict[str, EntryPoint]:
 def _unknown(word: str, known: list[str]) -> UsageError:
     if word in OF_DISTRIBUTIONS:
         extra = OF_DISTRIBUTIONS[word]
-        return usage_fault(f"`tfkit {word}` belongs to tfkit-{extra}, which is not installed", f"pip install 'tfkit[{extra}]'")
+        return usage_error(f"`tfkit {word}` belongs to tfkit-{extra}, which is not installed", f"pip install 'tfkit[{extra}]'")
     if word.startswith("-"):
-        return usage_fault(f"options follow a command, `{word}` comes before", "for instance `tfkit check spec.yaml --json`")
-    return usage_fault(f"there is no command `{word}`", nearest(word, known) or f"commands: {', '.join(known)}")
+        return usage_error(f"options follow a command, `{word}` comes before", "for instance `tfkit check spec.yaml --json`")
+    return usage_error(f"there is no command `{word}`", nearest(word, known) or f"commands: {', '.join(known)}")
 
 
 def _sentence(summary: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..graph import Batch, Graph, max_input_lengths
-from .arguments import nearest, usage_fault
+from .arguments import nearest, usage_error
 
 USUAL = 32
 """Positions per row where nobody says how many."""
@@ -19,13 +19,13 @@ def batch_of(graph: Graph, size: int, lengths: Mapping[str, int] | None) -> Batc
     for name, length in lengths.items():
         if name not in most:
             fix = nearest(name, most) or f"inputs: {', '.join(most)}"
-            raise usage_fault(f"argument --lengths: the model has no input `{name}`", fix)
+            raise usage_error(f"argument --lengths: the model has no input `{name}`", fix)
         limit = most[name]
         if limit is not None and length > limit:
-            raise usage_fault(f"argument --lengths: {name}={length} is longer than its position table, {limit}")
+            raise usage_error(f"argument --lengths: {name}={length} is longer than its position table, {limit}")
     missing = [name for name in most if name not in lengths]
     if missing:
-        raise usage_fault(f"argument --lengths: there is none for {', '.join(missing)}", f"inputs: {', '.join(most)}")
+        raise usage_error(f"argument --lengths: there is none for {', '.join(missing)}", f"inputs: {', '.join(most)}")
     return Batch(size, lengths)
 
 
@@ -35,4 +35,4 @@ def check_lengths(graph: Graph, lengths: Iterable[int]) -> None:
     for length in lengths:
         if most and all(limit is not None and length > limit for limit in most):
             tables = " or ".join(sorted({str(limit) for limit in most}))
-            raise usage_fault(f"argument --lengths: {length} is longer than the position table, {tables}")
+            raise usage_error(f"argument --lengths: {length} is longer than the position table, {tables}")

@@ -10,14 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..errors import Fault
-from ..train import Step, Trainer, Validated, Watcher, started_rank
-from ..view.load_report import taken_data
+from ..errors import Diagnostic
+from ..train import Callback, Step, Trainer, Validated, started_rank
+from ..view.load_report import load_report_data
 from ..view.training import Lines, LivePanel
 
 
 @contextmanager
-def watching(directory: Path, as_json: bool) -> Iterator[list[Watcher]]:
+def watching(directory: Path, as_json: bool) -> Iterator[list[Callback]]:
     """One watcher for people or for machines, and one that writes TensorBoard's files where it is installed; none in a process
     that others speak for."""
     if started_rank():
@@ -26,7 +26,7 @@ def watching(directory: Path, as_json: bool) -> Iterator[list[Watcher]]:
     shown = JsonLines() if as_json else LivePanel() if sys.stderr.isatty() else Lines()
     with ExitStack() as stack:
         stack.callback(shown.close)
-        found: list[Watcher] = [shown]
+        found: list[Callback] = [shown]
         with suppress(ImportError):
             from ..train.tensorboard import TensorBoard
 
@@ -40,7 +40,7 @@ class JsonLines:
     """Every event as one line of JSON on standard output."""
 
     def began(self, trainer: Trainer, changes: list[str]) -> None:
-        taken = {"pretrained": taken_data(trainer.taken)} if trainer.taken is not None else {}
+        taken = {"pretrained": load_report_data(trainer.taken)} if trainer.taken is not None else {}
         step = trainer.progress.step
         self._print("began", {"recipe": trainer.recipe.written(), "changes": changes, "step": step, **taken})
 
@@ -53,8 +53,8 @@ class JsonLines:
     def saved(self, step: int, path: Path) -> None:
         self._print("saved", {"step": step, "path": str(path)})
 
-    def trouble(self, faults: tuple[Fault, ...]) -> None:
-        self._print("trouble", {"faults": [fault.as_data() for fault in faults]})
+    def trouble(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        self._print("trouble", {"diagnostics": [diagnostic.as_data() for diagnostic in diagnostics]})
 
     def ended(self, reason: str, model: Path) -> None:
         self._print("ended", {"reason": reason, "model": str(model)})

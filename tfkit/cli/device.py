@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..errors import BuildError, Fault
+from ..errors import BuildError, Diagnostic
 from ..graph import Target
 from .backend_args import catalogue_of, check_auto
 
@@ -19,7 +19,9 @@ def check_device(device: str) -> None:
     place = torch.device(device)
     if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
         message = f"there is no device {device} here, CUDA devices: {torch.cuda.device_count()}"
-        raise BuildError(Fault("TFK046", message, "use `--device cpu`, or `tfkit plan` to plan for a device that is not there"))
+        raise BuildError(
+            Diagnostic("TFK046", message, "use `--device cpu`, or `tfkit plan` to plan for a device that is not there")
+        )
 
 
 def placed(options: argparse.Namespace) -> dict[str, Any]:
@@ -44,7 +46,7 @@ def allocating(device: str) -> Iterator[None]:
     except torch.OutOfMemoryError as reason:
         message = f"{device} has not enough free memory: {str(reason).splitlines()[0]}"
         raise BuildError(
-            Fault("TFK045", message, "make the model smaller, choose a smaller dtype, or another device")
+            Diagnostic("TFK045", message, "make the model smaller, choose a smaller dtype, or another device")
         ) from None
 
 
@@ -52,4 +54,4 @@ def check_output(not_finite: Sequence[str]) -> None:
     """Raises BuildError where the trial gave numbers that are none."""
     if not_finite:
         message = f"the first forward gave infinite numbers or NaN in {', '.join(not_finite)}"
-        raise BuildError(Fault("TFK091", message, "try --dtype float32, another backend, or another initialiser"))
+        raise BuildError(Diagnostic("TFK091", message, "try --dtype float32, another backend, or another initialiser"))

@@ -15,7 +15,7 @@ ROWS, USUAL = 3, 8
 
 
 @dataclass(frozen=True)
-class Trial:
+class DryRun:
     """The shapes that went in and came out, by node, and the outputs that hold a number that is none."""
 
     inputs: dict[str, tuple[int, ...]]
@@ -24,7 +24,7 @@ class Trial:
 
 
 @torch.no_grad()
-def try_once(model: Model, longest: Mapping[str, int | None], device: str, seed: int) -> Trial:
+def try_once(model: Model, longest: Mapping[str, int | None], device: str, seed: int) -> DryRun:
     """Run the model in eval mode, as it was before. Inputs differ in length, so that no axis is mistaken for another."""
     generator = torch.Generator().manual_seed(seed)
     inputs, lengths = {}, {}
@@ -39,7 +39,7 @@ def try_once(model: Model, longest: Mapping[str, int | None], device: str, seed:
     model.eval()
     outputs: dict[str, Tensor] = model(lengths=lengths, **inputs)
     model.train(training)
-    return Trial(
+    return DryRun(
         {name: tuple(ids.shape) for name, ids in inputs.items()},
         {name: tuple(tensor.shape) for name, tensor in outputs.items()},
         tuple(name for name, tensor in outputs.items() if not bool(tensor.isfinite().all())),

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..attention.rules import RULES
 from ..errors.codes import CODES
-from .arguments import Parser, add_common, nearest, usage_fault
+from .arguments import Parser, add_common, nearest, usage_error
 from .check_texts import all_checks, checks_named
 from .output import print_json, print_text
 
@@ -53,7 +53,7 @@ def _about_checks(words: str, as_json: bool) -> int:
     if words[:3].upper() == "TFK":
         padded = f"TFK{words[3:]:0>3}"
         near = f"did you mean `{padded}`?" if padded in CODES else nearest(words.upper(), CODES)
-        raise usage_fault(f"there is no code `{words}`", near or "`tfkit explain` lists all codes")
+        raise usage_error(f"there is no code `{words}`", near or "`tfkit explain` lists all codes")
     from ..view.code_text import check_text, checks_text, rule_text
 
     listed = words.casefold() == "checks"
@@ -68,7 +68,7 @@ def _about_checks(words: str, as_json: bool) -> int:
     elif not found:
         known = [name for check in all_checks() for name in (check.name, check.name.partition(" ")[2]) if name]
         lists = "`tfkit explain` lists all codes and rules, `tfkit explain checks` all checks"
-        raise usage_fault(f"there is no code, rule or check `{words}`", nearest(words, known) or lists)
+        raise usage_error(f"there is no code, rule or check `{words}`", nearest(words, known) or lists)
     elif as_json:
         print_json(data)
     else:

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
 from .arguments import Parser, add_common, add_placing, reading, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
@@ -69,7 +69,7 @@ def _print_all(
     for number, (prompt, made) in enumerate(zip(prompts, continued, strict=True), 1):
         name = f"prompt {number}" if options.prompt else f"<stdin>:{number}"
         if options.prompt and not made:
-            raise InputError(Fault("TFK077", f"{name} is empty", "a decoder needs something to go on from"))
+            raise InputError(Diagnostic("TFK077", f"{name} is empty", "a decoder needs something to go on from"))
         _tell_ends(name, made, positions, options.tokens)
         if options.json:
             told = [{"text": each.text, "log_probability": each.hypothesis.log_probability} for each in made]

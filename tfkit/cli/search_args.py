@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from .arguments import Parser, usage_fault, whole
+from .arguments import Parser, usage_error, whole
 
 if TYPE_CHECKING:
     from ..generate import Search
@@ -45,7 +45,7 @@ def workers_of(options: argparse.Namespace) -> int:
 
     on_cpu = torch.device(options.device).type == "cpu"
     if options.workers is not None and options.workers > 1 and not on_cpu:
-        raise usage_fault(f"--workers is for a CPU, not for {options.device}", "leave it out")
+        raise usage_error(f"--workers is for a CPU, not for {options.device}", "leave it out")
     return options.workers or (torch.get_num_threads() if on_cpu else 1)
 
 
@@ -55,7 +55,7 @@ def check_workers(options: argparse.Namespace, model: Model) -> None:
     if one:
         names = " and ".join(f"`{name}`" for name in one)
         message = f"--workers {options.workers} needs attention backends that several threads may call at once, {names} may not"
-        raise usage_fault(message, "leave it out, or choose others, as with --backend sdpa")
+        raise usage_error(message, "leave it out, or choose others, as with --backend sdpa")
 
 
 def search_of(options: argparse.Namespace, beams: int, **limits: Any) -> Search:
@@ -66,15 +66,15 @@ def search_of(options: argparse.Namespace, beams: int, **limits: Any) -> Search:
     searched = [name for name in ("beams", "penalty", "alpha") if getattr(options, name) is not None]
     if options.sample:
         if searched:
-            raise usage_fault(f"--{searched[0]} belongs to beam search", "leave --sample out")
+            raise usage_error(f"--{searched[0]} belongs to beam search", "leave --sample out")
         values = {name: getattr(options, name) for name in drawn}
         return Search(kind="sample", n_best=options.n_best, **values, **limits)
     if drawn:
-        raise usage_fault(f"--{drawn[0].replace('_', '-')} belongs to --sample", "write --sample too")
+        raise usage_error(f"--{drawn[0].replace('_', '-')} belongs to --sample", "write --sample too")
     count = options.beams or beams
     if count == 1:
         if options.n_best > 1 or searched[1:] or (searched and searched != ["beams"]):
-            raise usage_fault("greedy search has one hypothesis and no penalty", "ask for more beams")
+            raise usage_error("greedy search has one hypothesis and no penalty", "ask for more beams")
         return Search(kind="greedy", **limits)
     penalty = (PowerLengthPenalty if options.penalty == "power" else GnmtLengthPenalty)(
         0.6 if options.alpha is None else options.alpha

@@ -47,10 +47,10 @@ def arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     need_packages("train", *TEXT)
     speak_utf8()
-    from .arguments import usage_fault
+    from .arguments import usage_error
 
     if options.attention and not options.json:
-        raise usage_fault("--attention needs --json", "weights are no text")
+        raise usage_error("--attention needs --json", "weights are no text")
     from ..text import Translator
     from .device import placed
     from .line_stream import streamed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ConfigDict, RootModel
 
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
 from ..files import read_model
 from .tokeniser import TextTokeniser
 
@@ -37,7 +37,7 @@ def read_labels(directory: Path) -> tuple[str, ...]:
     path = directory / LABELS
     if not os.path.lexists(path):
         raise InputError(
-            Fault(
+            Diagnostic(
                 "TFK116", f"{path} cannot be read: No such file or directory", "name a classifier that `tfkit train` has made"
             )
         )
@@ -51,5 +51,5 @@ def read_tokenisers(directory: Path, columns: tuple[str, ...]) -> dict[str, Text
     missing = [SEPARATE[column] for column in columns if not os.path.lexists(directory / SEPARATE[column])]
     if missing:
         message = f"{directory} has no tokeniser: neither {JOINT} nor {', '.join(missing)}"
-        raise InputError(Fault("TFK104", message, "name a model that `tfkit train` has made"))
+        raise InputError(Diagnostic("TFK104", message, "name a model that `tfkit train` has made"))
     return {column: TextTokeniser.load(directory / SEPARATE[column], links=False) for column in columns}

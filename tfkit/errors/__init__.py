@@ -12,15 +12,15 @@
 The text of a message may change between releases; its code and its meaning do not (see `tfkit.errors.codes`).
 """
 
-from .diagnostic import Fault, Mark
+from .diagnostic import Diagnostic, Location
 from .exceptions import BackendRefused, BuildError, InputError, PluginError, SpecError, StoreError, TfkitError, TrainingError
 
 __all__ = [
     "BackendRefused",
     "BuildError",
-    "Fault",
+    "Diagnostic",
     "InputError",
-    "Mark",
+    "Location",
     "PluginError",
     "SpecError",
     "StoreError",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Mark:
+class Location:
     """A place in a file the user wrote. `line` and `column` count from 1, columns in characters.
 
     A mark without a file is false: it only tells the values of a Python mapping apart.
@@ -24,7 +24,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class Diagnostic:
     """One thing that is wrong: what, where, the rule with its numbers, and what to do about it.
 
     `path` is the place inside the spec (`nodes.encoder.attention.num_heads`), `mark` the place in the file.
@@ -34,23 +34,23 @@ class Fault:
     message: str
     fix: str = ""
     path: str = ""
-    mark: Mark | None = None
+    location: Location | None = None
 
     def __str__(self) -> str:
-        where = f"{self.mark}: " if self.mark else ""
+        where = f"{self.location}: " if self.location else ""
         path = f"{self.path}: " if self.path else ""
         fix = f"; {self.fix}" if self.fix else ""
         return f"{where}{self.code} {path}{self.message}{fix}"
 
     def as_data(self) -> dict[str, object]:
         """The fault as `--json` prints it."""
-        mark = self.mark
+        location = self.location
         return {
             "code": self.code,
             "message": self.message,
             "fix": self.fix or None,
             "path": self.path or None,
-            "file": mark.file if mark else None,
-            "line": mark.line if mark else None,
-            "column": mark.column if mark else None,
+            "file": location.file if location else None,
+            "line": location.line if location else None,
+            "column": location.column if location else None,
         }

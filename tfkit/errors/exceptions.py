@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .diagnostic import Fault
+from .diagnostic import Diagnostic
 
 
 class TfkitError(Exception):
-    """Base of every error that tfkit raises on purpose. `faults` is never empty; `elsewhere` says that another process, with
+    """Base of every error that tfkit raises on purpose. `diagnostics` is never empty; `elsewhere` says that another process, with
     which this one trains, raises it too and tells it."""
 
-    elsewhere = False
+    reported_by_other_rank = False
 
-    def __init__(self, faults: Fault | Iterable[Fault]) -> None:
-        self.faults: tuple[Fault, ...] = (faults,) if isinstance(faults, Fault) else tuple(faults)
-        super().__init__("\n".join(map(str, self.faults)))
+    def __init__(self, diagnostics: Diagnostic | Iterable[Diagnostic]) -> None:
+        self.diagnostics: tuple[Diagnostic, ...] = (diagnostics,) if isinstance(diagnostics, Diagnostic) else tuple(diagnostics)
+        super().__init__("\n".join(map(str, self.diagnostics)))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.faults,))
+        return (type(self), (self.diagnostics,))
 
 
 class SpecError(TfkitError):

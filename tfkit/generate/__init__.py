@@ -1,6 +1,6 @@
 """Generating sequences from a built model."""
 
-from .batched import search_all, search_stream
+from .batched import generate_batched, generate_stream
 from .beam import beam_search
 from .decode_loop import Generated
 from .greedy import greedy
@@ -18,6 +18,6 @@ __all__ = [
     "beam_search",
     "greedy",
     "sample",
-    "search_all",
-    "search_stream",
+    "generate_batched",
+    "generate_stream",
 ]

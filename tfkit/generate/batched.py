@@ -9,20 +9,20 @@ from typing import Any
 
 import torch
 
-from ..errors import Fault, InputError
-from ..nn.cpu.prepacked import PackedWeights
+from ..errors import Diagnostic, InputError
+from ..nn.cpu.prepacked import PrepackedWeights
 from ..nn.model import Model
 from .beam import beam_search
 from .greedy import greedy
 from .hypothesis import Hypothesis
 from .sample import sample
 from .settings import Search
-from .threads import side_by_side, workers_for
+from .threads import map_in_threads, workers_for
 
 BEAM = Search()
 
 
-def search_all(
+def generate_batched(
     model: Model,
     sources: Sequence[Sequence[int]],
     search: Search = BEAM,
@@ -32,7 +32,7 @@ def search_all(
     output: str | None = None,
     attention: Iterable[str] = (),
     workers: int = 1,
-    packed: PackedWeights | None = None,
+    prepacked: PrepackedWeights | None = None,
 ) -> list[list[Hypothesis]]:
     """For every source its hypotheses, in the order of `sources`.
 
@@ -47,11 +47,11 @@ def search_all(
 
     Raises InputError for empty sources, for ids out of range, and for what the searches raise it.
     """
-    packed = packed or PackedWeights()
-    return _search(model, sources, search, batch_tokens, target, output, tuple(attention), 0, workers, packed)
+    prepacked = prepacked or PrepackedWeights()
+    return _search(model, sources, search, batch_tokens, target, output, tuple(attention), 0, workers, prepacked)
 
 
-def search_stream(
+def generate_stream(
     model: Model,
     sources: Iterable[Sequence[int]],
     search: Search = BEAM,
@@ -63,12 +63,12 @@ def search_stream(
     attention: Iterable[str] = (),
     workers: int = 1,
 ) -> Iterator[list[Hypothesis]]:
-    """`search_all` for sources without end: reads `chunk` of them at a time, sorts and batches those, and gives their
-    hypotheses in order. Samples are those of `search_all` over everything."""
+    """`generate_batched` for sources without end: reads `chunk` of them at a time, sorts and batches those, and gives their
+    hypotheses in order. Samples are those of `generate_batched` over everything."""
     _whole("chunk", chunk)
-    left, first, packed = iter(sources), 0, PackedWeights()
+    left, first, prepacked = iter(sources), 0, PrepackedWeights()
     while held := list(islice(left, chunk)):
-        yield from _search(model, held, search, batch_tokens, target, output, tuple(attention), first, workers, packed)
+        yield from _search(model, held, search, batch_tokens, target, output, tuple(attention), first, workers, prepacked)
         first += len(held)
 
 
@@ -82,24 +82,26 @@ def _search(
     attention: tuple[str, ...],
     first: int,
     workers: int,
-    packed: PackedWeights,
+    prepacked: PrepackedWeights,
 ) -> list[list[Hypothesis]]:
     if not isinstance(search, Search):
-        raise InputError(Fault("TFK078", f"the search is a {type(search).__name__}", "it is a tfkit.Search(...)"))
+        raise InputError(Diagnostic("TFK078", f"the search is a {type(search).__name__}", "it is a tfkit.Search(...)"))
     _whole("batch_tokens", batch_tokens)
     _whole("workers", workers)
     target, source = _inputs(model, target)
     _check_sources(sources, model.plan.inputs[source].vocab_size, first)
     if search.kind == "sample" and search.seed is None:
-        raise InputError(Fault("TFK078", "a search that samples many sources has no seed", "Search(kind='sample', seed=0)"))
+        raise InputError(
+            Diagnostic("TFK078", "a search that samples many sources has no seed", "Search(kind='sample', seed=0)")
+        )
     found: list[list[Hypothesis]] = [[] for _ in sources]
 
     def work(rows: list[int]) -> list[list[Hypothesis]]:
         return _search_batch(model, [sources[row] for row in rows], search, target, source, output, attention, rows, first)
 
     batches = list(_batches(sources, search.width, batch_tokens, alike=source == target))
-    with model.shared_prepacked(packed):
-        made_of = side_by_side(work, batches, workers_for(model, workers))
+    with model.shared_prepacked(prepacked):
+        made_of = map_in_threads(work, batches, workers_for(model, workers))
     for rows, made in zip(batches, made_of, strict=True):
         for row, hypotheses in zip(rows, made, strict=True):
             found[row] = hypotheses
@@ -187,39 +189,41 @@ def _inputs(model: Model, target: str | None) -> tuple[str, str]:
     names = list(model.plan.inputs)
     if target is not None and target not in names:
         message = f"the target is `{target}`, which is no input of the model"
-        raise InputError(Fault("TFK073", message, f"name one of {', '.join(names)}"))
+        raise InputError(Diagnostic("TFK073", message, f"name one of {', '.join(names)}"))
     if len(names) == 1:
         return names[0], names[0]
     able = [name for name in names if name not in model.plan.undecodable] if target is None else [target]
     if len(able) != 1:
         message = f"inputs that can be decoded: {', '.join(able) or 'none'}"
-        raise InputError(Fault("TFK073", message, "name one with `target`"))
+        raise InputError(Diagnostic("TFK073", message, "name one with `target`"))
     reason = model.plan.undecodable.get(able[0])
     if reason:
-        raise InputError(Fault("TFK075", f"`{able[0]}` cannot be decoded step by step: {reason}"))
+        raise InputError(Diagnostic("TFK075", f"`{able[0]}` cannot be decoded step by step: {reason}"))
     others = [name for name in names if name != able[0]]
     if len(others) != 1:
         message = f"beside `{able[0]}` the model has the inputs {', '.join(others)}"
-        raise InputError(Fault("TFK073", message, "search_all gives sources to one; call beam_search with all of them"))
+        raise InputError(Diagnostic("TFK073", message, "search_all gives sources to one; call beam_search with all of them"))
     return able[0], others[0]
 
 
 def _check_sources(sources: Any, vocab_size: int, first: int) -> None:
     if isinstance(sources, str) or not isinstance(sources, Sequence):
-        raise InputError(Fault("TFK071", f"the sources are a {type(sources).__name__}", "give a list of lists of ids"))
+        raise InputError(Diagnostic("TFK071", f"the sources are a {type(sources).__name__}", "give a list of lists of ids"))
     for number, source in enumerate(sources, first):
         ids = source.tolist() if isinstance(source, torch.Tensor) else source
         if isinstance(ids, str) or not isinstance(ids, Sequence) or not all(type(one) is int for one in ids):
             message = f"source {number} is {source!r:.60}"
-            raise InputError(Fault("TFK071", message, "a source is a list of whole numbers, its ids"))
+            raise InputError(Diagnostic("TFK071", message, "a source is a list of whole numbers, its ids"))
         if not len(ids):
-            raise InputError(Fault("TFK070", f"source {number} is empty", "every source has a token, an end token at least"))
+            raise InputError(
+                Diagnostic("TFK070", f"source {number} is empty", "every source has a token, an end token at least")
+            )
         low, high = min(ids), max(ids)
         if low < 0 or high >= vocab_size:
             message = f"source {number} holds the id {low if low < 0 else high}, but the vocabulary has {vocab_size} ids"
-            raise InputError(Fault("TFK072", message, f"ids are 0..{vocab_size - 1}"))
+            raise InputError(Diagnostic("TFK072", message, f"ids are 0..{vocab_size - 1}"))
 
 
 def _whole(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(Fault("TFK078", f"{name} is {value!r}", "it is a whole number from 1 up"))
+        raise InputError(Diagnostic("TFK078", f"{name} is {value!r}", "it is a whole number from 1 up"))

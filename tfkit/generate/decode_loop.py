@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
 from ..nn.model import Model
 from .hypothesis import Hypothesis
-from .prefill import Beginning
+from .prefill import GenerationState
 
 Pick = Callable[[Tensor, Tensor, int], Tensor]
 """logits (R, V), the numbers of their rows (R,), the number of the step -> the chosen ids (R,)."""
@@ -34,7 +34,9 @@ class Generated:
     def hypotheses(self) -> list[list[Hypothesis]]:
         """One hypothesis per row, as the other searches give them. Raises InputError without `log_probabilities`."""
         if self.log_probabilities is None:
-            raise InputError(Fault("TFK078", "these tokens were made without their log-probabilities", "greedy(scores=True)"))
+            raise InputError(
+                Diagnostic("TFK078", "these tokens were made without their log-probabilities", "greedy(scores=True)")
+            )
         found = []
         totals = self.log_probabilities.sum(1).tolist()
         for row, (length, ended) in enumerate(zip(self.lengths.tolist(), self.finished.tolist(), strict=True)):
@@ -44,19 +46,21 @@ class Generated:
         return found
 
 
-def roll(model: Model, begun: Beginning, pick: Pick, limits: Tensor | None, scores: bool, sites: Iterable[str]) -> Generated:
-    """`limits` (B,) where rows have limits of their own, None where all have `begun.most`. Rows that have ended leave."""
-    state, logits, rule, weights = begun.state, begun.logits, begun.rule, begun.weights
+def decode_loop(
+    model: Model, start: GenerationState, pick: Pick, limits: Tensor | None, scores: bool, sites: Iterable[str]
+) -> Generated:
+    """`limits` (B,) where rows have limits of their own, None where all have `start.most`. Rows that have ended leave."""
+    state, logits, rule, weights = start.decoding, start.logits, start.rule, start.weights
     batch, device = state.batch, logits.device
     wide = torch.promote_types(logits.dtype, torch.float32)
     fill = rule.pad_id if rule.pad_id is not None else rule.end_id if rule.end_id is not None else 0
-    made = torch.full((batch, begun.most), fill, dtype=torch.int64, device=device)
-    told = torch.zeros(batch, begun.most, dtype=wide, device=device)
+    made = torch.full((batch, start.most), fill, dtype=torch.int64, device=device)
+    told = torch.zeros(batch, start.most, dtype=wide, device=device)
     looked: dict[str, list[Tensor]] = {site: [] for site in weights}
-    counts = begun.limits.clone()
+    counts = start.limits.clone()
     finished = torch.zeros(batch, dtype=torch.bool, device=device)
     rows = torch.arange(batch, device=device)
-    for step in range(begun.most):
+    for step in range(start.most):
         chosen = pick(logits, rows, step)
         made[rows, step] = chosen
         if scores:
@@ -65,7 +69,7 @@ def roll(model: Model, begun: Beginning, pick: Pick, limits: Tensor | None, scor
         for site, tensor in weights.items():
             looked[site].append(tensor.new_zeros(batch, *tensor[0, :, -1].shape).index_copy_(0, rows, tensor[:, :, -1]))
         ended = None if rule.end_id is None else chosen == rule.end_id
-        if step + 1 == begun.most:
+        if step + 1 == start.most:
             if ended is not None:
                 finished[rows] = ended
             break
@@ -83,10 +87,10 @@ def roll(model: Model, begun: Beginning, pick: Pick, limits: Tensor | None, scor
             state.reorder(going)
         # A chosen token is real whatever its id, so padding need not be looked for.
         outputs = model.step(state, chosen[:, None], True, sites)
-        logits, weights = outputs[begun.output][:, -1], outputs.get("weights", {})
+        logits, weights = outputs[start.output][:, -1], outputs.get("weights", {})
     if scores and bool(told.isnan().any()):
         message = f"the logits of row {int(told.isnan().any(1).nonzero()[0])} are not numbers"
-        raise InputError(Fault("TFK077", message, "the weights of the model, or its inputs, hold NaN or infinities"))
+        raise InputError(Diagnostic("TFK077", message, "the weights of the model, or its inputs, hold NaN or infinities"))
     longest = int(counts.max())
     attention = {site: _stacked(steps) for site, steps in looked.items()}
     return Generated(made[:, :longest], counts, finished, fill, told[:, :longest] if scores else None, attention)

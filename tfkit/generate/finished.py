@@ -12,7 +12,7 @@ from .hypothesis import Hypothesis
 
 
 @dataclass(frozen=True)
-class Trail:
+class BeamHistory:
     """What is known of hypotheses (S, P): their token `ids` (S, P, N), the `chances` of these tokens (S, P, N), and by site the
     `weights` (S, P, N, H, K) with which they were chosen."""
 
@@ -20,18 +20,18 @@ class Trail:
     chances: Tensor
     weights: dict[str, Tensor]
 
-    def pick(self, index: Tensor) -> Trail:
+    def pick(self, index: Tensor) -> BeamHistory:
         """The hypotheses index (S', P') of all S * P, as if these stood in one row."""
         shape, flat = index.shape, index.flatten()
 
         def rows(tensor: Tensor) -> Tensor:
             return tensor.flatten(0, 1).index_select(0, flat).view(*shape, *tensor.shape[2:])
 
-        return Trail(rows(self.ids), rows(self.chances), {site: rows(tensor) for site, tensor in self.weights.items()})
+        return BeamHistory(rows(self.ids), rows(self.chances), {site: rows(tensor) for site, tensor in self.weights.items()})
 
-    def grown(self, ids: Tensor, chances: Tensor, weights: dict[str, Tensor]) -> Trail:
+    def grown(self, ids: Tensor, chances: Tensor, weights: dict[str, Tensor]) -> BeamHistory:
         """With one more token each: ids and chances (S, P), weights (S, P, H, K), of which K may have grown."""
-        return Trail(
+        return BeamHistory(
             torch.cat([self.ids, ids[..., None]], 2),
             torch.cat([self.chances, chances[..., None]], 2),
             {site: torch.cat([_wide(self.weights[site], new), new[:, :, None]], 2) for site, new in weights.items()},
@@ -43,36 +43,36 @@ def _wide(old: Tensor, new: Tensor) -> Tensor:
     return functional.pad(old, (0, new.shape[-1] - old.shape[-1]))
 
 
-class Pool:
+class FinishedHypotheses:
     """`scores` (S, size), best first, -inf where no hypothesis is kept yet; earlier ones come first among equals."""
 
-    def __init__(self, sentences: int, size: int, trail: Trail, totals: Tensor) -> None:
+    def __init__(self, sentences: int, size: int, history: BeamHistory, totals: Tensor) -> None:
         self.size = size
         self.scores = totals.new_full((sentences, size), -torch.inf)
         self.totals = self.scores.clone()
         self.lengths = torch.zeros(sentences, size, dtype=torch.int64, device=totals.device)
         self.ended = torch.zeros(sentences, size, dtype=torch.bool, device=totals.device)
         nothing = torch.zeros(sentences, size, dtype=torch.int64, device=totals.device)
-        self.trail = trail.pick(nothing)
+        self.history = history.pick(nothing)
 
-    def add(self, scores: Tensor, totals: Tensor, ended: Tensor, trail: Trail) -> None:
+    def add(self, scores: Tensor, totals: Tensor, ended: Tensor, history: BeamHistory) -> None:
         """Hypotheses (S, P) of one length, all with their scores, -inf for those that are not to be kept."""
-        length = trail.ids.shape[2]
+        length = history.ids.shape[2]
         S, P = scores.shape
-        before = self.trail
+        before = self.history
         more = length - before.ids.shape[2]
-        held = Trail(
+        held = BeamHistory(
             functional.pad(before.ids, (0, more)),
             functional.pad(before.chances, (0, more)),
             {
-                site: functional.pad(_wide(tensor, trail.weights[site]), (0, 0, 0, 0, 0, more))
+                site: functional.pad(_wide(tensor, history.weights[site]), (0, 0, 0, 0, 0, more))
                 for site, tensor in before.weights.items()
             },
         )
-        both = Trail(
-            torch.cat([held.ids, trail.ids], 1),
-            torch.cat([held.chances, trail.chances], 1),
-            {site: torch.cat([tensor, trail.weights[site]], 1) for site, tensor in held.weights.items()},
+        both = BeamHistory(
+            torch.cat([held.ids, history.ids], 1),
+            torch.cat([held.chances, history.chances], 1),
+            {site: torch.cat([tensor, history.weights[site]], 1) for site, tensor in held.weights.items()},
         )
         ranked, order = torch.cat([self.scores, scores], 1).sort(dim=1, descending=True, stable=True)
         order = order[:, : self.size]
@@ -80,14 +80,14 @@ class Pool:
         self.totals = torch.cat([self.totals, totals], 1).gather(1, order)
         self.lengths = functional.pad(self.lengths, (0, P), value=length).gather(1, order)
         self.ended = torch.cat([self.ended, ended], 1).gather(1, order)
-        self.trail = both.pick(order + torch.arange(S, device=order.device)[:, None] * (self.size + P))
+        self.history = both.pick(order + torch.arange(S, device=order.device)[:, None] * (self.size + P))
 
     def take(self, rows: Tensor) -> list[list[Hypothesis]]:
         """The hypotheses of the sentences `rows`, best first."""
         scores, totals = self.scores[rows].tolist(), self.totals[rows].tolist()
         lengths, ended = self.lengths[rows].tolist(), self.ended[rows].tolist()
-        ids, chances = self.trail.ids[rows], self.trail.chances[rows]
-        weights = {site: tensor[rows].transpose(2, 3) for site, tensor in self.trail.weights.items()}
+        ids, chances = self.history.ids[rows], self.history.chances[rows]
+        weights = {site: tensor[rows].transpose(2, 3) for site, tensor in self.history.weights.items()}
         found = []
         for row, kept in enumerate(scores):
             found.append(
@@ -110,5 +110,7 @@ class Pool:
         """Only the sentences `rows` go on."""
         self.scores, self.totals = self.scores[rows], self.totals[rows]
         self.lengths, self.ended = self.lengths[rows], self.ended[rows]
-        trail = self.trail
-        self.trail = Trail(trail.ids[rows], trail.chances[rows], {site: tensor[rows] for site, tensor in trail.weights.items()})
+        history = self.history
+        self.history = BeamHistory(
+            history.ids[rows], history.chances[rows], {site: tensor[rows] for site, tensor in history.weights.items()}
+        )

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
 from .beam import GNMT, check_beams
 from .penalty import LengthPenalty
 from .sample import check_sampling
@@ -44,23 +44,23 @@ class Search:
 
     def __post_init__(self) -> None:
         if self.kind not in OWN:
-            raise InputError(Fault("TFK078", f"the kind of search is {self.kind!r}", f"it is one of {', '.join(OWN)}"))
+            raise InputError(Diagnostic("TFK078", f"the kind of search is {self.kind!r}", f"it is one of {', '.join(OWN)}"))
         for setting in fields(self):
             name, value = setting.name, getattr(self, setting.name)
             owners = [kind for kind, names in OWN.items() if name in names]
             if owners and self.kind not in owners and value != setting.default:
                 message = f"{name} is {value!r}, which a {self.kind} search does not read"
-                raise InputError(Fault("TFK078", message, f"leave it out, or make the kind {' or '.join(owners)}"))
+                raise InputError(Diagnostic("TFK078", message, f"leave it out, or make the kind {' or '.join(owners)}"))
         if self.kind == "beam":
             check_beams(self.beams, self.n_best, self.length_penalty)
         elif self.kind == "sample":
             check_sampling(self.temperature, self.top_k, self.top_p, self.seed, self.n_best)
         factor, extra = self.length_factor, self.extra_length
         if not _is(factor, (int, float)) or not math.isfinite(factor) or factor < 0:
-            raise InputError(Fault("TFK078", f"length_factor is {factor!r}", "it is a number from 0 up"))
+            raise InputError(Diagnostic("TFK078", f"length_factor is {factor!r}", "it is a number from 0 up"))
         if not _is(extra, int) or extra < 0 or factor == extra == 0:
             message = f"extra_length is {extra!r}, length_factor {factor!r}"
-            raise InputError(Fault("TFK078", message, "extra_length is a whole number from 0 up; one of them is above 0"))
+            raise InputError(Diagnostic("TFK078", message, "extra_length is a whole number from 0 up; one of them is above 0"))
 
     @property
     def width(self) -> int:

@@ -22,7 +22,7 @@ _SHARED_OUT = threading.Lock()
 """How many threads torch takes is a number of the whole process: one caller at a time changes it, and leaves it as it was."""
 
 
-def side_by_side(work: Callable[[Batch], Made], batches: Sequence[Batch], workers: int) -> list[Made]:
+def map_in_threads(work: Callable[[Batch], Made], batches: Sequence[Batch], workers: int) -> list[Made]:
     """`work` of every batch, in their order, `workers` at once; torch's threads are shared out among them, and those of the
     process are meanwhile as many as each has. What one of them raises is raised, after those that have begun. A second caller
     in the meantime has its batches one after the other."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..slots.layer import leaves
-from ..slots.options import Part, SlotField, marks
+from ..slots.options import Component, SlotField, field_annotations
 from .model_graph import Graph
 
 
@@ -22,12 +22,12 @@ def max_input_lengths(graph: Graph) -> dict[str, int | None]:
     return found
 
 
-def _positions(options: Any) -> Iterator[Part]:
+def _positions(options: Any) -> Iterator[Component]:
     """Every position scheme that a node names."""
     models = [options]
     for leaf in leaves(getattr(options, "layers", None) or ()):
         models += [leaf.layer, *(part.options for part in leaf.layer.sublayers or ())]
     for model in models:
-        for name, annotation in marks(type(model), SlotField):
+        for name, annotation in field_annotations(type(model), SlotField):
             if annotation.slot == "position" and getattr(model, name) is not None:
                 yield getattr(model, name)

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, RootModel, field_validator
 
-from ..errors import Fault, StoreError
-from ..files import FileFacts, FileModel, child, read_model
+from ..errors import Diagnostic, StoreError
+from ..files import FileModel, FileRecord, child, read_model
 
 FORMAT = 1
 
@@ -39,11 +39,11 @@ class Versions(FileModel):
     python: str
     torch: str
     plugins: dict[str, str]
-    files: dict[str, FileFacts]
+    files: dict[str, FileRecord]
 
     @field_validator("files")
     @classmethod
-    def _complete(cls, files: dict[str, FileFacts]) -> dict[str, FileFacts]:
+    def _complete(cls, files: dict[str, FileRecord]) -> dict[str, FileRecord]:
         if missing := {SPEC, WEIGHTS, PLAN} - files.keys():
             raise ValueError(f"it does not list {', '.join(sorted(missing))}")
         if (total := sum(facts.bytes for name, facts in files.items() if name != WEIGHTS)) > LARGEST_TEXTS:
@@ -94,7 +94,7 @@ def model_in(directory: Path) -> Path:
     try:
         return child(child(directory, models.name), read_model(best, Best).model)
     except ValueError as reason:
-        raise StoreError(Fault("TFK082", f"{best} does not name a model beside it: {reason}", "it was altered")) from None
+        raise StoreError(Diagnostic("TFK082", f"{best} does not name a model beside it: {reason}", "it was altered")) from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

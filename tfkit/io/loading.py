@@ -14,12 +14,12 @@ from torch import Tensor
 
 from ..builder import build
 from ..catalogue import Catalogue, load_catalogue
-from ..errors import Fault, StoreError
-from ..files import FileFacts, check_digest, check_header, check_sizes, compare_tensors, read_bytes, read_model
+from ..errors import Diagnostic, StoreError
+from ..files import FileRecord, check_digest, check_header, check_sizes, compare_tensors, read_bytes, read_model
 from ..graph import graph_of
 from ..nn.model import Model
 from ..spec import ModelSpec, parse_spec
-from ..spec.located import Faults
+from ..spec.located import Diagnostics
 from ..spec.reader import read_text
 from .layout import FORMAT, NAME_A_MODEL, PLAN, SPEC, VERSIONS, WEIGHTS, Format, Plan, Versions, model_in
 from .replacing import words
@@ -41,12 +41,12 @@ def load(
     _check_room(directory / WEIGHTS, versions.files[WEIGHTS], spec, dtype)
     # On `meta` no backend is refused: what the device cannot do is asked once the wishes are known.
     model = build(spec, catalogue, device="meta", dtype=dtype)
-    wishes = read_model(directory / PLAN, Plan).sites
-    if set(wishes) != set(model.sites):
+    requested_backends = read_model(directory / PLAN, Plan).sites
+    if set(requested_backends) != set(model.sites):
         message = f"{directory / PLAN} has other attention sites than {directory / SPEC}"
-        raise StoreError(Fault("TFK082", message, "it was altered"))
-    for wish, sites in [(backend, list(wishes))] if backend is not None else _by_wish(wishes):
-        model.set_backend(wish, sites)
+        raise StoreError(Diagnostic("TFK082", message, "it was altered"))
+    for requested, sites in [(backend, list(requested_backends))] if backend is not None else _by_wish(requested_backends):
+        model.set_backend(requested, sites)
     check_header(directory / WEIGHTS, _facts(model.state_dict()), "the spec")
     check_digest(directory / WEIGHTS, versions.files[WEIGHTS])
     # Copied rather than kept: at the addresses that the file gives them, matrix products may round differently.
@@ -61,7 +61,7 @@ def _check_files(directory: Path) -> Versions:
     found = read_model(path, Format, fix=NAME_A_MODEL).format
     if found != FORMAT:
         message = f"{directory} has format {found}, this tfkit reads {FORMAT}"
-        raise StoreError(Fault("TFK083", message, "load it with the tfkit that wrote it"))
+        raise StoreError(Diagnostic("TFK083", message, "load it with the tfkit that wrote it"))
     versions = read_model(path, Versions)
     for name, facts in check_sizes(path, versions.files).items():
         if name != WEIGHTS:
@@ -74,19 +74,19 @@ def _saved_spec(path: Path, catalogue: Catalogue) -> ModelSpec:
     try:
         text = read_bytes(path, links=False)
     except OSError as reason:
-        raise StoreError(Fault("TFK082", f"{path} cannot be read: {reason.strerror}")) from None
-    if "extends" in read_text(text, str(path), Faults()).mapping:
-        raise StoreError(Fault("TFK082", f"{path} extends another file, which no saved spec does", "it was altered"))
+        raise StoreError(Diagnostic("TFK082", f"{path} cannot be read: {reason.strerror}")) from None
+    if "extends" in read_text(text, str(path), Diagnostics()).mapping:
+        raise StoreError(Diagnostic("TFK082", f"{path} extends another file, which no saved spec does", "it was altered"))
     return parse_spec(text, catalogue, file=str(path))
 
 
-def _check_room(path: Path, facts: FileFacts, spec: ModelSpec, dtype: torch.dtype) -> None:
+def _check_room(path: Path, facts: FileRecord, spec: ModelSpec, dtype: torch.dtype) -> None:
     """Raises StoreError where a file is too small for the weights of a spec, before modules are made for them."""
     graph = graph_of(spec)
     needed = (graph.parameters() + graph.parameters(trainable=False)) * dtype.itemsize
     if facts.bytes < needed:
         message = f"{path} has {facts.bytes:,} bytes, and the weights of the spec need {needed:,}"
-        raise StoreError(Fault("TFK082", message, "it was altered"))
+        raise StoreError(Diagnostic("TFK082", message, "it was altered"))
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:
@@ -94,7 +94,7 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
     try:
         return load_file(directory / WEIGHTS)
     except (SafetensorError, OSError) as reason:
-        raise StoreError(Fault("TFK082", f"{directory / WEIGHTS} cannot be read: {words(reason)}")) from None
+        raise StoreError(Diagnostic("TFK082", f"{directory / WEIGHTS} cannot be read: {words(reason)}")) from None
 
 
 def check_tensors(path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], whose: str) -> None:
@@ -109,6 +109,6 @@ def _facts(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...
 
 def _by_wish(sites: Mapping[str, list[Any]]) -> list[tuple[list[Any], list[str]]]:
     grouped: dict[str, tuple[list[Any], list[str]]] = {}
-    for site, wish in sites.items():
-        grouped.setdefault(json.dumps(wish), (wish, []))[1].append(site)
+    for site, requested in sites.items():
+        grouped.setdefault(json.dumps(requested), (requested, []))[1].append(site)
     return list(grouped.values())

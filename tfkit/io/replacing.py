@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
-from ..errors import Fault, StoreError
-from ..files import FileFacts, check_removable, file_facts, read_model, remove_written
+from ..errors import Diagnostic, StoreError
+from ..files import FileRecord, check_removable, file_record, read_model, remove_written
 from .layout import PLAN, SPEC, VERSIONS, WEIGHTS, Versions
 
 
@@ -16,7 +16,7 @@ def check_place(directory: Path, overwrite: bool) -> None:
     """Raises StoreError, TFK080, where a model may not be saved because of what stands there."""
     if os.path.lexists(directory) and written_names(directory) and not overwrite:
         raise StoreError(
-            Fault("TFK080", f"{directory} exists already", "choose another directory, or pass overwrite (--force)")
+            Diagnostic("TFK080", f"{directory} exists already", "choose another directory, or pass overwrite (--force)")
         )
 
 
@@ -30,18 +30,18 @@ def written_names(directory: Path) -> set[str]:
             return set()
         files = read_model(directory / VERSIONS, Versions).files
     except (OSError, StoreError) as reason:
-        why = reason.strerror if isinstance(reason, OSError) else reason.faults[0].message
+        why = reason.strerror if isinstance(reason, OSError) else reason.diagnostics[0].message
         message = f"{directory} exists and is no saved model, so it is not replaced: {why}"
-        raise StoreError(Fault("TFK080", message, "choose another directory")) from None
+        raise StoreError(Diagnostic("TFK080", message, "choose another directory")) from None
     # Anybody can write a listing. Beside the files of every model it vouches only for those whose digests it knows.
     names = {VERSIONS, SPEC, WEIGHTS, PLAN} | {name for name, facts in files.items() if _is_as_listed(directory / name, facts)}
     check_removable(directory, names)
     return names
 
 
-def _is_as_listed(path: Path, facts: FileFacts) -> bool:
+def _is_as_listed(path: Path, facts: FileRecord) -> bool:
     try:
-        return path.lstat().st_size == facts.bytes and file_facts(path) == facts.model_dump()
+        return path.lstat().st_size == facts.bytes and file_record(path) == facts.model_dump()
     except OSError:
         return False
 

@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ..catalogue import Catalogue, load_catalogue
-from ..errors import Fault, StoreError
-from ..files import child, file_facts, umask
+from ..errors import Diagnostic, StoreError
+from ..files import child, file_record, umask
 from ..graph import Target, graph_of, plan
 from ..nn.model import Model
 from ..slots.options import CONTRACT
@@ -46,19 +46,21 @@ def save(
     empty = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
     if empty:
         message = f"`{empty[0]}` and {len(empty) - 1} more are on the meta device and have no numbers"
-        raise StoreError(Fault("TFK081", message, "build the model on another device"))
+        raise StoreError(Diagnostic("TFK081", message, "build the model on another device"))
     catalogue = catalogue or load_catalogue()
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".draft", dir=directory.parent))
     except (OSError, ValueError) as reason:  # ValueError: a NUL in the name
-        raise StoreError(Fault("TFK081", f"{directory.parent} cannot be written: {words(reason)}")) from None
+        raise StoreError(Diagnostic("TFK081", f"{directory.parent} cannot be written: {words(reason)}")) from None
     try:
         _write(model, draft, catalogue, texts or {})
         draft.chmod(0o777 & ~umask())
         put_in_place(draft, directory, written_names(directory) if os.path.lexists(directory) else ())
     except (OSError, ValueError, SafetensorError, RuntimeError) as reason:  # ValueError: a name that no file can have
-        raise StoreError(Fault("TFK081", f"{directory} could not be written: {words(reason)}", "nothing was changed")) from None
+        raise StoreError(
+            Diagnostic("TFK081", f"{directory} could not be written: {words(reason)}", "nothing was changed")
+        ) from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return directory
@@ -79,8 +81,10 @@ def _write(model: Model, draft: Path, catalogue: Catalogue, texts: Mapping[str, 
         {"site": row.site, "lengths": row.lengths, "chosen": row.chosen}
         for row in plan(graph_of(model.spec), catalogue, target)
     ]
-    _write_json(draft / PLAN, {"sites": model.wishes, "device": target.device, "dtype": target.dtype, "table": table})
-    files = {name: file_facts(draft / name) for name in (SPEC, WEIGHTS, PLAN, *texts)}
+    _write_json(
+        draft / PLAN, {"sites": model.requested_backends, "device": target.device, "dtype": target.dtype, "table": table}
+    )
+    files = {name: file_record(draft / name) for name in (SPEC, WEIGHTS, PLAN, *texts)}
     plugins = {distribution: version for _, distribution, version in catalogue.plugins}
     _write_json(
         draft / VERSIONS,

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..errors import BuildError, Fault, StoreError
+from ..errors import BuildError, Diagnostic, StoreError
 
 Own = TypeVar("Own", bound="Placed")
 
@@ -22,7 +22,7 @@ def device_here(device: Any) -> torch.device:
         words = str(reason).strip().splitlines()
         message = f"there is no device {device} here: {words[0] if words else type(reason).__name__}"
         fix = 'use the device "cpu" (`--device cpu`), or `tfkit plan` to plan for one that is not there'
-        raise BuildError(Fault("TFK046", message, fix)) from None
+        raise BuildError(Diagnostic("TFK046", message, fix)) from None
     return found
 
 
@@ -76,4 +76,4 @@ class Placed(nn.Module):
             "use tfkit.save(model, directory) and tfkit.load(directory), or torch.save(model.state_dict(), path); what "
             "torch.save has begun at its path holds no model"
         )
-        raise StoreError(Fault("TFK081", message, fix))
+        raise StoreError(Diagnostic("TFK081", message, fix))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .runtime.context import ModelRun, StackRun
-from .runtime.node_output import Stream
+from .runtime.context import ForwardContext, StackContext
+from .runtime.node_output import NodeOutput
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,16 @@ class Stack(nn.Module):
         self.causal, self.checkpoint, self.keep_layers = causal, checkpoint, keep_layers
 
     def forward(
-        self, run: ModelRun, input: Stream, memory: Stream | None = None, memories: dict[str, Stream] | None = None
-    ) -> Stream:
+        self,
+        run: ForwardContext,
+        input: NodeOutput,
+        memory: NodeOutput | None = None,
+        memories: dict[str, NodeOutput] | None = None,
+    ) -> NodeOutput:
         """The stream after all layers; `memory` is what cross-attention reads, `memories` those that sub-layers name."""
         x = input.tensor
         offset = run.state.length if run.state is not None and self.causal else 0
-        stack_run = StackRun(
+        stack_run = StackContext(
             run, self.name, self.causal, input.padding, x.shape[1], offset, memory, memories or {}, tuple(self.positions)
         )
         kept = [x]
@@ -65,9 +69,9 @@ class Stack(nn.Module):
                 kept.append(x)
         if self.final_norm is not None:
             x = self.final_norm(x)
-        return Stream(x, input.padding, input.ids, tuple(kept) if self.keep_layers else None)
+        return NodeOutput(x, input.padding, input.ids, tuple(kept) if self.keep_layers else None)
 
-    def _again(self, layer: nn.Module, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def _again(self, layer: nn.Module, x: Tensor, run: StackContext, index: int) -> Tensor:
         # Both passes through a layer must find the same things remembered, or they would not keep the same tensors.
         before = dict(run.memo)
 

@@ -38,7 +38,7 @@ class Signal:
 
 
 @dataclass(frozen=True)
-class NodeFacts:
+class NodeContext:
     """What surrounds a node: the signals on its edges by field (`input`, `memory`, ...), those of `memories` that sub-layers
     name, by reference; the options of the nodes it refers to, by field (for `share`: those of the node that holds the table);
     and for a stack its part in the model."""
@@ -80,13 +80,13 @@ class NodeKind(Entry):
     `layers`) and gives an `nn.Module` with `forward(run, **streams by field) -> tfkit.nn.runtime.node_output.Stream`."""
 
     inherits: frozenset[str]
-    output: Callable[[Any, NodeFacts], Signal]
+    output: Callable[[Any, NodeContext], Signal]
     build: str
     ports: tuple[str, ...] = ()
-    input_rule: Callable[[Any, NodeFacts], InputRule] | None = None
+    input_rule: Callable[[Any, NodeContext], InputRule] | None = None
     takes_layers: bool = False
     stepwise: Callable[[Any], bool] = lambda options: True
-    parameters: Callable[[Any, NodeFacts], tuple[ParameterGroup, ...]] = lambda options, facts: ()
-    costs: Callable[[Any, NodeFacts, Mapping[str, Sizes]], tuple[Cost, ...]] = lambda options, facts, sizes: ()
-    sites: Callable[[Any, NodeFacts], Iterator[tuple[str, AttentionSite]]] = lambda options, facts: iter(())
-    rules: Callable[[Any, NodeFacts], tuple[Rule, ...]] = lambda options, facts: ()
+    parameters: Callable[[Any, NodeContext], tuple[ParameterGroup, ...]] = lambda options, facts: ()
+    costs: Callable[[Any, NodeContext, Mapping[str, Sizes]], tuple[Cost, ...]] = lambda options, facts, sizes: ()
+    sites: Callable[[Any, NodeContext], Iterator[tuple[str, AttentionSite]]] = lambda options, facts: iter(())
+    rules: Callable[[Any, NodeContext], tuple[Rule, ...]] = lambda options, facts: ()

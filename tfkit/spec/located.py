@@ -7,47 +7,47 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
-from ..errors import Fault, Mark, SpecError
+from ..errors import Diagnostic, Location, SpecError
 
 
-class Hole:
+class Invalid:
     """Stands where something was written that a fault already describes, so that nothing is said about it twice."""
 
     def __repr__(self) -> str:
-        return "HOLE"
+        return "INVALID"
 
 
-HOLE: Final = Hole()
+INVALID: Final = Invalid()
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
-    """A value of a spec: a scalar, a list of `Marked`, a mapping from names to `Marked`, or `HOLE`.
+class Located:
+    """A value of a spec: a scalar, a list of `Located`, a mapping from names to `Located`, or `INVALID`.
 
     `path` is where it was written (`defaults.norm.eps`), also after it was inherited; `text` is how a scalar was spelt;
     `key` is the place of the key that names it.
     """
 
     value: Any
-    mark: Mark
+    location: Location
     path: str = ""
     text: str = ""
-    key: Mark | None = None
+    key: Location | None = None
 
     @property
-    def mapping(self) -> dict[str, Marked]:
+    def mapping(self) -> dict[str, Located]:
         """Its children by name; empty for anything that is no mapping."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
-    def items(self) -> list[Marked]:
+    def items(self) -> list[Located]:
         """Its children in order; empty for anything that is no list."""
         return self.value if isinstance(self.value, list) else []
 
-    def get(self, name: str) -> Marked | None:
+    def get(self, name: str) -> Located | None:
         return self.mapping.get(name)
 
-    def holding(self, value: Any) -> Marked:
+    def holding(self, value: Any) -> Located:
         """The same place with another value."""
         return replace(self, value=value)
 
@@ -76,7 +76,7 @@ def short(text: str, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def plain(node: Marked) -> Any:
+def plain(node: Located) -> Any:
     """The value without its marks."""
     if isinstance(node.value, dict):
         return {name: plain(child) for name, child in node.value.items()}
@@ -89,32 +89,34 @@ def child_path(path: str, name: str | int) -> str:
     return f"{path}.{name}" if path else str(name)
 
 
-class Faults:
+class Diagnostics:
     """The faults found so far, each once. A fault that many nodes inherit has one place, and is one fault."""
 
     LIMIT = 500
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, Mark | None, str], Fault] = {}
+        self._found: dict[tuple[str, Location | None, str], Diagnostic] = {}
         self.meant: set[str] = set()  # names that a misspelt key probably meant: that they are missing is no news
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def add(self, code: str, mark: Mark, path: str, message: str, fix: str = "") -> None:
+    def add(self, code: str, location: Location, path: str, message: str, fix: str = "") -> None:
         """Keeps a fault. Raises SpecError with those found so far when there are too many to be of use."""
-        self._found.setdefault((code, mark, message), Fault(code, message, fix, path, mark))
+        self._found.setdefault((code, location, message), Diagnostic(code, message, fix, path, location))
         if len(self._found) >= self.LIMIT:
-            self._found["TFK001", None, ""] = Fault("TFK001", f"there are more than {self.LIMIT} faults", "these are the first")
+            self._found["TFK001", None, ""] = Diagnostic(
+                "TFK001", f"there are more than {self.LIMIT} faults", "these are the first"
+            )
             raise self.error()
 
-    def extend(self, faults: Iterable[Fault]) -> None:
-        for fault in faults:
-            self._found.setdefault((fault.code, fault.mark, fault.message), fault)
+    def extend(self, diagnostics: Iterable[Diagnostic]) -> None:
+        for diagnostic in diagnostics:
+            self._found.setdefault((diagnostic.code, diagnostic.location, diagnostic.message), diagnostic)
 
-    def fatal(self, code: str, mark: Mark, path: str, message: str, fix: str = "") -> NoReturn:
+    def fatal(self, code: str, location: Location, path: str, message: str, fix: str = "") -> NoReturn:
         """Raises SpecError with this fault and those found before."""
-        self.extend([Fault(code, message, fix, path, mark)])
+        self.extend([Diagnostic(code, message, fix, path, location)])
         raise self.error()
 
     def stop(self) -> None:
@@ -127,6 +129,6 @@ class Faults:
         return SpecError(sorted(self._found.values(), key=_place))
 
 
-def _place(fault: Fault) -> tuple[bool, str, int, int, str]:
-    mark = fault.mark or Mark("")
-    return fault.mark is None, mark.file, mark.line, mark.column, fault.code
+def _place(diagnostic: Diagnostic) -> tuple[bool, str, int, int, str]:
+    location = diagnostic.location or Location("")
+    return diagnostic.location is None, location.file, location.line, location.column, diagnostic.code

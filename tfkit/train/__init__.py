@@ -2,9 +2,9 @@
 
 from ..data import told
 from .averaging import average_checkpoints, average_models
-from .callbacks import Progress, Step, Validated, Watcher
+from .callbacks import Callback, Progress, Step, Validated
 from .distributed.process_group import started_rank
-from .pretrained import Taken
+from .pretrained import LoadReport
 from .session import Outcome, resume, train
 from .trainer import Trainer
 
@@ -12,10 +12,10 @@ __all__ = [
     "Outcome",
     "Progress",
     "Step",
-    "Taken",
+    "LoadReport",
     "Trainer",
     "Validated",
-    "Watcher",
+    "Callback",
     "average_checkpoints",
     "average_models",
     "resume",

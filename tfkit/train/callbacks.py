@@ -9,7 +9,7 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..errors import Fault
+from ..errors import Diagnostic
 from ..slots.options import AsTuple
 
 MOST = (1 << 53) - 1
@@ -86,7 +86,7 @@ class Validated:
         return math.exp(min(self.nll, 700.0))
 
 
-class Watcher(Protocol):
+class Callback(Protocol):
     """Is told what happens during training. `began` is given the trainer, and what was changed in the spec."""
 
     def began(self, trainer: Any, changes: list[str]) -> None: ...
@@ -97,6 +97,6 @@ class Watcher(Protocol):
 
     def saved(self, step: int, path: Path) -> None: ...
 
-    def trouble(self, faults: tuple[Fault, ...]) -> None: ...
+    def trouble(self, diagnostics: tuple[Diagnostic, ...]) -> None: ...
 
     def ended(self, reason: str, model: Path) -> None: ...

@@ -17,14 +17,14 @@ from safetensors.torch import save_file
 
 from ..catalogue import Catalogue
 from ..data import LABELS, Batch, tokeniser_texts
-from ..errors import Fault, StoreError, TrainingError
+from ..errors import Diagnostic, StoreError, TrainingError
 from ..files import write_whole
 from ..io import save
 from ..io.layout import BEST
 from ..metrics import Score
 from ..nn.model import Model
 from . import checkpoint
-from .callbacks import Progress, Validated, Watcher
+from .callbacks import Callback, Progress, Validated
 from .distributed.process_group import ProcessLost
 from .interrupt import Interrupts
 from .log import append_log
@@ -34,7 +34,7 @@ from .trainer import NotFinite, Trainer, why_stop
 from .validation import validation_nll, validation_scores
 
 
-class Keeper:
+class TrainingLoop:
     """Runs a trainer and keeps what it makes in the directory of the run. Of several processes all run, the first one keeps."""
 
     def __init__(
@@ -43,12 +43,12 @@ class Keeper:
         trainer: Trainer,
         digests: Mapping[str, str],
         catalogue: Catalogue,
-        watchers: Sequence[Watcher],
+        callbacks: Sequence[Callback],
         since: float,
     ) -> None:
         self.directory, self.trainer, self.digests = directory, trainer, dict(digests)
         self.processes = trainer.processes
-        self.catalogue, self.watchers = catalogue, watchers if self.processes.is_first else ()
+        self.catalogue, self.callbacks = catalogue, callbacks if self.processes.is_first else ()
         self.unsaved: StoreError | None = None
         self._failed: Exception | None = None
         self._saved, self._logs = -1, True
@@ -83,16 +83,16 @@ class Keeper:
             except BaseException as error:  # also when interrupted a second time: nothing that was learnt is lost
                 self._rescue(error)
                 raise
-        self._watch(lambda watcher: watcher.ended(reason, self.best_model()))
+        self._watch(lambda callback: callback.ended(reason, self.best_model()))
         if trouble := self.unsaved or self._failed:
             raise trouble
         return reason
 
-    def _watch(self, tell: Callable[[Watcher], None]) -> None:
+    def _watch(self, tell: Callable[[Callback], None]) -> None:
         """Tell those who watch. One that fails stops the run as Ctrl-C does, after the step at hand and once it is saved."""
-        for watcher in self.watchers:
+        for callback in self.callbacks:
             try:
-                tell(watcher)
+                tell(callback)
             except Exception as error:
                 self._failed = self._failed or error
 
@@ -145,7 +145,7 @@ class Keeper:
         if self.processes.is_first:
             progress.seconds = self._seconds()  # for who watches; in all processes after the step
         self._log("step", asdict(step))
-        self._watch(lambda watcher: watcher.stepped(step))
+        self._watch(lambda callback: callback.stepped(step))
 
     def _log(self, kind: str, entry: dict[str, Any]) -> None:
         """Add to the log. Where that fails, training goes on, and the fault is reported once until it works again."""
@@ -160,15 +160,19 @@ class Keeper:
         except OSError as reason:
             if self._logs:
                 message = f"{self.directory / LOG} could not be written: {reason.strerror}"
-                fault = Fault("TFK081", message, "training goes on; the steps from here on are missing there until it can be")
-                self._watch(lambda watcher: watcher.trouble((fault,)))
+                diagnostic = Diagnostic(
+                    "TFK081", message, "training goes on; the steps from here on are missing there until it can be"
+                )
+                self._watch(lambda callback: callback.trouble((diagnostic,)))
             self._logs = False
 
     def _check_place(self) -> None:
         """Raises StoreError where the directory of the run is not there any more."""
         if identity(self.directory) != self._place:
             message = f"{self.directory} was removed or replaced while the run was working in it"
-            self._removed = StoreError(Fault("TFK081", message, "nothing more can be kept; what is elsewhere was left alone"))
+            self._removed = StoreError(
+                Diagnostic("TFK081", message, "nothing more can be kept; what is elsewhere was left alone")
+            )
             raise self._removed
 
     def _tell(self, trouble: NotFinite) -> NoReturn:
@@ -195,7 +199,7 @@ class Keeper:
             where += f", the state before it in {self._checkpoint()}"
         best = f", from the best model so far (--from {self.directory})" if self.progress.kept else ""
         fix = f"begin a new run with a lower learning rate, with `clip_norm`, or in float32{best}"
-        raise TrainingError(Fault("TFK110", f"{trouble}; {where}", fix)) from None
+        raise TrainingError(Diagnostic("TFK110", f"{trouble}; {where}", fix)) from None
 
     def _owes_validation(self) -> bool:
         every, progress = self.trainer.recipe.validation.every_steps, self.progress
@@ -243,7 +247,7 @@ class Keeper:
         )
         self._closing = result.seconds
         self._log("validation", asdict(result))
-        self._watch(lambda watcher: watcher.validated(result))
+        self._watch(lambda callback: callback.validated(result))
 
     def _keep_model(self, model: Model, worth: float) -> None:
         """Save a model where it is among the best, and forget the one that no longer is."""
@@ -319,13 +323,13 @@ class Keeper:
         for step, old in saved_steps(self.directory / MODELS).items():
             if step not in kept:
                 remove_saved(old)
-        self._watch(lambda watcher: watcher.saved(self.progress.step, path))
+        self._watch(lambda callback: callback.saved(self.progress.step, path))
         return True
 
     def _unwritten(self, reason: StoreError) -> None:
         self.unsaved = reason
         if self._removed is None:  # which ends the run, and is reported then
-            self._watch(lambda watcher: watcher.trouble(reason.faults))
+            self._watch(lambda callback: callback.trouble(reason.diagnostics))
 
     def restore(self, earlier: bool) -> None:
         """Put the trainer where the latest checkpoint stands. Raises StoreError where it cannot be read, or is another run's;
@@ -342,11 +346,11 @@ class Keeper:
             except StoreError as reason:
                 if not earlier or path == found[0]:
                     before = ", `--earlier` goes back to the one before it" if path != found[0] else ""
-                    error = StoreError([*reason.faults, Fault("TFK082", f"{path} cannot be used{before}")])
-                    error.elsewhere = reason.elsewhere
+                    error = StoreError([*reason.diagnostics, Diagnostic("TFK082", f"{path} cannot be used{before}")])
+                    error.reported_by_other_rank = reason.reported_by_other_rank
                     raise error from None
-                for watcher in self.watchers:
-                    watcher.trouble(reason.faults)
+                for callback in self.callbacks:
+                    callback.trouble(reason.diagnostics)
                 continue
             self.processes.first(partial(self._check_digests, path, state))
             self.trainer.restore(tensors, state)
@@ -359,4 +363,4 @@ class Keeper:
         wrong = [name for name, digest in self.digests.items() if state.digests.get(name) != digest]
         if wrong:
             message = f"{path} was written with another {' and '.join(wrong)}"
-            raise StoreError(Fault("TFK113", message, "go on with the files that the run began with"))
+            raise StoreError(Diagnostic("TFK113", message, "go on with the files that the run began with"))

@@ -37,18 +37,18 @@ from ..data import (
     roles_of,
     tokeniser_texts,
 )
-from ..errors import Fault, InputError, Mark, StoreError
-from ..files import file_facts, write_whole
+from ..errors import Diagnostic, InputError, Location, StoreError
+from ..files import file_record, write_whole
 from ..nn.model import Model
 from ..recipe import Recipe, check_metric, chosen_for, load_recipe
 from ..spec import ModelSpec, load_spec, to_yaml
-from .callbacks import Progress, Watcher
+from .callbacks import Callback, Progress
 from .checkpoint import checkpoints_in
 from .compiled import check_compiler
-from .distributed.process_group import Processes, joined
+from .distributed.process_group import ProcessGroup, joined
 from .fit_spec import fitted_length, fitted_spec, positions_in, roles_in
 from .log import cut_log
-from .loop import Keeper
+from .loop import TrainingLoop
 from .pretrained import Pretrained, check_tokenisers, digest_of, read_digests, read_pretrained
 from .run_directory import DIGESTS, LOG, RECIPE, SPEC, check_new, new_run, old_run, own_place, prepared
 from .trainer import Trainer
@@ -70,7 +70,7 @@ def train(
     device: str | torch.device = "cpu",
     backend: Any = None,
     fsdp: bool = False,
-    watchers: Sequence[Watcher] = (),
+    callbacks: Sequence[Callback] = (),
     catalogue: Catalogue | None = None,
     since: float | None = None,
 ) -> Outcome:
@@ -93,10 +93,10 @@ def train(
         with ExitStack() as stack:
             processes.first(lambda: stack.enter_context(new_run(directory)))
             changes, found = processes.first(lambda: _lay_out(recipe, directory, catalogue, backend, positions), patiently=True)
-            keeper = _open(recipe, directory, found, place, backend, watchers, catalogue, processes, fsdp, since)
-            processes.each(keeper.trainer.try_longest)
+            loop = _open(recipe, directory, found, place, backend, callbacks, catalogue, processes, fsdp, since)
+            processes.each(loop.trainer.try_longest)
             processes.first(lambda: _end_preparation(recipe, directory))
-            return _finish(keeper, changes)
+            return _finish(loop, changes)
 
 
 def _check_start(recipe: Recipe, directory: Path, count: int, fsdp: bool) -> None:
@@ -123,7 +123,7 @@ def _lay_out(
     if data.validation is None and (recipe.stopping.patience is not None or recipe.validation.metric != "loss"):
         message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
         fix = "name validation files, or write `data.held_out`; of fewer than 20 rows none is held out unasked"
-        raise InputError(recipe.fault("TFK112", "data", message, fix))
+        raise InputError(recipe.diagnostic("TFK112", "data", message, fix))
     spec, changes = fitted_spec(recipe, catalogue, roles, _sizes(data.tokenisers), len(data.labels))
     for name, text in tokeniser_texts(data.tokenisers).items():
         write_whole(directory / name, text)
@@ -143,19 +143,19 @@ def _open(
     found: Mapping[str, str] | None,
     device: torch.device,
     backend: Any,
-    watchers: Sequence[Watcher],
+    callbacks: Sequence[Callback],
     catalogue: Catalogue,
-    processes: Processes,
+    processes: ProcessGroup,
     fsdp: bool,
     since: float,
-) -> Keeper:
+) -> TrainingLoop:
     """A run as it was laid out, at its beginning; where the digests that were `found` are not given, they are compared with
     those that were written."""
     seen = processes.gathered((directory / DIGESTS).is_file())
     if not all(seen):
         message = f"process {seen.index(False)} does not see the directory {directory} that process 0 has written"
-        error = InputError(Fault("TFK118", message, "use a file system that all processes share"))
-        error.elsewhere = not processes.is_first
+        error = InputError(Diagnostic("TFK118", message, "use a file system that all processes share"))
+        error.reported_by_other_rank = not processes.is_first
         raise error
 
     def another(spec: ModelSpec) -> Model:
@@ -178,7 +178,7 @@ def _open(
     taken = None if pretrained is None else processes.each(lambda: pretrained.give(model, recipe, roles, data.labels))
     trainer = Trainer(model, partial(another, spec), recipe, data, processes, fsdp)
     trainer.taken = taken
-    return Keeper(directory, trainer, found, catalogue, watchers, since)
+    return TrainingLoop(directory, trainer, found, catalogue, callbacks, since)
 
 
 def resume(
@@ -189,7 +189,7 @@ def resume(
     fsdp: bool = False,
     overrides: Sequence[str] = (),
     earlier: bool = False,
-    watchers: Sequence[Watcher] = (),
+    callbacks: Sequence[Callback] = (),
     catalogue: Catalogue | None = None,
     since: float | None = None,
 ) -> Outcome:
@@ -207,12 +207,12 @@ def resume(
         recipe = processes.first(lambda: _read_recipe(directory, overrides, processes.count, fsdp))
         if recipe.compile:
             processes.each(lambda: check_compiler(place))
-        keeper = _open(recipe, directory, None, place, backend, watchers, catalogue, processes, fsdp, since)
-        keeper.restore(earlier)
-        processes.first(lambda: cut_log(directory / LOG, keeper.progress.step))
+        loop = _open(recipe, directory, None, place, backend, callbacks, catalogue, processes, fsdp, since)
+        loop.restore(earlier)
+        processes.first(lambda: cut_log(directory / LOG, loop.progress.step))
         if overrides:
             processes.first(lambda: _write_recipe(recipe, directory))
-        return _finish(keeper, [])
+        return _finish(loop, [])
 
 
 def _read_recipe(directory: Path, overrides: Sequence[str], count: int, fsdp: bool) -> Recipe:
@@ -233,23 +233,23 @@ def _check_processes(recipe: Recipe, count: int, fsdp: bool) -> None:
             f"`--set batching.accumulate={count}` gives each a batch in every step; with `--set batching.tokens="
             f"{tokens * batches // count}` too, steps stay as large as they are"
         )
-        raise InputError(recipe.fault("TFK118", "batching.accumulate", message, fix))
+        raise InputError(recipe.diagnostic("TFK118", "batching.accumulate", message, fix))
     if fsdp and recipe.compile:
         message = "what FSDP2 collects layer by layer is not compiled"
-        raise InputError(recipe.fault("TFK118", "compile", message, "leave out `compile`, or `--fsdp`"))
+        raise InputError(recipe.diagnostic("TFK118", "compile", message, "leave out `compile`, or `--fsdp`"))
     if fsdp and count == 1:
         message = "one process has no others over which weights could be sharded"
         raise InputError(
-            Fault("TFK118", message, "start several: `torchrun --nproc-per-node 2 --no-python tfkit train ... --fsdp`")
+            Diagnostic("TFK118", message, "start several: `torchrun --nproc-per-node 2 --no-python tfkit train ... --fsdp`")
         )
 
 
-def _finish(keeper: Keeper, changes: list[str]) -> Outcome:
-    keeper.measure()
-    for watcher in keeper.watchers:
-        watcher.began(keeper.trainer, changes)
-    reason = keeper.run()
-    return Outcome(reason, keeper.trainer.progress, keeper.best_model())
+def _finish(loop: TrainingLoop, changes: list[str]) -> Outcome:
+    loop.measure()
+    for callback in loop.callbacks:
+        callback.began(loop.trainer, changes)
+    reason = loop.run()
+    return Outcome(reason, loop.trainer.progress, loop.best_model())
 
 
 FILE_DIGESTS = {"spec": SPEC, "training data": f"data/{TRAIN}", "validation data": f"data/{VALIDATION}"}
@@ -274,10 +274,10 @@ def _file_digests(directory: Path, written: Mapping[str, str] = MappingProxyType
         for name, path in there.items():
             size = f"{path.stat().st_size}:"
             same = name not in written or written[name].startswith(size)
-            found[name] = size + (file_facts(path)["sha256"] if same else "")
+            found[name] = size + (file_record(path)["sha256"] if same else "")
         return found
     except OSError as reason:
-        raise StoreError(Fault("TFK082", f"{reason.filename} cannot be read: {reason.strerror}")) from None
+        raise StoreError(Diagnostic("TFK082", f"{reason.filename} cannot be read: {reason.strerror}")) from None
 
 
 def _checked_files(directory: Path) -> dict[str, str]:
@@ -287,7 +287,7 @@ def _checked_files(directory: Path) -> dict[str, str]:
     found = _file_digests(directory, written)
     missing = [directory / file for name, file in FILE_DIGESTS.items() if name in written and name not in found]
     if missing:
-        raise StoreError([Fault("TFK082", f"{path} is missing", "put it back, or begin a new run") for path in missing])
+        raise StoreError([Diagnostic("TFK082", f"{path} is missing", "put it back, or begin a new run") for path in missing])
     _check_digests(directory, {name: digest for name, digest in written.items() if name in FILE_DIGESTS}, found)
     return found
 
@@ -297,7 +297,7 @@ def _check_digests(directory: Path, written: Mapping[str, str], found: Mapping[s
     wrong = [name for name in {**written, **found} if written.get(name) != found.get(name)]
     if wrong:
         message = f"{directory} began with another {' and '.join(wrong)}"
-        raise StoreError(Fault("TFK113", message, "go on with the files that the run began with"))
+        raise StoreError(Diagnostic("TFK113", message, "go on with the files that the run began with"))
 
 
 FREE = ("stopping", "keeping", "name", "description", "reference")
@@ -331,16 +331,16 @@ KEPT = {
 
 def _check_overrides(overrides: Sequence[str]) -> None:
     """Raises InputError for overrides that have no effect on a run that goes on."""
-    faults = []
+    diagnostics = []
     for override in overrides:
         key = override.partition("=")[0].strip()
         top = key.partition(".")[0]
         if top not in FREE and key not in ("validation", "validation.every_steps"):
             why = KEPT.get(top, "the weights or the scores depend on it")
             message = f"a run that goes on keeps its `{top}`: {why}"
-            faults.append(Fault("TFK111", message, MAY_CHANGE, mark=Mark(f"--set {override}")))
-    if faults:
-        raise InputError(faults)
+            diagnostics.append(Diagnostic("TFK111", message, MAY_CHANGE, location=Location(f"--set {override}")))
+    if diagnostics:
+        raise InputError(diagnostics)
 
 
 def _check_same(before: Recipe, after: Recipe) -> None:
@@ -348,7 +348,7 @@ def _check_same(before: Recipe, after: Recipe) -> None:
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if changed:
         message = f"a run that goes on keeps its {', '.join(f'`{key}`' for key in changed)}"
-        raise InputError(Fault("TFK111", message, MAY_CHANGE))
+        raise InputError(Diagnostic("TFK111", message, MAY_CHANGE))
 
 
 def _vocabulary(recipe: Recipe) -> int:

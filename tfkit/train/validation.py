@@ -13,13 +13,13 @@ from ..metrics import Score, corpus_scores
 from ..nn.model import Model
 from ..recipe import Recipe
 from ..text import Translator
-from .distributed.process_group import Processes
+from .distributed.process_group import ProcessGroup
 from .loss import smoothed
 
 
 @torch.no_grad()
 def validation_nll(
-    model: Model, corpus: Corpus, task: Task, tokens: int, device: torch.device, processes: Processes
+    model: Model, corpus: Corpus, task: Task, tokens: int, device: torch.device, processes: ProcessGroup
 ) -> tuple[float, float]:
     """Negative log-likelihood per label in nats, without smoothing or dropout, and the share of labels that are the model's
     first choice, in per cent. What is hidden is the same every time."""
@@ -38,7 +38,7 @@ def validation_nll(
 
 
 def validation_scores(
-    model: Model, corpus: Corpus, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe, processes: Processes
+    model: Model, corpus: Corpus, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe, processes: ProcessGroup
 ) -> tuple[dict[str, Score], tuple[str, str, str]]:
     """Scores of the translations of the first rows, made as `tfkit translate` makes them, and one row to look at: source,
     reference, translation."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ..slots.options import LayersField, NodeRef, Part, marks
+from ..slots.options import Component, LayersField, NodeRef, field_annotations
 from ..spec.located import short
 
 STEPS = ("", "k", "M", "G", "T", "P", "E")
@@ -39,7 +39,7 @@ def ranges(numbers: list[int]) -> str:
 
 def says(options: BaseModel, skip: frozenset[str] = frozenset()) -> str:
     """What an options model says beyond its defaults; edges and layers are shown elsewhere."""
-    hidden = skip | {name for kind in (NodeRef, LayersField) for name, _ in marks(type(options), kind)}
+    hidden = skip | {name for kind in (NodeRef, LayersField) for name, _ in field_annotations(type(options), kind)}
     dumped = options.model_dump()
     found = []
     for name, field in type(options).model_fields.items():
@@ -53,17 +53,17 @@ def says(options: BaseModel, skip: frozenset[str] = frozenset()) -> str:
 def _same(value: Any, default: Any) -> bool:
     """Whether a value is its field's default; that of a slot is the name of a part."""
     parts = value if isinstance(value, tuple) else (value,)
-    if isinstance(default, str) and len(parts) == 1 and isinstance(parts[0], Part):
+    if isinstance(default, str) and len(parts) == 1 and isinstance(parts[0], Component):
         return parts[0].kind == default and not says(parts[0].options)
     return bool(value == default)
 
 
 def in_words(value: Any, dumped: Any = None) -> str:
     """A value as a person would say it."""
-    if isinstance(value, Part):
+    if isinstance(value, Component):
         more = says(value.options)
         return f"{value.kind} ({more})" if more else value.kind
-    if isinstance(value, tuple) and value and all(isinstance(item, Part) for item in value):
+    if isinstance(value, tuple) and value and all(isinstance(item, Component) for item in value):
         return " or ".join(map(in_words, value))
     if isinstance(value, bool) or dumped is True or dumped is False:
         return "true" if dumped else "false"

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from ..train import Taken
-from ..train.pretrained import Left, shape_text
+from ..train import LoadReport
+from ..train.pretrained import SkippedTensor, shape_text
 from .formatting import ranges
 from .terminal import shown
 
@@ -17,10 +17,10 @@ FEW = 2
 """So many tensors of a part are told one by one, more as a part."""
 
 
-def taken_text(taken: Taken) -> str:
+def load_report_text(taken: LoadReport) -> str:
     """How many weights were taken, and what was not, a line for each reason."""
     rows = [f"pretrained: {taken.count:,} of {taken.total:,} weights are those of {taken.place}"]
-    reasons: dict[tuple[str, str], list[Left]] = {}
+    reasons: dict[tuple[str, str], list[SkippedTensor]] = {}
     for each in sorted(taken.left, key=lambda left: not left.drawn):
         reasons.setdefault(("drawn anew" if each.drawn else "not used", each.why), []).append(each)
     for (what, why), left in reasons.items():
@@ -30,10 +30,10 @@ def taken_text(taken: Taken) -> str:
     return "\n".join(map(shown, rows))
 
 
-def _items(left: list[Left], others: Iterable[str]) -> list[tuple[str, str]]:
+def _items(left: list[SkippedTensor], others: Iterable[str]) -> list[tuple[str, str]]:
     """Names and sizes: of tensors, or of whole parts that hold none of the others."""
     kept = {prefix for name in others for prefix in _prefixes(name)}
-    parts: dict[str, list[Left]] = {}
+    parts: dict[str, list[SkippedTensor]] = {}
     for each in left:
         whole = next(prefix for prefix in _prefixes(each.name) if prefix not in kept)
         parts.setdefault(whole if each.there is None else each.name, []).append(each)
@@ -46,7 +46,7 @@ def _items(left: list[Left], others: Iterable[str]) -> list[tuple[str, str]]:
     return [(name.removeprefix("nodes."), size) for name, size in found]
 
 
-def _sizes(left: Left) -> str:
+def _sizes(left: SkippedTensor) -> str:
     return shape_text(left.shape) + ("" if left.there is None else f" here, {shape_text(left.there)} there")
 
 
@@ -69,7 +69,7 @@ def _folded(items: list[tuple[str, str]]) -> list[str]:
     ]
 
 
-def taken_data(taken: Taken) -> dict[str, Any]:
+def load_report_data(taken: LoadReport) -> dict[str, Any]:
     """`left` holds for every tensor its name and shape, `there` the shape of the other one of that name, `why`, and whether it
     was `drawn` or belongs to the other model."""
     left = [asdict(each) for each in taken.left]

@@ -95,10 +95,10 @@ def test_the_data_say_what_differs_from_a_plain_call():
 def test_what_is_no_case_is_told(data, words):
     with pytest.raises(InputError) as raised:
         case_of(data)
-    (fault,) = raised.value.faults
-    assert fault.code == "TFK095"
-    assert words in fault.message
-    assert fault.fix
+    (diagnostic,) = raised.value.diagnostics
+    assert diagnostic.code == "TFK095"
+    assert words in diagnostic.message
+    assert diagnostic.fix
 
 
 json_values = st.recursive(
@@ -120,7 +120,7 @@ def test_whatever_stands_in_a_field_is_refused_or_can_be_run(case, written):
     try:
         found = case_of({**json.loads(json.dumps(case.as_data())), **written})
     except InputError as refused:
-        codes = [fault.code for fault in refused.faults]
+        codes = [diagnostic.code for diagnostic in refused.diagnostics]
         found = None
     if found is None:
         assert codes == ["TFK095"]

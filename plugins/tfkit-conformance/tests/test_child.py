@@ -12,7 +12,7 @@ import pytest
 import stranger
 from tfkit.errors import InputError, PluginError
 from tfkit_conformance.process.child import plain
-from tfkit_conformance.process.parent import ChildBug, Course, _report, _take, checks_of, judged, replayed, run
+from tfkit_conformance.process.parent import ChildBug, ChildRun, _report, _take, checks_of, judged, replayed, run
 from tfkit_conformance.process.stored import Stored
 
 CASE = {"B": 1, "H": 1, "G": 1, "Q": 2, "K": 3, "D": 8, "V": 8}
@@ -145,11 +145,11 @@ def test_an_interrupted_command_takes_its_child_along(acme, tmp_path, number, co
 
 
 def test_what_was_begun_is_counted_by_check():
-    course = Course(
+    child_run = ChildRun(
         {"dtypes": ["float32", "bfloat16"]}, "grade bfloat16", {}, {"layers": 20, "grade float32": 1, "grade bfloat16": 1}
     )
-    course.ended = "killed the process (SIGSEGV)"
-    report = _report(task("acme.flash"), course)
+    child_run.ended = "killed the process (SIGSEGV)"
+    report = _report(task("acme.flash"), child_run)
     rows = [(check.name, check.status, check.examples, check.note) for check in report.checks]
     assert rows == [("grade", "failed", 2, ""), ("layers", "inconclusive", 20, "the run ended in grade")]
     [found] = report.findings
@@ -171,13 +171,13 @@ def test_a_bug_arrives_with_its_way():
 
 
 def test_lines_of_strangers_are_no_answers(capsys):
-    course = Course()
+    child_run = ChildRun()
     for line in ("noise\n", "[1]\n", '{"a": 1, "b": 2}\n', "3\n"):
-        assert not _take(course, line, lambda check, examples: None)
-    assert course == Course()
+        assert not _take(child_run, line, lambda check, examples: None)
+    assert child_run == ChildRun()
     assert capsys.readouterr().err.startswith("noise")
-    assert _take(course, '{"left": "SystemExit: 3"}', lambda check, examples: None)
-    assert course.ended == "ended the process by raising SystemExit: 3"
+    assert _take(child_run, '{"left": "SystemExit: 3"}', lambda check, examples: None)
+    assert child_run.ended == "ended the process by raising SystemExit: 3"
 
 
 def test_numbers_that_json_has_not_become_words():

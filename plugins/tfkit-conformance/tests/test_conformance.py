@@ -21,7 +21,7 @@ from tfkit_conformance.attention.case import Case, case_of
 from tfkit_conformance.attention.cells import Cell
 from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Violation
-from tfkit_conformance.mutants import ATTENTION_FAULTS
+from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import Kernel
 from tfkit_conformance.relations import RELATIONS
@@ -31,7 +31,7 @@ from tfkit_conformance.suite.again import replay
 from tfkit_conformance.suite.conformance import check_backend
 from tfkit_conformance.suite.layers import LAYERS, Layer
 
-FAULTS = {fault.name: fault for fault in ATTENTION_FAULTS}
+FAULTS = {diagnostic.name: diagnostic for diagnostic in ATTENTION_MUTANTS}
 NAMES = [layer.name for layer in LAYERS]
 
 
@@ -83,8 +83,8 @@ def test_a_backend_that_decodes_only_is_conformant_too(few):
 
 
 def test_a_wrong_mask_is_told_with_the_smallest_case_and_by_its_name(few):
-    fault = FAULTS["causal_one_too_many"]
-    subject = small(fault.fresh())
+    diagnostic = FAULTS["causal_one_too_many"]
+    subject = small(diagnostic.fresh())
     report = check_backend(subject, profile="quick", shrink_steps=1000)
     assert (report.verdict, report.exit_code) == ("NONCONFORMANT", 1)
     found = report.findings[0]
@@ -93,7 +93,7 @@ def test_a_wrong_mask_is_told_with_the_smallest_case_and_by_its_name(few):
     smallest = case_of(found.case)
     assert (smallest.Q, smallest.K) in ((1, 2), (2, 2), (2, 3))  # the smallest of the cell that it was found in
     assert replace(smallest, Q=1, K=2) == Case(K=2, causal=True, offset=0, gradients=True)
-    assert found.looks_like == fault.summary
+    assert found.looks_like == diagnostic.summary
     assert 0 < found.failed <= found.examples
     assert by_name(report)["support"].status == "failed"
 
@@ -256,9 +256,9 @@ def test_what_breaks_the_contract_is_not_compared(few):
 
 
 def test_the_first_finding_can_end_a_run(few):
-    fault = FAULTS["scale_one_percent"]
+    diagnostic = FAULTS["scale_one_percent"]
     first, whole = (
-        check_backend(small(fault.fresh()), profile="quick", stop_at_first=stop, shrink_steps=0) for stop in (True, False)
+        check_backend(small(diagnostic.fresh()), profile="quick", stop_at_first=stop, shrink_steps=0) for stop in (True, False)
     )
     assert [found.check for found in first.findings] == ["scores"]
     assert {"scores", "R5 value_times_power"} > {found.check for found in first.findings}

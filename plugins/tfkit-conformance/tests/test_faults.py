@@ -13,7 +13,7 @@ from tfkit.attention.capabilities import MASK_TERMS
 from tfkit.errors import BackendRefused
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import gradients_of, leaves_of
-from tfkit_conformance.mutants import ATTENTION_FAULTS
+from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel.kernel import Kernel
 
 PLAIN = Case(B=2, H=4, G=4, Q=5, K=7, D=6, V=6, gradients=True, bias_gradient=True, weights=True, lse=True)
@@ -107,10 +107,10 @@ def right():
     return [found_by(Kernel(), case)[0] for case in CALLS]
 
 
-def differs(fault, right):
+def differs(mutant, right):
     """The first call, and what of it, by which a fault differs from the kernel."""
-    attend, kept, copied = fault.attend, None, None
-    tells = TELLING.get(fault.family, lambda case: False)
+    attend, kept, copied = mutant.attend, None, None
+    tells = TELLING.get(mutant.family, lambda case: False)
     for case, wanted in sorted(zip(CALLS, right, strict=True), key=lambda pair: not tells(pair[0])):
         found, output = found_by(attend, case)
         for name in sorted(wanted.keys() | found.keys()):
@@ -127,19 +127,19 @@ NEED_MORE = {"blind_row_gradient_times_zero", "undeclared_score_ignored"}
 
 
 @pytest.mark.parametrize(
-    "fault", [fault for fault in ATTENTION_FAULTS if fault.name not in NEED_MORE], ids=lambda fault: fault.name
+    "mutant", [mutant for mutant in ATTENTION_MUTANTS if mutant.name not in NEED_MORE], ids=lambda mutant: mutant.name
 )
-def test_a_fault_differs_from_the_kernel_that_it_was_made_from(fault, right):
-    assert differs(fault, right) is not None
+def test_a_fault_differs_from_the_kernel_that_it_was_made_from(mutant, right):
+    assert differs(mutant, right) is not None
 
 
 def test_the_kernel_does_not_differ_from_itself(right):
-    assert differs(replace(ATTENTION_FAULTS[0], fresh=Kernel), right) is None
+    assert differs(replace(ATTENTION_MUTANTS[0], fresh=Kernel), right) is None
     assert not any("raised" in found for found in right)
 
 
 def by_name(name):
-    return next(fault for fault in ATTENTION_FAULTS if fault.name == name)
+    return next(mutant for mutant in ATTENTION_MUTANTS if mutant.name == name)
 
 
 def test_an_infinite_gradient_of_a_blind_row_shows_one_fault():
@@ -159,22 +159,22 @@ def test_another_score_function_is_refused_and_one_fault_answers_it():
 
 
 def test_faults_have_names_families_and_summaries_of_their_own():
-    assert len({fault.name for fault in ATTENTION_FAULTS}) == len({fault.summary for fault in ATTENTION_FAULTS})
-    assert len({fault.name for fault in ATTENTION_FAULTS}) == len(ATTENTION_FAULTS)
+    assert len({mutant.name for mutant in ATTENTION_MUTANTS}) == len({mutant.summary for mutant in ATTENTION_MUTANTS})
+    assert len({mutant.name for mutant in ATTENTION_MUTANTS}) == len(ATTENTION_MUTANTS)
     least = {"masks": 16, "blind rows": 4, "softmax": 8, "heads": 5, "backward": 12, "bias": 8, "dropout": 6, "strides": 3}
     least["system"] = 8
-    counts = Counter(fault.family for fault in ATTENTION_FAULTS)
+    counts = Counter(mutant.family for mutant in ATTENTION_MUTANTS)
     assert counts.keys() == least.keys()
     assert all(counts[family] >= number for family, number in least.items())
 
 
 def test_what_a_fault_remembers_is_forgotten_with_it():
-    fault = by_name("remembers_scale")
+    mutant = by_name("remembers_scale")
     first, second = PLAIN.inputs(), replace(PLAIN, scale=2.0).inputs()
-    used = fault.attend
+    used = mutant.attend
     used(first, None)
     assert not torch.equal(used(second, None).output, Kernel()(second).output)
-    assert torch.equal(fault.attend(second, None).output, Kernel()(second).output)
+    assert torch.equal(mutant.attend(second, None).output, Kernel()(second).output)
 
 
 def test_an_undeclared_feature_is_refused_by_the_declaration():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kill_matrix.correct_kernels import ZOO, classed
+from kill_matrix.correct_kernels import CORRECT_KERNELS, classed
 from small_backend import declaring, small
 from tfkit.attention.capabilities import Capabilities, Numerics, Range
 from tfkit.builtin.attention.entries import EAGER
@@ -14,19 +14,19 @@ from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Judged
 from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Violation
-from tfkit_conformance.mutants import ATTENTION_FAULTS
+from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES
 from tfkit_conformance.suite.grade import GRADES, check_grade, grade_of, ratios
 from tfkit_conformance.suite.layers import output
 
-FAULTS = {fault.name: fault for fault in ATTENTION_FAULTS}
-WHOLE = next(specimen for specimen in ZOO if specimen.name == "whole")
+FAULTS = {diagnostic.name: diagnostic for diagnostic in ATTENTION_MUTANTS}
+WHOLE = next(specimen for specimen in CORRECT_KERNELS if specimen.name == "whole")
 OPEN = declaring(key_length=Range(), query_length=Range(), head_dim=Range(), dtypes={"float32", "bfloat16"})
 
 
-def backend(fault, can=CAPABILITIES):
-    return subject_of(entry_of(fault, "inaccurate", can), attend=FAULTS[fault].fresh())
+def backend(diagnostic, can=CAPABILITIES):
+    return subject_of(entry_of(diagnostic, "inaccurate", can), attend=FAULTS[diagnostic].fresh())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
@@ -50,10 +50,10 @@ def test_output_and_every_gradient_are_graded():
         ("backward_key_in_bfloat16", "float32", "key"),
     ],
 )
-def test_an_accumulator_in_bfloat16_is_worse_than_a(fault, dtype, tensor):
-    found = ratios(backend(fault), dtype)
+def test_an_accumulator_in_bfloat16_is_worse_than_a(diagnostic, dtype, tensor):
+    found = ratios(backend(diagnostic), dtype)
     assert found[tensor] > GRADES["B"]
-    assert check_grade(backend(fault), dtype) == ("C", max(found.values()))
+    assert check_grade(backend(diagnostic), dtype) == ("C", max(found.values()))
     assert max(ratios(backend("weights_unnormalised"), dtype).values()) < GRADES["B"]  # its output is the kernel's own
 
 

@@ -12,7 +12,7 @@ import torch
 
 from attention_calls import BY_NAME as CALLS
 from attention_calls import typed
-from kill_matrix.correct_kernels import ZOO, classed
+from kill_matrix.correct_kernels import CORRECT_KERNELS, classed
 from small_backend import changing
 from tfkit.attention.capabilities import Numerics
 from tfkit.attention.types import AttentionOutput
@@ -21,13 +21,13 @@ from tfkit_conformance.attention.evaluated import Judged
 from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.attention.table import CASES
 from tfkit_conformance.finding import Inconclusive, Violation
-from tfkit_conformance.mutants import ATTENTION_FAULTS
+from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES, Kernel
 from tfkit_conformance.suite import layers, probes
 from tfkit_conformance.suite.layers import LAYERS, within
 
-FAULTS = {fault.name: fault for fault in ATTENTION_FAULTS}
+FAULTS = {diagnostic.name: diagnostic for diagnostic in ATTENTION_MUTANTS}
 PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=6, seed=3)
 WITH_GRADIENTS = replace(PLAIN, gradients=True)
 CAUSAL = replace(PLAIN, causal=True, offset=1)
@@ -108,8 +108,8 @@ def leaf_detached(name):
     ],
     ids=lambda value: value if isinstance(value, str) and value in FAULTS else "",
 )  # fmt: skip
-def test_a_fault_is_first_seen_by_the_layer_that_names_it(fault, case, layer, words):
-    name, violation = first(FAULTS[fault].fresh(), case)
+def test_a_fault_is_first_seen_by_the_layer_that_names_it(diagnostic, case, layer, words):
+    name, violation = first(FAULTS[diagnostic].fresh(), case)
     assert (name, violation.check) == (layer, layer)
     assert words in violation.message
 
@@ -227,7 +227,7 @@ def test_a_layer_gives_the_share_of_the_bound_that_is_used():
 
 def test_a_backend_is_judged_by_the_numerics_that_it_declares():
     case = replace(PLAIN, dtype="bfloat16", regime="large", Q=40, K=60)
-    rounding = next(specimen for specimen in ZOO if specimen.name == "scores_in_storage")
+    rounding = next(specimen for specimen in CORRECT_KERNELS if specimen.name == "scores_in_storage")
     wide = classed(Numerics(probabilities="accumulation"))
     assert judged_scores(rounding.attend, rounding.capabilities, case) <= 1
     with pytest.raises(Violation, match=r"scores: weights\["):
@@ -277,7 +277,7 @@ def test_within_is_fooled_neither_by_infinity_nor_by_nan_nor_by_shape():
 
 @pytest.mark.parametrize(("name", "dtype"), [("whole", torch.float32), ("online_64", torch.bfloat16)])
 def test_a_right_backend_passes_all_layers_on_the_named_calls(name, dtype):
-    specimen = next(specimen for specimen in ZOO if specimen.name == name)
+    specimen = next(specimen for specimen in CORRECT_KERNELS if specimen.name == name)
     tried = subject_of(specimen.entry, attend=specimen.attend, tf32=specimen.tf32)
     for number, case in enumerate(CASES):
         judged = Judged(tried, replace(typed(case, dtype, seed=number), lse=number % 2 == 0, weights=number % 3 == 0))

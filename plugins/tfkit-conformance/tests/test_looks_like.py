@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from kill_matrix.correct_kernels import ZOO
+from kill_matrix.correct_kernels import CORRECT_KERNELS
 from small_backend import changing
 from tfkit.builtin.attention.entries import EAGER
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.subject import subject_of
-from tfkit_conformance.mutants import ATTENTION_FAULTS
+from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES, Kernel
 from tfkit_conformance.suite.looks_like import looks_like
 
-FAULTS = {fault.name: fault for fault in ATTENTION_FAULTS}
+MUTANTS = {mutant.name: mutant for mutant in ATTENTION_MUTANTS}
 PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=6, seed=3)
 CAUSAL = replace(PLAIN, causal=True, offset=1)
 GRADIENTS = replace(PLAIN, gradients=True)
@@ -60,7 +60,7 @@ def subject(attend):
     ],
 )
 def test_a_fault_is_called_by_its_name(name, case):
-    assert looks_like(subject(FAULTS[name].fresh()), case) == FAULTS[name].summary
+    assert looks_like(subject(MUTANTS[name].fresh()), case) == MUTANTS[name].summary
 
 
 def test_the_same_mistake_in_other_code_has_the_same_name():
@@ -69,14 +69,14 @@ def test_the_same_mistake_in_other_code_has_the_same_name():
     def attend(inputs, options):
         return eager.attend(replace(inputs, mask=replace(inputs.mask, offset=inputs.mask.offset + 1)), eager.options)
 
-    assert looks_like(subject(attend), replace(CAUSAL, dtype="bfloat16")) == FAULTS["causal_one_too_many"].summary
+    assert looks_like(subject(attend), replace(CAUSAL, dtype="bfloat16")) == MUTANTS["causal_one_too_many"].summary
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("specimen", ZOO[:3], ids=lambda specimen: specimen.name)
-def test_what_is_right_looks_like_nothing(specimen, dtype):
+@pytest.mark.parametrize("specimen", CORRECT_KERNELS[:3], ids=lambda kernel_: kernel_.name)
+def test_what_is_right_looks_like_nothing(kernel_, dtype):
     for case in (CAUSAL, replace(GRADIENTS, bias="distance", offset=1, lse=True)):
-        assert looks_like(subject(specimen.attend), replace(case, dtype=dtype)) == ""
+        assert looks_like(subject(kernel_.attend), replace(case, dtype=dtype)) == ""
 
 
 @pytest.mark.parametrize(
@@ -96,27 +96,27 @@ def test_what_nobody_has_seeded_has_no_name(attend):
 def test_a_larger_case_tells_faults_apart_that_a_small_one_does_not():
     small = Case(Q=1, K=2, causal=True, offset=0)  # one key too many is all that is hidden
     larger = replace(small, Q=3, K=6)
-    wrong = {name: subject(FAULTS[name].fresh()) for name in ("causal_one_too_many", "mask_ignored")}
+    wrong = {name: subject(MUTANTS[name].fresh()) for name in ("causal_one_too_many", "mask_ignored")}
     assert looks_like(wrong["causal_one_too_many"], small) == looks_like(wrong["mask_ignored"], small)
     for name, each in wrong.items():
-        assert looks_like(each, small, [larger]) == FAULTS[name].summary
+        assert looks_like(each, small, [larger]) == MUTANTS[name].summary
         assert looks_like(each, small, [small]) == looks_like(each, small)
 
 
 def test_among_equals_what_an_earlier_finding_looked_like_is_named():
     small = Case(Q=1, K=2, causal=True, offset=0)
-    attend = subject(FAULTS["causal_one_too_many"].fresh())
-    names = [FAULTS[name].summary for name in ("causal_one_too_many", "mask_ignored")]
+    attend = subject(MUTANTS["causal_one_too_many"].fresh())
+    names = [MUTANTS[name].summary for name in ("causal_one_too_many", "mask_ignored")]
     assert [looks_like(attend, small, (), [name]) for name in names] == names
 
 
 def test_it_takes_no_longer_than_it_may(monkeypatch):
     monkeypatch.setattr(sys.modules["tfkit_conformance.suite.looks_like"], "SECONDS", -1.0)
-    assert looks_like(subject(FAULTS["causal_one_too_many"].fresh()), CAUSAL) == ""
+    assert looks_like(subject(MUTANTS["causal_one_too_many"].fresh()), CAUSAL) == ""
 
 
 def test_faults_that_remember_do_not_spoil_each_other():
     assert looks_like(subject(Kernel()), replace(CAUSAL, seed=1)) == ""
-    remembering = subject(FAULTS["remembers_scale"].fresh())
+    remembering = subject(MUTANTS["remembers_scale"].fresh())
     remembering.call(replace(PLAIN, scale=0.9).inputs())
     assert looks_like(remembering, PLAIN) == ""  # nobody else was called with 0.9

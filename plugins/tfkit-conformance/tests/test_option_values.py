@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 
 from tfkit.catalogue import load_catalogue
-from tfkit.plugin import Norm, OneOf, Options, Part, Positive, Probability, Size, SlotField, part_default
+from tfkit.plugin import Component, Norm, OneOf, Options, Positive, Probability, Size, SlotField, component_default
 from tfkit_conformance.models.option_values import attempts, domains, tryable
 
 
@@ -27,7 +27,7 @@ class Everything(Options):
     word_or_flag: Annotated[bool | str, OneOf("frozen", flag=True)] = False
     literal: Literal["a", "b"] = "a"
     flag: bool = True
-    norm: Annotated[Part, SlotField("norm")] = part_default("none")
+    norm: Annotated[Component, SlotField("norm")] = component_default("none")
     inner: Inner | None = None
     free: str = ""
 

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 import pytest
 
 import reported
-from tfkit.errors import Fault, InputError
+from tfkit.errors import Diagnostic, InputError
 from tfkit_conformance.process import parent
 from tfkit_conformance.report import CheckResult
 
@@ -128,7 +128,7 @@ def test_the_marker_selects(judging, pytester):
 
 
 def test_an_error_of_the_run_fails_every_item(judging):
-    result, asked = judging(InputError(Fault("TFK053", "cannot be imported")), "--tfkit-backend=acme.flash")
+    result, asked = judging(InputError(Diagnostic("TFK053", "cannot be imported")), "--tfkit-backend=acme.flash")
     result.assert_outcomes(failed=5)
     result.stdout.fnmatch_lines(["TFK053 cannot be imported"])
     assert len(asked) == 1

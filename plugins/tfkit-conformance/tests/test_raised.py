@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfkit.errors import Fault, InputError
+from tfkit.errors import Diagnostic, InputError
 from tfkit.plugin import Norm
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Judged
@@ -128,7 +128,7 @@ def raised_by_package():
 
 def test_what_tfkit_itself_raises_has_no_such_line():
     def refuse():
-        raise InputError(Fault("TFK073", "the reason", "the fix"))
+        raise InputError(Diagnostic("TFK073", "the reason", "the fix"))
 
     for reason in (ValueError("never\n raised"), ValueError()):
         assert told(reason) in ("ValueError: never raised", "ValueError")

@@ -10,7 +10,7 @@ import torch
 
 from small_backend import SMALL, changing, declaring, guarded, small
 from tfkit.attention.capabilities import MASK_TERMS, Range
-from tfkit.attention.required import guard
+from tfkit.attention.required import require_capabilities
 from tfkit.attention.types import AttentionOutput
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA
 from tfkit.errors import BackendRefused
@@ -34,7 +34,7 @@ CAN_DO = declaring(
 
 def answering(feature, can=NOT_OFFERED):
     """The small backend, whose guard has a hole: it answers calls with one feature."""
-    check = guard("small", can)
+    check = require_capabilities("small", can)
     hole = {
         **{f"mask term {term}": (lambda inputs, term=term: term in inputs.mask.terms()) for term in MASK_TERMS},
         "a linear bias": lambda inputs: type(inputs.bias).__name__ == "LinearBias",
@@ -120,7 +120,7 @@ def test_hanging_is_no_refusal():
     def hangs(inputs, options):
         while inputs.softcap is not None:
             time.sleep(0.01)
-        guard("small", SMALL)(inputs)
+        require_capabilities("small", SMALL)(inputs)
 
     with pytest.raises(OutOfTime), time_limit(0.2):
         check_refusals(subject_of(entry_of("small", "asleep", SMALL), attend=hangs), "float32")

@@ -195,7 +195,7 @@ KILLS = {
     "hidden_keys_get_no_gradient": (filled(-6.0), LENGTHS),
     "appended_hidden_keys": (one_key_more, PLAIN),
     "prepended_hidden_keys": (at_zero, CAUSAL),
-    "blind_rows": (filled(-1e4), PLAIN),
+    "fully_masked_rows": (filled(-1e4), PLAIN),
     "later_keys": (later, CAUSAL),
     "unseen_keys": (later, CAUSAL),
     "other_segments": (no_segments, PLAIN),
@@ -237,7 +237,7 @@ KILLS = {
 WORDS = {
     "poisoned_hidden_keys": r"output row \d of batch row \d, head \d changed when key \d of batch row \d, key/value head \d,",
     "hidden_keys_get_no_gradient": r"gradient of key \d of batch row \d, key/value head \d is not exactly 0 although no query",
-    "blind_rows": r"output row \d of batch row \d, head \d is not 0 although that query sees no key",
+    "fully_masked_rows": r"output row \d of batch row \d, head \d is not 0 although that query sees no key",
     "later_keys": r"output row \d of batch row \d, head \d changed when keys from \d on, all later than that query,",
     "again": r"output row 0 of batch row 0, head 0 is another when the same call is made again",
     "key_gradients_cancel": r"gradients of key of batch row \d, key/value head \d do not add up to 0",

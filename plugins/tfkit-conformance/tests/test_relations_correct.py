@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from kill_matrix.correct_kernels import ZOO
+from kill_matrix.correct_kernels import CORRECT_KERNELS
 from tfkit.builtin.attention.entries import EAGER, SDPA
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
@@ -15,7 +15,7 @@ from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Inconclusive
 from tfkit_conformance.relations import RELATIONS, fit
 
-ONLINE = next(specimen for specimen in ZOO if specimen.name == "online_16")
+ONLINE = next(specimen for specimen in CORRECT_KERNELS if specimen.name == "online_16")
 SUBJECTS = {
     "eager": subject_of(EAGER),
     "sdpa": subject_of(SDPA),

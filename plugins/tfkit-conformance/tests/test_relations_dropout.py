@@ -104,11 +104,13 @@ def subject(attend):
     return subject_of(EAGER, attend=attend)
 
 
-@pytest.mark.parametrize(("name", "fault"), [(name, fault) for name, faults in KILLS.items() for fault in faults])
-def test_a_wrong_dropout_breaks_the_relation(name, fault):
-    fitted = fit(BY_NAME[name], subject(fault), PLAIN)
+@pytest.mark.parametrize(
+    ("name", "fault"), [(name, diagnostic) for name, diagnostics in KILLS.items() for diagnostic in diagnostics]
+)
+def test_a_wrong_dropout_breaks_the_relation(name, diagnostic):
+    fitted = fit(BY_NAME[name], subject(diagnostic), PLAIN)
     with pytest.raises(Violation) as found:
-        BY_NAME[name].run(Judged(subject(fault), fitted))
+        BY_NAME[name].run(Judged(subject(diagnostic), fitted))
     assert found.value.check == name
 
 

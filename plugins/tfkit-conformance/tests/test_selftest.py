@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from kill_matrix import evaluation as selftest
-from kill_matrix.correct_kernels import Specimen
+from kill_matrix.correct_kernels import CorrectKernel
 from small_backend import declaring, guarded
 from tfkit.attention.capabilities import MASK_TERMS, Range
-from tfkit_conformance.mutants import ATTENTION_FAULTS
+from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel.kernel import Kernel
 from tfkit_conformance.relations import RELATIONS
 from tfkit_conformance.relations.dropout import DROPOUT
@@ -55,31 +55,31 @@ SELECTION = {
 
 PLAIN = declaring(mask_terms=frozenset(), backward=False, deterministic_backward=False)
 ANIMALS = (
-    Specimen("plain", "No mask, no gradients.", guarded(Kernel(), PLAIN), PLAIN),
-    Specimen("windowed", "Windows and padding.", guarded(Kernel(block=4, base2=False), WINDOWED), WINDOWED),
+    CorrectKernel("plain", "No mask, no gradients.", guarded(Kernel(), PLAIN), PLAIN),
+    CorrectKernel("windowed", "Windows and padding.", guarded(Kernel(block=4, base2=False), WINDOWED), WINDOWED),
 )
 
 
-def trimmed(fault, can):
+def trimmed(mutant, can):
     """The fault in a backend that declares no more than `can` and refuses the rest."""
-    return fault if can is None else replace(fault, capabilities=can, fresh=lambda: guarded(fault.fresh(), can))
+    return mutant if can is None else replace(mutant, capabilities=can, fresh=lambda: guarded(mutant.fresh(), can))
 
 
-CHOSEN = tuple(trimmed(fault, SELECTION[fault.name][0]) for fault in ATTENTION_FAULTS if fault.name in SELECTION)
-FAMILIES = {fault.family for fault in ATTENTION_FAULTS}
+CHOSEN = tuple(trimmed(mutant, SELECTION[mutant.name][0]) for mutant in ATTENTION_MUTANTS if mutant.name in SELECTION)
+FAMILIES = {mutant.family for mutant in ATTENTION_MUTANTS}
 
 
 @pytest.fixture
 def reduced(monkeypatch):
-    monkeypatch.setattr(selftest, "ATTENTION_FAULTS", CHOSEN)
-    monkeypatch.setattr(selftest, "ZOO", ANIMALS)
+    monkeypatch.setattr(selftest, "ATTENTION_MUTANTS", CHOSEN)
+    monkeypatch.setattr(selftest, "CORRECT_KERNELS", ANIMALS)
     monkeypatch.setattr(selftest, "_other_rows", lambda profile, seeds, families: iter(()))
 
 
 def test_the_selection_has_faults_of_every_family():
-    assert {fault.name for fault in CHOSEN} == set(SELECTION)
+    assert {mutant.name for mutant in CHOSEN} == set(SELECTION)
     for family in FAMILIES:
-        assert sum(fault.family == family for fault in CHOSEN) >= 2, family
+        assert sum(mutant.family == family for mutant in CHOSEN) >= 2, family
     assert {term for can, _ in SELECTION.values() if can for term in can.mask_terms} <= set(MASK_TERMS)
 
 
@@ -87,8 +87,8 @@ def test_every_fault_of_the_selection_is_seen_by_the_check_made_for_it(reduced, 
     monkeypatch.setattr(by_relation, "RELATIONS", DROPOUT)  # the other relations come later than the layers anyway
     told = []
     report = selftest.selftest("quick", seeds=(0,), families=FAMILIES, progress=told.append)
-    assert {row.name: row.seen_by for row in report.faults} == {name: (check,) for name, (_, check) in SELECTION.items()}
-    assert (report.survivors, report.zoo, report.exit_code) == ((), (), 0)
+    assert {row.name: row.seen_by for row in report.mutants} == {name: (check,) for name, (_, check) in SELECTION.items()}
+    assert (report.survivors, report.correct_kernels, report.exit_code) == ((), (), 0)
     assert told[0] == "killed masks: causal_one_too_many, by support"
     data = report.as_data()
     assert data["kills"]["refusals"] == 1
@@ -97,39 +97,39 @@ def test_every_fault_of_the_selection_is_seen_by_the_check_made_for_it(reduced, 
 
 def test_a_suite_without_its_checks_lets_them_live(reduced, monkeypatch):
     chosen = CHOSEN[::4]
-    monkeypatch.setattr(selftest, "ATTENTION_FAULTS", chosen)
+    monkeypatch.setattr(selftest, "ATTENTION_MUTANTS", chosen)
     monkeypatch.setattr(by_cell, "LAYERS", ())
     monkeypatch.setattr(by_relation, "RELATIONS", ())
     told = []
     report = selftest.selftest("quick", seeds=(0,), families=FAMILIES, progress=told.append)
-    assert [row.name for row in report.survivors] == [fault.name for fault in chosen]
+    assert [row.name for row in report.survivors] == [mutant.name for mutant in chosen]
     assert report.exit_code == 1
     assert told[0].startswith("SURVIVED masks: causal_one_too_many (the causal limit is off by one")
     assert told[0].endswith("under seed 0")
 
 
 def test_a_fault_must_be_seen_under_every_seed():
-    row = selftest.FaultRow("x", "masks", "y", ("support", ""), 0.0)
+    row = selftest.MutantRow("x", "masks", "y", ("support", ""), 0.0)
     report = selftest.SelftestReport("quick", (0, 1), (row,), (), 0.0)
     assert not row.killed
     assert (report.survivors, report.exit_code) == ((row,), 1)
-    assert not selftest.FaultRow("x", "masks", "y", (), 0.0).killed
+    assert not selftest.MutantRow("x", "masks", "y", (), 0.0).killed
 
 
 def test_no_right_backend_is_accused(reduced, monkeypatch):
-    monkeypatch.setattr(selftest, "ATTENTION_FAULTS", ())
+    monkeypatch.setattr(selftest, "ATTENTION_MUTANTS", ())
     monkeypatch.setattr(by_relation, "RELATIONS", RELATIONS[::3])
     report = selftest.selftest("quick", seeds=(0,))
-    assert [row.alarms for row in report.zoo] == [(), ()]
-    assert all(row.examples > 100 and 0 < row.worst <= 1 for row in report.zoo)
+    assert [row.alarms for row in report.correct_kernels] == [(), ()]
+    assert all(row.examples > 100 and 0 < row.worst <= 1 for row in report.correct_kernels)
     assert (report.alarmed, report.exit_code) == ((), 0)
 
 
 def test_an_accused_backend_is_an_alarm(monkeypatch):
-    wrong = next(fault for fault in CHOSEN if fault.name == "scale_one_percent")
-    specimen = Specimen("wrong", "Off by one percent.", wrong.fresh(), wrong.capabilities)
+    wrong = next(mutant for mutant in CHOSEN if mutant.name == "scale_one_percent")
+    kernel_ = CorrectKernel("wrong", "Off by one percent.", wrong.fresh(), wrong.capabilities)
     monkeypatch.setattr(by_relation, "RELATIONS", ())
-    row = selftest.judge_specimen(specimen, "quick", (3,))
+    row = selftest.evaluate_correct_kernel(kernel_, "quick", (3,))
     assert row.alarms
     assert row.alarms[0].startswith("seed 3: scores: weights[")
     assert selftest.SelftestReport("quick", (3,), (), (row,), 0.0).exit_code == 1

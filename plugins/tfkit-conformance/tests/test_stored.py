@@ -101,9 +101,9 @@ def test_a_case_of_a_law_says_of_which_part_it_is(stored):
 def test_anything_else_is_refused_in_words(stored, data, words):
     with pytest.raises(InputError, match=words) as caught:
         stored(data)
-    [fault] = caught.value.faults
-    assert fault.code == "TFK095"
-    assert fault.fix
+    [diagnostic] = caught.value.diagnostics
+    assert diagnostic.code == "TFK095"
+    assert diagnostic.fix
 
 
 def test_files_that_cannot_be_read(tmp_path):

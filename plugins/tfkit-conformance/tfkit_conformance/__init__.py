@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .attention.reference import Reference
     from .attention.reference import reference as reference_attention
     from .attention.strategies import cases
-    from .attention.subject import Subject, subject_of
+    from .attention.subject import BackendUnderTest, subject_of
     from .finding import Finding, Inconclusive, Violation
     from .laws import check_part
     from .relations import RELATIONS, Relation
@@ -40,7 +40,7 @@ _HOMES = {
     "RELATIONS": "relations",
     "Reference": "attention.reference",
     "Relation": "relations",
-    "Subject": "attention.subject",
+    "BackendUnderTest": "attention.subject",
     "Violation": "finding",
     "bounds": "attention.bound",
     "case_of": "attention.case",
@@ -79,7 +79,7 @@ __all__ = [
     "RELATIONS",
     "Reference",
     "Relation",
-    "Subject",
+    "BackendUnderTest",
     "Violation",
     "bounds",
     "case_of",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfkit.errors import Fault, InputError
+from tfkit.errors import Diagnostic, InputError
 
 
 @dataclass(frozen=True)
@@ -38,5 +38,5 @@ PROFILES = {
 def profile_of(name: str) -> Profile:
     """The profile of that name. Raises InputError."""
     if name not in PROFILES:
-        raise InputError(Fault("TFK094", f"there is no profile `{name}`", f"profiles: {', '.join(PROFILES)}"))
+        raise InputError(Diagnostic("TFK094", f"there is no profile `{name}`", f"profiles: {', '.join(PROFILES)}"))
     return PROFILES[name]

@@ -39,8 +39,8 @@ def declared_checks() -> Iterator[Check]:
     yield Check("grade", backend, "A8", "accuracy beyond the bound")
     for slot, laws in LAWS.items():
         for law in laws:
-            number, mark, words = law.rule.partition(": ")
-            numbered = bool(mark) and number[0] == "R" and number[1:].isdigit()
+            number, location, words = law.rule.partition(": ")
+            numbered = bool(location) and number[0] == "R" and number[1:].isdigit()
             yield Check(law.name, f"parts of the slot {slot}", number if numbered else "", words if numbered else law.rule)
     for found in PROPERTIES:
         yield Check(found.name, "whole models", found.rule, found.summary)

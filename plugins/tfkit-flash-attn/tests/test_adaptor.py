@@ -26,7 +26,7 @@ from tfkit.plugin import (
     NoOptions,
     Range,
     Shapes,
-    guard,
+    require_capabilities,
 )
 from tfkit_conformance import check_backend, subject_of
 
@@ -51,7 +51,7 @@ def on_cpu(entry):
 def judged_on_cpu(entry):
     """Its function behind a guard of this test's declaration."""
     here = on_cpu(entry)
-    check = guard(here.name, here.capabilities)
+    check = require_capabilities(here.name, here.capabilities)
 
     def attend(inputs, options):
         check(inputs)
@@ -173,12 +173,12 @@ def test_a_package_that_is_there_is_found_without_importing_it(monkeypatch):
         (plugin.V4, {"deterministic": True}, "not deterministic"),
     ],
 )
-def test_refusals(entry, wish, said, monkeypatch):
+def test_refusals(entry, requested, said, monkeypatch):
     monkeypatch.setattr(plugin, "missing", lambda package: "")
     asked = AttentionRequest(
         device="cuda", cuda_capability=(9, 0), dtype="bfloat16", head_dim=64, value_dim=64, queries=8, keys=8, gradients=True
     )
-    assert any(said in reason for reason in judge(entry, replace(asked, **wish), NoOptions()).refused)
+    assert any(said in reason for reason in judge(entry, replace(asked, **requested), NoOptions()).refused)
 
 
 def test_the_hook_offers_the_entries_without_importing_torch():

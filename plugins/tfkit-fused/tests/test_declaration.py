@@ -32,8 +32,10 @@ def test_the_hook_offers_the_entry_and_imports_neither_torch_nor_triton():
 def test_what_encoder_decoders_need_is_accepted():
     terms = frozenset({"causal", "key_lengths", "query_lengths"})
     for bias in (None, "linear", "distance", "dense"):
-        wish = replace(ASKED, mask_terms=terms, bias=bias, bias_gradient=bias is not None, dropout=True, deterministic=True)
-        assert judge(tfkit_fused.FUSED, wish, OPTIONS).refused == ()
+        requested = replace(
+            ASKED, mask_terms=terms, bias=bias, bias_gradient=bias is not None, dropout=True, deterministic=True
+        )
+        assert judge(tfkit_fused.FUSED, requested, OPTIONS).refused == ()
 
 
 @pytest.mark.parametrize(
@@ -49,8 +51,8 @@ def test_what_encoder_decoders_need_is_accepted():
         ({"device": "cpu", "cuda_capability": None, "dtype": "bfloat16"}, OPTIONS, "wrongly in bfloat16"),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_the_reason(wish, options, reason):
-    refused = judge(tfkit_fused.FUSED, replace(ASKED, **wish), options).refused
+def test_what_it_cannot_do_is_refused_with_the_reason(requested, options, reason):
+    refused = judge(tfkit_fused.FUSED, replace(ASKED, **requested), options).refused
     assert any(reason in each for each in refused), refused
 
 

@@ -23,8 +23,8 @@ HOPPER = AttentionRequest(
 )
 
 
-def reasons(**wish):
-    return judge(CUDNN, replace(HOPPER, **wish), NoOptions()).refused
+def reasons(**requested):
+    return judge(CUDNN, replace(HOPPER, **requested), NoOptions()).refused
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def reasons(**wish):
         ),
     ],
 )
-def test_refusals(wish, said):
-    found = reasons(**wish)
+def test_refusals(requested, said):
+    found = reasons(**requested)
     assert len(found) == 1
     assert said in found[0]
 
@@ -69,8 +69,8 @@ def test_refusals(wish, said):
         {"queries": 1, "keys": 4096, "gradients": False, "grouped": True, "mask_terms": frozenset({"causal"})},
     ],
 )
-def test_what_it_serves(wish):
-    assert reasons(**wish) == ()
+def test_what_it_serves(requested):
+    assert reasons(**requested) == ()
 
 
 @given(st.data())

@@ -36,8 +36,8 @@ def test_a5_log_sum_exp_of_blind_rows_is_minus_infinity():
     case = BY_NAME["causal_blind_rows"]
     inputs = replace(typed(case).inputs(), return_lse=True)
     found = attend(inputs, OPTIONS).lse
-    blind = ~visible_pairs(inputs.mask, case.B, case.H, case.Q, case.K).any(-1)
-    assert torch.equal(found.isneginf(), blind)
+    masked = ~visible_pairs(inputs.mask, case.B, case.H, case.Q, case.K).any(-1)
+    assert torch.equal(found.isneginf(), masked)
     assert found.dtype == torch.float32
 
 

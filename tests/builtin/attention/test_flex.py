@@ -50,8 +50,8 @@ def test_the_log_sum_exp_is_float32_whatever_the_dtype(dtype):
         ({"device": "cuda", "bias": "dense", "bias_gradient": True}, False),
     ],
 )
-def test_joint_limits(wish, accepted):
-    assert judge(FLEX, replace(PLAIN, **wish), NoOptions()).accepted == accepted
+def test_joint_limits(requested, accepted):
+    assert judge(FLEX, replace(PLAIN, **requested), NoOptions()).accepted == accepted
 
 
 def test_decoding_step_by_step_compiles_only_once_or_twice():

@@ -100,8 +100,10 @@ def test_on_cuda_no_mask_meets_cudnn_and_a_wide_mask_only_the_math_kernel():
         ("math", {"device": "cpu", "dropout": True, "bias": "dense", "bias_gradient": True}, False),
     ],
 )
-def test_joint_limits_of_kernels(kernel, wish, refused):
-    request = replace(AttentionRequest(dtype="bfloat16", head_dim=8, value_dim=8, queries=5, keys=7, gradients=False), **wish)
+def test_joint_limits_of_kernels(kernel, requested, refused):
+    request = replace(
+        AttentionRequest(dtype="bfloat16", head_dim=8, value_dim=8, queries=5, keys=7, gradients=False), **requested
+    )
     assert judge(SDPA, request, SdpaOptions(kernel=kernel)).accepted != refused
 
 

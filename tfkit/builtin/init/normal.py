@@ -17,7 +17,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...plugin import Distribution, InitFacts, NoOptions, Options, Parameter
+from ...plugin import Distribution, InitContext, NoOptions, Options, Parameter
 from .constants import constant
 
 RESIDUAL_WRITERS = frozenset({"attention_output", "ffn_out"})
@@ -29,12 +29,12 @@ class NormalOptions(Options):
     std: Annotated[float, Field(gt=0.0, description="standard deviation of every weight")] = 0.02
 
 
-def draw(options: NormalOptions, parameter: Parameter, facts: InitFacts) -> Distribution:
+def draw(options: NormalOptions, parameter: Parameter, facts: InitContext) -> Distribution:
     """N(0, std^2)."""
     return constant(parameter) or Distribution("normal", spread=options.std)
 
 
-def draw_gpt2(options: NoOptions, parameter: Parameter, facts: InitFacts) -> Distribution:
+def draw_gpt2(options: NoOptions, parameter: Parameter, facts: InitContext) -> Distribution:
     """N(0, 0.02^2), smaller for what writes into the residual of a deep stack."""
     spread = 0.02
     if parameter.role in RESIDUAL_WRITERS and facts.num_layers:
@@ -42,6 +42,6 @@ def draw_gpt2(options: NoOptions, parameter: Parameter, facts: InitFacts) -> Dis
     return constant(parameter) or Distribution("normal", spread=spread)
 
 
-def draw_bert(options: NoOptions, parameter: Parameter, facts: InitFacts) -> Distribution:
+def draw_bert(options: NoOptions, parameter: Parameter, facts: InitContext) -> Distribution:
     """N(0, 0.02^2) cut at two standard deviations."""
     return constant(parameter) or Distribution("truncated_normal", spread=0.02)

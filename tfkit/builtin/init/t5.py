@@ -11,18 +11,18 @@ Untied logits are a linear map, as in Mesh TensorFlow; Hugging Face draws those 
 
 from __future__ import annotations
 
-from ...plugin import Distribution, InitFacts, NoOptions, Parameter
+from ...plugin import Distribution, InitContext, NoOptions, Parameter
 from .constants import constant, fans
 
 TABLES = frozenset({"embedding", "segment_table", "position_table"})
 
 
-def draw(options: NoOptions, parameter: Parameter, facts: InitFacts) -> Distribution:
+def draw(options: NoOptions, parameter: Parameter, facts: InitContext) -> Distribution:
     """The distribution of one parameter."""
     return constant(parameter) or Distribution("normal", spread=_spread(parameter, facts))
 
 
-def _spread(parameter: Parameter, facts: InitFacts) -> float:
+def _spread(parameter: Parameter, facts: InitContext) -> float:
     if parameter.role in TABLES:
         return 1.0
     if parameter.role == "relative_table":

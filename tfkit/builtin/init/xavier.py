@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from math import sqrt
 
-from ...plugin import Distribution, InitFacts, NoOptions, Parameter
+from ...plugin import Distribution, InitContext, NoOptions, Parameter
 from .constants import constant, fans
 
 TABLES = frozenset({"embedding", "segment_table", "position_table", "logits"})
 
 
-def draw(options: NoOptions, parameter: Parameter, facts: InitFacts) -> Distribution:
+def draw(options: NoOptions, parameter: Parameter, facts: InitContext) -> Distribution:
     """The distribution of one parameter."""
     if (fixed := constant(parameter)) is not None:
         return fixed

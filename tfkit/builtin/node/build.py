@@ -10,12 +10,12 @@ from torch import nn
 
 from ...plugin import (
     Classify,
+    Component,
     Dense,
     Layer,
     LayerMix,
     LayerParts,
-    NodeFacts,
-    Part,
+    NodeContext,
     Pool,
     PositionSite,
     Stack,
@@ -39,11 +39,11 @@ from .options import (
 from .stack_entry import shared_scheme, shared_schemes, sublayer_facts
 
 
-def _norm(norm: Part, width: int) -> nn.Module | None:
+def _norm(norm: Component, width: int) -> nn.Module | None:
     return None if norm.kind == "none" else load(norm.entry.build)(norm.options, width)
 
 
-def tokens(options: TokensOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
+def tokens(options: TokensOptions, facts: NodeContext, keep_layers: bool) -> nn.Module:
     width = options.d_model
     position = options.position
     scheme = load(position.entry.build)(position.options, PositionSite(width)) if position.entry.acts else None
@@ -63,7 +63,7 @@ def _table(rows: int, width: int) -> nn.Embedding:
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def stack(options: StackOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
+def stack(options: StackOptions, facts: NodeContext, keep_layers: bool) -> nn.Module:
     width = facts.signals["input"].width
     schemes = shared_schemes(options, facts)
     layers: list[nn.Module | None] = [None] * modules_in(options.layers)
@@ -84,7 +84,7 @@ def stack(options: StackOptions, facts: NodeFacts, keep_layers: bool) -> nn.Modu
     )
 
 
-def _layer(options: StackOptions, facts: NodeFacts, layer: Layer, schemes: list[Any]) -> nn.Module:
+def _layer(options: StackOptions, facts: NodeContext, layer: Layer, schemes: list[Any]) -> nn.Module:
     width = facts.signals["input"].width
     placement = layer.placement
     assert placement is not None
@@ -104,7 +104,7 @@ def _layer(options: StackOptions, facts: NodeFacts, layer: Layer, schemes: list[
     return load(placement.entry.build)(placement.options, parts)  # type: ignore[no-any-return]
 
 
-def dense(options: DenseOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
+def dense(options: DenseOptions, facts: NodeContext, keep_layers: bool) -> nn.Module:
     inner = facts.signals["input"].width
     width = options.d_model or inner
     activation = options.activation
@@ -112,7 +112,7 @@ def dense(options: DenseOptions, facts: NodeFacts, keep_layers: bool) -> nn.Modu
     return Dense(nn.Linear(inner, width, options.bias), activate, _norm(options.output_norm, width), options.dropout)
 
 
-def token_logits(options: TokenLogitsOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
+def token_logits(options: TokenLogitsOptions, facts: NodeContext, keep_layers: bool) -> nn.Module:
     width = facts.signals["input"].width
     size = vocab_size(options, facts)
     weight = nn.Linear(width, size, bias=False) if options.share is None else None
@@ -121,15 +121,15 @@ def token_logits(options: TokenLogitsOptions, facts: NodeFacts, keep_layers: boo
     return TokenLogits(weight, bias, scale, options.softcap)
 
 
-def pool(options: PoolOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
+def pool(options: PoolOptions, facts: NodeContext, keep_layers: bool) -> nn.Module:
     tokens = facts.targets.get("tokens")
     end_id = tokens.end_id if isinstance(tokens, TokensOptions) else None
     return Pool(facts.name, options.take, end_id, _norm(options.output_norm, facts.signals["input"].width))
 
 
-def classify(options: ClassifyOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
+def classify(options: ClassifyOptions, facts: NodeContext, keep_layers: bool) -> nn.Module:
     return Classify(nn.Linear(facts.signals["input"].width, options.classes, options.bias), options.dropout)
 
 
-def layer_mix(options: LayerMixOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
+def layer_mix(options: LayerMixOptions, facts: NodeContext, keep_layers: bool) -> nn.Module:
     return LayerMix(facts.signals["input"].depth + options.embeddings, options.embeddings)

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...plugin import Cost, InputRule, NodeFacts, NodeKind, Parameter, ParameterGroup, PositionSite, Rule, Signal, Sizes, linear
+from ...plugin import (
+    Cost,
+    InputRule,
+    NodeContext,
+    NodeKind,
+    Parameter,
+    ParameterGroup,
+    PositionSite,
+    Rule,
+    Signal,
+    Sizes,
+    linear,
+)
 from .options import ClassifyOptions, DenseOptions, LayerMixOptions, PoolOptions, TokenLogitsOptions, TokensOptions
 from .stack_entry import STACK
 
@@ -13,19 +25,19 @@ def _group(*parameters: Parameter) -> tuple[ParameterGroup, ...]:
     return (ParameterGroup(parameters),)
 
 
-def _tokens_output(options: TokensOptions, facts: NodeFacts) -> Signal:
+def _tokens_output(options: TokensOptions, facts: NodeContext) -> Signal:
     length = f"L_{facts.name}"
     return Signal(("B", length, options.d_model), length, tokens=facts.name, padded=options.pad_id is not None)
 
 
-def _tokens_input(options: TokensOptions, facts: NodeFacts) -> InputRule:
+def _tokens_input(options: TokensOptions, facts: NodeContext) -> InputRule:
     owner = facts.targets.get("share")
     size = (owner.vocab_size if isinstance(owner, TokensOptions) else options.vocab_size) or 0
     counts = options.position.entry.counts_padding(options.position.options)
     return InputRule(size, options.pad_id, options.start_id, options.end_id, options.segments or 0, counts)
 
 
-def _tokens_parameters(options: TokensOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
+def _tokens_parameters(options: TokensOptions, facts: NodeContext) -> tuple[ParameterGroup, ...]:
     width = options.d_model
     parameters: list[Parameter] = []
     if options.share is None:
@@ -38,14 +50,14 @@ def _tokens_parameters(options: TokensOptions, facts: NodeFacts) -> tuple[Parame
     return _group(*parameters)
 
 
-def _tokens_costs(options: TokensOptions, facts: NodeFacts, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
+def _tokens_costs(options: TokensOptions, facts: NodeContext, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
     own = sizes[""]
     position = options.position
     flops = position.entry.flops(position.options, PositionSite(options.d_model), own.batch, own.queries, own.queries)
     return (Cost("embedding", flops, own.batch * own.queries * options.d_model),)
 
 
-def _tokens_rules(options: TokensOptions, facts: NodeFacts) -> tuple[Rule, ...]:
+def _tokens_rules(options: TokensOptions, facts: NodeContext) -> tuple[Rule, ...]:
     broken: list[Rule] = []
     owner = facts.targets.get("share")
     if owner is not None and not isinstance(owner, TokensOptions):
@@ -72,11 +84,11 @@ def _tokens_rules(options: TokensOptions, facts: NodeFacts) -> tuple[Rule, ...]:
     return tuple(broken)
 
 
-def _dense_width(options: DenseOptions, facts: NodeFacts) -> int:
+def _dense_width(options: DenseOptions, facts: NodeContext) -> int:
     return options.d_model or facts.signals["input"].width
 
 
-def _dense_parameters(options: DenseOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
+def _dense_parameters(options: DenseOptions, facts: NodeContext) -> tuple[ParameterGroup, ...]:
     width, norm = _dense_width(options, facts), options.output_norm
     weights = linear("linear", "dense", facts.signals["input"].width, width, options.bias)
     return _group(*weights, *(p.under("output_norm") for p in norm.entry.parameters(norm.options, width)))
@@ -87,32 +99,32 @@ def _linear_cost(term: str, inner: int, outer: int, signal: Signal, sizes: Sizes
     return (Cost(term, 2 * tokens * inner * outer, tokens * (inner + outer)),)
 
 
-def _dense_costs(options: DenseOptions, facts: NodeFacts, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
+def _dense_costs(options: DenseOptions, facts: NodeContext, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
     signal = facts.signals["input"]
     return _linear_cost("dense", signal.width, _dense_width(options, facts), signal, sizes[""])
 
 
-def _dense_rules(options: DenseOptions, facts: NodeFacts) -> tuple[Rule, ...]:
+def _dense_rules(options: DenseOptions, facts: NodeContext) -> tuple[Rule, ...]:
     if options.activation.entry.gated:
         rule = f"{options.activation.kind} is gated and needs a second projection, which a dense node has not"
         return (("activation", rule, "choose one that is not gated"),)
     return ()
 
 
-def vocab_size(options: TokenLogitsOptions, facts: NodeFacts) -> int:
+def vocab_size(options: TokenLogitsOptions, facts: NodeContext) -> int:
     """The ids that logits are over: the owner's where the table is shared."""
     owner = facts.targets.get("share")
     return (owner.vocab_size if isinstance(owner, TokensOptions) else options.vocab_size) or 0
 
 
-def _logits_parameters(options: TokenLogitsOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
+def _logits_parameters(options: TokenLogitsOptions, facts: NodeContext) -> tuple[ParameterGroup, ...]:
     size = vocab_size(options, facts)
     own = () if options.share else linear("logits", "logits", facts.signals["input"].width, size, bias=False)
     bias = (Parameter("bias", "bias", (size,), trainable=options.bias is True),) if options.bias else ()
     return _group(*own, *bias)
 
 
-def _logits_rules(options: TokenLogitsOptions, facts: NodeFacts) -> tuple[Rule, ...]:
+def _logits_rules(options: TokenLogitsOptions, facts: NodeContext) -> tuple[Rule, ...]:
     owner, width = facts.targets.get("share"), facts.signals["input"].width
     if options.share is None:
         if options.vocab_size is None:
@@ -126,7 +138,7 @@ def _logits_rules(options: TokenLogitsOptions, facts: NodeFacts) -> tuple[Rule, 
     return ()
 
 
-def _logits_costs(options: TokenLogitsOptions, facts: NodeFacts, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
+def _logits_costs(options: TokenLogitsOptions, facts: NodeContext, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
     signal = facts.signals["input"]
     return _linear_cost("logits", signal.width, vocab_size(options, facts), signal, sizes[""])
 
@@ -135,7 +147,7 @@ def _pooled(signal: Signal) -> Signal:
     return Signal(("B", signal.width))
 
 
-def _pool_rules(options: PoolOptions, facts: NodeFacts) -> tuple[Rule, ...]:
+def _pool_rules(options: PoolOptions, facts: NodeContext) -> tuple[Rule, ...]:
     if facts.signals["input"].length is None:
         return (("input", f"`{options.input}` is one vector already, {facts.signals['input'].axes}", "read a sequence"),)
     tokens = facts.targets.get("tokens")
@@ -148,17 +160,17 @@ def _pool_rules(options: PoolOptions, facts: NodeFacts) -> tuple[Rule, ...]:
     return ()
 
 
-def _pool_parameters(options: PoolOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
+def _pool_parameters(options: PoolOptions, facts: NodeContext) -> tuple[ParameterGroup, ...]:
     norm = options.output_norm
     return _group(*(p.under("output_norm") for p in norm.entry.parameters(norm.options, facts.signals["input"].width)))
 
 
-def _mix_parameters(options: LayerMixOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
+def _mix_parameters(options: LayerMixOptions, facts: NodeContext) -> tuple[ParameterGroup, ...]:
     layers = facts.signals["input"].depth + options.embeddings
     return _group(Parameter("weight", "mix_weight", (layers,)), Parameter("scale", "mix_scale", (1,)))
 
 
-def _mix_rules(options: LayerMixOptions, facts: NodeFacts) -> tuple[Rule, ...]:
+def _mix_rules(options: LayerMixOptions, facts: NodeContext) -> tuple[Rule, ...]:
     if facts.signals["input"].depth:
         return ()
     return (("input", f"`{options.input}` is one output, not the layers of a stack", "read its port: `NODE.layers`"),)

@@ -7,24 +7,24 @@ from dataclasses import replace
 
 from ...plugin import (
     AttentionSite,
+    Component,
     Cost,
     Layer,
     LayerRun,
-    NodeFacts,
+    NodeContext,
     NodeKind,
     NodeRef,
     ParameterGroup,
-    Part,
     PositionSite,
     Rule,
     Signal,
     Sizes,
-    SublayerFacts,
+    SublayerContext,
     applications,
     depth,
+    field_annotations,
     layer_paths,
     leaves,
-    marks,
     sequence,
 )
 from ..sublayer.entries import acts_in_attention, position_site
@@ -32,28 +32,28 @@ from ..sublayer.options import CrossAttentionOptions, SelfAttentionOptions
 from .options import StackOptions
 
 
-def sublayer_facts(options: StackOptions, facts: NodeFacts, layer: Layer, sublayer: Part) -> SublayerFacts:
+def sublayer_facts(options: StackOptions, facts: NodeContext, layer: Layer, sublayer: Component) -> SublayerContext:
     """What surrounds one sub-layer of a stack."""
     memory = memory_of(options, sublayer)
     signal = facts.memories.get(memory) if memory else None
     width = facts.signals["input"].width
     padded = facts.signals["input"].padded
     reads = signal.padded if signal else padded
-    return SublayerFacts(width, signal.width if signal else None, bool(options.causal), layer.position, reads)
+    return SublayerContext(width, signal.width if signal else None, bool(options.causal), layer.position, reads)
 
 
-def memory_of(options: StackOptions, sublayer: Part) -> str | None:
+def memory_of(options: StackOptions, sublayer: Component) -> str | None:
     """The node that a sub-layer reads as memory: the one it names, or the stack's."""
     if sublayer.entry.reads != "memory":
         return None
-    fields = (name for name, annotation in marks(type(sublayer.options), NodeRef) if annotation.role == "memory")
+    fields = (name for name, annotation in field_annotations(type(sublayer.options), NodeRef) if annotation.role == "memory")
     named = next((ref for name in fields if (ref := getattr(sublayer.options, name)) is not None), None)
     return named or options.memory
 
 
-def shared_schemes(options: StackOptions, facts: NodeFacts) -> list[tuple[Part, PositionSite]]:
+def shared_schemes(options: StackOptions, facts: NodeContext) -> list[tuple[Component, PositionSite]]:
     """The position schemes whose tables belong to the whole stack, in the order in which its layers use them."""
-    found: list[tuple[Part, PositionSite]] = []
+    found: list[tuple[Component, PositionSite]] = []
     for leaf in leaves(options.layers):
         for sublayer in leaf.layer.sublayers or ():
             pair = shared_scheme(options, facts, leaf.layer, sublayer)
@@ -62,7 +62,9 @@ def shared_schemes(options: StackOptions, facts: NodeFacts) -> list[tuple[Part, 
     return found
 
 
-def shared_scheme(options: StackOptions, facts: NodeFacts, layer: Layer, sublayer: Part) -> tuple[Part, PositionSite] | None:
+def shared_scheme(
+    options: StackOptions, facts: NodeContext, layer: Layer, sublayer: Component
+) -> tuple[Component, PositionSite] | None:
     """The stack's scheme that a sub-layer uses, if any."""
     own = sublayer.options
     if not isinstance(own, SelfAttentionOptions) or isinstance(own, CrossAttentionOptions):
@@ -75,7 +77,7 @@ def shared_scheme(options: StackOptions, facts: NodeFacts, layer: Layer, sublaye
     return scheme, replace(site, head_dim=0) if alike else site  # layers whose heads differ in width alone share a table
 
 
-def stack_parameters(options: StackOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
+def stack_parameters(options: StackOptions, facts: NodeContext) -> tuple[ParameterGroup, ...]:
     width = facts.signals["input"].width
     groups: list[ParameterGroup] = []
     for leaf in leaves(options.layers):
@@ -88,7 +90,7 @@ def stack_parameters(options: StackOptions, facts: NodeFacts) -> tuple[Parameter
     return tuple(groups)
 
 
-def layer_parameters(options: StackOptions, facts: NodeFacts, leaf: LayerRun) -> Iterator[ParameterGroup]:
+def layer_parameters(options: StackOptions, facts: NodeContext, leaf: LayerRun) -> Iterator[ParameterGroup]:
     layer, width = leaf.layer, facts.signals["input"].width
     placement = layer.placement
     assert placement is not None
@@ -112,7 +114,7 @@ def layer_parameters(options: StackOptions, facts: NodeFacts, leaf: LayerRun) ->
     yield ParameterGroup(tuple(norms), leaf.times, prefixes)
 
 
-def stack_costs(options: StackOptions, facts: NodeFacts, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
+def stack_costs(options: StackOptions, facts: NodeContext, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
     """The terms of all layers; equal terms are added up. A sub-layer's output and the norm's input are kept as well."""
     terms: dict[str, Cost] = {}
     own = sizes[""]
@@ -130,7 +132,7 @@ def stack_costs(options: StackOptions, facts: NodeFacts, sizes: Mapping[str, Siz
     return tuple(terms.values())
 
 
-def stack_sites(options: StackOptions, facts: NodeFacts) -> Iterator[tuple[str, AttentionSite]]:
+def stack_sites(options: StackOptions, facts: NodeContext) -> Iterator[tuple[str, AttentionSite]]:
     for index, (_, layer) in enumerate(sequence(options.layers)):
         for sublayer in layer.sublayers or ():
             site = sublayer.entry.site(sublayer.options, sublayer_facts(options, facts, layer, sublayer))
@@ -138,7 +140,7 @@ def stack_sites(options: StackOptions, facts: NodeFacts) -> Iterator[tuple[str, 
                 yield f"{index}.{sublayer.options.name}", site
 
 
-def stack_rules(options: StackOptions, facts: NodeFacts) -> tuple[Rule, ...]:
+def stack_rules(options: StackOptions, facts: NodeContext) -> tuple[Rule, ...]:
     broken: list[Rule] = []
     reads = [
         memory_of(options, s)
@@ -157,7 +159,7 @@ def stack_rules(options: StackOptions, facts: NodeFacts) -> tuple[Rule, ...]:
     return tuple(broken)
 
 
-def _layer_rules(options: StackOptions, facts: NodeFacts, path: str, layer: Layer) -> Iterator[Rule]:
+def _layer_rules(options: StackOptions, facts: NodeContext, path: str, layer: Layer) -> Iterator[Rule]:
     sublayers = layer.sublayers or ()
     names = tuple(sublayer.options.name for sublayer in sublayers)
     for name in sorted({name for name in names if names.count(name) > 1}):
@@ -184,7 +186,7 @@ def _layer_rules(options: StackOptions, facts: NodeFacts, path: str, layer: Laye
             yield at, rule, fix
 
 
-def stack_output(options: StackOptions, facts: NodeFacts) -> Signal:
+def stack_output(options: StackOptions, facts: NodeContext) -> Signal:
     signal = facts.signals["input"]
     return replace(signal, depth=depth(options.layers))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...plugin import LayerParts, NoOptions, StackRun, residuals
+from ...plugin import LayerParts, NoOptions, StackContext, residuals
 from .entries import ParallelOptions
 
 
@@ -26,7 +26,7 @@ class Post(nn.Module):
         self.branches, self.norms = nn.ModuleDict(parts.branches), nn.ModuleDict(parts.norms)
         self.residuals = residuals(parts)
 
-    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def forward(self, x: Tensor, run: StackContext, index: int) -> Tensor:
         for name, branch in self.branches.items():
             x = self.norms[name](self.residuals[name](x, branch(x, run, index)))
         return x
@@ -40,7 +40,7 @@ class Pre(nn.Module):
         self.branches, self.norms = nn.ModuleDict(parts.branches), nn.ModuleDict(parts.norms)
         self.residuals = residuals(parts)
 
-    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def forward(self, x: Tensor, run: StackContext, index: int) -> Tensor:
         for name, branch in self.branches.items():
             x = self.residuals[name](x, branch(self.norms[name](x), run, index))
         return x
@@ -54,7 +54,7 @@ class Sandwich(nn.Module):
         self.branches, self.norms = nn.ModuleDict(parts.branches), nn.ModuleDict(parts.norms)
         self.residuals = residuals(parts)
 
-    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def forward(self, x: Tensor, run: StackContext, index: int) -> Tensor:
         for name, branch in self.branches.items():
             inner = self.norms[f"{name}_out"](branch(self.norms[f"{name}_in"](x), run, index))
             x = self.residuals[name](x, inner)
@@ -70,7 +70,7 @@ class Parallel(nn.Module):
         self.residuals, self.skip = residuals(replace(parts, skip=1.0)), parts.skip  # one residual, however many branches
         self.shared = shared
 
-    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def forward(self, x: Tensor, run: StackContext, index: int) -> Tensor:
         once = self.norms["shared"](x) if self.shared else None
         total = x if self.skip == 1.0 else x * self.skip
         for name, branch in self.branches.items():
@@ -86,7 +86,7 @@ class Bare(nn.Module):
         super().__init__()
         self.branches, self.residuals = nn.ModuleDict(parts.branches), residuals(parts)
 
-    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def forward(self, x: Tensor, run: StackContext, index: int) -> Tensor:
         for name, branch in self.branches.items():
             x = self.residuals[name](x, branch(x, run, index))
         return x

@@ -8,13 +8,13 @@ from torch import nn
 
 from ...plugin import (
     AttentionRule,
+    Component,
     FeedForward,
     HeadShape,
     MultiHeadAttention,
-    Part,
     PositionUse,
     ScoreSite,
-    SublayerFacts,
+    SublayerContext,
     Wiring,
     load,
 )
@@ -22,7 +22,7 @@ from .entries import acts_in_attention, own_table, position_site, scheme_of
 from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
 
-def attention(options: SelfAttentionOptions, facts: SublayerFacts, wiring: Wiring) -> nn.Module:
+def attention(options: SelfAttentionOptions, facts: SublayerContext, wiring: Wiring) -> nn.Module:
     width, dim, bias = facts.width, options.dim(facts.width), options.bias
     cross = isinstance(options, CrossAttentionOptions)
     source = facts.memory_width if cross and facts.memory_width else width
@@ -50,12 +50,12 @@ def attention(options: SelfAttentionOptions, facts: SublayerFacts, wiring: Wirin
     return MultiHeadAttention(wiring.name, projections, shape, rule, use, own, norms[0], norms[1], scorer)
 
 
-def _norm(norm: Part, width: int) -> nn.Module | None:
+def _norm(norm: Component, width: int) -> nn.Module | None:
     return None if norm.kind == "none" else load(norm.entry.build)(norm.options, width)
 
 
 def _position(
-    options: SelfAttentionOptions, facts: SublayerFacts, wiring: Wiring
+    options: SelfAttentionOptions, facts: SublayerContext, wiring: Wiring
 ) -> tuple[PositionUse | None, nn.Module | None]:
     scheme = scheme_of(options, facts)
     if not acts_in_attention(scheme):
@@ -71,7 +71,7 @@ def _position(
     return use, load(entry.build)(scheme.options, position_site(options, facts)) if mine else None
 
 
-def feed_forward(options: FeedForwardOptions, facts: SublayerFacts, wiring: Wiring) -> nn.Module:
+def feed_forward(options: FeedForwardOptions, facts: SublayerContext, wiring: Wiring) -> nn.Module:
     width, inner, bias = facts.width, options.d_ff, options.bias
     activation = options.activation
     gate = nn.Linear(width, inner, bias) if activation.entry.gated else None

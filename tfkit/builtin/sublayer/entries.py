@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from ...plugin import AttentionSite, Cost, Parameter, Part, PositionSite, ScoreSite, Sizes, SublayerFacts, SublayerKind, linear
+from ...plugin import (
+    AttentionSite,
+    Component,
+    Cost,
+    Parameter,
+    PositionSite,
+    ScoreSite,
+    Sizes,
+    SublayerContext,
+    SublayerKind,
+    linear,
+)
 from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
 
-def acts_in_attention(position: Part) -> bool:
+def acts_in_attention(position: Component) -> bool:
     """Whether a scheme does anything inside an attention site."""
     return bool(position.entry.acts & {"queries_keys", "scores"})
 
 
-def scheme_of(options: SelfAttentionOptions, facts: SublayerFacts) -> Part:
+def scheme_of(options: SelfAttentionOptions, facts: SublayerContext) -> Component:
     """The position scheme of a site: the layer's for self-attention, its own for cross-attention."""
     return options.position if isinstance(options, CrossAttentionOptions) else facts.position
 
 
-def position_site(options: SelfAttentionOptions, facts: SublayerFacts) -> PositionSite:
+def position_site(options: SelfAttentionOptions, facts: SublayerContext) -> PositionSite:
     cross = isinstance(options, CrossAttentionOptions)
     dim = options.dim(facts.width)
     return PositionSite(facts.width, options.num_heads, dim, causal=facts.causal and not cross, cross=cross)
 
 
-def own_table(options: SelfAttentionOptions, facts: SublayerFacts) -> bool:
+def own_table(options: SelfAttentionOptions, facts: SublayerContext) -> bool:
     """Whether the site holds a position table of its own; a stack's table is shared, and counted there."""
     scheme = scheme_of(options, facts)
     if not acts_in_attention(scheme):
@@ -30,7 +41,7 @@ def own_table(options: SelfAttentionOptions, facts: SublayerFacts) -> bool:
     return scheme.entry.tables(scheme.options) == "layer" or isinstance(options, CrossAttentionOptions)
 
 
-def attention_parameters(options: SelfAttentionOptions, facts: SublayerFacts) -> tuple[Parameter, ...]:
+def attention_parameters(options: SelfAttentionOptions, facts: SublayerContext) -> tuple[Parameter, ...]:
     width, dim, bias = facts.width, options.dim(facts.width), options.bias
     source = facts.memory_width if isinstance(options, CrossAttentionOptions) and facts.memory_width else width
     inner, outer = options.num_heads * dim, options.kv_heads * dim
@@ -53,7 +64,7 @@ def attention_parameters(options: SelfAttentionOptions, facts: SublayerFacts) ->
     return tuple(parameters)
 
 
-def attention_costs(options: SelfAttentionOptions, facts: SublayerFacts, sizes: Sizes) -> tuple[Cost, ...]:
+def attention_costs(options: SelfAttentionOptions, facts: SublayerContext, sizes: Sizes) -> tuple[Cost, ...]:
     """Projections: O(L M H D). Attention itself: O(Q K H D), half of it for the scores and half for the values.
 
     Elements kept for a backward pass by the plain equation: the input of each projection, the three projected tensors, the
@@ -77,7 +88,7 @@ def attention_costs(options: SelfAttentionOptions, facts: SublayerFacts, sizes: 
     return (*costs, Cost("position", position, 0)) if position else tuple(costs)
 
 
-def attention_site(options: SelfAttentionOptions, facts: SublayerFacts) -> AttentionSite:
+def attention_site(options: SelfAttentionOptions, facts: SublayerContext) -> AttentionSite:
     cross = isinstance(options, CrossAttentionOptions)
     terms = {"key_visible"} if facts.padded else set()
     if facts.causal and not cross:
@@ -102,7 +113,7 @@ def attention_site(options: SelfAttentionOptions, facts: SublayerFacts) -> Atten
     )
 
 
-def attention_rules(options: SelfAttentionOptions, facts: SublayerFacts) -> tuple[tuple[str, str, str], ...]:
+def attention_rules(options: SelfAttentionOptions, facts: SublayerContext) -> tuple[tuple[str, str, str], ...]:
     """Every way in which heads, window and position do not fit: (option, rule with its numbers, fix)."""
     broken: list[tuple[str, str, str]] = []
     width, heads, kv_heads = facts.width, options.num_heads, options.kv_heads
@@ -134,13 +145,13 @@ def attention_rules(options: SelfAttentionOptions, facts: SublayerFacts) -> tupl
     return tuple(broken)
 
 
-def ffn_parameters(options: FeedForwardOptions, facts: SublayerFacts) -> tuple[Parameter, ...]:
+def ffn_parameters(options: FeedForwardOptions, facts: SublayerContext) -> tuple[Parameter, ...]:
     width, inner, bias = facts.width, options.d_ff, options.bias
     gate = linear("gate", "ffn_gate", width, inner, bias) if options.activation.entry.gated else ()
     return (*linear("input", "ffn_in", width, inner, bias), *gate, *linear("output", "ffn_out", inner, width, bias))
 
 
-def ffn_costs(options: FeedForwardOptions, facts: SublayerFacts, sizes: Sizes) -> tuple[Cost, ...]:
+def ffn_costs(options: FeedForwardOptions, facts: SublayerContext, sizes: Sizes) -> tuple[Cost, ...]:
     tokens = sizes.batch * sizes.queries
     maps = 3 if options.activation.entry.gated else 2
     flops = 2 * tokens * facts.width * options.d_ff * maps

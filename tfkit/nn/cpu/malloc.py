@@ -20,6 +20,6 @@ LARGEST = 31 * 2**20
 
 
 @cache
-def keep_what_is_freed() -> None:
+def raise_malloc_trim_threshold() -> None:
     """From now on this process keeps up to 62 MiB of what it frees."""
     numpy.empty(LARGEST, dtype=numpy.uint8)

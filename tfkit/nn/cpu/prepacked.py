@@ -31,10 +31,10 @@ class _Use:
     version: int
     pointer: int
     won: int = 0
-    packed: Tensor | None = None
+    prepacked: Tensor | None = None
 
 
-class PackedWeights:
+class PrepackedWeights:
     """Packed weights by weight. A weight that has changed in place, or moved, is packed anew."""
 
     def __init__(self) -> None:
@@ -47,18 +47,18 @@ class PackedWeights:
             return weight
         use, now = self._uses.get(id(weight)), (weight._version, weight.data_ptr())
         if use is None or use.weight() is not weight or (use.version, use.pointer) != now:
-            if use is not None and use.packed is not None:
-                self.bytes -= _bytes(use.packed)
+            if use is not None and use.prepacked is not None:
+                self.bytes -= _bytes(use.prepacked)
             use = self._uses[id(weight)] = _Use(ref(weight), *now)
-        if use.packed is not None:
-            return use.packed
+        if use.prepacked is not None:
+            return use.prepacked
         if rows > 1:
             use.won += AFTER_MANY if rows <= FEW else AFTER_FEW
         if use.won < AFTER_FEW * AFTER_MANY or self.bytes + _bytes(weight) > MOST_BYTES:
             return weight
-        use.packed = onednn.PACK(weight.detach(), None)
+        use.prepacked = onednn.PACK(weight.detach(), None)
         self.bytes += _bytes(weight)
-        return use.packed
+        return use.prepacked
 
 
 def _bytes(weight: Tensor) -> int:

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from .linear import linear
 from .onednn import can_multiply, product
-from .prepacked import PackedWeights
+from .prepacked import PrepackedWeights
 
 FEWEST, MOST = 2, 8
 LARGE = 2**18
@@ -30,17 +30,17 @@ ENOUGH, ENOUGH_PACKED = 1_000_000, 700_000
 """Multiplications per thread from which on oneDNN is the faster, and with a packed weight."""
 
 
-def project(module: nn.Module, x: Tensor, packed: PackedWeights | None) -> Tensor:
+def project(module: nn.Module, x: Tensor, prepacked: PrepackedWeights | None) -> Tensor:
     """`module(x)` on (..., in); a plain `nn.Linear` takes the faster way, while decoding, which has packed weights, that of
     (B, L, in) for its rows."""
     held = module._parameters
     if type(module) is not nn.Linear or "weight" not in held or (not torch.compiler.is_compiling() and _is_watched(module)):
         return module(x)  # type: ignore[no-any-return]
     weight, bias = held["weight"], held["bias"]
-    return linear(x, weight, bias) if packed is None else thin_linear(x, weight, bias, packed)  # type: ignore[arg-type]
+    return linear(x, weight, bias) if prepacked is None else small_batch_linear(x, weight, bias, prepacked)  # type: ignore[arg-type]
 
 
-def thin_linear(x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeights) -> Tensor:
+def small_batch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, prepacked: PrepackedWeights) -> Tensor:
     """x (B, L, in), weight (out, in), bias (out,) -> (B, L, out), by whichever product is faster for so many rows."""
     B, L, inner = x.shape
     outer = weight.shape[0]
@@ -51,7 +51,7 @@ def thin_linear(x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWe
     few = FEWEST <= count <= MOST and outer >= inner
     each = count * size / torch.get_num_threads()
     if each >= ENOUGH_PACKED and can_multiply(x, weight, bias):
-        laid = packed.of(weight, count)
+        laid = prepacked.of(weight, count)
         if laid is not weight or (each >= ENOUGH and not (few and count <= FEW and size >= HUGE)):
             return product(x.reshape(count, inner), laid, bias).view(B, L, outer)
     if few and size >= LARGE:

@@ -25,7 +25,7 @@ CROWDED = 6
 """Steps after which dead branches are looked for first."""
 
 
-class Tree:
+class BeamTree:
     """`beams` k; `seen` (S, k, slots) bool and `places` (S, slots), without the step under way."""
 
     def __init__(self, beams: int, seen: Tensor, places: Tensor) -> None:
@@ -71,11 +71,11 @@ class Tree:
         self.places = self.places.gather(1, stay)
         return stay
 
-    def together(self, rows: Tensor) -> Tensor:
+    def fold_beams(self, rows: Tensor) -> Tensor:
         """(S * k, H, 1, D), a row per hypothesis, as (S, H, k, D), a query per hypothesis."""
         return rows.reshape(-1, self.beams, rows.shape[1], rows.shape[3]).transpose(1, 2)
 
-    def apart(self, queries: Tensor) -> Tensor:
+    def unfold_beams(self, queries: Tensor) -> Tensor:
         """(S, H, k, D) as (S * k, H, 1, D)."""
         S, H, k, D = queries.shape
         return queries.transpose(1, 2).reshape(S * k, H, 1, D)
@@ -90,7 +90,7 @@ class Tree:
     def bias(self, bias: Bias, shapes: Shapes, position: int, cross: bool) -> DenseBias:
         """The bias of rows at `position`, `shapes` theirs, as one of queries: over the slots, or over the keys of a memory."""
         values = dense_bias(bias, position, shapes)
-        values = values if values.shape[0] == 1 else self.together(values)
+        values = values if values.shape[0] == 1 else self.fold_beams(values)
         if cross:
             return DenseBias(values)
         places = self.grown_places(position)[:, None, None]
@@ -102,6 +102,6 @@ class Tree:
     def weights(self, weights: Tensor, position: int, cross: bool) -> Tensor:
         """(S, H, k, slots) as (S * k, H, 1, positions). At every position one slot has a weight, the others have 0."""
         if cross:
-            return self.apart(weights)
+            return self.unfold_beams(weights)
         places = self.grown_places(position)[:, None, None].expand_as(weights)
-        return self.apart(weights.new_zeros(*weights.shape[:3], position + 1).scatter_add(3, places, weights))
+        return self.unfold_beams(weights.new_zeros(*weights.shape[:3], position + 1).scatter_add(3, places, weights))

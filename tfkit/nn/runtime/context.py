@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from ...attention.choice import BoundBackend
-from ...attention.positions import Span
+from ...attention.positions import PositionRange
 from ...attention.types import Bias, Mask, Prepared, Shapes
-from ..cpu.prepacked import PackedWeights
-from .beam_tree import Tree
+from ..cpu.prepacked import PrepackedWeights
+from .beam_tree import BeamTree
 from .decoding_state import DecodingState
-from .node_output import Padding, Stream
+from .node_output import NodeOutput, Padding
 
 
 @dataclass
-class ModelRun:
+class ForwardContext:
     """One call of a model: its inputs, the decoding state if any, the sites whose attention weights are wanted, and, where it
     is a part of decoding, the encoder's included, the packed weights of that."""
 
@@ -33,22 +33,22 @@ class ModelRun:
     state: DecodingState | None = None
     wanted: frozenset[str] = frozenset()
     weights: dict[str, Tensor] = field(default_factory=dict)
-    packed: PackedWeights | None = None
+    prepacked: PrepackedWeights | None = None
 
 
 @dataclass
-class StackRun:
+class StackContext:
     """One call of a stack: `stack` its name, `causal`, the padding and number of its `queries`, the memories it reads, the
     position `offset` of its first query (0, or the length decoded so far)."""
 
-    model: ModelRun
+    model: ForwardContext
     stack: str
     causal: bool
     padding: Padding
     queries: int
     offset: int
-    memory: Stream | None
-    memories: dict[str, Stream]
+    memory: NodeOutput | None
+    memories: dict[str, NodeOutput]
     schemes: tuple[Any, ...]
     memo: dict[Hashable, Any] = field(default_factory=dict)
 
@@ -58,12 +58,12 @@ class StackRun:
         return self.model.state if self.causal else None
 
     @property
-    def tree(self) -> Tree | None:
+    def tree(self) -> BeamTree | None:
         """The hypotheses of a beam search that share their beginnings, where there are such."""
         state = self.state
         return None if state is None else state.tree
 
-    def memory_for(self, name: str | None) -> Stream:
+    def memory_for(self, name: str | None) -> NodeOutput:
         """The memory that a sub-layer reads: the one it names, or the stack's."""
         found = self.memories[name] if name else self.memory
         assert found is not None, "the graph's rules give every cross-attention a memory"
@@ -95,12 +95,12 @@ class StackRun:
             self.memo["cross", name] = made
         return made
 
-    def span(self, keys: int, key_start: int, like: Tensor) -> Span:
+    def span(self, keys: int, key_start: int, like: Tensor) -> PositionRange:
         """The positions that this call covers, for a position scheme."""
         visible = self.padding.as_visible(self.offset + self.queries)
-        return Span(self.queries, keys, self.offset, key_start, like.device, like.dtype, visible)
+        return PositionRange(self.queries, keys, self.offset, key_start, like.device, like.dtype, visible)
 
-    def tables(self, scheme: Any, name: Hashable, span: Span) -> Any:
+    def tables(self, scheme: Any, name: Hashable, span: PositionRange) -> Any:
         """What a position scheme computes once for all layers that share it; `name` tells schemes of a stack apart."""
         key = ("tables", name)
         if key not in self.memo:
@@ -114,7 +114,7 @@ class StackRun:
             self.memo[key] = scheme.bias(query, tables, scale)
         return self.memo[key]  # type: ignore[no-any-return]
 
-    def tree_bias(self, tree: Tree, bias: Bias, name: Hashable, shapes: Shapes, cross: bool) -> Bias:
+    def beam_bias(self, tree: BeamTree, bias: Bias, name: Hashable, shapes: Shapes, cross: bool) -> Bias:
         """A bias of rows as one of hypotheses, made once where all layers share it (`name`)."""
         if name is None:
             return tree.bias(bias, shapes, self.offset, cross)

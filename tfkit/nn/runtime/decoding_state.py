@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ...errors import Fault, InputError
-from ..cpu.prepacked import PackedWeights
-from .beam_tree import Tree
-from .node_output import Padding, Stream
+from ...errors import Diagnostic, InputError
+from ..cpu.prepacked import PrepackedWeights
+from .beam_tree import BeamTree
+from .node_output import NodeOutput, Padding
 
 STEP = 8
 """Positions that a buffer on a CPU grows by, or an eighth of its length where that is more."""
@@ -87,14 +87,14 @@ class DecodingState:
     batch: int
     capacity: int
     length: int = 0
-    streams: dict[str, object] = field(default_factory=dict)
+    node_outputs: dict[str, object] = field(default_factory=dict)
     caches: dict[str, KeyValueCache] = field(default_factory=dict)
     crossed: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     ids: Tensor | None = None
     visible: Tensor | None = None
-    tree: Tree | None = None
+    tree: BeamTree | None = None
     shares: bool | None = None
-    packed: PackedWeights = field(default_factory=PackedWeights)
+    prepacked: PrepackedWeights = field(default_factory=PrepackedWeights)
 
     def reorder(self, rows: Tensor) -> None:
         """Keep the hypotheses `rows` (B',) integers, in that order: beams that survive, sentences that go on.
@@ -103,7 +103,7 @@ class DecodingState:
         """
         self._check_rows(rows)
         if self.tree is not None:
-            raise InputError(Fault("TFK073", "the hypotheses of this state share their beginnings", "go on with `branch`"))
+            raise InputError(Diagnostic("TFK073", "the hypotheses of this state share their beginnings", "go on with `branch`"))
         self._keep(rows)
         self.ids, self.visible = _pick(self.ids, rows), _pick(self.visible, rows)
         self.batch = int(rows.shape[0])
@@ -120,7 +120,7 @@ class DecodingState:
             seen = torch.ones_like(positions, dtype=torch.bool)
             if self.visible is not None:
                 seen = self.visible if kept is None else self.visible.index_select(0, kept)
-            self.tree = Tree(beams, seen[:, None].expand(-1, beams, -1), positions)
+            self.tree = BeamTree(beams, seen[:, None].expand(-1, beams, -1), positions)
         else:
             self.tree.reorder(rows, kept)
             stay = self.tree.cleared()
@@ -135,22 +135,24 @@ class DecodingState:
             cache.reorder(rows)
         for site, (key, value) in self.crossed.items():
             self.crossed[site] = (key.index_select(0, rows), value.index_select(0, rows))
-        for name, stream in self.streams.items():
-            assert isinstance(stream, Stream)
-            padding = Padding(_pick(stream.padding.visible, rows), _pick(stream.padding.lengths, rows))
-            layers = None if stream.layers is None else tuple(layer.index_select(0, rows) for layer in stream.layers)
-            self.streams[name] = Stream(stream.tensor.index_select(0, rows), padding, _pick(stream.ids, rows), layers)
+        for name, node_output in self.node_outputs.items():
+            assert isinstance(node_output, NodeOutput)
+            padding = Padding(_pick(node_output.padding.visible, rows), _pick(node_output.padding.lengths, rows))
+            layers = None if node_output.layers is None else tuple(layer.index_select(0, rows) for layer in node_output.layers)
+            self.node_outputs[name] = NodeOutput(
+                node_output.tensor.index_select(0, rows), padding, _pick(node_output.ids, rows), layers
+            )
 
     def _check_rows(self, rows: Tensor) -> None:
         fix = f"rows are integers (B',) from 0 to {self.batch - 1}"
         if not isinstance(rows, Tensor):
-            raise InputError(Fault("TFK071", f"rows is a {type(rows).__name__}", fix))
+            raise InputError(Diagnostic("TFK071", f"rows is a {type(rows).__name__}", fix))
         if rows.dtype not in (torch.int64, torch.int32):
-            raise InputError(Fault("TFK071", f"rows are {rows.dtype}", fix))
+            raise InputError(Diagnostic("TFK071", f"rows are {rows.dtype}", fix))
         if rows.dim() != 1 or not len(rows):
-            raise InputError(Fault("TFK070", f"rows have shape {tuple(rows.shape)}", fix))
+            raise InputError(Diagnostic("TFK070", f"rows have shape {tuple(rows.shape)}", fix))
         if rows.device.type == "cpu" and not 0 <= int(rows.min()) <= int(rows.max()) < self.batch:
-            raise InputError(Fault("TFK072", f"rows {rows.tolist()} of a decoding state of {self.batch} rows", fix))
+            raise InputError(Diagnostic("TFK072", f"rows {rows.tolist()} of a decoding state of {self.batch} rows", fix))
 
     def remember(self, ids: Tensor, visible: Tensor | None) -> None:
         """Note the ids (B, n) of this step and which of them are real."""

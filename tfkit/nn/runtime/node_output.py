@@ -24,7 +24,7 @@ class Padding:
 
 
 @dataclass(frozen=True)
-class Stream:
+class NodeOutput:
     """The output of a node: `tensor` (B, L, M) with its padding, or (B, M) once pooled. `ids` (B, L) are the token ids at the
     start of the sequence, `layers` the (B, L, M) tensors before and after every layer of a stack, kept only where read."""
 

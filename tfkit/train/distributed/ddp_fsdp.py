@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...errors import BuildError, Fault
+from ...errors import BuildError, Diagnostic
 from ...nn.model import Model
 from ...nn.stack import Stack
-from .process_group import Processes
+from .process_group import ProcessGroup
 
 
 def replicated(model: nn.Module, unused: bool) -> nn.Module:
@@ -31,7 +31,7 @@ def replicated(model: nn.Module, unused: bool) -> nn.Module:
     )
 
 
-def shard(model: Model, processes: Processes) -> None:
+def shard(model: Model, processes: ProcessGroup) -> None:
     """Give this one of the processes its share of every weight, layer by layer, in place. The embeddings, which other nodes
     may share, stay collected from a forward pass to its backward pass; the layers do not. Raises BuildError for a parameter
     that is a scalar."""
@@ -41,7 +41,9 @@ def shard(model: Model, processes: Processes) -> None:
     scalars = [name for name, parameter in model.named_parameters() if not parameter.dim()]
     if scalars:
         message = f"`{scalars[0]}` is a single number, and of such FSDP2 cannot give each process a share"
-        raise BuildError(Fault("TFK118", message, "train without `--fsdp`, or let the part hold a tensor of one dimension"))
+        raise BuildError(
+            Diagnostic("TFK118", message, "train without `--fsdp`, or let the part hold a tensor of one dimension")
+        )
     place = next(model.parameters()).device.type
     # On a CPU by the group of the run, which is safe (gloo.py), whoever has begun torch's first one.
     mesh = DeviceMesh.from_group(processes.group, place) if place == "cpu" else init_device_mesh(place, (processes.count,))
@@ -51,7 +53,7 @@ def shard(model: Model, processes: Processes) -> None:
     fully_shard(model, mesh=mesh)
 
 
-def adding_up(runner: nn.Module, now: bool) -> AbstractContextManager[Any]:
+def gradient_sync(runner: nn.Module, now: bool) -> AbstractContextManager[Any]:
     """Whether the backward pass inside adds up the gradients of all processes, or leaves that to a later one."""
     if hasattr(runner, "set_requires_gradient_sync"):
         runner.set_requires_gradient_sync(now)  # type: ignore[operator]
@@ -60,7 +62,7 @@ def adding_up(runner: nn.Module, now: bool) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def collected(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """The whole of a tensor of which each process may have a share; all of them ask together."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ...errors import Fault, InputError, TfkitError, TrainingError
+from ...errors import Diagnostic, InputError, TfkitError, TrainingError
 
 Found = TypeVar("Found")
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
@@ -30,7 +30,7 @@ class ProcessLost(TrainingError):
     """Another process of the run does not answer any more."""
 
 
-class Processes:
+class ProcessGroup:
     """`rank` counts from 0 to `count` - 1; the one with rank 0 writes and speaks for all. Every method is called by all of
     them, in the same order; with one process it costs nothing."""
 
@@ -63,7 +63,7 @@ class Processes:
             torch.distributed.monitored_barrier(group=self.group, timeout=PATIENCE)
         torch.distributed.broadcast_object_list(made, src=0, group=self.group)
         if made[1] is not None:
-            made[1].elsewhere = not self.is_first
+            made[1].reported_by_other_rank = not self.is_first
             raise made[1]
         return made[0]  # type: ignore[no-any-return]
 
@@ -80,7 +80,7 @@ class Processes:
             failed = reason
         for rank, error in enumerate(self.gathered(failed)):
             if error is not None:
-                error.elsewhere = rank != self.rank
+                error.reported_by_other_rank = rank != self.rank
                 raise error
         return made  # type: ignore[no-any-return]
 
@@ -102,7 +102,7 @@ class Processes:
                 raise
             message = f"process {self.rank} of {self.count} lost another one, which was killed, failed, or does not answer"
             fix = "what was printed before tells why, where it could; start all of them again with --resume"
-            raise ProcessLost(Fault("TFK119", message, fix)) from reason
+            raise ProcessLost(Diagnostic("TFK119", message, fix)) from reason
 
 
 def started_rank() -> int:
@@ -111,12 +111,12 @@ def started_rank() -> int:
 
 
 @contextmanager
-def joined(device: str | torch.device) -> Iterator[tuple[Processes, torch.device]]:
+def joined(device: str | torch.device) -> Iterator[tuple[ProcessGroup, torch.device]]:
     """The processes that torchrun started together with this one, and the device of this one. Raises InputError for a CUDA
     device that all of them would share."""
     place = torch.device(device)
     if not all(name in os.environ for name in VARIABLES) or int(os.environ["WORLD_SIZE"]) == 1:
-        yield Processes(), place
+        yield ProcessGroup(), place
         return
     import torch.distributed as dist
 
@@ -128,7 +128,9 @@ def joined(device: str | torch.device) -> Iterator[tuple[Processes, torch.device
             message = (
                 f"{place} cannot be the device of every process, and process {here} on this machine has {there} to choose from"
             )
-            raise InputError(Fault("TFK118", message, "write `--device cuda`, and start one process for every CUDA device"))
+            raise InputError(
+                Diagnostic("TFK118", message, "write `--device cuda`, and start one process for every CUDA device")
+            )
         place = torch.device("cuda", here)
         torch.cuda.set_device(place)
     own = not dist.is_initialized()
@@ -138,7 +140,7 @@ def joined(device: str | torch.device) -> Iterator[tuple[Processes, torch.device
         # What is said about rows and files goes over the processors, whatever computes.
         group = dist.new_group(backend="gloo")
     try:
-        yield Processes(dist.get_rank(), dist.get_world_size(), group), place
+        yield ProcessGroup(dist.get_rank(), dist.get_world_size(), group), place
     except ProcessLost:  # which would be waited for
         raise
     except (TfkitError, KeyboardInterrupt):

@@ -20,9 +20,9 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from ...errors import Fault, StoreError
+from ...errors import Diagnostic, StoreError
 from .ddp_fsdp import is_sharded
-from .process_group import Processes
+from .process_group import ProcessGroup
 
 Tensors = Mapping[str, Tensor]
 Shapes = Mapping[str, Mapping[str, Sequence[int]]]
@@ -30,14 +30,14 @@ FEW = 3
 """So many tensors are named one by one."""
 
 
-def write_shards(folder: Path, tensors: Mapping[str, Tensors], processes: Processes) -> None:
+def write_shards(folder: Path, tensors: Mapping[str, Tensors], processes: ProcessGroup) -> None:
     """Write every process's shares of tensors by file. Raises StoreError in all of them where one could not."""
     flat = {f"{file}/{name}": value.detach() for file, values in tensors.items() for name, value in values.items()}
     with told("TFK081", f"{folder} could not be written"):
         save(flat, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True), process_group=processes.group)
 
 
-def read_shards(folder: Path, shapes: Shapes, like: Tensors, processes: Processes) -> dict[str, dict[str, Tensor]]:
+def read_shards(folder: Path, shapes: Shapes, like: Tensors, processes: ProcessGroup) -> dict[str, dict[str, Tensor]]:
     """The tensors by file. Each is whole, or this process's share where a tensor `like` it, of the same name (or of the name
     before its last part, as moments are of a parameter) and shape, is sharded. Raises StoreError, before any is read, where the
     files do not hold the whole of every tensor of these `shapes`, and no others."""
@@ -64,25 +64,27 @@ def _metadata(reader: HuggingFaceStorageReader, folder: Path, shapes: Shapes) ->
         found = reader.read_metadata().state_dict_metadata
     held = {key: facts for key, facts in found.items() if isinstance(facts, TensorStorageMetadata)}
     wanted = {f"{file}/{name}": torch.Size(shape) for file, named in shapes.items() for name, shape in named.items()}
-    faults = [fault for key in sorted({*held, *wanted}) if (fault := _unheld(folder, key, held.get(key), wanted.get(key)))]
-    if len(faults) > FEW:
-        message = f"{folder}: {len(faults) - FEW} more tensors are not those that were written"
-        faults = [*faults[:FEW], Fault("TFK082", message)]
-    if faults:
-        raise StoreError(faults)
+    diagnostics = [
+        diagnostic for key in sorted({*held, *wanted}) if (diagnostic := _unheld(folder, key, held.get(key), wanted.get(key)))
+    ]
+    if len(diagnostics) > FEW:
+        message = f"{folder}: {len(diagnostics) - FEW} more tensors are not those that were written"
+        diagnostics = [*diagnostics[:FEW], Diagnostic("TFK082", message)]
+    if diagnostics:
+        raise StoreError(diagnostics)
     return held
 
 
-def _unheld(folder: Path, key: str, held: TensorStorageMetadata | None, wanted: torch.Size | None) -> Fault | None:
+def _unheld(folder: Path, key: str, held: TensorStorageMetadata | None, wanted: torch.Size | None) -> Diagnostic | None:
     """What is wrong with the shares of a tensor. The reader would leave what none of them covers as it is in memory."""
     file, name = key.split("/", 1) if "/" in key else ("no file", key)
     if wanted is None:
-        return Fault("TFK082", f"{folder} holds `{name}` of {file}, which was not written there", "it was altered")
+        return Diagnostic("TFK082", f"{folder} holds `{name}` of {file}, which was not written there", "it was altered")
     there = sum(chunk.sizes.numel() for chunk in held.chunks) if held is not None else 0
     if held is not None and held.size == wanted and there == wanted.numel():
         return None
     message = f"{folder} does not hold the whole of `{name}` of {file}: {there:,} of its {wanted.numel():,} numbers are there"
-    return Fault("TFK082", message, "a file of another process is missing or was altered")
+    return Diagnostic("TFK082", message, "a file of another process is missing or was altered")
 
 
 @contextmanager
@@ -94,6 +96,6 @@ def told(code: str, message: str) -> Iterator[None]:
             yield
     except CheckpointException as reason:
         failures = [str(failure[0]) for failure in reason.failures.values()]
-        raise StoreError(Fault(code, f"{message}: {failures[0] if failures else reason}")) from None
+        raise StoreError(Diagnostic(code, f"{message}: {failures[0] if failures else reason}")) from None
     except (OSError, SafetensorError, KeyError, ValueError) as reason:
-        raise StoreError(Fault(code, f"{message}: {reason}")) from None
+        raise StoreError(Diagnostic(code, f"{message}: {reason}")) from None

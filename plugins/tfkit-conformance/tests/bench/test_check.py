@@ -12,7 +12,7 @@ from tfkit.attention.choice import bind
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER, SDPA
 from tfkit_conformance.bench.call import call_of
-from tfkit_conformance.bench.candidate import Rival, guarded
+from tfkit_conformance.bench.candidate import Candidate, guarded
 from tfkit_conformance.bench.check import Judge
 
 
@@ -84,10 +84,10 @@ def test_no_number_anywhere_is_wrong(cell_of, scale, backend_of) -> None:
     ],
 )
 def test_what_a_backend_raises_is_its_status(error, status) -> None:
-    rival = Rival("a")
-    with guarded(rival, "cpu"):
+    candidate = Candidate("a")
+    with guarded(candidate, "cpu"):
         raise error
-    assert rival.status == status
-    assert "\n" not in rival.reason
-    with pytest.raises(KeyboardInterrupt), guarded(Rival("a"), "cpu"):
+    assert candidate.status == status
+    assert "\n" not in candidate.reason
+    with pytest.raises(KeyboardInterrupt), guarded(Candidate("a"), "cpu"):
         raise KeyboardInterrupt

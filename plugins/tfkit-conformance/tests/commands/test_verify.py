@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tfkit as package
-from kill_matrix.models import mutants as faults
+from kill_matrix.models import mutants as diagnostics
 from tfkit.plugin import hookimpl
 
 FAST = (
@@ -63,7 +63,7 @@ def test_the_table_is_written_whole_with_what_it_was_made_with(suffix, tfkit, sm
 def test_a_saved_model_is_judged_and_a_wrong_one_is_told_in_words(tfkit, small, tmp_path, catalogue):
     words = [*FAST[:4]]
     model = package.build(small)
-    fault = next(fault for fault in faults.model_faults() if fault.name == "embedding_scale_dropped")
+    diagnostic = next(diagnostic for diagnostic in diagnostics.model_mutants() if diagnostic.name == "embedding_scale_dropped")
     package.save(model, tmp_path / "saved")
     assert tfkit("verify", tmp_path / "saved", *words, "--json").json()["weights"] == "as given"
     done = tfkit("verify", small, "--weights", tmp_path / "saved", *words)
@@ -71,7 +71,7 @@ def test_a_saved_model_is_judged_and_a_wrong_one_is_told_in_words(tfkit, small, 
     wrong = tfkit("verify", small, "--weights", tmp_path / "saved", *FAST)
     assert wrong.code == 2
     assert "TFK082" in wrong.err
-    assert fault.family == "wiring"
+    assert diagnostic.family == "wiring"
 
 
 def test_a_failure_is_told_with_its_numbers(tfkit, small, monkeypatch):

@@ -16,7 +16,7 @@ from torch import Tensor
 from tfkit.attention.backend import AttentionBackend
 from tfkit.attention.capabilities import Capabilities, Numerics
 from tfkit.attention.types import AttentionInputs, AttentionOutput
-from tfkit.errors import BackendRefused, Fault
+from tfkit.errors import BackendRefused, Diagnostic
 from tfkit_conformance.mutants.kernel import entry_of, stages
 from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES, Kernel
 
@@ -24,7 +24,7 @@ Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 
 
 @dataclass(frozen=True)
-class Specimen:
+class CorrectKernel:
     """A correct backend. `tf32`: it rounds to TF32 by itself, on every device, so that its bound is the one for TF32."""
 
     name: str
@@ -56,7 +56,7 @@ def whole_in_storage(call: AttentionInputs, options: Any = None) -> AttentionOut
 
 def _whole(call: AttentionInputs, dtype: torch.dtype) -> AttentionOutput:
     if call.score is not None:
-        raise BackendRefused(Fault("TFK060", "there are no other scores than the dot product"))
+        raise BackendRefused(Diagnostic("TFK060", "there are no other scores than the dot product"))
     heads, wide = call.query.shape[1], torch.promote_types(call.query.dtype, torch.float32)
     distance = stages.distances(call, stages.positions(call))
     key, value = (stages.read_heads(tensor.to(dtype), heads) for tensor in (call.key, call.value))
@@ -90,7 +90,7 @@ def causal_only(call: AttentionInputs, options: Any = None) -> AttentionOutput:
     """The kernel for plain and causal calls; everything else is refused."""
     asked = (call.bias, call.softcap, call.dropout or None, call.score, call.return_weights or None, call.return_lse or None)
     if call.mask.terms() - {"causal"} or isinstance(call.mask.offset, Tensor) or any(part is not None for part in asked):
-        raise BackendRefused(Fault("TFK060", "this backend knows plain and causal calls only"))
+        raise BackendRefused(Diagnostic("TFK060", "this backend knows plain and causal calls only"))
     return Kernel(block=32)(call, options)
 
 
@@ -109,23 +109,23 @@ NARROW = Capabilities(
     numerics=CAPABILITIES.numerics,
 )
 
-ZOO = (
-    Specimen("whole", "The whole score matrix in float32 or wider, differentiated by autograd.", whole,
+CORRECT_KERNELS = (
+    CorrectKernel("whole", "The whole score matrix in float32 or wider, differentiated by autograd.", whole,
              classed(Numerics(probabilities="accumulation", tf32=True), weights="differentiable", double_backward=True)),
-    Specimen("online_16", "Online softmax, 16 keys at a time, powers of 2.", Kernel(block=16)),
-    Specimen("online_64", "Online softmax, 64 keys at a time, powers of e.", Kernel(block=64, base2=False)),
-    Specimen("online_128", "Online softmax, 128 keys at a time, powers of 2.", Kernel(block=128, query_block=128)),
-    Specimen("online_wide", "Online softmax whose probabilities are never rounded.",
+    CorrectKernel("online_16", "Online softmax, 16 keys at a time, powers of 2.", Kernel(block=16)),
+    CorrectKernel("online_64", "Online softmax, 64 keys at a time, powers of e.", Kernel(block=64, base2=False)),
+    CorrectKernel("online_128", "Online softmax, 128 keys at a time, powers of 2.", Kernel(block=128, query_block=128)),
+    CorrectKernel("online_wide", "Online softmax whose probabilities are never rounded.",
              Kernel(block=32, base2=False, probabilities="accumulation"),
              classed(Numerics(probabilities="accumulation", tf32=True))),
-    Specimen("split_4", "Keys in four parts, each with its own softmax, merged by their maxima.", Kernel(split=4)),
-    Specimen("tf32", "float32 products of factors rounded to TF32.", Kernel(block=32, tf32=True), tf32=True),
-    Specimen("query_prescaled", "The query times the scale, rounded to the storage type, before its product with the key.",
+    CorrectKernel("split_4", "Keys in four parts, each with its own softmax, merged by their maxima.", Kernel(split=4)),
+    CorrectKernel("tf32", "float32 products of factors rounded to TF32.", Kernel(block=32, tf32=True), tf32=True),
+    CorrectKernel("query_prescaled", "The query times the scale, rounded to the storage type, before its product with the key.",
              Kernel(block=32, prescaled=True), classed(Numerics(query_prescaled=True, tf32=True))),
-    Specimen("scores_in_storage", "Every matrix in the storage type, only the softmax wider.", whole_in_storage,
+    CorrectKernel("scores_in_storage", "Every matrix in the storage type, only the softmax wider.", whole_in_storage,
              classed(Numerics(scores="storage", tf32=True), weights="differentiable", double_backward=True)),
-    Specimen("gradients_in_storage", "Gradients rounded to the storage type after every block.",
+    CorrectKernel("gradients_in_storage", "Gradients rounded to the storage type after every block.",
              Kernel(block=32, query_block=32, add=rounded_sum), classed(IN_STORAGE)),
-    Specimen("causal_only", "Plain and causal calls; everything else is refused.", causal_only, NARROW),
+    CorrectKernel("causal_only", "Plain and causal calls; everything else is refused.", causal_only, NARROW),
 )  # fmt: skip
 """The correct backends."""

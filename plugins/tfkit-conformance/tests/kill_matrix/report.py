@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class FaultRow:
+class MutantRow:
     """A fault, and the check that saw it under each seed; "" where none did."""
 
     name: str
@@ -22,7 +22,7 @@ class FaultRow:
 
 
 @dataclass(frozen=True)
-class ZooRow:
+class CorrectKernelRow:
     """A correct implementation: its runs, the alarms, and the largest error as a share of its bound."""
 
     name: str
@@ -40,17 +40,17 @@ class SelftestReport:
 
     profile: str
     seeds: tuple[int, ...]
-    faults: tuple[FaultRow, ...]
-    zoo: tuple[ZooRow, ...]
+    mutants: tuple[MutantRow, ...]
+    correct_kernels: tuple[CorrectKernelRow, ...]
     seconds: float
 
     @property
-    def survivors(self) -> tuple[FaultRow, ...]:
-        return tuple(row for row in self.faults if not row.killed)
+    def survivors(self) -> tuple[MutantRow, ...]:
+        return tuple(row for row in self.mutants if not row.killed)
 
     @property
-    def alarmed(self) -> tuple[ZooRow, ...]:
-        return tuple(row for row in self.zoo if row.alarms)
+    def alarmed(self) -> tuple[CorrectKernelRow, ...]:
+        return tuple(row for row in self.correct_kernels if row.alarms)
 
     @property
     def exit_code(self) -> int:
@@ -59,7 +59,7 @@ class SelftestReport:
     def as_data(self) -> dict[str, Any]:
         """The report as JSON has it; `kills` counts faults by the check that saw them first."""
         kills: dict[str, int] = {}
-        for row in self.faults:
+        for row in self.mutants:
             for check in row.seen_by:
                 kills[check] = kills.get(check, 0) + 1
         return {**asdict(self), "kills": kills, "survivors": [row.name for row in self.survivors], "exit_code": self.exit_code}

@@ -21,15 +21,15 @@ def selftest_text(data: Data) -> list[RenderableType]:
     seeds = ", ".join(map(str, data["seeds"]))
     parts: list[RenderableType] = [Text(f"the suite judged by itself, profile {data['profile']}, seeds {seeds}")]
     families: dict[str, list[Data]] = {}
-    for row in data["faults"]:
+    for row in data["mutants"]:
         families.setdefault(row["family"], []).append(row)
     for family, rows in families.items():
-        parts += ["", Text(f"{family}: {sum(map(_killed, rows))} of {len(rows)} seen", "bold"), _faults(rows)]
+        parts += ["", Text(f"{family}: {sum(map(_killed, rows))} of {len(rows)} seen", "bold"), _mutants(rows)]
     if data["kills"]:
         counts = sorted(data["kills"].items(), key=lambda item: -item[1])
         parts += ["", Text("seen first by: " + ", ".join(f"{shown(check)} {count}" for check, count in counts))]
-    if data["zoo"]:
-        parts += ["", Text("correct implementations", "bold"), *_zoo(data["zoo"])]
+    if data["correct_kernels"]:
+        parts += ["", Text("correct implementations", "bold"), *_correct_kernels(data["correct_kernels"])]
     return [*parts, "", _outcome(data)]
 
 
@@ -37,7 +37,7 @@ def _killed(row: Data) -> bool:
     return bool(row["seen_by"]) and all(row["seen_by"])
 
 
-def _faults(rows: list[Data]) -> Table:
+def _mutants(rows: list[Data]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 2))
     for _ in range(3):
         table.add_column(overflow="fold")
@@ -47,7 +47,7 @@ def _faults(rows: list[Data]) -> Table:
     return table
 
 
-def _zoo(rows: list[Data]) -> list[RenderableType]:
+def _correct_kernels(rows: list[Data]) -> list[RenderableType]:
     table = Table(box=None, padding=(0, 2, 0, 2), show_edge=False)
     table.add_column("", overflow="fold")
     for name in ("judgements", "alarms", "largest error/bound", "s"):
@@ -62,11 +62,11 @@ def _zoo(rows: list[Data]) -> list[RenderableType]:
 
 
 def _outcome(data: Data) -> Text:
-    faults, animals = data["faults"], data["zoo"]
-    seen, calm = sum(map(_killed, faults)), sum(not row["alarms"] for row in animals)
-    words = f"{seen} of {len(faults)} seeded faults seen under every seed"
-    if animals:
-        words += f"; {calm} of {len(animals)} correct implementations never alarmed"
+    mutants, kernels = data["mutants"], data["correct_kernels"]
+    seen, calm = sum(map(_killed, mutants)), sum(not row["alarms"] for row in kernels)
+    words = f"{seen} of {len(mutants)} seeded faults seen under every seed"
+    if kernels:
+        words += f"; {calm} of {len(kernels)} correct implementations never alarmed"
     good = data["exit_code"] == 0
     end = f" (exit code {data['exit_code']}, {data['seconds']:.0f} s)"
     return Text("SOUND " if good else "UNSOUND ", "bold green" if good else "bold red").append(words + end, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kill_matrix.laws.evaluation import faults, kill_matrix, selftest_laws
+from kill_matrix.laws.evaluation import kill_matrix, mutants, selftest_laws
 
 SOME = {
     "position": [
@@ -18,15 +18,15 @@ SOME = {
 
 
 def test_names_are_single_and_every_slot_has_faults(catalogue):
-    names = [fault.name for fault in faults()]
+    names = [mutant.name for mutant in mutants()]
     assert len(set(names)) == len(names)
     assert len(names) >= 150
     for slot, some in SOME.items():
-        assert sum(fault.slot == slot for fault in faults()) >= 25
-        assert set(some) <= {fault.name for fault in faults() if fault.slot == slot}
-    for fault in faults():
-        assert catalogue.find(fault.slot, fault.base) is not None
-        assert fault.summary
+        assert sum(mutant.slot == slot for mutant in mutants()) >= 25
+        assert set(some) <= {mutant.name for mutant in mutants() if mutant.slot == slot}
+    for mutant in mutants():
+        assert catalogue.find(mutant.slot, mutant.base) is not None
+        assert mutant.summary
 
 
 @pytest.mark.parametrize("slot", SOME)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kill_matrix.models.evaluation import SPECS, judge_model
-from kill_matrix.models.mutants import model_faults
+from kill_matrix.models.mutants import model_mutants
 
-FAULTS = {fault.name: fault for fault in model_faults()}
+MUTANTS = {mutant.name: mutant for mutant in model_mutants()}
 SEEN_IN_PARTS = {"causal_one_too_few", "embedding_scale_dropped", "attention_scale", "window_added", "heads_reversed"}
 WHERE = {
     "cache": {"decoding in chunks", "failed step", "reordered rows"},
@@ -23,19 +23,19 @@ PARTS = {"cache": ("whole model",), "dropout": ("whole model",), "wiring": ("sub
 """What of `verify` is run for a family, the sub-layers unless written: the whole self-test takes a minute."""
 
 
-def failed(shape, fault, catalogue):
-    parts = ("sub-layers", "whole model") if fault is None else PARTS.get(fault.family, ("sub-layers",))
-    if fault is not None and fault.name in SEEN_IN_PARTS:
+def failed(shape, mutant, catalogue):
+    parts = ("sub-layers", "whole model") if mutant is None else PARTS.get(mutant.family, ("sub-layers",))
+    if mutant is not None and mutant.name in SEEN_IN_PARTS:
         parts = ("sub-layers",)
-    report = judge_model(shape, 0, fault, catalogue, ("float64",), parts)
+    report = judge_model(shape, 0, mutant, catalogue, ("float64",), parts)
     return {row.property for row in report.rows if row.status in ("failed", "inconclusive", "not run")}, report
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_fault_is_found_where_it_belongs(name, catalogue):
-    fault = FAULTS[name]
-    found, report = failed(fault.shape, fault, catalogue)
-    assert found & WHERE[fault.family], f"found by {found or 'nothing'}"
+    mutant = MUTANTS[name]
+    found, report = failed(mutant.shape, mutant, catalogue)
+    assert found & WHERE[mutant.family], f"found by {found or 'nothing'}"
     assert (report.verdict, report.exit_code) == ("FAILED", 1)
 
 
@@ -47,5 +47,5 @@ def test_a_model_without_a_fault_passes(shape, catalogue):
 
 
 def test_names_are_distinct_and_every_family_has_faults():
-    assert len(model_faults()) == len(FAULTS) >= 40
-    assert {fault.family for fault in model_faults()} == set(WHERE)
+    assert len(model_mutants()) == len(MUTANTS) >= 40
+    assert {mutant.family for mutant in model_mutants()} == set(WHERE)

@@ -9,7 +9,7 @@ import torch
 
 import tfkit
 from kill_matrix.models.evaluation import LENGTHS, SPECS
-from tfkit.errors import BuildError, Fault
+from tfkit.errors import BuildError, Diagnostic
 from tfkit.plugin import AttentionBackend, hookimpl
 from tfkit_conformance.verification import sites, verify
 from tfkit_conformance.verification.memory import no_room
@@ -131,7 +131,7 @@ def test_the_words_of_every_allocator_are_known(reason, words):
 
 @pytest.mark.parametrize(
     "reason",
-    [RuntimeError("shape mismatch"), ValueError("out of memory"), KeyError("memory"), BuildError(Fault("TFK045", "x"))],
+    [RuntimeError("shape mismatch"), ValueError("out of memory"), KeyError("memory"), BuildError(Diagnostic("TFK045", "x"))],
 )
 def test_anything_else_is_no_matter_of_memory(reason):
     assert no_room(reason) == ""

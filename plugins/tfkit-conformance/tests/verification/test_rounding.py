@@ -68,9 +68,9 @@ def test_products_summed_in_order_are_within_the_yardstick_and_a_small_fault_is_
     got = judged(**batch.call())["logits"].detach()
     assert not torch.equal(got, want)
     close("order", got, want, stick.tolerance("logits"), "summed in order", "`logits`")
-    fault = 1e-3 if dtype == torch.float32 else 1e-11
+    diagnostic = 1e-3 if dtype == torch.float32 else 1e-11
     with pytest.raises(Violation, match=r"they are \d.* apart, \d.* is allowed"):
-        close("order", got + fault * want.abs().max(), want, stick.tolerance("logits"), "moved", "`logits`")
+        close("order", got + diagnostic * want.abs().max(), want, stick.tolerance("logits"), "moved", "`logits`")
 
 
 def test_half_dtypes_sum_in_float32_and_their_limits_do_not_grow_with_the_length():

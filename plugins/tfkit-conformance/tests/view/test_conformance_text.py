@@ -161,7 +161,7 @@ def test_replays(drawn):
 
 SELFTEST = {
     "profile": "quick", "seeds": [0, 1], "seconds": 12.0, "exit_code": 1, "kills": {"support": 2, "output": 1},
-    "faults": [
+    "diagnostics": [
         {"name": "causal_off_by_one", "family": "masks", "summary": "j <= i + 1", "seen_by": ["support", "support"]},
         {"name": "no_max", "family": "softmax", "summary": "no maximum subtracted", "seen_by": ["output", ""]},
     ],

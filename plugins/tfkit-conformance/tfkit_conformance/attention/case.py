@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tfkit.attention.capabilities import AttentionRequest
 from tfkit.attention.types import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias, Mask
-from tfkit.errors import Fault, InputError
+from tfkit.errors import Diagnostic, InputError
 
 from .elements import arranged, drawn_call, grad_arranged
 from .fields import misfits
@@ -196,7 +196,9 @@ def case_of(data: object) -> Case:
 
 
 def _wrong(reason: str) -> InputError:
-    return InputError(Fault("TFK095", f"this is no stored case: {reason}", "replay what a conformance report holds as `case`"))
+    return InputError(
+        Diagnostic("TFK095", f"this is no stored case: {reason}", "replay what a conformance report holds as `case`")
+    )
 
 
 def _integers(numbers: tuple[int, ...] | None, device: str) -> Tensor | None:

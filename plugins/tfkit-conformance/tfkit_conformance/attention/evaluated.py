@@ -16,14 +16,14 @@ from .bound import Bounds, bounds
 from .case import Case
 from .compare import gradients_of
 from .reference import Reference, reference, visible_pairs
-from .subject import Subject
+from .subject import BackendUnderTest
 
 
 @dataclass(frozen=True)
 class Judged:
     """`case` on the subject's device, lazily. Raises Inconclusive where the reference itself leaves the dtype's range."""
 
-    subject: Subject
+    subject: BackendUnderTest
     case: Case
 
     @cached_property
@@ -71,7 +71,7 @@ def tf32_allowed(inputs: AttentionInputs) -> bool:
     return inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32
 
 
-def run(subject: Subject, inputs: AttentionInputs, check: str = "contract") -> AttentionOutput:
+def run(subject: BackendUnderTest, inputs: AttentionInputs, check: str = "contract") -> AttentionOutput:
     """Call the backend. Raises Violation where it raises, or gives no AttentionOutput of the right shape."""
     try:
         found = subject.call(inputs)
@@ -92,7 +92,7 @@ def run(subject: Subject, inputs: AttentionInputs, check: str = "contract") -> A
 
 
 def run_backward(
-    subject: Subject, found: AttentionOutput, inputs: AttentionInputs, grad_output: Tensor, check: str = "contract"
+    subject: BackendUnderTest, found: AttentionOutput, inputs: AttentionInputs, grad_output: Tensor, check: str = "contract"
 ) -> dict[str, Tensor]:
     """The gradients of a call. Raises Violation where there are none."""
     if not found.output.requires_grad:

@@ -20,7 +20,7 @@ from tfkit.attention.capabilities import BIAS_KINDS, MASK_TERMS, Range
 from .case import Case
 from .cells import Cell, Plan, edge_of, first_from
 from .elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
-from .subject import Subject
+from .subject import BackendUnderTest
 
 HEAD_DIMS = (8, 16, 32, 24, 64, 40, 12, 20, 48, 80, 96, 128, 256)
 MOST_PAIRS = 12_000
@@ -30,7 +30,7 @@ BLOCKS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256)
 
 
 @st.composite
-def cases(draw: DrawFn, subject: Subject, dtype: str, cell: Cell | None = None, gradients: bool | None = None) -> Case:
+def cases(draw: DrawFn, subject: BackendUnderTest, dtype: str, cell: Cell | None = None, gradients: bool | None = None) -> Case:
     """Calls that the subject's declaration accepts, of one dtype, in one cell where one is given.
 
     `gradients` fixes whether they require gradients; by default they do where the declaration allows it.
@@ -80,7 +80,7 @@ def cases(draw: DrawFn, subject: Subject, dtype: str, cell: Cell | None = None, 
     return case if bias is None else _with_bias_gradient(draw, subject, case, fixed)
 
 
-def _terms(draw: DrawFn, subject: Subject, fixed: Plan) -> frozenset[str]:
+def _terms(draw: DrawFn, subject: BackendUnderTest, fixed: Plan) -> frozenset[str]:
     if "terms" in fixed:
         return frozenset(fixed["terms"])
     known = [term for term in MASK_TERMS if term in subject.capabilities.mask_terms]
@@ -89,7 +89,7 @@ def _terms(draw: DrawFn, subject: Subject, fixed: Plan) -> frozenset[str]:
     return frozenset(draw(st.lists(st.sampled_from(known), unique=True, max_size=3))) if known else frozenset()
 
 
-def _kinds(subject: Subject) -> list[str]:
+def _kinds(subject: BackendUnderTest) -> list[str]:
     return [kind for kind in BIAS_KINDS if kind in subject.capabilities.bias_kinds]
 
 
@@ -104,7 +104,7 @@ def _one(draw: DrawFn, fixed: Plan, name: str, choices: tuple[str, ...]) -> Any:
     return fixed[name] if name in fixed else draw(st.sampled_from([*choices[:1] * len(choices), *choices[1:]]))
 
 
-def _with_bias_gradient(draw: DrawFn, subject: Subject, case: Case, fixed: Plan) -> Case:
+def _with_bias_gradient(draw: DrawFn, subject: BackendUnderTest, case: Case, fixed: Plan) -> Case:
     from dataclasses import replace
 
     able = case.bias in subject.capabilities.bias_gradient and case.gradients
@@ -172,7 +172,7 @@ def _distinct(Q: int, K: int, taken: set[int], queries: Range, keys: Range, fixe
     return (low, high) if Q < K else (high, low)
 
 
-def _heads(draw: DrawFn, subject: Subject, fixed: Plan, B: int) -> tuple[int, int]:
+def _heads(draw: DrawFn, subject: BackendUnderTest, fixed: Plan, B: int) -> tuple[int, int]:
     """(G, H // G)."""
     kinds = ["own", "shared", "one"] if subject.capabilities.grouped_queries else ["own"]
     kind = fixed["heads"] if "heads" in fixed else draw(st.sampled_from(kinds))
@@ -183,7 +183,7 @@ def _heads(draw: DrawFn, subject: Subject, fixed: Plan, B: int) -> tuple[int, in
     return draw(st.sampled_from([1, 4, 5] if B > 1 else [1, 2, 5])), 1
 
 
-def _dims(draw: DrawFn, subject: Subject, fixed: Plan) -> tuple[int, int]:
+def _dims(draw: DrawFn, subject: BackendUnderTest, fixed: Plan) -> tuple[int, int]:
     allowed = subject.capabilities.head_dim
     assert allowed is not None
     dims = _allowed(list(HEAD_DIMS), allowed)

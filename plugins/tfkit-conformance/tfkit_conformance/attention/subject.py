@@ -21,7 +21,7 @@ _UNDER_TEST: ContextVar[str] = ContextVar("_UNDER_TEST", default="")
 
 
 @dataclass(frozen=True)
-class Subject:
+class BackendUnderTest:
     """One backend with its options on one device; `call` runs it as the dispatcher would. `tf32`: its float32 products are
     TF32 whatever torch's own switch says."""
 
@@ -60,15 +60,15 @@ class Subject:
 
 def subject_of(
     entry: AttentionBackend, options: Any = None, device: str = "cpu", attend: Attend | None = None, tf32: bool = False
-) -> Subject:
+) -> BackendUnderTest:
     """A backend of the catalogue, its functions imported; `attend` replaces its function (a seeded fault).
 
     Raises PluginError where its functions cannot be imported.
     """
     options = entry.options() if options is None else options
     if attend is not None:
-        return Subject(entry, options, device, attend, tf32=tf32)
-    return Subject(entry, options, device, load(entry.attend), load(entry.prepare) if entry.prepare else None)
+        return BackendUnderTest(entry, options, device, attend, tf32=tf32)
+    return BackendUnderTest(entry, options, device, load(entry.attend), load(entry.prepare) if entry.prepare else None)
 
 
 def under_test() -> str:

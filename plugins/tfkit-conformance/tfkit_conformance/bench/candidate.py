@@ -29,7 +29,7 @@ class DeviceLost(Exception):
 
 
 @dataclass
-class Rival:
+class Candidate:
     """`status`: timed, refused, wrong, failed, memory (too little), slow (one call took more than its share of the budget) or
     skipped (by an interruption). `seconds` are those of every timed call; `reason` says what no figure says."""
 
@@ -72,49 +72,49 @@ class Rival:
         return statistics.median(self.seconds) if self.seconds else None
 
 
-def entered(entry: AttentionBackend, options: Any, call: Call, request: AttentionRequest) -> Rival:
+def entered(entry: AttentionBackend, options: Any, call: Call, request: AttentionRequest) -> Candidate:
     """A backend that stands for a cell, or its refusal."""
-    rival = Rival(entry.name)
+    candidate = Candidate(entry.name)
     verdict = judge(entry, request, options)
     if verdict.refused:
-        rival.stop("refused", verdict.refused[0])
-        rival.reasons = verdict.refused
-        return rival
+        candidate.stop("refused", verdict.refused[0])
+        candidate.reasons = verdict.refused
+        return candidate
     try:
-        rival.backend = bind(entry, options)
+        candidate.backend = bind(entry, options)
     except TfkitError as error:
-        rival.stop("failed", error.faults[0].message)
-    rival.call, rival.inputs = call, call.inputs
-    return rival
+        candidate.stop("failed", error.diagnostics[0].message)
+    candidate.call, candidate.inputs = call, call.inputs
+    return candidate
 
 
-def prepare(rival: Rival, judged: Judge, clock: Clock, device: str, longest: float) -> float:
+def prepare(candidate: Candidate, judged: Judge, clock: Clock, device: str, longest: float) -> float:
     """Everything before the rounds: judged, warmed up, its memory measured. Gives the seconds of a warm call; a rival whose
     call takes more than `longest` seconds is stopped with the one time that it has. Raises DeviceLost."""
-    with guarded(rival, device):
-        assert rival.backend is not None
+    with guarded(candidate, device):
+        assert candidate.backend is not None
         inputs = judged.call.inputs
-        if rival.backend.prepare is not None and not (judged.call.cell.training and inputs.bias is not None):
-            _prepare_once(rival, inputs, clock)
-        rival.step()  # the first call may compile
-        first = clock.time(rival.step)
+        if candidate.backend.prepare is not None and not (judged.call.cell.training and inputs.bias is not None):
+            _prepare_once(candidate, inputs, clock)
+        candidate.step()  # the first call may compile
+        first = clock.time(candidate.step)
         if first > longest:
-            rival.seconds = [first]
-            rival.stop("slow", f"one call took {first:.1f} s, more than its share of the budget")
+            candidate.seconds = [first]
+            candidate.stop("slow", f"one call took {first:.1f} s, more than its share of the budget")
             return first
-        assert rival.inputs is not None
-        verdict = judged.judge(rival.backend, rival.inputs.prepared)
-        rival.worst_error, rival.worst_tensor = verdict.worst, verdict.tensor
+        assert candidate.inputs is not None
+        verdict = judged.judge(candidate.backend, candidate.inputs.prepared)
+        candidate.worst_error, candidate.worst_tensor = verdict.worst, verdict.tensor
         if verdict.wrong:
-            rival.stop("wrong", f"{verdict.tensor} is off by {verdict.worst:.3g} times its bound")
+            candidate.stop("wrong", f"{verdict.tensor} is off by {verdict.worst:.3g} times its bound")
             return 0.0
-        rival.peak_bytes = clock.peak(rival.step)
-        return min(clock.time(rival.step) for _ in range(WARM_UP))
+        candidate.peak_bytes = clock.peak(candidate.step)
+        return min(clock.time(candidate.step) for _ in range(WARM_UP))
     return 0.0
 
 
-def _prepare_once(rival: Rival, inputs: AttentionInputs, clock: Clock) -> None:
-    backend, made = rival.backend, []
+def _prepare_once(candidate: Candidate, inputs: AttentionInputs, clock: Clock) -> None:
+    backend, made = candidate.backend, []
     assert backend is not None
     assert backend.prepare is not None
     make = backend.prepare
@@ -124,15 +124,15 @@ def _prepare_once(rival: Rival, inputs: AttentionInputs, clock: Clock) -> None:
 
     with torch.no_grad():
         render()
-        rival.prepare_seconds = clock.time(render)
-    rival.inputs = replace(inputs, prepared=made[0])
+        candidate.prepare_seconds = clock.time(render)
+    candidate.inputs = replace(inputs, prepared=made[0])
 
 
 class guarded:
     """What a backend raises becomes its status."""
 
-    def __init__(self, rival: Rival, device: str) -> None:
-        self.rival, self.device = rival, device
+    def __init__(self, candidate: Candidate, device: str) -> None:
+        self.candidate, self.device = candidate, device
 
     def __enter__(self) -> None:
         return None
@@ -145,14 +145,14 @@ class guarded:
         said = " ".join(f"{type(reason).__name__}: {reason}".split())
         short = isinstance(reason, (MemoryError, torch.OutOfMemoryError)) or any(word in said.lower() for word in OUT_OF_MEMORY)
         if short:
-            self.rival.stop("memory", "out of memory")
+            self.candidate.stop("memory", "out of memory")
         else:
-            self.rival.stop("failed", said[:300])
-        self.rival.seconds.clear()
+            self.candidate.stop("failed", said[:300])
+        self.candidate.seconds.clear()
         if self.device.startswith("cuda"):
             try:
                 torch.cuda.synchronize(self.device)
             except RuntimeError as lost:
-                raise DeviceLost(f"{self.rival.name}: {said[:300]}") from lost
+                raise DeviceLost(f"{self.candidate.name}: {said[:300]}") from lost
             torch.cuda.empty_cache()
         return True

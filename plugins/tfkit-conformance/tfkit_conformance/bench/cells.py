@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from tfkit.errors import Fault, InputError
+from tfkit.errors import Diagnostic, InputError
 
 from .lengths import NOMINAL
 
@@ -110,7 +110,7 @@ def chosen(patterns: Iterable[str]) -> list[Cell]:
             known = list(dict.fromkeys(cell.name.partition("/")[0] for cell in CELLS))
             near = difflib.get_close_matches(pattern.partition("/")[0], known, 1)
             fix = f"did you mean `{near[0]}`?" if near else "`tfkit bench attention --list` lists them"
-            raise InputError(Fault("TFK090", f"argument --cells: no cell matches `{pattern}`", fix))
+            raise InputError(Diagnostic("TFK090", f"argument --cells: no cell matches `{pattern}`", fix))
         found |= {cell.name: cell for cell in matching}
     return [cell for cell in CELLS if cell.name in found]
 

@@ -27,7 +27,7 @@ import torch
 from tfkit.catalogue import Catalogue
 
 from .call import Call, call_of, request_of
-from .candidate import DeviceLost, Rival, entered, guarded, prepare
+from .candidate import Candidate, DeviceLost, entered, guarded, prepare
 from .ceiling import ceiling_of, higher
 from .cells import Cell, Scale
 from .check import Judge
@@ -107,7 +107,7 @@ def run_cell(
     cell: Cell, backends: Sequence[tuple[Any, Any]], settings: Settings, clock: Clock, share: float | None, data: dict[str, Any]
 ) -> None:
     """One cell, added to `data` with what was measured of it, also when it is interrupted."""
-    rivals: list[Rival] = []
+    candidates: list[Candidate] = []
     call: Call | None = None
     if settings.device.startswith("cuda"):
         torch.compiler.reset()  # what compiles does so for the shapes of this cell, and meets no limit of recompilations
@@ -117,16 +117,16 @@ def run_cell(
             return
         capability = data["machine"]["capability"]
         request = request_of(call, tuple(capability) if capability else None)
-        rivals = [entered(entry, options, call, request) for entry, options in backends]
-        _measure(rivals, Judge(call), clock, settings, share)
+        candidates = [entered(entry, options, call, request) for entry, options in backends]
+        _measure(candidates, Judge(call), clock, settings, share)
     except KeyboardInterrupt:
-        for rival in rivals:
-            if rival.running and not rival.seconds:
-                rival.stop("skipped", "interrupted")
+        for candidate in candidates:
+            if candidate.running and not candidate.seconds:
+                candidate.stop("skipped", "interrupted")
         raise
     finally:
-        if call is not None and any(rival.seconds or not rival.running for rival in rivals):
-            data["cells"].append(_row(call, rivals))
+        if call is not None and any(candidate.seconds or not candidate.running for candidate in candidates):
+            data["cells"].append(_row(call, candidates))
 
 
 def _made(cell: Cell, settings: Settings, data: dict[str, Any]) -> Call | None:
@@ -138,39 +138,41 @@ def _made(cell: Cell, settings: Settings, data: dict[str, Any]) -> Call | None:
         return None
 
 
-def _measure(rivals: list[Rival], judged: Judge, clock: Clock, settings: Settings, share: float | None) -> None:
+def _measure(candidates: list[Candidate], judged: Judge, clock: Clock, settings: Settings, share: float | None) -> None:
     """Warm up, then rounds in which each takes its turn, in another order every time."""
     begun = time.monotonic()
-    able = [rival for rival in rivals if rival.running]
+    able = [candidate for candidate in candidates if candidate.running]
     longest = float("inf") if share is None else share
-    round_time = sum(prepare(rival, judged, clock, settings.device, longest) for rival in able if rival.backend is not None)
+    round_time = sum(
+        prepare(candidate, judged, clock, settings.device, longest) for candidate in able if candidate.backend is not None
+    )
     rounds = settings.rounds
     if share is not None and round_time > 0:
         rounds = max(1, min(rounds, int((share - (time.monotonic() - begun)) / round_time)))
     order = random.Random(settings.seed)
     for _ in range(rounds):
-        turn = [rival for rival in able if rival.running]
+        turn = [candidate for candidate in able if candidate.running]
         order.shuffle(turn)
-        for rival in turn:
-            with guarded(rival, settings.device):
-                rival.seconds.append(clock.time(rival.step))
+        for candidate in turn:
+            with guarded(candidate, settings.device):
+                candidate.seconds.append(clock.time(candidate.step))
 
 
-def _row(call: Call, rivals: list[Rival]) -> dict[str, Any]:
-    medians = {rival.name: median for rival in rivals if (median := rival.median()) is not None}
+def _row(call: Call, candidates: list[Candidate]) -> dict[str, Any]:
+    medians = {candidate.name: median for candidate in candidates if (median := candidate.median()) is not None}
     rows = []
-    for rival in rivals:
-        median = medians.get(rival.name)
-        low, high = _quartiles(rival.seconds)
-        others = [time for name, time in medians.items() if name != rival.name]
+    for candidate in candidates:
+        median = medians.get(candidate.name)
+        low, high = _quartiles(candidate.seconds)
+        others = [time for name, time in medians.items() if name != candidate.name]
         rows.append({
-            "name": rival.name, "status": rival.status, "reason": rival.reason, "reasons": list(rival.reasons),
-            "seconds": rival.seconds, "median": median, "low": low, "high": high,
+            "name": candidate.name, "status": candidate.status, "reason": candidate.reason, "reasons": list(candidate.reasons),
+            "seconds": candidate.seconds, "median": median, "low": low, "high": high,
             "flops_per_second": call.flops / median if median else None,
             "bytes_per_second": call.bytes / median if median and call.cell.decode else None,
-            "share": None, "peak_bytes": rival.peak_bytes, "prepare_seconds": rival.prepare_seconds,
+            "share": None, "peak_bytes": candidate.peak_bytes, "prepare_seconds": candidate.prepare_seconds,
             "best_peer": min(others) / median if median and others else None,
-            "worst_error": rival.worst_error, "worst_tensor": rival.worst_tensor,
+            "worst_error": candidate.worst_error, "worst_tensor": candidate.worst_tensor,
         })  # fmt: skip
     return {
         "name": call.cell.name, "family": call.cell.family, "training": call.cell.training, "decode": call.cell.decode,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tfkit.cli.arguments import Parser, add_device, add_dtype, names, place, usage_fault, whole
+from tfkit.cli.arguments import Parser, add_device, add_dtype, names, place, usage_error, whole
 from tfkit.cli.output import check_place, print_json, print_rich, print_text, write_whole
 
 from .conformance import seconds
@@ -83,9 +83,9 @@ def _check_options(options: argparse.Namespace) -> None:
     alien = ("lengths",) if options.what == "attention" else ("cells", "html", "list")
     for name in alien:
         if getattr(options, name):
-            raise usage_fault(f"argument --{name}: `tfkit bench {options.what}` takes none", "see `tfkit bench --help`")
+            raise usage_error(f"argument --{name}: `tfkit bench {options.what}` takes none", "see `tfkit bench --help`")
     if options.html == "-":
-        raise usage_fault("argument --html: a file is expected", "for instance --html attention.html")
+        raise usage_error("argument --html: a file is expected", "for instance --html attention.html")
 
 
 def _list(cells: list[Any], scale: Any, json: str | None) -> int:
@@ -95,7 +95,7 @@ def _list(cells: list[Any], scale: Any, json: str | None) -> int:
     if json == "-":
         print_json({"cells": rows})
     elif json is not None:
-        raise usage_fault("--list prints the cells and writes no file", "leave --json out, or write --json -")
+        raise usage_error("--list prints the cells and writes no file", "leave --json out, or write --json -")
     else:
         print_text(cells_text(rows))
     return 0
@@ -175,13 +175,13 @@ def exit_code(data: dict[str, Any]) -> int:
 
 def backends_of(wanted: list[str] | None, catalogue: Any) -> list[tuple[Any, Any]]:
     """The backends of these names with their options as they are by default, or all that are installed."""
-    from tfkit.cli.backend_args import wish_of
+    from tfkit.cli.backend_args import requested_backends_of
 
     if wanted is None:
         return list(catalogue.ready("backend"))
     if "auto" in wanted:
-        raise usage_fault("argument --backends: `auto` chooses among backends and is none", "name the backends")
-    parts = wish_of(list(dict.fromkeys(wanted)), catalogue) or ()
+        raise usage_error("argument --backends: `auto` chooses among backends and is none", "name the backends")
+    parts = requested_backends_of(list(dict.fromkeys(wanted)), catalogue) or ()
     return [(part.entry, part.options) for part in parts]
 
 

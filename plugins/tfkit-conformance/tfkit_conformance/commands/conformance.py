@@ -7,8 +7,8 @@ import json
 import sys
 from typing import Any
 
-from tfkit.cli.arguments import Parser, device, dtype, names, place, reading, seed, usage_fault
-from tfkit.cli.output import check_place, print_json, print_rich, told_bug, write_whole
+from tfkit.cli.arguments import Parser, device, dtype, names, place, reading, seed, usage_error
+from tfkit.cli.output import check_place, print_bug_report, print_json, print_rich, write_whole
 from tfkit.files import parse_json
 from tfkit.view.terminal import shown, write_drawn
 
@@ -53,7 +53,7 @@ def arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.replay and options.junit:
-        raise usage_fault("--replay and --junit exclude each other", "leave one out")
+        raise usage_error("--replay and --junit exclude each other", "leave one out")
     for path in (options.json, options.junit):
         if path not in (None, "-"):
             check_place(path)
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
         if options.traceback:
             print(bug.where, file=sys.stderr)
-        told_bug(bug.said, innermost_plugin(bug.frames), options.json == "-")
+        print_bug_report(bug.said, innermost_plugin(bug.frames), options.json == "-")
         return 1
 
 
@@ -75,7 +75,7 @@ def _judge(options: argparse.Namespace) -> int:
     from ..profile import profile_of
 
     if options.name is None:
-        raise usage_fault("a name is missing", "`tfkit plugins` lists what is installed")
+        raise usage_error("a name is missing", "`tfkit plugins` lists what is installed")
     task = {
         "slot": options.slot, "name": options.name, "profile": profile_of(options.profile or "standard").name,
         "device": options.device or "cpu", "dtypes": options.dtypes, "options": options.options, "seed": options.seed,

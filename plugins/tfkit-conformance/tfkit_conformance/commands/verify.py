@@ -19,12 +19,12 @@ from tfkit.cli.arguments import (
     place,
     reading,
     seed,
-    usage_fault,
+    usage_error,
     whole,
 )
 from tfkit.cli.output import check_place, print_json, print_rich, write_whole
 from tfkit.cli.progress import Progress
-from tfkit.errors import Fault, StoreError
+from tfkit.errors import Diagnostic, StoreError
 
 if TYPE_CHECKING:
     from tfkit.catalogue import Catalogue
@@ -137,7 +137,7 @@ def _check_place(output: str) -> None:
     path = Path(output)
     if path.suffix not in WRITERS:
         fix = f"for instance {path.stem or path.name}.md"
-        raise usage_fault(f"argument -o: a table is written as {', '.join(WRITERS)}, not `{path.name}`", fix)
+        raise usage_error(f"argument -o: a table is written as {', '.join(WRITERS)}, not `{path.name}`", fix)
     check_place(output)
 
 
@@ -147,7 +147,7 @@ def _model(options: argparse.Namespace, catalogue: Catalogue) -> Any:
 
     saved = Path(options.spec).is_dir()
     if saved and (options.overrides or options.weights):
-        raise usage_fault(f"{options.spec} is a saved model: it has its own spec and weights", "name its spec.yaml instead")
+        raise usage_error(f"{options.spec} is a saved model: it has its own spec and weights", "name its spec.yaml instead")
     spec = None if saved else load_spec(options.spec, catalogue, options.overrides)
     if not saved and options.weights is None:
         return spec
@@ -167,6 +167,6 @@ def _model(options: argparse.Namespace, catalogue: Catalogue) -> Any:
         message = (
             f"{options.weights}: `{odd[0]}` is {given.get(odd[0], 'missing')}, the spec needs {wanted.get(odd[0], 'none')}"
         )
-        raise StoreError(Fault("TFK082", f"{message}; {len(odd)} tensors differ", "name the spec that it was built from"))
+        raise StoreError(Diagnostic("TFK082", f"{message}; {len(odd)} tensors differ", "name the spec that it was built from"))
     model.to_empty(device="cpu").load_state_dict(weights)
     return model

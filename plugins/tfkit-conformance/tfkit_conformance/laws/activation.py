@@ -13,31 +13,31 @@ from tfkit.slots.activation import CLAIMS
 from .activation_closed import LAWS as FORMS
 from .activation_ffn import LAWS as FEED_FORWARD
 from .declared import check_claims, check_unwritten
-from .example import SINGLE, Trial
-from .law import Law, Structure, Subject, always, claims
+from .example import SINGLE, LawExample
+from .law import Law, PartUnderTest, Structure, always, claims
 from .rounding import STEP
 
 SIZES = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 130)
 
 
-def _draw(subject: Subject, options: Any, random: Random) -> Structure:
+def _draw(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     return {"count": random.choice(SIZES), "scale": random.choice((0, 0, 1, 2, 3, -6))}
 
 
-def _numbers(trial: Trial, *shape: int) -> Tensor:
+def _numbers(trial: LawExample, *shape: int) -> Tensor:
     power = float(trial.at["scale"])
     return (trial.normal(*shape, dtype=torch.float64) * float(2.0**power)).to(trial.dtype)
 
 
-def _apply(trial: Trial, x: Tensor) -> Tensor:
+def _apply(trial: LawExample, x: Tensor) -> Tensor:
     return trial.alike("output", trial.subject.make(x, trial.options), x.shape, x.dtype)
 
 
-def _declaration(trial: Trial) -> None:
+def _declaration(trial: LawExample) -> None:
     check_claims(trial, CLAIMS)
 
 
-def _outputs(trial: Trial) -> None:
+def _outputs(trial: LawExample) -> None:
     count = trial.at["count"]
     for shape in ((count,), (2, count), (2, 3, count)):
         x = _numbers(trial, *shape)
@@ -49,7 +49,7 @@ def _outputs(trial: Trial) -> None:
         trial.equal("the same call a second time, after another one, gives something else", _apply(trial, kept), first)
 
 
-def _slope(trial: Trial, x: Tensor) -> tuple[Tensor, Tensor]:
+def _slope(trial: LawExample, x: Tensor) -> tuple[Tensor, Tensor]:
     """f(x) and f'(x) in float64."""
     leaf = x.detach().double().requires_grad_()
     output = trial.subject.make(leaf, trial.options)
@@ -64,7 +64,7 @@ def _size(x: Tensor, value: Tensor, slope: Tensor) -> Tensor:
     return value.abs() + (x.double() * slope).abs() + x.double().abs().clamp(max=8.0)
 
 
-def _elementwise(trial: Trial) -> float:
+def _elementwise(trial: LawExample) -> float:
     """A number's neighbours change no bit of its value; its place may change the way it is computed, but not by more than
     roundings."""
     count = max(2, trial.at["count"])
@@ -83,7 +83,7 @@ def _elementwise(trial: Trial) -> float:
     )
 
 
-def _dtypes(trial: Trial) -> float:
+def _dtypes(trial: LawExample) -> float:
     x = _numbers(trial, 3, trial.at["count"])
     value, slope = _slope(trial, x)
     bound = (3 * trial.unit + 16 * SINGLE) * _size(x, value, slope) + trial.tiny
@@ -91,7 +91,7 @@ def _dtypes(trial: Trial) -> float:
     return trial.within(said, _apply(trial, x), value, bound)
 
 
-def _rounds_once(trial: Trial) -> float:
+def _rounds_once(trial: LawExample) -> float:
     x = _numbers(trial, 3, trial.at["count"])
     value, slope = _slope(trial, x)
     inside = 16 * SINGLE * _size(x, value, slope)
@@ -99,7 +99,7 @@ def _rounds_once(trial: Trial) -> float:
     return trial.within(f"the value in {trial.dtype} is rounded more than once", _apply(trial, x), value, bound)
 
 
-def _slopes_hold(trial: Trial) -> float:
+def _slopes_hold(trial: LawExample) -> float:
     x = _numbers(trial, trial.at["count"])
     value, slope = _slope(trial, x)
     with torch.no_grad():
@@ -109,7 +109,7 @@ def _slopes_hold(trial: Trial) -> float:
     return trial.within("the gradient is not the slope that differences show", slope, (right + left) / 2, bound, "gradient")
 
 
-def _extremes(trial: Trial) -> None:
+def _extremes(trial: LawExample) -> None:
     """0, and numbers up to the largest of the dtype: no NaN, in values and in slopes; infinite only where the dtype ends."""
     largest = torch.finfo(trial.dtype).max
     x = torch.tensor([0.0, -0.0, 1.0, 30.0, 1e4, largest / 4, largest], dtype=trial.dtype, device=trial.device)
@@ -127,14 +127,14 @@ def _extremes(trial: Trial) -> None:
         trial.finite("a value between -30 and 30", modest)
 
 
-def _closes(trial: Trial) -> None:
+def _closes(trial: LawExample) -> None:
     """f(-x) for growing x: at most as large as the last bits of x, and no NaN."""
     x = torch.tensor([-40.0, -100.0, -1000.0, -30000.0], dtype=trial.dtype, device=trial.device)
     y = _apply(trial, x)
     trial.within("it does not go to 0 as x goes to minus infinity", y, torch.zeros_like(y), 16 * SINGLE * 40)
 
 
-def _monotone(trial: Trial) -> None:
+def _monotone(trial: LawExample) -> None:
     x = torch.linspace(-12, 12, 2001, dtype=torch.float64, device=trial.device).to(trial.dtype)
     y = _apply(trial, x).double()
     falls = y[:-1] - y[1:] > 2 * (trial.unit + 16 * SINGLE) * y[1:].abs()

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from .example import SINGLE, Trial
-from .law import Law, Structure, Subject
+from .example import SINGLE, LawExample
+from .law import Law, PartUnderTest, Structure
 
 
 def sigmoid(x: float) -> float:
@@ -58,15 +58,15 @@ FUNCTIONS = {
 GATED = frozenset({"glu", "reglu", "geglu", "geglu_tanh", "swiglu"})
 
 
-def _known(subject: Subject, options: Any) -> bool:
+def _known(subject: PartUnderTest, options: Any) -> bool:
     return subject.mathematics in FUNCTIONS
 
 
-def _draw(subject: Subject, options: Any, random: Random) -> Structure:
+def _draw(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     return {"count": 64, "reach": random.choice((1, 3, 6, 12, 30))}
 
 
-def _values(trial: Trial) -> float:
+def _values(trial: LawExample) -> float:
     if trial.entry.gated is not (trial.subject.mathematics in GATED):
         raise trial.broken(f"`gated` is {trial.entry.gated} where `{trial.subject.mathematics}` is not")
     at, function = trial.at, FUNCTIONS[trial.subject.mathematics]

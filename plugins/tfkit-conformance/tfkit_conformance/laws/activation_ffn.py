@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .example import Trial
-from .law import Law, Structure, Subject, always, claims
+from .example import LawExample
+from .law import Law, PartUnderTest, Structure, always, claims
 from .placement_parts import run_of
 from .rounding import gamma
 
 
-def _draw(subject: Subject, options: Any, random: Random) -> Structure:
+def _draw(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     return {
         "width": random.choice((2, 3, 5, 8)), "inner": random.choice((4, 7, 12, 16)),
         "tokens": random.choice((2, 3, 5, 9)), "batch": random.choice((1, 2)),
@@ -27,7 +27,7 @@ def _draw(subject: Subject, options: Any, random: Random) -> Structure:
 class _Layer:
     """The layer, its projections and its input."""
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: LawExample) -> None:
         at = trial.at
         self.input, self.output = (_linear(trial, *sizes) for sizes in ((at["width"], at["inner"]), (at["inner"], at["width"])))
         self.gate = _linear(trial, at["width"], at["inner"]) if trial.entry.gated else None
@@ -41,7 +41,7 @@ class _Layer:
         return found
 
 
-def _linear(trial: Trial, fan_in: int, fan_out: int) -> nn.Linear:
+def _linear(trial: LawExample, fan_in: int, fan_out: int) -> nn.Linear:
     made = nn.Linear(fan_in, fan_out, device=trial.device, dtype=trial.dtype)
     with torch.no_grad():
         made.weight.copy_(trial.normal(fan_out, fan_in))
@@ -49,7 +49,7 @@ def _linear(trial: Trial, fan_in: int, fan_out: int) -> nn.Linear:
     return made
 
 
-def _tokens(trial: Trial) -> None:
+def _tokens(trial: LawExample) -> None:
     layer = _Layer(trial)
     other = trial.normal(*layer.x.shape)
     token = int(trial.generator.initial_seed() % trial.at["tokens"])
@@ -57,7 +57,7 @@ def _tokens(trial: Trial) -> None:
     trial.equal(f"token {token} depends on other tokens", layer(other)[0, token], layer(layer.x)[0, token])
 
 
-def _zero(trial: Trial) -> None:
+def _zero(trial: LawExample) -> None:
     layer = _Layer(trial)
     with torch.no_grad():
         layer.output.weight.zero_()
@@ -66,7 +66,7 @@ def _zero(trial: Trial) -> None:
     trial.equal("with an output projection of zeros the layer does not give 0", found, torch.zeros_like(found))
 
 
-def _equation(trial: Trial) -> float:
+def _equation(trial: LawExample) -> float:
     """Where `output` picks one feature each, what is seen is f of the right projection, and nothing of another."""
     layer = _Layer(trial)
     with torch.no_grad():
@@ -98,7 +98,7 @@ def _reach(x: Tensor, linear: nn.Linear) -> Tensor:
     return found
 
 
-def _shut(trial: Trial) -> None:
+def _shut(trial: LawExample) -> None:
     """A gate that is far below 0 lets nothing through, where the function closes."""
     if not trial.entry.gated or not claims("closes")(trial.subject, trial.options):
         return

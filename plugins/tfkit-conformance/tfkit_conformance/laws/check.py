@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from tfkit.catalogue import Catalogue, load_catalogue
-from tfkit.errors import BuildError, Fault, InputError
+from tfkit.errors import BuildError, Diagnostic, InputError
 
 from ..finding import Finding, Inconclusive, Raised, Violation
 from ..raised import call_of, told
 from ..report import SUITE, CheckResult, ConformanceReport, LedgerRow
 from .activation import LAWS as ACTIVATION
-from .example import DTYPES, Trial
-from .law import Excluded, Law, Subject, subject_of
+from .example import DTYPES, LawExample
+from .law import Excluded, Law, PartUnderTest, subject_of
 from .norm import LAWS as NORM
 from .options import entry_of, parsed, variants
 from .placement import LAWS as PLACEMENT
@@ -69,14 +69,14 @@ def check_part(
     the device is not there.
     """
     if slot not in LAWS:
-        raise InputError(Fault("TFK073", f"there are no laws for the slot `{slot}`", f"known: {', '.join(LAWS)}"))
+        raise InputError(Diagnostic("TFK073", f"there are no laws for the slot `{slot}`", f"known: {', '.join(LAWS)}"))
     dtypes = tuple(USUAL_DTYPES.get(profile, ()) if dtypes is None else dtypes)
     if profile not in PROFILES:
-        raise InputError(Fault("TFK073", f"there is no profile `{profile}`", f"known: {', '.join(PROFILES)}"))
+        raise InputError(Diagnostic("TFK073", f"there is no profile `{profile}`", f"known: {', '.join(PROFILES)}"))
     if wrong := [dtype for dtype in dtypes if dtype not in DTYPES]:
-        raise InputError(Fault("TFK071", f"`{wrong[0]}` is no dtype of a model", f"known: {', '.join(DTYPES)}"))
+        raise InputError(Diagnostic("TFK071", f"`{wrong[0]}` is no dtype of a model", f"known: {', '.join(DTYPES)}"))
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise BuildError(Fault("TFK046", "there is no CUDA device here", "use `--device cpu`"))
+        raise BuildError(Diagnostic("TFK046", "there is no CUDA device here", "use `--device cpu`"))
     catalogue = catalogue or load_catalogue()
     subject = subject_of(catalogue, slot, entry_of(catalogue, slot, name_or_entry))
     chosen = variants(catalogue, subject.entry) if options is None else [parsed(catalogue, slot, subject.entry, options)]
@@ -84,7 +84,7 @@ def check_part(
 
 
 def judge(
-    subject: Subject,
+    subject: PartUnderTest,
     chosen: list[Any],
     written: bool,
     profile: str,
@@ -109,7 +109,7 @@ def judge(
         concerned = [options for options in chosen if law.applies(subject, options)]
         if not concerned:
             continue
-        course = _Course(law, subject, concerned, device, seed, max(PROFILES[profile], len(concerned)), event, hasty)
+        course = _LawRun(law, subject, concerned, device, seed, max(PROFILES[profile], len(concerned)), event, hasty)
         course.run(law.dtypes or dtypes)
         if course.examples or not course.excluded:
             checks.append(course.result())
@@ -149,9 +149,9 @@ def replay_part(case: Any, catalogue: Catalogue | None = None) -> float | None:
     return retry(subject, law, options, case)
 
 
-def retry(subject: Subject, law: Law, options: Any, case: dict[str, Any]) -> float | None:
+def retry(subject: PartUnderTest, law: Law, options: Any, case: dict[str, Any]) -> float | None:
     """One case; whatever the part raises on its own is a violation of the law."""
-    trial = Trial(law.name, subject, options, case["at"], case["dtype"], case["device"], case["seed"])
+    trial = LawExample(law.name, subject, options, case["at"], case["dtype"], case["device"], case["seed"])
     try:
         return law.judge(trial)
     except (Violation, Inconclusive):
@@ -162,7 +162,9 @@ def retry(subject: Subject, law: Law, options: Any, case: dict[str, Any]) -> flo
 
 
 def _no_case(reason: str) -> InputError:
-    return InputError(Fault("TFK095", f"this is no stored case: {reason}", "replay what a conformance report holds as `case`"))
+    return InputError(
+        Diagnostic("TFK095", f"this is no stored case: {reason}", "replay what a conformance report holds as `case`")
+    )
 
 
 def _version() -> str:
@@ -174,11 +176,11 @@ def _data(options: Any) -> dict[str, Any]:
 
 
 @dataclass
-class _Course:
+class _LawRun:
     """One law over its cases, dtype by dtype; the first violation is shrunk and told, the others are counted."""
 
     law: Law
-    subject: Subject
+    subject: PartUnderTest
     chosen: list[Any]
     device: str
     seed: int

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .example import Trial
+from .example import LawExample
 
 
-def check_claims(trial: Trial, known: frozenset[str]) -> None:
+def check_claims(trial: LawExample, known: frozenset[str]) -> None:
     """What the entry claims and what it is the same as are names that laws know. Any other would leave it unjudged."""
     claimed, same_as = trial.entry.claimed(trial.options), trial.entry.same_as
     if not isinstance(claimed, (frozenset, set)):
@@ -26,7 +26,7 @@ def check_claims(trial: Trial, known: frozenset[str]) -> None:
         raise trial.broken(f"`same_as` names `{same_as}`, which is no {slot} of the catalogue; {fix}")
 
 
-def check_parameters(trial: Trial, module: nn.Module, declared: Any) -> None:
+def check_parameters(trial: LawExample, module: nn.Module, declared: Any) -> None:
     """Names, shapes and trainability agree with the entry's `parameters`; there are no buffers."""
     built = {name: (tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()}
     listed = {p.name: (tuple(p.shape), p.trainable) for p in declared}
@@ -42,20 +42,20 @@ def check_parameters(trial: Trial, module: nn.Module, declared: Any) -> None:
         raise trial.broken(f"its state_dict holds {sorted(module.state_dict())}, its parameters are {sorted(built)}")
 
 
-def check_reasons(trial: Trial, reasons: Any) -> bool:
+def check_reasons(trial: LawExample, reasons: Any) -> bool:
     """Whether `unsupported` accepts, its answer being a tuple of reasons in words."""
     if not isinstance(reasons, tuple) or any(not isinstance(reason, str) or not reason.strip() for reason in reasons):
         raise trial.broken(f"`unsupported` must give a tuple of reasons in words; it gave {reasons!r}")
     return not reasons
 
 
-def check_unwritten(trial: Trial, before: list[Tensor], after: list[Tensor]) -> None:
+def check_unwritten(trial: LawExample, before: list[Tensor], after: list[Tensor]) -> None:
     """Inputs are the caller's: no bit of them changes."""
     for number, (old, new) in enumerate(zip(before, after, strict=True)):
         trial.equal(f"input {number} of shape {tuple(old.shape)} was written to", new, old, "input")
 
 
-def check_reached(trial: Trial, output: Tensor, leaves: dict[str, Tensor]) -> None:
+def check_reached(trial: LawExample, output: Tensor, leaves: dict[str, Tensor]) -> None:
     """Some gradient arrives at every leaf, and is finite."""
     if not output.requires_grad:
         raise trial.broken(f"the output carries no gradient, though {', '.join(leaves)} require one")

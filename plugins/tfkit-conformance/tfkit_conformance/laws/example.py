@@ -13,16 +13,18 @@ from tfkit.builder import materialise
 from ..attention.bound import SMALLEST, UNIT
 from ..finding import Violation
 from ..raised import told
-from .law import Structure, Subject
+from .law import PartUnderTest, Structure
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 SINGLE = UNIT[torch.float32]
 
 
-class Trial:
+class LawExample:
     """`at` is the structure that the law drew; `dtype` and `device` those of the tensors."""
 
-    def __init__(self, law: str, subject: Subject, options: Any, at: Structure, dtype: str, device: str, seed: int) -> None:
+    def __init__(
+        self, law: str, subject: PartUnderTest, options: Any, at: Structure, dtype: str, device: str, seed: int
+    ) -> None:
         self.law, self.subject, self.options, self.at = law, subject, options, at
         self.entry, self.dtype, self.device = subject.entry, DTYPES[dtype], torch.device(device)
         self.generator = torch.Generator().manual_seed(seed)

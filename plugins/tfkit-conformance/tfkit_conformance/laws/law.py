@@ -16,7 +16,7 @@ from tfkit.nn.feed_forward import FeedForward
 from tfkit.slots.lazy import load
 
 if TYPE_CHECKING:
-    from .example import Trial
+    from .example import LawExample
 
 Structure = dict[str, Any]
 
@@ -26,7 +26,7 @@ class Excluded(Exception):
 
 
 @dataclass(frozen=True)
-class Subject:
+class PartUnderTest:
     """The part that is judged. `make` is what its entry names as `build` or `function`; `block` is the feed-forward layer
     that an activation stands in. Seeded faults replace them."""
 
@@ -52,22 +52,22 @@ class Law:
 
     name: str
     rule: str
-    applies: Callable[[Subject, Any], bool]
-    draw: Callable[[Subject, Any, Random], Structure]
-    judge: Callable[[Trial], float | None]
+    applies: Callable[[PartUnderTest, Any], bool]
+    draw: Callable[[PartUnderTest, Any, Random], Structure]
+    judge: Callable[[LawExample], float | None]
     shrinks: Mapping[str, int] = field(default_factory=dict)
     dtypes: tuple[str, ...] = ()
 
 
-def always(subject: Subject, options: Any) -> bool:
+def always(subject: PartUnderTest, options: Any) -> bool:
     """For laws of the contract, which every part of the slot obeys."""
     return True
 
 
-def claims(name: str) -> Callable[[Subject, Any], bool]:
+def claims(name: str) -> Callable[[PartUnderTest, Any], bool]:
     """For laws that a part claims."""
 
-    def applies(subject: Subject, options: Any) -> bool:
+    def applies(subject: PartUnderTest, options: Any) -> bool:
         try:
             return name in subject.entry.claimed(options)
         except Exception:  # it says nothing that can be held to; the law `declaration` tells why
@@ -76,13 +76,13 @@ def claims(name: str) -> Callable[[Subject, Any], bool]:
     return applies
 
 
-def known_as(*names: str) -> Callable[[Subject, Any], bool]:
+def known_as(*names: str) -> Callable[[PartUnderTest, Any], bool]:
     """For the closed form of an equation."""
     return lambda subject, options: subject.mathematics in names
 
 
-def subject_of(catalogue: Catalogue, slot: str, entry: Any) -> Subject:
+def subject_of(catalogue: Catalogue, slot: str, entry: Any) -> PartUnderTest:
     """The part as its plugin offers it. Raises PluginError where its code cannot be imported."""
-    offer = catalogue.offers[slot].get(entry.name)
+    offer = catalogue.registered[slot].get(entry.name)
     reference = entry.function if slot == "activation" else entry.build
-    return Subject(slot, entry, load(reference), catalogue, offer.distribution if offer else "")
+    return PartUnderTest(slot, entry, load(reference), catalogue, offer.distribution if offer else "")

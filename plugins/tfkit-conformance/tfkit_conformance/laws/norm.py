@@ -12,21 +12,21 @@ from torch import Tensor
 from tfkit.slots.norm import CLAIMS
 
 from .declared import check_claims, check_parameters, check_reached, check_unwritten
-from .example import Trial
-from .law import Law, Structure, Subject, always, claims
+from .example import LawExample
+from .law import Law, PartUnderTest, Structure, always, claims
 from .norm_claims import LAWS as CLAIMED
 from .norm_closed import LAWS as FORMS
 from .norm_use import FEW, SHRINKS, draw, draw_many, draw_wide, numbers
 from .rounding import derivative_holds, gamma, sensitivity
 
 
-def _declaration(trial: Trial) -> None:
+def _declaration(trial: LawExample) -> None:
     entry, options, width = trial.entry, trial.options, trial.at["width"]
     check_claims(trial, CLAIMS)
     check_parameters(trial, trial.bare(width), entry.parameters(options, width))
 
 
-def _outputs(trial: Trial) -> None:
+def _outputs(trial: LawExample) -> None:
     """Any number of axes before the last one; the same in training and in evaluation; no state between calls."""
     at = trial.at
     module = trial.built(at["width"])
@@ -46,7 +46,7 @@ def _outputs(trial: Trial) -> None:
         trial.equal("evaluation and training differ", module.eval()(x), first)
 
 
-def _layouts(trial: Trial) -> float:
+def _layouts(trial: LawExample) -> float:
     at = trial.at
     module, x = trial.built(at["width"]), numbers(trial, 2, at["tokens"], at["width"])
     dense = module(x)
@@ -59,14 +59,14 @@ def _layouts(trial: Trial) -> float:
     )
 
 
-def _stable(trial: Trial, module: torch.nn.Module, x: Tensor) -> Tensor:
+def _stable(trial: LawExample, module: torch.nn.Module, x: Tensor) -> Tensor:
     """Three roundings to the dtype, between them float32 steps over the width: one for the normed vector, one for its scale,
     one for its shift."""
     total = sensitivity(_run(trial, module), [x.double(), *(p.detach().double() for p in module.parameters())])
     return (3 * trial.unit + gamma(trial.at["width"] + 16)) * total + trial.tiny
 
 
-def _run(trial: Trial, module: torch.nn.Module) -> Callable[..., Tensor]:
+def _run(trial: LawExample, module: torch.nn.Module) -> Callable[..., Tensor]:
     """The norm as a function of its input and weights, in float64."""
     exact = trial.twin(module, trial.at["width"])
     names = [name for name, _ in exact.named_parameters()]
@@ -78,7 +78,7 @@ def _run(trial: Trial, module: torch.nn.Module) -> Callable[..., Tensor]:
     return run
 
 
-def _tokens(trial: Trial) -> None:
+def _tokens(trial: LawExample) -> None:
     """Other tokens and other batch rows get other values: no bit of this token's output changes."""
     at = trial.at
     module, x = trial.built(at["width"]), numbers(trial, 2, at["tokens"], at["width"])
@@ -89,14 +89,14 @@ def _tokens(trial: Trial) -> None:
     trial.equal(f"token {token} of batch row {row} depends on other tokens", two, one)
 
 
-def _gradients(trial: Trial) -> None:
+def _gradients(trial: LawExample) -> None:
     at = trial.at
     module = trial.built(at["width"])
     x = numbers(trial, at["tokens"], at["width"]).requires_grad_()
     check_reached(trial, module(x), {"x": x} | {n: p for n, p in module.named_parameters() if p.requires_grad})
 
 
-def _weights(trial: Trial) -> None:
+def _weights(trial: LawExample) -> None:
     """Every number of every weight matters."""
     at = trial.at
     module, x = trial.built(at["width"]), numbers(trial, at["tokens"], at["width"])
@@ -114,14 +114,14 @@ def _weights(trial: Trial) -> None:
         trial.differs(f"`{name}` does not change the output", after, before)
 
 
-def _slopes_hold(trial: Trial) -> float:
+def _slopes_hold(trial: LawExample) -> float:
     at = trial.at
     module = trial.built(at["width"])
     x = trial.normal(at["tokens"], at["width"]).requires_grad_()
     return derivative_holds(trial, lambda: module(x).double(), [x, *(p for p in module.parameters() if p.requires_grad)])
 
 
-def _dtypes(trial: Trial) -> float:
+def _dtypes(trial: LawExample) -> float:
     at = trial.at
     module, x = trial.built(at["width"]), numbers(trial, at["tokens"], at["width"])
     weights = [p.detach().double() for p in module.parameters()]
@@ -129,7 +129,7 @@ def _dtypes(trial: Trial) -> float:
     return trial.within(said, module(x), _run(trial, module)(x.double(), *weights), _stable(trial, module, x))
 
 
-def _rounds_once(trial: Trial) -> float:
+def _rounds_once(trial: LawExample) -> float:
     at = trial.at
     module, x = trial.built(at["width"]), numbers(trial, at["tokens"], at["width"])
     weights = [p.detach().double() for p in module.parameters()]
@@ -140,7 +140,7 @@ def _rounds_once(trial: Trial) -> float:
     return trial.within(f"the output in {trial.dtype} is rounded more than once", module(x), want, bound)
 
 
-def _extremes(trial: Trial) -> None:
+def _extremes(trial: LawExample) -> None:
     """Zero, and numbers near the largest of the dtype: finite values and gradients (of zero)."""
     width = trial.at["width"]
     module = trial.built(width)
@@ -158,7 +158,7 @@ def _extremes(trial: Trial) -> None:
         trial.finite(f"the norm of numbers of size {large:g}", module(huge))
 
 
-def _steepest(trial: Trial, module: torch.nn.Module) -> float:
+def _steepest(trial: LawExample, module: torch.nn.Module) -> float:
     """The largest slope at a zero vector, in float64: 1 / sqrt(eps) may be more than a half dtype holds."""
     exact = trial.twin(module, trial.at["width"])
     zero = torch.zeros(2, trial.at["width"], dtype=torch.float64, device=trial.device).requires_grad_()
@@ -166,7 +166,7 @@ def _steepest(trial: Trial, module: torch.nn.Module) -> float:
     return float(max(slopes))
 
 
-def _draw_apart(subject: Subject, options: Any, random: Random) -> Structure:
+def _draw_apart(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     return {**draw(subject, options, random), "width": random.choice((8, 12, 16, 33))}
 
 

@@ -13,23 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.slots.init import InitFacts
+from tfkit.slots.init import InitContext
 
-from .example import Trial
-from .law import Law, Structure, Subject, claims
+from .example import LawExample
+from .law import Law, PartUnderTest, Structure, claims
 from .rounding import gamma
 
 UNKNOWN_EPS = 1e-3
 
 
-def _draw(subject: Subject, options: Any, random: Random) -> Structure:
+def _draw(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     return {
         "width": random.choice((4, 7, 16, 33, 128)), "tokens": random.choice((1, 2, 4)),
         "power": random.choice((1, 2, 4, 6)), "shift": random.choice((1, 2, 8)),
     }  # fmt: skip
 
 
-def _spread(trial: Trial) -> Tensor:
+def _spread(trial: LawExample) -> Tensor:
     """Vectors of mean 0 and mean square 1 or more, in float64."""
     at = trial.at
     x = trial.normal(at["tokens"], at["width"], dtype=torch.float64)
@@ -38,18 +38,18 @@ def _spread(trial: Trial) -> Tensor:
     return 2.0 * x
 
 
-def _eps(trial: Trial) -> float:
+def _eps(trial: LawExample) -> float:
     found = getattr(trial.options, "eps", UNKNOWN_EPS)
     return float(found) if isinstance(found, (int, float)) else UNKNOWN_EPS
 
 
-def _first(trial: Trial) -> nn.Module:
+def _first(trial: LawExample) -> nn.Module:
     """The norm with weights as an untrained model has them."""
     width = trial.at["width"]
     module = trial.built(width)
     entry = trial.subject.catalogue.find("init", "xavier")
     for parameter in trial.entry.parameters(trial.options, width):
-        drawn = entry.draw(entry.options(), parameter, InitFacts(width, 1, 0))
+        drawn = entry.draw(entry.options(), parameter, InitContext(width, 1, 0))
         with torch.no_grad():
             module.get_parameter(parameter.name).fill_(drawn.centre)
     return module
@@ -61,7 +61,7 @@ def _sizes(module: nn.Module, output: Tensor) -> Tensor:
     return output.detach().double().abs().amax(-1, keepdim=True) + weights
 
 
-def _scale(trial: Trial) -> float:
+def _scale(trial: LawExample) -> float:
     module, x = trial.built(trial.at["width"]), _spread(trial).to(trial.dtype)
     factor = 2.0 ** trial.at["power"]
     one, other = module(x), module(x * factor)
@@ -70,7 +70,7 @@ def _scale(trial: Trial) -> float:
     return trial.within(f"the norm of {factor:g} x is not that of x", other, one, bound)
 
 
-def _shift(trial: Trial) -> float:
+def _shift(trial: LawExample) -> float:
     """The sum is exact: numbers are multiples of 1/8, so that no rounding of the input hides or feigns anything."""
     module, at = trial.built(trial.at["width"]), trial.at
     x = (_spread(trial) * 8).round() / 8
@@ -86,7 +86,7 @@ def _shift(trial: Trial) -> float:
     return trial.within(f"the norm of x + {at['shift']} is not that of x", other, one, bound)
 
 
-def _mean(trial: Trial) -> float:
+def _mean(trial: LawExample) -> float:
     module, x = _first(trial), (_spread(trial) + trial.at["shift"]).to(trial.dtype)
     y = module(x).double()
     size = y.abs().amax(-1) * (1 + x.double().abs().amax(-1))
@@ -94,7 +94,7 @@ def _mean(trial: Trial) -> float:
     return trial.within("the mean of an output vector is not 0", y.mean(-1), torch.zeros_like(y.mean(-1)), bound)
 
 
-def _rms(trial: Trial) -> float:
+def _rms(trial: LawExample) -> float:
     module, x = _first(trial), (_spread(trial) * 2.0 ** trial.at["power"]).to(trial.dtype)
     y = module(x).double()
     share = _eps(trial) / (2 * float(x.double().square().mean(-1).min()))
@@ -103,7 +103,7 @@ def _rms(trial: Trial) -> float:
     return trial.within("the root mean square of an output vector is not 1", got, torch.ones_like(got), bound)
 
 
-def _identity(trial: Trial) -> None:
+def _identity(trial: LawExample) -> None:
     module, x = trial.built(trial.at["width"]), _spread(trial).to(trial.dtype)
     trial.equal("y is not x", module(x), x)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .example import Trial
+from .example import LawExample
 from .law import Law, known_as
 from .norm_use import FEW, draw, numbers
 from .options import shared
@@ -44,8 +44,8 @@ def rms_norm(x: Numbers, weights: dict[str, Numbers], options: Any) -> tuple[Num
     return normed, [(1.0 + abs(w)) * abs(number) / root for number, w in zip(x, weights["weight"], strict=True)]
 
 
-def _judged(form: Callable[[Numbers, dict[str, Numbers], Any], tuple[Numbers, Numbers]]) -> Callable[[Trial], float]:
-    def judge(trial: Trial) -> float:
+def _judged(form: Callable[[Numbers, dict[str, Numbers], Any], tuple[Numbers, Numbers]]) -> Callable[[LawExample], float]:
+    def judge(trial: LawExample) -> float:
         at, options = trial.at, shared(trial)
         module: nn.Module = trial.built(at["width"])
         weights = {name: p.detach().double().tolist() for name, p in module.named_parameters()}

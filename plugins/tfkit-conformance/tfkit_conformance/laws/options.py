@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tfkit.catalogue import Catalogue
-from tfkit.errors import Fault, SpecError
+from tfkit.errors import Diagnostic, SpecError
 from tfkit.slots.options import Entry, OneOf
 
 LENGTHS = (11, 24)
@@ -21,7 +21,7 @@ def entry_of(catalogue: Catalogue, slot: str, name_or_entry: Any) -> Any:
     found = catalogue.find(slot, str(name_or_entry))
     if found is None:
         fix = catalogue.why_missing(slot, str(name_or_entry))
-        raise SpecError(Fault("TFK012", f"`{name_or_entry}` names no {slot}", fix))
+        raise SpecError(Diagnostic("TFK012", f"`{name_or_entry}` names no {slot}", fix))
     return found
 
 
@@ -34,14 +34,14 @@ def parsed(catalogue: Catalogue, slot: str, entry: Any, written: Any) -> Any:
     except ValidationError as reason:
         first = reason.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise SpecError(Fault("TFK021", f"options of {slot} `{entry.name}`: {place}: {first['msg']}")) from None
+        raise SpecError(Diagnostic("TFK021", f"options of {slot} `{entry.name}`: {place}: {first['msg']}")) from None
 
 
 def variants(catalogue: Catalogue, entry: Any) -> list[Any]:
     """The default options, and each that differs from them in one option that is a flag or one of some names (or `max_len`)."""
     written: list[dict[str, Any]] = [{}]
     for name, field in entry.options.model_fields.items():
-        values: list[Any] = [value for mark in field.metadata if isinstance(mark, OneOf) for value in mark.names]
+        values: list[Any] = [value for location in field.metadata if isinstance(location, OneOf) for value in location.names]
         if field.annotation is bool:
             values = [False, True]
         if name == "max_len":
@@ -57,7 +57,7 @@ def variants(catalogue: Catalogue, entry: Any) -> list[Any]:
             found.append(options)
     if not found:
         needed = ", ".join(f"`{name}`" for name, field in entry.options.model_fields.items() if field.is_required())
-        raise SpecError(Fault("TFK030", f"`{entry.name}` cannot be judged without options: {needed}", "write them"))
+        raise SpecError(Diagnostic("TFK030", f"`{entry.name}` cannot be judged without options: {needed}", "write them"))
     return found
 
 

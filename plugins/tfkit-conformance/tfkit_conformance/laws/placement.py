@@ -11,18 +11,18 @@ import torch
 from tfkit.slots.placement import CLAIMS
 
 from .declared import check_claims, check_reached, check_reasons, check_unwritten
-from .example import Trial
-from .law import Law, Structure, Subject, always, claims
+from .example import LawExample
+from .law import Law, PartUnderTest, Structure, always, claims
 from .placement_closed import LAWS as FORMS
 from .placement_parts import SUBLAYERS, draw, facts_of, input_of, run_of, wired
 from .rounding import gamma
 
 
-def _draw_any(subject: Subject, options: Any, random: Random) -> Structure:
+def _draw_any(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     return draw(subject, options, random) | {"asked": list(random.choice(SUBLAYERS))}
 
 
-def _declaration(trial: Trial) -> None:
+def _declaration(trial: LawExample) -> None:
     entry, options, at = trial.entry, trial.options, trial.at
     check_claims(trial, CLAIMS)
     if not isinstance(entry.final_norm(options), bool):
@@ -42,7 +42,7 @@ def _declaration(trial: Trial) -> None:
         raise trial.broken("the layer has buffers, whose numbers would be lost: modules are built without storage")
 
 
-def _constants(trial: Trial) -> None:
+def _constants(trial: LawExample) -> None:
     found = trial.entry.constants(trial.options, facts_of(trial.at))
     numbers = {"skip": found.skip, "branch": found.branch, **found.gains}
     for name, number in numbers.items():
@@ -50,7 +50,7 @@ def _constants(trial: Trial) -> None:
             raise trial.broken(f"the constant `{name}` must be a number above 0; it is {number!r}")
 
 
-def _uses(trial: Trial) -> None:
+def _uses(trial: LawExample) -> None:
     """Every sub-layer once, in order, with the run and the index of the layer; every declared norm."""
     at, made, x = trial.at, wired(trial), input_of(trial)
     run, index, kept = run_of(at["tokens"]), 5, x.clone()
@@ -70,7 +70,7 @@ def _uses(trial: Trial) -> None:
     trial.equal("the same call a second time gives something else", again, output)
 
 
-def _tokens(trial: Trial) -> None:
+def _tokens(trial: LawExample) -> None:
     made, x, other = wired(trial), input_of(trial), input_of(trial)
     token = int(trial.generator.initial_seed() % trial.at["tokens"])
     other[0, token] = x[0, token]
@@ -79,16 +79,16 @@ def _tokens(trial: Trial) -> None:
     )
 
 
-def _gradients(trial: Trial) -> None:
+def _gradients(trial: LawExample) -> None:
     made, x = wired(trial), input_of(trial).requires_grad_()
     check_reached(trial, made(x), {"x": x} | dict(made.layer.named_parameters()))
 
 
-def _scales(trial: Trial, random: Random) -> dict[str, float]:
+def _scales(trial: LawExample, random: Random) -> dict[str, float]:
     return {name: random.choice((0.25, 0.5, 2.0, 3.0)) for name in trial.at["sublayers"]}
 
 
-def _sum(trial: Trial) -> float:
+def _sum(trial: LawExample) -> float:
     """With norms that change nothing, skip 1 and sub-layers that give fixed b: x + sum_n scale_n b_n. One sub-layer alone:
     skip x + scale b."""
     random, at = Random(trial.generator.initial_seed()), trial.at
@@ -105,7 +105,7 @@ def _sum(trial: Trial) -> float:
     return trial.within(said, made(x), want, bound)
 
 
-def _skip(trial: Trial) -> float:
+def _skip(trial: LawExample) -> float:
     at = trial.at
     factor = trial.entry.constants(trial.options, facts_of(at)).skip
     made, x = wired(trial, "fixed", "same"), input_of(trial)
@@ -116,17 +116,17 @@ def _skip(trial: Trial) -> float:
     return trial.within(f"the residual is not multiplied by skip = {factor:.6g}, which its constants say", made(x), want, bound)
 
 
-def _draw_one(subject: Subject, options: Any, random: Random) -> Structure:
+def _draw_one(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     at = draw(subject, options, random)
     alone = [names for names in SUBLAYERS if len(names) == 1 and not subject.entry.unsupported(options, names)]
     return at | ({"sublayers": list(random.choice(alone))} if alone else {"role": "encoder_only"})
 
 
-def _wires_one(subject: Subject, options: Any) -> bool:
+def _wires_one(subject: PartUnderTest, options: Any) -> bool:
     return any(not subject.entry.unsupported(options, names) for names in SUBLAYERS if len(names) == 1)
 
 
-def _scaled_out(trial: Trial) -> None:
+def _scaled_out(trial: LawExample) -> None:
     """A sub-layer whose scale is 0 is not heard, except through what others read."""
     at = trial.at
     mute = at["sublayers"][-1]
@@ -145,7 +145,7 @@ def _scaled_out(trial: Trial) -> None:
         trial.differs(f"the scale of `{mute}` is ignored", loud(x), before)
 
 
-def _dropout(trial: Trial) -> None:
+def _dropout(trial: LawExample) -> None:
     """Only in training, only on what sub-layers add, survivors times 1 / (1 - p)."""
     at, share = trial.at, 0.5
     x = trial.normal(2, 64, at["width"])
@@ -178,13 +178,13 @@ def _dropout(trial: Trial) -> None:
         raise trial.broken(f"dropout {share} hides {int((found == 0.0).sum())} of {count} numbers")
 
 
-def _stream(trial: Trial) -> None:
+def _stream(trial: LawExample) -> None:
     """R36: sub-layers that give 0 add nothing, and what runs through the layer is x itself, bit for bit."""
     made, x = wired(trial, "zero", skip=1.0), input_of(trial)
     trial.equal("with sub-layers that give 0 the layer is not the identity", made(x), x)
 
 
-def _normed(trial: Trial) -> None:
+def _normed(trial: LawExample) -> None:
     """R36: the layer gives what its last norm gave, bit for bit."""
     made, x = wired(trial), input_of(trial)
     output = made(x)

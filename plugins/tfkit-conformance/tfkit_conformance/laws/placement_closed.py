@@ -14,14 +14,14 @@ from random import Random
 import torch
 from torch import Tensor
 
-from .example import Trial
+from .example import LawExample
 from .law import Law, known_as
 from .options import shared
 from .placement_parts import Wired, draw, facts_of, input_of, wired
 from .rounding import gamma, sensitivity
 
 
-def _equation(trial: Trial, made: Wired, skip: float, scales: dict[str, float], x: Tensor) -> Tensor:
+def _equation(trial: LawExample, made: Wired, skip: float, scales: dict[str, float], x: Tensor) -> Tensor:
     kind, options, start = trial.subject.mathematics, shared(trial), x
     if kind == "parallel":
         added = skip * start
@@ -42,7 +42,7 @@ def _equation(trial: Trial, made: Wired, skip: float, scales: dict[str, float], 
     return x
 
 
-def _wiring(trial: Trial) -> float:
+def _wiring(trial: LawExample) -> float:
     at, random = trial.at, Random(trial.generator.initial_seed())
     skip = trial.entry.constants(trial.options, facts_of(at)).skip
     scales = {name: random.choice((0.5, 1.0, 1.0, 2.0)) for name in at["sublayers"]}
@@ -56,7 +56,7 @@ def _wiring(trial: Trial) -> float:
     return trial.within(said, made(x), want, bound)
 
 
-def _deepnorm(trial: Trial) -> float:
+def _deepnorm(trial: LawExample) -> float:
     """alpha and beta of the paper's table, for N encoder and M decoder layers."""
     at = trial.at
     found = trial.entry.constants(trial.options, facts_of(at))

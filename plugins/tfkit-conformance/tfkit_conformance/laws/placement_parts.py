@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.nn.layer import LayerParts
-from tfkit.nn.runtime.context import ModelRun, StackRun
+from tfkit.nn.runtime.context import ForwardContext, StackContext
 from tfkit.nn.runtime.node_output import Padding
 from tfkit.slots.placement import StackFacts
 
 from ..finding import Inconclusive
-from .example import Trial
-from .law import Structure, Subject
+from .example import LawExample
+from .law import PartUnderTest, Structure
 
 SUBLAYERS = (
     ("self_attention", "ffn"),
@@ -35,9 +35,9 @@ ROLES: tuple[Literal["encoder", "decoder", "encoder_only", "decoder_only"], ...]
 Mode = Literal["curved", "fixed", "zero", "same"]
 
 
-def run_of(length: int) -> StackRun:
+def run_of(length: int) -> StackContext:
     """One call of a stack that has neither padding nor memory."""
-    return StackRun(ModelRun({}, {}, {}), "laws", False, Padding(), length, 0, None, {}, ())
+    return StackContext(ForwardContext({}, {}, {}), "laws", False, Padding(), length, 0, None, {}, ())
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Branch(nn.Module):
         self.weight = nn.Parameter(weight)
         self.name, self.mode, self.fixed, self.log = name, mode, fixed, log
 
-    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def forward(self, x: Tensor, run: StackContext, index: int) -> Tensor:
         output = self.give(x)
         self.log.branches.append(Call(self.name, x, output, run, index))
         return output
@@ -108,14 +108,14 @@ class Wired:
     norms: dict[str, NormStandIn]
     log: Log
 
-    def __call__(self, x: Tensor, run: StackRun | None = None, index: int = 0) -> Tensor:
+    def __call__(self, x: Tensor, run: StackContext | None = None, index: int = 0) -> Tensor:
         self.log.branches.clear()
         self.log.norms.clear()
         found: Tensor = self.layer(x, run_of(x.shape[1]) if run is None else run, index)
         return found
 
 
-def draw(subject: Subject, options: Any, random: Random) -> Structure:
+def draw(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     """Sub-layers that the placement can wire, in a stack of some depth. Raises Inconclusive where it can wire none."""
     choices = [names for names in SUBLAYERS if not subject.entry.unsupported(options, names)]
     if not choices:
@@ -132,13 +132,13 @@ def facts_of(at: Structure) -> StackFacts:
     return StackFacts(at["role"], at["layers"], at["partner"])
 
 
-def input_of(trial: Trial) -> Tensor:
+def input_of(trial: LawExample) -> Tensor:
     """x (B,L,M)."""
     return trial.normal(trial.at["batch"], trial.at["tokens"], trial.at["width"])
 
 
 def wired(
-    trial: Trial,
+    trial: LawExample,
     branches: Mode = "curved",
     norms: Mode = "curved",
     scales: dict[str, float] | None = None,

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .example import SINGLE, Trial
-from .law import Law, Structure, Subject, claims
+from .example import SINGLE, LawExample
+from .law import Law, PartUnderTest, Structure, claims
 from .position_use import (
     SHRINKS,
     bias_rounding,
@@ -34,7 +34,7 @@ STARTS = (0, 1, 7, 100, 255, 256, 1000, 4097, 2**15 + 3, 2**17 + 5)
 SHIFTS = (1, 2, 31, 128, 257, 4096, 2**16)
 
 
-def _draw_moved(subject: Subject, options: Any, random: Random) -> Structure:
+def _draw_moved(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     at = draw(subject, options, random)
     start, shift = random.choice(STARTS), random.choice(SHIFTS)
     limit = reach(subject, options, at)
@@ -44,7 +44,7 @@ def _draw_moved(subject: Subject, options: Any, random: Random) -> Structure:
     return {**at, "start": start, "shift": shift}
 
 
-def _additive(trial: Trial) -> float:
+def _additive(trial: LawExample) -> float:
     length = trial.at["length"]
     module, (x, query, key) = module_of(trial), inputs_of(trial, length)
     span = span_of(trial, length)
@@ -57,7 +57,7 @@ def _additive(trial: Trial) -> float:
     return trial.within(said, one.double() - x.double(), alone, bound, "embeddings")
 
 
-def _rotated(trial: Trial, module: Any, query: Tensor, key: Tensor, start: int) -> tuple[Tensor, Tensor]:
+def _rotated(trial: LawExample, module: Any, query: Tensor, key: Tensor, start: int) -> tuple[Tensor, Tensor]:
     x = torch.zeros(query.shape[0], query.shape[2], trial.at["width"], dtype=trial.dtype, device=trial.device)
     done = effect(trial, module, (x, query, key), span_of(trial, query.shape[2], start, key_start=start))
     assert done.query is not None
@@ -65,7 +65,7 @@ def _rotated(trial: Trial, module: Any, query: Tensor, key: Tensor, start: int) 
     return done.query, done.key
 
 
-def _relative(trial: Trial) -> float:
+def _relative(trial: LawExample) -> float:
     at, length = trial.at, trial.at["length"]
     module, (_, query, key) = module_of(trial), inputs_of(trial, length)
     one = _rotated(trial, module, query, key, at["start"])
@@ -75,7 +75,7 @@ def _relative(trial: Trial) -> float:
     return trial.within(said, scores(*other), scores(*one), bound, "scores")
 
 
-def _factors(trial: Trial, module: Any) -> Tensor:
+def _factors(trial: LawExample, module: Any) -> Tensor:
     """The constants c (D,), read out at position 0. A scaling may stretch the features that it rotates, and no others."""
     at = trial.at
     ones = torch.ones(1, at["heads"], 1, at["head_dim"], dtype=torch.float32, device=trial.device)
@@ -88,7 +88,7 @@ def _factors(trial: Trial, module: Any) -> Tensor:
     return turned[0, 0, 0].double()
 
 
-def _rotation(trial: Trial) -> float:
+def _rotation(trial: LawExample) -> float:
     at, length = trial.at, trial.at["length"]
     module, (_, query, key) = module_of(trial), inputs_of(trial, length)
     turned = _rotated(trial, module, query, key, at["start"])
@@ -106,7 +106,7 @@ def _rotation(trial: Trial) -> float:
     return worst
 
 
-def _relative_bias(trial: Trial) -> float:
+def _relative_bias(trial: LawExample) -> float:
     at, length = trial.at, trial.at["length"]
     module, (x, query, key) = module_of(trial), inputs_of(trial, length)
     shift = min(at["shift"], 300)

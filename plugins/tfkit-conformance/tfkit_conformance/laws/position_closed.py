@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from .example import Trial
-from .law import Law, Structure, Subject, known_as
+from .example import LawExample
+from .law import Law, PartUnderTest, Structure, known_as
 from .options import shared
 from .position_claims import STARTS
 from .position_forms import alibi_slopes, rotary_angles, rotate, sinusoid, t5_bucket
@@ -17,7 +17,7 @@ from .position_use import SHRINKS, changed, draw, effect, inputs_of, module_of, 
 MOVED = SHRINKS | {"start": 0}
 
 
-def _draw_at(subject: Subject, options: Any, random: Random) -> Structure:
+def _draw_at(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     at = draw(subject, options, random)
     at["length"] = min(at["length"], 9)
     limit = reach(subject, options, at)
@@ -25,7 +25,7 @@ def _draw_at(subject: Subject, options: Any, random: Random) -> Structure:
     return {**at, "start": start if limit is None else random.randint(0, limit - at["length"])}
 
 
-def _rotary(trial: Trial) -> float:
+def _rotary(trial: LawExample) -> float:
     at, length, options = trial.at, trial.at["length"], shared(trial)
     module, (x, query, key) = module_of(trial), inputs_of(trial, length)
     angles, factor = rotary_angles(options, options.dims or at["head_dim"])
@@ -45,7 +45,7 @@ def _rotary(trial: Trial) -> float:
     return worst
 
 
-def _sinusoidal(trial: Trial) -> float:
+def _sinusoidal(trial: LawExample) -> float:
     at, length, options = trial.at, trial.at["length"], shared(trial)
     module, (x, query, key) = module_of(trial), inputs_of(trial, length)
     halves = trial.subject.mathematics == "sinusoidal_halves"
@@ -70,7 +70,7 @@ def _sinusoidal(trial: Trial) -> float:
     )
 
 
-def _distances(trial: Trial) -> None:
+def _distances(trial: LawExample) -> None:
     """Inner products of sinusoids depend on the distance alone: p(t) . p(t + s) = sum_i cos(s f_i)."""
     at = trial.at
     module = module_of(trial)
@@ -80,7 +80,7 @@ def _distances(trial: Trial) -> None:
     trial.within("p(t) . p(t + s) is not the same for every t", later @ later.T, at_start @ at_start.T, bound, "embeddings")
 
 
-def _learned(trial: Trial) -> float:
+def _learned(trial: LawExample) -> float:
     at, length, options = trial.at, trial.at["length"], shared(trial)
     module, (x, query, key) = module_of(trial), inputs_of(trial, length)
     table = next(module.parameters()).detach()
@@ -106,13 +106,13 @@ def _learned(trial: Trial) -> float:
     return worst
 
 
-def _draw_heads(subject: Subject, options: Any, random: Random) -> Structure:
+def _draw_heads(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     at = draw(subject, options, random)
     heads = random.choice((random.randint(1, 64), random.choice((3, 5, 6, 7, 12, 20, 24, 33, 40, 48, 63))))
     return changed(subject, options, {**at, "length": 4, "batch": 1}, heads=heads, kv_heads=heads)
 
 
-def _alibi(trial: Trial) -> float:
+def _alibi(trial: LawExample) -> float:
     heads = trial.at["heads"]
     module, (x, query, key) = module_of(trial), inputs_of(trial, 4)
     bias = effect(trial, module, (x, query, key), span_of(trial, 4, 5)).bias
@@ -128,7 +128,7 @@ def _alibi(trial: Trial) -> float:
     return trial.within(said, bias, want, 8 * 2.0**-24 * want.abs(), "bias")
 
 
-def _relative_t5(trial: Trial) -> float:
+def _relative_t5(trial: LawExample) -> float:
     """Few queries against keys on both sides, up to beyond the largest distance."""
     at, options = trial.at, shared(trial)
     module = module_of(trial)
@@ -150,7 +150,7 @@ def _relative_t5(trial: Trial) -> float:
     return 0.0
 
 
-def _relative_shaw(trial: Trial) -> float:
+def _relative_shaw(trial: LawExample) -> float:
     at, options, length = trial.at, shared(trial), trial.at["length"]
     module, (x, query, key) = module_of(trial), inputs_of(trial, length)
     table = next(module.parameters()).detach().double()
@@ -169,11 +169,11 @@ def _relative_shaw(trial: Trial) -> float:
     return trial.within(f"the bias is not scale q . a[clip(distance, {farthest})]", bias, want, bound, "bias")
 
 
-def _even(subject: Subject, options: Any) -> bool:
+def _even(subject: PartUnderTest, options: Any) -> bool:
     return known_as("sinusoidal", "sinusoidal_halves")(subject, options) and getattr(options, "combine", "add") == "add"
 
 
-def _draw_even(subject: Subject, options: Any, random: Random) -> Structure:
+def _draw_even(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     at = _draw_at(subject, options, random)
     return changed(subject, options, at, width=at["width"] + at["width"] % 2)
 

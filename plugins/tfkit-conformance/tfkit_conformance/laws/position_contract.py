@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from tfkit.attention.positions import Span
+from tfkit.attention.positions import PositionRange
 from tfkit.errors import InputError
 from tfkit.slots.position import USUAL_CLAIMS, PositionSite
 
 from .declared import check_claims, check_parameters, check_reasons, check_unwritten
-from .example import Trial
-from .law import Law, Structure, Subject, always
+from .example import LawExample
+from .law import Law, PartUnderTest, Structure, always
 from .position_use import (
     SHRINKS,
     Given,
@@ -35,11 +35,11 @@ from .position_use import (
 )
 
 
-def _draw_any(subject: Subject, options: Any, random: Random) -> Structure:
+def _draw_any(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     return draw_site(subject, options, random) if random.random() < 0.5 else {**any_site(random), "rows": random.choice((0, 9))}
 
 
-def _declaration(trial: Trial) -> None:
+def _declaration(trial: LawExample) -> None:
     entry, options, site = trial.entry, trial.options, site_of(trial.subject, trial.at)
     check_claims(trial, frozenset().union(*USUAL_CLAIMS.values()))
     reasons = entry.unsupported(options, site)
@@ -61,7 +61,7 @@ def _declaration(trial: Trial) -> None:
         check_parameters(trial, trial.bare(narrow), declared)
 
 
-def _outputs(trial: Trial) -> None:
+def _outputs(trial: LawExample) -> None:
     length = trial.at["length"]
     module, tensors, span = module_of(trial), inputs_of(trial, length), span_of(trial, length)
     kept = [tensor.clone() for tensor in tensors]
@@ -75,14 +75,14 @@ def _outputs(trial: Trial) -> None:
         trial.equal(f"{name}: the same call a second time, after another one, gives something else", tensor, first[name], name)
 
 
-def _limit(trial: Trial, module: nn.Module, given: Given, span: Span, name: str, *tensors: Tensor) -> Tensor:
+def _limit(trial: LawExample, module: nn.Module, given: Given, span: PositionRange, name: str, *tensors: Tensor) -> Tensor:
     """How much two evaluations of one output may differ."""
     if name == "bias":
         return bias_rounding(trial, module, given, span)
     return rounding(trial, span.keys, *tensors)
 
 
-def _layouts(trial: Trial) -> float:
+def _layouts(trial: LawExample) -> float:
     length, worst = trial.at["length"], 0.0
     module, tensors, span = module_of(trial), inputs_of(trial, length), span_of(trial, length)
     dense = effect(trial, module, tensors, span).tensors()
@@ -93,7 +93,7 @@ def _layouts(trial: Trial) -> float:
     return worst
 
 
-def _rows(trial: Trial) -> None:
+def _rows(trial: LawExample) -> None:
     batch, length = trial.at["batch"], trial.at["length"]
     row = int(trial.generator.initial_seed() % batch)
     module, tensors = module_of(trial), inputs_of(trial, length)
@@ -108,7 +108,7 @@ def _rows(trial: Trial) -> None:
         trial.equal(f"{name} of batch row {row} depends on the other rows", tensor[row], whole[name][row], name)
 
 
-def _chunks(trial: Trial) -> float:
+def _chunks(trial: LawExample) -> float:
     length, worst = trial.at["length"], 0.0
     module, tensors = module_of(trial), inputs_of(trial, length)
     whole = effect(trial, module, tensors, span_of(trial, length)).tensors()
@@ -135,7 +135,7 @@ def _chunks(trial: Trial) -> float:
     return worst
 
 
-def _reaches(trial: Trial) -> None:
+def _reaches(trial: LawExample) -> None:
     limit = trial.entry.max_len(trial.options)
     module = module_of(trial)
     if limit is None:
@@ -158,7 +158,7 @@ def _reaches(trial: Trial) -> None:
         trial.refuses(said, InputError, beyond)
 
 
-def _flops(trial: Trial) -> None:
+def _flops(trial: LawExample) -> None:
     entry, length, batch = trial.entry, trial.at["length"], trial.at["batch"]
     site, options = site_of(trial.subject, trial.at), trial.options
     said = [
@@ -174,7 +174,7 @@ def _flops(trial: Trial) -> None:
         raise trial.broken(f"torch counts {counter.get_total_flops()} operations in one call, its entry declares {said[0]}")
 
 
-def _acts(trial: Trial) -> None:
+def _acts(trial: LawExample) -> None:
     length = trial.at["length"]
     module, (x, query, key) = module_of(trial), inputs_of(trial, length)
     span = span_of(trial, length)

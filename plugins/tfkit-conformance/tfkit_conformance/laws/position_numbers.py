@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from .declared import check_reached
-from .example import SINGLE, Trial
-from .law import Law, Structure, Subject
+from .example import SINGLE, LawExample
+from .law import Law, PartUnderTest, Structure
 from .position_use import SHRINKS, acts_somewhere, changed, draw, effect, inputs_of, module_of, row_size, site_of, span_of
 from .rounding import derivative_holds, gamma, sensitivity
 
 
-def _gradients(trial: Trial) -> None:
+def _gradients(trial: LawExample) -> None:
     length = trial.at["length"]
     module, tensors = module_of(trial), inputs_of(trial, length)
     leaves = tuple(tensor.requires_grad_() for tensor in tensors)
@@ -32,7 +32,7 @@ def _gradients(trial: Trial) -> None:
         raise trial.broken(f"no gradient reaches {', '.join(weights)}")
 
 
-def _slopes_hold(trial: Trial) -> float:
+def _slopes_hold(trial: LawExample) -> float:
     length = trial.at["length"]
     module, tensors = module_of(trial), inputs_of(trial, length)
     leaves = [*(tensor.requires_grad_() for tensor in tensors), *(p for p in module.parameters() if p.requires_grad)]
@@ -49,7 +49,7 @@ def _slopes_hold(trial: Trial) -> float:
     return derivative_holds(trial, outcome, [leaf for leaf, found in zip(leaves, reached, strict=True) if found is not None])
 
 
-def _dtypes(trial: Trial) -> float:
+def _dtypes(trial: LawExample) -> float:
     """Four roundings; between them float32 sums over the features, and angles whose rounding grows with the position."""
     at, length, worst = trial.at, trial.at["length"], 0.0
     site = site_of(trial.subject, at)
@@ -79,7 +79,7 @@ def _dtypes(trial: Trial) -> float:
 class _Use(torch.nn.Module):
     """One output of a scheme as a function of its inputs and weights."""
 
-    def __init__(self, trial: Trial, module: torch.nn.Module, name: str, span: Any) -> None:
+    def __init__(self, trial: LawExample, module: torch.nn.Module, name: str, span: Any) -> None:
         super().__init__()
         self.trial, self.module, self.name, self.span = trial, module, name, span
 
@@ -87,7 +87,7 @@ class _Use(torch.nn.Module):
         return effect(self.trial, self.module, (x, query, key), self.span).tensors()[self.name].double()
 
 
-def _reads_query(trial: Trial) -> None:
+def _reads_query(trial: LawExample) -> None:
     length = trial.at["length"]
     module, (x, query, key) = module_of(trial), inputs_of(trial, length)
     span = span_of(trial, length)
@@ -106,11 +106,11 @@ def _reads_query(trial: Trial) -> None:
         trial.equal("the bias depends on the scale, which only a bias that reads the query may", scaled, one, "bias")
 
 
-def _in_attention(subject: Subject, options: Any) -> bool:
+def _in_attention(subject: PartUnderTest, options: Any) -> bool:
     return "scores" in subject.entry.acts
 
 
-def _draw_small(subject: Subject, options: Any, random: Random) -> Structure:
+def _draw_small(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     """Few numbers, for laws that need a Jacobian."""
     at = draw(subject, options, random)
     at |= {"batch": 1, "length": min(at["length"], 3)}

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .example import Trial
-from .law import Excluded, Law, Structure, Subject
+from .example import LawExample
+from .law import Excluded, Law, PartUnderTest, Structure
 from .position_use import (
     SHRINKS,
     acts_somewhere,
@@ -27,7 +27,7 @@ from .position_use import (
 )
 
 
-def _pads(trial: Trial) -> float:
+def _pads(trial: LawExample) -> float:
     """`left` hidden tokens before, with the same visible ones after."""
     at, length, worst = trial.at, trial.at["length"], 0.0
     left = at["left"]
@@ -62,7 +62,7 @@ def _pads(trial: Trial) -> float:
     return worst
 
 
-def _draw_padded(subject: Subject, options: Any, random: Random) -> Structure:
+def _draw_padded(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     at = draw(subject, options, random)
     limit = reach(subject, options, at)
     left = random.choice((1, 2, 5))
@@ -74,7 +74,7 @@ def _draw_padded(subject: Subject, options: Any, random: Random) -> Structure:
     return {**at, "left": left}
 
 
-def _scattered(trial: Trial) -> float:
+def _scattered(trial: LawExample) -> float:
     """Where padding does not count, hidden tokens between the others do not either (for embeddings)."""
     at, length = trial.at, trial.at["length"]
     module, (x, _, _) = module_of(trial), inputs_of(trial, length)
@@ -92,7 +92,7 @@ def _scattered(trial: Trial) -> float:
     return worst
 
 
-def _uncounted_embeddings(subject: Subject, options: Any) -> bool:
+def _uncounted_embeddings(subject: PartUnderTest, options: Any) -> bool:
     return "embeddings" in subject.entry.acts and not subject.entry.counts_padding(options)
 
 

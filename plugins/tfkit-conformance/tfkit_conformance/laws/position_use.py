@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.attention.positions import Span
+from tfkit.attention.positions import PositionRange
 from tfkit.attention.types import BIAS_NAMES, DenseBias, DistanceBias, LinearBias
 from tfkit.slots.position import PositionSite
 
 from ..finding import Inconclusive
-from .example import SINGLE, Trial
-from .law import Excluded, Structure, Subject
+from .example import SINGLE, LawExample
+from .law import Excluded, PartUnderTest, Structure
 
 WIDTHS = (4, 6, 8, 12, 16, 5, 7, 32, 64)
 HEAD_DIMS = (2, 4, 6, 8, 12, 16, 32, 64, 128, 80, 96, 256, 3, 5)
@@ -44,20 +44,20 @@ class Effect:
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
-def site_of(subject: Subject, at: Structure) -> PositionSite:
+def site_of(subject: PartUnderTest, at: Structure) -> PositionSite:
     """The site of a case. A scheme on embeddings is told the width alone."""
     if subject.entry.acts <= {"embeddings"}:
         return PositionSite(at["width"], rows=at["rows"] or None)
     return PositionSite(at["width"], at["heads"], at["head_dim"], at["rows"] or None, at["causal"], at.get("cross", False))
 
 
-def reach(subject: Subject, options: Any, at: Structure) -> int | None:
+def reach(subject: PartUnderTest, options: Any, at: Structure) -> int | None:
     """How many positions there are at this site, or None for any."""
     known = [limit for limit in (subject.entry.max_len(options), at["rows"]) if limit]
     return min(known) if known else None
 
 
-def draw_site(subject: Subject, options: Any, random: Random) -> Structure:
+def draw_site(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     """A site that the scheme does not refuse. Raises Inconclusive where none is found."""
     for at in _sites(random):
         if not subject.entry.unsupported(options, site_of(subject, at)):
@@ -85,13 +85,13 @@ def _sites(random: Random) -> Iterator[Structure]:
                     yield {**at, "rows": rows, "head_dim": head_dim, "width": width, "causal": causal}
 
 
-def changed(subject: Subject, options: Any, at: Structure, **sizes: int) -> Structure:
+def changed(subject: PartUnderTest, options: Any, at: Structure, **sizes: int) -> Structure:
     """The case with other sizes, where the scheme does not refuse them; else as it was."""
     other = {**at, **sizes}
     return at if subject.entry.unsupported(options, site_of(subject, other)) else other
 
 
-def draw(subject: Subject, options: Any, random: Random) -> Structure:
+def draw(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     """A site, and a length that fits into its positions."""
     at = draw_site(subject, options, random)
     limit = reach(subject, options, at)
@@ -102,27 +102,27 @@ def draw(subject: Subject, options: Any, random: Random) -> Structure:
 SHRINKS = {"batch": 1, "length": 1, "offset": 0}
 
 
-def module_of(trial: Trial) -> nn.Module:
+def module_of(trial: LawExample) -> nn.Module:
     """The scheme, built for the site of the case."""
     return trial.built(site_of(trial.subject, trial.at))
 
 
 def span_of(
-    trial: Trial,
+    trial: LawExample,
     queries: int,
     offset: int = 0,
     keys: int | None = None,
     key_start: int | None = None,
     visible: Tensor | None = None,
     dtype: torch.dtype | None = None,
-) -> Span:
+) -> PositionRange:
     """The positions of a call; without more, a step that follows `offset` earlier tokens."""
     keys = offset + queries if keys is None else keys
     start = offset if key_start is None else key_start
-    return Span(queries, keys, offset, start, trial.device, trial.dtype if dtype is None else dtype, visible)
+    return PositionRange(queries, keys, offset, start, trial.device, trial.dtype if dtype is None else dtype, visible)
 
 
-def inputs_of(trial: Trial, length: int) -> Given:
+def inputs_of(trial: LawExample, length: int) -> Given:
     """Embeddings (B,L,M), queries (B,H,L,D) and keys (B,G,L,D)."""
     at = trial.at
     return (
@@ -132,7 +132,7 @@ def inputs_of(trial: Trial, length: int) -> Given:
     )
 
 
-def effect(trial: Trial, module: Any, given: Given, span: Span, scale: float = 0.5) -> Effect:
+def effect(trial: LawExample, module: Any, given: Given, span: PositionRange, scale: float = 0.5) -> Effect:
     """Everything the scheme does to one call, checked for shape, dtype and kind."""
     acts, entry = trial.entry.acts, trial.entry
     x, query, key = given
@@ -153,7 +153,7 @@ def effect(trial: Trial, module: Any, given: Given, span: Span, scale: float = 0
     return Effect(embedded, turned, spun, bias)
 
 
-def dense(trial: Trial, bias: Any, query: Tensor, span: Span) -> Tensor:
+def dense(trial: LawExample, bias: Any, query: Tensor, span: PositionRange) -> Tensor:
     """A bias as (B,H,Q,K), from the definition of its kind."""
     B, H, Q = query.shape[:3]
     values = bias.slopes if isinstance(bias, LinearBias) else bias.values
@@ -187,13 +187,13 @@ def row_size(*tensors: Tensor) -> Tensor:
     return torch.stack([tensor.detach().double().abs().amax(-1, keepdim=True) for tensor in tensors]).amax(0)
 
 
-def rounding(trial: Trial, farthest: int, *tensors: Tensor) -> Tensor:
+def rounding(trial: LawExample, farthest: int, *tensors: Tensor) -> Tensor:
     """What rounding may change in rows of features at positions up to `farthest`, an angle per position being rounded to
     float32 with its frequency: 4 u + 4 (p + 8) u_32 of the row's largest number. The scheme may round four times."""
     return (4 * trial.unit + 4 * (farthest + 8) * 2.0**-24) * row_size(*tensors) + trial.tiny
 
 
-def bias_rounding(trial: Trial, module: nn.Module, given: Given, span: Span) -> Tensor:
+def bias_rounding(trial: LawExample, module: nn.Module, given: Given, span: PositionRange) -> Tensor:
     """How much two evaluations of a bias (B,H,Q,K) may differ: not at all, or where it reads the query, by four roundings and
     the sums over D features of sum_d |q_d| |slope_d|, read out by leaving one feature out at a time."""
     exact = trial.twin(module, site_of(trial.subject, trial.at))
@@ -217,7 +217,7 @@ def scores(query: Tensor, key: Tensor) -> Tensor:
     return query.double() @ key.double().repeat_interleave(groups, 1).mT
 
 
-def relative_bound(trial: Trial, farthest: int, query: Tensor, key: Tensor) -> Tensor:
+def relative_bound(trial: LawExample, farthest: int, query: Tensor, key: Tensor) -> Tensor:
     """How much two evaluations of the same score may differ.
 
     An angle t f is rounded to float32 once after its frequency: it is off by t u_32 at most, and turns a vector by as much.
@@ -233,15 +233,15 @@ def relative_bound(trial: Trial, farthest: int, query: Tensor, key: Tensor) -> T
     return bound
 
 
-def acts_somewhere(subject: Subject, options: Any) -> bool:
+def acts_somewhere(subject: PartUnderTest, options: Any) -> bool:
     """For laws of every scheme that acts at all."""
     return bool(subject.entry.acts)
 
 
-def at_least(least: int, axis: str) -> Callable[[Subject, Any, Random], Structure]:
+def at_least(least: int, axis: str) -> Callable[[PartUnderTest, Any, Random], Structure]:
     """A case with at least so many tokens or batch rows, where there is room."""
 
-    def drawn(subject: Subject, options: Any, random: Random) -> Structure:
+    def drawn(subject: PartUnderTest, options: Any, random: Random) -> Structure:
         at = draw(subject, options, random)
         if axis == "length" and (reach(subject, options, at) or least) < least:
             raise Excluded(f"it tells fewer than {least} positions apart")

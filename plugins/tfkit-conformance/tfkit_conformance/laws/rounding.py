@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from .example import SINGLE, Trial
+from .example import SINGLE, LawExample
 
 STEP = 2.0**-10
 
@@ -47,7 +47,7 @@ def sensitivity(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Te
     return total
 
 
-def derivative_holds(trial: Trial, function: Callable[[], Tensor], leaves: Sequence[Tensor]) -> float:
+def derivative_holds(trial: LawExample, function: Callable[[], Tensor], leaves: Sequence[Tensor]) -> float:
     """The gradient of every leaf against differences, in float64; the largest error as a share of its bound."""
     output = function()
     if not output.requires_grad:

@@ -7,7 +7,7 @@ from math import prod
 from random import Random
 from typing import Any
 
-from .law import Excluded, Law, Structure, Subject
+from .law import Excluded, Law, PartUnderTest, Structure
 
 LARGEST, MOST = 1 << 18, 1 << 32
 """The largest number of a structure, and the most that its sizes may multiply to."""
@@ -18,7 +18,7 @@ PLACES = ("start", "shift")
 DRAWS = 20
 
 
-def misfit(law: Law, subject: Subject, options: Any, at: Mapping[str, Any]) -> str:
+def misfit(law: Law, subject: PartUnderTest, options: Any, at: Mapping[str, Any]) -> str:
     """Why a law has no case of this structure, in words; nothing where it may have one."""
     wrong = next((reason for name, value in at.items() if (reason := _wrong(name, value, law.shrinks.get(name)))), "")
     if wrong:
@@ -43,7 +43,7 @@ def _wrong(name: str, value: Any, least: int | None) -> str:
     return f"`at.{name[:40]}` is no whole number, truth value, short text or list of these texts"
 
 
-def _drawn(law: Law, subject: Subject, options: Any) -> Structure | None:
+def _drawn(law: Law, subject: PartUnderTest, options: Any) -> Structure | None:
     """A structure that the law draws; None where it draws none."""
     for seed in range(DRAWS):
         try:

@@ -85,13 +85,13 @@ def _middle(domain: Domain) -> Any:
 
 
 def _domain(annotation: Any, metadata: tuple[Any, ...]) -> Domain | None:
-    for mark in metadata:
-        if isinstance(mark, OneOf):
-            names = (*mark.names, *((True, False) if mark.flag else ()))
-            return Domain("real" if mark.number else "choices", names)
-        if isinstance(mark, SlotField):
-            return Domain("part", slot=mark.slot)
-        if isinstance(mark, NodeRef):
+    for location in metadata:
+        if isinstance(location, OneOf):
+            names = (*location.names, *((True, False) if location.flag else ()))
+            return Domain("real" if location.number else "choices", names)
+        if isinstance(location, SlotField):
+            return Domain("part", slot=location.slot)
+        if isinstance(location, NodeRef):
             return None
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
@@ -114,9 +114,9 @@ def _domain(annotation: Any, metadata: tuple[Any, ...]) -> Domain | None:
 def _numbers(annotation: type, metadata: tuple[Any, ...]) -> Domain:
     lows, highs = [-math.inf], [math.inf]
     step = 1 if annotation is int else 0
-    for mark in _flat(metadata):
+    for location in _flat(metadata):
         for kind, ends, inward in (("ge", lows, 0), ("gt", lows, step), ("le", highs, 0), ("lt", highs, -step)):
-            end = getattr(mark, kind, None)
+            end = getattr(location, kind, None)
             if end is not None:
                 ends.append(end + inward)
     low, high = max(lows), min(highs)
@@ -126,6 +126,6 @@ def _numbers(annotation: type, metadata: tuple[Any, ...]) -> Domain:
 def _flat(metadata: Any) -> tuple[Any, ...]:
     """Marks, with those that a nested Field holds laid open."""
     found: list[Any] = []
-    for mark in metadata:
-        found += mark.metadata if isinstance(mark, FieldInfo) else [mark]
+    for location in metadata:
+        found += location.metadata if isinstance(location, FieldInfo) else [location]
     return tuple(found)

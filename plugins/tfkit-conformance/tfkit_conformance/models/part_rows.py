@@ -53,7 +53,7 @@ def refusal(row: Row, catalogue: Catalogue, device: str = "cpu") -> str:
         spec = spec_of(row, catalogue)
         graph = graph_of(spec)
     except SpecError as reason:
-        return reason.faults[0].message
+        return reason.diagnostics[0].message
     target = Target(device, None, "float32", training=False)
     backend = catalogue.find("backend", row["backend"])
     options = next(attempts(backend, {"catalogue": catalogue}))

@@ -52,7 +52,7 @@ def _disturbed(choice: BackendChoice, noise: Noise) -> BackendChoice:
         return BoundBackend(backend.entry, backend.options, attend, None, backend.name)
 
     made = tuple(bound_to(candidate) for candidate in choice.candidates)
-    return BackendChoice(choice.site, choice.wish, made, choice.automatic, choice.others)
+    return BackendChoice(choice.site, choice.requested_backends, made, choice.automatic, choice.others)
 
 
 class _Site(torch.autograd.Function):

@@ -4,13 +4,13 @@ when a backend does the same."""
 from __future__ import annotations
 
 from . import backward, bias, dropout, heads, masks, softmax, strides, system
-from . import fully_masked_rows as blind_rows
-from .mutant import SeededFault
+from . import fully_masked_rows as fully_masked_rows
+from .mutant import Mutant
 
-ATTENTION_FAULTS: tuple[SeededFault, ...] = (
-    *masks.FAULTS, *blind_rows.FAULTS, *softmax.FAULTS, *heads.FAULTS, *backward.FAULTS, *bias.FAULTS, *dropout.FAULTS,
-    *strides.FAULTS, *system.FAULTS,
+ATTENTION_MUTANTS: tuple[Mutant, ...] = (
+    *masks.MUTANTS, *fully_masked_rows.MUTANTS, *softmax.MUTANTS, *heads.MUTANTS, *backward.MUTANTS, *bias.MUTANTS, *dropout.MUTANTS,
+    *strides.MUTANTS, *system.MUTANTS,
 )  # fmt: skip
 """Every seeded fault of an attention backend."""
 
-__all__ = ["ATTENTION_FAULTS", "SeededFault"]
+__all__ = ["ATTENTION_MUTANTS", "Mutant"]

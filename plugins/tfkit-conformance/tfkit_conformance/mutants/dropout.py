@@ -12,9 +12,9 @@ from tfkit.attention.types import AttentionInputs, AttentionOutput
 
 from .kernel import stages
 from .kernel.kernel import Kernel
-from .mutant import SeededFault, of_family
+from .mutant import Mutant, of_family
 
-fault = of_family("dropout")
+mutant = of_family("dropout")
 NONE = "there is no dropout"
 
 
@@ -91,36 +91,36 @@ def first_key_kept(factors: Tensor, call: AttentionInputs) -> Tensor:
     return torch.cat([torch.full_like(factors[..., :1], 1 / (1 - call.dropout)), factors[..., 1:]], -1)
 
 
-FAULTS = (
-    fault("dropout_unscaled", "the weights that survive dropout are not scaled by 1/(1-p)",
+MUTANTS = (
+    mutant("dropout_unscaled", "the weights that survive dropout are not scaled by 1/(1-p)",
           drawn(lambda factors, call: factors * (1 - call.dropout)), NONE),
-    fault("dropout_scaled_by_rate", "the weights that survive dropout are scaled by 1/p",
+    mutant("dropout_scaled_by_rate", "the weights that survive dropout are scaled by 1/p",
           drawn(lambda factors, call: (factors > 0) / call.dropout), "p is 1/2"),
-    fault("dropout_keeps_rate", "weights are kept with probability p instead of 1-p",
+    mutant("dropout_keeps_rate", "weights are kept with probability p instead of 1-p",
           drawn(lambda factors, call: (factors == 0) / (1 - call.dropout)), NONE),
-    fault("dropout_ignored", "dropout is ignored", Kernel(draw=lambda call: None), NONE),
-    fault("dropout_draws_again_in_backward", "the backward pass makes a dropout draw of its own",
+    mutant("dropout_ignored", "dropout is ignored", Kernel(draw=lambda call: None), NONE),
+    mutant("dropout_draws_again_in_backward", "the backward pass makes a dropout draw of its own",
           Kernel(draw_again=lambda factors, call: stages.given(stages.draw(call))), NONE),
-    fault("dropout_forgotten_in_backward", "the backward pass knows nothing of dropout",
+    mutant("dropout_forgotten_in_backward", "the backward pass knows nothing of dropout",
           Kernel(draw_again=lambda factors, call: torch.ones_like(factors)), NONE),
-    fault("dropout_unscaled_in_backward", "the backward pass leaves out the factor 1/(1-p)",
+    mutant("dropout_unscaled_in_backward", "the backward pass leaves out the factor 1/(1-p)",
           Kernel(draw_again=lambda factors, call: factors * (1 - call.dropout)), NONE),
-    fault("dropout_without_being_asked", "one weight in a hundred is dropped though no dropout is asked for",
+    mutant("dropout_without_being_asked", "one weight in a hundred is dropped though no dropout is asked for",
           Kernel(draw=lambda call: draw_of(call, call.dropout or 0.01)), "there is dropout"),
-    fault("dropout_draw_depends_on_values", "the dropout draw depends on the query's values",
+    mutant("dropout_draw_depends_on_values", "the dropout draw depends on the query's values",
           Kernel(draw=draw_by_values), NONE),
-    fault("dropout_same_for_all_heads", "all heads have one dropout draw", same_along(1), NONE),
-    fault("dropout_same_for_all_rows", "all batch rows have one dropout draw", same_along(0), NONE),
-    fault("dropout_same_for_all_queries", "all queries have one dropout draw", same_along(2), NONE),
-    fault("dropout_spares_first_key", "the first key is never dropped",
+    mutant("dropout_same_for_all_heads", "all heads have one dropout draw", same_along(1), NONE),
+    mutant("dropout_same_for_all_rows", "all batch rows have one dropout draw", same_along(0), NONE),
+    mutant("dropout_same_for_all_queries", "all queries have one dropout draw", same_along(2), NONE),
+    mutant("dropout_spares_first_key", "the first key is never dropped",
           drawn(first_key_kept),
           NONE),
-    fault("dropout_renormalised", "the weights that survive dropout are normalised to sum to one", renormalised, NONE),
-    fault("dropout_of_output", "elements of the output are dropped instead of weights", dropped_output, NONE),
-    fault("dropout_always_the_same", "every call makes the same dropout draw", Kernel(draw=always_the_same), NONE),
-    SeededFault("dropout_generator_of_its_own", "dropout", "the dropout draw does not come from torch's default generator",
+    mutant("dropout_renormalised", "the weights that survive dropout are normalised to sum to one", renormalised, NONE),
+    mutant("dropout_of_output", "elements of the output are dropped instead of weights", dropped_output, NONE),
+    mutant("dropout_always_the_same", "every call makes the same dropout draw", Kernel(draw=always_the_same), NONE),
+    Mutant("dropout_generator_of_its_own", "dropout", "the dropout draw does not come from torch's default generator",
                 with_generator_of_its_own, equivalent_when=NONE),
-    fault("dropout_in_weights", "the weights handed out are those after dropout", weights_after_dropout,
+    mutant("dropout_in_weights", "the weights handed out are those after dropout", weights_after_dropout,
           "no weights are asked for"),
 )  # fmt: skip
 """The faults of this family."""

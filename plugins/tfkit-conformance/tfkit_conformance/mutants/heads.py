@@ -13,7 +13,7 @@ from .kernel import stages
 from .kernel.kernel import Kernel
 from .mutant import of_family
 
-fault = of_family("heads")
+mutant = of_family("heads")
 UNGROUPED = "every query head has a key/value head of its own"
 
 
@@ -35,28 +35,28 @@ def heads_reversed(call: AttentionInputs, options: object) -> AttentionOutput:
     return replace(found, output=found.output.flip(1))
 
 
-FAULTS = (
-    fault("heads_interleaved", "query head h reads key/value head h % G instead of h // (H / G)",
+MUTANTS = (
+    mutant("heads_interleaved", "query head h reads key/value head h % G instead of h // (H / G)",
           Kernel(read_keys=tiled, read_values=tiled, gather=gather_tiled), f"{UNGROUPED}, or there is one for all"),
-    fault("values_interleaved", "values, unlike keys, are read from head h % G", Kernel(read_values=tiled),
+    mutant("values_interleaved", "values, unlike keys, are read from head h % G", Kernel(read_values=tiled),
           f"{UNGROUPED}, or there is one for all"),
-    fault("heads_reversed", "the heads of the output are in reverse order", heads_reversed),
-    fault("first_group_for_all", "every query head reads the first key/value head",
+    mutant("heads_reversed", "the heads of the output are in reverse order", heads_reversed),
+    mutant("first_group_for_all", "every query head reads the first key/value head",
           Kernel(read_keys=lambda tensor, heads: tensor[:, :1].expand(-1, heads, -1, -1),
                  read_values=lambda tensor, heads: tensor[:, :1].expand(-1, heads, -1, -1)), "there is one key/value head"),
-    fault("keys_of_previous_group", "keys, unlike values, are read from the key/value head before",
+    mutant("keys_of_previous_group", "keys, unlike values, are read from the key/value head before",
           Kernel(read_keys=head_before), "there is one key/value head"),
-    fault("group_off_by_one", "query head h reads the key/value head of h + 1",
+    mutant("group_off_by_one", "query head h reads the key/value head of h + 1",
           Kernel(read_keys=lambda tensor, heads: stages.read_heads(tensor, heads).roll(-1, 1),
                  read_values=lambda tensor, heads: stages.read_heads(tensor, heads).roll(-1, 1)),
           "there is one key/value head"),
-    fault("group_gradient_of_last_head", "a key/value head gets the gradient of its last query head alone",
+    mutant("group_gradient_of_last_head", "a key/value head gets the gradient of its last query head alone",
           Kernel(gather=lambda gradient, groups: stages.per_group(gradient, groups)[:, :, -1]), UNGROUPED),
-    fault("group_gradient_averaged", "the gradients of the query heads of one group are averaged instead of summed",
+    mutant("group_gradient_averaged", "the gradients of the query heads of one group are averaged instead of summed",
           Kernel(gather=lambda gradient, groups: stages.per_group(gradient, groups).mean(2)), UNGROUPED),
-    fault("group_gradient_interleaved", "gradients go to key/value head h % G", Kernel(gather=gather_tiled),
+    mutant("group_gradient_interleaved", "gradients go to key/value head h % G", Kernel(gather=gather_tiled),
           f"{UNGROUPED}, or there is one for all"),
-    fault("group_gradient_overwritten", "of two heads of a group that write one gradient, the larger is kept",
+    mutant("group_gradient_overwritten", "of two heads of a group that write one gradient, the larger is kept",
           Kernel(gather=lambda gradient, groups: torch.amax(stages.per_group(gradient, groups), 2)), UNGROUPED),
 )  # fmt: skip
 """The faults of this family."""

@@ -17,7 +17,7 @@ Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 
 
 @dataclass(frozen=True)
-class SeededFault:
+class Mutant:
     """One fault. `summary` finishes the sentence "looks like: ...". `fresh` makes the faulty backend, which may remember its
     earlier calls; `equivalent_when` says on which calls it does nothing wrong, where the summary does not; `seen_by` names the
     checks that are expected to see it, where only some can."""
@@ -41,12 +41,12 @@ class SeededFault:
         return entry_of(self.name, f"wrong on purpose: {self.summary}", self.capabilities)
 
 
-def of_family(family: str) -> Callable[..., SeededFault]:
+def of_family(family: str) -> Callable[..., Mutant]:
     """Writes the faults of one family, most of which remember nothing."""
 
-    def fault(
+    def mutant(
         name: str, summary: str, attend: Attend, equivalent_when: str = "", capabilities: Capabilities = CAPABILITIES
-    ) -> SeededFault:
-        return SeededFault(name, family, summary, lambda: attend, capabilities, equivalent_when)
+    ) -> Mutant:
+        return Mutant(name, family, summary, lambda: attend, capabilities, equivalent_when)
 
-    return fault
+    return mutant

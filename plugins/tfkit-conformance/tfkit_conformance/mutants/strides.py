@@ -14,7 +14,7 @@ from .kernel import stages
 from .kernel.kernel import Kernel
 from .mutant import of_family
 
-fault = of_family("strides")
+mutant = of_family("strides")
 
 
 def read_with(tensor: Tensor, strides: tuple[int, ...], start: int) -> Tensor:
@@ -61,21 +61,21 @@ def misread(leaf: str, reads: Callable[[Tensor], Tensor]) -> Callable[[Attention
     return attend
 
 
-FAULTS = (
-    fault("query_taken_as_contiguous", "the query is read as if it were contiguous", misread("query", as_contiguous),
+MUTANTS = (
+    mutant("query_taken_as_contiguous", "the query is read as if it were contiguous", misread("query", as_contiguous),
           "the query is contiguous"),
-    fault("key_taken_as_contiguous", "the key is read as if it were contiguous", misread("key", as_contiguous),
+    mutant("key_taken_as_contiguous", "the key is read as if it were contiguous", misread("key", as_contiguous),
           "the key is contiguous"),
-    fault("value_last_axis_taken_as_dense", "the value is read as if its last axis had stride 1",
+    mutant("value_last_axis_taken_as_dense", "the value is read as if its last axis had stride 1",
           misread("value", last_axis_dense), "its last axis has stride 1"),
-    fault("value_taken_as_unexpanded", "an expanded value is read as if each batch row had memory of its own",
+    mutant("value_taken_as_unexpanded", "an expanded value is read as if each batch row had memory of its own",
           misread("value", batch_not_expanded), "the value is not expanded"),
-    fault("key_read_from_start_of_memory", "a key that is a slice is read from the start of its memory",
+    mutant("key_read_from_start_of_memory", "a key that is a slice is read from the start of its memory",
           misread("key", from_start), "the key starts its memory"),
-    fault("grad_output_taken_as_contiguous", "the output gradient is read as if it were contiguous",
+    mutant("grad_output_taken_as_contiguous", "the output gradient is read as if it were contiguous",
           Kernel(incoming=lambda grad_output, rows: stages.only_seeing_rows(as_contiguous(grad_output), rows)),
           "the output gradient is contiguous"),
-    fault("grad_output_last_axis_taken_as_dense", "the output gradient is read as if its last axis had stride 1",
+    mutant("grad_output_last_axis_taken_as_dense", "the output gradient is read as if its last axis had stride 1",
           Kernel(incoming=lambda grad_output, rows: stages.only_seeing_rows(last_axis_dense(grad_output), rows)),
           "its last axis has stride 1"),
 )  # fmt: skip

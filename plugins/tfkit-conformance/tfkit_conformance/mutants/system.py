@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from tfkit.attention.types import AttentionInputs, AttentionOutput
-from tfkit.errors import BackendRefused, Fault
+from tfkit.errors import BackendRefused, Diagnostic
 
 from ..attention.reference import reference
 from .kernel.kernel import CAPABILITIES, Kernel
-from .mutant import Attend, SeededFault, of_family
+from .mutant import Attend, Mutant, of_family
 
-fault = of_family("system")
+mutant = of_family("system")
 
 
 def without(**declared: Any) -> Any:
@@ -152,7 +152,7 @@ def asks_the_reference(call: AttentionInputs, options: object) -> AttentionOutpu
 
 def refuses_right_windows(call: AttentionInputs, options: object) -> AttentionOutput:
     if call.mask.window is not None and call.mask.window[1] not in (None, 0):
-        raise BackendRefused(Fault("TFK060", "no window looks ahead"))
+        raise BackendRefused(Diagnostic("TFK060", "no window looks ahead"))
     return Kernel()(call)
 
 
@@ -178,51 +178,51 @@ def first_head_where_grouped(tensor: Tensor, heads: int) -> Tensor:
     return tensor if tensor.shape[1] == heads else tensor[:, :1].expand(-1, heads, -1, -1)
 
 
-FAULTS = (
-    fault("scales_query_in_place", "it writes into its inputs: the query is scaled in place",
+MUTANTS = (
+    mutant("scales_query_in_place", "it writes into its inputs: the query is scaled in place",
           scales_query_in_place, "the scale is 1"),
-    fault("zeroes_hidden_values", "it writes into its inputs: values beyond the key lengths are set to zero",
+    mutant("zeroes_hidden_values", "it writes into its inputs: values beyond the key lengths are set to zero",
           zeroes_hidden_values,
           "there are no key lengths"),
-    fault("output_in_query", "it writes the output into the query's memory", output_in_query, "gradients are asked for"),
-    fault("one_key_gives_value", "with one key its output is a view of the value",
+    mutant("output_in_query", "it writes the output into the query's memory", output_in_query, "gradients are asked for"),
+    mutant("one_key_gives_value", "with one key its output is a view of the value",
           one_key_gives_value, "there are several keys"),
-    fault("output_in_float32", "its output is float32 whatever the query's dtype",
+    mutant("output_in_float32", "its output is float32 whatever the query's dtype",
           output_as(lambda output, call: output.float()),
           "the query is float32"),
-    fault("output_heads_last", "its output has its heads behind its queries",
+    mutant("output_heads_last", "its output has its heads behind its queries",
           output_as(lambda output, call: output.transpose(1, 2)),
           "H = Q = 1"),
-    fault("output_without_singletons", "its output lacks axes of length 1", output_as(lambda output, call: output.squeeze()),
+    mutant("output_without_singletons", "its output lacks axes of length 1", output_as(lambda output, call: output.squeeze()),
           "no axis has length 1"),
-    fault("output_detached", "its output does not require gradients", output_as(lambda output, call: output.detach()),
+    mutant("output_detached", "its output does not require gradients", output_as(lambda output, call: output.detach()),
           "no gradients are asked for"),
-    fault("output_nan_for_long_keys", "its output is NaN beyond 64 keys", output_as(far_keys_nan), "K is at most 64"),
-    fault("lse_missing_beside_weights", "it gives no log-sum-exp where weights are asked for too", weights_with_lse_only,
+    mutant("output_nan_for_long_keys", "its output is NaN beyond 64 keys", output_as(far_keys_nan), "K is at most 64"),
+    mutant("lse_missing_beside_weights", "it gives no log-sum-exp where weights are asked for too", weights_with_lse_only,
           "only one of them is asked for"),
-    SeededFault("remembers_mask", "system", "it remembers: the first mask of each shape is used again", remembers_mask),
-    SeededFault("remembers_bias", "system", "it remembers: the first bias of each shape is used again", remembers_bias,
+    Mutant("remembers_mask", "system", "it remembers: the first mask of each shape is used again", remembers_mask),
+    Mutant("remembers_bias", "system", "it remembers: the first bias of each shape is used again", remembers_bias,
                 equivalent_when="gradients are asked for"),
-    SeededFault("remembers_scale", "system", "it remembers: the scale of the first call is used for all", remembers_scale,
+    Mutant("remembers_scale", "system", "it remembers: the scale of the first call is used for all", remembers_scale,
                 equivalent_when="all calls have one scale"),
-    SeededFault("reuses_output", "system", "the next call overwrites its last output", reuses_output,
+    Mutant("reuses_output", "system", "the next call overwrites its last output", reuses_output,
                 equivalent_when="gradients are asked for"),
-    SeededFault("wavers", "system", "every third call is off by a thousandth", wavers),
-    fault("asks_the_reference", "it asks the reference that it is judged by", asks_the_reference),
-    fault("refuses_right_windows", "it refuses windows that look ahead, which it declares", refuses_right_windows),
-    fault("raises_in_backward", "its backward pass raises for grouped heads, which it declares", raises_in_backward),
-    fault("undeclared_softcap_ignored", "it answers a softcap, which it does not declare, as if there were none",
+    Mutant("wavers", "system", "every third call is off by a thousandth", wavers),
+    mutant("asks_the_reference", "it asks the reference that it is judged by", asks_the_reference),
+    mutant("refuses_right_windows", "it refuses windows that look ahead, which it declares", refuses_right_windows),
+    mutant("raises_in_backward", "its backward pass raises for grouped heads, which it declares", raises_in_backward),
+    mutant("undeclared_softcap_ignored", "it answers a softcap, which it does not declare, as if there were none",
           ignoring(softcap=None), capabilities=without(softcap=False)),
-    fault("undeclared_dropout_ignored", "it answers dropout, which it does not declare, as if there were none",
+    mutant("undeclared_dropout_ignored", "it answers dropout, which it does not declare, as if there were none",
           ignoring(dropout=0.0), capabilities=without(dropout=False)),
-    fault("undeclared_score_ignored", "it answers another score function, which it does not declare, with the dot product",
+    mutant("undeclared_score_ignored", "it answers another score function, which it does not declare, with the dot product",
           ignoring(score=None)),
-    fault("undeclared_bias_ignored", "it answers a bias, which it does not declare, as if there were none",
+    mutant("undeclared_bias_ignored", "it answers a bias, which it does not declare, as if there were none",
           ignoring(bias=None), capabilities=without(bias_kinds=frozenset(), bias_gradient=frozenset())),
-    fault("undeclared_segments_ignored", "it answers segments, which it does not declare, as if there were none",
+    mutant("undeclared_segments_ignored", "it answers segments, which it does not declare, as if there were none",
           lambda call, options: Kernel()(replace(call, mask=replace(call.mask, query_segments=None, key_segments=None))),
           capabilities=without(mask_terms=CAPABILITIES.mask_terms - {"segments"})),
-    fault("undeclared_groups_read_first_heads", "it answers grouped heads, which it does not declare, with the first key head",
+    mutant("undeclared_groups_read_first_heads", "it answers grouped heads, which it does not declare, with the first key head",
           Kernel(read_keys=first_head_where_grouped),
           capabilities=without(grouped_queries=False)),
 )  # fmt: skip

@@ -27,7 +27,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tfkit.catalogue import Catalogue, load_catalogue
-from tfkit.errors import Fault, InputError, TfkitError
+from tfkit.errors import Diagnostic, InputError, TfkitError
 
 from .stored import Stored
 
@@ -49,7 +49,10 @@ def main() -> None:
         task = json.loads(sys.stdin.read())
         say("answer", DOES[task["do"]](task, say))
     except TfkitError as error:
-        say("faults", {"kind": type(error).__name__, "faults": [_fault(fault) for fault in error.faults]})
+        say(
+            "diagnostics",
+            {"kind": type(error).__name__, "diagnostics": [_diagnostic(diagnostic) for diagnostic in error.diagnostics]},
+        )
     except Exception as bug:
         frames = [[str(frame.f_globals.get("__name__", "")), line] for frame, line in traceback.walk_tb(bug.__traceback__)]
         said = " ".join(f"{type(bug).__name__}: {bug}".split())
@@ -80,7 +83,7 @@ def judge(task: Task, say: Say) -> dict[str, Any]:
     slot, name = task["slot"], task["name"]
     entry = _entry(catalogue, slot, name)
     options = _options(catalogue, slot, entry, task["options"])
-    say("about", {"distribution": catalogue.offers[slot][name].distribution, "dtypes": task["dtypes"] or _declared(entry)})
+    say("about", {"distribution": catalogue.registered[slot][name].distribution, "dtypes": task["dtypes"] or _declared(entry)})
     usual = {key: task[key] for key in ("profile", "device", "dtypes", "seed")}
     if slot == "backend":
         from ..suite.conformance import check_backend
@@ -139,7 +142,7 @@ def _not_run(catalogue: Catalogue, task: Task, entry: Any, reason: str) -> dict[
 
     slot, name = task["slot"], task["name"]
     return ConformanceReport(
-        slot, name, catalogue.offers[slot][name].distribution, task["options"] or {}, task["device"],
+        slot, name, catalogue.registered[slot][name].distribution, task["options"] or {}, task["device"],
         tuple(task["dtypes"] or ()), task["profile"], task["seed"], versions("cpu"),
         tuple(CheckResult(check, "", "", "not run", note=reason) for check in _checks(catalogue, slot, entry)),
     ).as_data()  # fmt: skip
@@ -152,7 +155,7 @@ def listed(task: Task, say: Say) -> list[list[str]]:
 
     for dtype in task["dtypes"]:
         if dtype not in DTYPES:
-            raise InputError(Fault("TFK094", f"there is no dtype `{dtype}` to judge in", f"dtypes: {', '.join(DTYPES)}"))
+            raise InputError(Diagnostic("TFK094", f"there is no dtype `{dtype}` to judge in", f"dtypes: {', '.join(DTYPES)}"))
     return [_checks(catalogue, slot, _entry(catalogue, slot, name)) for slot, name in task["parts"]]
 
 
@@ -181,18 +184,20 @@ def _entry(catalogue: Catalogue, slot: str, name: str) -> Any:
     """Raises InputError for a slot or a name that is none."""
     if slot not in SLOTS:
         near = get_close_matches(slot, SLOTS, 1)
-        known = slot in catalogue.offers
+        known = slot in catalogue.registered
         fix = f"did you mean `{near[0]}`?" if near and not known else f"slots that are judged: {', '.join(SLOTS)}"
         message = f"no check is about parts of the slot `{slot}`" if known else f"there is no slot `{slot}` to judge"
-        raise InputError(Fault("TFK094", message, fix))
+        raise InputError(Diagnostic("TFK094", message, fix))
     entry = catalogue.find(slot, name)
     if entry is None or (slot == "backend" and name == "auto"):
         what = "attention backend" if slot == "backend" else slot
-        raise InputError(Fault("TFK094", f"there is no {what} `{name}` to judge", _elsewhere(catalogue, slot, name)))
+        raise InputError(
+            Diagnostic("TFK094", f"there is no {what} `{name}` to judge", _reported_elsewhere(catalogue, slot, name))
+        )
     return entry
 
 
-def _elsewhere(catalogue: Catalogue, slot: str, name: str) -> str:
+def _reported_elsewhere(catalogue: Catalogue, slot: str, name: str) -> str:
     """What to write in place of a name that the slot has not."""
     if name == "auto" and slot == "backend":
         return "`auto` chooses among backends and is none itself"
@@ -211,7 +216,7 @@ def _options(catalogue: Catalogue, slot: str, entry: Any, written: Any) -> Any:
     for key in sorted(set(written or ()) - set(known)):
         near = get_close_matches(key, known, 1)
         fix = f"did you mean `{near[0]}`?" if near else f"options: {', '.join(known)}" if known else "it has no options"
-        raise InputError(Fault("TFK010", f"{slot} `{entry.name}` has no option `{key}`", fix))
+        raise InputError(Diagnostic("TFK010", f"{slot} `{entry.name}` has no option `{key}`", fix))
     from ..laws.options import parsed
 
     return parsed(catalogue, slot, entry, written or {})
@@ -240,5 +245,5 @@ def plain(data: Any) -> Any:
     return data
 
 
-def _fault(fault: Fault) -> dict[str, Any]:
-    return asdict(fault)
+def _diagnostic(diagnostic: Diagnostic) -> dict[str, Any]:
+    return asdict(diagnostic)

@@ -27,7 +27,7 @@ from types import FrameType
 from typing import Any, TextIO, cast
 
 from tfkit import errors
-from tfkit.errors import Fault, PluginError, TfkitError
+from tfkit.errors import Diagnostic, PluginError, TfkitError
 
 from ..finding import Finding
 from ..report import CheckResult, ConformanceReport, Status
@@ -65,7 +65,7 @@ class ChildBug(Exception):
 
 
 @dataclass
-class Course:
+class ChildRun:
     """What was heard of one child. `ended` says in words how it ended without an answer, or nothing; `overdue` that it was
     killed from here."""
 
@@ -86,24 +86,24 @@ def judged(task: dict[str, Any], grace: float = GRACE, heard: Heard = lambda che
 
     Raises what these raise, and ChildBug.
     """
-    course = run({"do": "judge", **task}, task["limit"], grace, heard)
-    if not course.ended:
-        return dict(course.answer)
-    if course.case and task["slot"] == "backend" and not course.overdue:
-        _shrink(task, course, grace)
-    return _report(task, course).as_data()
+    child_run = run({"do": "judge", **task}, task["limit"], grace, heard)
+    if not child_run.ended:
+        return dict(child_run.answer)
+    if child_run.case and task["slot"] == "backend" and not child_run.overdue:
+        _shrink(task, child_run, grace)
+    return _report(task, child_run).as_data()
 
 
-def _shrink(task: dict[str, Any], course: Course, grace: float) -> None:
+def _shrink(task: dict[str, Any], child_run: ChildRun, grace: float) -> None:
     """Put a smaller case that ends the process too in the place of the one that did."""
     left, processes = SHRINK_CASES, SHRINK_PROCESSES
     while left > 0 and processes > 0:
-        asked = {"check": _check(course, course.check), "case": course.case, "most": left}
+        asked = {"check": _check(child_run, child_run.check), "case": child_run.case, "most": left}
         with suppress(TfkitError, ChildBug):
             again = run({"do": "smaller", **task, **asked}, task["limit"], grace)
             left, processes = left - sum(again.examples.values()), processes - 1
             if again.ended and not again.overdue and again.case:
-                course.case = again.case
+                child_run.case = again.case
                 continue
         return
 
@@ -113,19 +113,21 @@ def replayed(stored: Sequence[Stored], limit: float, grace: float = GRACE) -> li
     said: list[str] = []
     while len(said) < len(stored):
         left = [asdict(each) for each in stored[len(said) :]]
-        course = run({"do": "replay", "stored": left, "limit": limit}, limit, grace)
-        said += course.said + ([course.ended] if course.ended else [])
+        child_run = run({"do": "replay", "stored": left, "limit": limit}, limit, grace)
+        said += child_run.said + ([child_run.ended] if child_run.ended else [])
     return said
 
 
 def checks_of(parts: Sequence[tuple[str, str]], dtypes: Sequence[str] = ()) -> list[list[str]]:
     """The names of the checks of each (slot, name), asked for in one process. Raises TfkitError where a name or a dtype is
     none, or a plugin ends the process."""
-    course = run({"do": "list", "parts": [list(part) for part in parts], "dtypes": list(dtypes)}, IMPORT, GRACE)
-    if course.ended:
+    child_run = run({"do": "list", "parts": [list(part) for part in parts], "dtypes": list(dtypes)}, IMPORT, GRACE)
+    if child_run.ended:
         names = ", ".join(name for _, name in parts)
-        raise PluginError(Fault("TFK096", f"importing {names} {course.ended}", "mend what its plugin does when it is imported"))
-    return [list(names) for names in course.answer]
+        raise PluginError(
+            Diagnostic("TFK096", f"importing {names} {child_run.ended}", "mend what its plugin does when it is imported")
+        )
+    return [list(names) for names in child_run.answer]
 
 
 def run(
@@ -133,32 +135,32 @@ def run(
     limit: float,
     grace: float,
     heard: Heard = lambda check, examples: None,
-) -> Course:
+) -> ChildRun:
     """Give the task to a child and hear it to its end."""
-    course, begun = Course(), time.monotonic()
+    child_run, begun = ChildRun(), time.monotonic()
     with _child(task) as (process, lines):
         overdue = 0
         while True:
-            allowed, since = limit if course.examples else max(limit, IMPORT), time.monotonic()
+            allowed, since = limit if child_run.examples else max(limit, IMPORT), time.monotonic()
             try:
                 line = lines.get(timeout=allowed + grace)
             except queue.Empty:
                 line, overdue = "", OVERDUE
             overdue += time.monotonic() - since > allowed
-            course.overdue = overdue >= OVERDUE
-            if course.overdue:
-                course.ended = f"did not finish within {allowed:g} seconds"
+            child_run.overdue = overdue >= OVERDUE
+            if child_run.overdue:
+                child_run.ended = f"did not finish within {allowed:g} seconds"
                 break
             if line is None:
-                course.ended = _told(process, process.wait())
+                child_run.ended = _told(process, process.wait())
                 break
-            if _take(course, line, heard):
+            if _take(child_run, line, heard):
                 break
-    course.seconds = round(time.monotonic() - begun, 2)
-    return course
+    child_run.seconds = round(time.monotonic() - begun, 2)
+    return child_run
 
 
-def _take(course: Course, line: str, heard: Heard) -> bool:
+def _take(child_run: ChildRun, line: str, heard: Heard) -> bool:
     """Take in one line; whether it is the last. Raises the child's error."""
     try:
         [(kind, data)] = json.loads(line).items()
@@ -166,22 +168,22 @@ def _take(course: Course, line: str, heard: Heard) -> bool:
         sys.stderr.write(line)
         return False
     if kind == "about":
-        course.about = data
+        child_run.about = data
     elif kind == "at":
-        course.check, course.case = data[0], data[1] or {}
-        course.examples[course.check] = course.examples.get(course.check, 0) + 1
-        heard(course.check, sum(course.examples.values()))
+        child_run.check, child_run.case = data[0], data[1] or {}
+        child_run.examples[child_run.check] = child_run.examples.get(child_run.check, 0) + 1
+        heard(child_run.check, sum(child_run.examples.values()))
     elif kind == "said":
-        course.said += data
+        child_run.said += data
     elif kind == "left":
-        course.ended = f"ended the process by raising {data}"
-    elif kind == "faults":
-        faults = [Fault(each["code"], each["message"], each["fix"], each["path"]) for each in data["faults"]]
-        raise getattr(errors, data["kind"], TfkitError)(faults)
+        child_run.ended = f"ended the process by raising {data}"
+    elif kind == "diagnostics":
+        diagnostics = [Diagnostic(each["code"], each["message"], each["fix"], each["path"]) for each in data["diagnostics"]]
+        raise getattr(errors, data["kind"], TfkitError)(diagnostics)
     elif kind == "bug":
         raise ChildBug(data["said"], [(module, line) for module, line in data["frames"]], data["traceback"])
     elif kind == "answer":
-        course.answer = data
+        child_run.answer = data
     return kind in ("left", "answer")
 
 
@@ -258,47 +260,49 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _report(task: dict[str, Any], course: Course) -> ConformanceReport:
+def _report(task: dict[str, Any], child_run: ChildRun) -> ConformanceReport:
     """What is known of a part that never let the suite finish: one finding, and no verdict on anything else."""
     what = "backend" if task["slot"] == "backend" else task["slot"]
-    check, examples = _check(course, course.check), _examples(course)
-    where = f"in check {check}" if course.examples else "while it was imported"
-    message = f"the {what} {course.ended} {where}"
+    check, examples = _check(child_run, child_run.check), _examples(child_run)
+    where = f"in check {check}" if child_run.examples else "while it was imported"
+    message = f"the {what} {child_run.ended} {where}"
     tried = examples.pop(check, 0)
     checks = [CheckResult(check, "A1", "it lets its process live, and ends", "failed", tried)]
     cut: Status = "inconclusive"
     checks += [CheckResult(name, "", "", cut, number, note=f"the run ended in {check}") for name, number in examples.items()]
-    found = Finding(check, "A1", message, case=course.case, failed=1, examples=max(tried, 1), snippet=_snippet(task, course))
+    found = Finding(
+        check, "A1", message, case=child_run.case, failed=1, examples=max(tried, 1), snippet=_snippet(task, child_run)
+    )
     return ConformanceReport(
-        task["slot"], task["name"], course.about.get("distribution", ""), task["options"] or {}, task["device"],
-        tuple(course.about.get("dtypes", ())), task["profile"], task["seed"], _versions(), tuple(checks), (found,),
-        seconds=course.seconds,
+        task["slot"], task["name"], child_run.about.get("distribution", ""), task["options"] or {}, task["device"],
+        tuple(child_run.about.get("dtypes", ())), task["profile"], task["seed"], _versions(), tuple(checks), (found,),
+        seconds=child_run.seconds,
     )  # fmt: skip
 
 
-def _snippet(task: dict[str, Any], course: Course) -> str:
-    if not course.case:
+def _snippet(task: dict[str, Any], child_run: ChildRun) -> str:
+    if not child_run.case:
         return ""
     if task["slot"] != "backend":
-        return f"from tfkit_conformance.laws import replay_part\n\nreplay_part({course.case!r})\n"
+        return f"from tfkit_conformance.laws import replay_part\n\nreplay_part({child_run.case!r})\n"
     return (
         "from tfkit_conformance.attention.case import case_of\nfrom tfkit_conformance.suite.again import replay\n\n"
-        f"case = case_of({course.case!r})\n"
+        f"case = case_of({child_run.case!r})\n"
         f'print(replay("{task["name"]}", case, device="{task["device"]}"))\n'
     )
 
 
-def _check(course: Course, said: str) -> str:
+def _check(child_run: ChildRun, said: str) -> str:
     """The check that was said to run; one that draws no cases is followed by its dtype."""
     name, _, last = said.rpartition(" ")
-    return (name if last in course.about.get("dtypes", ()) else said) or "import"
+    return (name if last in child_run.about.get("dtypes", ()) else said) or "import"
 
 
-def _examples(course: Course) -> dict[str, int]:
+def _examples(child_run: ChildRun) -> dict[str, int]:
     """How many examples of every check were begun."""
     found: dict[str, int] = {}
-    for said, number in course.examples.items():
-        check = _check(course, said)
+    for said, number in child_run.examples.items():
+        check = _check(child_run, said)
         found[check] = found.get(check, 0) + number
     return found
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfkit.errors import Fault, InputError
+from tfkit.errors import Diagnostic, InputError
 from tfkit.files import parse_json, read_text
 
 from ..report import SUITE
@@ -105,7 +105,7 @@ def _short(value: Any) -> str:
 
 
 def _unusable(message: str, fix: str) -> InputError:
-    return InputError(Fault("TFK095", message, fix))
+    return InputError(Diagnostic("TFK095", message, fix))
 
 
 def replay_data(stored: Sequence[Stored], said: Sequence[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tfkit.attention.types import AttentionInputs
 
 from ..attention.case import Case
 from ..attention.evaluated import Judged
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, agree, every, rows_of, taken, wide
 from .fitting import NO_CAUSAL, ONE_QUERY, causal, lacks
 from .paired_calls import Call
@@ -99,7 +99,7 @@ def _run_packed(judged: Judged) -> float:
     return agree("packed_segments", whole, lambda leaves: _sequences(judged, leaves), because)
 
 
-def _segmented(case: Case, subject: Subject) -> Case:
+def _segmented(case: Case, subject: BackendUnderTest) -> Case:
     return replace(case, segments=case.segments or 2)
 
 

@@ -19,7 +19,7 @@ from tfkit.attention.types import AttentionInputs
 
 from ..attention.compare import leaves_of
 from ..attention.evaluated import Judged, run
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from .paired_calls import leaves_again
 
 FLAT_BIAS = 2.0**-10
@@ -54,7 +54,7 @@ def flat(inputs: AttentionInputs) -> AttentionInputs:
     return leaves_again(inputs, **tensors)
 
 
-def kept_weights(subject: Subject, inputs: AttentionInputs, backwards: bool = False) -> Tensor:
+def kept_weights(subject: BackendUnderTest, inputs: AttentionInputs, backwards: bool = False) -> Tensor:
     """P Z (B,H,Q,K) of the call, float64, drawn from the generator's present state, to which the generator is put back before
     every call but the first. `backwards` gives the keys the value features from the last to the first."""
     keys, features = inputs.key.shape[2], inputs.value.shape[3]

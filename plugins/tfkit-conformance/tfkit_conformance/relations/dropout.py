@@ -24,7 +24,7 @@ from ..attention.case import Case
 from ..attention.compare import gradients_of
 from ..attention.evaluated import Judged, run, run_backward, tf32_allowed
 from ..attention.reference import Reference, reference
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from ..finding import Inconclusive, Violation
 from .binomial import interval, tail
 from .draws import drawn_factors, flat, generator_state, kept_draws, kept_weights, own_generator, set_generator_state
@@ -193,14 +193,14 @@ def _violation(check: str, wrong: Tensor, words: str) -> Violation:
     return Violation(check, f"{words} {where}", tensor="weights", index=index)
 
 
-def _dropping(case: Case, subject: Subject) -> Case:
+def _dropping(case: Case, subject: BackendUnderTest) -> Case:
     """The case with dropout, where it is declared."""
     if not subject.capabilities.dropout:
         return case
     return replace(case, dropout=case.dropout or (0.1, 0.5, 0.25)[case.seed % 3])
 
 
-def _often(case: Case, subject: Subject) -> Case:
+def _often(case: Case, subject: BackendUnderTest) -> Case:
     """A small call that drops often, so that few draws tell much."""
     if not subject.capabilities.dropout:
         return case
@@ -213,7 +213,7 @@ _NO_DROPOUT = Feature("dropout is not declared", lambda case, subject: not subje
 
 
 def _relation(name: str, summary: str, run: Callable[[Judged], float | None], demand: Demand = "exact",
-              adapt: Callable[[Case, Subject], Case] = _dropping) -> Relation:  # fmt: skip
+              adapt: Callable[[Case, BackendUnderTest], Case] = _dropping) -> Relation:  # fmt: skip
     return Relation(name, "A7", summary, demand, run, "A7", adapt, (_NO_DROPOUT,), draws=True)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..attention.case import Case
 from ..attention.reference import visible_pairs
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from .relation import Feature
 
 SOFTCAP = Feature("a softcap", lambda case, subject: case.softcap is not None)
@@ -24,7 +24,7 @@ READS_POSITIONS = Feature(
     lambda case, subject: bool({"causal", "window", "key_lengths"} & case.terms()) or case.bias in ("linear", "distance"),
 )
 NOTHING_HIDDEN = Feature("no key is hidden from every query", lambda case, subject: not hides_keys(case))
-NO_BLIND_ROW = Feature("every query sees a key", lambda case, subject: not has_blind_rows(case))
+NO_BLIND_ROW = Feature("every query sees a key", lambda case, subject: not has_fully_masked_rows(case))
 
 
 def lacks(term: str) -> Feature:
@@ -48,18 +48,18 @@ def hides_keys(case: Case) -> bool:
     return bool(case.terms()) and bool(hidden_keys(shown(case), case.G).any())
 
 
-def has_blind_rows(case: Case) -> bool:
+def has_fully_masked_rows(case: Case) -> bool:
     """Whether some query sees no key."""
     return bool(case.terms()) and not bool(shown(case).any(-1).all())
 
 
-def moderate(case: Case, subject: Subject) -> Case:
+def moderate(case: Case, subject: BackendUnderTest) -> Case:
     """Numbers from which nothing underflows where a power of two more or less could tell."""
     calm = ("normal", "large", "offset_values", "ties", "lattice")
     return replace(case, regime=case.regime if case.regime in calm else "normal")
 
 
-def own_memory(case: Case, subject: Subject) -> Case:
+def own_memory(case: Case, subject: BackendUnderTest) -> Case:
     """No tensor that repeats memory, so that every number can be changed alone."""
     return replace(
         case,
@@ -68,12 +68,12 @@ def own_memory(case: Case, subject: Subject) -> Case:
     )
 
 
-def whole_numbers(case: Case, subject: Subject) -> Case:
+def whole_numbers(case: Case, subject: BackendUnderTest) -> Case:
     """Small whole numbers, whose sums no dtype rounds."""
     return replace(case, regime="lattice")
 
 
-def without_positions(case: Case, subject: Subject) -> Case:
+def without_positions(case: Case, subject: BackendUnderTest) -> Case:
     """The case without what reads key positions."""
     bias = None if case.bias in ("linear", "distance") else case.bias
     return replace(
@@ -82,24 +82,24 @@ def without_positions(case: Case, subject: Subject) -> Case:
     )  # fmt: skip
 
 
-def causal(case: Case, subject: Subject) -> Case:
+def causal(case: Case, subject: BackendUnderTest) -> Case:
     """The case with causality, where it is declared, and at an offset from 0 up, so that early rows see something."""
     if "causal" not in subject.capabilities.mask_terms:
         return case
     return replace(case, causal=True, offset=case.offset if isinstance(case.offset, int) and case.offset >= 0 else 0)
 
 
-def hiding_keys(case: Case, subject: Subject) -> Case:
+def hiding_keys(case: Case, subject: BackendUnderTest) -> Case:
     """The case with some key hidden from every query, by as small a change as there is."""
     return _first_that(hides_keys, case, subject)
 
 
-def with_blind_rows(case: Case, subject: Subject) -> Case:
+def with_fully_masked_rows(case: Case, subject: BackendUnderTest) -> Case:
     """The case with some query that sees no key, by as small a change as there is."""
-    return _first_that(has_blind_rows, case, subject)
+    return _first_that(has_fully_masked_rows, case, subject)
 
 
-def larger(case: Case, subject: Subject) -> Case:
+def larger(case: Case, subject: BackendUnderTest) -> Case:
     """The case with two batch rows at least."""
     if case.B > 1:
         return case
@@ -111,10 +111,10 @@ def larger(case: Case, subject: Subject) -> Case:
     return replace(case, B=2, offset=offset, key_lengths=twice(case.key_lengths), query_lengths=twice(case.query_lengths))
 
 
-def both(*adapts: Callable[[Case, Subject], Case]) -> Callable[[Case, Subject], Case]:
+def both(*adapts: Callable[[Case, BackendUnderTest], Case]) -> Callable[[Case, BackendUnderTest], Case]:
     """One after the other."""
 
-    def adapt(case: Case, subject: Subject) -> Case:
+    def adapt(case: Case, subject: BackendUnderTest) -> Case:
         for each in adapts:
             case = each(case, subject)
         return case
@@ -122,7 +122,7 @@ def both(*adapts: Callable[[Case, Subject], Case]) -> Callable[[Case, Subject], 
     return adapt
 
 
-def _first_that(wanted: Callable[[Case], bool], case: Case, subject: Subject) -> Case:
+def _first_that(wanted: Callable[[Case], bool], case: Case, subject: BackendUnderTest) -> Case:
     for changed in _masked(case):
         if subject.accepts(changed.request(subject.device)) and wanted(changed):
             return changed

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..attention.case import Case
 from ..attention.compare import leaves_of
 from ..attention.evaluated import Judged, run, run_backward
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 from ..raised import told
 from .fitting import NO_GRADIENTS
@@ -89,7 +89,7 @@ def _double_backward(judged: Judged) -> None:
             raise Violation("double_backward", f"its second derivatives are wrong: {told(reason)}") from reason
 
 
-def _small_double(case: Case, subject: Subject) -> Case:
+def _small_double(case: Case, subject: BackendUnderTest) -> Case:
     return replace(case, dtype="float64", regime="normal", gradients=True, weights=False, lse=False)
 
 

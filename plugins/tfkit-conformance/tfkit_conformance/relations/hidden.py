@@ -17,7 +17,16 @@ from tfkit.attention.types import AttentionInputs, DenseBias
 from ..attention.evaluated import Judged
 from ..finding import Violation
 from .call_parts import Piece, repeats, rewriting
-from .fitting import NO_BLIND_ROW, NO_GRADIENTS, NOTHING_HIDDEN, both, hidden_keys, hiding_keys, own_memory, with_blind_rows
+from .fitting import (
+    NO_BLIND_ROW,
+    NO_GRADIENTS,
+    NOTHING_HIDDEN,
+    both,
+    hidden_keys,
+    hiding_keys,
+    own_memory,
+    with_fully_masked_rows,
+)
 from .paired_calls import Call, identical, leaves_again, lying_as, outcome, told
 from .poison import large, unmoved
 from .relation import Feature, Relation
@@ -98,18 +107,18 @@ def _more_keys(judged: Judged, leaves: AttentionInputs, before: bool) -> Attenti
     return replace(leaves, key=key, value=value, mask=mask, bias=bias)
 
 
-def _blind_rows(judged: Judged) -> None:
-    check = "blind_rows"
-    blind = ~judged.visible.any(-1)
+def _fully_masked_rows(judged: Judged) -> None:
+    check = "fully_masked_rows"
+    masked = ~judged.visible.any(-1)
     before = outcome(judged)
     for name in ("output", "weights", "gradient of query"):
         if name in before:
-            _zero(check, name, before[name], blind, "is not 0 although that query sees no key")
+            _zero(check, name, before[name], masked, "is not 0 although that query sees no key")
     if "lse" in before:
-        rows = before["lse"].where(blind.to(before["lse"].device), -torch.inf)
+        rows = before["lse"].where(masked.to(before["lse"].device), -torch.inf)
         identical(check, "lse", rows, torch.full_like(rows, -torch.inf), "is not -inf although that query sees no key")
 
-    rows = blind[..., None].to(judged.inputs.query.device)
+    rows = masked[..., None].to(judged.inputs.query.device)
     query, sent = judged.inputs.query.detach(), judged.grad_output
     loud = query.where(~rows, large(judged, judged.inputs.key, judged.case.D))
     harmful = sent.where(~rows, torch.inf)
@@ -169,7 +178,7 @@ HIDDEN = (
         _run_prepended, rule="A4", voided_by=(_CANNOT_HIDE_FIRST,), calls=_calls_prepended,
     ),
     Relation(
-        "blind_rows", "R29", "A query that sees no key gives 0 and sends no gradient, whatever it holds or receives.", "exact",
-        _blind_rows, rule="A5", adapt=both(own_memory, with_blind_rows), voided_by=(NO_BLIND_ROW,),
+        "fully_masked_rows", "R29", "A query that sees no key gives 0 and sends no gradient, whatever it holds or receives.", "exact",
+        _fully_masked_rows, rule="A5", adapt=both(own_memory, with_fully_masked_rows), voided_by=(NO_BLIND_ROW,),
     ),
 )  # fmt: skip

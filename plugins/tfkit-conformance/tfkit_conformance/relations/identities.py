@@ -18,7 +18,7 @@ from torch import Tensor
 from ..attention.case import Case
 from ..attention.compare import leaves_of
 from ..attention.evaluated import Judged
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 from .fitting import NO_GRADIENTS, SOFTCAP
 from .paired_calls import Call, leaves_again, within
@@ -110,7 +110,7 @@ def _difference_quotient(judged: Judged) -> float:
     return float((slope - found).abs() / allowed) if float(allowed) else 0.0
 
 
-def _in_double(case: Case, subject: Subject) -> Case:
+def _in_double(case: Case, subject: BackendUnderTest) -> Case:
     """Numbers in float64, of moderate size."""
     regime = case.regime if case.regime in ("normal", "small", "lattice", "ties") else "normal"
     layout = "contiguous" if case.layout == "expanded" else case.layout

@@ -21,7 +21,7 @@ from tfkit.attention.types import AttentionInputs, Bias, Shapes
 from ..attention.case import Case
 from ..attention.compare import gradients_of
 from ..attention.evaluated import Judged, run, run_backward
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 from ..raised import told
 from .call_parts import repeats
@@ -69,7 +69,7 @@ def _two_threads(judged: Judged) -> None:
                 identical("two_threads", name, after[name], before[name], because)
 
 
-def _in_threads(subject: Subject, calls: list[tuple[Case, AttentionInputs]]) -> list[dict[str, Tensor]]:
+def _in_threads(subject: BackendUnderTest, calls: list[tuple[Case, AttentionInputs]]) -> list[dict[str, Tensor]]:
     """The outcome of each call, each made in a thread of its own, all at once."""
     ready = threading.Barrier(len(calls))
     found: list[dict[str, Tensor]] = [{} for _ in calls]
@@ -187,7 +187,7 @@ MODES = (
     Relation("checkpoint", "R41", "A checkpointed call gives the same gradients.", "bound",
              _checkpoint, rule="A10", voided_by=(_NO_QUERY_GRADIENTS,)),
     Relation("compiled", "R41", "A compiled call gives the same.", "bound", _compiled, rule="A11",
-             voided_by=(_NO_COMPILE,), dear=True),
+             voided_by=(_NO_COMPILE,), slow=True),
     Relation("prepared", "R41", "A call with its mask prepared for all layers gives the same.", "exact",
              _prepared, voided_by=(_NO_PREPARE,)),
 )  # fmt: skip

@@ -20,7 +20,7 @@ from tfkit.attention.types import AttentionInputs
 from ..attention.case import Case
 from ..attention.elements import LAYOUTS
 from ..attention.evaluated import Judged
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, agree, rewriting, taken
 from .fitting import NO_GROUPS, ONE_BATCH_ROW, READS_POSITIONS, larger, without_positions
 from .relation import Feature, Relation
@@ -83,14 +83,14 @@ def _value_features_permuted(judged: Judged, leaves: AttentionInputs) -> list[Pi
     return [Piece(replace(leaves, value=leaves.value[..., order.to(leaves.value.device)]), pick=pick)]
 
 
-def _shared_heads(case: Case, subject: Subject) -> Case:
+def _shared_heads(case: Case, subject: BackendUnderTest) -> Case:
     """The case with query heads that share a key/value head."""
     if case.G != case.H or not subject.capabilities.grouped_queries:
         return case
     return replace(case, G=1) if case.H > 1 else replace(case, H=2, G=1)
 
 
-def _moved(name: str, number: str, summary: str, because: str, adapt: Callable[[Case, Subject], Case],
+def _moved(name: str, number: str, summary: str, because: str, adapt: Callable[[Case, BackendUnderTest], Case],
            voided_by: tuple[Feature, ...], parts: Callable[[Judged, AttentionInputs], list[Piece]],
            rule: str = "") -> Relation:  # fmt: skip
     run, calls = rewriting(name, parts, f"differs by more than both bounds {because}")
@@ -111,7 +111,7 @@ def _as_declared(
     return run
 
 
-def _plain(case: Case, subject: Subject) -> Case:
+def _plain(case: Case, subject: BackendUnderTest) -> Case:
     return case
 
 

@@ -16,7 +16,7 @@ from ..attention.bound import Bounds, bounds
 from ..attention.compare import leaves_of
 from ..attention.evaluated import run, run_backward, tf32_allowed
 from ..attention.reference import Reference, reference
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from ..finding import Inconclusive, Violation
 
 
@@ -24,7 +24,7 @@ class Called(Protocol):
     """What a `Judged` and a `Call` have in common."""
 
     @property
-    def subject(self) -> Subject: ...
+    def subject(self) -> BackendUnderTest: ...
     @property
     def inputs(self) -> AttentionInputs: ...
     @property
@@ -41,7 +41,7 @@ class Called(Protocol):
 class Call:
     """A call derived from a case: what the backend gives for it, and its bounds, each made once."""
 
-    subject: Subject
+    subject: BackendUnderTest
     inputs: AttentionInputs
     grad_output: Tensor
 

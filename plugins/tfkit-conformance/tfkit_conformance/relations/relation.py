@@ -16,7 +16,7 @@ from typing import Literal
 from ..attention.case import Case
 from ..attention.compare import request_of
 from ..attention.evaluated import Judged
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, stored
 
 Demand = Literal["exact", "bound", "capability"]
@@ -27,7 +27,7 @@ class Feature:
     """Something in a case, or missing from a declaration, that voids a relation; `words` names it for a reader."""
 
     words: str
-    present: Callable[[Case, Subject], bool]
+    present: Callable[[Case, BackendUnderTest], bool]
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,20 @@ class Relation:
     demand: Demand
     run: Callable[[Judged], float | None]
     rule: str = ""
-    adapt: Callable[[Case, Subject], Case] = lambda case, subject: case
+    adapt: Callable[[Case, BackendUnderTest], Case] = lambda case, subject: case
     voided_by: tuple[Feature, ...] = ()
     calls: Callable[[Judged], list[Piece]] | None = None
     draws: bool = False
-    dear: bool = False
+    slow: bool = False
 
-    def applies(self, case: Case, subject: Subject) -> str:
+    def applies(self, case: Case, subject: BackendUnderTest) -> str:
         """Nothing, or the feature that voids the relation for this case, in words."""
         if case.dropout and not self.draws:
             return "dropout"
         return next((feature.words for feature in self.voided_by if feature.present(case, subject)), "")
 
 
-def fit(relation: Relation, subject: Subject, case: Case) -> Case | str:
+def fit(relation: Relation, subject: BackendUnderTest, case: Case) -> Case | str:
     """The case as the relation wants it, or, in words, why the relation cannot be tried on it."""
     adapted = relation.adapt(case, subject)
     reason = relation.applies(adapted, subject)

@@ -15,7 +15,7 @@ from tfkit.attention.types import AttentionInputs, Mask
 
 from ..attention.case import Case
 from ..attention.evaluated import Judged
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, rewriting
 from .fitting import NO_CAUSAL, causal, lacks
 from .relation import Feature, Relation
@@ -64,7 +64,7 @@ def _wide_window(judged: Judged, mask: Mask) -> Mask:
 
 
 def _spelt(name: str, number: str, summary: str, spelling: Spelling, words: str,
-           adapt: Callable[[Case, Subject], Case], voided_by: tuple[Feature, ...]) -> Relation:  # fmt: skip
+           adapt: Callable[[Case, BackendUnderTest], Case], voided_by: tuple[Feature, ...]) -> Relation:  # fmt: skip
     def parts(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
         return [Piece(replace(leaves, mask=spelling(judged, leaves.mask)))]
 
@@ -72,21 +72,21 @@ def _spelt(name: str, number: str, summary: str, spelling: Spelling, words: str,
     return Relation(name, number, summary, "bound", run, "A3", adapt, voided_by, calls)
 
 
-def _with_lengths(case: Case, subject: Subject) -> Case:
+def _with_lengths(case: Case, subject: BackendUnderTest) -> Case:
     if case.key_lengths is not None or "key_lengths" not in subject.capabilities.mask_terms:
         return case
     return replace(case, key_lengths=tuple((case.seed + 3 * row) % (case.K + 1) for row in range(case.B)))
 
 
-def _unsegmented(case: Case, subject: Subject) -> Case:
+def _unsegmented(case: Case, subject: BackendUnderTest) -> Case:
     return replace(_with_lengths(case, subject), segments=None)
 
 
-def _segmented(case: Case, subject: Subject) -> Case:
+def _segmented(case: Case, subject: BackendUnderTest) -> Case:
     return replace(case, segments=case.segments or 2)
 
 
-def _unwindowed(case: Case, subject: Subject) -> Case:
+def _unwindowed(case: Case, subject: BackendUnderTest) -> Case:
     return replace(case, window=None)
 
 

@@ -18,7 +18,7 @@ from tfkit.attention.types import AttentionInputs
 
 from ..attention.case import Case
 from ..attention.evaluated import Judged
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, rewriting
 from .fitting import SOFTCAP, whole_numbers
 from .paired_calls import Call, leaves_again, outcome, within
@@ -81,7 +81,7 @@ def _one_live_key(judged: Judged) -> float:
     return within("one_live_key", "output", found, want, judged.bounds.output, because)
 
 
-def _one_key(case: Case, subject: Subject) -> Case:
+def _one_key(case: Case, subject: BackendUnderTest) -> Case:
     """One key per row, or per batch row, by whatever term is declared; K = 1 where none is."""
     near = replace(case, window=(0, 0), offset=case.offset if case.offset is not None else 0)
     first = replace(case, key_lengths=(1,) * case.B, window=None, shared_lengths=False)

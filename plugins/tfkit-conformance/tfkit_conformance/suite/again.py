@@ -6,11 +6,11 @@ from typing import Any
 
 from tfkit.attention.backend import AttentionBackend
 from tfkit.catalogue import Catalogue
-from tfkit.errors import Fault, InputError
+from tfkit.errors import Diagnostic, InputError
 
 from ..attention.case import Case
 from ..attention.evaluated import Judged
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from ..finding import Inconclusive, Violation, renamed
 from ..limit import time_limit
 from ..resolve import resolve
@@ -18,7 +18,7 @@ from .layers import LAYERS
 
 
 def replay(
-    backend: str | AttentionBackend | Subject,
+    backend: str | AttentionBackend | BackendUnderTest,
     case: Case,
     *,
     device: str = "cpu",
@@ -42,7 +42,7 @@ def replay(
     return "passed"
 
 
-def run_check(subject: Subject, case: Case, check: str = "") -> float | None:
+def run_check(subject: BackendUnderTest, case: Case, check: str = "") -> float | None:
     """Judge one case by one check, or by all layers. Raises Violation, Inconclusive, InputError."""
     from ..relations import RELATIONS
 
@@ -50,7 +50,7 @@ def run_check(subject: Subject, case: Case, check: str = "") -> float | None:
     relations = [relation for relation in RELATIONS if check == f"{relation.number} {relation.name}"]
     if not layers and not relations:
         known = [layer.name for layer in LAYERS] + [f"{relation.number} {relation.name}" for relation in RELATIONS]
-        raise InputError(Fault("TFK095", f"there is no check `{check}` to run again", f"checks: {', '.join(known)}"))
+        raise InputError(Diagnostic("TFK095", f"there is no check `{check}` to run again", f"checks: {', '.join(known)}"))
     judged, worst = Judged(subject, case), None
     for one in layers:
         share = one.judge(judged)

@@ -22,10 +22,10 @@ ATTEMPTS = 4
 def judge_relations(run: Run, gradients: bool, turn: int, examples: int) -> None:
     """One round: so many examples of every relation, in every dtype; of a dear one a single example in the first round."""
     for number, relation in enumerate(RELATIONS):
-        for dtype in run.dtypes[:1] if relation.dear and turn == 0 else run.dtypes:
+        for dtype in run.dtypes[:1] if relation.slow and turn == 0 else run.dtypes:
             if run.over:
                 return
-            wanted = 1 + turn if relation.dear else examples
+            wanted = 1 + turn if relation.slow else examples
             _relation(run, relation, dtype, gradients, wanted, turn * 1009 + number)
 
 
@@ -38,7 +38,7 @@ def _relation(run: Run, relation: Relation, dtype: str, gradients: bool, wanted:
 
     def judge(drawn: Case) -> None:
         nonlocal shrinking
-        if relation.dear and tally.examples >= enough and not shrinking:
+        if relation.slow and tally.examples >= enough and not shrinking:
             return
         case = fit(relation, run.subject, drawn)
         if isinstance(case, str):

@@ -25,7 +25,7 @@ from tfkit.attention.backend import AttentionBackend
 from tfkit.catalogue import Catalogue
 
 from ..attention.case import DTYPES
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from ..finding import Finding
 from ..profile import profile_of
 from ..report import ConformanceReport
@@ -45,7 +45,7 @@ QUICK = ("float32", "bfloat16")
 
 
 def check_backend(
-    backend: str | AttentionBackend | Subject,
+    backend: str | AttentionBackend | BackendUnderTest,
     *,
     profile: str = "standard",
     device: str = "cpu",
@@ -130,7 +130,7 @@ def _grade(run: Run, dtype: str, tally: Tally) -> None:
     run.grades[dtype] = f"{letter} ({ratio:.2f})"
 
 
-def _backward_here(subject: Subject, dtypes: tuple[str, ...]) -> bool:
+def _backward_here(subject: BackendUnderTest, dtypes: tuple[str, ...]) -> bool:
     """Whether gradients are accepted on this device, whatever else a call has."""
     return any(subject.accepts(replace(plain_case(subject, dtype), gradients=True).request(subject.device)) for dtype in dtypes)
 

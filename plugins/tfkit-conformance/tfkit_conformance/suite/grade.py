@@ -18,13 +18,13 @@ from tfkit.attention.types import AttentionInputs
 
 from ..attention.case import Case
 from ..attention.evaluated import Judged
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 
 GRADES = {"A": 1.5, "B": 3.0, "C": float("inf")}
 
 
-def ratios(subject: Subject, dtype: str, seed: int = 0) -> dict[str, float]:
+def ratios(subject: BackendUnderTest, dtype: str, seed: int = 0) -> dict[str, float]:
     """The ratio of root mean square errors by tensor: output, and each gradient where there is a backward."""
     case = _case(subject, dtype, seed)
     judged = Judged(subject, case)
@@ -42,7 +42,7 @@ def grade_of(ratio: float) -> str:
     return next((letter for letter, limit in GRADES.items() if ratio <= limit), "C")
 
 
-def check_grade(subject: Subject, dtype: str, seed: int = 0) -> tuple[str, float]:
+def check_grade(subject: BackendUnderTest, dtype: str, seed: int = 0) -> tuple[str, float]:
     """The letter and the largest ratio. Raises Violation where the declaration promises a better one."""
     found = ratios(subject, dtype, seed)
     name = max(found, key=lambda tensor: found[tensor])
@@ -54,7 +54,7 @@ def check_grade(subject: Subject, dtype: str, seed: int = 0) -> tuple[str, float
     return letter, found[name]
 
 
-def _case(subject: Subject, dtype: str, seed: int) -> Case:
+def _case(subject: BackendUnderTest, dtype: str, seed: int) -> Case:
     """Few queries, many keys, as near to 16 x 1024 x 64 as the declaration allows."""
     can = subject.capabilities
     plain = Case(B=1, H=2, G=2, Q=16, K=1024, D=64, V=64, dtype=dtype, seed=seed)

@@ -11,7 +11,7 @@ from tfkit.errors import InputError
 
 from ..attention.case import Case, case_of
 from ..attention.cells import plan_of
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from ..finding import Finding, Inconclusive, Violation
 from ..limit import time_limit
 
@@ -24,7 +24,7 @@ def is_known(entry: AttentionBackend, check: str, case: Case) -> bool:
 def check_known(
     tally: Callable[[str, str, str], Any],
     finding: Callable[[Violation, Case | None], Finding],
-    subject: Subject,
+    subject: BackendUnderTest,
     limit: float,
 ) -> None:
     """Run every stored case again: one that passes is a finding, and so is one whose check does not exist."""
@@ -39,7 +39,7 @@ def check_known(
                 run_check(subject, case, known.check)
         except InputError as wrong:
             kept.failed += 1
-            told = "; ".join(fault.message for fault in wrong.faults)
+            told = "; ".join(diagnostic.message for diagnostic in wrong.diagnostics)
             kept.finding = finding(Violation(known.check, f"a known failure that cannot be tried: {told}"), None)
             continue
         except Violation:

@@ -15,46 +15,46 @@ from torch import Tensor
 from ..attention.case import Case
 from ..attention.compare import leaves_of
 from ..attention.evaluated import Judged
-from ..attention.subject import Subject, subject_of
+from ..attention.subject import BackendUnderTest, subject_of
 from ..finding import Inconclusive, Violation
-from ..mutants import ATTENTION_FAULTS, SeededFault
+from ..mutants import ATTENTION_MUTANTS, Mutant
 
 SECONDS = 4.0
 WITNESSES = 6
 
 
-def looks_like(subject: Subject, case: Case, others: Sequence[Case] = (), named: Sequence[str] = ()) -> str:
+def looks_like(subject: BackendUnderTest, case: Case, others: Sequence[Case] = (), named: Sequence[str] = ()) -> str:
     """The summary of the fault that gives the same, or nothing. Several faults often fail a small case alike: the one is named
     that gives the same on most of `others`, larger cases that failed, and on half of them at least; among equals one of
     `named`, what earlier findings of the same run look like."""
-    same = list(_alike(subject, case, ATTENTION_FAULTS))
+    same = list(_alike(subject, case, ATTENTION_MUTANTS))
     tried = [other for other in others[:: max(1, len(others) // WITNESSES)] if other != case][:WITNESSES]
-    agreed = Counter({fault.name: 0 for fault in same})
+    agreed = Counter({mutant.name: 0 for mutant in same})
     for other in tried if len(same) > 1 else ():
-        agreed.update(fault.name for fault in _alike(subject, other, same))
-    best = max(same, key=lambda fault: (agreed[fault.name], fault.summary in named), default=None)
+        agreed.update(mutant.name for mutant in _alike(subject, other, same))
+    best = max(same, key=lambda mutant: (agreed[mutant.name], mutant.summary in named), default=None)
     if best is None or (len(same) > 1 and 2 * agreed[best.name] < len(tried)):
         return ""
     return best.summary
 
 
-def _alike(subject: Subject, case: Case, faults: Iterable[SeededFault]) -> Iterator[SeededFault]:
+def _alike(subject: BackendUnderTest, case: Case, mutants: Iterable[Mutant]) -> Iterator[Mutant]:
     """The faults that give on this case what the backend gives, and not what is right."""
     judged, started = Judged(subject, case), time.monotonic()
     try:
         mine, allowed, right = _outcome(judged), _allowed(judged), _right(judged)
     except (Violation, Inconclusive):
         return
-    for fault in faults:
+    for mutant in mutants:
         if time.monotonic() - started > SECONDS:
             return
-        other = Judged(subject_of(fault.entry, device=subject.device, attend=fault.fresh()), case)
+        other = Judged(subject_of(mutant.entry, device=subject.device, attend=mutant.fresh()), case)
         try:
             theirs = _outcome(other)
         except (Violation, Inconclusive):
             continue
         if _same(mine, theirs, allowed) and not _same(theirs, right, allowed):
-            yield fault
+            yield mutant
 
 
 def _outcome(judged: Judged) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from tfkit.attention.types import AttentionInputs, Bias, DenseBias, DistanceBias
 
 from ..attention.case import Case
 from ..attention.evaluated import Judged, run, run_backward
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 
 FAINT = 2.0**-10
@@ -80,7 +80,7 @@ def tell_difference(check: str, found: Tensor, visible: Tensor, verb: str) -> No
     raise Violation(check, f"query row {i} of batch row {b}, head {h}, {what}{more}", tensor="visible", index=(b, h, i, j))
 
 
-def _wide(subject: Subject, case: Case, length: int) -> Case:
+def _wide(subject: BackendUnderTest, case: Case, length: int) -> Case:
     """The case with values as wide as its declaration allows and the read-out can use, so that it needs few calls."""
     can = subject.capabilities
     allowed = can.head_dim

@@ -17,11 +17,11 @@ from tfkit.attention.capabilities import BIAS_KINDS, MASK_TERMS
 from tfkit.attention.types import AttentionInputs, AttentionOutput
 
 from ..attention.case import DTYPES, Case
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 
 
-def undeclared(subject: Subject, dtype: str) -> Iterator[tuple[str, Case]]:
+def undeclared(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Case]]:
     """Calls that differ by one undeclared feature from one that the declaration accepts: the feature in words, the call."""
     can, plain = subject.capabilities, plain_case(subject, dtype)
     offset = {"offset": 0}
@@ -64,7 +64,9 @@ def undeclared(subject: Subject, dtype: str) -> Iterator[tuple[str, Case]]:
                 yield f"head_dim {D}", replace(plain, D=D, V=D)
 
 
-def check_refusals(subject: Subject, dtype: str, event: Callable[[str, Case | None], None] = lambda check, case: None) -> int:
+def check_refusals(
+    subject: BackendUnderTest, dtype: str, event: Callable[[str, Case | None], None] = lambda check, case: None
+) -> int:
     """Make every such call; the number made. `event` hears of each before. Raises Violation where one is answered."""
     made = 0
     for feature, case in undeclared(subject, dtype):
@@ -78,7 +80,7 @@ def check_refusals(subject: Subject, dtype: str, event: Callable[[str, Case | No
     return made
 
 
-def _expect_refusal(subject: Subject, feature: str, inputs: AttentionInputs) -> None:
+def _expect_refusal(subject: BackendUnderTest, feature: str, inputs: AttentionInputs) -> None:
     try:
         answer = subject.call(inputs)
         if feature.startswith("the gradient"):
@@ -97,7 +99,7 @@ def _expect_refusal(subject: Subject, feature: str, inputs: AttentionInputs) -> 
     )
 
 
-def plain_case(subject: Subject, dtype: str) -> Case:
+def plain_case(subject: BackendUnderTest, dtype: str) -> Case:
     """A small call that the declaration accepts."""
     can = subject.capabilities
     heads = 2

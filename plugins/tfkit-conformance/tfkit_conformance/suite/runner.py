@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from ..attention.case import Case
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 from ..finding import Finding, Inconclusive, OutOfTime, Violation, renamed
 from ..limit import time_limit
 from ..profile import Profile
@@ -66,7 +66,7 @@ class Run:
     """One run of the suite: what it was asked for, and what it has found so far. `event` hears of every example before it is
     judged, so that whoever watches the process knows what it was doing when it died."""
 
-    subject: Subject
+    subject: BackendUnderTest
     profile: Profile
     seed: int
     dtypes: tuple[str, ...]

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from ..attention.case import DTYPES, Case
 from ..attention.fields import misfits
-from ..attention.subject import Subject
+from ..attention.subject import BackendUnderTest
 
 FEATURES = (
     ("causal",), ("window",), ("key_lengths",), ("query_lengths",), ("key_visible",), ("segments",), ("visible",), ("bias",),
@@ -23,7 +23,7 @@ FEATURES = (
 """What a call may ask for beyond being one, by the fields that say so."""
 
 
-def smaller_cases(case: Case, subject: Subject) -> Iterator[Case]:
+def smaller_cases(case: Case, subject: BackendUnderTest) -> Iterator[Case]:
     """Cases that ask for less than `case` and that the subject accepts, the least first, each once."""
     seen = {_said(case)}
     for other in sorted((*_plainer(case), *_shorter(case)), key=_weight):

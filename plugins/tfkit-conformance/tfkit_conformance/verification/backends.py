@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from tfkit.attention.choice import BoundBackend, bind
 from tfkit.catalogue import Catalogue
-from tfkit.errors import Fault, SpecError
+from tfkit.errors import Diagnostic, SpecError
 from tfkit.nn.model import Model
 
 
@@ -24,7 +24,7 @@ def by_site(model: Model, names: Sequence[str] | None, catalogue: Catalogue) -> 
     return found
 
 
-def wishes(model: Model, names: Sequence[str] | None) -> dict[str, Any]:
+def requested_backends(model: Model, names: Sequence[str] | None) -> dict[str, Any]:
     """Every backend as a wish for the whole model: itself, and eager where it refuses a call."""
     written: dict[str, Any] = {}
     if names is not None:
@@ -32,10 +32,10 @@ def wishes(model: Model, names: Sequence[str] | None) -> dict[str, Any]:
     else:
         for attention, index, _ in model._site_table():
             choice = attention.choices[index]
-            told = {part["kind"] if isinstance(part, dict) else part: part for part in choice.wish}
+            told = {part["kind"] if isinstance(part, dict) else part: part for part in choice.requested_backends}
             for candidate in choice.candidates:
                 written.setdefault(candidate.kind, told.get(candidate.kind))
-    return {name: [wish or name] + (["eager"] if name != "eager" else []) for name, wish in written.items()}
+    return {name: [requested or name] + (["eager"] if name != "eager" else []) for name, requested in written.items()}
 
 
 def declaring(judged: dict[str, dict[str, BoundBackend]], dtype: str) -> set[str]:
@@ -47,11 +47,11 @@ def _named(name: str, catalogue: Catalogue) -> BoundBackend:
     entry = catalogue.find("backend", name)
     if entry is None or name == "auto":
         fix = catalogue.why_missing("backend", name) if entry is None else "name the backends to be judged"
-        raise SpecError(Fault("TFK012", f"there is no attention backend `{name}`", fix))
+        raise SpecError(Diagnostic("TFK012", f"there is no attention backend `{name}`", fix))
     try:
         options = entry.options()
     except ValidationError:
         raise SpecError(
-            Fault("TFK012", f"`{name}` needs options", "write it in the spec, as a mapping with its options")
+            Diagnostic("TFK012", f"`{name}` needs options", "write it in the spec, as a mapping with its options")
         ) from None
     return bind(entry, options)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.errors import Fault, InputError
+from tfkit.errors import Diagnostic, InputError
 from tfkit.graph import Graph, max_input_lengths
 from tfkit.nn.model import Model
 from tfkit.slots.node import InputRule
@@ -110,10 +110,10 @@ def lengths_for(graph: Graph, wanted: Mapping[str, int] | None) -> dict[str, int
     chosen = dict(wanted or {})
     for name, length in chosen.items():
         if name not in most:
-            raise InputError(Fault("TFK073", f"the model has no input `{name}`", f"inputs: {', '.join(most)}"))
+            raise InputError(Diagnostic("TFK073", f"the model has no input `{name}`", f"inputs: {', '.join(most)}"))
         limit = most[name]
         if length < 1 or (limit is not None and length > limit):
-            raise InputError(Fault("TFK073", f"`{name}` cannot have length {length}", f"1 to {limit or 'any length'}"))
+            raise InputError(Diagnostic("TFK073", f"`{name}` cannot have length {length}", f"1 to {limit or 'any length'}"))
     for number, (name, limit) in enumerate(most.items()):
         usual = USUAL[number % len(USUAL)]
         chosen.setdefault(name, min(usual, limit or usual))

@@ -18,12 +18,12 @@ from .described import said_sites, tokens_of
 from .recording import run
 from .rounding import agree
 from .row import NotApplicable
-from .subject import Subject
+from .subject import ModelUnderTest
 
 MORE = 3
 
 
-def batch_permutation(subject: Subject) -> float:
+def batch_permutation(subject: ModelUnderTest) -> float:
     """R11."""
     rows = next(iter(subject.batch.ids.values())).shape[0]
     if rows < 2:
@@ -36,7 +36,7 @@ def batch_permutation(subject: Subject) -> float:
     return agree("batch", after, want, subject.stick, f"rows in the order {order.tolist()}")
 
 
-def batch_split(subject: Subject) -> float:
+def batch_split(subject: ModelUnderTest) -> float:
     """R12."""
     rows = next(iter(subject.batch.ids.values())).shape[0]
     if rows < 2:
@@ -50,12 +50,12 @@ def batch_split(subject: Subject) -> float:
     return worst
 
 
-def right_padding(subject: Subject) -> float:
+def right_padding(subject: ModelUnderTest) -> float:
     """R16, input by input."""
     return _padded(subject, left=False, reasons={})
 
 
-def left_padding(subject: Subject) -> float:
+def left_padding(subject: ModelUnderTest) -> float:
     """R17, input by input, where positions allow it."""
     reasons = {
         name: f"`{name}` has positions that count padding"
@@ -70,7 +70,7 @@ def left_padding(subject: Subject) -> float:
     return _padded(subject, left=True, reasons=reasons)
 
 
-def _padded(subject: Subject, left: bool, reasons: dict[str, str]) -> float:
+def _padded(subject: ModelUnderTest, left: bool, reasons: dict[str, str]) -> float:
     worst, judged = 0.0, False
     reasons = dict(reasons)
     for name, ids in subject.batch.ids.items():
@@ -89,7 +89,7 @@ def _padded(subject: Subject, left: bool, reasons: dict[str, str]) -> float:
     return worst
 
 
-def _cut(subject: Subject, node: str, name: str, tensor: Tensor, left: bool) -> Tensor:
+def _cut(subject: ModelUnderTest, node: str, name: str, tensor: Tensor, left: bool) -> Tensor:
     """A node's output without the added positions."""
     if tokens_of(subject.graph, node) != name:
         return tensor

@@ -24,7 +24,7 @@ from .described import tokens_of
 from .recording import node_outputs, run
 from .rounding import agree
 from .row import NotApplicable
-from .subject import Subject
+from .subject import ModelUnderTest
 
 EXHAUSTIVE = 6
 RANDOM = 3
@@ -34,7 +34,7 @@ class _Stop(Exception):
     """Raised on purpose after the last node of a step, as an interrupt or a lack of memory would."""
 
 
-def chunkings(subject: Subject) -> float:
+def chunkings(subject: ModelUnderTest) -> float:
     """R20."""
     worst = 0.0
     for target in _targets(subject):
@@ -49,7 +49,7 @@ def chunkings(subject: Subject) -> float:
     return worst
 
 
-def failed_step(subject: Subject) -> None:
+def failed_step(subject: ModelUnderTest) -> None:
     """R21: a step that failed is as if it had not been tried."""
     for target in _targets(subject):
         batch = _shortened(subject, target, min(EXHAUSTIVE, subject.batch.ids[target].shape[1]))
@@ -89,7 +89,7 @@ def _stop(*_: object) -> None:
     raise _Stop
 
 
-def reordered(subject: Subject) -> float:
+def reordered(subject: ModelUnderTest) -> float:
     """Rows chosen in mid-decoding, as a beam search does, against the full forward of what they have become."""
     worst = 0.0
     for target in _targets(subject):
@@ -115,7 +115,7 @@ def reordered(subject: Subject) -> float:
     return worst
 
 
-def _targets(subject: Subject) -> list[str]:
+def _targets(subject: ModelUnderTest) -> list[str]:
     plan = subject.model.plan
     found = [name for name in plan.inputs if name not in plan.undecodable and _stacks(subject, name)]
     if not found:
@@ -124,16 +124,16 @@ def _targets(subject: Subject) -> list[str]:
     return found
 
 
-def _stacks(subject: Subject, target: str) -> bool:
+def _stacks(subject: ModelUnderTest, target: str) -> bool:
     return any(getattr(subject.graph.nodes[name].options, "causal", None) for name in subject.following(target))
 
 
-def _following(subject: Subject, target: str, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def _following(subject: ModelUnderTest, target: str, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
     wanted = subject.model.plan.followers[target]
     return {name: t for name, t in outputs.items() if name in wanted and tokens_of(subject.graph, name) == target}
 
 
-def _shortened(subject: Subject, target: str, length: int) -> Batch:
+def _shortened(subject: ModelUnderTest, target: str, length: int) -> Batch:
     """A batch whose target has so few positions, padded in its own way."""
     lengths = {name: ids.shape[1] for name, ids in subject.batch.ids.items()}
     rows = subject.batch.ids[target].shape[0]
@@ -176,7 +176,7 @@ def compositions(n: int) -> Iterator[list[int]]:
         yield chunks
 
 
-def _random(subject: Subject, length: int) -> Iterator[list[int]]:
+def _random(subject: ModelUnderTest, length: int) -> Iterator[list[int]]:
     for number in range(RANDOM):
         generator, left, chunks = subject.generator(number), length, []
         while left:

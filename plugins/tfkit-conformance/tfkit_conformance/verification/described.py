@@ -9,7 +9,7 @@ from typing import Any
 from tfkit.graph import Graph, Node
 from tfkit.graph.model_graph import base, layers_of
 from tfkit.slots.layer import Layer, sequence
-from tfkit.slots.options import NodeRef, Part, marks
+from tfkit.slots.options import Component, NodeRef, field_annotations
 from tfkit.slots.placement import Constants
 from tfkit.slots.sublayer import AttentionSite
 
@@ -25,12 +25,12 @@ class SaidLayer:
     branch: dict[str, float]
 
     @property
-    def placement(self) -> Part:
+    def placement(self) -> Component:
         assert self.layer.placement is not None
         return self.layer.placement
 
     @property
-    def sublayers(self) -> dict[str, Part]:
+    def sublayers(self) -> dict[str, Component]:
         return {part.options.name: part for part in self.layer.sublayers or ()}
 
 
@@ -44,7 +44,7 @@ class SaidSite:
     causal: bool
     tokens: str | None
     memory: str | None
-    scheme: Part | None
+    scheme: Component | None
 
     @property
     def scale(self) -> float:
@@ -93,11 +93,11 @@ def said_sites(graph: Graph) -> dict[str, SaidSite]:
     return found
 
 
-def memory_of(node: Node, sublayer: Part) -> str | None:
+def memory_of(node: Node, sublayer: Component) -> str | None:
     """The node that a sub-layer reads as memory, None where it reads its own sequence."""
     if sublayer.entry.reads != "memory":
         return None
-    fields = [name for name, annotation in marks(type(sublayer.options), NodeRef) if annotation.role == "memory"]
+    fields = [name for name, annotation in field_annotations(type(sublayer.options), NodeRef) if annotation.role == "memory"]
     named = next((getattr(sublayer.options, name) for name in fields if getattr(sublayer.options, name) is not None), None)
     return base(named or node.options.memory)
 
@@ -142,9 +142,9 @@ def followers(graph: Graph, tokens: str) -> set[str]:
     return found
 
 
-def schemes_at(graph: Graph, name: str) -> list[Part]:
+def schemes_at(graph: Graph, name: str) -> list[Component]:
     """The position schemes between an input and a node of its sequence, in embeddings and in attention."""
-    found: list[Part] = []
+    found: list[Component] = []
     while True:
         node = graph.nodes[name]
         if node.kind.input_rule is not None:

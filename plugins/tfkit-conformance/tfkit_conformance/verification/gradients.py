@@ -41,10 +41,10 @@ from .gradient_yardstick import GradientYardstick, largest, share_of, short
 from .rounding import LARGEST
 from .row import NotApplicable, Reported
 from .site_runs import Gradients, SiteRun, site_errors, with_site_errors
-from .subject import Subject
+from .subject import ModelUnderTest
 
 
-def site_gradients(subject: Subject) -> float:
+def site_gradients(subject: ModelUnderTest) -> float:
     """1, at every site that the backend serves when gradients are wanted."""
     runs = _served(subject)
     known = {site: run for site, run in runs.items() if run.inputs.score is None and run.grad_output is not None}
@@ -53,7 +53,7 @@ def site_gradients(subject: Subject) -> float:
     return max(judge_site("site gradients", site, run) for site, run in known.items())
 
 
-def parameter_gradients(subject: Subject) -> float:
+def parameter_gradients(subject: ModelUnderTest) -> float:
     """2 and 3."""
     if subject.model.sites:
         _served(subject)
@@ -68,7 +68,7 @@ def parameter_gradients(subject: Subject) -> float:
     return worst
 
 
-def _served(subject: Subject) -> dict[str, SiteRun]:
+def _served(subject: ModelUnderTest) -> dict[str, SiteRun]:
     """The calls that the backend itself served. Raises NotApplicable where there are none."""
     runs = {site: run for site, run in subject.backward[1].items() if run.backend.kind == subject.backend}
     if not subject.model.sites:

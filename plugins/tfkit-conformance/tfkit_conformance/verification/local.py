@@ -8,7 +8,7 @@ from functools import partial
 
 from tfkit.graph import Graph
 from tfkit.nn.model import Model
-from tfkit.slots.options import Part
+from tfkit.slots.options import Component
 
 from ..finding import Violation
 from .described import said_layers, said_sites, stacks
@@ -53,14 +53,14 @@ def local_checks(model: Model, graph: Graph, recording: Recording) -> Iterator[L
     for name, node in graph.nodes.items():
         for below in ("embedding_norm", "output_norm"):
             asked = getattr(node.options, below, None)
-            if isinstance(asked, Part) and asked.kind != "none":
+            if isinstance(asked, Component) and asked.kind != "none":
                 yield _norms(f"{name}.{below}", asked, recording.inner.get((name, below), []))
     for name, check in tokenwise_nodes(graph).items():
         node = graph.nodes[name]
         yield Local(node.part.kind, "", name, partial(check, model, recording, node))
 
 
-def _norms(where: str, part: Part, calls: list[Call]) -> Local:
+def _norms(where: str, part: Component, calls: list[Call]) -> Local:
     def check() -> float:
         if not calls:
             raise Violation("norm", f"the norm {where} was not applied")

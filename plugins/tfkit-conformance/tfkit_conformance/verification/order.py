@@ -22,10 +22,10 @@ from .described import schemes_at, stacks, tokens_of
 from .recording import run
 from .rounding import copied
 from .row import NotApplicable
-from .subject import Subject
+from .subject import ModelUnderTest
 
 
-def order_of_tokens(subject: Subject) -> float | None:
+def order_of_tokens(subject: ModelUnderTest) -> float | None:
     """Every stack, with and without positions. Gives the largest error over tolerance of those without."""
     free = unlimited(subject.model)
     lengths = {name: ids.shape[1] for name, ids in subject.batch.ids.items()}

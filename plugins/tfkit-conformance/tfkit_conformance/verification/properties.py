@@ -10,7 +10,7 @@ from .decoding import chunkings, failed_step, reordered
 from .gradients import parameter_gradients, site_gradients
 from .order import order_of_tokens
 from .repeated import deterministic, dropout_acts, training_without_dropout
-from .subject import Subject
+from .subject import ModelUnderTest
 from .tokens_seen import causal_independence, inputs_matter, padding_content
 from .weights import checkpoint, gradient_flow
 
@@ -22,7 +22,7 @@ class Property:
     name: str
     rule: str
     summary: str
-    check: Callable[[Subject], float | None]
+    check: Callable[[ModelUnderTest], float | None]
 
 
 PROPERTIES = (

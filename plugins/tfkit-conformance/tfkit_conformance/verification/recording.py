@@ -18,7 +18,7 @@ from tfkit.attention.choice import BackendChoice, BoundBackend
 from tfkit.attention.types import AttentionInputs, AttentionOutput
 from tfkit.nn.model import Model
 from tfkit.nn.multi_head import MultiHeadAttention
-from tfkit.nn.runtime.node_output import Stream
+from tfkit.nn.runtime.node_output import NodeOutput
 from tfkit.nn.stack import Stack
 
 from .batch import Batch
@@ -170,7 +170,7 @@ def node_outputs(model: Model) -> Iterator[dict[str, list[Tensor]]]:
     found: dict[str, list[Tensor]] = {name: [] for name in model.nodes}
 
     def noting(name: str) -> Any:
-        def hook(module: nn.Module, arguments: Any, output: Stream) -> None:
+        def hook(module: nn.Module, arguments: Any, output: NodeOutput) -> None:
             found[name].append(output.tensor)
 
         return hook

@@ -24,10 +24,10 @@ from .comparison import same
 from .recording import run
 from .rounding import agree, copied
 from .row import NotApplicable
-from .subject import Subject
+from .subject import ModelUnderTest
 
 
-def deterministic(subject: Subject) -> None:
+def deterministic(subject: ModelUnderTest) -> None:
     """R1, in evaluation mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(subject.seed + 99)
@@ -36,7 +36,7 @@ def deterministic(subject: Subject) -> None:
         same("repeat", again[name], tensor, "the same call in evaluation mode must give the same bits", f"`{name}`")
 
 
-def training_without_dropout(subject: Subject) -> None:
+def training_without_dropout(subject: ModelUnderTest) -> None:
     """R40."""
     quiet = _quiet(subject.model).train()
     trained = run(quiet, subject.batch)
@@ -46,7 +46,7 @@ def training_without_dropout(subject: Subject) -> None:
         )
 
 
-def dropout_acts(subject: Subject) -> None:
+def dropout_acts(subject: ModelUnderTest) -> None:
     """In training mode the dropout of the spec changes what follows it."""
     if not _asked(subject):
         raise NotApplicable("the spec has no dropout")
@@ -60,7 +60,7 @@ def dropout_acts(subject: Subject) -> None:
         raise Violation("dropout", f"the spec asks for dropout, and two training calls give the same `{name}`")
 
 
-def against_exact(subject: Subject, exact: dict[str, Tensor]) -> float:
+def against_exact(subject: ModelUnderTest, exact: dict[str, Tensor]) -> float:
     """The distance to a float64 run of the same weights, over its tolerance."""
     return agree(
         "float64", subject.baseline, exact, subject.stick, "against a float64 run of the same weights", subject.shown()
@@ -77,7 +77,7 @@ def _quiet(model: Model) -> Model:
     return made
 
 
-def _asked(subject: Subject) -> bool:
+def _asked(subject: ModelUnderTest) -> bool:
     for node in subject.graph.nodes.values():
         if getattr(node.options, "dropout", 0.0) > 0.0:
             return True

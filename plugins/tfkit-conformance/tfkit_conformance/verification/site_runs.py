@@ -103,7 +103,7 @@ def _attending(model: Model, around: Callable[[str, BoundBackend], Attend]) -> I
     before = [(attention, index, attention.choices[index]) for attention, index, _ in model._site_table()]
     for attention, index, choice in before:
         made = tuple(replace(each, attend=around(choice.site, each)) for each in choice.candidates)
-        attention.choices[index] = BackendChoice(choice.site, choice.wish, made, choice.automatic, choice.others)
+        attention.choices[index] = BackendChoice(choice.site, choice.requested_backends, made, choice.automatic, choice.others)
     try:
         yield
     finally:

@@ -19,7 +19,7 @@ from .site_runs import Gradients, SiteRun, backward
 
 
 @dataclass
-class Subject:
+class ModelUnderTest:
     """`model` is in evaluation mode; `baseline` is what its nodes give for `batch`; `wish` is the backend as a spec says it."""
 
     model: Model
@@ -28,7 +28,7 @@ class Subject:
     baseline: dict[str, Tensor]
     stick: Yardstick
     backend: str
-    wish: object
+    requested: object
     seed: int
     device: str
     dtype: torch.dtype

@@ -16,10 +16,10 @@ from .comparison import same
 from .described import memories, stepwise_chain, tokens_of
 from .recording import run
 from .row import NotApplicable
-from .subject import Subject
+from .subject import ModelUnderTest
 
 
-def causal_independence(subject: Subject) -> None:
+def causal_independence(subject: ModelUnderTest) -> None:
     """R19, for every causal stack and several t."""
     found = False
     for tokens, rule in subject.model.plan.inputs.items():
@@ -48,7 +48,7 @@ def causal_independence(subject: Subject) -> None:
         raise NotApplicable("no causal stack of two positions or more")
 
 
-def padding_content(subject: Subject) -> None:
+def padding_content(subject: ModelUnderTest) -> None:
     """A6: real outputs do not change with ids under padding."""
     hidden = [name for name, shown in subject.batch.visible.items() if not bool(shown.all())]
     if not hidden:
@@ -63,7 +63,7 @@ def padding_content(subject: Subject) -> None:
             same("padding", after[node], subject.baseline[node], words, f"`{node}`", where.get(node))
 
 
-def inputs_matter(subject: Subject) -> None:
+def inputs_matter(subject: ModelUnderTest) -> None:
     """Every row of every output changes with each input that it follows, and every stack with each memory that it reads."""
     for number, (name, rule) in enumerate(subject.model.plan.inputs.items()):
         ids, shown = subject.batch.ids[name], subject.batch.visible[name]
@@ -88,11 +88,11 @@ def _rows_that_differ(got: Tensor, want: Tensor, shown: Tensor | None) -> Tensor
     return differs.flatten(1).any(1)
 
 
-def _selects(subject: Subject, node: str) -> bool:
+def _selects(subject: ModelUnderTest, node: str) -> bool:
     """Whether a pooled node may rest on a token that was kept, such as the end token of a row of one."""
     return tokens_of(subject.graph, node) is None and not memories_anywhere(subject)
 
 
-def memories_anywhere(subject: Subject) -> set[str]:
+def memories_anywhere(subject: ModelUnderTest) -> set[str]:
     stacks = [name for name, node in subject.graph.nodes.items() if getattr(node.options, "layers", None)]
     return {memory for stack in stacks for memory in memories(subject.graph, stack)}

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.attention.positions import Span
+from tfkit.attention.positions import PositionRange
 from tfkit.graph import Graph, Node
 from tfkit.graph.model_graph import base
 from tfkit.nn.feed_forward import FeedForward
@@ -27,7 +27,7 @@ from tfkit.nn.heads import Classify, Dense
 from tfkit.nn.model import Model
 from tfkit.nn.tokens import TokenLogits, Tokens
 from tfkit.slots.lazy import load
-from tfkit.slots.options import Part
+from tfkit.slots.options import Component
 from tfkit.slots.position import PositionSite
 
 from ..finding import Violation
@@ -83,7 +83,7 @@ def _tokens_alone(call: Call, words: str) -> None:
     same("feed-forward", again[:, kept], call.output[:, kept], f"{words}: a token must not depend on others", "its output")
 
 
-def norm(call: Call, part: Part, words: str) -> float:
+def norm(call: Call, part: Component, words: str) -> float:
     """One application of a norm."""
     options: Any = part.options
     if part.kind == "layer_norm":
@@ -124,7 +124,7 @@ def _added(scheme: nn.Module, recording: Recording, node: Node, table: Tensor) -
     """p(position), from the spec's scheme made anew in float64; only schemes that add can be judged so."""
     shown = recording.batch.visible[node.name].cpu()
     B, L = shown.shape
-    span = Span(L, L, 0, 0, torch.device("cpu"), torch.float64, shown)
+    span = PositionRange(L, L, 0, 0, torch.device("cpu"), torch.float64, shown)
     part = node.options.position
     made: Any = load(part.entry.build)(part.options, PositionSite(table.shape[1])).to(torch.float64)
     made.load_state_dict({name: wide(tensor) for name, tensor in scheme.state_dict().items()})
@@ -173,7 +173,7 @@ def _table(model: Model, node: Node) -> Tensor:
     return weight.detach()
 
 
-def _function(activation: Part) -> Callable[[Tensor], Tensor]:
+def _function(activation: Component) -> Callable[[Tensor], Tensor]:
     function = load(activation.entry.function)
     return lambda x: function(x, activation.options)
 

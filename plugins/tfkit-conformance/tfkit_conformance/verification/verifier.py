@@ -22,7 +22,7 @@ from tfkit.attention.backend import judge
 from tfkit.attention.choice import BoundBackend, request_of_class
 from tfkit.builder import build
 from tfkit.catalogue import Catalogue, load_catalogue
-from tfkit.errors import Fault, InputError, TfkitError
+from tfkit.errors import Diagnostic, InputError, TfkitError
 from tfkit.graph import Graph, graph_of, max_input_lengths
 from tfkit.nn.model import Model
 from tfkit.slots.options import CONTRACT
@@ -30,7 +30,7 @@ from tfkit.spec.model import ModelSpec
 
 from ..finding import Inconclusive, Violation
 from ..raised import told
-from .backends import by_site, declaring, wishes
+from .backends import by_site, declaring, requested_backends
 from .batch import Batch, draw, lengths_for
 from .gradient_yardstick import GradientYardstick, gradient_yardstick
 from .local import local_checks
@@ -43,7 +43,7 @@ from .rounding import Yardstick, cast, copied, yardstick
 from .row import NotApplicable, Reported, Row, VerifyReport
 from .site_runs import random_towards
 from .sites import judge_sites
-from .subject import Subject, shown_positions
+from .subject import ModelUnderTest, shown_positions
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WIDE = "float64"
@@ -89,8 +89,8 @@ def verify(
             chosen, seed, versions(catalogue), tuple(rows), time.perf_counter() - began, backends is not None, finished,
         )  # fmt: skip
 
-    wished, judged_by = wishes(given, backends), by_site(given, backends, catalogue)
-    wide = {name: wish for name, wish in wished.items() if name in declaring(judged_by, WIDE)}
+    wished, judged_by = requested_backends(given, backends), by_site(given, backends, catalogue)
+    wide = {name: requested for name, requested in wished.items() if name in declaring(judged_by, WIDE)}
     for device in devices:
         missing = absent(device)
         if missing:
@@ -119,13 +119,13 @@ class _Run:
     """One device and dtype. `wishes` are the backends by name as a spec says them, `wide` those that float64 decides for."""
 
     def __init__(
-        self, model: Model, graph: Graph, device: str, dtype: str, wishes: dict[str, Any], wide: set[str],
+        self, model: Model, graph: Graph, device: str, dtype: str, requested_backends: dict[str, Any], wide: set[str],
         judged_by: dict[str, dict[str, BoundBackend]], lengths: dict[str, int], batch: int, seed: int,
         progress: Callable[[str], None] | None,
     ) -> None:  # fmt: skip
         self.given, self.graph, self.device, self.dtype, self.seed = model, graph, device, dtype, seed
         self.model = cast(model, DTYPES[dtype])
-        self.wishes, self.wide, self.by_site, self.progress = wishes, wide, judged_by, progress
+        self.requested_backends, self.wide, self.by_site, self.progress = requested_backends, wide, judged_by, progress
         self.batch = draw(self.model, lengths, batch, seed, device)
 
     def stages(self, parts: Sequence[str]) -> Iterator[list[Row]]:
@@ -187,19 +187,19 @@ class _Run:
         if ran.status != "passed":
             yield [ran]
             return
-        for name, wish in self.wishes.items():
-            yield list(self._with_backend(replace(row, backend=name), wish, *measured))
+        for name, requested in self.requested_backends.items():
+            yield list(self._with_backend(replace(row, backend=name), requested, *measured))
 
     def _with_backend(
-        self, row: Row, wish: list[Any], stick: Yardstick, slopes: GradientYardstick, exact: dict[str, torch.Tensor]
+        self, row: Row, requested: list[Any], stick: Yardstick, slopes: GradientYardstick, exact: dict[str, torch.Tensor]
     ) -> Iterator[Row]:
-        subjects: list[Subject] = []
+        subjects: list[ModelUnderTest] = []
 
         def ready() -> None:
-            model = cast(self.given, DTYPES[self.dtype], wish)
+            model = cast(self.given, DTYPES[self.dtype], requested)
             baseline = outputs_of(model, self.batch)
             subjects.append(
-                Subject(model, self.graph, self.batch, baseline, stick, row.backend, wish, self.seed, self.device,
+                ModelUnderTest(model, self.graph, self.batch, baseline, stick, row.backend, requested, self.seed, self.device,
                         DTYPES[self.dtype], slopes, max_input_lengths(self.graph))
             )  # fmt: skip
 
@@ -285,7 +285,7 @@ def _built(model: Model | ModelSpec | Mapping[str, Any] | str | Path, seed: int,
     """The model, and what its weights are."""
     if isinstance(model, Model):
         if model.spec is None:
-            raise InputError(Fault("TFK073", "the model keeps no spec to be judged by", "build it with tfkit.build"))
+            raise InputError(Diagnostic("TFK073", "the model keeps no spec to be judged by", "build it with tfkit.build"))
         return copied(model).eval(), "as given"
     return disturbed(build(model, catalogue, seed=seed), seed), f"seed {seed}"
 
@@ -311,7 +311,7 @@ def _right(batch: Batch) -> Batch:
     return Batch(ids, visible, segments)
 
 
-def _unused(subject: Subject, backend: str) -> str:
+def _unused(subject: ModelUnderTest, backend: str) -> str:
     """Why a backend served no call of the model, or nothing. A call that it refuses goes to eager."""
     reasons: dict[str, None] = {}
     for attention, index, _ in subject.model._site_table():
@@ -327,9 +327,9 @@ def _unused(subject: Subject, backend: str) -> str:
 
 def _check(devices: Sequence[str], dtypes: Sequence[str], batch: int, parts: Sequence[str]) -> None:
     if not parts or not set(parts) <= set(PARTS):
-        raise InputError(Fault("TFK073", f"parts are {', '.join(parts) or 'none'}", f"some of {', '.join(PARTS)}"))
+        raise InputError(Diagnostic("TFK073", f"parts are {', '.join(parts) or 'none'}", f"some of {', '.join(PARTS)}"))
     for name in dtypes:
         if name not in DTYPES:
-            raise InputError(Fault("TFK071", f"dtype {name!r} is none of {', '.join(DTYPES)}"))
+            raise InputError(Diagnostic("TFK071", f"dtype {name!r} is none of {', '.join(DTYPES)}"))
     if not devices or not dtypes or batch < 1:
-        raise InputError(Fault("TFK073", "a device, a dtype and a row are needed at least"))
+        raise InputError(Diagnostic("TFK073", "a device, a dtype and a row are needed at least"))

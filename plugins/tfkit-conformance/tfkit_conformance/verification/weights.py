@@ -17,8 +17,8 @@ from torch import Tensor
 from tfkit.builder import build
 from tfkit.graph.model_graph import base
 from tfkit.nn.model import Model
-from tfkit.nn.runtime.context import ModelRun
-from tfkit.nn.runtime.node_output import Padding, Stream
+from tfkit.nn.runtime.context import ForwardContext
+from tfkit.nn.runtime.node_output import NodeOutput, Padding
 
 from ..finding import Violation
 from .comparison import same
@@ -26,10 +26,10 @@ from .gradient_yardstick import unseen_biases
 from .recording import node_outputs, run
 from .rounding import copied
 from .row import NotApplicable
-from .subject import Subject
+from .subject import ModelUnderTest
 
 
-def checkpoint(subject: Subject) -> None:
+def checkpoint(subject: ModelUnderTest) -> None:
     """A12."""
     own = subject.model.state_dict()
     listed = {f"nodes.{node.name}.{p.name}" for node in subject.graph.nodes.values() for p in node.parameters()}
@@ -44,13 +44,13 @@ def checkpoint(subject: Subject) -> None:
     other.to_empty(device=subject.device).load_state_dict(own)
     other.set_backend("eager")
     other.retarget(torch.device(subject.device), subject.dtype)
-    other.set_backend(subject.wish)
+    other.set_backend(subject.requested)
     after = run(other.eval(), subject.batch)
     for name, tensor in subject.baseline.items():
         same("checkpoint", after[name], tensor, "weights loaded into a model built anew must give the same bits", f"`{name}`")
 
 
-def gradient_flow(subject: Subject) -> None:
+def gradient_flow(subject: ModelUnderTest) -> None:
     """Every parameter learns, through every node that uses it."""
     model: Model = copied(subject.model)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -78,7 +78,7 @@ def gradient_flow(subject: Subject) -> None:
     _shared_tables(subject, model, {name: tensors[0] for name, tensors in found.items()}, generator)
 
 
-def _shared_tables(subject: Subject, model: Model, outputs: dict[str, Tensor], generator: torch.Generator) -> None:
+def _shared_tables(subject: ModelUnderTest, model: Model, outputs: dict[str, Tensor], generator: torch.Generator) -> None:
     """A node that shares a table passes a gradient to the rows that it uses: those of its ids, or all where it is logits."""
     for name, node in subject.graph.nodes.items():
         owner = node.edges.owner
@@ -105,5 +105,5 @@ def _shared_tables(subject: Subject, model: Model, outputs: dict[str, Tensor], g
 
 def _alone(model: Model, name: str, given: Tensor, table: Tensor) -> Tensor:
     """What a node of logits gives for its input, when only its table can pass a gradient."""
-    made: Stream = model.nodes[name](ModelRun({}, {}, {}), input=Stream(given.detach(), Padding()), table=table)
+    made: NodeOutput = model.nodes[name](ForwardContext({}, {}, {}), input=NodeOutput(given.detach(), Padding()), table=table)
     return made.tensor

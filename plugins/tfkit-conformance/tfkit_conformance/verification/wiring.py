@@ -125,11 +125,11 @@ def _settled(x: Approximate | Tensor) -> Approximate:
 
 
 def _post(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
-    stream: Approximate | Tensor = x
+    node_output: Approximate | Tensor = x
     for name in said.sublayers:
-        here = _settled(stream)
-        stream = _norm(parts, said, name, _sum(said, name, here, parts.apply(f"branches.{name}", stream)))
-    return _settled(stream)
+        here = _settled(node_output)
+        node_output = _norm(parts, said, name, _sum(said, name, here, parts.apply(f"branches.{name}", node_output)))
+    return _settled(node_output)
 
 
 def _pre(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:

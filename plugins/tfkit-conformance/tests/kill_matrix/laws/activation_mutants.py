@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tfkit.nn.feed_forward import FeedForward
 
-from .mutant import Change, LawFault, declares, made
+from .mutant import Change, LawMutant, declares, made
 
 
 def _as(function: Callable[[Tensor], Tensor]) -> Change:
@@ -72,32 +72,32 @@ def _overflows(x: Tensor) -> Tensor:
     return x * (x.exp() / (1 + x.exp()))
 
 
-FAULTS = (
-    LawFault(
+MUTANTS = (
+    LawMutant(
         "gelu_as_tanh",
         "activation",
         "gelu",
         "the tanh approximation in place of the exact function",
         _as(lambda x: functional.gelu(x, approximate="tanh")),
     ),
-    LawFault(
+    LawMutant(
         "gelu_tanh_as_exact",
         "activation",
         "gelu_tanh",
         "the exact function in place of the tanh approximation",
         _as(functional.gelu),
     ),
-    LawFault(
+    LawMutant(
         "gelu_as_quick",
         "activation",
         "gelu",
         "x sigmoid(1.702 x) in place of the exact function",
         _as(lambda x: x * torch.sigmoid(1.702 * x)),
     ),
-    LawFault(
+    LawMutant(
         "quick_gelu_factor", "activation", "quick_gelu", "1.7 in place of 1.702", _as(lambda x: x * torch.sigmoid(1.7 * x))
     ),
-    LawFault(
+    LawMutant(
         "gelu_tanh_factor",
         "activation",
         "gelu_tanh",
@@ -108,78 +108,78 @@ FAULTS = (
             )
         ),
     ),
-    LawFault("silu_as_sigmoid", "activation", "silu", "the factor x is missing", _as(torch.sigmoid)),
-    LawFault("silu_overflows", "activation", "silu", "exp(x) / (1 + exp(x)): NaN for large x", _as(_overflows)),
-    LawFault("silu_writes", "activation", "silu", "computed in place", _as(_writes)),
-    LawFault("silu_half_twice", "activation", "silu", "half dtypes are rounded twice", _as(lambda x: x * torch.sigmoid(x))),
-    LawFault(
+    LawMutant("silu_as_sigmoid", "activation", "silu", "the factor x is missing", _as(torch.sigmoid)),
+    LawMutant("silu_overflows", "activation", "silu", "exp(x) / (1 + exp(x)): NaN for large x", _as(_overflows)),
+    LawMutant("silu_writes", "activation", "silu", "computed in place", _as(_writes)),
+    LawMutant("silu_half_twice", "activation", "silu", "half dtypes are rounded twice", _as(lambda x: x * torch.sigmoid(x))),
+    LawMutant(
         "silu_float32",
         "activation",
         "silu",
         "half dtypes come back as float32",
         _as(lambda x: functional.silu(x.to(torch.promote_types(x.dtype, torch.float32)))),
     ),
-    LawFault(
+    LawMutant(
         "relu_leaky",
         "activation",
         "relu",
         "numbers below 0 are let through, at 1 %",
         _as(lambda x: functional.leaky_relu(x, 0.01)),
     ),
-    LawFault("relu_capped", "activation", "relu", "numbers above 6 are cut off", _as(functional.relu6)),
-    LawFault("relu_slope", "activation", "relu", "the gradient goes through everywhere", _as(_open_slope)),
-    LawFault("relu_detached", "activation", "relu", "no gradient goes through", _as(lambda x: functional.relu(x).detach())),
-    LawFault("relu_squared_plain", "activation", "relu_squared", "the square is missing", _as(functional.relu)),
-    LawFault("relu_squared_both", "activation", "relu_squared", "numbers below 0 are squared too", _as(lambda x: x.square())),
-    LawFault("tanh_as_sigmoid", "activation", "tanh", "sigmoid(2x) without 2 y - 1", _as(lambda x: torch.sigmoid(2 * x))),
-    LawFault(
+    LawMutant("relu_capped", "activation", "relu", "numbers above 6 are cut off", _as(functional.relu6)),
+    LawMutant("relu_slope", "activation", "relu", "the gradient goes through everywhere", _as(_open_slope)),
+    LawMutant("relu_detached", "activation", "relu", "no gradient goes through", _as(lambda x: functional.relu(x).detach())),
+    LawMutant("relu_squared_plain", "activation", "relu_squared", "the square is missing", _as(functional.relu)),
+    LawMutant("relu_squared_both", "activation", "relu_squared", "numbers below 0 are squared too", _as(lambda x: x.square())),
+    LawMutant("tanh_as_sigmoid", "activation", "tanh", "sigmoid(2x) without 2 y - 1", _as(lambda x: torch.sigmoid(2 * x))),
+    LawMutant(
         "identity_centred",
         "activation",
         "identity",
         "the mean of the features is subtracted",
         _as(lambda x: x - x.mean(-1, keepdim=True)),
     ),
-    LawFault(
+    LawMutant(
         "glu_as_softmax",
         "activation",
         "glu",
         "a softmax over the features in place of sigmoids",
         _as(lambda x: torch.softmax(x, -1)),
     ),
-    LawFault("swiglu_as_gelu", "activation", "swiglu", "the gate goes through gelu", _as(functional.gelu)),
-    LawFault("reglu_shifted", "activation", "reglu", "a closed gate lets -0.001 through", _as(_shifted(functional.relu))),
-    LawFault(
+    LawMutant("swiglu_as_gelu", "activation", "swiglu", "the gate goes through gelu", _as(functional.gelu)),
+    LawMutant("reglu_shifted", "activation", "reglu", "a closed gate lets -0.001 through", _as(_shifted(functional.relu))),
+    LawMutant(
         "geglu_as_tanh",
         "activation",
         "geglu",
         "the tanh approximation in place of the exact function",
         _as(lambda x: functional.gelu(x, approximate="tanh")),
     ),
-    LawFault("geglu_ungated", "activation", "geglu", "its entry says that it has no gate", declares(gated=False)),
-    LawFault(
+    LawMutant("geglu_ungated", "activation", "geglu", "its entry says that it has no gate", declares(gated=False)),
+    LawMutant(
         "gelu_claims",
         "activation",
         "gelu",
         "its entry says that it never falls",
         declares(claims=lambda options: frozenset({"monotone"})),
     ),
-    LawFault(
+    LawMutant(
         "ffn_gate_other",
         "activation",
         "geglu",
         "the function acts on the other projection",
         _block(lambda f, gate, inner: gate * f(inner)),
     ),
-    LawFault("ffn_gate_added", "activation", "swiglu", "the gate is added", _block(lambda f, gate, inner: f(gate) + inner)),
-    LawFault(
+    LawMutant("ffn_gate_added", "activation", "swiglu", "the gate is added", _block(lambda f, gate, inner: f(gate) + inner)),
+    LawMutant(
         "ffn_gate_both",
         "activation",
         "reglu",
         "the function acts on both projections",
         _block(lambda f, gate, inner: f(gate) * f(inner)),
     ),
-    LawFault("ffn_gate_missing", "activation", "glu", "the gate is left out", _block(lambda f, gate, inner: f(inner))),
-    LawFault(
+    LawMutant("ffn_gate_missing", "activation", "glu", "the gate is left out", _block(lambda f, gate, inner: f(inner))),
+    LawMutant(
         "ffn_tokens",
         "activation",
         "relu",

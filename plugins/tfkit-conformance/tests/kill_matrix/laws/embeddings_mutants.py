@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.attention.positions import Span
+from tfkit.attention.positions import PositionRange
 
-from .mutant import Change, LawFault, declares, method, patched
+from .mutant import Change, LawMutant, declares, method, patched
 
 
-def _spans(spoil: Callable[[Span], Span]) -> Change:
+def _spans(spoil: Callable[[PositionRange], PositionRange]) -> Change:
     """The scheme is told of other positions."""
 
     def patch(module: nn.Module, options: Any, site: Any) -> None:
@@ -30,7 +30,7 @@ def _added(spoil: Callable[[Tensor, Tensor, Any], Tensor]) -> Change:
     def patch(module: nn.Module, options: Any, site: Any) -> None:
         own: Any = module.embed
 
-        def embed(x: Tensor, span: Span) -> Tensor:
+        def embed(x: Tensor, span: PositionRange) -> Tensor:
             return x + spoil(x, own(torch.zeros_like(x), span), options)
 
         method(module, "embed", embed)
@@ -38,12 +38,12 @@ def _added(spoil: Callable[[Tensor, Tensor, Any], Tensor]) -> Change:
     return patched(patch)
 
 
-def _from_zero(span: Span) -> Span:
+def _from_zero(span: PositionRange) -> PositionRange:
     visible = None if span.visible is None else span.visible[:, span.offset :]
     return replace(span, offset=0, key_start=0, keys=span.queries, visible=visible)
 
 
-def _later(span: Span) -> Span:
+def _later(span: PositionRange) -> PositionRange:
     return replace(
         span, offset=span.offset + 1, keys=span.keys + 1, visible=None if span.visible is None else _one_more(span.visible)
     )
@@ -53,7 +53,7 @@ def _one_more(visible: Tensor) -> Tensor:
     return torch.cat((torch.ones_like(visible[:, :1]), visible), 1)
 
 
-def _first_row(span: Span) -> Span:
+def _first_row(span: PositionRange) -> PositionRange:
     return span if span.visible is None else replace(span, visible=span.visible[:1].expand_as(span.visible))
 
 
@@ -61,7 +61,7 @@ def _waves(power: float) -> Change:
     """Sinusoids with frequencies base^(-power i / M)."""
 
     def patch(module: nn.Module, options: Any, site: Any) -> None:
-        def embed(x: Tensor, span: Span) -> Tensor:
+        def embed(x: Tensor, span: PositionRange) -> Tensor:
             positions = span.visible_positions() if options.count == "visible" else span.query_positions()
             index = torch.arange((site.width + 1) // 2, dtype=torch.float64, device=x.device)
             angle = positions.unsqueeze(-1) * options.base ** (-power * index / site.width)
@@ -87,7 +87,7 @@ def _table(rows: Callable[[Any, int, int], slice]) -> Change:
     """Rows of a learned table, chosen by `rows(options, first, last)`, without a check of the length."""
 
     def patch(module: nn.Module, options: Any, site: Any) -> None:
-        def embed(x: Tensor, span: Span) -> Tensor:
+        def embed(x: Tensor, span: PositionRange) -> Tensor:
             table: Any = module.table
             chosen = table[rows(options, span.offset, span.offset + span.queries)]
             missing = span.queries - chosen.shape[0]
@@ -114,18 +114,18 @@ def _concat_lost(module: nn.Module, options: Any, site: Any) -> None:
 
 
 SHORT = {"max_len": 11}
-FAULTS = (
-    LawFault("sinusoidal_swapped", "position", "sinusoidal", "cosines stand where sines must", _added(_swapped), {}),
-    LawFault("sinusoidal_exponent", "position", "sinusoidal", "frequencies base^(-i/M) in place of base^(-2i/M)", _waves(1.0)),
-    LawFault("sinusoidal_from_one", "position", "sinusoidal", "the first position is 1", _spans(_later)),
-    LawFault(
+MUTANTS = (
+    LawMutant("sinusoidal_swapped", "position", "sinusoidal", "cosines stand where sines must", _added(_swapped), {}),
+    LawMutant("sinusoidal_exponent", "position", "sinusoidal", "frequencies base^(-i/M) in place of base^(-2i/M)", _waves(1.0)),
+    LawMutant("sinusoidal_from_one", "position", "sinusoidal", "the first position is 1", _spans(_later)),
+    LawMutant(
         "sinusoidal_from_zero",
         "position",
         "sinusoidal",
         "every call starts at position 0, whatever its offset",
         _spans(_from_zero),
     ),
-    LawFault(
+    LawMutant(
         "sinusoidal_hidden",
         "position",
         "sinusoidal_halves",
@@ -133,7 +133,7 @@ FAULTS = (
         _spans(lambda span: replace(span, visible=None)),
         {"count": "visible"},
     ),
-    LawFault(
+    LawMutant(
         "sinusoidal_first_row",
         "position",
         "sinusoidal",
@@ -141,33 +141,33 @@ FAULTS = (
         _spans(_first_row),
         {"count": "visible"},
     ),
-    LawFault(
+    LawMutant(
         "sinusoidal_scaled",
         "position",
         "sinusoidal",
         "what is added grows with the embedding",
         _added(lambda x, added, options: added + 0.01 * x),
     ),
-    LawFault(
+    LawMutant(
         "sinusoidal_nothing", "position", "sinusoidal_halves", "nothing is added", _added(lambda x, added, options: added * 0)
     ),
-    LawFault(
+    LawMutant(
         "sinusoidal_half_size",
         "position",
         "sinusoidal_halves",
         "sinusoids are added at half their size",
         _added(lambda x, added, options: added / 2),
     ),
-    LawFault("sinusoidal_float32", "position", "sinusoidal", "half dtypes come back as float32", patched(_wide)),
-    LawFault("sinusoidal_buffer", "position", "sinusoidal", "a table is kept in a buffer", patched(_buffered)),
-    LawFault(
+    LawMutant("sinusoidal_float32", "position", "sinusoidal", "half dtypes come back as float32", patched(_wide)),
+    LawMutant("sinusoidal_buffer", "position", "sinusoidal", "a table is kept in a buffer", patched(_buffered)),
+    LawMutant(
         "sinusoidal_counts",
         "position",
         "sinusoidal",
         "its entry says that padding does not count",
         declares(counts_padding=lambda options: False),
     ),
-    LawFault(
+    LawMutant(
         "sinusoidal_counts_not",
         "position",
         "sinusoidal_halves",
@@ -175,7 +175,7 @@ FAULTS = (
         declares(counts_padding=lambda options: True),
         {"count": "visible"},
     ),
-    LawFault(
+    LawMutant(
         "sinusoidal_concat",
         "position",
         "sinusoidal",
@@ -183,14 +183,14 @@ FAULTS = (
         patched(_concat_lost),
         {"combine": "concat"},
     ),
-    LawFault(
+    LawMutant(
         "sinusoidal_flops",
         "position",
         "sinusoidal",
         "its entry does not count the projection",
         declares(flops=lambda options, site, batch, queries, keys: 0),
     ),
-    LawFault(
+    LawMutant(
         "learned_offset",
         "position",
         "learned",
@@ -198,7 +198,7 @@ FAULTS = (
         _table(lambda options, first, last: slice(options.offset + first + 1, options.offset + last + 1)),
         SHORT,
     ),
-    LawFault(
+    LawMutant(
         "learned_row_offset",
         "position",
         "learned",
@@ -206,10 +206,10 @@ FAULTS = (
         _table(lambda options, first, last: slice(first, last)),
         {"max_len": 11, "offset": 2},
     ),
-    LawFault(
+    LawMutant(
         "learned_from_zero", "position", "learned", "every call starts at row 0, whatever its offset", _spans(_from_zero), SHORT
     ),
-    LawFault(
+    LawMutant(
         "learned_clamped",
         "position",
         "learned",
@@ -217,8 +217,8 @@ FAULTS = (
         _table(lambda options, first, last: slice(options.offset + first, options.offset + last)),
         SHORT,
     ),
-    LawFault("learned_detached", "position", "learned", "the table gets no gradient", patched(_detached), SHORT),
-    LawFault(
+    LawMutant("learned_detached", "position", "learned", "the table gets no gradient", patched(_detached), SHORT),
+    LawMutant(
         "learned_hidden",
         "position",
         "learned",
@@ -226,7 +226,7 @@ FAULTS = (
         _spans(lambda span: replace(span, visible=None)),
         {"max_len": 11, "count": "visible"},
     ),
-    LawFault(
+    LawMutant(
         "learned_longer",
         "position",
         "learned",
@@ -234,7 +234,7 @@ FAULTS = (
         declares(max_len=lambda options: options.max_len + 1),
         SHORT,
     ),
-    LawFault(
+    LawMutant(
         "learned_shape",
         "position",
         "learned",

@@ -13,14 +13,14 @@ from tfkit_conformance.laws.law import subject_of
 from tfkit_conformance.laws.options import parsed, variants
 from tfkit_conformance.report import ConformanceReport
 
-from ..report import FaultRow
-from .activation_mutants import FAULTS as ACTIVATION
-from .embeddings_mutants import FAULTS as EMBEDDINGS
-from .mutant import LawFault
-from .norm_mutants import FAULTS as NORM
-from .placement_mutants import FAULTS as PLACEMENT
-from .rotary_mutants import FAULTS as ROTARY
-from .scores_mutants import FAULTS as SCORES
+from ..report import MutantRow
+from .activation_mutants import MUTANTS as ACTIVATION
+from .embeddings_mutants import MUTANTS as EMBEDDINGS
+from .mutant import LawMutant
+from .norm_mutants import MUTANTS as NORM
+from .placement_mutants import MUTANTS as PLACEMENT
+from .rotary_mutants import MUTANTS as ROTARY
+from .scores_mutants import MUTANTS as SCORES
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Kills:
         return {**asdict(self), "killed": self.killed}
 
 
-def faults() -> tuple[LawFault, ...]:
+def mutants() -> tuple[LawMutant, ...]:
     """All seeded faults of the slots that have laws."""
     return (*ROTARY, *SCORES, *EMBEDDINGS, *NORM, *PLACEMENT, *ACTIVATION)
 
@@ -54,16 +54,16 @@ def selftest_laws(
     families: Collection[str] | None = None,
     catalogue: Catalogue | None = None,
     only: Collection[str] | None = None,
-) -> Iterator[FaultRow]:
+) -> Iterator[MutantRow]:
     """One row per seeded fault: the law that sees it first under each seed, equations before the rest; "" where none does.
     `families` are slots, `only` names of faults."""
     catalogue = catalogue or load_catalogue()
-    for fault in faults():
-        if (families is None or fault.slot in families) and (only is None or fault.name in only):
+    for mutant in mutants():
+        if (families is None or mutant.slot in families) and (only is None or mutant.name in only):
             begun = perf_counter()
-            reports = _reports(fault, profile, seeds, catalogue, hasty=True)
+            reports = _reports(mutant, profile, seeds, catalogue, hasty=True)
             seen = tuple(report.findings[0].check if report.findings else "" for report in reports)
-            yield FaultRow(fault.name, fault.slot, fault.summary, seen, round(perf_counter() - begun, 2))
+            yield MutantRow(mutant.name, mutant.slot, mutant.summary, seen, round(perf_counter() - begun, 2))
 
 
 def kill_matrix(
@@ -76,19 +76,19 @@ def kill_matrix(
     """One row per seeded fault, with every law (of `laws`, where given) that sees it: several times as slow as
     `selftest_laws`."""
     catalogue = catalogue or load_catalogue()
-    for fault in faults():
-        if only is None or fault.name in only:
-            reports = _reports(fault, profile, seeds, catalogue, hasty=False, laws=laws)
+    for mutant in mutants():
+        if only is None or mutant.name in only:
+            reports = _reports(mutant, profile, seeds, catalogue, hasty=False, laws=laws)
             seen = tuple(tuple(found.check for found in report.findings) for report in reports)
             said = next((report.findings[0].message for report in reports if report.findings), "")
-            yield Kills(fault.name, fault.slot, fault.base, fault.summary, seen, said)
+            yield Kills(mutant.name, mutant.slot, mutant.base, mutant.summary, seen, said)
 
 
 def _reports(
-    fault: LawFault, profile: str, seeds: Sequence[int], catalogue: Catalogue, hasty: bool, laws: Collection[str] = ()
+    mutant: LawMutant, profile: str, seeds: Sequence[int], catalogue: Catalogue, hasty: bool, laws: Collection[str] = ()
 ) -> list[ConformanceReport]:
-    entry = catalogue.find(fault.slot, fault.base)
-    subject = fault.change(subject_of(catalogue, fault.slot, entry))
-    written = dict(fault.options)
-    chosen = [parsed(catalogue, fault.slot, entry, written)] if written else variants(catalogue, entry)
+    entry = catalogue.find(mutant.slot, mutant.base)
+    subject = mutant.change(subject_of(catalogue, mutant.slot, entry))
+    written = dict(mutant.options)
+    chosen = [parsed(catalogue, mutant.slot, entry, written)] if written else variants(catalogue, entry)
     return [judge(subject, chosen, True, profile, seed, "cpu", USUAL_DTYPES[profile], hasty=hasty, laws=laws) for seed in seeds]

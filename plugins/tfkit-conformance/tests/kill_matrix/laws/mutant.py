@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import nn
 
-from tfkit_conformance.laws.law import Subject
+from tfkit_conformance.laws.law import BackendUnderTest
 
-Change = Callable[[Subject], Subject]
+Change = Callable[[BackendUnderTest], BackendUnderTest]
 
 
 @dataclass(frozen=True)
-class LawFault:
+class LawMutant:
     """`summary` says in words what is wrong with `base`, a built-in of `slot`, judged with `options` (else with its default
     ones and those next to them); `change` makes it so."""
 
@@ -29,7 +29,7 @@ class LawFault:
 def patched(patch: Callable[..., None]) -> Change:
     """The module is built and then spoilt by `patch(module, options, *where)`."""
 
-    def change(subject: Subject) -> Subject:
+    def change(subject: BackendUnderTest) -> BackendUnderTest:
         def make(options: Any, *where: Any) -> nn.Module:
             module: nn.Module = subject.make(options, *where)
             patch(module, options, *where)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .mutant import Change, LawFault, declares, method, patched
+from .mutant import Change, LawMutant, declares, method, patched
 
 Rule = Callable[[Any, Tensor, Any], Tensor]
 
@@ -128,40 +128,40 @@ def _nudged(module: nn.Module, options: Any, width: int) -> None:
 
 
 UNIT = {"unit_offset": True}
-FAULTS = (
-    LawFault("layer_norm_unbiased", "norm", "layer_norm", "the variance divides by M - 1", _as(_layer(_unbiased))),
-    LawFault(
+MUTANTS = (
+    LawMutant("layer_norm_unbiased", "norm", "layer_norm", "the variance divides by M - 1", _as(_layer(_unbiased))),
+    LawMutant(
         "layer_norm_eps_outside", "norm", "layer_norm", "eps is added to the standard deviation", _as(_layer(_eps_outside))
     ),
-    LawFault(
+    LawMutant(
         "layer_norm_no_eps",
         "norm",
         "layer_norm",
         "eps is left out: a zero vector gives NaN",
         _as(_layer(lambda centred, options: centred.square().mean(-1, keepdim=True).sqrt())),
     ),
-    LawFault(
+    LawMutant(
         "layer_norm_no_mean",
         "norm",
         "layer_norm",
         "the mean is not subtracted",
         _as(lambda module, x, options: _scaled(module, x / _deviation(x, options))),
     ),
-    LawFault(
+    LawMutant(
         "layer_norm_no_root",
         "norm",
         "layer_norm",
         "divides by the variance",
         _as(_layer(lambda centred, options: centred.square().mean(-1, keepdim=True) + options.eps)),
     ),
-    LawFault(
+    LawMutant(
         "layer_norm_half", "norm", "layer_norm", "half dtypes are not computed in float32", _as(_layer(_deviation), wide=False)
     ),
-    LawFault("layer_norm_tokens", "norm", "layer_norm", "statistics are taken over the tokens", _as(_across_tokens)),
-    LawFault(
+    LawMutant("layer_norm_tokens", "norm", "layer_norm", "statistics are taken over the tokens", _as(_across_tokens)),
+    LawMutant(
         "layer_norm_sentence", "norm", "layer_norm", "statistics are taken over tokens and features", _as(_whole_sentence)
     ),
-    LawFault(
+    LawMutant(
         "layer_norm_no_weight",
         "norm",
         "layer_norm",
@@ -174,7 +174,7 @@ FAULTS = (
         ),
         {"bias": True},
     ),
-    LawFault(
+    LawMutant(
         "layer_norm_no_bias",
         "norm",
         "layer_norm",
@@ -182,7 +182,7 @@ FAULTS = (
         _as(lambda module, x, options: module.weight.to(x.dtype) * _centred(x) / _deviation(_centred(x), options)),
         {"bias": True},
     ),
-    LawFault(
+    LawMutant(
         "layer_norm_bias_first",
         "norm",
         "layer_norm",
@@ -194,46 +194,48 @@ FAULTS = (
         ),
         {"bias": True},
     ),
-    LawFault(
+    LawMutant(
         "layer_norm_detached",
         "norm",
         "layer_norm",
         "no gradient goes through the statistics",
         _as(_layer(lambda centred, options: _deviation(centred, options).detach())),
     ),
-    LawFault("layer_norm_writes", "norm", "layer_norm", "the mean is subtracted in place", patched(_writes)),
-    LawFault("layer_norm_float32", "norm", "layer_norm", "half dtypes come back as float32", patched(_float32)),
-    LawFault("layer_norm_extra", "norm", "layer_norm", "the module has a weight that its entry does not list", patched(_extra)),
-    LawFault(
+    LawMutant("layer_norm_writes", "norm", "layer_norm", "the mean is subtracted in place", patched(_writes)),
+    LawMutant("layer_norm_float32", "norm", "layer_norm", "half dtypes come back as float32", patched(_float32)),
+    LawMutant(
+        "layer_norm_extra", "norm", "layer_norm", "the module has a weight that its entry does not list", patched(_extra)
+    ),
+    LawMutant(
         "layer_norm_claims",
         "norm",
         "layer_norm",
         "its entry says that it changes nothing",
         declares(claims=lambda options: frozenset({"identity"})),
     ),
-    LawFault("rms_norm_half", "norm", "rms_norm", "half dtypes are not computed in float32", _as(_rms(_root), wide=False)),
-    LawFault(
+    LawMutant("rms_norm_half", "norm", "rms_norm", "half dtypes are not computed in float32", _as(_rms(_root), wide=False)),
+    LawMutant(
         "rms_norm_rounds_twice",
         "norm",
         "rms_norm",
         "half dtypes are rounded before the scale and after it",
         patched(_twice_rounded),
     ),
-    LawFault(
+    LawMutant(
         "rms_norm_mean",
         "norm",
         "rms_norm",
         "the mean is subtracted",
         _as(lambda module, x, options: _rms(_root)(module, _centred(x), options)),
     ),
-    LawFault(
+    LawMutant(
         "rms_norm_sum",
         "norm",
         "rms_norm",
         "divides by the length of the vector, not by its root mean square",
         _as(_rms(lambda x, options: (x.square().sum(-1, keepdim=True) + options.eps).sqrt())),
     ),
-    LawFault(
+    LawMutant(
         "rms_norm_eps_outside",
         "norm",
         "rms_norm",
@@ -241,14 +243,14 @@ FAULTS = (
         _as(_rms(lambda x, options: (x.square().mean(-1, keepdim=True) + 1e-30).sqrt() + options.eps)),
         {"eps": 1e-3},
     ),
-    LawFault(
+    LawMutant(
         "rms_norm_no_eps",
         "norm",
         "rms_norm",
         "eps is left out: a zero vector gives NaN",
         _as(_rms(lambda x, options: x.square().mean(-1, keepdim=True).sqrt())),
     ),
-    LawFault(
+    LawMutant(
         "rms_norm_no_offset",
         "norm",
         "rms_norm",
@@ -256,31 +258,31 @@ FAULTS = (
         _as(lambda module, x, options: module.weight.to(x.dtype) * x / _root(x, options)),
         UNIT,
     ),
-    LawFault(
+    LawMutant(
         "rms_norm_weight_twice",
         "norm",
         "rms_norm",
         "the scale is applied twice",
         _as(lambda module, x, options: _factor(module, options, x) ** 2 * x / _root(x, options)),
     ),
-    LawFault(
+    LawMutant(
         "rms_norm_detached",
         "norm",
         "rms_norm",
         "no gradient goes through the root",
         _as(_rms(lambda x, options: _root(x, options).detach())),
     ),
-    LawFault("rms_norm_running", "norm", "rms_norm", "statistics of earlier calls are mixed in", patched(_running)),
-    LawFault(
+    LawMutant("rms_norm_running", "norm", "rms_norm", "statistics of earlier calls are mixed in", patched(_running)),
+    LawMutant(
         "rms_norm_last_feature",
         "norm",
         "rms_norm",
         "the last feature is left out of the mean",
         _as(_rms(lambda x, options: (x[..., :-1].square().mean(-1, keepdim=True) + options.eps).sqrt())),
     ),
-    LawFault("rms_norm_other_token", "norm", "rms_norm", "tokens are exchanged", _as(_twin_row)),
-    LawFault("no_norm_nudged", "norm", "none", "numbers grow by 1 %", patched(_nudged)),
-    LawFault(
+    LawMutant("rms_norm_other_token", "norm", "rms_norm", "tokens are exchanged", _as(_twin_row)),
+    LawMutant("no_norm_nudged", "norm", "none", "numbers grow by 1 %", patched(_nudged)),
+    LawMutant(
         "rms_norm_parameters",
         "norm",
         "rms_norm",

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tfkit.nn.layer import LayerParts
-from tfkit.nn.runtime.context import StackRun
+from tfkit.nn.runtime.context import StackContext
 from tfkit.slots.placement import Constants
-from tfkit_conformance.laws.law import Subject
+from tfkit_conformance.laws.law import BackendUnderTest
 
-from .mutant import Change, LawFault, declares, made
+from .mutant import Change, LawMutant, declares, made
 
 
 class Wire(nn.Module):
@@ -26,7 +26,7 @@ class Wire(nn.Module):
         self.branches, self.norms = nn.ModuleDict(parts.branches), nn.ModuleDict(parts.norms)
         self.parts, self.rule = parts, rule
 
-    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def forward(self, x: Tensor, run: StackContext, index: int) -> Tensor:
         return self.rule(self, x, run, index)
 
     def add(self, name: str, x: Tensor, branch: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class Wire(nn.Module):
         return self.parts.skip * x + self.parts.scales[name] * functional.dropout(branch, self.parts.dropout, self.training)
 
 
-Rule = Callable[[Wire, Tensor, StackRun, int], Tensor]
+Rule = Callable[[Wire, Tensor, StackContext, int], Tensor]
 
 
 def _as(rule: Rule) -> Change:
@@ -44,7 +44,7 @@ def _as(rule: Rule) -> Change:
 def _each(step: Callable[[Wire, str, Tensor, Callable[[Tensor], Tensor]], Tensor]) -> Change:
     """Sub-layers one after the other: x = step(layer, name, x, branch)."""
 
-    def rule(layer: Wire, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def rule(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
         for name, branch in layer.branches.items():
             x = step(layer, name, x, lambda y, branch=branch: branch(y, run, index))  # type: ignore[misc]
         return x
@@ -52,7 +52,7 @@ def _each(step: Callable[[Wire, str, Tensor, Callable[[Tensor], Tensor]], Tensor
     return _as(rule)
 
 
-def _pre_last_unnormed(layer: Wire, x: Tensor, run: StackRun, index: int) -> Tensor:
+def _pre_last_unnormed(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
     names = list(layer.branches)
     for name in names:
         inner = x if name == names[-1] else layer.norms[name](x)
@@ -60,33 +60,33 @@ def _pre_last_unnormed(layer: Wire, x: Tensor, run: StackRun, index: int) -> Ten
     return x
 
 
-def _pre_reversed(layer: Wire, x: Tensor, run: StackRun, index: int) -> Tensor:
+def _pre_reversed(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
     for name in reversed(list(layer.branches)):
         x = layer.add(name, x, layer.branches[name](layer.norms[name](x), run, index))
     return x
 
 
-def _pre_other_index(layer: Wire, x: Tensor, run: StackRun, index: int) -> Tensor:
+def _pre_other_index(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
     for name, branch in layer.branches.items():
         x = layer.add(name, x, branch(layer.norms[name](x), run, 0))
     return x
 
 
-def _pre_first_norm(layer: Wire, x: Tensor, run: StackRun, index: int) -> Tensor:
+def _pre_first_norm(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
     first = next(iter(layer.norms.values()))
     for name, branch in layer.branches.items():
         x = layer.add(name, x, branch(first(x), run, index))
     return x
 
 
-def _sequential(layer: Wire, x: Tensor, run: StackRun, index: int) -> Tensor:
+def _sequential(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
     for name, branch in layer.branches.items():
         norm = layer.norms["shared"] if "shared" in layer.norms else layer.norms[name]
         x = layer.add(name, x, branch(norm(x), run, index))
     return x
 
 
-def _residual_per_branch(layer: Wire, x: Tensor, run: StackRun, index: int) -> Tensor:
+def _residual_per_branch(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
     total = torch.zeros_like(x)
     for name, branch in layer.branches.items():
         norm = layer.norms["shared"] if "shared" in layer.norms else layer.norms[name]
@@ -94,7 +94,7 @@ def _residual_per_branch(layer: Wire, x: Tensor, run: StackRun, index: int) -> T
     return total
 
 
-def _writes(layer: Wire, x: Tensor, run: StackRun, index: int) -> Tensor:
+def _writes(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
     y = x.detach()
     for name, branch in layer.branches.items():
         y.add_(layer.parts.scales[name] * branch(layer.norms[name](y.clone()), run, index).detach())
@@ -120,7 +120,7 @@ def _unscaled_dropout(layer: Wire, name: str, x: Tensor, branch: Callable[[Tenso
     return layer.parts.skip * x + layer.parts.scales[name] * given * kept
 
 
-def _turned_constants(subject: Subject) -> Subject:
+def _turned_constants(subject: BackendUnderTest) -> BackendUnderTest:
     own = subject.entry.constants
     other = {"encoder": "decoder", "decoder": "encoder"}
 
@@ -130,7 +130,7 @@ def _turned_constants(subject: Subject) -> Subject:
     return replace(subject, entry=replace(subject.entry, constants=constants))
 
 
-def _more_gains(subject: Subject) -> Subject:
+def _more_gains(subject: BackendUnderTest) -> BackendUnderTest:
     own = subject.entry.constants
 
     def constants(options: Any, facts: Any) -> Constants:
@@ -144,22 +144,22 @@ def _scale(layer: Wire, name: str) -> float:
     return layer.parts.scales[name]
 
 
-FAULTS = (
-    LawFault(
+MUTANTS = (
+    LawMutant(
         "post_norm_first",
         "placement",
         "post",
         "the norm stands before the sum",
         _each(lambda layer, name, x, branch: layer.add(name, x, layer.norms[name](branch(x)))),
     ),
-    LawFault(
+    LawMutant(
         "post_as_pre",
         "placement",
         "post",
         "wired as pre",
         _each(lambda layer, name, x, branch: layer.add(name, x, branch(layer.norms[name](x)))),
     ),
-    LawFault(
+    LawMutant(
         "post_no_residual",
         "placement",
         "post",
@@ -168,35 +168,35 @@ FAULTS = (
             lambda layer, name, x, branch: layer.norms[name](_scale(layer, name) * _dropout(layer, branch(x), layer.training))
         ),
     ),
-    LawFault(
+    LawMutant(
         "pre_residual_normed",
         "placement",
         "pre",
         "the residual is normed too",
         _each(lambda layer, name, x, branch: layer.add(name, layer.norms[name](x), branch(layer.norms[name](x)))),
     ),
-    LawFault("pre_last_unnormed", "placement", "pre", "the last norm is left out", _as(_pre_last_unnormed)),
-    LawFault("pre_first_norm", "placement", "pre", "all sub-layers use the first norm", _as(_pre_first_norm)),
-    LawFault("pre_reversed", "placement", "pre", "sub-layers come in the opposite order", _as(_pre_reversed)),
-    LawFault("pre_index", "placement", "pre", "sub-layers are told that they are in layer 0", _as(_pre_other_index)),
-    LawFault("pre_twice", "placement", "pre", "every sub-layer is called twice", _each(_twice)),
-    LawFault("pre_mixes", "placement", "pre", "sub-layers' outputs are summed over the tokens before", _each(_mixes)),
-    LawFault("pre_writes", "placement", "pre", "sums are made in place", _as(_writes)),
-    LawFault(
+    LawMutant("pre_last_unnormed", "placement", "pre", "the last norm is left out", _as(_pre_last_unnormed)),
+    LawMutant("pre_first_norm", "placement", "pre", "all sub-layers use the first norm", _as(_pre_first_norm)),
+    LawMutant("pre_reversed", "placement", "pre", "sub-layers come in the opposite order", _as(_pre_reversed)),
+    LawMutant("pre_index", "placement", "pre", "sub-layers are told that they are in layer 0", _as(_pre_other_index)),
+    LawMutant("pre_twice", "placement", "pre", "every sub-layer is called twice", _each(_twice)),
+    LawMutant("pre_mixes", "placement", "pre", "sub-layers' outputs are summed over the tokens before", _each(_mixes)),
+    LawMutant("pre_writes", "placement", "pre", "sums are made in place", _as(_writes)),
+    LawMutant(
         "pre_scale_twice",
         "placement",
         "pre",
         "the scale of a sub-layer is applied twice",
         _each(lambda layer, name, x, branch: layer.add(name, x, _scale(layer, name) * branch(layer.norms[name](x)))),
     ),
-    LawFault(
+    LawMutant(
         "pre_scale_ignored",
         "placement",
         "pre",
         "the scale of a sub-layer is ignored",
         _each(lambda layer, name, x, branch: x + _dropout(layer, branch(layer.norms[name](x)), layer.training)),
     ),
-    LawFault(
+    LawMutant(
         "pre_scale_residual",
         "placement",
         "pre",
@@ -207,14 +207,14 @@ FAULTS = (
             )
         ),
     ),
-    LawFault(
+    LawMutant(
         "pre_dropout_eval",
         "placement",
         "pre",
         "dropout acts in evaluation too",
         _each(lambda layer, name, x, branch: x + _scale(layer, name) * _dropout(layer, branch(layer.norms[name](x)), True)),
     ),
-    LawFault(
+    LawMutant(
         "pre_dropout_residual",
         "placement",
         "pre",
@@ -225,22 +225,22 @@ FAULTS = (
             )
         ),
     ),
-    LawFault(
+    LawMutant(
         "pre_dropout_never",
         "placement",
         "pre",
         "dropout never acts",
         _each(lambda layer, name, x, branch: x + _scale(layer, name) * branch(layer.norms[name](x))),
     ),
-    LawFault("pre_dropout_unscaled", "placement", "pre", "what dropout leaves is not scaled up", _each(_unscaled_dropout)),
-    LawFault(
+    LawMutant("pre_dropout_unscaled", "placement", "pre", "what dropout leaves is not scaled up", _each(_unscaled_dropout)),
+    LawMutant(
         "pre_final_norm",
         "placement",
         "pre",
         "its entry says that a stack needs no final norm",
         declares(final_norm=lambda options: False),
     ),
-    LawFault(
+    LawMutant(
         "pre_norm_sites",
         "placement",
         "pre",
@@ -249,14 +249,14 @@ FAULTS = (
             subject, entry=replace(subject.entry, norm_sites=lambda options, sublayers: (*sublayers, "extra"))
         ),
     ),
-    LawFault(
+    LawMutant(
         "sandwich_no_out",
         "placement",
         "sandwich",
         "the norm after the sub-layer is left out",
         _each(lambda layer, name, x, branch: layer.add(name, x, branch(layer.norms[f"{name}_in"](x)))),
     ),
-    LawFault(
+    LawMutant(
         "sandwich_turned",
         "placement",
         "sandwich",
@@ -265,7 +265,7 @@ FAULTS = (
             lambda layer, name, x, branch: layer.add(name, x, layer.norms[f"{name}_in"](branch(layer.norms[f"{name}_out"](x))))
         ),
     ),
-    LawFault(
+    LawMutant(
         "sandwich_out_residual",
         "placement",
         "sandwich",
@@ -274,11 +274,11 @@ FAULTS = (
             lambda layer, name, x, branch: layer.norms[f"{name}_out"](layer.add(name, x, branch(layer.norms[f"{name}_in"](x))))
         ),
     ),
-    LawFault("parallel_sequential", "placement", "parallel", "sub-layers read one another's output", _as(_sequential)),
-    LawFault(
+    LawMutant("parallel_sequential", "placement", "parallel", "sub-layers read one another's output", _as(_sequential)),
+    LawMutant(
         "parallel_residuals", "placement", "parallel", "the residual is added once per sub-layer", _as(_residual_per_branch)
     ),
-    LawFault(
+    LawMutant(
         "deepnorm_skip_ignored",
         "placement",
         "deepnorm",
@@ -289,7 +289,7 @@ FAULTS = (
             )
         ),
     ),
-    LawFault(
+    LawMutant(
         "deepnorm_skip_branch",
         "placement",
         "deepnorm",
@@ -300,9 +300,9 @@ FAULTS = (
             )
         ),
     ),
-    LawFault("deepnorm_roles", "placement", "deepnorm", "encoder and decoder have one another's constants", _turned_constants),
-    LawFault("deepnorm_gains", "placement", "deepnorm", "beta multiplies the query weights too", _more_gains),
-    LawFault(
+    LawMutant("deepnorm_roles", "placement", "deepnorm", "encoder and decoder have one another's constants", _turned_constants),
+    LawMutant("deepnorm_gains", "placement", "deepnorm", "beta multiplies the query weights too", _more_gains),
+    LawMutant(
         "none_no_residual",
         "placement",
         "none",

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.attention.positions import Span
+from tfkit.attention.positions import PositionRange
 
-from .mutant import LawFault, declares, method, patched
+from .mutant import LawMutant, declares, method, patched
 
 ToTensor = Callable[[Tensor], Tensor]
 
@@ -57,7 +57,7 @@ def spoilt(
             turn = turn.to(dtype).double() if in_dtype else turn
             return torch.polar(torch.full_like(turn, grown), turn)
 
-        def prepare(span: Span) -> tuple[Tensor, Tensor]:
+        def prepare(span: PositionRange) -> tuple[Tensor, Tensor]:
             new = span.query_positions()[: span.keys - span.key_start] if keys_as_queries else span.key_positions()
             return waves(span.query_positions(), span.dtype, queries), waves(new, span.dtype, keys)
 
@@ -80,7 +80,7 @@ def _remembers(module: nn.Module, options: Any, site: Any) -> None:
     own: Any = module.prepare
     kept: dict[tuple[int, int], Any] = {}
 
-    def prepare(span: Span) -> Any:
+    def prepare(span: PositionRange) -> Any:
         key = (span.queries, span.keys - span.key_start)
         if key not in kept:
             kept[key] = own(span)
@@ -125,37 +125,37 @@ YARN = {"kind": "yarn", "factor": 4.0, "trained_len": 64}
 LLAMA = {"kind": "llama3", "factor": 8.0, "trained_len": 64}
 
 
-def _fault(name: str, summary: str, base: str = "rotary_half", **spoils: Any) -> LawFault:
-    return LawFault(name, "position", base, summary, patched(spoilt(**spoils)))
+def _diagnostic(name: str, summary: str, base: str = "rotary_half", **spoils: Any) -> LawMutant:
+    return LawMutant(name, "position", base, summary, patched(spoilt(**spoils)))
 
 
-FAULTS = (
-    _fault(
+MUTANTS = (
+    _diagnostic(
         "rotary_bf16_positions",
         "positions are rounded to bfloat16, so that 256 and 257 are one",
         positions=lambda t: t.bfloat16().double(),
     ),
-    _fault("rotary_dtype_angles", "angles are rounded to the model's dtype", in_dtype=True),
-    _fault("rotary_keys_only", "queries are not rotated", queries=0.0),
-    _fault("rotary_opposite", "queries turn one way and keys the other", queries=-1.0),
-    _fault("rotary_backwards", "both turn the wrong way: every score is right", queries=-1.0, keys=-1.0),
-    _fault(
+    _diagnostic("rotary_dtype_angles", "angles are rounded to the model's dtype", in_dtype=True),
+    _diagnostic("rotary_keys_only", "queries are not rotated", queries=0.0),
+    _diagnostic("rotary_opposite", "queries turn one way and keys the other", queries=-1.0),
+    _diagnostic("rotary_backwards", "both turn the wrong way: every score is right", queries=-1.0, keys=-1.0),
+    _diagnostic(
         "rotary_half_as_interleaved", "pairs are neighbours where they must be half a head apart: still relative", swapped=True
     ),
-    _fault(
+    _diagnostic(
         "rotary_interleaved_as_half",
         "pairs are half a head apart where they must be neighbours: still relative",
         "rotary_interleaved",
         swapped=True,
     ),
-    _fault("rotary_one_pair", "the frequency of the last pair is 1 % too high", angles=_one_pair),
-    _fault("rotary_exponent", "frequencies base^(-i/dims) in place of base^(-2i/dims)", power=1.0),
-    _fault("rotary_from_zero", "every call starts at position 0, whatever its offset", from_zero=True),
-    _fault("rotary_from_one", "the first position is 1: still relative", positions=lambda t: t + 1),
-    _fault("rotary_keys_as_queries", "new keys are given the positions of the queries", keys_as_queries=True),
-    _fault("rotary_grown", "rotated vectors are 1 % longer", grown=1.01),
-    LawFault("rotary_all_dims", "position", "rotary_half", "`dims` is ignored", patched(spoilt(all_dims=True)), {"dims": 4}),
-    LawFault(
+    _diagnostic("rotary_one_pair", "the frequency of the last pair is 1 % too high", angles=_one_pair),
+    _diagnostic("rotary_exponent", "frequencies base^(-i/dims) in place of base^(-2i/dims)", power=1.0),
+    _diagnostic("rotary_from_zero", "every call starts at position 0, whatever its offset", from_zero=True),
+    _diagnostic("rotary_from_one", "the first position is 1: still relative", positions=lambda t: t + 1),
+    _diagnostic("rotary_keys_as_queries", "new keys are given the positions of the queries", keys_as_queries=True),
+    _diagnostic("rotary_grown", "rotated vectors are 1 % longer", grown=1.01),
+    LawMutant("rotary_all_dims", "position", "rotary_half", "`dims` is ignored", patched(spoilt(all_dims=True)), {"dims": 4}),
+    LawMutant(
         "rotary_lost_tail",
         "position",
         "rotary_half",
@@ -163,8 +163,8 @@ FAULTS = (
         patched(_loses_tail),
         {"dims": 4},
     ),
-    LawFault("rotary_yarn_ignored", "position", "rotary_half", "the scaling is ignored", patched(spoilt()), {"scaling": YARN}),
-    LawFault(
+    LawMutant("rotary_yarn_ignored", "position", "rotary_half", "the scaling is ignored", patched(spoilt()), {"scaling": YARN}),
+    LawMutant(
         "rotary_llama3_ignored",
         "position",
         "rotary_interleaved",
@@ -172,7 +172,7 @@ FAULTS = (
         patched(spoilt()),
         {"scaling": LLAMA},
     ),
-    LawFault(
+    LawMutant(
         "rotary_yarn_factor",
         "position",
         "rotary_half",
@@ -184,16 +184,16 @@ FAULTS = (
         ),
         {"scaling": YARN},
     ),
-    LawFault(
+    LawMutant(
         "rotary_remembers",
         "position",
         "rotary_half",
         "tables of an earlier call of the same length are used again",
         patched(_remembers),
     ),
-    LawFault("rotary_writes", "position", "rotary_half", "keys are rotated in place", patched(_writes)),
-    LawFault("rotary_stretched", "position", "rotary_interleaved", "later queries grow longer", patched(_stretched)),
-    LawFault(
+    LawMutant("rotary_writes", "position", "rotary_half", "keys are rotated in place", patched(_writes)),
+    LawMutant("rotary_stretched", "position", "rotary_interleaved", "later queries grow longer", patched(_stretched)),
+    LawMutant(
         "rotary_odd",
         "position",
         "rotary_half",

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.attention.positions import Span
+from tfkit.attention.positions import PositionRange
 from tfkit.attention.types import DenseBias, DistanceBias, LinearBias
 
-from .mutant import Change, LawFault, declares, method, patched
+from .mutant import Change, LawMutant, declares, method, patched
 
 
 def _slopes(spoil: Callable[[Tensor], Tensor]) -> Change:
@@ -45,7 +45,7 @@ def _buckets(spoil: Callable[[Tensor, Tensor, Any, Any], Tensor]) -> Change:
     def patch(module: nn.Module, options: Any, site: Any) -> None:
         own: Any = module.prepare
 
-        def prepare(span: Span) -> Tensor:
+        def prepare(span: PositionRange) -> Tensor:
             found = own(span)
             distances = torch.arange(len(found), device=found.device) - options.max_distance
             return spoil(found, distances, options, site)
@@ -105,13 +105,13 @@ def _t5_scaled(module: nn.Module, options: Any, site: Any) -> None:
     method(module, "bias", bias)
 
 
-def _rows(spoil: Callable[[Tensor, Span, int], Tensor]) -> Change:
+def _rows(spoil: Callable[[Tensor, PositionRange, int], Tensor]) -> Change:
     """Shaw's rows of the table (Q, K), made anew from distances (Q, K): `spoil(distances, span, max_distance)`."""
 
     def patch(module: nn.Module, options: Any, site: Any) -> None:
         farthest = options.max_distance
 
-        def prepare(span: Span) -> Tensor:
+        def prepare(span: PositionRange) -> Tensor:
             distances = torch.arange(span.keys, device=span.device) - span.query_positions().unsqueeze(1)
             rows: Tensor = spoil(distances, span, farthest).clamp(-farthest, farthest) + farthest
             return rows
@@ -140,58 +140,60 @@ def _first_row(module: nn.Module, options: Any, site: Any) -> None:
     method(module, "bias", bias)
 
 
-FAULTS = (
-    LawFault("alibi_closed_form", "position", "alibi", "2^(-8h/H) also where H is no power of two", _slopes(_closed)),
-    LawFault(
+MUTANTS = (
+    LawMutant("alibi_closed_form", "position", "alibi", "2^(-8h/H) also where H is no power of two", _slopes(_closed)),
+    LawMutant(
         "alibi_next_power", "position", "alibi", "the slopes of the next larger power of two, cut off", _slopes(_next_power)
     ),
-    LawFault("alibi_sign", "position", "alibi", "far keys are preferred", _slopes(lambda slopes: -slopes)),
-    LawFault("alibi_order", "position", "alibi", "the heads are in the opposite order", _slopes(lambda slopes: slopes.flip(0))),
-    LawFault(
+    LawMutant("alibi_sign", "position", "alibi", "far keys are preferred", _slopes(lambda slopes: -slopes)),
+    LawMutant(
+        "alibi_order", "position", "alibi", "the heads are in the opposite order", _slopes(lambda slopes: slopes.flip(0))
+    ),
+    LawMutant(
         "alibi_equal",
         "position",
         "alibi",
         "two heads share a slope",
         _slopes(lambda slopes: torch.cat((slopes[:1], slopes[:-1]))),
     ),
-    LawFault("alibi_dtype", "position", "alibi", "slopes are rounded to bfloat16", patched(_alibi_dtype)),
-    LawFault(
+    LawMutant("alibi_dtype", "position", "alibi", "slopes are rounded to bfloat16", patched(_alibi_dtype)),
+    LawMutant(
         "alibi_kind",
         "position",
         "alibi",
         "it declares a dense bias and gives a linear one",
         declares(bias_kinds=frozenset({"dense"})),
     ),
-    LawFault("t5_boundary", "position", "relative_t5", "the first wide bucket starts one distance too late", _buckets(_early)),
-    LawFault(
+    LawMutant("t5_boundary", "position", "relative_t5", "the first wide bucket starts one distance too late", _buckets(_early)),
+    LawMutant(
         "t5_sides", "position", "relative_t5", "keys before the query have the buckets of those after it", _buckets(_sides)
     ),
-    LawFault("t5_last", "position", "relative_t5", "the last bucket of a side is never used", _buckets(_never_last)),
-    LawFault(
+    LawMutant("t5_last", "position", "relative_t5", "the last bucket of a side is never used", _buckets(_never_last)),
+    LawMutant(
         "t5_mirrored",
         "position",
         "relative_t5",
         "distances count from the key to the query",
         _buckets(lambda found, distances, options, site: found.flip(0)),
     ),
-    LawFault("t5_low", "position", "relative_t5", "all distances are off by one", patched(_t5_low)),
-    LawFault("t5_detached", "position", "relative_t5", "the table gets no gradient", patched(_detached)),
-    LawFault("t5_scaled", "position", "relative_t5", "the bias is multiplied by the scale of the scores", patched(_t5_scaled)),
-    LawFault(
+    LawMutant("t5_low", "position", "relative_t5", "all distances are off by one", patched(_t5_low)),
+    LawMutant("t5_detached", "position", "relative_t5", "the table gets no gradient", patched(_detached)),
+    LawMutant("t5_scaled", "position", "relative_t5", "the bias is multiplied by the scale of the scores", patched(_t5_scaled)),
+    LawMutant(
         "t5_tables",
         "position",
         "relative_t5",
         "its entry says that the table belongs to nobody",
         declares(tables=lambda options: "none"),
     ),
-    LawFault(
+    LawMutant(
         "shaw_sign",
         "position",
         "relative_shaw",
         "distances count from the key to the query",
         _rows(lambda distance, span, far: -distance),
     ),
-    LawFault(
+    LawMutant(
         "shaw_clip",
         "position",
         "relative_shaw",
@@ -199,33 +201,33 @@ FAULTS = (
         _rows(lambda distance, span, far: distance.clamp(1 - far, far - 1)),
         {"max_distance": 3},
     ),
-    LawFault(
+    LawMutant(
         "shaw_offset",
         "position",
         "relative_shaw",
         "every call starts at position 0, whatever its offset",
         _rows(lambda distance, span, far: distance + span.offset),
     ),
-    LawFault(
+    LawMutant(
         "shaw_end",
         "position",
         "relative_shaw",
         "queries are taken to end where the keys end, off by one",
         _rows(lambda distance, span, far: distance + 1),
     ),
-    LawFault("shaw_unscaled", "position", "relative_shaw", "the scale is left out", patched(_shaw_unscaled)),
-    LawFault("shaw_rounded", "position", "relative_shaw", "the bias is rounded to bfloat16", patched(_shaw_rounded)),
-    LawFault(
+    LawMutant("shaw_unscaled", "position", "relative_shaw", "the scale is left out", patched(_shaw_unscaled)),
+    LawMutant("shaw_rounded", "position", "relative_shaw", "the bias is rounded to bfloat16", patched(_shaw_rounded)),
+    LawMutant(
         "shaw_first_row", "position", "relative_shaw", "all batch rows are given the bias of the first", patched(_first_row)
     ),
-    LawFault(
+    LawMutant(
         "shaw_reads_query",
         "position",
         "relative_shaw",
         "its entry says that the bias does not read the query",
         declares(reads_query=False),
     ),
-    LawFault(
+    LawMutant(
         "shaw_flops",
         "position",
         "relative_shaw",

@@ -12,8 +12,8 @@ from tfkit.nn.feed_forward import FeedForward
 from tfkit.nn.layer import Residual
 from tfkit.nn.model import Model
 from tfkit.nn.multi_head import MultiHeadAttention
-from tfkit.nn.runtime.context import StackRun
-from tfkit.nn.runtime.node_output import Stream
+from tfkit.nn.runtime.context import StackContext
+from tfkit.nn.runtime.node_output import NodeOutput
 from tfkit.nn.stack import Stack
 
 from .tampering import each, stack, swap
@@ -22,7 +22,7 @@ from .tampering import each, stack, swap
 def residual_from_normed(model: Model) -> Model:
     for layer in stack(model, True).layers:
 
-        def forward(self: Any, x: Tensor, run: StackRun, index: int) -> Tensor:
+        def forward(self: Any, x: Tensor, run: StackContext, index: int) -> Tensor:
             for name, branch in self.branches.items():
                 normed = self.norms[name](x)
                 x = self.residuals[name](normed, branch(normed, run, index))
@@ -33,7 +33,7 @@ def residual_from_normed(model: Model) -> Model:
 
 
 def final_norm_skipped(model: Model) -> Model:
-    def forward(self: Stack, *arguments: Any, **keywords: Any) -> Stream:
+    def forward(self: Stack, *arguments: Any, **keywords: Any) -> NodeOutput:
         kept = self.final_norm
         self.final_norm = None
         try:
@@ -69,7 +69,7 @@ def layers_swapped(model: Model) -> Model:
 
 
 def tokens_mixed(model: Model) -> Model:
-    def forward(self: FeedForward, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def forward(self: FeedForward, x: Tensor, run: StackContext, index: int) -> Tensor:
         return FeedForward.forward(self, x + 0.01 * x.roll(1, 1), run, index)
 
     swap(next(each(model, FeedForward)), "forward", forward)

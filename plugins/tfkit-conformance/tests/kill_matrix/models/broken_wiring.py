@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from tfkit.attention.types import AttentionInputs, AttentionOutput
 from tfkit.nn.model import Model
 from tfkit.nn.multi_head import MultiHeadAttention
-from tfkit.nn.runtime.context import ModelRun, StackRun
-from tfkit.nn.runtime.node_output import Padding, Stream
+from tfkit.nn.runtime.context import ForwardContext, StackContext
+from tfkit.nn.runtime.node_output import NodeOutput, Padding
 from tfkit.nn.stack import Stack
 from tfkit.nn.tokens import Tokens
 
@@ -20,17 +20,17 @@ from .tampering import attentions, each, stack, swap, with_run
 
 
 def cross_reads_target(model: Model) -> Model:
-    def forward(self: MultiHeadAttention, x: Tensor, run: StackRun, index: int) -> Tensor:
-        return MultiHeadAttention.forward(self, x, replace(run, memory=Stream(x, run.padding), memo={}), index)
+    def forward(self: MultiHeadAttention, x: Tensor, run: StackContext, index: int) -> Tensor:
+        return MultiHeadAttention.forward(self, x, replace(run, memory=NodeOutput(x, run.padding), memo={}), index)
 
     swap(attentions(model, True)[0], "forward", forward)
     return model
 
 
 def memory_padding_ignored(model: Model) -> Model:
-    def change(self: MultiHeadAttention, run: StackRun) -> StackRun:
+    def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
         assert run.memory is not None
-        return replace(run, memory=Stream(run.memory.tensor, Padding()))
+        return replace(run, memory=NodeOutput(run.memory.tensor, Padding()))
 
     with_run(attentions(model, True)[-1], change)
     return model
@@ -39,7 +39,7 @@ def memory_padding_ignored(model: Model) -> Model:
 def masked(**how: Callable[[Any], Any]) -> Callable[[Model], Model]:
     """Change fields of the self-attention mask in the last layer."""
 
-    def change(self: MultiHeadAttention, run: StackRun) -> StackRun:
+    def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
         mask = run.self_mask(self.rule.window)
         changed = replace(mask, **{name: turn(getattr(mask, name)) for name, turn in how.items()})
         return replace(run, memo={("self", self.rule.window): changed})
@@ -78,7 +78,7 @@ def keys_not_rotated(model: Model) -> Model:
 
 
 def copied_table(kind: type[nn.Module]) -> Callable[[Model], Model]:
-    def forward(self: Any, run: ModelRun, *arguments: Any, table: Tensor | None = None, **keywords: Any) -> Stream:
+    def forward(self: Any, run: ForwardContext, *arguments: Any, table: Tensor | None = None, **keywords: Any) -> NodeOutput:
         return type(self).forward(self, run, *arguments, table=None if table is None else table.detach().clone(), **keywords)  # type: ignore[no-any-return]
 
     def apply(model: Model) -> Model:
@@ -115,7 +115,7 @@ def heads_reversed(model: Model) -> Model:
 
 
 def rows_coupled(model: Model) -> Model:
-    def forward(self: Stack, *arguments: Any, **keywords: Any) -> Stream:
+    def forward(self: Stack, *arguments: Any, **keywords: Any) -> NodeOutput:
         made = Stack.forward(self, *arguments, **keywords)
         return replace(made, tensor=made.tensor - 0.01 * made.tensor.mean(0, keepdim=True))
 
@@ -127,7 +127,7 @@ def padding_remembered(model: Model) -> Model:
     """The padding of the first call is used in all others of the same shape."""
     kept: dict[Any, Padding] = {}
 
-    def change(self: MultiHeadAttention, run: StackRun) -> StackRun:
+    def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
         shown = run.padding.visible
         if shown is None:
             return run

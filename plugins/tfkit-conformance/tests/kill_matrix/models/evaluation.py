@@ -1,4 +1,4 @@
-"""`verify` judged by what it finds: two small models that must pass, and every fault of `model_faults` in them, which must not.
+"""`verify` judged by what it finds: two small models that must pass, and every fault of `model_mutants` in them, which must not.
 
 A fault counts as found only if a property other than the checkpoint fails: that one compares with a model built anew from the
 package, which a fault of the package itself would be in too.
@@ -15,7 +15,7 @@ from tfkit.spec import parse_spec
 from tfkit_conformance.verification.row import Row, VerifyReport
 from tfkit_conformance.verification.verifier import PARTS, disturbed, verify
 
-from .mutants import ModelFault, Shape, model_faults
+from .mutants import ModelMutant, Shape, model_mutants
 
 SPECS: dict[Shape, str] = {
     "encoder-decoder": """
@@ -52,7 +52,7 @@ LENGTHS = {"encoder-decoder": {"source": 9, "target": 8}, "decoder": {"tokens": 
 class Found:
     """One fault under one seed: the properties that failed, but for the checkpoint, and the first failure in words."""
 
-    fault: str
+    mutant: str
     family: str
     seed: int
     by: tuple[str, ...]
@@ -65,7 +65,7 @@ class Found:
 
 def selftest_models(
     seeds: Sequence[int] = (0, 1, 2),
-    faults: Iterable[ModelFault] | None = None,
+    mutants: Iterable[ModelMutant] | None = None,
     dtypes: Sequence[str] = ("float32",),
     parts: Sequence[str] = PARTS,
     catalogue: Catalogue | None = None,
@@ -75,22 +75,22 @@ def selftest_models(
     for seed in seeds:
         for shape in SPECS:
             yield _found("none", shape, seed, judge_model(shape, seed, None, catalogue, dtypes, parts))
-        for fault in model_faults() if faults is None else faults:
-            yield _found(fault.name, fault.family, seed, judge_model(fault.shape, seed, fault, catalogue, dtypes, parts))
+        for mutant in model_mutants() if mutants is None else mutants:
+            yield _found(mutant.name, mutant.family, seed, judge_model(mutant.shape, seed, mutant, catalogue, dtypes, parts))
 
 
 def judge_model(
     shape: Shape,
     seed: int,
-    fault: ModelFault | None,
+    mutant: ModelMutant | None,
     catalogue: Catalogue,
     dtypes: Sequence[str] = ("float32",),
     parts: Sequence[str] = PARTS,
 ) -> VerifyReport:
     """`verify` on a small model with a fault, or without one."""
     model = disturbed(build(parse_spec(SPECS[shape], catalogue), catalogue, seed=seed), seed)
-    if fault is not None:
-        model = fault.apply(model)
+    if mutant is not None:
+        model = mutant.apply(model)
     return verify(model, dtypes=dtypes, lengths=LENGTHS[shape], seed=seed, parts=parts, catalogue=catalogue)
 
 

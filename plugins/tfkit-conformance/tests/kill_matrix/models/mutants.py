@@ -23,7 +23,7 @@ Shape = Literal["encoder-decoder", "decoder"]
 
 
 @dataclass(frozen=True)
-class ModelFault:
+class ModelMutant:
     """`apply(model)` puts the fault into a model of the shape, in place, and gives it back."""
 
     name: str
@@ -33,9 +33,9 @@ class ModelFault:
     apply: Callable[[Model], Model]
 
 
-def model_faults() -> list[ModelFault]:
+def model_mutants() -> list[ModelMutant]:
     """All of them, family by family."""
-    return [ModelFault(name, family, summary, SHAPES[shape], apply) for family, name, shape, summary, apply in FAULTS]
+    return [ModelMutant(name, family, summary, SHAPES[shape], apply) for family, name, shape, summary, apply in MUTANTS]
 
 
 def without_key_visible(inputs: AttentionInputs) -> AttentionInputs:
@@ -47,7 +47,7 @@ def scaled(inputs: AttentionInputs) -> AttentionInputs:
 
 
 SHAPES: dict[str, Shape] = {"both": "encoder-decoder", "decoder": "decoder"}
-FAULTS: list[tuple[str, str, str, str, Callable[[Model], Model]]] = [
+MUTANTS: list[tuple[str, str, str, str, Callable[[Model], Model]]] = [
     ("cache", "cache_one_off", "decoder", "keys stand one position off their values",
      lambda m: with_caches(m, decoding.one_off)),
     ("cache", "cache_keeps_stale", "decoder", "a position once written is never written again",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tfkit.nn.model import Model
 from tfkit.nn.multi_head import MultiHeadAttention
-from tfkit.nn.runtime.context import StackRun
+from tfkit.nn.runtime.context import StackContext
 from tfkit.nn.runtime.decoding_state import DecodingState, KeyValueCache
 from tfkit.nn.stack import Stack
 
@@ -38,10 +38,10 @@ def stack(model: Model, causal: bool) -> Stack:
     return found
 
 
-def with_run(module: MultiHeadAttention, change: Callable[[MultiHeadAttention, StackRun], StackRun]) -> None:
+def with_run(module: MultiHeadAttention, change: Callable[[MultiHeadAttention, StackContext], StackContext]) -> None:
     """Let an attention see another run of its stack; what it remembers there is not shared with other layers."""
 
-    def forward(self: MultiHeadAttention, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def forward(self: MultiHeadAttention, x: Tensor, run: StackContext, index: int) -> Tensor:
         return MultiHeadAttention.forward(self, x, change(self, replace(run, memo={})), index)
 
     swap(module, "forward", forward)

@@ -47,7 +47,7 @@ def _parsed(written: dict[str, Any], catalogue: Catalogue) -> ModelSpec:
         spec = parse_spec(json.dumps(written), catalogue, file="<drawn>")
         graph_of(spec)
     except SpecError as refusal:
-        event(REFUSED, refusal.faults[0].code)
+        event(REFUSED, refusal.diagnostics[0].code)
         reject()
     return spec
 

@@ -1,6 +1,6 @@
 """A fused kernel told in plain torch, every stage of it replaceable: seeded faults and correct specimens are made of it.
 
-`Kernel()` covers the whole contract. A specimen of `zoo` is the kernel with other settings, a seeded fault of `faults` the
+`Kernel()` covers the whole contract. A specimen of `correct_kernels` is the kernel with other settings, a seeded fault of `mutants` the
 kernel with one stage replaced: `Kernel(scale=lambda call: call.scale * 1.01)`. The stages are in `stages`, the two passes that
 run them in `passes`.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tfkit.attention.capabilities import BIAS_KINDS, MASK_TERMS, Capabilities, Device, Numerics, Range
 from tfkit.attention.types import AttentionInputs, AttentionOutput, Bias, LinearBias
-from tfkit.errors import BackendRefused, Fault
+from tfkit.errors import BackendRefused, Diagnostic
 
 from . import stages
 from .passes import backward_pass, forward_pass
@@ -83,7 +83,7 @@ class Kernel:
     fade: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = stages.fade
     keep: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = stages.keep
     merge: Callable[[Tensor], Tensor] = stages.merge
-    blind: Callable[[Tensor, Tensor, Tensor], Tensor] = stages.zero_where_blind
+    masked: Callable[[Tensor, Tensor, Tensor], Tensor] = stages.zero_fully_masked
     report: Callable[[Tensor, Tensor], Tensor] = stages.log_sum_exp
 
     # backward: what it reads again, the gradient of a block's scores, the sums
@@ -103,7 +103,7 @@ class Kernel:
         """Output, and on request weights (without gradient) and log-sum-exp. Raises BackendRefused for other scores than the
         dot product."""
         if inputs.score is not None:
-            raise BackendRefused(Fault("TFK060", "this kernel has no other scores than the dot product"))
+            raise BackendRefused(Diagnostic("TFK060", "this kernel has no other scores than the dot product"))
         values = None if inputs.bias is None else stages.bias_values(inputs.bias)
         found = _Attention.apply(self, inputs, inputs.query, inputs.key, inputs.value, values)  # type: ignore[no-untyped-call]
         return AttentionOutput(*found)
@@ -140,7 +140,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
-        raise BackendRefused(Fault("TFK060", "this kernel has no second derivative"))
+        raise BackendRefused(Diagnostic("TFK060", "this kernel has no second derivative"))
 
 
 def _once(gradient: Tensor, leaves: tuple[Tensor | None, ...]) -> Tensor:

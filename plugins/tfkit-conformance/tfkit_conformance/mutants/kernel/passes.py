@@ -80,7 +80,7 @@ def forward_pass(kernel: Kernel, call: AttentionInputs) -> tuple[Tensor, Tensor 
     output = torch.stack([weight * part[2] for weight, part in zip(weights, parts, strict=True)]).sum(0)
 
     rows = total > 0
-    output = kernel.blind(output / torch.where(rows, total, 1.0), rows, read.value)
+    output = kernel.masked(output / torch.where(rows, total, 1.0), rows, read.value)
     lse = torch.where(rows, finite(highest) + torch.log(torch.where(rows, total, 1.0)), -math.inf)
     returned = None
     if call.return_weights:

@@ -203,7 +203,7 @@ def keep(total: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
     return total, output
 
 
-def zero_where_blind(output: Tensor, rows: Tensor, value: Tensor) -> Tensor:
+def zero_fully_masked(output: Tensor, rows: Tensor, value: Tensor) -> Tensor:
     return torch.where(rows, output, 0.0)
 
 
