@@ -25,7 +25,7 @@ from hypothesis import seed as seeded
 
 from kill_matrix.correct_kernels import CORRECT_KERNELS
 from tfkit.catalogue import load_catalogue
-from tfkit_conformance.attention.evaluated import Judged
+from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.attention.strategies import cases
 from tfkit_conformance.attention.subject import BackendUnderTest, subject_of
 from tfkit_conformance.finding import Inconclusive, Violation
@@ -59,10 +59,10 @@ def judge_all(subject: BackendUnderTest, dtype: str, runs: int, seed: int) -> di
         if not subject.accepts(case.request(subject.device)):
             return
         row["runs"] += 1
-        judged = Judged(subject, case)
+        evaluated = Evaluated(subject, case)
         for layer in LAYERS:
             try:
-                row["worst"] = max(row["worst"], layer.judge(judged) or 0.0)
+                row["worst"] = max(row["worst"], layer.check_request(evaluated) or 0.0)
             except Inconclusive:
                 row["inconclusive"] += 1
                 return
@@ -88,8 +88,8 @@ def zoo(runs: int) -> dict[str, Any]:
             started = time.perf_counter()
             row = judge_all(subject, dtype, round(each * share), HELD_OUT + number)
             rows.append({"name": name, "dtype": dtype, **row, "seconds": round(time.perf_counter() - started, 1)})
-            told = f"{row['runs']:6} runs {len(row['alarms']):3} alarms, largest {row['worst']:.3f}"
-            print(f"{name:24}{dtype:10}{told}", flush=True)
+            progress = f"{row['runs']:6} runs {len(row['alarms']):3} alarms, largest {row['worst']:.3f}"
+            print(f"{name:24}{dtype:10}{progress}", flush=True)
     return {
         "runs": sum(row["runs"] for row in rows),
         "alarms": sum(len(row["alarms"]) for row in rows),

@@ -1,14 +1,14 @@
 """How well the mask rendering, the reference and the bound are tested: mutants of their code, and who notices.
 
     python bench/mutation.py run --mutmut PATH      # every mutant of mutmut 3 (https://mutmut.readthedocs.io), about an hour
-    python bench/mutation.py constants              # the bound's constants, each times 8 and by 8, judged both ways
+    python bench/mutation.py constants              # the bound's constants, each times 8 and by 8, evaluated both ways
 
 `run` copies the tree, lets mutmut change the three files there, one mutant at a time, and runs the tests that are about them.
 A mutant that no test notices needs an explanation in `mutation_explained.json`, found by its function and its changed line: why
 it changes nothing, or why nothing here can notice. Exit code 1 where one has none. mutmut is no dependency of the project;
 install it wherever its `mutmut` can import what the tests import.
 
-`constants` takes what correct kernels and seeded diagnostics gave on a set of calls, and judges it by the bound with one constant
+`constants` takes what correct kernels and seeded diagnostics gave on a set of calls, and evaluates it by the bound with one constant
 changed: a bound that is too loose must lose a detection of a fault, one that is too tight must accuse a correct kernel.
 Both write into `results/mutation.json`.
 """
@@ -203,7 +203,7 @@ class Evaluation:
             found, kind = self.references[answer.cell], self.numerics[answer.kernel]
             key = (answer.cell, str(kind))
             limits = made[key] = made.get(key) or bounds(found, kind, False)
-            if not bool(limits.judged.all()):
+            if not bool(limits.evaluated.all()):
                 continue
             wanted = {name: (getattr(found, name), getattr(limits, name)) for name in ("output", "lse", "weights")}
             wanted |= {leaf: (found.gradients[leaf], limits.gradients[leaf]) for leaf in limits.gradients}
@@ -297,7 +297,7 @@ class Formula:
 
 
 def tensors(made: Any) -> list[torch.Tensor]:
-    return [made.output, made.weights, made.lse, made.judged, *made.gradients.values()]
+    return [made.output, made.weights, made.lse, made.evaluated, *made.gradients.values()]
 
 
 def constants(few: bool = False) -> dict[str, Any]:
@@ -325,12 +325,12 @@ def constants(few: bool = False) -> dict[str, Any]:
                 rows.append({**row, "by": "error", "why": type(reason).__name__})
                 continue
             row |= {"lost": len(seen - wrong), "accused": len(right - accused)}
-            rows.append({**row, "moves": [round(low, 4), round(high, 4)], **told(row, low, high)})
+            rows.append({**row, "moves": [round(low, 4), round(high, 4)], **progress(row, low, high)})
         number += 1
     return {"rows": rows}
 
 
-def told(row: dict[str, Any], low: float, high: float) -> dict[str, str]:
+def progress(row: dict[str, Any], low: float, high: float) -> dict[str, str]:
     """Who notices a changed constant; where only the formula does, why no fault and no kernel can."""
     if row["lost"]:
         return {"by": "diagnostics"}

@@ -147,7 +147,7 @@ def test_compiled_ahead(monkeypatch):
 
     case, found, heard = Case(B=2, H=4, G=2, Q=5, K=7, gradients=True, grad_layout="expanded"), [], []
 
-    def judged(subject, **options):
+    def evaluated(subject, **options):
         inputs = case.inputs()
         output = subject.attend(inputs, subject.options).output
         leaves = list(leaves_of(inputs).values())
@@ -167,7 +167,7 @@ def test_compiled_ahead(monkeypatch):
     def other(inputs, options):
         return compiled_ahead.AttentionOutput(Other.apply(inputs.query))
 
-    monkeypatch.setattr(compiled_ahead, "check_backend", judged)
+    monkeypatch.setattr(compiled_ahead, "check_backend", evaluated)
     plain = compiled_ahead.subject_of
     monkeypatch.setattr(compiled_ahead, "subject_of", lambda entry, device: plain(entry, device=device, attend=other))
     given = ["sdpa", "--device", "cpu", "--dtypes", "float32", "--workers", "3"]
@@ -189,6 +189,8 @@ def test_on_cuda_asks_for_nothing_but_a_device(stage, commands, tmp_path):
         ["bash", script, stage, str(tmp_path)], capture_output=True, text=True, check=False, env=environment,
         cwd=Path(__file__).parents[1],
     )  # fmt: skip
-    told = done.stdout.splitlines()
-    assert done.returncode == len(told) == commands
-    assert all("TFK046 there is no device cuda" in line or "TFK060 there is no CUDA device" in line for line in told), told
+    progress = done.stdout.splitlines()
+    assert done.returncode == len(progress) == commands
+    assert all("TFK046 there is no device cuda" in line or "TFK060 there is no CUDA device" in line for line in progress), (
+        progress
+    )

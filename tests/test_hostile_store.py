@@ -217,7 +217,7 @@ def run(place: Path) -> Path:
     models = place.parent / "run" / "models"
     models.mkdir(parents=True)
     place.rename(models / "step-7")
-    (models / "best.json").write_text(json.dumps({"model": "step-7", "metric": "loss", "worth": -1.5}))
+    (models / "best.json").write_text(json.dumps({"model": "step-7", "metric": "loss", "score": -1.5}))
     return models.parent
 
 
@@ -239,11 +239,11 @@ def test_a_run_is_loaded_as_its_best_model(run: Path, catalogue: tfkit.Catalogue
     "change",
     [
         *({"model": name} for name in (3, None, "../../x", "/tmp", "..", ".", "", "a/b", "a\0b", "\ud800")),
-        {"worth": "high"}, {"worth": None}, {"metric": 1}, {"more": 1},
+        {"score": "high"}, {"score": None}, {"metric": 1}, {"more": 1},
     ],
 )  # fmt: skip
 def test_a_best_json_with_another_value_is_refused(run: Path, change: dict[str, Any]) -> None:
-    best = {"model": "step-7", "metric": "loss", "worth": 1.0} | change
+    best = {"model": "step-7", "metric": "loss", "score": 1.0} | change
     (run / "models" / "best.json").write_text(json.dumps(best))
     with pytest.raises(tfkit.StoreError, match=r"TFK082.*best\.json"):
         model_in(run)

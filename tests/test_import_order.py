@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "graph": "errors slots attention catalogue spec",
     "nn": "errors slots attention",
     "plugin": "errors slots attention hooks nn",
-    "builtin": "plugin",
+    "builtin": "slots attention nn plugin",
     "builder": "errors slots attention catalogue spec graph nn",
     "io": "errors files slots catalogue spec graph nn builder",
     "metrics": "errors",

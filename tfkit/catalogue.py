@@ -140,7 +140,7 @@ def load_catalogue(points: Iterable[EntryPoint] | None = None) -> Catalogue:
             Exception,
             SystemExit,
         ) as reason:  # a broken plugin must not break the others; its reason is shown when it is asked for
-            broken.append(BrokenPlugin(point.name, distribution, _told(reason)))
+            broken.append(BrokenPlugin(point.name, distribution, _describe(reason)))
             continue
         owners[point.name] = distribution
         plugins.append((point.name, distribution, version))
@@ -180,7 +180,7 @@ def _collect(
             try:
                 entries = implementation.function()
             except (Exception, SystemExit) as reason:
-                broken.append(BrokenPlugin(plugin, distribution, f"{hook}() raised {_told(reason)}"))
+                broken.append(BrokenPlugin(plugin, distribution, f"{hook}() raised {_describe(reason)}"))
                 continue
             if not isinstance(entries, (list, tuple)):
                 message = f"{distribution}: {hook}: it returned {type(entries).__name__}, no list"
@@ -194,7 +194,7 @@ def _collect(
                 registered[slot][entry.name] = Registration(entry, plugin, distribution)
 
 
-def _told(reason: BaseException) -> str:
+def _describe(reason: BaseException) -> str:
     """An exception on one line."""
     return " ".join(f"{type(reason).__name__}: {reason}".split())
 

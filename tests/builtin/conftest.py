@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from tfkit.plugin import Entry, OneOf, PositionRange
+from tfkit.attention.positions import PositionRange
+from tfkit.plugin import OneOf
+from tfkit.slots.options import Entry
 
 
 def _variants(entry: Entry) -> list[Any]:

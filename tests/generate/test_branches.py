@@ -35,7 +35,7 @@ def walk(model: Model, state: DecodingState, share: bool, seed: int, **first: An
         return torch.randint(0, high, shape, generator=generator)
 
     state.shares = None if share else False
-    told = [model.step(state, **first)["logits"][:, -1]]
+    progress = [model.step(state, **first)["logits"][:, -1]]
     sentences, width, most = state.batch, 1, 0
     for step in range(STEPS):
         kept = None
@@ -46,9 +46,9 @@ def walk(model: Model, state: DecodingState, share: bool, seed: int, **first: An
         rows = parents + width * (torch.arange(sentences) if kept is None else kept)[:, None]
         model.branch(state, rows.flatten(), K, kept)
         width = K
-        told.append(model.step(state, drawn(11, sentences * K, 1), True)["logits"][:, -1])
+        progress.append(model.step(state, drawn(11, sentences * K, 1), True)["logits"][:, -1])
         most = max(most, *(cache.length for cache in state.caches.values()))
-    return told, most
+    return progress, most
 
 
 @pytest.mark.parametrize("crowded", [1, 6, 1000])

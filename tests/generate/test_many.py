@@ -23,7 +23,7 @@ SEARCHES = {
 }
 
 
-def told(found: list[list[tfkit.Hypothesis]]) -> list[Any]:
+def progress(found: list[list[tfkit.Hypothesis]]) -> list[Any]:
     return [[(one.ids.tolist(), one.finished, pytest.approx(one.score, rel=1e-9)) for one in row] for row in found]
 
 
@@ -46,9 +46,9 @@ def test_everything_is_found_as_alone_and_in_order(
     decoder, search = decoder_of(model), SEARCHES[kind]
     wanted = [alone(decoder, search, number, name) for number in range(len(SOURCES))]
     found = tfkit.generate_batched(decoder, SOURCES, search, batch_tokens=batch_tokens)
-    assert told(found) == told(wanted)
+    assert progress(found) == progress(wanted)
     for chunk in (1, 7, 23, 100):
-        assert told(list(tfkit.generate_stream(decoder, iter(SOURCES), search, chunk=chunk))) == told(wanted)
+        assert progress(list(tfkit.generate_stream(decoder, iter(SOURCES), search, chunk=chunk))) == progress(wanted)
 
 
 def test_batches_hold_what_they_may_and_begin_with_the_longest() -> None:

@@ -13,7 +13,7 @@ from tfkit.generate import batched as many
 from tfkit.generate.threads import map_in_threads, workers_for
 from tfkit.nn.model import Model
 
-from .test_many import SEARCHES, SOURCES, told
+from .test_many import SEARCHES, SOURCES, progress
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +30,10 @@ def two_threads() -> Iterator[None]:
 def test_the_same_is_found(model: str, kind: str, decoder_of: Callable[..., Model]) -> None:
     decoder, search = decoder_of(model), SEARCHES[kind]
     alone = tfkit.generate_batched(decoder, SOURCES, search, batch_tokens=40)
-    assert told(tfkit.generate_batched(decoder, SOURCES, search, batch_tokens=40, workers=3)) == told(alone)
-    assert told(list(tfkit.generate_stream(decoder, iter(SOURCES), search, chunk=9, batch_tokens=40, workers=2))) == told(alone)
+    assert progress(tfkit.generate_batched(decoder, SOURCES, search, batch_tokens=40, workers=3)) == progress(alone)
+    assert progress(
+        list(tfkit.generate_stream(decoder, iter(SOURCES), search, chunk=9, batch_tokens=40, workers=2))
+    ) == progress(alone)
 
 
 def test_they_run_at_once_each_with_its_share_of_the_threads(decoder_of: Callable[..., Model], monkeypatch) -> None:
@@ -95,10 +97,10 @@ def test_one_after_the_other_where_threads_would_differ(decoder_of: Callable[...
 def test_one_after_the_other_with_a_backend_that_is_not_for_threads(decoder_of: Callable[..., Model]) -> None:
     """While one thread is in `flex`, torch tells all of them that they are being compiled, which `flex` refuses on a CPU."""
     model, search = decoder_of("translator", position="alibi"), SEARCHES["greedy"]
-    due = told(tfkit.generate_batched(model, SOURCES, search, batch_tokens=8))
+    due = progress(tfkit.generate_batched(model, SOURCES, search, batch_tokens=8))
     model.set_backend("flex", "encoder.*")
     assert workers_for(model, 4) == 1
-    assert told(tfkit.generate_batched(model, SOURCES, search, batch_tokens=8, workers=2)) == due
+    assert progress(tfkit.generate_batched(model, SOURCES, search, batch_tokens=8, workers=2)) == due
     model.set_backend(["eager", "flex"])
     assert workers_for(model, 4) == 1
     model.set_backend(["eager", "cudnn"])

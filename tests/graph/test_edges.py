@@ -7,7 +7,8 @@ from typing import Annotated
 import pytest
 
 import tfkit
-from tfkit.plugin import NodeKind, NodeRef, Options, hookimpl
+from tfkit.plugin import NodeKind, Options, hookimpl
+from tfkit.slots.options import NodeRef
 
 SPEC = """
 tfkit: 1

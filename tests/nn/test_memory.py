@@ -29,10 +29,10 @@ print(resident() - before)
 """
 
 
-def kept(told):
+def kept(progress):
     """Bytes that a process holds after some steps of 24 MiB, and did not before."""
     ambient = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_", "LD_PRELOAD"))}
-    code = STEPS.format(told=told)
+    code = STEPS.format(progress=progress)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ambient)
     return int(done.stdout) * os.sysconf("SC_PAGE_SIZE")
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from product.drawn import trials
-from product.judged import Trial, causal, same_under_every_backend, sites_within_bounds, stepwise
+from product.evaluated import Trial, causal, same_under_every_backend, sites_within_bounds, stepwise
 from tfkit.catalogue import load_catalogue
 from tfkit_conformance.models.covering import covering
 from tfkit_conformance.models.part_rows import PLAIN, factors_of, refusal, spec_of

@@ -7,8 +7,8 @@ import torch
 from hypothesis import Phase, find, settings
 
 from product.drawn import trials
+from product.evaluated import Trial, causal, counts, round_trip, same_under_every_backend, sites_within_bounds, stepwise
 from product.foreign import Right, Wrong
-from product.judged import Trial, causal, counts, round_trip, same_under_every_backend, sites_within_bounds, stepwise
 from tfkit.catalogue import load_catalogue
 from tfkit.spec import to_yaml
 from tfkit_conformance.finding import Violation

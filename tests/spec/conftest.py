@@ -16,22 +16,20 @@ from pydantic import AfterValidator, Field
 from tfkit.catalogue import Catalogue, load_catalogue
 from tfkit.errors import Diagnostic, SpecError
 from tfkit.plugin import (
-    AsTuple,
     Component,
     NodeKind,
-    NodeRef,
     Norm,
     OneOf,
     Options,
     Probability,
     Size,
     SlotField,
-    SlotListField,
     SublayerKind,
     SublayerOptions,
     component_default,
     hookimpl,
 )
+from tfkit.slots.options import AsTuple, NodeRef, SlotListField
 from tfkit.spec import ModelSpec, parse_spec
 
 Input = Annotated[str, NodeRef("input")]

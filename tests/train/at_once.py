@@ -33,7 +33,7 @@ class Waiting:
         os.read(self.hears, 1)  # until the parent closes the other end
 
     def __getattr__(self, name):
-        return lambda *told: None
+        return lambda *progress: None
 
 
 def child(recipe: str, directory: Path, how: str, start: int, says: int, hears: int) -> None:

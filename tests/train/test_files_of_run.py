@@ -162,7 +162,7 @@ def test_the_size_of_weights_is_compared_before_they_are_read(run, monkeypatch):
     "name", ["../../x", "/etc", "..", ".", "", "step-2/../step-2", "step-2\0", "checkpoints/step-2", "a\\b", 7, None]
 )
 def test_the_best_model_is_a_plain_child(run, name):
-    best = {"model": name, "metric": "loss", "worth": 1.0}
+    best = {"model": name, "metric": "loss", "score": 1.0}
     (run / "models" / "best.json").write_text(json.dumps(best))
     with pytest.raises(TfkitError, match=r"TFK082 .*best.json"):
         model_in(run)

@@ -110,11 +110,11 @@ def test_what_has_another_shape_or_no_partner_is_drawn_and_told(parent, task, tm
     for name, value in found.items():
         same = name in wanted and wanted[name].shape == value.shape
         assert torch.equal(value, wanted[name] if same else drawn[name]), name
-    told = {each.name: (each.shape, each.why, each.there) for each in taken.left}
-    assert told["nodes.encoder.layers.0.branches.ffn.input.weight"] == ((8, 16), "of another shape", (32, 16))
-    assert told["nodes.encoder.layers.1.norms.ffn.bias"] == ((16,), "not there", None)
-    assert {name for name, value in found.items() if name not in wanted or wanted[name].shape != value.shape} == set(told)
-    assert taken.count == sum(value.numel() for name, value in found.items() if name not in told)
+    progress = {each.name: (each.shape, each.why, each.there) for each in taken.left}
+    assert progress["nodes.encoder.layers.0.branches.ffn.input.weight"] == ((8, 16), "of another shape", (32, 16))
+    assert progress["nodes.encoder.layers.1.norms.ffn.bias"] == ((16,), "not there", None)
+    assert {name for name, value in found.items() if name not in wanted or wanted[name].shape != value.shape} == set(progress)
+    assert taken.count == sum(value.numel() for name, value in found.items() if name not in progress)
 
 
 def train_without(task, folder, *changes):

@@ -35,7 +35,7 @@ class Moving:
         self.clock[0] += self.by
 
     def __getattr__(self, name):
-        return lambda *told: None
+        return lambda *progress: None
 
 
 def slow(clock, monkeypatch, name, seconds):

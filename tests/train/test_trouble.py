@@ -130,7 +130,7 @@ class Full:
         self.log, self.first, self.last, self.troubles = log, first, last, []
 
     def __getattr__(self, name):
-        return lambda *told: None
+        return lambda *progress: None
 
     def stepped(self, step):
         if step.step in (self.first, self.last):

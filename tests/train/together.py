@@ -69,7 +69,7 @@ class Failing:
             raise BrokenPipeError
 
     def __getattr__(self, name):
-        return lambda *told: None
+        return lambda *progress: None
 
 
 def ended(job: dict) -> list:

@@ -62,7 +62,7 @@ AUTO = Entry(name="auto", summary="the fastest backend that is measured and righ
 """`backend: auto`, a word of the language rather than a backend: it lets the measured rows choose."""
 
 
-def judge(backend: AttentionBackend, request: AttentionRequest, options: Any) -> Verdict:
+def check_request(backend: AttentionBackend, request: AttentionRequest, options: Any) -> Verdict:
     """Every reason why `backend` cannot serve `request`; what it does not declare, it cannot do."""
     can = backend.capabilities
     refused: list[str] = []

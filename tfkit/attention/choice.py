@@ -82,7 +82,7 @@ class BackendChoice:
     def requested(self) -> str:
         return "auto" if self.automatic else ", ".join(candidate.kind for candidate in self.candidates)
 
-    def of_one_thread(self, device: str) -> list[str]:
+    def not_thread_safe(self, device: str) -> list[str]:
         """The backends among those it may choose on a device that only one thread may call at a time."""
         return [
             candidate.kind
@@ -131,11 +131,11 @@ class BackendChoice:
             torch.are_deterministic_algorithms_enabled(),
         )
         if torch.compiler.is_compiling():
-            traced: int = self._judge_traced(call, torch.compiler.is_exporting())
+            traced: int = self._select_traced(call, torch.compiler.is_exporting())
             return self.candidates[traced]
         found = self.decided.get(call)
         if found is None:
-            found = self.decided[call] = self.judge(request_of_class(call))
+            found = self.decided[call] = self.check_request(request_of_class(call))
         return self.candidates[found]
 
     def _lengths(self, queries: int, keys: int) -> tuple[int | None, int | None]:
@@ -155,7 +155,7 @@ class BackendChoice:
             return low, low
         return (1, low) if queries == 1 else (max(low, 2), max(low, 2))
 
-    def judge(self, request: AttentionRequest) -> int:
+    def check_request(self, request: AttentionRequest) -> int:
         """The index of the candidate that serves a request. Raises BackendRefused when none does."""
         order = ranked([(c.entry, c.options) for c in self.candidates], request, self.automatic)
         for index, verdict in order:
@@ -166,11 +166,11 @@ class BackendChoice:
     def candidates_as_pairs(self) -> list[tuple[AttentionBackend, Any]]:
         return [(candidate.entry, candidate.options) for candidate in self.candidates]
 
-    def _judge_traced(self, call: CallClass, exporting: bool) -> int:
-        return self.judge(replace(request_of_class(call), compiled=not exporting, exported=exporting))
+    def _select_traced(self, call: CallClass, exporting: bool) -> int:
+        return self.check_request(replace(request_of_class(call), compiled=not exporting, exported=exporting))
 
     # What torch.compiler.assume_constant_result sets; calling that would import Dynamo, more than a second, for every build.
-    _judge_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    _select_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 TERMS = ("causal", "window", "tensor_offset", "key_lengths", "query_lengths", "key_visible", "segments", "visible")

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import Diagnostic
 from .auto_table import AutoRow
-from .backend import AttentionBackend, Verdict, judge
+from .backend import AttentionBackend, Verdict, check_request
 from .capabilities import AttentionRequest
 
 Candidate = tuple[AttentionBackend, Any]
@@ -23,7 +23,7 @@ def auto_row(backend: AttentionBackend, request: AttentionRequest) -> AutoRow | 
 
 def ranked(candidates: list[Candidate], request: AttentionRequest, automatic: bool) -> list[tuple[int, Verdict]]:
     """The candidates' indices with their verdicts, in the order in which they are tried."""
-    verdicts = [(index, judge(entry, request, options)) for index, (entry, options) in enumerate(candidates)]
+    verdicts = [(index, check_request(entry, request, options)) for index, (entry, options) in enumerate(candidates)]
     if not automatic:
         return verdicts
     timed = []
@@ -48,6 +48,8 @@ def refusal(
         f"{candidates[index][0].name}: {', '.join(verdict.refused)}" for index, verdict in order if not verdict.accepted
     )
     tried = {candidates[index][0].name for index, _ in order}
-    able = [entry.name for entry, options in others if entry.name not in tried and judge(entry, request, options).accepted]
+    able = [
+        entry.name for entry, options in others if entry.name not in tried and check_request(entry, request, options).accepted
+    ]
     fix = f"backends that would work here: {', '.join(able)}" if able else "no installed backend can do this"
     return Diagnostic("TFK060", f"backend {requested} cannot serve {site}: {reasons}", fix, path=site)

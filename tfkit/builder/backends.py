@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..attention.backend import judge
+from ..attention.backend import check_request
 from ..attention.choice import BackendChoice, BoundBackend, bind
 from ..catalogue import Catalogue
 from ..errors import Diagnostic, SpecError
@@ -44,8 +44,8 @@ class BackendResolver:
         choice = BackendChoice(site, [part.written() for part in parts], bound, automatic, self.others)
         if self.target.device != "meta":
             request = request_for(facts, self.target)
-            if not any(judge(entry, request, options).accepted for entry, options in candidates):
-                choice.judge(request)
+            if not any(check_request(entry, request, options).accepted for entry, options in candidates):
+                choice.check_request(request)
         return choice
 
     def parts(self, requested: Any) -> tuple[Component, ...]:

@@ -13,11 +13,11 @@ from importlib.metadata import entry_points
 
 @dataclass(frozen=True)
 class Check:
-    """`name` as reports have it; `judges` what it is asked of; `rule` the rule of the contract, or the number of the relation,
+    """`name` as reports have it; `evaluates` what it is asked of; `rule` the rule of the contract, or the number of the relation,
     that it shows; `void` the features that leave it nothing to say."""
 
     name: str
-    judges: str
+    evaluates: str
     rule: str
     summary: str
     demand: str = ""

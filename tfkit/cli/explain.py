@@ -21,7 +21,7 @@ EPILOG = """\
 
 --json prints an object, or where there are several a list of them: `code`,
 `title`, `rule`, `wrong` (an example that breaks it), `fix` for a code; `rule`,
-`title`, `text`, `checks` for a rule; `name`, `judges`, `rule`, `summary`,
+`title`, `text`, `checks` for a rule; `name`, `evaluates`, `rule`, `summary`,
 `demand`, `void` for a check."""
 
 

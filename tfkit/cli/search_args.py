@@ -51,7 +51,7 @@ def workers_of(options: argparse.Namespace) -> int:
 
 def check_workers(options: argparse.Namespace, model: Model) -> None:
     """Raises UsageError where more workers were asked for than the attention backends of the model allow."""
-    one = model.of_one_thread(options.device) if (options.workers or 1) > 1 else []
+    one = model.not_thread_safe(options.device) if (options.workers or 1) > 1 else []
     if one:
         names = " and ".join(f"`{name}`" for name in one)
         message = f"--workers {options.workers} needs attention backends that several threads may call at once, {names} may not"

@@ -4,7 +4,19 @@ from .batches import Epoch, epoch_of
 from .corpus import Corpus
 from .kinds import KINDS
 from .lines import groups, lines, lines_of, rows
-from .prepare import FACTS, TRAIN, VALIDATION, Counted, Data, count_rows, files_of, prepare, read_data, read_facts, told
+from .prepare import (
+    FACTS,
+    TRAIN,
+    VALIDATION,
+    Counted,
+    Data,
+    count_rows,
+    describe_counts,
+    files_of,
+    prepare,
+    read_data,
+    read_facts,
+)
 from .roles import Roles, check_ids, roles_of
 from .shapes import Shapes
 from .tasks import NO_LABEL, Batch, Task, padded, task_of
@@ -45,5 +57,5 @@ __all__ = [
     "rows",
     "task_of",
     "tokeniser_texts",
-    "told",
+    "describe_counts",
 ]

@@ -148,11 +148,15 @@ def prepare(
         facts["validation"] = encode(train, directory / VALIDATION, held_out.__contains__, False, held_out=True)
     if not facts["train"].kept:
         raise InputError(
-            recipe.diagnostic("TFK103", "data", f"no row of {', '.join(train.values())} is left", told(facts["train"]))
+            recipe.diagnostic(
+                "TFK103", "data", f"no row of {', '.join(train.values())} is left", describe_counts(facts["train"])
+            )
         )
     if "validation" in facts and not facts["validation"].kept:
         source = ", ".join(validation.values()) or "the rows that are held out"
-        raise InputError(recipe.diagnostic("TFK103", "data", f"no row of {source} is left", told(facts["validation"])))
+        raise InputError(
+            recipe.diagnostic("TFK103", "data", f"no row of {source} is left", describe_counts(facts["validation"]))
+        )
     data = {"labels": labels, "corpora": {name: each.model_dump() for name, each in facts.items()}}
     write_whole(directory / FACTS, json.dumps(data, indent=1) + "\n")
     return read_data(recipe, directory, tokenisers)
@@ -177,7 +181,7 @@ def read_facts(directory: Path) -> Facts:
     return read_model(directory / FACTS, Facts, fix="begin a new run")
 
 
-def told(counted: Counted) -> str:
+def describe_counts(counted: Counted) -> str:
     """What became of the rows of a corpus, in one line."""
     out = [f"{count:,} {reason} (first: line {counted.first[reason]:,})" for reason, count in counted.left_out.items()]
     return f"{counted.kept:,} of {counted.read:,} rows" + (f"; left out: {', '.join(out)}" if out else "")

@@ -26,7 +26,7 @@ from .finished import BeamHistory, FinishedHypotheses
 from .hypothesis import Hypothesis
 from .penalty import GnmtLengthPenalty, LengthPenalty, PowerLengthPenalty
 from .prefill import GenerationState, prefill
-from .top_k import best_words
+from .top_k import best_tokens
 
 GNMT = GnmtLengthPenalty()
 
@@ -106,26 +106,26 @@ class _BeamSearch:
         S, width = self.totals.shape
         logits = logits.to(self.wide).contiguous()
         # In place: fresh memory of this size costs more than the arithmetic.
-        self.chances = torch.log_softmax(logits, 1, out=logits).view(S, width, -1)
+        self.log_probs = torch.log_softmax(logits, 1, out=logits).view(S, width, -1)
         self.weights = {
             site: tensor[:, :, -1].view(S, width, tensor.shape[1], tensor.shape[3]) for site, tensor in weights.items()
         }
 
     def advance(self) -> bool:
         """Choose the next tokens, collect what has ended, let sentences that are done leave; False when none is left."""
-        S, width, V = self.chances.shape
+        S, width, V = self.log_probs.shape
         k = self.beams
         # At most `width` candidates end, one per live hypothesis: among 2 k there are k that live on, where there are so many.
-        totals, index = best_words(self.chances, self.totals, 2 * k)
+        totals, index = best_tokens(self.log_probs, self.totals, 2 * k)
         parents, tokens = index // V, index % V
         rows = parents + torch.arange(S, device=parents.device)[:, None] * width
-        chances = self.chances.view(S, width * V).gather(1, index)
+        log_probs = self.log_probs.view(S, width * V).gather(1, index)
         self.made += 1
         ended = tokens == self.end if self.end is not None else torch.zeros_like(tokens, dtype=torch.bool)
         last = self.limits == self.made
         # Stable: candidates that have not ended keep their order and come first.
         live = ended.to(torch.int8).argsort(dim=1, stable=True)[:, :k]
-        kept = self._collect(totals[:, :k], rows[:, :k], tokens[:, :k], chances[:, :k], ended[:, :k], last)
+        kept = self._collect(totals[:, :k], rows[:, :k], tokens[:, :k], log_probs[:, :k], ended[:, :k], last)
         going_on = totals.gather(1, live).masked_fill(ended.gather(1, live), -torch.inf)
         best_attainable = going_on[:, 0] / self.floors
         done = last | (self.pool.scores[:, -1] >= best_attainable)
@@ -143,30 +143,30 @@ class _BeamSearch:
             if not len(going):
                 return False
             self.pool.keep(going)
-            live, rows, tokens, chances, going_on = live[going], rows[going], tokens[going], chances[going], going_on[going]
+            live, rows, tokens, log_probs, going_on = live[going], rows[going], tokens[going], log_probs[going], going_on[going]
             self.sentences, self.limits, self.floors = self.sentences[going], self.limits[going], self.floors[going]
         rows = rows.gather(1, live)
-        tokens, chances = tokens.gather(1, live), chances.gather(1, live)
-        self.history = self._longer(rows, tokens, chances)
+        tokens, log_probs = tokens.gather(1, live), log_probs.gather(1, live)
+        self.history = self._longer(rows, tokens, log_probs)
         self.totals = going_on
         self.model.branch(self.state, rows.flatten(), k, going)
         self.chosen = tokens.view(-1, 1)
         return True
 
     def _collect(
-        self, totals: Tensor, rows: Tensor, tokens: Tensor, chances: Tensor, ended: Tensor, last: Tensor
+        self, totals: Tensor, rows: Tensor, tokens: Tensor, log_probs: Tensor, ended: Tensor, last: Tensor
     ) -> Tensor | None:
         """Offer the best candidates (S, k) that have ended, or that may not grow, to the pool; gives which of them did."""
         kept = (ended | last[:, None]) & (totals > -torch.inf)
         if not bool(kept.any()):
             return None
         scores = (totals / self.penalty.at(float(self.made))).masked_fill(~kept, -torch.inf)
-        self.pool.add(scores, totals, ended, self._longer(rows, tokens, chances))
+        self.pool.add(scores, totals, ended, self._longer(rows, tokens, log_probs))
         return kept
 
-    def _longer(self, rows: Tensor, tokens: Tensor, chances: Tensor) -> BeamHistory:
+    def _longer(self, rows: Tensor, tokens: Tensor, log_probs: Tensor) -> BeamHistory:
         weights = {
             site: tensor.flatten(0, 1).index_select(0, rows.flatten()).view(*rows.shape, *tensor.shape[2:])
             for site, tensor in self.weights.items()
         }
-        return self.history.pick(rows).grown(tokens, chances, weights)
+        return self.history.pick(rows).grown(tokens, log_probs, weights)

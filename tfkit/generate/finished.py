@@ -17,7 +17,7 @@ class BeamHistory:
     `weights` (S, P, N, H, K) with which they were chosen."""
 
     ids: Tensor
-    chances: Tensor
+    log_probs: Tensor
     weights: dict[str, Tensor]
 
     def pick(self, index: Tensor) -> BeamHistory:
@@ -27,13 +27,13 @@ class BeamHistory:
         def rows(tensor: Tensor) -> Tensor:
             return tensor.flatten(0, 1).index_select(0, flat).view(*shape, *tensor.shape[2:])
 
-        return BeamHistory(rows(self.ids), rows(self.chances), {site: rows(tensor) for site, tensor in self.weights.items()})
+        return BeamHistory(rows(self.ids), rows(self.log_probs), {site: rows(tensor) for site, tensor in self.weights.items()})
 
-    def grown(self, ids: Tensor, chances: Tensor, weights: dict[str, Tensor]) -> BeamHistory:
+    def grown(self, ids: Tensor, log_probs: Tensor, weights: dict[str, Tensor]) -> BeamHistory:
         """With one more token each: ids and chances (S, P), weights (S, P, H, K), of which K may have grown."""
         return BeamHistory(
             torch.cat([self.ids, ids[..., None]], 2),
-            torch.cat([self.chances, chances[..., None]], 2),
+            torch.cat([self.log_probs, log_probs[..., None]], 2),
             {site: torch.cat([_wide(self.weights[site], new), new[:, :, None]], 2) for site, new in weights.items()},
         )
 
@@ -63,7 +63,7 @@ class FinishedHypotheses:
         more = length - before.ids.shape[2]
         held = BeamHistory(
             functional.pad(before.ids, (0, more)),
-            functional.pad(before.chances, (0, more)),
+            functional.pad(before.log_probs, (0, more)),
             {
                 site: functional.pad(_wide(tensor, history.weights[site]), (0, 0, 0, 0, 0, more))
                 for site, tensor in before.weights.items()
@@ -71,7 +71,7 @@ class FinishedHypotheses:
         )
         both = BeamHistory(
             torch.cat([held.ids, history.ids], 1),
-            torch.cat([held.chances, history.chances], 1),
+            torch.cat([held.log_probs, history.log_probs], 1),
             {site: torch.cat([tensor, history.weights[site]], 1) for site, tensor in held.weights.items()},
         )
         ranked, order = torch.cat([self.scores, scores], 1).sort(dim=1, descending=True, stable=True)
@@ -86,7 +86,7 @@ class FinishedHypotheses:
         """The hypotheses of the sentences `rows`, best first."""
         scores, totals = self.scores[rows].tolist(), self.totals[rows].tolist()
         lengths, ended = self.lengths[rows].tolist(), self.ended[rows].tolist()
-        ids, chances = self.history.ids[rows], self.history.chances[rows]
+        ids, log_probs = self.history.ids[rows], self.history.log_probs[rows]
         weights = {site: tensor[rows].transpose(2, 3) for site, tensor in self.history.weights.items()}
         found = []
         for row, kept in enumerate(scores):
@@ -96,7 +96,7 @@ class FinishedHypotheses:
                         ids[row, rank, :length],
                         totals[row][rank],
                         score,
-                        chances[row, rank, :length],
+                        log_probs[row, rank, :length],
                         ended[row][rank],
                         {site: tensor[row, rank, :, :length] for site, tensor in weights.items()},
                     )
@@ -112,5 +112,5 @@ class FinishedHypotheses:
         self.lengths, self.ended = self.lengths[rows], self.ended[rows]
         history = self.history
         self.history = BeamHistory(
-            history.ids[rows], history.chances[rows], {site: tensor[rows] for site, tensor in history.weights.items()}
+            history.ids[rows], history.log_probs[rows], {site: tensor[rows] for site, tensor in history.weights.items()}
         )

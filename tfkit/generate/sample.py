@@ -119,11 +119,11 @@ def _draw(logits: Tensor, uniform: Tensor, temperature: float, top_k: int | None
         scaled, ids = best(scaled, top_k)
     elif top_p is not None:
         scaled, ids = scaled.sort(dim=1, descending=True, stable=True)
-    chances = scaled.softmax(1)
+    probabilities = scaled.softmax(1)
     if top_p is not None:
-        before = chances.cumsum(1) - chances
-        chances = chances.masked_fill(before >= top_p, 0.0)
-    sums = chances.cumsum(1)
+        before = probabilities.cumsum(1) - probabilities
+        probabilities = probabilities.masked_fill(before >= top_p, 0.0)
+    sums = probabilities.cumsum(1)
     total = sums[:, -1:]
     at = torch.searchsorted(sums, uniform[:, None] * total, right=True)
     at = at.minimum((sums < total).sum(1, keepdim=True))  # rounding must not lead beyond the last token that has a chance

@@ -53,6 +53,6 @@ def workers_for(model: Model, workers: int) -> int:
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._len_torch_function_stack()
-        and not model.of_one_thread("cpu")
+        and not model.not_thread_safe("cpu")
     )
     return workers if apart else 1

@@ -31,29 +31,29 @@ def best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return _ordered(values[:, :count], indices[:, :count])
 
 
-def best_words(chances: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def best_tokens(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` best of totals[s, j] + chances[s, j, word], chances (S, k, V), with their indices j * V + word, each
     (S, count), ordered as by `best`."""
-    S, k, V = chances.shape
+    S, k, V = log_probs.shape
     groups = V // GROUP
     if V >= FEWEST and k * groups > count:
-        whole = chances[:, :, : groups * GROUP].unflatten(2, (groups, GROUP))  # type: ignore[no-untyped-call]
+        whole = log_probs[:, :, : groups * GROUP].unflatten(2, (groups, GROUP))  # type: ignore[no-untyped-call]
         tops = (whole.amax(3) + totals[:, :, None]).flatten(1)  # rounding keeps order: the largest sum is that of the largest
         taken = tops.topk(count + 1, 1).indices  # (S, count + 1), numbers j * groups + group
         beams = taken // groups
         first = taken * GROUP + beams * (V - groups * GROUP)
-        index = first[:, :, None] + torch.arange(GROUP, device=chances.device)
-        flat = chances.view(S, k * V)
+        index = first[:, :, None] + torch.arange(GROUP, device=log_probs.device)
+        flat = log_probs.view(S, k * V)
         looked = (flat.gather(1, index.flatten(1)).view(index.shape) + totals.gather(1, beams)[:, :, None]).flatten(1)
         index = index.flatten(1)
         if groups * GROUP < V:  # the words after the last whole group
-            looked = torch.cat([looked, (chances[:, :, groups * GROUP :] + totals[:, :, None]).flatten(1)], 1)
-            rest = torch.arange(k * V, device=chances.device).view(k, V)[:, groups * GROUP :]
+            looked = torch.cat([looked, (log_probs[:, :, groups * GROUP :] + totals[:, :, None]).flatten(1)], 1)
+            rest = torch.arange(k * V, device=log_probs.device).view(k, V)[:, groups * GROUP :]
             index = torch.cat([index, rest.flatten().expand(S, -1)], 1)
         values, at = looked.topk(count + 1, 1)
         if not _tied(values):
             return _ordered(values[:, :count], index.gather(1, at[:, :count]))
-    return best((chances + totals[:, :, None]).view(S, k * V), count)
+    return best((log_probs + totals[:, :, None]).view(S, k * V), count)
 
 
 def most_probable(logits: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ class Best(FileModel):
 
     model: str
     metric: str
-    worth: float
+    score: float
 
 
 class _Object(RootModel[dict[str, Any]]):

@@ -264,10 +264,10 @@ class Model(Placed):
         """The attention sites that read a memory: their keys are not the tokens of their own stack."""
         return frozenset(site for attention, _, site in self._site_table() if attention.rule.cross)
 
-    def of_one_thread(self, device: str) -> list[str]:
+    def not_thread_safe(self, device: str) -> list[str]:
         """The attention backends on a device that do not say that several threads may call them, and so the model, at once."""
         choices = (choice for attention in self._attentions() for choice in attention.choices.values())
-        return sorted({name for choice in choices for name in choice.of_one_thread(device)})
+        return sorted({name for choice in choices for name in choice.not_thread_safe(device)})
 
     @contextmanager
     def shared_prepacked(self, prepacked: PrepackedWeights) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """Training: from a recipe and text to a model, with nothing lost on the way."""
 
-from ..data import told
+from ..data import describe_counts
 from .averaging import average_checkpoints, average_models
 from .callbacks import Callback, Progress, Step, Validated
 from .distributed.process_group import started_rank
@@ -20,6 +20,6 @@ __all__ = [
     "average_models",
     "resume",
     "started_rank",
-    "told",
+    "describe_counts",
     "train",
 ]

@@ -59,20 +59,20 @@ def write_sharded_checkpoint(
         write_shards(draft / SHARDS, tensors, processes)
 
         def names() -> list[str]:
-            with _told(directory):
+            with _as_store_error(directory):
                 return sorted(f"{SHARDS}/{path.name}" for path in (draft / SHARDS).iterdir())
 
         mine = processes.first(names)[processes.rank :: processes.count]
 
         def seen() -> dict[str, Any]:
-            with _told(directory):
+            with _as_store_error(directory):
                 return {name: file_record(draft / name) for name in mine}
 
         facts = processes.gathered(processes.each(seen))
         shapes = {file: {name: list(value.shape) for name, value in values.items()} for file, values in tensors.items()}
 
         def finish() -> None:
-            with _told(directory):
+            with _as_store_error(directory):
                 _finish(
                     draft, directory, {**state, SHAPES: shapes}, {name: each for found in facts for name, each in found.items()}
                 )
@@ -84,7 +84,7 @@ def write_sharded_checkpoint(
 
 
 def _draft(directory: Path) -> Path:
-    with _told(directory):
+    with _as_store_error(directory):
         directory.parent.mkdir(exist_ok=True)  # without its parents: a run that was removed does not come back as a part
         return Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".draft", dir=directory.parent))
 
@@ -94,7 +94,7 @@ def _drafted(directory: Path) -> Iterator[Path]:
     """A directory beside the final one, which goes away unless it was finished."""
     draft = _draft(directory)
     try:
-        with _told(directory):
+        with _as_store_error(directory):
             yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -113,7 +113,7 @@ def _finish(draft: Path, directory: Path, state: Mapping[str, Any], facts: Mappi
 
 
 @contextmanager
-def _told(directory: Path) -> Iterator[None]:
+def _as_store_error(directory: Path) -> Iterator[None]:
     """What keeps a checkpoint from being written, as a fault. Raises StoreError."""
     try:
         yield

@@ -47,7 +47,7 @@ class Compiled:
         return self.shapes.filled(batch, rows, self.task)
 
     @contextmanager
-    def told(self, batch: Batch) -> Iterator[None]:
+    def marked_dynamic(self, batch: Batch) -> Iterator[None]:
         """Call the model in here. Raises TrainingError where it cannot be compiled for a batch."""
         limits: dict[str, Any] = {"recompile_limit": len(self.shapes), "accumulated_recompile_limit": ACCUMULATED}
         try:

@@ -78,7 +78,7 @@ class TrainingLoop:
         """
         with Interrupts(patient=self.processes.count > 1) as interrupts:
             try:
-                with self.processes.told_apart():
+                with self.processes.reporting_once():
                     reason = self._train(interrupts)
             except BaseException as error:  # also when interrupted a second time: nothing that was learnt is lost
                 self._rescue(error)
@@ -226,15 +226,15 @@ class TrainingLoop:
             name = recipe.validation.metric
             if name == "bleu" and recipe.validation.lowercase:
                 name = "bleu_lowercase"
-            worth = -nll if name == "loss" else scores[name].value
-            if not math.isfinite(worth):
-                worth = -sys.float_info.max  # worse than any other, and a number that JSON has
-            best = progress.best is None or worth > progress.best
-            self._keep_model(model, worth)
+            score = -nll if name == "loss" else scores[name].value
+            if not math.isfinite(score):
+                score = -sys.float_info.max  # worse than any other, and a number that JSON has
+            best = progress.best is None or score > progress.best
+            self._keep_model(model, score)
         # Nothing is noted before the end, so that one that was cut off is made again.
         progress.validated, progress.stale = progress.step, 0 if best else progress.stale + counts
         if best:
-            progress.best, progress.best_step = worth, progress.step
+            progress.best, progress.best_step = score, progress.step
         result = Validated(
             progress.step,
             progress.epoch if progress.batch else max(1, progress.epoch - 1),  # before a batch is drawn: the epoch that ended
@@ -249,14 +249,14 @@ class TrainingLoop:
         self._log("validation", asdict(result))
         self._watch(lambda callback: callback.validated(result))
 
-    def _keep_model(self, model: Model, worth: float) -> None:
+    def _keep_model(self, model: Model, score: float) -> None:
         """Save a model where it is among the best, and forget the one that no longer is."""
-        self.progress.kept = self.processes.first(lambda: self._kept(model, worth))
+        self.progress.kept = self.processes.first(lambda: self._kept(model, score))
 
-    def _kept(self, model: Model, worth: float) -> list[tuple[float, int]]:
+    def _kept(self, model: Model, score: float) -> list[tuple[float, int]]:
         progress, keep = self.progress, self.trainer.recipe.keeping.best
-        kept = sorted([*progress.kept, (worth, progress.step)], key=lambda each: (-each[0], each[1]))
-        if (worth, progress.step) in kept[:keep]:
+        kept = sorted([*progress.kept, (score, progress.step)], key=lambda each: (-each[0], each[1]))
+        if (score, progress.step) in kept[:keep]:
             texts = tokeniser_texts(self.trainer.data.tokenisers)
             if self.trainer.data.labels:
                 texts[LABELS] = json.dumps(self.trainer.data.labels) + "\n"
@@ -266,7 +266,7 @@ class TrainingLoop:
             except StoreError as reason:
                 self._unwritten(reason)
                 return progress.kept
-        best = {"model": self._model(kept[0][1]).name, "metric": self.trainer.recipe.validation.metric, "worth": kept[0][0]}
+        best = {"model": self._model(kept[0][1]).name, "metric": self.trainer.recipe.validation.metric, "score": kept[0][0]}
         try:
             write_whole(self.directory / "models" / BEST, json.dumps(best) + "\n")
         except StoreError as reason:
@@ -356,7 +356,7 @@ class TrainingLoop:
             self.trainer.restore(tensors, state)
             self.trainer.progress, self._earlier = state.progress, state.progress.seconds
             self._saved = self.progress.step
-            self.progress.kept = [(worth, step) for worth, step in self.progress.kept if self._model(step).is_dir()]
+            self.progress.kept = [(score, step) for score, step in self.progress.kept if self._model(step).is_dir()]
             return
 
     def _check_digests(self, path: Path, state: State) -> None:

@@ -179,12 +179,12 @@ def check_tokenisers(recipe: Recipe, pretrained: Pretrained) -> None:
     diagnostics: list[Diagnostic] = []
     for name, wanted in wrote.items():
         if wanted != has[name] and not (name == "vocab_size" and wanted == _wanted(place)):
-            written, there = (_told(name, value) for value in (wanted, has[name]))
+            written, there = (_describe(name, value) for value in (wanted, has[name]))
             fix = "leave `tokeniser` out" if name == "kind" else f"write {_yaml(name, has[name])}, or leave it out"
             message = f"{written} is written, and {place}, whose tokeniser is taken, has {there}"
             diagnostics.append(recipe.diagnostic("TFK117", f"tokeniser.{name}", message, fix))
     if "joint" not in wrote and len(tokenisers) > 1 and not has["joint"]:
-        message = f"{place} has {_told('joint', False)}"
+        message = f"{place} has {_describe('joint', False)}"
         diagnostics.append(recipe.diagnostic("TFK117", "tokeniser.joint", message, "write `joint: false` under `tokeniser`"))
     if KINDS[recipe.data.kind].masks and not all(each.masks for each in tokenisers):
         message = f"data of kind `{recipe.data.kind}` need the token `{MASK}`, which the tokeniser of {place} does not have"
@@ -203,7 +203,7 @@ def _wanted(place: Path) -> Any:
     return None
 
 
-def _told(name: str, value: Any) -> str:
+def _describe(name: str, value: Any) -> str:
     """A setting of a tokeniser in words."""
     if name == "vocab_size":
         return f"a vocabulary of {value:,} ids"

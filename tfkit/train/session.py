@@ -84,7 +84,7 @@ def train(
     """
     since = time.monotonic() if since is None else since
     directory, catalogue = own_place(directory), catalogue or load_catalogue()
-    with joined(device) as (processes, place), processes.told_apart():
+    with joined(device) as (processes, place), processes.reporting_once():
         processes.first(lambda: _check_start(recipe, directory, processes.count, fsdp))
         if recipe.compile:
             processes.each(lambda: check_compiler(place))
@@ -202,7 +202,7 @@ def resume(
     """
     since = time.monotonic() if since is None else since
     directory, catalogue = own_place(directory), catalogue or load_catalogue()
-    with joined(device) as (processes, place), processes.told_apart(), ExitStack() as stack:
+    with joined(device) as (processes, place), processes.reporting_once(), ExitStack() as stack:
         processes.first(lambda: stack.enter_context(old_run(directory)))
         recipe = processes.first(lambda: _read_recipe(directory, overrides, processes.count, fsdp))
         if recipe.compile:

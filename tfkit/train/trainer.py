@@ -190,7 +190,7 @@ class Trainer:
         """The sums of loss and nll of a batch."""
         dtype = DTYPES.get(self.recipe.precision)
         within = torch.autocast(self.device.type, dtype) if dtype is not None else nullcontext()
-        with within, self.compiled.told(batch) if self.compiled is not None else nullcontext():
+        with within, self.compiled.marked_dynamic(batch) if self.compiled is not None else nullcontext():
             logits = model(lengths=batch.lengths, **batch.inputs)[self.roles.output]
         options = self.recipe.loss
         return smoothed(logits, batch.labels, options.label_smoothing, options.smoothing, NO_LABEL)

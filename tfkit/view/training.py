@@ -13,7 +13,7 @@ from rich.live import Live
 from ..errors import Diagnostic
 from ..recipe import Recipe
 from ..slots.options import Component
-from ..train import Outcome, Step, Trainer, Validated, told
+from ..train import Outcome, Step, Trainer, Validated, describe_counts
 from .console import EscapingConsole
 from .curve import SCORES
 from .load_report import load_report_text
@@ -28,9 +28,9 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
     recipe, data, model = trainer.recipe, trainer.data, trainer.model
     epoch = trainer.epoch()
     steps = -(-len(epoch.batches) // recipe.batching.accumulate)
-    rows = [f"train: {told(data.facts['train'])}"]
+    rows = [f"train: {describe_counts(data.facts['train'])}"]
     if "validation" in data.facts:
-        rows.append(f"validation: {told(data.facts['validation'])}")
+        rows.append(f"validation: {describe_counts(data.facts['validation'])}")
     if recipe.batching.max_length == min(model.plan.max_input_lengths.values(), default=None):
         rows.append(f"rows: at most {recipe.batching.max_length:,} tokens, as many as the model has positions")
     sizes = {column: each.size for column, each in data.tokenisers.items()}

@@ -107,7 +107,7 @@ def test_a_wider_class_never_has_a_smaller_bound():
 def test_scores_that_the_dtype_cannot_hold_are_not_judged():
     inputs = typed(CASE, torch.bfloat16).inputs()
     inputs = replace(inputs, query=inputs.query.detach() * 400)
-    assert not bounds(reference(inputs), Numerics(scores="storage")).judged.all()
+    assert not bounds(reference(inputs), Numerics(scores="storage")).evaluated.all()
     with pytest.raises(ValueError, match="inconclusive"):
         error_ratios(attend, NoOptions(), Numerics(scores="storage"), inputs, typed(CASE, torch.bfloat16).grad_output())
 

@@ -42,16 +42,16 @@ def same(case, numerics, tf32=False, factor=1.0, towards=1.0, drawn=None):
     inputs = replace(inputs, scale=inputs.scale * factor)
     found = reference(inputs, case.grad_output().double() * towards, drawn)
     made = bounds(found, numerics, tf32)
-    output, weights, lse, judged, gradients = by_loops(found, numerics, tf32)
+    output, weights, lse, evaluated, gradients = by_loops(found, numerics, tf32)
     for got, want in ((made.output, output), (made.weights, weights), (made.lse, lse)):
         torch.testing.assert_close(got, want, rtol=1e-9, atol=0)
-    assert torch.equal(made.judged, judged)
+    assert torch.equal(made.evaluated, evaluated)
     assert made.gradients.keys() == gradients.keys()
     for leaf, bound in gradients.items():
         torch.testing.assert_close(
             made.gradients[leaf], bound, rtol=1e-9, atol=0, msg=lambda text, leaf=leaf: f"{leaf}: {text}"
         )
-    return judged
+    return evaluated
 
 
 HALVES = [(dtype, kind) for dtype in (torch.bfloat16, torch.float16) for kind in CLASSES]
@@ -80,8 +80,8 @@ def test_gradients_beyond_the_range_of_the_dtype_are_not_judged(kind):
     met = set()
     for case in (CASES[0], CASES[2], replace(CASES[5], softcap=50.0)):
         for power in range(20, 44):
-            judged = same(typed(case, torch.float16), CLASSES[kind], towards=2.0 ** (power / 2))
-            met |= set(judged.flatten().tolist())
+            evaluated = same(typed(case, torch.float16), CLASSES[kind], towards=2.0 ** (power / 2))
+            met |= set(evaluated.flatten().tolist())
     assert met == ({True} if kind == "kept" else {True, False})
 
 

@@ -127,7 +127,7 @@ def test_whatever_stands_in_a_field_is_refused_or_can_be_run(case, written):
         return
     assert found.inputs().query.shape == (found.B, found.H, found.Q, found.D)
     assert found.grad_output().shape == (found.B, found.H, found.Q, found.V)
-    assert SUBJECT.judge(found.request()).accepted
+    assert SUBJECT.evaluate(found.request()).accepted
     assert found.mask().terms() == found.terms()
 
 

@@ -12,7 +12,7 @@ import pytest
 import stranger
 from tfkit.errors import InputError, PluginError
 from tfkit_conformance.process.child import plain
-from tfkit_conformance.process.parent import ChildBug, ChildRun, _report, _take, checks_of, judged, replayed, run
+from tfkit_conformance.process.parent import ChildBug, ChildRun, _report, _take, checks_of, evaluated, replayed, run
 from tfkit_conformance.process.stored import Stored
 
 CASE = {"B": 1, "H": 1, "G": 1, "Q": 2, "K": 3, "D": 8, "V": 8}
@@ -36,7 +36,7 @@ def acme(tmp_path, monkeypatch):
 def test_a_part_that_kills_the_process_is_nonconformant(acme, capfd):
     acme()
     seen = []
-    data = judged(task("acme.aborts"), heard=lambda check, examples: seen.append((check, examples)))
+    data = evaluated(task("acme.aborts"), heard=lambda check, examples: seen.append((check, examples)))
     [found] = data["findings"]
     assert found["message"] == "the backend killed the process (SIGABRT) in check layers"
     assert {"B", "D"} <= found["case"].keys()
@@ -53,7 +53,7 @@ def test_a_part_that_kills_the_process_is_nonconformant(acme, capfd):
 
 def test_the_case_that_killed_the_process_is_made_small(acme):
     acme()
-    [found] = judged(task("acme.long"))["findings"]
+    [found] = evaluated(task("acme.long"))["findings"]
     assert found["message"] == "the backend killed the process (SIGABRT) in check layers"
     case = found["case"]
     assert set(case) <= {*"BHGQKDV", "seed"}
@@ -63,14 +63,14 @@ def test_the_case_that_killed_the_process_is_made_small(acme):
 
 def test_a_part_that_never_returns_from_c_is_killed(acme):
     acme()
-    data = judged(task("acme.stuck", limit=3.0), grace=3.0)
+    data = evaluated(task("acme.stuck", limit=3.0), grace=3.0)
     assert data["findings"][0]["message"] == "the backend did not finish within 3 seconds in check layers"
     assert data["verdict"] == "NONCONFORMANT"
 
 
 def test_a_part_that_always_hangs_ends_the_run_at_its_first_example(acme):
     acme()
-    data = judged(task("acme.sleeps", limit=3.0), grace=300.0)
+    data = evaluated(task("acme.sleeps", limit=3.0), grace=300.0)
     assert [found["message"] for found in data["findings"]] == ["did not finish within 3 seconds"]
     assert [check["examples"] for check in data["checks"] if check["status"] == "failed"] == [1]
 
@@ -91,7 +91,7 @@ def test_the_next_case_is_replayed_after_one_that_killed_the_process(acme):
 )
 def test_a_plugin_that_ends_the_process_when_it_is_imported(acme, line, words):
     acme(parts=line)
-    data = judged(task("acme.flash"))
+    data = evaluated(task("acme.flash"))
     assert data["findings"][0]["message"] == words
     assert data["exit_code"] == 1
     with pytest.raises(PluginError, match="TFK096"):
@@ -103,7 +103,7 @@ def test_what_a_plugin_leaves_running_is_ended_and_keeps_nobody_waiting(acme, tm
     start = "import subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
     acme(parts=f"{start}open({str(note)!r}, 'w').write(str(child.pid))\n")
     with pytest.raises(InputError):
-        judged(task("acme.flash"))
+        evaluated(task("acme.flash"))
     assert gone(int(note.read_text()))
 
 
@@ -158,7 +158,7 @@ def test_what_was_begun_is_counted_by_check():
 
 def test_errors_arrive_as_what_they_are():
     with pytest.raises(InputError, match=r"TFK094.*there is no attention backend `egaer`.*did you mean `eager`"):
-        judged(task("egaer"))
+        evaluated(task("egaer"))
     with pytest.raises(InputError, match=r"TFK094.*there is no slot `nrom`.*did you mean `norm`"):
         checks_of([("nrom", "x")])
 

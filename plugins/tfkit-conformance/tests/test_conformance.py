@@ -141,16 +141,16 @@ def test_a_relation_tells_what_no_layer_sees(few):
 
 
 def test_what_another_check_fails_on_while_one_is_shrunk_is_not_in_its_row(monkeypatch):
-    judged = []
+    evaluated = []
 
     def scores(case):
-        judged.append(case)
-        if len(judged) == 1:
+        evaluated.append(case)
+        if len(evaluated) == 1:
             raise Violation("scores", "wrong")
         return 0.5
 
     def output(case):
-        if len(judged) == 2:  # the case that failed, again and smaller: not drawn
+        if len(evaluated) == 2:  # the case that failed, again and smaller: not drawn
             raise Violation("output", "wrong", got=1.21, want=0.0, bound=1.0)
         return 0.5
 
@@ -294,12 +294,12 @@ def said(report):
 
 
 def test_a_seed_gives_the_same_report_and_another_seed_draws_other_cases(few):
-    def judged(seed):
+    def evaluated(seed):
         drawn = []
         report = check_backend(small(), profile="quick", seed=seed, event=lambda check, case: drawn.append(case))
         return said(report), drawn
 
-    (first, cases), (again, same), (other, others) = judged(0), judged(0), judged(1)
+    (first, cases), (again, same), (other, others) = evaluated(0), evaluated(0), evaluated(1)
     assert first == again
     assert cases == same
     assert cases != others

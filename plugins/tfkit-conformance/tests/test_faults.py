@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tfkit.attention.backend import judge
+from tfkit.attention.backend import check_request
 from tfkit.attention.capabilities import MASK_TERMS
 from tfkit.errors import BackendRefused
 from tfkit_conformance.attention.case import Case
@@ -185,5 +185,5 @@ def test_an_undeclared_feature_is_refused_by_the_declaration():
         ("undeclared_segments_ignored", replace(PLAIN, segments=2)),
         ("undeclared_groups_read_first_heads", GROUPED),
     ):
-        assert judge(by_name(name).entry, PLAIN.request(), None).accepted
-        assert not judge(by_name(name).entry, case.request(), None).accepted
+        assert check_request(by_name(name).entry, PLAIN.request(), None).accepted
+        assert not check_request(by_name(name).entry, case.request(), None).accepted

@@ -11,7 +11,7 @@ from small_backend import declaring, small
 from tfkit.attention.capabilities import Capabilities, Numerics, Range
 from tfkit.builtin.attention.entries import EAGER
 from tfkit_conformance.attention.case import Case
-from tfkit_conformance.attention.evaluated import Judged
+from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.mutants import ATTENTION_MUTANTS
@@ -59,7 +59,7 @@ def test_an_accumulator_in_bfloat16_is_worse_than_a(diagnostic, dtype, tensor):
 
 def test_a_grade_sees_what_the_bound_cannot():
     case = Case(H=2, G=2, Q=16, K=1024, D=64, V=64, dtype="bfloat16")
-    assert output(Judged(backend("output_in_bfloat16"), case)) <= 1
+    assert output(Evaluated(backend("output_in_bfloat16"), case)) <= 1
     assert check_grade(backend("output_in_bfloat16"), "bfloat16")[0] == "C"
 
 

@@ -17,7 +17,7 @@ from small_backend import changing
 from tfkit.attention.capabilities import Numerics
 from tfkit.attention.types import AttentionOutput
 from tfkit_conformance.attention.case import Case
-from tfkit_conformance.attention.evaluated import Judged
+from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.attention.table import CASES
 from tfkit_conformance.finding import Inconclusive, Violation
@@ -37,17 +37,17 @@ def subject(attend, can=CAPABILITIES):
     return subject_of(entry_of("tried", "a backend on trial", can), attend=attend)
 
 
-def judged_by(layer, attend, case):
+def evaluated_by(layer, attend, case):
     """What a layer says of a case: its share of the bound. Raises Violation."""
-    return next(each for each in LAYERS if each.name == layer).judge(Judged(subject(attend), case))
+    return next(each for each in LAYERS if each.name == layer).check_request(Evaluated(subject(attend), case))
 
 
 def first(attend, case):
     """The first layer that sees something, and what it says; "" where none does."""
-    judged = Judged(subject(attend), case)
+    evaluated = Evaluated(subject(attend), case)
     for layer in LAYERS:
         try:
-            layer.judge(judged)
+            layer.check_request(evaluated)
         except Violation as violation:
             return layer.name, violation
     return "", None
@@ -197,30 +197,30 @@ def test_readouts_are_wide_where_that_saves_calls():
     calls = count()
     counting = changing(lambda inputs, answer: (next(calls) and None) or answer)
     case = Case(H=2, G=2, Q=2, K=130)
-    probes.read_forward(Judged(subject(counting), case))
+    probes.read_forward(Evaluated(subject(counting), case))
     assert next(calls) == 2  # 128 keys, and 2
     narrow = CAPABILITIES.model_copy(update={"head_dim": CAPABILITIES.head_dim.model_copy(update={"maximum": 32})})
-    probes.read_forward(Judged(subject(counting, narrow), case))
+    probes.read_forward(Evaluated(subject(counting, narrow), case))
     assert next(calls) == 3 + 5  # 32 keys at a time
 
 
 def test_the_backward_readout_tells_the_heads_of_a_group_apart():
     case = replace(CAUSAL, gradients=True)
-    read = probes.read_backward(Judged(subject(Kernel()), case))
-    assert torch.equal(read > 0, Judged(subject(Kernel()), case).visible)
+    read = probes.read_backward(Evaluated(subject(Kernel()), case))
+    assert torch.equal(read > 0, Evaluated(subject(Kernel()), case).visible)
     assert read.shape == (2, 4, 5, 7)
 
 
 def test_gradients_are_judged_only_where_they_are_asked_for():
     wrong = FAULTS["backward_query_two_percent"].fresh()
-    assert judged_by("gradients", wrong, PLAIN) is None
-    assert judged_by("support of gradients", FAULTS["backward_mask_ignored"].fresh(), CAUSAL) is None
+    assert evaluated_by("gradients", wrong, PLAIN) is None
+    assert evaluated_by("support of gradients", FAULTS["backward_mask_ignored"].fresh(), CAUSAL) is None
     with pytest.raises(Violation):
-        judged_by("gradients", wrong, WITH_GRADIENTS)
+        evaluated_by("gradients", wrong, WITH_GRADIENTS)
 
 
 def test_a_layer_gives_the_share_of_the_bound_that_is_used():
-    shares = {layer.name: judged_by(layer.name, Kernel(), WITH_GRADIENTS) for layer in LAYERS}
+    shares = {layer.name: evaluated_by(layer.name, Kernel(), WITH_GRADIENTS) for layer in LAYERS}
     assert [name for name, share in shares.items() if share is None] == ["contract", "support", "support of gradients"]
     assert all(0 <= share <= 1 for share in shares.values() if share is not None)
 
@@ -235,7 +235,7 @@ def test_a_backend_is_judged_by_the_numerics_that_it_declares():
 
 
 def judged_scores(attend, can, case):
-    return layers.scores(Judged(subject(attend, can), case))
+    return layers.scores(Evaluated(subject(attend, can), case))
 
 
 def test_scores_that_a_dtype_cannot_hold_are_not_judged():
@@ -249,8 +249,8 @@ def test_scores_that_a_dtype_cannot_hold_are_not_judged():
 def test_a_right_answer_that_a_dtype_cannot_hold_is_not_judged():
     case = replace(WITH_GRADIENTS, dtype="float16", regime="ties", scale=1e6)
     with pytest.raises(Inconclusive, match="the right answer is beyond the range of float16"):
-        judged_by("output", Kernel(), case)
-    assert judged_by("output", Kernel(), replace(case, dtype="bfloat16")) <= 1
+        evaluated_by("output", Kernel(), case)
+    assert evaluated_by("output", Kernel(), replace(case, dtype="bfloat16")) <= 1
 
 
 def test_within_tells_the_worst_element():
@@ -280,9 +280,9 @@ def test_a_right_backend_passes_all_layers_on_the_named_calls(name, dtype):
     specimen = next(specimen for specimen in CORRECT_KERNELS if specimen.name == name)
     tried = subject_of(specimen.entry, attend=specimen.attend, tf32=specimen.tf32)
     for number, case in enumerate(CASES):
-        judged = Judged(tried, replace(typed(case, dtype, seed=number), lse=number % 2 == 0, weights=number % 3 == 0))
+        evaluated = Evaluated(tried, replace(typed(case, dtype, seed=number), lse=number % 2 == 0, weights=number % 3 == 0))
         for layer in LAYERS:
-            share = layer.judge(judged)
+            share = layer.check_request(evaluated)
             assert share is None or share <= 1, case.name
 
 

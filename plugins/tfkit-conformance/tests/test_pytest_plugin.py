@@ -17,19 +17,19 @@ NAMES = ["contract", "support", "output"]
 
 
 @pytest.fixture
-def judging(pytester, monkeypatch):
+def evaluating(pytester, monkeypatch):
     """A run in which every part is said to be as in this data; the runs of the suite that were asked for."""
 
     def run(data, *words, names=NAMES):
         asked = []
 
-        def judged(task):
+        def evaluated(task):
             asked.append(task)
             if isinstance(data, Exception):
                 raise data
             return data
 
-        monkeypatch.setattr(parent, "judged", judged)
+        monkeypatch.setattr(parent, "evaluated", evaluated)
         monkeypatch.setattr(parent, "checks_of", lambda parts, dtypes: [names for _ in parts])
         return pytester.runpytest_inprocess(*LOADED, "-p", "no:cacheprovider", "--strict-markers", *words), asked
 
@@ -40,8 +40,8 @@ INSTALLED = any(point.value == "tfkit_conformance.pytest_plugin" for point in en
 LOADED = () if INSTALLED else ("-p", "tfkit_conformance.pytest_plugin")
 
 
-def test_one_item_per_check_and_one_run_per_part(judging):
-    result, asked = judging(
+def test_one_item_per_check_and_one_run_per_part(evaluating):
+    result, asked = evaluating(
         reported.right(),
         "-v",
         "--tfkit-backend=acme.flash",
@@ -62,8 +62,8 @@ def test_one_item_per_check_and_one_run_per_part(judging):
     assert asked == [{"slot": "backend", "name": "acme.flash", **usual}, {"slot": "norm", "name": "acme.norm", **usual}]
 
 
-def test_a_failure_shows_words_numbers_and_python_and_no_stack(judging):
-    result, _ = judging(reported.wrong(), "--tfkit-backend=acme.flash")
+def test_a_failure_shows_words_numbers_and_python_and_no_stack(evaluating):
+    result, _ = evaluating(reported.wrong(), "--tfkit-backend=acme.flash")
     result.assert_outcomes(passed=4, failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -75,21 +75,21 @@ def test_a_failure_shows_words_numbers_and_python_and_no_stack(judging):
     result.stdout.no_fnmatch_line("*pytest_plugin.py*")
 
 
-def test_a_missing_cell_fails_the_ledger(judging):
-    result, _ = judging(reported.incomplete(), "--tfkit-backend=acme.flash", names=["contract", "output"])
+def test_a_missing_cell_fails_the_ledger(evaluating):
+    result, _ = evaluating(reported.incomplete(), "--tfkit-backend=acme.flash", names=["contract", "output"])
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(["declared, but not exercised:", "*mask pair: causal + window (float32 0, bfloat16 3)"])
 
 
-def test_an_absent_device_skips_and_never_passes(judging):
-    result, _ = judging(reported.absent(), "-rs", "--tfkit-backend=acme.flash", names=[*NAMES, "grade"])
+def test_an_absent_device_skips_and_never_passes(evaluating):
+    result, _ = evaluating(reported.absent(), "-rs", "--tfkit-backend=acme.flash", names=[*NAMES, "grade"])
     result.assert_outcomes(passed=1, skipped=5)  # that its process lived is all that was seen
     result.stdout.fnmatch_lines(["SKIPPED*not run: there is no device cuda:3 here"])
 
 
-def test_a_known_failure_is_expected_and_one_that_cannot_be_judged_fails(judging):
+def test_a_known_failure_is_expected_and_one_that_cannot_be_judged_fails(evaluating):
     known = CheckResult("contract", "A1", "", "known")
-    result, _ = judging(
+    result, _ = evaluating(
         reported.report(known, CheckResult("support", "A4", "", "inconclusive", 3)),
         "--tfkit-backend=acme.flash",
         names=NAMES[:2],
@@ -105,30 +105,32 @@ def died():
     )
 
 
-def test_a_part_that_kills_its_process_fails_one_item(judging):
-    result, asked = judging(died(), "--tfkit-backend=acme.flash")
+def test_a_part_that_kills_its_process_fails_one_item(evaluating):
+    result, asked = evaluating(died(), "--tfkit-backend=acme.flash")
     result.assert_outcomes(failed=1, skipped=4)
     result.stdout.fnmatch_lines(["layers: the backend killed the process (SIGSEGV)"])
     assert len(asked) == 1
 
 
-def test_and_fails_whatever_item_is_left_alone(judging):
-    result, _ = judging(died(), "--tfkit-backend=acme.flash", "-k", "support")
+def test_and_fails_whatever_item_is_left_alone(evaluating):
+    result, _ = evaluating(died(), "--tfkit-backend=acme.flash", "-k", "support")
     result.assert_outcomes(failed=1, deselected=4)
     result.stdout.fnmatch_lines(["not judged, because layers failed: the backend killed the process (SIGSEGV)"])
 
 
-def test_the_marker_selects(judging, pytester):
+def test_the_marker_selects(evaluating, pytester):
     pytester.makepyfile("def test_own(): pass")
-    result, _ = judging(reported.right(), "-m", "tfkit_conformance", "--tfkit-backend=acme.flash", names=["contract"])
+    result, _ = evaluating(reported.right(), "-m", "tfkit_conformance", "--tfkit-backend=acme.flash", names=["contract"])
     result.assert_outcomes(passed=3, deselected=1)
-    result, asked = judging(reported.right(), "-m", "not tfkit_conformance", "--tfkit-backend=acme.flash", names=["contract"])
+    result, asked = evaluating(
+        reported.right(), "-m", "not tfkit_conformance", "--tfkit-backend=acme.flash", names=["contract"]
+    )
     result.assert_outcomes(passed=1, deselected=3)
     assert asked == []
 
 
-def test_an_error_of_the_run_fails_every_item(judging):
-    result, asked = judging(InputError(Diagnostic("TFK053", "cannot be imported")), "--tfkit-backend=acme.flash")
+def test_an_error_of_the_run_fails_every_item(evaluating):
+    result, asked = evaluating(InputError(Diagnostic("TFK053", "cannot be imported")), "--tfkit-backend=acme.flash")
     result.assert_outcomes(failed=5)
     result.stdout.fnmatch_lines(["TFK053 cannot be imported"])
     assert len(asked) == 1

@@ -11,13 +11,13 @@ import pytest
 from tfkit.errors import Diagnostic, InputError
 from tfkit.plugin import Norm
 from tfkit_conformance.attention.case import Case
-from tfkit_conformance.attention.evaluated import Judged
+from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.laws import check_part
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES
-from tfkit_conformance.raised import call_of, told
+from tfkit_conformance.raised import call_of, format_exception
 from tfkit_conformance.suite import layers
 
 FLASH = """
@@ -92,7 +92,7 @@ def flash(tmp_path, monkeypatch):
 
 def contract(attend, case=PLAIN) -> str:
     with pytest.raises(Violation) as found:
-        layers.contract(Judged(subject_of(entry_of("tried", "a backend on trial", CAPABILITIES), attend=attend), case))
+        layers.contract(Evaluated(subject_of(entry_of("tried", "a backend on trial", CAPABILITIES), attend=attend), case))
     return found.value.message
 
 
@@ -115,7 +115,7 @@ def test_a_backward_pass_is_told_its_line_too(flash):
 
 def test_a_package_is_told_by_its_init_file(flash):
     reason = raised_by_package()
-    assert told(reason) == "KeyError: 'block' (acme/__init__.py:2)"
+    assert format_exception(reason) == "KeyError: 'block' (acme/__init__.py:2)"
     assert call_of(reason) == "broken"
 
 
@@ -131,19 +131,19 @@ def test_what_tfkit_itself_raises_has_no_such_line():
         raise InputError(Diagnostic("TFK073", "the reason", "the fix"))
 
     for reason in (ValueError("never\n raised"), ValueError()):
-        assert told(reason) in ("ValueError: never raised", "ValueError")
+        assert format_exception(reason) in ("ValueError: never raised", "ValueError")
         assert call_of(reason) == ""
     with pytest.raises(InputError) as caught:
         refuse()
     caught.value.__traceback__ = None
-    assert told(caught.value) == "InputError: TFK073 the reason; the fix"
+    assert format_exception(caught.value) == "InputError: TFK073 the reason; the fix"
 
 
 def test_a_long_message_is_cut_and_the_line_is_not(flash):
     reason = raised_by_package()
     reason.args = ("x" * 1000,)
-    assert told(reason).endswith("x (acme/__init__.py:2)")
-    assert len(told(reason)) < 350
+    assert format_exception(reason).endswith("x (acme/__init__.py:2)")
+    assert len(format_exception(reason)) < 350
 
 
 def test_an_installed_plugin_is_told_its_own_line_and_not_that_of_a_library_it_calls(flash, tmp_path, monkeypatch):

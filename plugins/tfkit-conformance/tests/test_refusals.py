@@ -73,8 +73,8 @@ def test_every_undeclared_feature_is_tried_once():
     calls = list(undeclared(small(can=NOT_OFFERED), "float32"))
     assert [feature for feature, _ in calls] == FEATURES
     for feature, case in calls:
-        judged = small(can=NOT_OFFERED).judge(case.request())
-        assert judged.refused, feature
+        evaluated = small(can=NOT_OFFERED).check_request(case.request())
+        assert evaluated.refused, feature
 
 
 def test_nothing_is_tried_where_all_is_declared():

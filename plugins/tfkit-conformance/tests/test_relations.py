@@ -13,7 +13,7 @@ from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.plugin import NoOptions
 from tfkit_conformance.attention.case import Case
-from tfkit_conformance.attention.evaluated import Judged
+from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.attention.reference import visible_pairs
 from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Violation
@@ -258,7 +258,7 @@ def test_a_fault_breaks_the_relation_in_words(name):
     fitted = fit(relation, faulty, case)
     assert isinstance(fitted, Case), fitted
     with pytest.raises(Violation, match=WORDS.get(name, name)) as found:
-        relation.run(Judged(faulty, fitted))
+        relation.run(Evaluated(faulty, fitted))
     assert found.value.check == name
     assert len(found.value.message.split()) > 5
 
@@ -270,7 +270,7 @@ def test_the_right_backend_satisfies_it_on_the_same_case(name):
     if name == "batch_invariant":
         return  # eager is not, and does not say so
     fitted = fit(relation, correct, KILLS[name][1])
-    share = relation.run(Judged(correct, fitted))
+    share = relation.run(Evaluated(correct, fitted))
     assert share is None if relation.demand != "bound" and name != "weights_carry_gradients" else 0 <= share <= 1
 
 

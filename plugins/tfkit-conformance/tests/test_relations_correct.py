@@ -10,7 +10,7 @@ from kill_matrix.correct_kernels import CORRECT_KERNELS
 from tfkit.builtin.attention.entries import EAGER, SDPA
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
-from tfkit_conformance.attention.evaluated import Judged
+from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Inconclusive
 from tfkit_conformance.relations import RELATIONS, fit
@@ -75,7 +75,7 @@ def test_a_right_backend_is_never_accused(name, dtype):
             if isinstance(fitted, str):
                 continue
             try:
-                share = relation.run(Judged(subject, fitted))
+                share = relation.run(Evaluated(subject, fitted))
             except Inconclusive:
                 continue
             tried += 1
@@ -88,4 +88,4 @@ def test_numbers_hidden_from_rows_that_see_nothing_leave_the_gradients_of_sdpa_a
     case = Case(B=3, H=3, G=3, Q=12, K=16, D=5, V=5, dtype="float64", offset=(0, 0, 8), key_lengths=(10, 9, 8), segments=2,
                 scale=0.3, gradients=True, regime="peaked", layout="sliced", grad_layout="odd", seed=7775)  # fmt: skip
     relation = next(relation for relation in RELATIONS if relation.name == "poisoned_hidden_keys")
-    relation.run(Judged(SUBJECTS["sdpa"], case))
+    relation.run(Evaluated(SUBJECTS["sdpa"], case))

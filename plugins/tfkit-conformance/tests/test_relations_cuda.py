@@ -15,7 +15,7 @@ from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import request_of
 from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.relations import RELATIONS
-from tfkit_conformance.relations.call_parts import repeats, told_to_repeat
+from tfkit_conformance.relations.call_parts import deterministic_dropout, repeats
 from tfkit_conformance.relations.paired_calls import Call
 
 CASE = Case(B=2, H=2, G=2, Q=5, K=7, D=16, V=16, dtype="bfloat16", gradients=True)
@@ -47,14 +47,14 @@ def test_bits_of_gradients_are_compared_only_where_they_are_promised(entry, devi
 
 
 @pytest.mark.parametrize(("entry", "device", "told"), [(EAGER, "cpu", 0), (EAGER, "cuda", 1), (SDPA, "cuda", 0)])
-def test_torch_is_told_to_be_deterministic_on_the_device_alone(entry, device, told, call_on):
+def test_torch_is_told_to_be_deterministic_on_the_device_alone(entry, device, format_element, call_on):
     """torch adds to the gradient of a table by distance with atomics there, but under its switch."""
-    with told_to_repeat(call_on(entry, device)):
-        assert torch.are_deterministic_algorithms_enabled() == bool(told)
-        if told:
+    with deterministic_dropout(call_on(entry, device)):
+        assert torch.are_deterministic_algorithms_enabled() == bool(format_element)
+        if format_element:
             warnings.warn("Deterministic behavior was enabled, but this operation is not deterministic", stacklevel=1)
     assert not torch.are_deterministic_algorithms_enabled()
-    with told_to_repeat(call_on(entry, device, gradients=False)):
+    with deterministic_dropout(call_on(entry, device, gradients=False)):
         assert not torch.are_deterministic_algorithms_enabled()
 
 

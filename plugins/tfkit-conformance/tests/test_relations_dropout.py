@@ -13,7 +13,7 @@ from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.plugin import NoOptions
 from tfkit_conformance.attention.case import Case
-from tfkit_conformance.attention.evaluated import Judged
+from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.relations import RELATIONS, fit
@@ -110,7 +110,7 @@ def subject(attend):
 def test_a_wrong_dropout_breaks_the_relation(name, diagnostic):
     fitted = fit(BY_NAME[name], subject(diagnostic), PLAIN)
     with pytest.raises(Violation) as found:
-        BY_NAME[name].run(Judged(subject(diagnostic), fitted))
+        BY_NAME[name].run(Evaluated(subject(diagnostic), fitted))
     assert found.value.check == name
 
 
@@ -123,7 +123,7 @@ def test_every_relation_of_dropout_has_its_fault():
 def test_the_right_dropout_breaks_none(name, case):
     correct = subject_of(EAGER)
     for seed in range(3):
-        share = BY_NAME[name].run(Judged(correct, fit(BY_NAME[name], correct, replace(case, seed=seed))))
+        share = BY_NAME[name].run(Evaluated(correct, fit(BY_NAME[name], correct, replace(case, seed=seed))))
         assert share is None or 0 < share <= 1
 
 
@@ -131,7 +131,7 @@ def test_words_tell_which_pair_and_how_often():
     relation = BY_NAME["kept_share"]
     case = fit(relation, subject(never_the_first_key), replace(PLAIN, B=1, H=1, G=1, Q=8, K=8))
     with pytest.raises(Violation, match=r"keeps a weight in 96 of 96 draws, .* query row 0 of batch row 0, head 0, key 0"):
-        relation.run(Judged(subject(never_the_first_key), case))
+        relation.run(Evaluated(subject(never_the_first_key), case))
 
 
 def test_the_draw_is_read_out_in_chunks_of_the_value_dim():
@@ -139,7 +139,7 @@ def test_the_draw_is_read_out_in_chunks_of_the_value_dim():
     factors = coins(case.inputs(), *"BHQK")
     fixed = subject(lambda inputs, options: kept(inputs, factors))
     with own_generator("cpu", 0):
-        drawn = drawn_factors(Judged(fixed, case))
+        drawn = drawn_factors(Evaluated(fixed, case))
     assert torch.equal(drawn, 2.0 * factors.double())
 
 

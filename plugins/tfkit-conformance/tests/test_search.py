@@ -26,11 +26,11 @@ NUMBERS = st.integers(0, 1000)
 def failing(check, when):
     """A judge that fails where `when` says so."""
 
-    def judge(drawn):
+    def check_request(drawn):
         if when(drawn):
             raise Violation(check, f"{drawn} is wrong")
 
-    return judge
+    return check_request
 
 
 def test_a_failure_is_shrunk_to_the_smallest_case():
@@ -48,17 +48,17 @@ def test_nothing_wrong_is_nothing_found():
 
 
 def test_shrinking_judges_no_more_cases_than_its_steps():
-    judged = []
+    evaluated = []
 
-    def judge(number):
-        judged.append(number)
+    def check_request(number):
+        evaluated.append(number)
         if number > 3:
             raise Violation("x", "wrong")
 
-    found = search(st.integers(0, 2**60), judge, examples=50, seed=1, shrink_steps=7)
-    first = next(index for index, number in enumerate(judged) if number > 3)
-    assert len(judged) == first + 1 + 7
-    assert found.case in judged
+    found = search(st.integers(0, 2**60), check_request, examples=50, seed=1, shrink_steps=7)
+    first = next(index for index, number in enumerate(evaluated) if number > 3)
+    assert len(evaluated) == first + 1 + 7
+    assert found.case in evaluated
     assert found.case > 3
     assert found.violation.message == "wrong"
     assert found.stable
@@ -76,41 +76,41 @@ def test_a_slow_machine_shrinks_to_the_same_case(monkeypatch):
 
 
 def test_without_shrinking_the_first_failure_is_kept():
-    judged = []
+    evaluated = []
 
-    def judge(number):
-        judged.append(number)
+    def check_request(number):
+        evaluated.append(number)
         if number > 3:
             raise Violation("x", "wrong")
 
-    found = search(st.integers(0, 2**60), judge, examples=50, seed=1, shrink_steps=0)
-    assert found.case == found.first == next(number for number in judged if number > 3)
+    found = search(st.integers(0, 2**60), check_request, examples=50, seed=1, shrink_steps=0)
+    assert found.case == found.first == next(number for number in evaluated if number > 3)
 
 
 def test_what_does_not_fail_again_is_not_stable():
     calls = []
 
-    def judge(number):
+    def check_request(number):
         calls.append(number)
         if len(calls) == 4:
             raise Violation("flaky", "once")
 
-    found = search(NUMBERS, judge, examples=20, seed=0)
+    found = search(NUMBERS, check_request, examples=20, seed=0)
     assert not found.stable
     assert (found.violation.check, found.violation.message) == ("flaky", "once")
     assert found.case == calls[3]
 
 
 def test_what_is_told_already_is_not_shrunk_and_the_search_goes_on():
-    judged = []
+    evaluated = []
 
-    def judge(number):
-        judged.append(number)
+    def check_request(number):
+        evaluated.append(number)
         raise Violation("told", "again")
 
-    found = search(NUMBERS, judge, examples=30, seed=0, told=frozenset({"told"}))
+    found = search(NUMBERS, check_request, examples=30, seed=0, told=frozenset({"told"}))
     assert found.violation is None
-    assert found.examples == len(judged) == 30
+    assert found.examples == len(evaluated) == 30
 
     found = search(
         NUMBERS, lambda number: failing("told" if number < 100 else "new", lambda number: True)(number),
@@ -120,36 +120,36 @@ def test_what_is_told_already_is_not_shrunk_and_the_search_goes_on():
 
 
 def test_shrinking_does_not_slip_into_another_failure():
-    def judge(number):
+    def check_request(number):
         if number >= 200:
             raise Violation("large", "wrong")
         if number >= 10:
             raise Violation("middling", "wrong too")
 
-    seen = {search(NUMBERS, judge, examples=40, seed=start).violation.check for start in range(6)}
+    seen = {search(NUMBERS, check_request, examples=40, seed=start).violation.check for start in range(6)}
     assert seen == {"large", "middling"}
     for start in range(6):
-        found = search(NUMBERS, judge, examples=40, seed=start)
+        found = search(NUMBERS, check_request, examples=40, seed=start)
         assert found.case == {"large": 200, "middling": 10}[found.violation.check]
 
 
 def test_what_cannot_be_decided_is_counted():
-    def judge(number):
+    def check_request(number):
         if number % 2:
             raise Inconclusive("odd")
 
-    found = search(NUMBERS, judge, examples=40, seed=0)
+    found = search(NUMBERS, check_request, examples=40, seed=0)
     assert 0 < len(found.inconclusive) < 40
     assert set(found.inconclusive) == {"odd"}
     assert found.examples == 40
 
 
 def test_other_exceptions_are_the_suites_own_and_come_out():
-    def judge(number):
+    def check_request(number):
         raise ZeroDivisionError("a bug of a check")
 
     with pytest.raises(ZeroDivisionError):
-        search(NUMBERS, judge, examples=5, seed=0)
+        search(NUMBERS, check_request, examples=5, seed=0)
 
 
 def test_nothing_to_draw_is_nothing_judged():
@@ -175,28 +175,28 @@ def test_a_search_leaves_the_generators_alone():
 
 
 def test_a_judge_that_hangs_is_a_violation():
-    judged = []
+    evaluated = []
 
-    def judge(number):
-        judged.append(number)
+    def check_request(number):
+        evaluated.append(number)
         time.sleep(60)
 
-    found = search(NUMBERS, judge, examples=3, seed=0, limit=0.1)
-    assert len(judged) == 1, "a hanging case is not shrunk"
+    found = search(NUMBERS, check_request, examples=3, seed=0, limit=0.1)
+    assert len(evaluated) == 1, "a hanging case is not shrunk"
     assert isinstance(found.violation, OutOfTime)
     assert (found.violation.check, found.violation.message) == ("contract", "did not finish within 0.1 seconds")
 
 
 def test_a_judge_that_hangs_ends_the_search_though_its_check_is_told():
-    judged = []
+    evaluated = []
 
-    def judge(number):
-        judged.append(number)
+    def check_request(number):
+        evaluated.append(number)
         time.sleep(60)
 
-    found = search(NUMBERS, judge, examples=10, seed=0, limit=0.1, shrink_steps=0, told=frozenset({"contract"}))
+    found = search(NUMBERS, check_request, examples=10, seed=0, limit=0.1, shrink_steps=0, told=frozenset({"contract"}))
     assert isinstance(found.violation, OutOfTime)
-    assert len(judged) < 4
+    assert len(evaluated) < 4
 
 
 def test_a_limit_leaves_the_signal_as_it_was():

@@ -10,7 +10,7 @@ import torch
 
 from attention_calls import typed
 from kill_matrix.correct_kernels import CORRECT_KERNELS
-from tfkit.attention.backend import judge
+from tfkit.attention.backend import check_request
 from tfkit.attention.capabilities import Numerics
 from tfkit.attention.types import AttentionInputs, Mask
 from tfkit.errors import BackendRefused
@@ -42,7 +42,7 @@ def ratios(kernel_, inputs, grad_output, drawn=None):
     wanted = reference(inputs, grad_output, drawn)
     bound = bounds(wanted, kernel_.capabilities.numerics, tf32=kernel_.tf32)
     largest = torch.finfo(inputs.query.dtype).max
-    if not bound.judged.all() or any(float(t.abs().max()) > largest for t in (wanted.output, *wanted.gradients.values())):
+    if not bound.evaluated.all() or any(float(t.abs().max()) > largest for t in (wanted.output, *wanted.gradients.values())):
         return None
     found = kernel_.attend(inputs, None)
     gradients = gradients_of(found.output, inputs, grad_output)
@@ -60,17 +60,17 @@ def ratios(kernel_, inputs, grad_output, drawn=None):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("specimen", CORRECT_KERNELS, ids=lambda kernel_: kernel_.name)
 def test_every_case_is_within_the_bound(kernel_, dtype):
-    regimes, judged, first = itertools.cycle(REGIMES), 0, DTYPES.index(dtype)
+    regimes, evaluated, first = itertools.cycle(REGIMES), 0, DTYPES.index(dtype)
     for case, seed in itertools.product(CASES, range(first, first + SEEDS)):
         inputs = call_of(case, dtype, next(regimes), seed, bare=kernel_.name == "causal_only")
-        if not judge(kernel_.entry, request_of(inputs, True), None).accepted:
+        if not check_request(kernel_.entry, request_of(inputs, True), None).accepted:
             with pytest.raises(BackendRefused):
                 kernel_.attend(inputs, None)
             continue
         found = ratios(kernel_, inputs, typed(case, dtype, seed + 7).grad_output())
-        judged += found is not None
+        evaluated += found is not None
         assert found is None or max(found.values()) <= 1, (case.name, seed, found)
-    assert judged > (10 if kernel_.name == "causal_only" else 40)
+    assert evaluated > (10 if kernel_.name == "causal_only" else 40)
 
 
 @pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)

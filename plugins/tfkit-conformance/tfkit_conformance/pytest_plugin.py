@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .process.messages import Told
+    from .process.messages import CheckOutcome
 
 MARKER = "tfkit_conformance"
 BESIDE = ("ledger", "process")
@@ -104,23 +104,23 @@ class JudgedPart(pytest.Collector):
     def __init__(self, *, name: str, parent: pytest.Session, nodeid: str, task: dict[str, Any], checks: list[str]) -> None:
         super().__init__(name=name, parent=parent, nodeid=nodeid)
         self.task, self.checks = task, checks
-        self.rows: dict[str, Told] | None = None
+        self.rows: dict[str, CheckOutcome] | None = None
         self.error = ""
 
     def collect(self) -> list[pytest.Item]:
         return [CheckItem.from_parent(self, name=name) for name in (*self.checks, *BESIDE)]
 
-    def told(self) -> dict[str, Told]:
+    def outcomes(self) -> dict[str, CheckOutcome]:
         """What every check said, by name. The first call runs the suite."""
         from tfkit.errors import TfkitError
 
-        from .process.messages import told
-        from .process.parent import ChildBug, judged
+        from .process.messages import outcomes
+        from .process.parent import ChildBug, evaluated
 
         if self.rows is None:
             self.rows = {}
             try:
-                self.rows = {row.name: row for row in told(judged(self.task))}
+                self.rows = {row.name: row for row in outcomes(evaluated(self.task))}
             except (TfkitError, ChildBug) as error:
                 self.error = str(error)
         if self.error:
@@ -139,7 +139,7 @@ class CheckItem(pytest.Item):
             self.add_marker(pytest.mark.xdist_group(parent.name))
 
     def runtest(self) -> None:
-        rows = self.part.told()
+        rows = self.part.outcomes()
         failed = [row for row in rows.values() if row.outcome == "failed"]
         if self.name == PROCESS:
             others = [f"{row.name}: {row.words}" for row in failed if row.name not in {*self.part.checks, *BESIDE}]
@@ -157,7 +157,7 @@ class CheckItem(pytest.Item):
         if row.outcome == "known":
             pytest.xfail(row.words)
 
-    def _not_judged(self, rows: Iterable[Told], failed: list[Told]) -> None:
+    def _not_judged(self, rows: Iterable[CheckOutcome], failed: list[CheckOutcome]) -> None:
         """Skip where a device is not there or another selected item of this part fails and says why; never pass."""
         telling = {PROCESS, *(row.name for row in failed)}
         said = any(item.parent is self.part and item.name in telling for item in self.session.items)

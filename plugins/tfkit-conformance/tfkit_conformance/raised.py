@@ -23,7 +23,7 @@ LONGEST = 300
 Line = tuple[FrameType, int]
 
 
-def told(reason: BaseException) -> str:
+def format_exception(reason: BaseException) -> str:
     """The exception on one line, its message cut, and where the part raised it."""
     text = " ".join(str(reason).split())[:LONGEST]
     named = f"{type(reason).__name__}: {text}" if text else type(reason).__name__

@@ -75,8 +75,8 @@ class ConformanceReport:
         statuses = {check.status for check in self.checks}
         if "failed" in statuses:
             return "NONCONFORMANT"
-        judged = "passed" in statuses
-        if not judged or statuses & {"known", "inconclusive", "not run"} or any(row.missing for row in self.ledger):
+        evaluated = "passed" in statuses
+        if not evaluated or statuses & {"known", "inconclusive", "not run"} or any(row.missing for row in self.ledger):
             return "INCOMPLETE"
         return "CONFORMANT"
 

@@ -50,15 +50,15 @@ class _Failed(Exception):
 
 def search(
     strategy: SearchStrategy[Any],
-    judge: Callable[[Any], None],
+    evaluate: Callable[[Any], None],
     *,
     examples: int,
     seed: int,
     shrink_steps: int = SHRINK_STEPS,
     limit: float = 60.0,
-    told: frozenset[str] = frozenset(),
+    reported: frozenset[str] = frozenset(),
 ) -> Outcome:
-    """Judge drawn cases. `judge` raises Violation or Inconclusive, or returns. Violations of a check in `told` are known
+    """Judge drawn cases. `judge` raises Violation or Inconclusive, or returns. Violations of a check in `reported` are known
     already: they are not shrunk, and the search goes on, but for one that is out of time. `shrink_steps` 0 leaves out
     shrinking."""
     found = Outcome()
@@ -72,10 +72,10 @@ def search(
         else:
             steps += bool(failures)
             found.examples += not failures
-            violation = _judged(judge, case, limit, found, shrinking=bool(failures))
+            violation = _evaluated(evaluate, case, limit, found, shrinking=bool(failures))
             if failures and violation is not None and violation.check != next(iter(failures.values())).check:
                 violation = None  # another fault: it is told when this one is mended
-        if violation is None or (violation.check in told and not isinstance(violation, OutOfTime)):
+        if violation is None or (violation.check in reported and not isinstance(violation, OutOfTime)):
             return
         if case not in failures:
             found.failures.append(case)
@@ -97,10 +97,10 @@ def search(
     return found
 
 
-def _judged(judge: Callable[[Any], None], case: Any, limit: float, found: Outcome, shrinking: bool) -> Violation | None:
+def _evaluated(evaluate: Callable[[Any], None], case: Any, limit: float, found: Outcome, shrinking: bool) -> Violation | None:
     try:
         with time_limit(limit):
-            judge(case)
+            evaluate(case)
     except Violation as violation:
         return violation
     except Inconclusive as reason:

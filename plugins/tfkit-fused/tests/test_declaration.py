@@ -10,7 +10,7 @@ import pytest
 import tfkit_fused
 import torch
 
-from tfkit.attention.backend import judge
+from tfkit.attention.backend import check_request
 from tfkit.attention.capabilities import AttentionRequest
 from tfkit.attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask
 from tfkit.catalogue import load_catalogue
@@ -35,7 +35,7 @@ def test_what_encoder_decoders_need_is_accepted():
         requested = replace(
             ASKED, mask_terms=terms, bias=bias, bias_gradient=bias is not None, dropout=True, deterministic=True
         )
-        assert judge(tfkit_fused.FUSED, requested, OPTIONS).refused == ()
+        assert check_request(tfkit_fused.FUSED, requested, OPTIONS).refused == ()
 
 
 @pytest.mark.parametrize(
@@ -52,18 +52,18 @@ def test_what_encoder_decoders_need_is_accepted():
     ],
 )
 def test_what_it_cannot_do_is_refused_with_the_reason(requested, options, reason):
-    refused = judge(tfkit_fused.FUSED, replace(ASKED, **requested), options).refused
+    refused = check_request(tfkit_fused.FUSED, replace(ASKED, **requested), options).refused
     assert any(reason in each for each in refused), refused
 
 
 def test_without_triton_it_is_listed_and_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(tfkit_fused, "find_spec", lambda name: None)
-    assert "triton is not installed" in " ".join(judge(tfkit_fused.FUSED, ASKED, OPTIONS).refused)
+    assert "triton is not installed" in " ".join(check_request(tfkit_fused.FUSED, ASKED, OPTIONS).refused)
 
 
 @pytest.mark.skipif(tfkit_fused.INTERPRETED, reason="the interpreter makes the CPU a device")
 def test_on_a_cpu_it_says_what_would_do():
-    refused = " ".join(judge(tfkit_fused.FUSED, replace(ASKED, device="cpu", cuda_capability=None), OPTIONS).refused)
+    refused = " ".join(check_request(tfkit_fused.FUSED, replace(ASKED, device="cpu", cuda_capability=None), OPTIONS).refused)
     assert "device cpu is not among cuda" in refused
     assert "TRITON_INTERPRET=1" in refused
 

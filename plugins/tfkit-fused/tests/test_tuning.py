@@ -10,7 +10,7 @@ import tfkit_fused
 import torch
 from where import DEVICE, runs
 
-from tfkit.attention.backend import judge
+from tfkit.attention.backend import check_request
 from tfkit.attention.capabilities import AttentionRequest
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import error_ratios
@@ -246,6 +246,6 @@ def test_the_table_offers_a_choice_everywhere_no_tiles_twice_and_none_of_another
 )
 def test_measuring_is_refused_where_it_makes_no_sense(requested, options, reason):
     asked = AttentionRequest(device="cuda", cuda_capability=(9, 0), dtype="float16", head_dim=64, value_dim=64)
-    refused = judge(tfkit_fused.FUSED, replace(asked, **requested), tfkit_fused.FusedOptions(**options)).refused
+    refused = check_request(tfkit_fused.FUSED, replace(asked, **requested), tfkit_fused.FusedOptions(**options)).refused
     assert any(reason in each for each in refused), refused
-    assert judge(tfkit_fused.FUSED, asked, tfkit_fused.FusedOptions(tuned="measure")).refused == ()
+    assert check_request(tfkit_fused.FUSED, asked, tfkit_fused.FusedOptions(tuned="measure")).refused == ()

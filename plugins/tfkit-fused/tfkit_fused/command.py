@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from tfkit.plugin import BuildError, Diagnostic, InputError, TfkitError
+from tfkit import TfkitError
+from tfkit.plugin import BuildError, Diagnostic, InputError
 
 from . import INTERPRETED, FusedOptions
 from .saved import place, read, source

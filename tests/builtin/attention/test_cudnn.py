@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attention_calls import BY_NAME, typed
-from tfkit.attention.backend import judge
+from tfkit.attention.backend import check_request
 from tfkit.attention.capabilities import MASK_TERMS, AttentionRequest
 from tfkit.builtin.attention import cudnn, sdpa
 from tfkit.builtin.attention.entries import CUDNN
@@ -24,7 +24,7 @@ HOPPER = AttentionRequest(
 
 
 def reasons(**requested):
-    return judge(CUDNN, replace(HOPPER, **requested), NoOptions()).refused
+    return check_request(CUDNN, replace(HOPPER, **requested), NoOptions()).refused
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from attention_calls import BY_NAME, typed
-from tfkit.attention.backend import judge
+from tfkit.attention.backend import check_request
 from tfkit.attention.rendering import shapes_of
 from tfkit.attention.types import AttentionInputs, Mask
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA, SdpaOptions
 from tfkit.builtin.attention.entries import ENTRIES as ALL
-from tfkit.plugin import AttentionRequest, load
+from tfkit.plugin import AttentionRequest
+from tfkit.slots.lazy import load
 from tfkit_conformance.attention.compare import error_ratios, gradients_of, leaves_of, request_of
 from tfkit_conformance.attention.reference import visible_pairs
 from tfkit_conformance.attention.table import CASES
@@ -47,11 +48,11 @@ def call(entry, inputs):
 
 
 def has_backward(entry):
-    return judge(entry, AttentionRequest(device="cpu", gradients=True), entry.options()).accepted
+    return check_request(entry, AttentionRequest(device="cpu", gradients=True), entry.options()).accepted
 
 
 def accepts(entry, inputs):
-    return judge(entry, request_of(inputs, inputs.query.requires_grad), entry.options()).accepted
+    return check_request(entry, request_of(inputs, inputs.query.requires_grad), entry.options()).accepted
 
 
 @over_entries
@@ -280,12 +281,12 @@ def requested_backends():
 @over_entries
 def test_a3_a11_what_is_not_declared_is_refused_and_what_is_declared_is_not(entry):
     plain, single = requested_backends()
-    assert judge(entry, plain, entry.options()).accepted
+    assert check_request(entry, plain, entry.options()).accepted
     for request, granted in single:
         declared = getattr(entry.capabilities, granted) not in (False, "none")
-        assert judge(entry, request, entry.options()).accepted == declared, granted
+        assert check_request(entry, request, entry.options()).accepted == declared, granted
     for name, allowed in (("additive", entry is EAGER), ("dot", True)):
-        assert judge(entry, replace(plain, score=name), entry.options()).accepted == allowed
+        assert check_request(entry, replace(plain, score=name), entry.options()).accepted == allowed
 
 
 @over_entries

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attention_calls import BY_NAME, typed
-from tfkit.attention.backend import judge
+from tfkit.attention.backend import check_request
 from tfkit.attention.rendering import shapes_of
 from tfkit.attention.types import Mask
 from tfkit.builtin.attention import flex
@@ -51,7 +51,7 @@ def test_the_log_sum_exp_is_float32_whatever_the_dtype(dtype):
     ],
 )
 def test_joint_limits(requested, accepted):
-    assert judge(FLEX, replace(PLAIN, **requested), NoOptions()).accepted == accepted
+    assert check_request(FLEX, replace(PLAIN, **requested), NoOptions()).accepted == accepted
 
 
 def test_decoding_step_by_step_compiles_only_once_or_twice():

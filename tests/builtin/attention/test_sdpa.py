@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from attention_calls import BY_NAME, typed
-from tfkit.attention.backend import judge
+from tfkit.attention.backend import check_request
 from tfkit.attention.rendering import shapes_of
 from tfkit.attention.types import DenseBias, LinearBias, Mask
 from tfkit.builtin.attention import sdpa
@@ -104,7 +104,7 @@ def test_joint_limits_of_kernels(kernel, requested, refused):
     request = replace(
         AttentionRequest(dtype="bfloat16", head_dim=8, value_dim=8, queries=5, keys=7, gradients=False), **requested
     )
-    assert judge(SDPA, request, SdpaOptions(kernel=kernel)).accepted != refused
+    assert check_request(SDPA, request, SdpaOptions(kernel=kernel)).accepted != refused
 
 
 def test_a_float32_bias_is_not_rounded_to_a_half_query():

@@ -8,7 +8,8 @@ from torch import nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 from tfkit.builtin.init.entries import ENTRIES
-from tfkit.plugin import Distribution, InitContext, Parameter
+from tfkit.plugin import Parameter
+from tfkit.slots.init import Distribution, InitContext
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 FACTS = InitContext(d_model=64, num_layers=6, head_dim=16)

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from tfkit.attention.positions import PositionRange
 from tfkit.builtin.position.entries import ENTRIES
-from tfkit.plugin import DenseBias, DistanceBias, LinearBias, PositionRange, PositionSite, load
+from tfkit.plugin import DenseBias, DistanceBias, LinearBias
+from tfkit.slots.lazy import load
+from tfkit.slots.position import PositionSite
 
 KINDS = {"dense": DenseBias, "linear": LinearBias, "distance": DistanceBias}
 B, H, G, D, M, ROWS = 2, 6, 3, 8, 12, 40

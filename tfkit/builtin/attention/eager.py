@@ -16,6 +16,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from ...attention.rendering import no_fully_masked_row
 from ...plugin import (
     AttentionInputs,
     AttentionOutput,
@@ -26,7 +27,6 @@ from ...plugin import (
     Shapes,
     accumulation,
     dense_bias,
-    no_fully_masked_row,
     select_rows,
     shapes_of,
     unmask_empty_rows,

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
+from ...attention.rendering import no_fully_masked_row
 from ...plugin import (
     AttentionInputs,
     AttentionOutput,
@@ -31,7 +32,6 @@ from ...plugin import (
     Prepared,
     Shapes,
     accumulation,
-    no_fully_masked_row,
     require_capabilities,
     select_rows,
     shapes_of,

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from ...attention.rendering import always, no_fully_masked_row, queries_that_see
 from ...plugin import (
     AttentionInputs,
     AttentionOutput,
@@ -27,10 +28,7 @@ from ...plugin import (
     Prepared,
     Shapes,
     accumulation,
-    always,
     dense_bias,
-    no_fully_masked_row,
-    queries_that_see,
     require_capabilities,
     select_rows,
     shapes_of,

@@ -17,7 +17,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...plugin import Distribution, InitContext, NoOptions, Options, Parameter
+from ...plugin import NoOptions, Options, Parameter
+from ...slots.init import Distribution, InitContext
 from .constants import constant
 
 RESIDUAL_WRITERS = frozenset({"attention_output", "ffn_out"})

@@ -11,7 +11,8 @@ Untied logits are a linear map, as in Mesh TensorFlow; Hugging Face draws those 
 
 from __future__ import annotations
 
-from ...plugin import Distribution, InitContext, NoOptions, Parameter
+from ...plugin import NoOptions, Parameter
+from ...slots.init import Distribution, InitContext
 from .constants import constant, fans
 
 TABLES = frozenset({"embedding", "segment_table", "position_table"})

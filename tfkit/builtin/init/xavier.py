@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from math import sqrt
 
-from ...plugin import Distribution, InitContext, NoOptions, Parameter
+from ...plugin import NoOptions, Parameter
+from ...slots.init import Distribution, InitContext
 from .constants import constant, fans
 
 TABLES = frozenset({"embedding", "segment_table", "position_table", "logits"})

@@ -8,24 +8,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...plugin import (
-    Classify,
-    Component,
-    Dense,
-    Layer,
-    LayerMix,
-    LayerParts,
-    NodeContext,
-    Pool,
-    PositionSite,
-    Stack,
-    TokenLogits,
-    Tokens,
-    Wiring,
-    load,
-    modules_in,
-    sequence,
-)
+from ...nn.heads import Classify, Dense, LayerMix, Pool
+from ...nn.layer import LayerParts
+from ...nn.stack import Stack, Wiring
+from ...nn.tokens import TokenLogits, Tokens
+from ...plugin import Component
+from ...slots.layer import Layer, modules_in, sequence
+from ...slots.lazy import load
+from ...slots.node import NodeContext
+from ...slots.position import PositionSite
 from .entries import vocab_size
 from .options import (
     ClassifyOptions,

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...plugin import (
-    Cost,
-    InputRule,
-    NodeContext,
-    NodeKind,
-    Parameter,
-    ParameterGroup,
-    PositionSite,
-    Rule,
-    Signal,
-    Sizes,
-    linear,
-)
+from ...plugin import NodeKind, Parameter, linear
+from ...slots.cost import Cost, Sizes
+from ...slots.node import InputRule, NodeContext, Rule, Signal
+from ...slots.parameter import ParameterGroup
+from ...slots.position import PositionSite
 from .options import ClassifyOptions, DenseOptions, LayerMixOptions, PoolOptions, TokenLogitsOptions, TokensOptions
 from .stack_entry import STACK
 

@@ -6,21 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...plugin import (
-    AsTuple,
-    Component,
-    Layer,
-    LayersField,
-    NodeRef,
-    OneOf,
-    Options,
-    Positive,
-    Probability,
-    Size,
-    SlotField,
-    TokenId,
-    component_default,
-)
+from ...plugin import Component, OneOf, Options, Positive, Probability, Size, SlotField, component_default
+from ...slots.layer import Layer
+from ...slots.options import AsTuple, LayersField, NodeRef, TokenId
 
 Norm = Annotated[Component, SlotField("norm")]
 Position = Annotated[Component, SlotField("position")]

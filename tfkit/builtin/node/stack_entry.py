@@ -5,28 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ...plugin import (
-    AttentionSite,
-    Component,
-    Cost,
-    Layer,
-    LayerRun,
-    NodeContext,
-    NodeKind,
-    NodeRef,
-    ParameterGroup,
-    PositionSite,
-    Rule,
-    Signal,
-    Sizes,
-    SublayerContext,
-    applications,
-    depth,
-    field_annotations,
-    layer_paths,
-    leaves,
-    sequence,
-)
+from ...plugin import Component, NodeKind
+from ...slots.cost import Cost, Sizes
+from ...slots.layer import Layer, LayerRun, applications, depth, layer_paths, leaves, sequence
+from ...slots.node import NodeContext, Rule, Signal
+from ...slots.options import NodeRef, field_annotations
+from ...slots.parameter import ParameterGroup
+from ...slots.position import PositionSite
+from ...slots.sublayer import AttentionSite, SublayerContext
 from ..sublayer.entries import acts_in_attention, position_site
 from ..sublayer.options import CrossAttentionOptions, SelfAttentionOptions
 from .options import StackOptions

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from ...plugin import Constants, NoOptions, OneOf, Options, Placement, StackFacts
+from ...plugin import NoOptions, OneOf, Options, Placement
+from ...slots.placement import Constants, StackFacts
 
 
 class ParallelOptions(Options):

@@ -14,7 +14,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...plugin import LayerParts, NoOptions, StackContext, residuals
+from ...nn.layer import LayerParts, residuals
+from ...nn.runtime.context import StackContext
+from ...plugin import NoOptions
 from .entries import ParallelOptions
 
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...plugin import LinearBias, NoOptions, PositionRange, PositionSite
+from ...attention.positions import PositionRange
+from ...plugin import LinearBias, NoOptions
+from ...slots.position import PositionSite
 
 
 def slopes(heads: int, device: torch.device) -> Tensor:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...plugin import Diagnostic, InputError, PositionRange, PositionSite
+from ...attention.positions import PositionRange
+from ...plugin import Diagnostic, InputError
+from ...slots.position import PositionSite
 from .entries_embedding import LearnedOptions, learned_rows
 
 

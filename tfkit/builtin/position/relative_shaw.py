@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...plugin import DenseBias, PositionRange, PositionSite
+from ...attention.positions import PositionRange
+from ...plugin import DenseBias
+from ...slots.position import PositionSite
 from .entries_scores import RelativeShawOptions
 
 

@@ -18,7 +18,9 @@ from math import log
 import torch
 from torch import Tensor, nn
 
-from ...plugin import DistanceBias, PositionRange, PositionSite
+from ...attention.positions import PositionRange
+from ...plugin import DistanceBias
+from ...slots.position import PositionSite
 from .entries_scores import RelativeT5Options
 
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...plugin import PositionRange, PositionSite
+from ...attention.positions import PositionRange
+from ...slots.position import PositionSite
 from .entries_rotary import RotaryOptions, Scaling
 from .rotary_frequencies import attention_factor, frequencies
 

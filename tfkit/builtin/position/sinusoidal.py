@@ -16,7 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...plugin import PositionRange, PositionSite
+from ...attention.positions import PositionRange
+from ...slots.position import PositionSite
 from .entries_embedding import SinusoidalOptions
 
 

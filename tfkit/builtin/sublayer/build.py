@@ -6,18 +6,13 @@ from functools import partial
 
 from torch import nn
 
-from ...plugin import (
-    AttentionRule,
-    Component,
-    FeedForward,
-    HeadShape,
-    MultiHeadAttention,
-    PositionUse,
-    ScoreSite,
-    SublayerContext,
-    Wiring,
-    load,
-)
+from ...nn.feed_forward import FeedForward
+from ...nn.multi_head import AttentionRule, HeadShape, MultiHeadAttention, PositionUse
+from ...nn.stack import Wiring
+from ...plugin import Component
+from ...slots.lazy import load
+from ...slots.score import ScoreSite
+from ...slots.sublayer import SublayerContext
 from .entries import acts_in_attention, own_table, position_site, scheme_of
 from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 

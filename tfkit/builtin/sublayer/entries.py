@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from ...plugin import (
-    AttentionSite,
-    Component,
-    Cost,
-    Parameter,
-    PositionSite,
-    ScoreSite,
-    Sizes,
-    SublayerContext,
-    SublayerKind,
-    linear,
-)
+from ...plugin import Component, Parameter, SublayerKind, linear
+from ...slots.cost import Cost, Sizes
+from ...slots.position import PositionSite
+from ...slots.score import ScoreSite
+from ...slots.sublayer import AttentionSite, SublayerContext
 from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
 

@@ -7,19 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from ...plugin import (
-    Component,
-    NodeRef,
-    OneOf,
-    Options,
-    Positive,
-    Probability,
-    Size,
-    SlotField,
-    SlotListField,
-    SublayerOptions,
-    component_default,
-)
+from ...plugin import Component, OneOf, Options, Positive, Probability, Size, SlotField, SublayerOptions, component_default
+from ...slots.options import NodeRef, SlotListField
 
 PROJECTIONS = ("query", "key", "value", "output")
 

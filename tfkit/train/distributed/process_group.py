@@ -93,7 +93,7 @@ class ProcessGroup:
         return found
 
     @contextmanager
-    def told_apart(self) -> Iterator[None]:
+    def reporting_once(self) -> Iterator[None]:
         """A connection that broke is told as what it means: another process is gone. Raises ProcessLost."""
         try:
             yield

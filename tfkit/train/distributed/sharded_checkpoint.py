@@ -33,7 +33,7 @@ FEW = 3
 def write_shards(folder: Path, tensors: Mapping[str, Tensors], processes: ProcessGroup) -> None:
     """Write every process's shares of tensors by file. Raises StoreError in all of them where one could not."""
     flat = {f"{file}/{name}": value.detach() for file, values in tensors.items() for name, value in values.items()}
-    with told("TFK081", f"{folder} could not be written"):
+    with as_store_error("TFK081", f"{folder} could not be written"):
         save(flat, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True), process_group=processes.group)
 
 
@@ -41,7 +41,7 @@ def read_shards(folder: Path, shapes: Shapes, like: Tensors, processes: ProcessG
     """The tensors by file. Each is whole, or this process's share where a tensor `like` it, of the same name (or of the name
     before its last part, as moments are of a parameter) and shape, is sharded. Raises StoreError, before any is read, where the
     files do not hold the whole of every tensor of these `shapes`, and no others."""
-    with told("TFK082", f"{folder} cannot be read"):
+    with as_store_error("TFK082", f"{folder} cannot be read"):
         reader = HuggingFaceStorageReader(str(folder))
         flat: dict[str, Tensor] = {}
         for key, facts in processes.each(lambda: _metadata(reader, folder, shapes)).items():
@@ -60,7 +60,7 @@ def read_shards(folder: Path, shapes: Shapes, like: Tensors, processes: ProcessG
 
 
 def _metadata(reader: HuggingFaceStorageReader, folder: Path, shapes: Shapes) -> dict[str, TensorStorageMetadata]:
-    with told("TFK082", f"{folder} cannot be read"):
+    with as_store_error("TFK082", f"{folder} cannot be read"):
         found = reader.read_metadata().state_dict_metadata
     held = {key: facts for key, facts in found.items() if isinstance(facts, TensorStorageMetadata)}
     wanted = {f"{file}/{name}": torch.Size(shape) for file, named in shapes.items() for name, shape in named.items()}
@@ -88,7 +88,7 @@ def _unheld(folder: Path, key: str, held: TensorStorageMetadata | None, wanted: 
 
 
 @contextmanager
-def told(code: str, message: str) -> Iterator[None]:
+def as_store_error(code: str, message: str) -> Iterator[None]:
     """What goes wrong with the files as a fault. Raises StoreError."""
     try:
         with warnings.catch_warnings():

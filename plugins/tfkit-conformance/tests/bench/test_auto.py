@@ -77,7 +77,7 @@ def test_what_was_refused_has_no_row_and_says_why(drawn):
 def test_measuring_and_reading_back(catalogue, tmp_path, monkeypatch):
     monkeypatch.setattr("tfkit_conformance.bench.measure.ceiling_of", lambda clock, dtype, device: {})
     monkeypatch.setattr(CpuClock, "peak", lambda self, step: step() and None)
-    told = []
+    progress = []
     backends = [(entry, entry.options()) for entry in (EAGER, SDPA, FLEX)]
     settings = Settings("cpu", "float32", 1, TINY)
     table, reports = measure_auto(
@@ -87,12 +87,12 @@ def test_measuring_and_reading_back(catalogue, tmp_path, monkeypatch):
         catalogue,
         settings,
         "c",
-        lambda *words: told.append(words),
+        lambda *words: progress.append(words),
     )
     assert [each["settings"]["dtype"] for each in reports] == ["float32", "bfloat16"]
     assert len({tuple(row["dtypes"]) for row in table["rows"]["sdpa"]}) == 2
     assert any("backward" in reason for reason in table["left_out"]["flex"])
-    assert told[-1][0] == told[-1][1]
+    assert progress[-1][0] == progress[-1][1]
     path = tmp_path / "auto.json"
     path.write_text(auto_json(table))
     own = catalogue.with_auto_table(path)

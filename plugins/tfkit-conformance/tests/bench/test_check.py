@@ -25,9 +25,9 @@ def test_right_backends_pass(name, dtype, cell_of, scale, monkeypatch) -> None:
             cell = cell_of(f"{name.partition('/')[0]}/{way}")
         except ValueError:
             continue
-        judge = Judge(call_of(cell, scale, dtype, "cpu", 0))
+        check_request = Judge(call_of(cell, scale, dtype, "cpu", 0))
         for entry in (EAGER, SDPA):
-            verdict = judge.judge(bind(entry, entry.options()))
+            verdict = check_request.check_request(bind(entry, entry.options()))
             assert verdict.worst is not None
             assert not verdict.wrong, (entry.name, verdict)
 
@@ -54,8 +54,8 @@ def test_a_fault_of_a_thousandth_is_seen(tensor, cell_of, scale, backend_of) -> 
         found = eager.attend(inputs, options)
         return replace(found, output=found.output * 1.001) if tensor == "output" else found
 
-    judge = Judge(call_of(cell_of("t5-512/training"), scale, torch.float32, "cpu", 0))
-    verdict = judge.judge(bind(*backend_of("faulty", faulty)))
+    check_request = Judge(call_of(cell_of("t5-512/training"), scale, torch.float32, "cpu", 0))
+    verdict = check_request.check_request(bind(*backend_of("faulty", faulty)))
     assert verdict.wrong
     assert verdict.tensor == tensor or tensor == "output"
 
@@ -69,7 +69,7 @@ def test_no_number_anywhere_is_wrong(cell_of, scale, backend_of) -> None:
 
     assert (
         Judge(call_of(cell_of("dense-d64-512/forward"), scale, torch.float32, "cpu", 0))
-        .judge(bind(*backend_of("faulty", faulty)))
+        .check_request(bind(*backend_of("faulty", faulty)))
         .wrong
     )
 

@@ -28,9 +28,9 @@ def no_ceilings(monkeypatch) -> None:
 
 @pytest.fixture
 def measured(catalogue, scale, cell_of):
-    def measure(*names, backends=ENTRIES, told=lambda *_: None, **settings):
+    def measure(*names, backends=ENTRIES, progress=lambda *_: None, **settings):
         cells = [cell_of(name) for name in names]
-        return run_cells(cells, backends, catalogue, Settings("cpu", "float32", 3, scale, **settings), "tfkit bench", told)
+        return run_cells(cells, backends, catalogue, Settings("cpu", "float32", 3, scale, **settings), "tfkit bench", progress)
 
     return measure
 
@@ -47,11 +47,11 @@ def test_every_backend_is_timed_or_says_why_not(measured, backend_of) -> None:
     def fails(inputs, options):
         raise ValueError("no such kernel")
 
-    told = []
+    progress = []
     data = measured(
         "dense-d64-512/training", "decode-1024/forward",
         backends=[*ENTRIES, backend_of("wrong", wrong), backend_of("fails", fails)],
-        told=lambda done, total, words: told.append((done, total, words)),
+        progress=lambda done, total, words: progress.append((done, total, words)),
     )  # fmt: skip
     rows = by_name(data)
     assert {name: row["status"] for name, row in rows.items()} == {
@@ -69,7 +69,7 @@ def test_every_backend_is_timed_or_says_why_not(measured, backend_of) -> None:
     assert decode["share"] == pytest.approx(data["cells"][1]["bytes"] / decode["median"] / 1e12)
     assert decode["prepare_seconds"] > 0
     assert (data["missing"], data["interrupted"]) == ([], False)
-    assert [words for _, _, words in told] == ["ceilings", "dense-d64-512/training", "decode-1024/forward", "ceilings"]
+    assert [words for _, _, words in progress] == ["ceilings", "dense-d64-512/training", "decode-1024/forward", "ceilings"]
     assert json.loads(json.dumps(data)) == data
 
 

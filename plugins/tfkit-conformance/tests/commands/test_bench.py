@@ -143,8 +143,8 @@ def test_the_table_of_auto_is_measured_written_and_gone_by(tfkit, tmp_path):
     text = " ".join(tfkit(*spec).out.split())
     assert "7.00 x eager accepted; measured for float32" in text
     assert "on The machine of a test, " in text
-    [judged] = [each for each in tfkit(*spec, "--json").json()["sites"][0]["candidates"] if each["backend"] == "sdpa"]
-    assert judged["rows"][0]["measured"].startswith("The machine of a test")
+    [evaluated] = [each for each in tfkit(*spec, "--json").json()["sites"][0]["candidates"] if each["backend"] == "sdpa"]
+    assert evaluated["rows"][0]["measured"].startswith("The machine of a test")
     assert tfkit("build", "specs/transformer-tiny.yaml", "--auto-table", file).code == 0
 
 

@@ -26,14 +26,14 @@ def answers(monkeypatch):
     def answer(data):
         asked = []
 
-        def judged(task, heard):
+        def evaluated(task, heard):
             asked.append(task)
             heard("contract", 10)
             if isinstance(data, Exception):
                 raise data
             return data
 
-        monkeypatch.setattr(parent, "judged", judged)
+        monkeypatch.setattr(parent, "evaluated", evaluated)
         return asked
 
     return answer

@@ -39,7 +39,7 @@ def wider(catalogue):
     return catalogue.with_plugin(plugin, "acme")
 
 
-def judged(spec, catalogue, **how):
+def evaluated(spec, catalogue, **how):
     report = verify(spec, catalogue=catalogue, **{"parts": ["whole model"], **how})
     return report, {(row.property, row.backend, row.dtype): row for row in report.rows}
 
@@ -47,7 +47,7 @@ def judged(spec, catalogue, **how):
 @pytest.mark.parametrize("shape", SPECS)
 def test_a_right_backward_passes_and_its_bounds_are_not_loose(shape, wider):
     spec = tfkit.parse_spec(SPECS[shape], wider)
-    report, rows = judged(spec, wider, backends=["acme.right", "sdpa"], lengths=LENGTHS[shape])
+    report, rows = evaluated(spec, wider, backends=["acme.right", "sdpa"], lengths=LENGTHS[shape])
     assert report.verdict == "VERIFIED"
     for backend in ("acme.right", "sdpa"):
         assert 0.01 < rows["site gradients", backend, "float32"].worst < 1
@@ -57,7 +57,7 @@ def test_a_right_backward_passes_and_its_bounds_are_not_loose(shape, wider):
 
 def test_a_gradient_off_by_a_thousandth_at_one_site_is_found_there(wider):
     spec = tfkit.parse_spec(SPECS["encoder-decoder"].replace("num_layers: 2", "num_layers: 1"), wider)
-    report, rows = judged(spec, wider, backends=["acme.memory_gradient"], lengths=LENGTHS["encoder-decoder"])
+    report, rows = evaluated(spec, wider, backends=["acme.memory_gradient"], lengths=LENGTHS["encoder-decoder"])
     assert (report.verdict, report.exit_code) == ("FAILED", 1)
     for dtype in ("float32", "float64"):
         found = rows["site gradients", "acme.memory_gradient", dtype]
@@ -70,7 +70,7 @@ def test_a_backward_that_is_wrong_only_after_another_forward_is_found(wider):
     """Each call judged alone is right; the layers of a model have equal shapes."""
     spec = tfkit.parse_spec(SPECS["decoder"], wider)
     parts = ["sub-layers", "whole model"]
-    report, rows = judged(spec, wider, backends=["acme.workspace"], lengths=LENGTHS["decoder"], parts=parts)
+    report, rows = evaluated(spec, wider, backends=["acme.workspace"], lengths=LENGTHS["decoder"], parts=parts)
     assert {row.status for row in report.rows if row.property.startswith("attention")} == {"passed"}
     assert rows["site gradients", "acme.workspace", "float32"].status == "failed"
 
@@ -97,14 +97,14 @@ def test_a_gradient_of_the_model_that_no_site_explains_is_found(catalogue):
 def test_what_the_sites_are_off_by_explains_a_backend_that_rounds_more(catalogue):
     """Each site keeps its contract, and sdpa's gradients are a hundred times as far off as eager's: no fault by itself."""
     spec = tfkit.load_spec(ROOT / "tiny-normless.yaml", catalogue, ["encoder.num_layers=2", "decoder.num_layers=2"])
-    report, _ = judged(spec, catalogue, backends=["sdpa", "eager"])
+    report, _ = evaluated(spec, catalogue, backends=["sdpa", "eager"])
     assert report.verdict == "VERIFIED"
 
 
 def test_a_norm_less_encoder_whose_gradients_sdpa_loses_is_told(catalogue):
     """dS = P (dP - D) cancels: the right gradient is next to nothing, and what sdpa gives is hundreds."""
     spec = tfkit.load_spec(ROOT / "tiny-normless.yaml", catalogue, [*OVERRIDES["tiny-normless"], "encoder.num_layers=12"])
-    report, rows = judged(spec, catalogue, backends=["sdpa", "eager"])
+    report, rows = evaluated(spec, catalogue, backends=["sdpa", "eager"])
     found = rows["gradients", "sdpa", "float32"]
     assert (report.verdict, found.status) == ("FAILED", "failed")
     assert "need not lower the loss" in found.message
@@ -116,7 +116,7 @@ def test_a_norm_less_encoder_whose_gradients_sdpa_loses_is_told(catalogue):
 def test_checkpointed_stacks_shared_tables_and_own_scores_are_judged(catalogue):
     for name in ("deepnet-18-18", "t5-small", "tiny-additive"):
         spec = tfkit.load_spec(ROOT / f"{name}.yaml", catalogue, OVERRIDES[name])
-        report, rows = judged(spec, catalogue, backends=["eager", "sdpa"])
+        report, rows = evaluated(spec, catalogue, backends=["eager", "sdpa"])
         assert report.verdict == ("INCOMPLETE" if name == "tiny-additive" else "VERIFIED"), name
         row = rows["site gradients", "eager", "float32"]
         if name == "tiny-additive":
@@ -135,10 +135,10 @@ def test_what_rounding_hides_is_decided_in_float64_or_not_at_all(wider):
     catalogue = wider.with_plugin(plugin, "acme2")
     short = ["encoder.num_layers=8"]
     spec = tfkit.load_spec(ROOT / "tiny-normless.yaml", catalogue, [*OVERRIDES["tiny-normless"], *short])
-    report, rows = judged(spec, catalogue, backends=["acme.single"])
+    report, rows = evaluated(spec, catalogue, backends=["acme.single"])
     assert {row.dtype for row in report.rows} == {"float32"}
     found = rows["gradients", "acme.single", "float32"]
     assert (report.verdict, found.status) == ("INCOMPLETE", "inconclusive")
     assert found.message.endswith("acme.single declares no float64 to decide in")
-    _, rows = judged(spec, catalogue, backends=["eager"])
+    _, rows = evaluated(spec, catalogue, backends=["eager"])
     assert rows["gradients", "eager", "float32"].message.endswith("; float64 decides")

@@ -56,13 +56,13 @@ def spec(wide):
     return tfkit.parse_spec(SPECS["decoder"], wide)
 
 
-def judged(spec, wide, *backends, **more):
+def evaluated(spec, wide, *backends, **more):
     return verify(spec, backends=backends, lengths=LENGTHS["decoder"], catalogue=wide, **more)
 
 
 @pytest.mark.parametrize("name", ["acme.hungry", "acme.wrapping"])
 def test_a_backend_that_does_not_fit_is_not_run_at_a_site_nor_in_the_model(name, spec, wide):
-    report = judged(spec, wide, "eager", name)
+    report = evaluated(spec, wide, "eager", name)
     rows = [row for row in report.rows if row.backend == name]
     assert {row.part for row in rows} == {"sub-layers", "whole model"}
     assert {row.status for row in rows} == {"not run"}
@@ -89,18 +89,18 @@ def test_a_reference_that_does_not_fit_leaves_its_sites_not_run(function, raised
         raise raised
 
     monkeypatch.setattr(sites, function, fail)
-    report = judged(spec, wide, "eager", parts=["sub-layers"])
+    report = evaluated(spec, wide, "eager", parts=["sub-layers"])
     rows = [row for row in report.rows if row.property.startswith("attention")]
     assert {row.status for row in rows} == {"not run"}
     assert {row.where for row in rows} == {"body.0.self_attention", "body.1.self_attention"}
     assert report.exit_code == 3
     monkeypatch.setattr(sites, function, lambda *arguments, **keywords: {}["something else"])
     with pytest.raises(KeyError):
-        judged(spec, wide, "eager", parts=["sub-layers"])
+        evaluated(spec, wide, "eager", parts=["sub-layers"])
 
 
 def test_what_a_backend_raises_is_told_with_its_line(spec, wide):
-    report = judged(spec, wide, "eager", "acme.wrong")
+    report = evaluated(spec, wide, "eager", "acme.wrong")
     told = {row.message for row in report.rows if row.status == "failed"}
     place = f"(plugins/tfkit-conformance/tests/verification/test_memory.py:{wrong.__code__.co_firstlineno + 1})"
     raised = f"raised TypeError: no such block {place}"

@@ -61,11 +61,11 @@ def test_products_summed_in_order_are_within_the_yardstick_and_a_small_fault_is_
     model = tfkit.build(SPEC, seed=0).eval()
     batch = draw(model, {"tokens": 9}, 3, 0, "cpu")
     stick, _ = yardstick(cast(model, torch.float32), cast(model, torch.float64), batch)
-    stick, judged = stick.at(dtype), cast(model, dtype)
-    want = judged(**batch.call())["logits"].detach()
-    output = judged.nodes["body"].layers[0].branches["ffn"].output
+    stick, evaluated = stick.at(dtype), cast(model, dtype)
+    want = evaluated(**batch.call())["logits"].detach()
+    output = evaluated.nodes["body"].layers[0].branches["ffn"].output
     output.forward = lambda x: one_after_the_other(output.weight, output.bias, x).detach()
-    got = judged(**batch.call())["logits"].detach()
+    got = evaluated(**batch.call())["logits"].detach()
     assert not torch.equal(got, want)
     close("order", got, want, stick.tolerance("logits"), "summed in order", "`logits`")
     diagnostic = 1e-3 if dtype == torch.float32 else 1e-11

@@ -29,8 +29,10 @@ def report(spec, catalogue):
 def test_every_site_is_judged_with_every_backend_that_the_spec_allows(report, spec):
     sites = {row.where for row in report.rows if row.property.startswith("attention")}
     assert sites == set(tfkit.build(spec, device="meta").sites)
-    judged = {(row.where, row.backend) for row in report.rows if row.property.startswith("attention") and row.worst is not None}
-    assert judged == {(site, backend) for site in sites for backend in ("sdpa", "eager")}
+    evaluated = {
+        (row.where, row.backend) for row in report.rows if row.property.startswith("attention") and row.worst is not None
+    }
+    assert evaluated == {(site, backend) for site in sites for backend in ("sdpa", "eager")}
 
 
 def test_a_backend_without_gradients_is_judged_forward_and_one_that_refuses_says_why(catalogue):

@@ -41,14 +41,14 @@ SECOND_ORDER = 1.02
 
 @dataclass(frozen=True)
 class Bounds:
-    """The largest error a correct backend may show, element by element; `judged` (B,H,Q) is False where a row's scores are so
+    """The largest error a correct backend may show, element by element; `evaluated` (B,H,Q) is False where a row's scores are so
     large that the storage type cannot hold them: nothing can be said about it, nor then about the gradients."""
 
     output: Tensor
     weights: Tensor
     lse: Tensor
     gradients: dict[str, Tensor]
-    judged: Tensor
+    evaluated: Tensor
 
 
 def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
@@ -96,7 +96,7 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
         E = E + 3 * u_a * found.bias.abs() + u_s * scores
     e = seen(torch.expm1(E.clamp(max=50.0)))
     den = 1.0 - (P * e).sum(-1, keepdim=True)
-    judged = den > 0.25
+    evaluated = den > 0.25
     den = den.clamp(min=0.25)
 
     # ---- output
@@ -150,10 +150,10 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
             pulled = pulled + own * dS.abs()  # gathered in the bias's dtype, and so are the gradients of all pairs
         summed = sign * bias_gradient(inputs.bias, inputs.mask.offset, pulled)
         gradients["bias"] = SECOND_ORDER * summed + 2 * own * want["bias"].abs() + eta + smallest
-    judged = judged & (_largest(found, numerics) <= torch.finfo(dtype).max)
+    evaluated = evaluated & (_largest(found, numerics) <= torch.finfo(dtype).max)
     T_lse = (P * e).sum(-1) / den[..., 0] + UNIT[torch.float32] * 4 * (lse.abs() + highest.abs() + 1)[..., 0] + n
     T_P = SECOND_ORDER * P * e_P + 2 * u_o * P + eta * shown
-    return Bounds(T_O, T_P, T_lse, gradients, judged[..., 0])
+    return Bounds(T_O, T_P, T_lse, gradients, evaluated[..., 0])
 
 
 def _largest(found: Reference, numerics: Numerics) -> Tensor:

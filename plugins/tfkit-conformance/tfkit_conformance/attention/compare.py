@@ -72,7 +72,7 @@ def error_ratios(
     found = attend(inputs, options)
     wanted = reference(inputs, grad_output, drawn)
     bound = bounds(wanted, numerics, tf32=inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32)
-    if not bool(bound.judged.all()):
+    if not bool(bound.evaluated.all()):
         raise ValueError("the scores are too large for this dtype: the case is inconclusive")
     ratios = {"output": worst_ratio(found.output, wanted.output, bound.output)}
     if found.weights is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from tfkit.attention.types import AttentionInputs, AttentionOutput
 
 from ..finding import Inconclusive, Violation
-from ..raised import told
+from ..raised import format_exception
 from .bound import Bounds, bounds
 from .case import Case
 from .compare import gradients_of
@@ -20,7 +20,7 @@ from .subject import BackendUnderTest
 
 
 @dataclass(frozen=True)
-class Judged:
+class Evaluated:
     """`case` on the subject's device, lazily. Raises Inconclusive where the reference itself leaves the dtype's range."""
 
     subject: BackendUnderTest
@@ -61,7 +61,7 @@ class Judged:
         """Raises Inconclusive where some row's scores are too large to be judged."""
         tf32 = self.subject.tf32 or tf32_allowed(self.inputs)
         made = bounds(self.reference, self.subject.capabilities.numerics, tf32)
-        if not bool(made.judged.all()):
+        if not bool(made.evaluated.all()):
             raise Inconclusive(f"some scores are too large for {self.case.dtype} in this numerics class")
         return made
 
@@ -78,7 +78,7 @@ def run(subject: BackendUnderTest, inputs: AttentionInputs, check: str = "contra
     except Violation:
         raise
     except Exception as reason:  # whatever a backend raises, its author is told which call and why
-        raise Violation(check, f"raised {told(reason)} for a call that it declares") from reason
+        raise Violation(check, f"raised {format_exception(reason)} for a call that it declares") from reason
     if not isinstance(found, AttentionOutput):
         raise Violation(check, f"gave a {type(found).__name__} where an AttentionOutput is due")
     for name, tensor in (("output", found.output), ("weights", found.weights), ("lse", found.lse)):
@@ -102,7 +102,7 @@ def run_backward(
     except Violation:
         raise
     except Exception as reason:  # as above, from the backward pass
-        raise Violation(check, f"its backward pass raised {told(reason)} for a call that it declares") from reason
+        raise Violation(check, f"its backward pass raised {format_exception(reason)} for a call that it declares") from reason
 
 
 def changed(inputs: AttentionInputs, gradients: bool, **tensors: Tensor) -> AttentionInputs:

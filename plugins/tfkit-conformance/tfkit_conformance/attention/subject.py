@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tfkit.attention.backend import AttentionBackend, Verdict, judge
+from tfkit.attention.backend import AttentionBackend, Verdict, check_request
 from tfkit.attention.capabilities import AttentionRequest, Capabilities
 from tfkit.attention.types import AttentionInputs, AttentionOutput
 from tfkit.slots.lazy import load
@@ -40,13 +40,13 @@ class BackendUnderTest:
     def capabilities(self) -> Capabilities:
         return self.entry.capabilities
 
-    def judge(self, request: AttentionRequest) -> Verdict:
+    def evaluate(self, request: AttentionRequest) -> Verdict:
         """What its declaration says to a request."""
-        return judge(self.entry, request, self.options)
+        return check_request(self.entry, request, self.options)
 
     def accepts(self, request: AttentionRequest) -> bool:
         """Whether its declaration accepts a request with nothing left open."""
-        return self.judge(request).accepted
+        return self.evaluate(request).accepted
 
     def call(self, inputs: AttentionInputs) -> AttentionOutput:
         """One call, without autocast; meanwhile the reference refuses to be asked."""

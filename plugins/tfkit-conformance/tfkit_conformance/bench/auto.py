@@ -21,7 +21,7 @@ from tfkit.catalogue import Catalogue
 
 from .cells import Cell
 from .classes import CallClass
-from .measure import Settings, Told, run_cells
+from .measure import Progress, Settings, run_cells
 
 UNIT = "eager"
 ALIKE = 1.1
@@ -42,7 +42,7 @@ def measure_auto(
     catalogue: Catalogue,
     settings: Settings,
     command: str,
-    told: Told,
+    progress: Progress,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The table, and the report of each dtype that it was made from."""
     cells = [cell for each in wanted for cell in each.cells]
@@ -51,7 +51,7 @@ def measure_auto(
         done, whole = number * len(cells), len(dtypes) * len(cells)
 
         def heard(now: int, total: int, words: str, done: int = done, whole: int = whole, dtype: str = dtype) -> None:
-            told(done + now, whole, f"{dtype} {words}")
+            progress(done + now, whole, f"{dtype} {words}")
 
         here = replace(settings, dtype=dtype, budget=_left(settings, reports, len(dtypes) - number))
         reports.append(run_cells(cells, backends, catalogue, here, command, heard))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tfkit.attention.backend import AttentionBackend, judge
+from tfkit.attention.backend import AttentionBackend, check_request
 from tfkit.attention.capabilities import AttentionRequest
 from tfkit.attention.choice import BoundBackend, bind
 from tfkit.attention.dispatch import attend
@@ -75,7 +75,7 @@ class Candidate:
 def entered(entry: AttentionBackend, options: Any, call: Call, request: AttentionRequest) -> Candidate:
     """A backend that stands for a cell, or its refusal."""
     candidate = Candidate(entry.name)
-    verdict = judge(entry, request, options)
+    verdict = check_request(entry, request, options)
     if verdict.refused:
         candidate.stop("refused", verdict.refused[0])
         candidate.reasons = verdict.refused
@@ -88,13 +88,13 @@ def entered(entry: AttentionBackend, options: Any, call: Call, request: Attentio
     return candidate
 
 
-def prepare(candidate: Candidate, judged: Judge, clock: Clock, device: str, longest: float) -> float:
+def prepare(candidate: Candidate, evaluated: Judge, clock: Clock, device: str, longest: float) -> float:
     """Everything before the rounds: judged, warmed up, its memory measured. Gives the seconds of a warm call; a rival whose
     call takes more than `longest` seconds is stopped with the one time that it has. Raises DeviceLost."""
     with guarded(candidate, device):
         assert candidate.backend is not None
-        inputs = judged.call.inputs
-        if candidate.backend.prepare is not None and not (judged.call.cell.training and inputs.bias is not None):
+        inputs = evaluated.call.inputs
+        if candidate.backend.prepare is not None and not (evaluated.call.cell.training and inputs.bias is not None):
             _prepare_once(candidate, inputs, clock)
         candidate.step()  # the first call may compile
         first = clock.time(candidate.step)
@@ -103,7 +103,7 @@ def prepare(candidate: Candidate, judged: Judge, clock: Clock, device: str, long
             candidate.stop("slow", f"one call took {first:.1f} s, more than its share of the budget")
             return first
         assert candidate.inputs is not None
-        verdict = judged.judge(candidate.backend, candidate.inputs.prepared)
+        verdict = evaluated.evaluate(candidate.backend, candidate.inputs.prepared)
         candidate.worst_error, candidate.worst_tensor = verdict.worst, verdict.tensor
         if verdict.wrong:
             candidate.stop("wrong", f"{verdict.tensor} is off by {verdict.worst:.3g} times its bound")

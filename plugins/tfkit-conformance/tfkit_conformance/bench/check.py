@@ -83,14 +83,14 @@ class Judge:
             self._bounds[numerics] = bounds(self.reference, numerics, tf32)
         return self._bounds[numerics]
 
-    def judge(self, backend: BoundBackend, prepared: Prepared | None = None) -> Verdict:
+    def evaluate(self, backend: BoundBackend, prepared: Prepared | None = None) -> Verdict:
         """Run the call once more, with what the backend has prepared, and judge it."""
         call, numerics = self.call, backend.entry.capabilities.numerics
         inputs = replace(call.inputs, dropout=0.0, prepared=prepared)
         found = attend(backend, inputs).output
         block = found[self.row : self.row + 1, self.heads, self.rows]
         bound = self.bounds(numerics)
-        if not bool(bound.judged.all()):
+        if not bool(bound.evaluated.all()):
             return Verdict(None, "output")
         ratios = {"output": worst_ratio(block, self.reference.output, bound.output)}
         if not bool(torch.isfinite(found).all()):

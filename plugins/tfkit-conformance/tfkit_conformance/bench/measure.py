@@ -35,7 +35,7 @@ from .machine import machine_of
 from .timer import Clock, bounded_memory, clock_of
 
 FORM = 1
-Told = Callable[[int, int, str], None]
+Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def run_cells(
     catalogue: Catalogue,
     settings: Settings,
     command: str,
-    told: Told = lambda done, total, words: None,
+    progress: Progress = lambda done, total, words: None,
 ) -> dict[str, Any]:
     """Measure; `told` hears how many cells are done, of how many, and what is going on. An interruption ends it early, with
     all that was measured."""
@@ -79,7 +79,7 @@ def run_cells(
     dtype, reason = getattr(torch, settings.dtype), "interrupted"
     try:
         with bounded_memory(settings.device):
-            told(0, len(cells), "ceilings")
+            progress(0, len(cells), "ceilings")
             data["ceiling"] = ceiling_of(clock, dtype, settings.device)
             for number, cell in enumerate(cells):
                 left = None if settings.budget is None else settings.budget - (time.monotonic() - begun)
@@ -87,9 +87,9 @@ def run_cells(
                     reason = f"the budget of {settings.budget:g} s was spent"
                     break
                 share = None if left is None else left / (len(cells) - number)
-                told(number, len(cells), cell.name)
+                progress(number, len(cells), cell.name)
                 run_cell(cell, backends, settings, clock, share, data)
-            told(len(cells), len(cells), "ceilings")
+            progress(len(cells), len(cells), "ceilings")
             data["ceiling"] = higher(data["ceiling"], ceiling_of(clock, dtype, settings.device))
     except KeyboardInterrupt:
         data["interrupted"] = True
@@ -138,13 +138,13 @@ def _made(cell: Cell, settings: Settings, data: dict[str, Any]) -> Call | None:
         return None
 
 
-def _measure(candidates: list[Candidate], judged: Judge, clock: Clock, settings: Settings, share: float | None) -> None:
+def _measure(candidates: list[Candidate], evaluated: Judge, clock: Clock, settings: Settings, share: float | None) -> None:
     """Warm up, then rounds in which each takes its turn, in another order every time."""
     begun = time.monotonic()
     able = [candidate for candidate in candidates if candidate.running]
     longest = float("inf") if share is None else share
     round_time = sum(
-        prepare(candidate, judged, clock, settings.device, longest) for candidate in able if candidate.backend is not None
+        prepare(candidate, evaluated, clock, settings.device, longest) for candidate in able if candidate.backend is not None
     )
     rounds = settings.rounds
     if share is not None and round_time > 0:

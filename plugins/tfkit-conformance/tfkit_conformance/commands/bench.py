@@ -115,8 +115,8 @@ def _measure(options: argparse.Namespace, kind: str, cells: list[Any], scale: An
     dtype = options.dtype or ("bfloat16" if kind == "cuda" else "float32")
     settings = Settings(options.device, dtype, options.rounds or ROUNDS[kind], scale, budget, options.seed)
     command = options.command_line
-    with progress() as told:
-        data = run_cells(cells, backends_of(options.backends, catalogue), catalogue, settings, command, told)
+    with progress() as report:
+        data = run_cells(cells, backends_of(options.backends, catalogue), catalogue, settings, command, report)
     if options.json == "-":
         print_json(data)
     else:
@@ -141,9 +141,9 @@ def _measure_auto(options: argparse.Namespace, kind: str, scale: Any) -> int:
     dtypes = DTYPES[kind] if options.dtype is None else (options.dtype,)
     settings = Settings(options.device, dtypes[0], options.rounds or ROUNDS[kind], scale, options.budget, options.seed)
     command = options.command_line
-    with progress() as told:
+    with progress() as report:
         table, reports = measure_auto(
-            list(classes(kind, options.lengths)), dtypes, backends_of(wanted, catalogue), catalogue, settings, command, told
+            list(classes(kind, options.lengths)), dtypes, backends_of(wanted, catalogue), catalogue, settings, command, report
         )
     if options.json == "-":
         print_text(auto_json(table))

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     from ..process.parent import ChildBug
 
     try:
-        return _replay(options) if options.replay else _judge(options)
+        return _replay(options) if options.replay else _evaluate(options)
     except ChildBug as bug:
         from tfkit.cli.plugin_attribution import innermost_plugin
 
@@ -70,8 +70,8 @@ def run(options: argparse.Namespace) -> int:
         return 1
 
 
-def _judge(options: argparse.Namespace) -> int:
-    from ..process.parent import judged
+def _evaluate(options: argparse.Namespace) -> int:
+    from ..process.parent import evaluated
     from ..profile import profile_of
 
     if options.name is None:
@@ -82,7 +82,7 @@ def _judge(options: argparse.Namespace) -> int:
         "limit": options.limit,
     }  # fmt: skip
     with _Progress() as progress:
-        data = judged(task, heard=progress.heard)
+        data = evaluated(task, heard=progress.heard)
     _write(options, data)
     if options.junit is not None:
         from ..process.junit import junit

@@ -15,7 +15,7 @@ from tfkit.catalogue import Catalogue, load_catalogue
 from tfkit.errors import BuildError, Diagnostic, InputError
 
 from ..finding import Finding, Inconclusive, Raised, Violation
-from ..raised import call_of, told
+from ..raised import call_of, format_exception
 from ..report import SUITE, CheckResult, ConformanceReport, LedgerRow
 from .activation import LAWS as ACTIVATION
 from .example import DTYPES, LawExample
@@ -80,10 +80,10 @@ def check_part(
     catalogue = catalogue or load_catalogue()
     subject = subject_of(catalogue, slot, entry_of(catalogue, slot, name_or_entry))
     chosen = variants(catalogue, subject.entry) if options is None else [parsed(catalogue, slot, subject.entry, options)]
-    return judge(subject, chosen, options is not None, profile, seed, device, dtypes, event)
+    return evaluate(subject, chosen, options is not None, profile, seed, device, dtypes, event)
 
 
-def judge(
+def evaluate(
     subject: PartUnderTest,
     chosen: list[Any],
     written: bool,
@@ -153,12 +153,12 @@ def retry(subject: PartUnderTest, law: Law, options: Any, case: dict[str, Any]) 
     """One case; whatever the part raises on its own is a violation of the law."""
     trial = LawExample(law.name, subject, options, case["at"], case["dtype"], case["device"], case["seed"])
     try:
-        return law.judge(trial)
+        return law.evaluate(trial)
     except (Violation, Inconclusive):
         raise
     except Exception as reason:  # whatever a part raises, its author is told which call and why
         call = f"`{call_of(reason)}` " if call_of(reason) else ""
-        raise Raised(law.name, f"{call}raised {told(reason)} for a call that it declares") from reason
+        raise Raised(law.name, f"{call}raised {format_exception(reason)} for a call that it declares") from reason
 
 
 def _no_case(reason: str) -> InputError:
@@ -216,7 +216,7 @@ class _LawRun:
                 self.examples += 1
                 self.counts[dtype] += 1
         if first is not None:
-            self.findings.append(self._told(*first))
+            self.findings.append(self._finding(*first))
         self.seconds = time.perf_counter() - begun
 
     def _drawn(self, dtype: str) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -236,7 +236,7 @@ class _LawRun:
                 "options": _data(options), "at": at, "dtype": dtype, "device": self.device, "seed": random.getrandbits(32),
             }  # fmt: skip
 
-    def _told(self, case: dict[str, Any], options: Any, found: Violation) -> Finding:
+    def _finding(self, case: dict[str, Any], options: Any, found: Violation) -> Finding:
         if not self.hasty:
             case, found = self._shrunk(case, options, found)
         return Finding(

@@ -12,7 +12,7 @@ from tfkit.builder import materialise
 
 from ..attention.bound import SMALLEST, UNIT
 from ..finding import Violation
-from ..raised import told
+from ..raised import format_exception
 from .law import PartUnderTest, Structure
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
@@ -143,5 +143,5 @@ class LawExample:
         except error:
             return
         except Exception as other:  # whatever else a part raises is told as the violation that it is
-            raise self.broken(f"{message}; it raised {told(other)} in place of {error.__name__}") from other
+            raise self.broken(f"{message}; it raised {format_exception(other)} in place of {error.__name__}") from other
         raise self.broken(message)

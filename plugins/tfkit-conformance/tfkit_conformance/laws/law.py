@@ -54,7 +54,7 @@ class Law:
     rule: str
     applies: Callable[[PartUnderTest, Any], bool]
     draw: Callable[[PartUnderTest, Any, Random], Structure]
-    judge: Callable[[LawExample], float | None]
+    evaluate: Callable[[LawExample], float | None]
     shrinks: Mapping[str, int] = field(default_factory=dict)
     dtypes: tuple[str, ...] = ()
 

@@ -44,8 +44,8 @@ def rms_norm(x: Numbers, weights: dict[str, Numbers], options: Any) -> tuple[Num
     return normed, [(1.0 + abs(w)) * abs(number) / root for number, w in zip(x, weights["weight"], strict=True)]
 
 
-def _judged(form: Callable[[Numbers, dict[str, Numbers], Any], tuple[Numbers, Numbers]]) -> Callable[[LawExample], float]:
-    def judge(trial: LawExample) -> float:
+def _evaluated(form: Callable[[Numbers, dict[str, Numbers], Any], tuple[Numbers, Numbers]]) -> Callable[[LawExample], float]:
+    def evaluate(trial: LawExample) -> float:
         at, options = trial.at, shared(trial)
         module: nn.Module = trial.built(at["width"])
         weights = {name: p.detach().double().tolist() for name, p in module.named_parameters()}
@@ -61,10 +61,12 @@ def _judged(form: Callable[[Numbers, dict[str, Numbers], Any], tuple[Numbers, Nu
         )
         return trial.within("a vector is not normed as the equation says", module(x), want, bound)
 
-    return judge
+    return evaluate
 
 
 LAWS = (
-    Law("layer_norm_form", "the equation of layer normalisation", known_as("layer_norm"), draw, _judged(layer_norm), FEW),
-    Law("rms_norm_form", "the equation of root mean square normalisation", known_as("rms_norm"), draw, _judged(rms_norm), FEW),
+    Law("layer_norm_form", "the equation of layer normalisation", known_as("layer_norm"), draw, _evaluated(layer_norm), FEW),
+    Law(
+        "rms_norm_form", "the equation of root mean square normalisation", known_as("rms_norm"), draw, _evaluated(rms_norm), FEW
+    ),
 )

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfkit.attention.backend import judge
+from tfkit.attention.backend import check_request
 from tfkit.catalogue import Catalogue
 from tfkit.errors import SpecError
 from tfkit.graph import Target, graph_of
@@ -58,7 +58,7 @@ def refusal(row: Row, catalogue: Catalogue, device: str = "cpu") -> str:
     backend = catalogue.find("backend", row["backend"])
     options = next(attempts(backend, {"catalogue": catalogue}))
     for _, site in graph.sites():
-        verdict = judge(backend, request_for(site, target), options)
+        verdict = check_request(backend, request_for(site, target), options)
         if not verdict.accepted:
             return f"{backend.name}: {verdict.refused[0]}"
     return ""

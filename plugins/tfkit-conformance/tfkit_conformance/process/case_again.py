@@ -35,7 +35,7 @@ def backend_case_again(stored: Stored, options: Any, catalogue: Catalogue, limit
     case = case_of(stored.case)
     if reason := device_there(subject):
         return reason
-    verdict = subject.judge(case.request(subject.device))
+    verdict = subject.evaluate(case.request(subject.device))
     if not verdict.accepted:
         return f"refused: {'; '.join(verdict.refused)}"
     return replay(subject, case, check="" if stored.check in WHOLE else stored.check, limit=limit)

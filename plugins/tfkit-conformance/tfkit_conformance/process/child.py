@@ -77,7 +77,7 @@ def _channel() -> Say:
     return say
 
 
-def judge(task: Task, say: Say) -> dict[str, Any]:
+def evaluate(task: Task, say: Say) -> dict[str, Any]:
     """One part by every check of its slot: the report as data."""
     catalogue = load_catalogue()
     slot, name = task["slot"], task["name"]
@@ -177,7 +177,7 @@ def _checks(catalogue: Catalogue, slot: str, entry: Any) -> list[str]:
     return [law.name for law in LAWS[slot] if any(law.applies(subject, options) for options in chosen)]
 
 
-DOES: dict[str, Callable[[Task, Say], Any]] = {"judge": judge, "replay": replay, "smaller": smaller, "list": listed}
+DOES: dict[str, Callable[[Task, Say], Any]] = {"judge": evaluate, "replay": replay, "smaller": smaller, "list": listed}
 
 
 def _entry(catalogue: Catalogue, slot: str, name: str) -> Any:

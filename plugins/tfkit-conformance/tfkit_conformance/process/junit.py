@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree
 
-from .messages import Told, told
+from .messages import CheckOutcome, outcomes
 
 TAGS = {"failed": "failure", "known": "skipped", "skipped": "skipped"}
 ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -19,7 +19,7 @@ ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def junit(report: Mapping[str, Any]) -> str:
     """The document of a report as data."""
-    rows = told(report)
+    rows = outcomes(report)
     counts = {
         "tests": len(rows),
         "failures": sum(row.outcome == "failed" for row in rows),
@@ -39,7 +39,7 @@ def junit(report: Mapping[str, Any]) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def _testcase(suite: ElementTree.Element, name: str, row: Told) -> None:
+def _testcase(suite: ElementTree.Element, name: str, row: CheckOutcome) -> None:
     attributes = {"classname": _legal(name), "name": _legal(row.name), "time": f"{row.seconds:.3f}"}
     case = ElementTree.SubElement(suite, "testcase", attributes)
     if row.outcome == "passed":
@@ -49,9 +49,9 @@ def _testcase(suite: ElementTree.Element, name: str, row: Told) -> None:
     if row.outcome == "known":
         first = f"known failure: {first}"
     more = {"type": "Violation"} if row.outcome == "failed" else {}
-    told_in = ElementTree.SubElement(case, TAGS[row.outcome], {"message": first, **more})
+    element = ElementTree.SubElement(case, TAGS[row.outcome], {"message": first, **more})
     if row.outcome == "failed":
-        told_in.text = words
+        element.text = words
 
 
 def _properties(report: Mapping[str, Any]) -> dict[str, str]:

@@ -24,7 +24,7 @@ OUTCOMES: dict[str, Outcome] = {
 
 
 @dataclass(frozen=True)
-class Told:
+class CheckOutcome:
     """One check for a test runner; `words` say why it did not pass."""
 
     name: str
@@ -33,28 +33,28 @@ class Told:
     seconds: float = 0.0
 
 
-def told(report: Data) -> list[Told]:
+def outcomes(report: Data) -> list[CheckOutcome]:
     """Every check of a report, as data, and its ledger."""
     rows = [_check(check, report["findings"]) for check in report["checks"]]
     return [*rows, _ledger(report)]
 
 
-def _check(check: Data, findings: Iterable[Data]) -> Told:
+def _check(check: Data, findings: Iterable[Data]) -> CheckOutcome:
     outcome = OUTCOMES[check["status"]]
     words = "\n\n".join(finding_in_words(found) for found in findings if found["check"] == check["name"])
     said = ": ".join(part for part in (check["status"], check["note"].removeprefix(f"{check['status']}: ")) if part)
-    return Told(check["name"], outcome, "" if outcome == "passed" else words or said, check["seconds"])
+    return CheckOutcome(check["name"], outcome, "" if outcome == "passed" else words or said, check["seconds"])
 
 
-def _ledger(report: Data) -> Told:
+def _ledger(report: Data) -> CheckOutcome:
     missing = [row for row in report["ledger"] if row["missing"]]
     if missing:
-        return Told(
+        return CheckOutcome(
             LEDGER, "failed", "\n".join(["declared, but not exercised:", *(f"  {cell_in_words(row)}" for row in missing)])
         )
     if not report["ledger"]:
-        return Told(LEDGER, "skipped", "nothing was exercised")
-    return Told(LEDGER, "passed")
+        return CheckOutcome(LEDGER, "skipped", "nothing was exercised")
+    return CheckOutcome(LEDGER, "passed")
 
 
 def cell_in_words(row: Data) -> str:
@@ -80,13 +80,13 @@ def numbers_in_words(found: Data) -> str:
     """`output[0, 1, 2]: got 0.5, the reference 0.25, allowed 1e-06`, as far as they are known."""
     index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
     place = f"{found['tensor'] or 'element'}{index}: " if found["tensor"] or index else ""
-    got, want = told_apart(found["got"], found["want"])
+    got, want = format_distinct(found["got"], found["want"])
     known = (("got", got), ("the reference", want), ("allowed", shown(found["bound"])))
     said = [f"{name} {value}" for name, value in known if value]
     return place + ", ".join(said) if said else ""
 
 
-def told_apart(got: Any, want: Any) -> tuple[str, str]:
+def format_distinct(got: Any, want: Any) -> tuple[str, str]:
     """Two numbers in as many digits as it takes to see that they differ, six at least."""
     for digits in (6, 9, 17):
         pair = shown(got, digits), shown(want, digits)

@@ -80,7 +80,7 @@ class ChildRun:
     seconds: float = 0.0
 
 
-def judged(task: dict[str, Any], grace: float = GRACE, heard: Heard = lambda check, examples: None) -> dict[str, Any]:
+def evaluated(task: dict[str, Any], grace: float = GRACE, heard: Heard = lambda check, examples: None) -> dict[str, Any]:
     """The report on one part as data: `slot`, `name`, `options`, `profile`, `device`, `dtypes`, `seed` and `limit` as
     `check_backend` and `check_part` have them. Whatever the part does to its process is in the report.
 
@@ -152,7 +152,7 @@ def run(
                 child_run.ended = f"did not finish within {allowed:g} seconds"
                 break
             if line is None:
-                child_run.ended = _told(process, process.wait())
+                child_run.ended = _describe_end(process, process.wait())
                 break
             if _take(child_run, line, heard):
                 break
@@ -187,7 +187,7 @@ def _take(child_run: ChildRun, line: str, heard: Heard) -> bool:
     return kind in ("left", "answer")
 
 
-def _told(process: subprocess.Popen[str], code: int) -> str:
+def _describe_end(process: subprocess.Popen[str], code: int) -> str:
     if code >= 0:
         return f"ended the process with exit code {code}"
     with suppress(ValueError):

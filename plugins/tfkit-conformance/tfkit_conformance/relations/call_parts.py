@@ -22,7 +22,7 @@ from tfkit.attention.types import AttentionInputs, Bias, DenseBias, LinearBias, 
 
 from ..attention.compare import leaves_of, request_of
 from ..attention.elements import arranged
-from ..attention.evaluated import Judged
+from ..attention.evaluated import Evaluated
 from .paired_calls import Call, Called, identical, outcome, wants_gradients, with_leaves, within
 
 Index = range | Tensor
@@ -99,14 +99,14 @@ def agree(
 
 
 def rewriting(
-    check: str, parts: Callable[[Judged, AttentionInputs], list[Piece]], because: str
-) -> tuple[Callable[[Judged], float | None], Callable[[Judged], list[Piece]]]:
+    check: str, parts: Callable[[Evaluated, AttentionInputs], list[Piece]], because: str
+) -> tuple[Callable[[Evaluated], float | None], Callable[[Evaluated], list[Piece]]]:
     """`run` and `calls` of a relation that rewrites a case as other calls."""
 
-    def run(judged: Judged) -> float | None:
-        return agree(check, judged, lambda leaves: parts(judged, leaves), because)
+    def run(evaluated: Evaluated) -> float | None:
+        return agree(check, evaluated, lambda leaves: parts(evaluated, leaves), because)
 
-    return run, lambda judged: parts(judged, wide(judged.inputs))
+    return run, lambda evaluated: parts(evaluated, wide(evaluated.inputs))
 
 
 def taken(
@@ -151,7 +151,7 @@ def repeats(called: Called) -> Callable[[str], bool]:
 
 
 @contextmanager
-def told_to_repeat(called: Called) -> Iterator[None]:
+def deterministic_dropout(called: Called) -> Iterator[None]:
     """On CUDA torch's switch, where the declaration promises something of it. Bits are judged, and not torch's warnings, which
     are of cuBLAS's workspace and of what the reference computes too."""
     if not (called.inputs.query.is_cuda and wants_gradients(called.inputs) and repeats(called)("gradient")):

@@ -14,7 +14,7 @@ import torch
 from tfkit.attention.types import AttentionInputs
 
 from ..attention.case import Case
-from ..attention.evaluated import Judged
+from ..attention.evaluated import Evaluated
 from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, agree, every, rows_of, taken, wide
 from .fitting import NO_CAUSAL, ONE_QUERY, causal, lacks
@@ -22,29 +22,29 @@ from .paired_calls import Call
 from .relation import Relation
 
 
-def _prefix(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-    case, offset = judged.case, judged.inputs.mask.offset
+def _prefix(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+    case, offset = evaluated.case, evaluated.inputs.mask.offset
     assert isinstance(offset, int)
-    rows = range(_first_rows(judged))
+    rows = range(_first_rows(evaluated))
     return [Piece(taken(leaves, queries=rows, keys=range(min(case.K, offset + len(rows)))), pick=rows_of(rows))]
 
 
-def _first_rows(judged: Judged) -> int:
-    return 1 + judged.case.seed % max(1, judged.case.Q - 1)
+def _first_rows(evaluated: Evaluated) -> int:
+    return 1 + evaluated.case.seed % max(1, evaluated.case.Q - 1)
 
 
-def _run_prefix(judged: Judged) -> float:
+def _run_prefix(evaluated: Evaluated) -> float:
     """The whole call's gradients are those of its first rows alone: no gradient comes in at the others."""
-    rows = _first_rows(judged)
-    sent = judged.grad_output.clone()
+    rows = _first_rows(evaluated)
+    sent = evaluated.grad_output.clone()
     sent[:, :, rows:] = 0
-    whole = Call(judged.subject, judged.inputs, sent)
+    whole = Call(evaluated.subject, evaluated.inputs, sent)
     because = f"differs from that of the first {rows} queries alone, with the keys they see, by more than both bounds"
-    return agree("causal_prefix", whole, lambda leaves: _prefix(judged, leaves), because)
+    return agree("causal_prefix", whole, lambda leaves: _prefix(evaluated, leaves), because)
 
 
-def _chunks(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-    case, mask = judged.case, judged.inputs.mask
+def _chunks(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+    case, mask = evaluated.case, evaluated.inputs.mask
     size = min((1, 2, 3, 5)[case.seed % 4], -(-case.Q // 2))
     made = []
     for rows in every(max(size, -(-case.Q // 8)), case.Q):
@@ -55,9 +55,9 @@ def _chunks(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
     return made
 
 
-def _run_chunks(judged: Judged) -> float:
+def _run_chunks(evaluated: Evaluated) -> float:
     because = "differs from the same query in a chunk of its own, at its own offset, by more than both bounds"
-    return agree("chunks", judged, lambda leaves: _chunks(judged, leaves), because)
+    return agree("chunks", evaluated, lambda leaves: _chunks(evaluated, leaves), because)
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class _Packed:
     keys: tuple[range, ...]
 
 
-def _packed(judged: Judged, inputs: AttentionInputs) -> _Packed:
+def _packed(evaluated: Evaluated, inputs: AttentionInputs) -> _Packed:
     """The call with its queries and keys as two segments end to end, or one where there is but one query or key."""
-    case, device = judged.case, inputs.query.device
+    case, device = evaluated.case, inputs.query.device
     numbers = min(2, case.Q, case.K)
     queries = (range(case.Q // numbers), range(case.Q // numbers, case.Q))[-numbers:]
     keys = (range(case.K // numbers), range(case.K // numbers, case.K))[-numbers:]
@@ -84,8 +84,8 @@ def _packed(judged: Judged, inputs: AttentionInputs) -> _Packed:
     return _Packed(replace(inputs, mask=mask), queries, keys)
 
 
-def _sequences(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-    packed = _packed(judged, leaves)
+def _sequences(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+    packed = _packed(evaluated, leaves)
     alone = replace(leaves, mask=replace(leaves.mask, query_segments=None, key_segments=None))
     return [
         Piece(taken(alone, queries=rows, keys=keys), pick=rows_of(rows))
@@ -93,10 +93,10 @@ def _sequences(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
     ]
 
 
-def _run_packed(judged: Judged) -> float:
-    whole = Call(judged.subject, _packed(judged, judged.inputs).whole, judged.grad_output)
+def _run_packed(evaluated: Evaluated) -> float:
+    whole = Call(evaluated.subject, _packed(evaluated, evaluated.inputs).whole, evaluated.grad_output)
     because = "of two segments laid end to end differs from that sequence alone by more than both bounds"
-    return agree("packed_segments", whole, lambda leaves: _sequences(judged, leaves), because)
+    return agree("packed_segments", whole, lambda leaves: _sequences(evaluated, leaves), because)
 
 
 def _segmented(case: Case, subject: BackendUnderTest) -> Case:
@@ -107,15 +107,15 @@ CUTTING = (
     Relation(
         "causal_prefix", "R19", "Under causality the first rows need nothing of what comes later.", "bound",
         _run_prefix, rule="A4", adapt=causal, voided_by=(NO_CAUSAL, ONE_QUERY),
-        calls=lambda judged: _prefix(judged, wide(judged.inputs)),
+        calls=lambda evaluated: _prefix(evaluated, wide(evaluated.inputs)),
     ),
     Relation(
         "chunks", "R20", "Queries in chunks, each at its own offset against the cache of its time, give the same.", "bound",
-        _run_chunks, rule="A4", voided_by=(ONE_QUERY,), calls=lambda judged: _chunks(judged, wide(judged.inputs)),
+        _run_chunks, rule="A4", voided_by=(ONE_QUERY,), calls=lambda evaluated: _chunks(evaluated, wide(evaluated.inputs)),
     ),
     Relation(
         "packed_segments", "R23", "Segments laid end to end give what the sequences give alone.", "bound",
         _run_packed, rule="A4", adapt=_segmented, voided_by=(lacks("segments"),),
-        calls=lambda judged: _sequences(judged, wide(judged.inputs)),
+        calls=lambda evaluated: _sequences(evaluated, wide(evaluated.inputs)),
     ),
 )  # fmt: skip

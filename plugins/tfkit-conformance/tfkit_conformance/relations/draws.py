@@ -18,9 +18,9 @@ from torch import Tensor
 from tfkit.attention.types import AttentionInputs
 
 from ..attention.compare import leaves_of
-from ..attention.evaluated import Judged, run
+from ..attention.evaluated import Evaluated, run
 from ..attention.subject import BackendUnderTest
-from .paired_calls import leaves_again
+from .paired_calls import leaf_copies
 
 FLAT_BIAS = 2.0**-10
 
@@ -51,7 +51,7 @@ def flat(inputs: AttentionInputs) -> AttentionInputs:
     tensors = {"query": torch.zeros_like(inputs.query)}
     if inputs.bias is not None:
         tensors["bias"] = leaves_of(inputs)["bias"].detach() * FLAT_BIAS
-    return leaves_again(inputs, **tensors)
+    return leaf_copies(inputs, **tensors)
 
 
 def kept_weights(subject: BackendUnderTest, inputs: AttentionInputs, backwards: bool = False) -> Tensor:
@@ -66,25 +66,25 @@ def kept_weights(subject: BackendUnderTest, inputs: AttentionInputs, backwards: 
         chunk = torch.arange(start, min(start + features, keys), device=value.device)
         column = features - 1 - (chunk - start) if backwards else chunk - start
         value[:, :, chunk, column] = 1.0
-        output = run(subject, leaves_again(replace(inputs, value=_like(inputs.value, value))), "dropout").output.detach()
+        output = run(subject, leaf_copies(replace(inputs, value=_like(inputs.value, value))), "dropout").output.detach()
         found.append(output[..., column.to(output.device)].to("cpu", torch.float64))
     return torch.cat(found, -1)
 
 
-def drawn_factors(judged: Judged) -> Tensor:
+def drawn_factors(evaluated: Evaluated) -> Tensor:
     """Z (B,H,Q,K) of the draw from the generator's present state; 1/(1-p) at hidden pairs, where it cannot be seen."""
-    kept = kept_weights(judged.subject, flat(judged.inputs)) > 0
-    return (kept | ~judged.visible).double() / (1.0 - judged.inputs.dropout)
+    kept = kept_weights(evaluated.subject, flat(evaluated.inputs)) > 0
+    return (kept | ~evaluated.visible).double() / (1.0 - evaluated.inputs.dropout)
 
 
-def kept_draws(judged: Judged, count: int) -> Tensor:
+def kept_draws(evaluated: Evaluated, count: int) -> Tensor:
     """(count,B,H,Q,K) bool, True where a pair was kept, of so many draws one after another."""
-    device, state_after = judged.subject.device, None
+    device, state_after = evaluated.subject.device, None
     found = []
     for _ in range(count):
         if state_after is not None:
             set_generator_state(device, state_after)
-        found.append(kept_weights(judged.subject, flat(judged.inputs)) > 0)
+        found.append(kept_weights(evaluated.subject, flat(evaluated.inputs)) > 0)
         state_after = generator_state(device)
     return torch.stack(found)
 

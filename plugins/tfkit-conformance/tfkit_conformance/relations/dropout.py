@@ -22,13 +22,13 @@ from torch.utils.checkpoint import checkpoint
 from ..attention.bound import Bounds, bounds
 from ..attention.case import Case
 from ..attention.compare import gradients_of
-from ..attention.evaluated import Judged, run, run_backward, tf32_allowed
+from ..attention.evaluated import Evaluated, run, run_backward, tf32_allowed
 from ..attention.reference import Reference, reference
 from ..attention.subject import BackendUnderTest
 from ..finding import Inconclusive, Violation
 from .binomial import interval, tail
 from .draws import drawn_factors, flat, generator_state, kept_draws, kept_weights, own_generator, set_generator_state
-from .paired_calls import leaves_again, wants_gradients, within
+from .paired_calls import leaf_copies, wants_gradients, within
 from .relation import Demand, Feature, Relation
 
 ALARM = 1e-9
@@ -39,29 +39,29 @@ COMPARISONS = 1024
 """More pairs of draws are not compared in one case."""
 
 
-def _kept_weights_are_scaled(judged: Judged) -> float:
+def _kept_weights_are_scaled(evaluated: Evaluated) -> float:
     """One read-out at the case's own queries: each element is 0 or what the reference says."""
-    check, inputs = "kept_weights_are_scaled", judged.inputs
-    with own_generator(judged.subject.device, judged.case.seed):
-        state = generator_state(judged.subject.device)
-        drawn = drawn_factors(judged)
-        set_generator_state(judged.subject.device, state)
-        kept = kept_weights(judged.subject, inputs)
-    identity = torch.eye(judged.case.K, dtype=inputs.query.dtype, device=inputs.query.device)
-    value = identity.expand(judged.case.B, judged.case.G, -1, -1)
+    check, inputs = "kept_weights_are_scaled", evaluated.inputs
+    with own_generator(evaluated.subject.device, evaluated.case.seed):
+        state = generator_state(evaluated.subject.device)
+        drawn = drawn_factors(evaluated)
+        set_generator_state(evaluated.subject.device, state)
+        kept = kept_weights(evaluated.subject, inputs)
+    identity = torch.eye(evaluated.case.K, dtype=inputs.query.dtype, device=inputs.query.device)
+    value = identity.expand(evaluated.case.B, evaluated.case.G, -1, -1)
     due = reference(replace(inputs, value=value), drawn=drawn)
-    allowed = _bounds(judged, due)
+    allowed = _bounds(evaluated, due)
     factor = 1 / (1 - inputs.dropout)
     because = f"is neither 0 nor its weight times {factor:g} under dropout {inputs.dropout:g}, read out by one-hot values"
     return within(check, "output", kept, due.output, allowed.output, because)
 
 
-def _share(judged: Judged) -> None:
+def _share(evaluated: Evaluated) -> None:
     """All visible pairs of all draws together, and each pair over the draws."""
-    check, p = "kept_share", judged.inputs.dropout
-    with own_generator(judged.subject.device, judged.case.seed):
-        kept = kept_draws(judged, DRAWS)
-    shown = judged.visible
+    check, p = "kept_share", evaluated.inputs.dropout
+    with own_generator(evaluated.subject.device, evaluated.case.seed):
+        kept = kept_draws(evaluated, DRAWS)
+    shown = evaluated.visible
     pairs = int(shown.sum())
     if not pairs:
         return
@@ -78,13 +78,13 @@ def _share(judged: Judged) -> None:
         raise _violation(check, wrong, f"dropout {p:g} keeps a weight in {count} of {DRAWS} draws, {low} to {high} are likely:")
 
 
-def _nothing_is_shared(judged: Judged) -> None:
-    with own_generator(judged.subject.device, judged.case.seed):
-        kept = kept_draws(judged, DRAWS)
-    shown = judged.visible[None].expand(kept.shape)
+def _nothing_is_shared(evaluated: Evaluated) -> None:
+    with own_generator(evaluated.subject.device, evaluated.case.seed):
+        kept = kept_draws(evaluated, DRAWS)
+    shown = evaluated.visible[None].expand(kept.shape)
     for axis, name in enumerate(("calls one after another", "batch rows", "heads", "query rows", "keys")):
         for one, other in _pairs(kept.shape[axis]):
-            _differ(judged, name, kept.select(axis, one), kept.select(axis, other),
+            _differ(evaluated, name, kept.select(axis, one), kept.select(axis, other),
                     shown.select(axis, one) & shown.select(axis, other), one, other)  # fmt: skip
 
 
@@ -94,9 +94,9 @@ def _pairs(size: int) -> list[tuple[int, int]]:
     return [*found, (0, size - 1)] if size > 2 else found
 
 
-def _differ(judged: Judged, name: str, one: Tensor, other: Tensor, both: Tensor, first: int, second: int) -> None:
+def _differ(evaluated: Evaluated, name: str, one: Tensor, other: Tensor, both: Tensor, first: int, second: int) -> None:
     """Two draws that agree on every pair: unlikely enough, or shared."""
-    p, count = judged.inputs.dropout, int(both.sum())
+    p, count = evaluated.inputs.dropout, int(both.sum())
     by_chance = count * math.log(p**2 + (1 - p) ** 2)
     if by_chance > math.log(ALARM / COMPARISONS) or bool(((one != other) & both).any()):
         return
@@ -104,31 +104,31 @@ def _differ(judged: Judged, name: str, one: Tensor, other: Tensor, both: Tensor,
                     f"has a chance of 1 in 10^{-by_chance / math.log(10):.0f}")  # fmt: skip
 
 
-def _same_state_same_draw(judged: Judged) -> None:
-    subject, inputs = judged.subject, judged.inputs
-    representable = judged.reference.weights > 4 * torch.finfo(judged.case.torch_dtype).tiny
+def _same_state_same_draw(evaluated: Evaluated) -> None:
+    subject, inputs = evaluated.subject, evaluated.inputs
+    representable = evaluated.reference.weights > 4 * torch.finfo(evaluated.case.torch_dtype).tiny
     readings = (
-        ("when values name the keys in another order", flat(inputs), True, judged.visible),
-        ("for other queries and biases", inputs, False, judged.visible & representable),
+        ("when values name the keys in another order", flat(inputs), True, evaluated.visible),
+        ("for other queries and biases", inputs, False, evaluated.visible & representable),
     )
-    with own_generator(subject.device, judged.case.seed):
+    with own_generator(subject.device, evaluated.case.seed):
         state = generator_state(subject.device)
-        first = drawn_factors(judged) > 0
+        first = drawn_factors(evaluated) > 0
         for words, other, backwards, readable in readings:
             set_generator_state(subject.device, state)
             again = kept_weights(subject, other, backwards) > 0
-            wrong = judged.visible & ((again & ~first) | (~again & first & readable))
+            wrong = evaluated.visible & ((again & ~first) | (~again & first & readable))
             if bool(wrong.any()):
                 raise _violation("same_state_same_draw", wrong, f"the same generator state gives another draw {words}: see")
 
 
-def _generator_moves(judged: Judged) -> None:
-    check, subject, device = "generator_moves", judged.subject, judged.subject.device
-    other = replace(judged.case, seed=judged.case.seed + 1).inputs(device)
+def _generator_moves(evaluated: Evaluated) -> None:
+    check, subject, device = "generator_moves", evaluated.subject, evaluated.subject.device
+    other = replace(evaluated.case, seed=evaluated.case.seed + 1).inputs(device)
     after = []
-    with own_generator(device, judged.case.seed):
+    with own_generator(device, evaluated.case.seed):
         state = generator_state(device)
-        for inputs in (judged.inputs, other, leaves_again(judged.inputs, value=torch.zeros_like(judged.inputs.value))):
+        for inputs in (evaluated.inputs, other, leaf_copies(evaluated.inputs, value=torch.zeros_like(evaluated.inputs.value))):
             set_generator_state(device, state)
             run(subject, inputs, check)
             after.append(generator_state(device))
@@ -138,23 +138,23 @@ def _generator_moves(judged: Judged) -> None:
         raise Violation(check, "how far a call moves torch's generator depends on its numbers, not on its sizes alone")
 
 
-def _one_draw_per_call(judged: Judged) -> float:
+def _one_draw_per_call(evaluated: Evaluated) -> float:
     """Output, lse, weights and gradients against the reference with the factors that were drawn; recomputation included."""
-    subject, device, worst = judged.subject, judged.subject.device, 0.0
-    with own_generator(device, judged.case.seed):
+    subject, device, worst = evaluated.subject, evaluated.subject.device, 0.0
+    with own_generator(device, evaluated.case.seed):
         state = generator_state(device)
-        drawn = drawn_factors(judged)
+        drawn = drawn_factors(evaluated)
         set_generator_state(device, state)
-        inputs = leaves_again(judged.inputs)
+        inputs = leaf_copies(evaluated.inputs)
         found = run(subject, inputs, "one_draw_per_call")
         gradients: dict[str, Tensor] = {}
         again: dict[str, Tensor] = {}
         if wants_gradients(inputs):
-            gradients = run_backward(subject, found, inputs, judged.grad_output, "one_draw_per_call")
+            gradients = run_backward(subject, found, inputs, evaluated.grad_output, "one_draw_per_call")
             set_generator_state(device, state)
-            again = _recomputed(judged)
-    due = reference(judged.inputs, judged.grad_output, drawn)
-    allowed = _bounds(judged, due)
+            again = _recomputed(evaluated)
+    due = reference(evaluated.inputs, evaluated.grad_output, drawn)
+    allowed = _bounds(evaluated, due)
     forward = (("output", found.output, due.output, allowed.output), ("lse", found.lse, due.lse, allowed.lse),
                ("weights", found.weights, due.weights, allowed.weights))  # fmt: skip
     for name, got, want, bound in forward:
@@ -169,22 +169,22 @@ def _one_draw_per_call(judged: Judged) -> float:
     return worst
 
 
-def _bounds(judged: Judged, due: Reference) -> Bounds:
-    subject = judged.subject
-    made = bounds(due, subject.capabilities.numerics, subject.tf32 or tf32_allowed(judged.inputs))
-    if not bool(made.judged.all()):
+def _bounds(evaluated: Evaluated, due: Reference) -> Bounds:
+    subject = evaluated.subject
+    made = bounds(due, subject.capabilities.numerics, subject.tf32 or tf32_allowed(evaluated.inputs))
+    if not bool(made.evaluated.all()):
         raise Inconclusive("some scores are too large for this dtype in this numerics class")
     return made
 
 
-def _recomputed(judged: Judged) -> dict[str, Tensor]:
-    inputs = leaves_again(judged.inputs)
+def _recomputed(evaluated: Evaluated) -> dict[str, Tensor]:
+    inputs = leaf_copies(evaluated.inputs)
 
     def output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return judged.subject.call(replace(inputs, query=query, key=key, value=value)).output
+        return evaluated.subject.call(replace(inputs, query=query, key=key, value=value)).output
 
     made = checkpoint(output, inputs.query, inputs.key, inputs.value, use_reentrant=False)
-    return gradients_of(made, inputs, judged.grad_output)
+    return gradients_of(made, inputs, evaluated.grad_output)
 
 
 def _violation(check: str, wrong: Tensor, words: str) -> Violation:
@@ -212,7 +212,7 @@ def _often(case: Case, subject: BackendUnderTest) -> Case:
 _NO_DROPOUT = Feature("dropout is not declared", lambda case, subject: not subject.capabilities.dropout)
 
 
-def _relation(name: str, summary: str, run: Callable[[Judged], float | None], demand: Demand = "exact",
+def _relation(name: str, summary: str, run: Callable[[Evaluated], float | None], demand: Demand = "exact",
               adapt: Callable[[Case, BackendUnderTest], Case] = _dropping) -> Relation:  # fmt: skip
     return Relation(name, "A7", summary, demand, run, "A7", adapt, (_NO_DROPOUT,), draws=True)
 

@@ -16,38 +16,38 @@ from torch import Tensor
 
 from ..attention.case import Case
 from ..attention.compare import leaves_of
-from ..attention.evaluated import Judged, run, run_backward
+from ..attention.evaluated import Evaluated, run, run_backward
 from ..attention.subject import BackendUnderTest
 from ..finding import Violation
-from ..raised import told
+from ..raised import format_exception
 from .fitting import NO_GRADIENTS
-from .paired_calls import Call, identical, leaves_again, with_leaves, within
+from .paired_calls import Call, identical, leaf_copies, with_leaves, within
 from .relation import Feature, Relation
 
 
-def _one_gradient_at_a_time(judged: Judged) -> float:
+def _one_gradient_at_a_time(evaluated: Evaluated) -> float:
     check, worst = "one_gradient_at_a_time", 0.0
-    leaves = leaves_of(judged.inputs)
+    leaves = leaves_of(evaluated.inputs)
     wanted = [name for name, leaf in leaves.items() if leaf.requires_grad]
     for wanted_name in wanted:
-        inputs = leaves_again(judged.inputs)
+        inputs = leaf_copies(evaluated.inputs)
         for name, leaf in leaves_of(inputs).items():
             leaf.requires_grad_(name == wanted_name)
-        found = run(judged.subject, inputs, check)
+        found = run(evaluated.subject, inputs, check)
         if not found.output.requires_grad:
             raise Violation(check, f"no gradient reaches {wanted_name} when it is the only tensor that requires one")
-        alone = run_backward(judged.subject, found, inputs, judged.grad_output, check)[wanted_name]
+        alone = run_backward(evaluated.subject, found, inputs, evaluated.grad_output, check)[wanted_name]
         because = "is another, by more than both bounds, when it is the only one wanted"
-        bound = 2 * judged.bounds.gradients[wanted_name]
+        bound = 2 * evaluated.bounds.gradients[wanted_name]
         title = f"gradient of {wanted_name}"
-        worst = max(worst, within(check, title, alone, judged.gradients[wanted_name], bound, because))
+        worst = max(worst, within(check, title, alone, evaluated.gradients[wanted_name], bound, because))
     return worst
 
 
-def _weights_carry_gradients(judged: Judged) -> float:
-    check, case = "weights_carry_gradients", judged.case
-    inputs = leaves_again(replace(judged.inputs, return_weights=True))
-    found = run(judged.subject, inputs, check)
+def _weights_carry_gradients(evaluated: Evaluated) -> float:
+    check, case = "weights_carry_gradients", evaluated.case
+    inputs = leaf_copies(replace(evaluated.inputs, return_weights=True))
+    found = run(evaluated.subject, inputs, check)
     if found.weights is None or not found.weights.requires_grad:
         raise Violation(check, "the weights carry no gradient although they are declared differentiable")
     draw = torch.Generator().manual_seed(case.seed + 10)
@@ -55,7 +55,7 @@ def _weights_carry_gradients(judged: Judged) -> float:
     leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if leaf.requires_grad and name != "value"}
     gradients = torch.autograd.grad(found.weights, list(leaves.values()), sent)
     identity = torch.eye(case.K, dtype=inputs.query.dtype, device=inputs.query.device).expand(case.B, case.G, -1, -1)
-    due = Call(judged.subject, replace(inputs, value=identity), sent)
+    due = Call(evaluated.subject, replace(inputs, value=identity), sent)
     worst = 0.0
     for name, gradient in zip(leaves, gradients, strict=True):
         bound, want = due.bounds.gradients[name], due.reference.gradients[name]
@@ -64,29 +64,29 @@ def _weights_carry_gradients(judged: Judged) -> float:
     return worst
 
 
-def _deterministic_backward(judged: Judged) -> None:
-    again = Call(judged.subject, leaves_again(judged.inputs), judged.grad_output)
-    for name, gradient in judged.gradients.items():
+def _deterministic_backward(evaluated: Evaluated) -> None:
+    again = Call(evaluated.subject, leaf_copies(evaluated.inputs), evaluated.grad_output)
+    for name, gradient in evaluated.gradients.items():
         because = "is another when the same call is made again, although deterministic_backward is declared"
         identical("deterministic_backward", f"gradient of {name}", again.gradients[name], gradient, because)
 
 
-def _double_backward(judged: Judged) -> None:
-    inputs = judged.inputs
+def _double_backward(evaluated: Evaluated) -> None:
+    inputs = evaluated.inputs
     leaves = {name: leaf.detach().clone().requires_grad_(name != "bias") for name, leaf in leaves_of(inputs).items()}
     bias = leaves.get("bias")
     checked = [name for name in leaves if name != "bias" or (bias is not None and bias.dtype == torch.float64)]
 
     def output(*tensors: Tensor) -> Tensor:
         call = with_leaves(inputs, {**leaves, **dict(zip(checked, tensors, strict=True))})
-        return judged.subject.call(call).output
+        return evaluated.subject.call(call).output
 
     with torch.random.fork_rng(devices=[inputs.query.device] if inputs.query.is_cuda else []):
-        torch.manual_seed(judged.case.seed)
+        torch.manual_seed(evaluated.case.seed)
         try:
             torch.autograd.gradgradcheck(output, [leaves[name] for name in checked], fast_mode=True)
         except Exception as reason:
-            raise Violation("double_backward", f"its second derivatives are wrong: {told(reason)}") from reason
+            raise Violation("double_backward", f"its second derivatives are wrong: {format_exception(reason)}") from reason
 
 
 def _small_double(case: Case, subject: BackendUnderTest) -> Case:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tfkit.attention.types import AttentionInputs, DenseBias
 
-from ..attention.evaluated import Judged
+from ..attention.evaluated import Evaluated
 from ..finding import Violation
 from .call_parts import Piece, repeats, rewriting
 from .fitting import (
@@ -27,7 +27,7 @@ from .fitting import (
     own_memory,
     with_fully_masked_rows,
 )
-from .paired_calls import Call, identical, leaves_again, lying_as, outcome, told
+from .paired_calls import Call, format_element, identical, leaf_copies, lying_as, outcome
 from .poison import large, unmoved
 from .relation import Feature, Relation
 
@@ -35,44 +35,44 @@ MORE = 3
 """How many hidden keys are added."""
 
 
-def _poisoned_hidden_keys(judged: Judged) -> None:
-    hidden = hidden_keys(judged.visible, judged.case.G)
-    everywhere = torch.ones(judged.case.B, judged.case.H, judged.case.Q, dtype=torch.bool)
+def _poisoned_hidden_keys(evaluated: Evaluated) -> None:
+    hidden = hidden_keys(evaluated.visible, evaluated.case.G)
+    everywhere = torch.ones(evaluated.case.B, evaluated.case.H, evaluated.case.Q, dtype=torch.bool)
     check, live = "poisoned_hidden_keys", ~hidden
     many = "changed when keys that no query sees were replaced by large numbers"
     try:
-        unmoved(check, judged, hidden, everywhere, live, many)
+        unmoved(check, evaluated, hidden, everywhere, live, many)
     except Violation:
         for b, g, j in hidden.nonzero().tolist():
             alone = torch.zeros_like(hidden)
             alone[b, g, j] = True
             where = f"key {j} of batch row {b}, key/value head {g}"
-            unmoved(check, judged, alone, everywhere, live, f"changed when {where}, which no query sees, was replaced")
+            unmoved(check, evaluated, alone, everywhere, live, f"changed when {where}, which no query sees, was replaced")
         raise
 
 
-def _hidden_keys_get_no_gradient(judged: Judged) -> None:
-    hidden = hidden_keys(judged.visible, judged.case.G)[..., None]
+def _hidden_keys_get_no_gradient(evaluated: Evaluated) -> None:
+    hidden = hidden_keys(evaluated.visible, evaluated.case.G)[..., None]
     for name in ("key", "value"):
-        if name in judged.gradients:
-            gradient = judged.gradients[name]
+        if name in evaluated.gradients:
+            gradient = evaluated.gradients[name]
             because = "is not exactly 0 although no query sees that key"
             chosen = gradient.where(hidden.to(gradient.device), 0.0)
             identical("hidden_keys_get_no_gradient", f"gradient of {name}", chosen, torch.zeros_like(chosen), because)
 
 
-def _appended(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-    return [Piece(_more_keys(judged, leaves, before=False))]
+def _appended(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+    return [Piece(_more_keys(evaluated, leaves, before=False))]
 
 
-def _prepended(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-    return [Piece(_more_keys(judged, leaves, before=True))]
+def _prepended(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+    return [Piece(_more_keys(evaluated, leaves, before=True))]
 
 
-def _more_keys(judged: Judged, leaves: AttentionInputs, before: bool) -> AttentionInputs:
+def _more_keys(evaluated: Evaluated, leaves: AttentionInputs, before: bool) -> AttentionInputs:
     """The call with `MORE` hidden keys before or after those it has; positions count on from the first key."""
-    case, mask, device = judged.case, leaves.mask, leaves.query.device
-    terms = judged.subject.capabilities.mask_terms
+    case, mask, device = evaluated.case, leaves.mask, leaves.query.device
+    terms = evaluated.subject.capabilities.mask_terms
     step = MORE if before else 0
 
     def longer(tensor: Tensor, axis: int, filling: Tensor) -> Tensor:
@@ -100,17 +100,17 @@ def _more_keys(judged: Judged, leaves: AttentionInputs, before: bool) -> Attenti
     bias = leaves.bias
     if isinstance(bias, DenseBias) and bias.values.shape[-1] > 1:
         bias = DenseBias(filled(bias.values, bias.values.dim() - 1, 1.0))
-    key = filled(leaves.key, 2, large(judged, judged.inputs.query, case.D))
-    value = filled(leaves.value, 2, large(judged, judged.grad_output, case.V))
+    key = filled(leaves.key, 2, large(evaluated, evaluated.inputs.query, case.D))
+    value = filled(leaves.value, 2, large(evaluated, evaluated.grad_output, case.V))
     offset = None if mask.offset is None else mask.offset + step
     mask = replace(mask, offset=offset, key_lengths=lengths, key_visible=shown, key_segments=segments, visible=visible)
     return replace(leaves, key=key, value=value, mask=mask, bias=bias)
 
 
-def _fully_masked_rows(judged: Judged) -> None:
+def _fully_masked_rows(evaluated: Evaluated) -> None:
     check = "fully_masked_rows"
-    masked = ~judged.visible.any(-1)
-    before = outcome(judged)
+    masked = ~evaluated.visible.any(-1)
+    before = outcome(evaluated)
     for name in ("output", "weights", "gradient of query"):
         if name in before:
             _zero(check, name, before[name], masked, "is not 0 although that query sees no key")
@@ -118,15 +118,15 @@ def _fully_masked_rows(judged: Judged) -> None:
         rows = before["lse"].where(masked.to(before["lse"].device), -torch.inf)
         identical(check, "lse", rows, torch.full_like(rows, -torch.inf), "is not -inf although that query sees no key")
 
-    rows = masked[..., None].to(judged.inputs.query.device)
-    query, sent = judged.inputs.query.detach(), judged.grad_output
-    loud = query.where(~rows, large(judged, judged.inputs.key, judged.case.D))
+    rows = masked[..., None].to(evaluated.inputs.query.device)
+    query, sent = evaluated.inputs.query.detach(), evaluated.grad_output
+    loud = query.where(~rows, large(evaluated, evaluated.inputs.key, evaluated.case.D))
     harmful = sent.where(~rows, torch.inf)
-    harmful = harmful.where(~rows | (torch.arange(judged.case.V, device=rows.device) % 2 == 0), torch.nan)
+    harmful = harmful.where(~rows | (torch.arange(evaluated.case.V, device=rows.device) % 2 == 0), torch.nan)
     harmful = lying_as(sent, harmful)
-    _same_but(check, before, Call(judged.subject, leaves_again(judged.inputs, query=loud), sent),
+    _same_but(check, before, Call(evaluated.subject, leaf_copies(evaluated.inputs, query=loud), sent),
               "changed when queries that see no key were replaced by large numbers")  # fmt: skip
-    _same_but(check, before, Call(judged.subject, leaves_again(judged.inputs), harmful),
+    _same_but(check, before, Call(evaluated.subject, leaf_copies(evaluated.inputs), harmful),
               "changed when the gradient that comes in at queries that see no key became infinite or NaN")  # fmt: skip
 
 
@@ -140,7 +140,9 @@ def _zero(check: str, name: str, tensor: Tensor, rows: Tensor, because: str) -> 
     wrong = (tensor != 0) & rows[..., None].to(tensor.device)
     if bool(wrong.any()):
         index = tuple(int(number) for number in wrong.nonzero()[0])
-        raise Violation(check, f"{told(name, index)} {because}", tensor=name, index=index, got=float(tensor[index]), want=0.0)
+        raise Violation(
+            check, f"{format_element(name, index)} {because}", tensor=name, index=index, got=float(tensor[index]), want=0.0
+        )
 
 
 _run_appended, _calls_appended = rewriting(

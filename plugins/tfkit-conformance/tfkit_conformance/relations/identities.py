@@ -17,11 +17,11 @@ from torch import Tensor
 
 from ..attention.case import Case
 from ..attention.compare import leaves_of
-from ..attention.evaluated import Judged
+from ..attention.evaluated import Evaluated
 from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 from .fitting import NO_GRADIENTS, SOFTCAP
-from .paired_calls import Call, leaves_again, within
+from .paired_calls import Call, leaf_copies, within
 from .relation import Feature, Relation
 
 STEP = 2.0**-16
@@ -32,41 +32,41 @@ def _double(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float64)
 
 
-def _key_gradients_cancel(judged: Judged) -> float:
-    gradient, bound = judged.gradients["key"], judged.bounds.gradients["key"]
+def _key_gradients_cancel(evaluated: Evaluated) -> float:
+    gradient, bound = evaluated.gradients["key"], evaluated.bounds.gradients["key"]
     check = "key_gradients_cancel"
     total, allowed = _double(gradient).sum(2), bound.sum(2)
     because = "do not add up to 0 over the keys, by more than their bounds"
-    return _judge(check, "gradients of key", total, torch.zeros_like(total), allowed, because)
+    return _evaluate(check, "gradients of key", total, torch.zeros_like(total), allowed, because)
 
 
-def _value_identity(judged: Judged) -> float:
-    value, sent = (_double(tensor) for tensor in (judged.inputs.value, judged.grad_output))
-    gradient, output = _double(judged.gradients["value"]), _double(judged.output.output)
-    left, left_bound = value * gradient, value.abs() * judged.bounds.gradients["value"]
-    right, right_bound = sent * output, sent.abs() * judged.bounds.output
+def _value_identity(evaluated: Evaluated) -> float:
+    value, sent = (_double(tensor) for tensor in (evaluated.inputs.value, evaluated.grad_output))
+    gradient, output = _double(evaluated.gradients["value"]), _double(evaluated.output.output)
+    left, left_bound = value * gradient, value.abs() * evaluated.bounds.gradients["value"]
+    right, right_bound = sent * output, sent.abs() * evaluated.bounds.output
     because = "times the values are not the output times its gradient, by more than their bounds"
-    return _products("value_identity", "gradients of value", judged, (left, left_bound), (right, right_bound), because)
+    return _products("value_identity", "gradients of value", evaluated, (left, left_bound), (right, right_bound), because)
 
 
-def _score_identity(judged: Judged) -> float:
-    key, query = (_double(tensor) for tensor in (judged.inputs.key, judged.inputs.query))
-    bound = judged.bounds.gradients
-    left, left_bound = key * _double(judged.gradients["key"]), key.abs() * bound["key"]
-    right, right_bound = query * _double(judged.gradients["query"]), query.abs() * bound["query"]
+def _score_identity(evaluated: Evaluated) -> float:
+    key, query = (_double(tensor) for tensor in (evaluated.inputs.key, evaluated.inputs.query))
+    bound = evaluated.bounds.gradients
+    left, left_bound = key * _double(evaluated.gradients["key"]), key.abs() * bound["key"]
+    right, right_bound = query * _double(evaluated.gradients["query"]), query.abs() * bound["query"]
     because = "times the keys are not the gradients of the queries times the queries, by more than their bounds"
-    return _products("score_identity", "gradients of key", judged, (left, left_bound), (right, right_bound), because)
+    return _products("score_identity", "gradients of key", evaluated, (left, left_bound), (right, right_bound), because)
 
 
 def _products(
-    check: str, name: str, judged: Judged, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], because: str
+    check: str, name: str, evaluated: Evaluated, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], because: str
 ) -> float:
-    G = judged.case.G
+    G = evaluated.case.G
     sums = [tensor.reshape(tensor.shape[0], G, -1).sum(2) for pair in (left, right) for tensor in pair]
-    return _judge(check, name, sums[0], sums[2], sums[1] + sums[3], because)
+    return _evaluate(check, name, sums[0], sums[2], sums[1] + sums[3], because)
 
 
-def _judge(check: str, name: str, got: Tensor, want: Tensor, bound: Tensor, because: str) -> float:
+def _evaluate(check: str, name: str, got: Tensor, want: Tensor, bound: Tensor, because: str) -> float:
     try:
         return within(check, name, got, want, bound, because)
     except Violation as broken:
@@ -76,18 +76,18 @@ def _judge(check: str, name: str, got: Tensor, want: Tensor, bound: Tensor, beca
         ) from None
 
 
-def _difference_quotient(judged: Judged) -> float:
+def _difference_quotient(evaluated: Evaluated) -> float:
     """|FD - <g, d>| <= (<|dO|, T_O(x + hd)> + <|dO|, T_O(x - hd)>) / 2h + <T_g, |d|> + |FD_ref - <g_ref, d>|, where d is half
     the difference of the two points as they are stored, over h."""
-    leaves = {name: leaf for name, leaf in leaves_of(judged.inputs).items() if leaf.requires_grad}
-    draw = torch.Generator().manual_seed(judged.case.seed + 9)
+    leaves = {name: leaf for name, leaf in leaves_of(evaluated.inputs).items() if leaf.requires_grad}
+    draw = torch.Generator().manual_seed(evaluated.case.seed + 9)
     points: list[dict[str, Tensor]] = [{}, {}]
     for name, leaf in leaves.items():
         step = STEP * torch.randn(leaf.shape, generator=draw, dtype=torch.float64).to(leaf.device)
         for point, sign in zip(points, (1, -1), strict=True):
             point[name] = (leaf.detach().double() + sign * step).to(leaf.dtype)
-    above, below = (Call(judged.subject, leaves_again(judged.inputs, **point), judged.grad_output) for point in points)
-    sent = _double(judged.grad_output)
+    above, below = (Call(evaluated.subject, leaf_copies(evaluated.inputs, **point), evaluated.grad_output) for point in points)
+    sent = _double(evaluated.grad_output)
 
     def quotient(high: Tensor, low: Tensor) -> Tensor:
         return (sent * (_double(high) - _double(low))).sum() / (2 * STEP)
@@ -98,9 +98,9 @@ def _difference_quotient(judged: Judged) -> float:
     slope, true_slope, uncertain = (torch.zeros((), dtype=torch.float64) for _ in range(3))
     for name in leaves:
         along = (_double(leaves_of(above.inputs)[name]) - _double(leaves_of(below.inputs)[name])) / (2 * STEP)
-        slope = slope + (_double(judged.gradients[name]) * along).sum()
-        true_slope = true_slope + (judged.reference.gradients[name] * along).sum()
-        uncertain = uncertain + (judged.bounds.gradients[name] * along.abs()).sum()
+        slope = slope + (_double(evaluated.gradients[name]) * along).sum()
+        true_slope = true_slope + (evaluated.reference.gradients[name] * along).sum()
+        uncertain = uncertain + (evaluated.bounds.gradients[name] * along.abs()).sum()
     truncation = (right - true_slope).abs()
     because = "differs from the difference quotient of the output along a random direction, by more than the bounds"
     check, allowed = "difference_quotient", rounding + uncertain + truncation

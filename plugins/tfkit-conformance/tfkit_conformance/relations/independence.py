@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..attention.evaluated import Judged
+from ..attention.evaluated import Evaluated
 from .call_parts import repeats
 from .fitting import NO_CAUSAL, ONE_BATCH_ROW, ONE_KEY, ONE_QUERY, both, causal, lacks, larger, own_memory
-from .paired_calls import Call, Called, identical, leaves_again, outcome
+from .paired_calls import Call, Called, identical, leaf_copies, outcome
 from .poison import large, poisoned, unmoved
 from .relation import Feature, Relation
 
@@ -25,66 +25,66 @@ def _rows_that_see_none(visible: Tensor, keys: Tensor) -> Tensor:
     return ~(visible & keys.repeat_interleave(each, 1)[:, :, None]).any(-1)
 
 
-def _unreached(check: str, judged: Judged, keys: Tensor, because: str) -> None:
-    rows = _rows_that_see_none(judged.visible, keys)
-    unmoved(check, judged, keys, rows, torch.zeros_like(keys), because)
+def _unreached(check: str, evaluated: Evaluated, keys: Tensor, because: str) -> None:
+    rows = _rows_that_see_none(evaluated.visible, keys)
+    unmoved(check, evaluated, keys, rows, torch.zeros_like(keys), because)
 
 
-def _later_keys(judged: Judged) -> None:
-    case = judged.case
+def _later_keys(evaluated: Evaluated) -> None:
+    case = evaluated.case
     first = 1 + case.seed % max(1, case.K - 1)
     keys = torch.zeros(case.B, case.G, case.K, dtype=torch.bool)
     keys[:, :, first:] = True
-    _unreached("later_keys", judged, keys, f"changed when keys from {first} on, all later than that query, were replaced")
+    _unreached("later_keys", evaluated, keys, f"changed when keys from {first} on, all later than that query, were replaced")
 
 
-def _unseen_keys(judged: Judged) -> None:
-    case = judged.case
+def _unseen_keys(evaluated: Evaluated) -> None:
+    case = evaluated.case
     draw = torch.Generator().manual_seed(case.seed + 6)
     for share in (0.5, 1 / case.K):
         keys = torch.rand(case.B, case.G, case.K, generator=draw) < share
-        _unreached("unseen_keys", judged, keys, "changed when keys that this query does not see were replaced")
+        _unreached("unseen_keys", evaluated, keys, "changed when keys that this query does not see were replaced")
 
 
-def _other_segments(judged: Judged) -> None:
-    case, mask = judged.case, judged.inputs.mask
+def _other_segments(evaluated: Evaluated) -> None:
+    case, mask = evaluated.case, evaluated.inputs.mask
     segments = mask.key_segments
     assert segments is not None
     last = segments == segments.amax(1, keepdim=True)
     keys = last.cpu()[:, None].expand(case.B, case.G, case.K)
-    _unreached("other_segments", judged, keys, "changed when the keys of another segment were replaced")
+    _unreached("other_segments", evaluated, keys, "changed when the keys of another segment were replaced")
 
 
-def _other_queries(judged: Judged) -> None:
-    case = judged.case
+def _other_queries(evaluated: Evaluated) -> None:
+    case = evaluated.case
     row = case.seed % case.Q
     chosen = torch.zeros(case.Q, dtype=torch.bool)
     chosen[row] = True
-    size = min(64.0, large(judged, judged.inputs.key, case.D))
-    changed = _with_rows(judged.inputs.query, chosen[:, None], size)
-    call = Call(judged.subject, leaves_again(judged.inputs, query=changed), judged.grad_output)
-    _untouched("other_queries", judged, call, 2, ~chosen, f"changed when query row {row} was replaced")
+    size = min(64.0, large(evaluated, evaluated.inputs.key, case.D))
+    changed = _with_rows(evaluated.inputs.query, chosen[:, None], size)
+    call = Call(evaluated.subject, leaf_copies(evaluated.inputs, query=changed), evaluated.grad_output)
+    _untouched("other_queries", evaluated, call, 2, ~chosen, f"changed when query row {row} was replaced")
 
 
-def _other_batch_rows(judged: Judged) -> None:
-    case = judged.case
+def _other_batch_rows(evaluated: Evaluated) -> None:
+    case = evaluated.case
     row = case.seed % case.B
     chosen = torch.zeros(case.B, dtype=torch.bool)
     chosen[row] = True
-    tensors = poisoned(judged, chosen[:, None, None].expand(case.B, case.G, case.K))
-    tensors["query"] = _with_rows(judged.inputs.query, chosen[:, None, None, None], 1.0)
-    call = Call(judged.subject, leaves_again(judged.inputs, **tensors), judged.grad_output)
-    _untouched("other_batch_rows", judged, call, 0, ~chosen, f"changed when batch row {row} was replaced")
+    tensors = poisoned(evaluated, chosen[:, None, None].expand(case.B, case.G, case.K))
+    tensors["query"] = _with_rows(evaluated.inputs.query, chosen[:, None, None, None], 1.0)
+    call = Call(evaluated.subject, leaf_copies(evaluated.inputs, **tensors), evaluated.grad_output)
+    _untouched("other_batch_rows", evaluated, call, 0, ~chosen, f"changed when batch row {row} was replaced")
 
 
-def _other_heads(judged: Judged) -> None:
-    case = judged.case
+def _other_heads(evaluated: Evaluated) -> None:
+    case = evaluated.case
     group = case.seed % case.G
     chosen = torch.zeros(case.G, dtype=torch.bool)
     chosen[group] = True
     keys = chosen[None, :, None].expand(case.B, case.G, case.K)
-    call = Call(judged.subject, leaves_again(judged.inputs, **poisoned(judged, keys)), judged.grad_output)
-    _untouched("other_heads", judged, call, 1, ~chosen, f"changed when key/value head {group} was replaced")
+    call = Call(evaluated.subject, leaf_copies(evaluated.inputs, **poisoned(evaluated, keys)), evaluated.grad_output)
+    _untouched("other_heads", evaluated, call, 1, ~chosen, f"changed when key/value head {group} was replaced")
 
 
 def _with_rows(tensor: Tensor, rows: Tensor, number: float) -> Tensor:

@@ -20,51 +20,51 @@ from tfkit.attention.types import AttentionInputs, Bias, Shapes
 
 from ..attention.case import Case
 from ..attention.compare import gradients_of
-from ..attention.evaluated import Judged, run, run_backward
+from ..attention.evaluated import Evaluated, run, run_backward
 from ..attention.subject import BackendUnderTest
 from ..finding import Violation
-from ..raised import told
+from ..raised import format_exception
 from .call_parts import repeats
 from .draws import generator_state
 from .fitting import NO_GRADIENTS
-from .paired_calls import Call, all_identical, identical, leaves_again, named, outcome, wants_gradients, within
+from .paired_calls import Call, all_identical, identical, leaf_copies, named, outcome, wants_gradients, within
 from .relation import Feature, Relation
 
 
-def _again(judged: Judged) -> None:
+def _again(evaluated: Evaluated) -> None:
     because = "is another when the same call is made again"
-    found = run(judged.subject, leaves_again(judged.inputs)).output
-    first = run(judged.subject, leaves_again(judged.inputs)).output
+    found = run(evaluated.subject, leaf_copies(evaluated.inputs)).output
+    first = run(evaluated.subject, leaf_copies(evaluated.inputs)).output
     identical("again", "output", found.detach(), first.detach(), because)
 
 
-def _after_another_call(judged: Judged) -> None:
+def _after_another_call(evaluated: Evaluated) -> None:
     """A, then B with another mask, bias and numbers, then A. Gradients are compared where they are deterministic."""
-    case = judged.case
-    first = Call(judged.subject, leaves_again(judged.inputs), judged.grad_output)
+    case = evaluated.case
+    first = Call(evaluated.subject, leaf_copies(evaluated.inputs), evaluated.grad_output)
     before = outcome(first)
     other = replace(case, seed=case.seed + 1)
     if case.key_lengths is not None:
         other = replace(other, key_lengths=tuple(case.K - max(0, length) for length in case.key_lengths))
     if case.query_lengths is not None:
         other = replace(other, query_lengths=tuple(case.Q - max(0, length) for length in case.query_lengths))
-    outcome(Call(judged.subject, other.inputs(judged.subject.device), other.grad_output(judged.subject.device)))
-    after = outcome(Call(judged.subject, leaves_again(judged.inputs), judged.grad_output))
+    outcome(Call(evaluated.subject, other.inputs(evaluated.subject.device), other.grad_output(evaluated.subject.device)))
+    after = outcome(Call(evaluated.subject, leaf_copies(evaluated.inputs), evaluated.grad_output))
     because = "changed after a call with another mask and other numbers: something is kept between calls"
-    for name in filter(_comparable(judged), before):
+    for name in filter(_comparable(evaluated), before):
         identical("after_another_call", name, after[name], before[name], because)
 
 
-def _two_threads(judged: Judged) -> None:
+def _two_threads(evaluated: Evaluated) -> None:
     """What a thread gives alone, it gives beside another that makes another call."""
-    case, subject = judged.case, judged.subject
+    case, subject = evaluated.case, evaluated.subject
     other = replace(case, seed=case.seed + 1)
-    calls = [(case, judged.inputs), (other, other.inputs(subject.device))]
+    calls = [(case, evaluated.inputs), (other, other.inputs(subject.device))]
     alone = [_in_threads(subject, [call])[0] for call in calls]
     for _ in range(2):
         together = _in_threads(subject, calls)
         for before, after in zip(alone, together, strict=True):
-            for name in filter(_comparable(judged), before):
+            for name in filter(_comparable(evaluated), before):
                 because = "changed because another thread made a call at the same time"
                 identical("two_threads", name, after[name], before[name], because)
 
@@ -76,7 +76,7 @@ def _in_threads(subject: BackendUnderTest, calls: list[tuple[Case, AttentionInpu
     raised: list[BaseException] = []
 
     def work(index: int, case: Case, inputs: AttentionInputs) -> None:
-        leaves, sent = leaves_again(inputs), case.grad_output(subject.device)
+        leaves, sent = leaf_copies(inputs), case.grad_output(subject.device)
         ready.wait()
         try:  # no cached property here: some Pythons hold a lock while one is made
             output = run(subject, leaves)
@@ -94,81 +94,83 @@ def _in_threads(subject: BackendUnderTest, calls: list[tuple[Case, AttentionInpu
     return found
 
 
-def _comparable(judged: Judged) -> Callable[[str], bool]:
-    sure, same = judged.subject.capabilities.deterministic_backward, repeats(judged)
+def _comparable(evaluated: Evaluated) -> Callable[[str], bool]:
+    sure, same = evaluated.subject.capabilities.deterministic_backward, repeats(evaluated)
     return lambda name: same(name) and (sure or not name.startswith("gradient"))
 
 
-def _without_gradients(judged: Judged) -> float:
+def _without_gradients(evaluated: Evaluated) -> float:
     worst = 0.0
     for name, mode in (("no_grad", torch.no_grad), ("inference_mode", torch.inference_mode)):
         with mode():
-            found = run(judged.subject, judged.inputs, "without_gradients")
+            found = run(evaluated.subject, evaluated.inputs, "without_gradients")
         if found.output.requires_grad:
             raise Violation("without_gradients", f"the output requires gradients under {name}")
         because = f"differs under {name} by more than both bounds"
-        want, bound = judged.output.output, 2 * judged.bounds.output
+        want, bound = evaluated.output.output, 2 * evaluated.bounds.output
         worst = max(worst, within("without_gradients", "output", found.output, want, bound, because))
     return worst
 
 
-def _checkpoint(judged: Judged) -> float:
-    inputs = leaves_again(judged.inputs)
+def _checkpoint(evaluated: Evaluated) -> float:
+    inputs = leaf_copies(evaluated.inputs)
 
     def output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return judged.subject.call(replace(inputs, query=query, key=key, value=value)).output
+        return evaluated.subject.call(replace(inputs, query=query, key=key, value=value)).output
 
     try:
         found = checkpoint(output, inputs.query, inputs.key, inputs.value, use_reentrant=False)
-        gradients = gradients_of(found, inputs, judged.grad_output)
+        gradients = gradients_of(found, inputs, evaluated.grad_output)
     except Exception as reason:  # whatever the backend or torch raises, the author is told
-        raise Violation("checkpoint", f"fails when the call is checkpointed: {told(reason)}") from reason
-    return _within("checkpoint", judged, gradients, "differs by more than both bounds when the call is checkpointed")
+        raise Violation("checkpoint", f"fails when the call is checkpointed: {format_exception(reason)}") from reason
+    return _within("checkpoint", evaluated, gradients, "differs by more than both bounds when the call is checkpointed")
 
 
-def _compiled(judged: Judged) -> float:
+def _compiled(evaluated: Evaluated) -> float:
     """Dynamo's state is cleared first: it would stop compiling after a few calls of other shapes."""
-    inputs = leaves_again(judged.inputs)
+    inputs = leaf_copies(evaluated.inputs)
     torch._dynamo.reset()
-    traced = torch.compile(lambda: judged.subject.attend(inputs, judged.subject.options).output, backend="aot_eager")
+    traced = torch.compile(lambda: evaluated.subject.attend(inputs, evaluated.subject.options).output, backend="aot_eager")
     try:
         found = traced()
-        gradients = gradients_of(found, inputs, judged.grad_output) if wants_gradients(inputs) else {}
+        gradients = gradients_of(found, inputs, evaluated.grad_output) if wants_gradients(inputs) else {}
     except Exception as reason:  # whatever tracing raises, the author is told
-        raise Violation("compiled", f"fails under torch.compile, although compile is declared: {told(reason)}") from reason
+        raise Violation(
+            "compiled", f"fails under torch.compile, although compile is declared: {format_exception(reason)}"
+        ) from reason
     because = "differs by more than both bounds when the call is compiled"
-    worst = within("compiled", "output", found, judged.output.output, 2 * judged.bounds.output, because)
-    return max(worst, _within("compiled", judged, gradients, because))
+    worst = within("compiled", "output", found, evaluated.output.output, 2 * evaluated.bounds.output, because)
+    return max(worst, _within("compiled", evaluated, gradients, because))
 
 
-def _within(check: str, judged: Judged, gradients: dict[str, Tensor], because: str) -> float:
+def _within(check: str, evaluated: Evaluated, gradients: dict[str, Tensor], because: str) -> float:
     worst = 0.0
     for name, gradient in gradients.items():
-        bound = 2 * judged.bounds.gradients[name]
-        worst = max(worst, within(check, f"gradient of {name}", gradient, judged.gradients[name], bound, because))
+        bound = 2 * evaluated.bounds.gradients[name]
+        worst = max(worst, within(check, f"gradient of {name}", gradient, evaluated.gradients[name], bound, because))
     return worst
 
 
-def _prepared(judged: Judged) -> None:
+def _prepared(evaluated: Evaluated) -> None:
     """What `prepare` made of the mask, with or without the bias, changes no bit."""
-    subject, inputs = judged.subject, judged.inputs
+    subject, inputs = evaluated.subject, evaluated.inputs
     if subject.prepare is None:
         return
     query, key = inputs.query, inputs.key
     shapes = Shapes(query.shape[0], query.shape[1], query.shape[2], key.shape[2], query.dtype, query.device)
     for given in ("mask and bias", "mask") if inputs.bias is not None else ("mask",):
-        leaves = leaves_again(inputs)
+        leaves = leaf_copies(inputs)
         bias: Bias | None = leaves.bias if given == "mask and bias" else None
         made = subject.prepare(leaves.mask, bias, shapes, subject.options)
         because = f"is another when the call comes with its {given} prepared"
-        call = Call(subject, replace(leaves, prepared=made), judged.grad_output)
-        all_identical("prepared", call, judged, because, _comparable(judged))
+        call = Call(subject, replace(leaves, prepared=made), evaluated.grad_output)
+        all_identical("prepared", call, evaluated, because, _comparable(evaluated))
 
 
-def _generator_left_alone(judged: Judged) -> None:
-    before = generator_state(judged.subject.device)
-    outcome(Call(judged.subject, leaves_again(judged.inputs), judged.grad_output))
-    if not torch.equal(before, generator_state(judged.subject.device)):
+def _generator_left_alone(evaluated: Evaluated) -> None:
+    before = generator_state(evaluated.subject.device)
+    outcome(Call(evaluated.subject, leaf_copies(evaluated.inputs), evaluated.grad_output))
+    if not torch.equal(before, generator_state(evaluated.subject.device)):
         raise Violation("generator_left_alone", "a call without dropout draws from torch's generator")
 
 

@@ -19,63 +19,63 @@ from tfkit.attention.types import AttentionInputs
 
 from ..attention.case import Case
 from ..attention.elements import LAYOUTS
-from ..attention.evaluated import Judged
+from ..attention.evaluated import Evaluated
 from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, agree, rewriting, taken
 from .fitting import NO_GROUPS, ONE_BATCH_ROW, READS_POSITIONS, larger, without_positions
 from .relation import Feature, Relation
 
 
-def _order(judged: Judged, size: int) -> Tensor:
-    return torch.randperm(size, generator=torch.Generator().manual_seed(judged.case.seed + 7))
+def _order(evaluated: Evaluated, size: int) -> Tensor:
+    return torch.randperm(size, generator=torch.Generator().manual_seed(evaluated.case.seed + 7))
 
 
-def _layouts(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-    own = judged.case.layout
+def _layouts(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+    own = evaluated.case.layout
     others = [layout for layout in LAYOUTS if layout not in (own, "expanded")]
-    return [Piece(leaves, layout=others[judged.case.seed % len(others)])]
+    return [Piece(leaves, layout=others[evaluated.case.seed % len(others)])]
 
 
-def _heads_written_out(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-    each = judged.case.H // judged.case.G
+def _heads_written_out(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+    each = evaluated.case.H // evaluated.case.G
     return [Piece(replace(leaves, key=leaves.key.repeat_interleave(each, 1), value=leaves.value.repeat_interleave(each, 1)))]
 
 
-def _heads_permuted(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-    groups = _order(judged, judged.case.G)
-    each = judged.case.H // judged.case.G
+def _heads_permuted(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+    groups = _order(evaluated, evaluated.case.G)
+    each = evaluated.case.H // evaluated.case.G
     heads = (groups[:, None] * each + torch.arange(each)).flatten()
     return [Piece(taken(leaves, groups=groups), pick=lambda tensor: tensor[:, heads.to(tensor.device)])]
 
 
-def _batch_permuted(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-    order = _order(judged, judged.case.B)
+def _batch_permuted(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+    order = _order(evaluated, evaluated.case.B)
     return [Piece(taken(leaves, batch=order), pick=lambda tensor: tensor[order.to(tensor.device)])]
 
 
-def _batch_split(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
+def _batch_split(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
     def one(row: int) -> Piece:
         return Piece(taken(leaves, batch=torch.tensor([row])), pick=lambda tensor: tensor[row : row + 1])
 
-    return [one(row) for row in range(judged.case.B)]
+    return [one(row) for row in range(evaluated.case.B)]
 
 
-def _keys_permuted(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-    return [Piece(taken(leaves, keys=_order(judged, judged.case.K)))]
+def _keys_permuted(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+    return [Piece(taken(leaves, keys=_order(evaluated, evaluated.case.K)))]
 
 
-def _keys_twice(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-    keys = torch.arange(judged.case.K).repeat(2)
+def _keys_twice(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+    keys = torch.arange(evaluated.case.K).repeat(2)
     return [Piece(taken(leaves, keys=keys), lse=lambda lse: lse + math.log(2.0))]
 
 
-def _features_permuted(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-    order = _order(judged, judged.case.D).to(leaves.query.device)
+def _features_permuted(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+    order = _order(evaluated, evaluated.case.D).to(leaves.query.device)
     return [Piece(replace(leaves, query=leaves.query[..., order], key=leaves.key[..., order]))]
 
 
-def _value_features_permuted(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-    order = _order(judged, judged.case.V)
+def _value_features_permuted(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+    order = _order(evaluated, evaluated.case.V)
 
     def pick(tensor: Tensor) -> Tensor:
         return tensor[..., order.to(tensor.device)] if tensor.dim() == 4 else tensor
@@ -91,20 +91,24 @@ def _shared_heads(case: Case, subject: BackendUnderTest) -> Case:
 
 
 def _moved(name: str, number: str, summary: str, because: str, adapt: Callable[[Case, BackendUnderTest], Case],
-           voided_by: tuple[Feature, ...], parts: Callable[[Judged, AttentionInputs], list[Piece]],
+           voided_by: tuple[Feature, ...], parts: Callable[[Evaluated, AttentionInputs], list[Piece]],
            rule: str = "") -> Relation:  # fmt: skip
     run, calls = rewriting(name, parts, f"differs by more than both bounds {because}")
     return Relation(name, number, summary, "bound", run, rule, adapt, voided_by, calls)
 
 
 def _as_declared(
-    check: str, parts: Callable[[Judged, AttentionInputs], list[Piece]], because: str
-) -> Callable[[Judged], float | None]:
+    check: str, parts: Callable[[Evaluated, AttentionInputs], list[Piece]], because: str
+) -> Callable[[Evaluated], float | None]:
     """Bit for bit where `batch_invariant` is declared."""
 
-    def run(judged: Judged) -> float | None:
+    def run(evaluated: Evaluated) -> float | None:
         agree(
-            check, judged, lambda leaves: parts(judged, leaves), f"{because}, although batch_invariant is declared", exact=True
+            check,
+            evaluated,
+            lambda leaves: parts(evaluated, leaves),
+            f"{because}, although batch_invariant is declared",
+            exact=True,
         )
         return None
 

@@ -21,7 +21,7 @@ from ..finding import Inconclusive, Violation
 
 
 class Called(Protocol):
-    """What a `Judged` and a `Call` have in common."""
+    """What a `Evaluated` and a `Call` have in common."""
 
     @property
     def subject(self) -> BackendUnderTest: ...
@@ -60,7 +60,7 @@ class Call:
     @cached_property
     def bounds(self) -> Bounds:
         made = bounds(self.reference, self.subject.capabilities.numerics, self.subject.tf32 or tf32_allowed(self.inputs))
-        if not bool(made.judged.all()):
+        if not bool(made.evaluated.all()):
             raise Inconclusive("some scores are too large for this dtype in this numerics class")
         return made
 
@@ -82,7 +82,7 @@ def named(found: AttentionOutput, gradients: dict[str, Tensor]) -> dict[str, Ten
     return there | {f"gradient of {name}": gradient for name, gradient in gradients.items()}
 
 
-def leaves_again(inputs: AttentionInputs, **tensors: Tensor) -> AttentionInputs:
+def leaf_copies(inputs: AttentionInputs, **tensors: Tensor) -> AttentionInputs:
     """The call with other tensors (`bias` too), every one a leaf of its own that lies in memory as before: kernels choose their
     order of summation by strides and alignment, so only then may two calls be compared bit for bit."""
     made = {}
@@ -106,7 +106,12 @@ def identical(check: str, name: str, got: Tensor, want: Tensor, because: str) ->
     if not bool(same.all()):
         index = _first(~same)
         raise Violation(
-            check, f"{told(name, index)} {because}", tensor=name, index=index, got=float(got[index]), want=float(want[index])
+            check,
+            f"{format_element(name, index)} {because}",
+            tensor=name,
+            index=index,
+            got=float(got[index]),
+            want=float(want[index]),
         )
 
 
@@ -126,13 +131,13 @@ def within(check: str, name: str, got: Tensor, want: Tensor, bound: Tensor, beca
     if worst > 1.0:
         index = tuple(int(number) for number in torch.unravel_index(ratio.argmax(), ratio.shape))
         raise Violation(
-            check, f"{told(name, index)} {because}", tensor=name, index=index,
+            check, f"{format_element(name, index)} {because}", tensor=name, index=index,
             got=float(got[index]), want=float(want[index]), bound=float(bound[index]),
         )  # fmt: skip
     return worst
 
 
-def told(name: str, index: tuple[int, ...]) -> str:
+def format_element(name: str, index: tuple[int, ...]) -> str:
     """Which element this is, in words."""
     if name in ("output", "lse", "weights"):
         row = f"row {index[2]} of batch row {index[0]}, head {index[1]}"

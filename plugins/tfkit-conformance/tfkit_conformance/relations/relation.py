@@ -15,7 +15,7 @@ from typing import Literal
 
 from ..attention.case import Case
 from ..attention.compare import request_of
-from ..attention.evaluated import Judged
+from ..attention.evaluated import Evaluated
 from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, stored
 
@@ -43,11 +43,11 @@ class Relation:
     number: str
     summary: str
     demand: Demand
-    run: Callable[[Judged], float | None]
+    run: Callable[[Evaluated], float | None]
     rule: str = ""
     adapt: Callable[[Case, BackendUnderTest], Case] = lambda case, subject: case
     voided_by: tuple[Feature, ...] = ()
-    calls: Callable[[Judged], list[Piece]] | None = None
+    calls: Callable[[Evaluated], list[Piece]] | None = None
     draws: bool = False
     slow: bool = False
 
@@ -64,13 +64,13 @@ def fit(relation: Relation, subject: BackendUnderTest, case: Case) -> Case | str
     reason = relation.applies(adapted, subject)
     if reason:
         return reason
-    verdict = subject.judge(adapted.request(subject.device))
+    verdict = subject.evaluate(adapted.request(subject.device))
     if verdict.refused:
         return f"not declared: {', '.join(verdict.refused)}"
     if relation.calls is not None:
-        judged = Judged(subject, adapted)
-        for piece in relation.calls(judged):
-            verdict = subject.judge(request_of(stored(piece, judged.inputs)))
+        evaluated = Evaluated(subject, adapted)
+        for piece in relation.calls(evaluated):
+            verdict = subject.evaluate(request_of(stored(piece, evaluated.inputs)))
             if verdict.refused:
                 return f"the other call is not declared: {', '.join(verdict.refused)}"
     return adapted

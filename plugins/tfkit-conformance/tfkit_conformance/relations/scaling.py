@@ -18,27 +18,31 @@ from torch import Tensor
 
 from tfkit.attention.capabilities import Numerics
 
-from ..attention.evaluated import Judged
+from ..attention.evaluated import Evaluated
 from ..finding import Inconclusive
 from .call_parts import repeats
 from .fitting import moderate
-from .paired_calls import Call, identical, leaves_again, outcome
+from .paired_calls import Call, identical, leaf_copies, outcome
 from .relation import Feature, Relation
 
 Factors = dict[str, float]
 
 
-def _scaled(name: str, judged: Judged, tensors: dict[str, Tensor], scale: float, factors: Factors, because: str) -> None:
+def _scaled(name: str, evaluated: Evaluated, tensors: dict[str, Tensor], scale: float, factors: Factors, because: str) -> None:
     """Raise Violation unless each outcome is its factor (1 where none is said) times the one before."""
-    inputs = replace(leaves_again(judged.inputs, **tensors), scale=scale)
-    dtype = judged.case.torch_dtype
+    inputs = replace(leaf_copies(evaluated.inputs, **tensors), scale=scale)
+    dtype = evaluated.case.torch_dtype
     wide = torch.promote_types(dtype, torch.float32)
     least = max(torch.finfo(dtype).tiny, torch.finfo(wide).tiny * 2.0**60)
-    before = outcome(judged)
-    after = outcome(Call(judged.subject, inputs, judged.grad_output))
-    for title in filter(repeats(judged), before):
+    before = outcome(evaluated)
+    after = outcome(Call(evaluated.subject, inputs, evaluated.grad_output))
+    for title in filter(repeats(evaluated), before):
         tensor = before[title]
-        if title.startswith("gradient") and dtype == torch.float16 and _rounds_on_the_way(judged.subject.capabilities.numerics):
+        if (
+            title.startswith("gradient")
+            and dtype == torch.float16
+            and _rounds_on_the_way(evaluated.subject.capabilities.numerics)
+        ):
             continue
         want = tensor * factors.get(title, 1.0)
         compared = (tensor.abs() >= least) & (want.abs() >= least) & want.isfinite()
@@ -49,7 +53,7 @@ def _rounds_on_the_way(numerics: Numerics) -> bool:
     return "storage" in (numerics.scores, numerics.probabilities, numerics.gradients)
 
 
-def _power(judged: Judged, *grown: Tensor, shrunk: Tensor | None = None) -> float:
+def _power(evaluated: Evaluated, *grown: Tensor, shrunk: Tensor | None = None) -> float:
     """A power of two by which these tensors can be multiplied (and `shrunk` divided) without a rounding."""
     for factor in (4.0, 2.0, 0.5, 0.25):
         pairs = [(tensor, factor) for tensor in grown] + ([] if shrunk is None else [(shrunk, 1 / factor)])
@@ -64,46 +68,46 @@ def _exactly(tensor: Tensor, factor: float) -> bool:
     return room and bool((by / factor == tensor).all())
 
 
-def _value_times_power(judged: Judged) -> None:
-    value = judged.inputs.value
-    factor = _power(judged, value)
+def _value_times_power(evaluated: Evaluated) -> None:
+    value = evaluated.inputs.value
+    factor = _power(evaluated, value)
     factors = dict.fromkeys(("output", "gradient of query", "gradient of key", "gradient of bias"), factor)
     because = f"is not {factor:g} times itself when every value is multiplied by {factor:g}"
-    _scaled("value_times_power", judged, {"value": value * factor}, judged.inputs.scale, factors, because)
+    _scaled("value_times_power", evaluated, {"value": value * factor}, evaluated.inputs.scale, factors, because)
 
 
-def _value_negated(judged: Judged) -> None:
+def _value_negated(evaluated: Evaluated) -> None:
     factors = dict.fromkeys(("output", "gradient of query", "gradient of key", "gradient of bias"), -1.0)
     because = "does not change its sign, and nothing else, when every value does"
-    _scaled("value_negated", judged, {"value": -judged.inputs.value}, judged.inputs.scale, factors, because)
+    _scaled("value_negated", evaluated, {"value": -evaluated.inputs.value}, evaluated.inputs.scale, factors, because)
 
 
-def _query_against_key(judged: Judged) -> None:
-    query, key = judged.inputs.query, judged.inputs.key
-    factor = _power(judged, query, shrunk=key)
+def _query_against_key(evaluated: Evaluated) -> None:
+    query, key = evaluated.inputs.query, evaluated.inputs.key
+    factor = _power(evaluated, query, shrunk=key)
     factors = {"gradient of query": 1 / factor, "gradient of key": factor}
     because = f"changes when queries are multiplied and keys divided by {factor:g}"
     tensors = {"query": query * factor, "key": key / factor}
-    _scaled("query_against_key", judged, tensors, judged.inputs.scale, factors, because)
+    _scaled("query_against_key", evaluated, tensors, evaluated.inputs.scale, factors, because)
 
 
-def _query_against_scale(judged: Judged) -> None:
-    query = judged.inputs.query
-    factor = _power(judged, query)
+def _query_against_scale(evaluated: Evaluated) -> None:
+    query = evaluated.inputs.query
+    factor = _power(evaluated, query)
     because = f"changes when queries are multiplied and the scale is divided by {factor:g}"
     factors = {"gradient of query": 1 / factor}
-    _scaled("query_against_scale", judged, {"query": query * factor}, judged.inputs.scale / factor, factors, because)
+    _scaled("query_against_scale", evaluated, {"query": query * factor}, evaluated.inputs.scale / factor, factors, because)
 
 
-def _feature_signs(judged: Judged) -> None:
-    query, key = judged.inputs.query, judged.inputs.key
+def _feature_signs(evaluated: Evaluated) -> None:
+    query, key = evaluated.inputs.query, evaluated.inputs.key
     signs = torch.ones(query.shape[3], dtype=query.dtype, device=query.device)
-    signs[judged.case.seed % 2 :: 2] = -1.0
-    signs[judged.case.seed % len(signs)] = -1.0
-    inputs = leaves_again(judged.inputs, query=query * signs, key=key * signs)
-    after = outcome(Call(judged.subject, inputs, judged.grad_output))
-    before = outcome(judged)
-    for title in filter(repeats(judged), before):
+    signs[evaluated.case.seed % 2 :: 2] = -1.0
+    signs[evaluated.case.seed % len(signs)] = -1.0
+    inputs = leaf_copies(evaluated.inputs, query=query * signs, key=key * signs)
+    after = outcome(Call(evaluated.subject, inputs, evaluated.grad_output))
+    before = outcome(evaluated)
+    for title in filter(repeats(evaluated), before):
         want = before[title] * (signs if title in ("gradient of query", "gradient of key") else 1.0)
         because = "changes when the sign of a feature is flipped in queries and keys alike"
         identical("feature_signs", title, after[title], want, because)
@@ -115,7 +119,7 @@ _PRESCALED = Feature(
 )
 
 
-def _relation(name: str, number: str, summary: str, run: Callable[[Judged], None], *voided_by: Feature) -> Relation:
+def _relation(name: str, number: str, summary: str, run: Callable[[Evaluated], None], *voided_by: Feature) -> Relation:
     return Relation(name, number, summary, "exact", run, "A2", moderate, voided_by)
 
 

@@ -14,59 +14,59 @@ import torch
 from tfkit.attention.types import AttentionInputs, Mask
 
 from ..attention.case import Case
-from ..attention.evaluated import Judged
+from ..attention.evaluated import Evaluated
 from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, rewriting
 from .fitting import NO_CAUSAL, causal, lacks
 from .relation import Feature, Relation
 
-Spelling = Callable[[Judged, Mask], Mask]
+Spelling = Callable[[Evaluated, Mask], Mask]
 
 
-def _pair_by_pair(judged: Judged, mask: Mask) -> Mask:
-    return Mask(offset=mask.offset, visible=judged.visible.to(judged.inputs.query.device))
+def _pair_by_pair(evaluated: Evaluated, mask: Mask) -> Mask:
+    return Mask(offset=mask.offset, visible=evaluated.visible.to(evaluated.inputs.query.device))
 
 
-def _causal_as_window(judged: Judged, mask: Mask) -> Mask:
+def _causal_as_window(evaluated: Evaluated, mask: Mask) -> Mask:
     left, right = mask.window or (None, None)
     return replace(mask, causal=False, window=(left, 0 if right is None else min(right, 0)))
 
 
-def _lengths_as_visibility(judged: Judged, mask: Mask) -> Mask:
+def _lengths_as_visibility(evaluated: Evaluated, mask: Mask) -> Mask:
     assert mask.key_lengths is not None
-    keys = torch.arange(judged.case.K, device=mask.key_lengths.device)
+    keys = torch.arange(evaluated.case.K, device=mask.key_lengths.device)
     shown = keys < mask.key_lengths[:, None]
     return replace(mask, key_lengths=None, key_visible=shown if mask.key_visible is None else shown & mask.key_visible)
 
 
-def _lengths_as_segments(judged: Judged, mask: Mask) -> Mask:
+def _lengths_as_segments(evaluated: Evaluated, mask: Mask) -> Mask:
     assert mask.key_lengths is not None
     lengths = mask.key_lengths
-    hidden = torch.arange(judged.case.K, device=lengths.device) >= lengths[:, None]
-    queries = torch.zeros(judged.case.B, judged.case.Q, dtype=torch.long, device=lengths.device)
+    hidden = torch.arange(evaluated.case.K, device=lengths.device) >= lengths[:, None]
+    queries = torch.zeros(evaluated.case.B, evaluated.case.Q, dtype=torch.long, device=lengths.device)
     return replace(mask, key_lengths=None, query_segments=queries, key_segments=hidden.long())
 
 
-def _segments_renamed(judged: Judged, mask: Mask) -> Mask:
+def _segments_renamed(evaluated: Evaluated, mask: Mask) -> Mask:
     """Only equality of segment numbers says anything."""
     assert mask.query_segments is not None
     assert mask.key_segments is not None
     return replace(mask, query_segments=7 - mask.query_segments, key_segments=7 - mask.key_segments)
 
 
-def _wide_window(judged: Judged, mask: Mask) -> Mask:
+def _wide_window(evaluated: Evaluated, mask: Mask) -> Mask:
     offset = mask.offset
-    wide = judged.case.Q + judged.case.K + (abs(offset) if isinstance(offset, int) else 0)
+    wide = evaluated.case.Q + evaluated.case.K + (abs(offset) if isinstance(offset, int) else 0)
     if isinstance(offset, torch.Tensor):
         wide += int(offset.abs().max())
     sides = ((wide, wide), (wide, None), (None, wide))
-    return replace(mask, window=sides[judged.case.seed % 3], offset=0 if offset is None else offset)
+    return replace(mask, window=sides[evaluated.case.seed % 3], offset=0 if offset is None else offset)
 
 
 def _spelt(name: str, number: str, summary: str, spelling: Spelling, words: str,
            adapt: Callable[[Case, BackendUnderTest], Case], voided_by: tuple[Feature, ...]) -> Relation:  # fmt: skip
-    def parts(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-        return [Piece(replace(leaves, mask=spelling(judged, leaves.mask)))]
+    def parts(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+        return [Piece(replace(leaves, mask=spelling(evaluated, leaves.mask)))]
 
     run, calls = rewriting(name, parts, f"differs by more than both bounds when {words}")
     return Relation(name, number, summary, "bound", run, "A3", adapt, voided_by, calls)

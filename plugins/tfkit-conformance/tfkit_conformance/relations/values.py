@@ -17,21 +17,21 @@ from torch import Tensor
 from tfkit.attention.types import AttentionInputs
 
 from ..attention.case import Case
-from ..attention.evaluated import Judged
+from ..attention.evaluated import Evaluated
 from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, rewriting
 from .fitting import SOFTCAP, whole_numbers
-from .paired_calls import Call, leaves_again, outcome, within
+from .paired_calls import Call, leaf_copies, outcome, within
 from .relation import Relation
 
 
-def _whole(judged: Judged, size: int) -> Tensor:
-    draw = torch.Generator().manual_seed(judged.case.seed + 8)
-    return torch.randint(-2, 3, (size,), generator=draw).to(judged.inputs.query.device, torch.float64)
+def _whole(evaluated: Evaluated, size: int) -> Tensor:
+    draw = torch.Generator().manual_seed(evaluated.case.seed + 8)
+    return torch.randint(-2, 3, (size,), generator=draw).to(evaluated.inputs.query.device, torch.float64)
 
 
-def _keys_moved(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-    moved = _whole(judged, judged.case.D)
+def _keys_moved(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+    moved = _whole(evaluated, evaluated.case.D)
     added = leaves.scale * (leaves.query.detach() @ moved)
 
     def lse(before: Tensor) -> Tensor:
@@ -40,9 +40,9 @@ def _keys_moved(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
     return [Piece(replace(leaves, key=leaves.key + moved), lse=lse)]
 
 
-def _values_moved(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
-    moved = _whole(judged, judged.case.V)
-    live = judged.visible.any(-1, keepdim=True).double()
+def _values_moved(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
+    moved = _whole(evaluated, evaluated.case.V)
+    live = evaluated.visible.any(-1, keepdim=True).double()
 
     def output(before: Tensor) -> Tensor:
         return before + live.to(before.device) * moved.to(before.device)
@@ -50,13 +50,13 @@ def _values_moved(judged: Judged, leaves: AttentionInputs) -> list[Piece]:
     return [Piece(replace(leaves, value=leaves.value + moved), output=output)]
 
 
-def _equal_values(judged: Judged) -> float:
+def _equal_values(evaluated: Evaluated) -> float:
     """The output is the value; it does not depend on queries and keys, whose gradients are 0."""
-    check, inputs = "equal_values", judged.inputs
+    check, inputs = "equal_values", evaluated.inputs
     value = inputs.value.detach()[:1, :, :1].expand(inputs.value.shape)
-    call = Call(judged.subject, leaves_again(inputs, value=value), judged.grad_output)
-    each = judged.case.H // judged.case.G
-    want = value[:, :, :1].repeat_interleave(each, 1).cpu().double() * judged.visible.any(-1, keepdim=True)
+    call = Call(evaluated.subject, leaf_copies(inputs, value=value), evaluated.grad_output)
+    each = evaluated.case.H // evaluated.case.G
+    want = value[:, :, :1].repeat_interleave(each, 1).cpu().double() * evaluated.visible.any(-1, keepdim=True)
     found = outcome(call)
     because = "is not the value, by more than its bound, although all values of its head are equal"
     worst = within(check, "output", found["output"], want, call.bounds.output, because)
@@ -69,16 +69,16 @@ def _equal_values(judged: Judged) -> float:
     return worst
 
 
-def _one_live_key(judged: Judged) -> float:
+def _one_live_key(evaluated: Evaluated) -> float:
     """Every row that sees one key alone is that key's value."""
-    visible = judged.visible
+    visible = evaluated.visible
     alone = visible.sum(-1) == 1
-    each = judged.case.H // judged.case.G
-    value = judged.inputs.value.detach().cpu().double().repeat_interleave(each, 1)
+    each = evaluated.case.H // evaluated.case.G
+    value = evaluated.inputs.value.detach().cpu().double().repeat_interleave(each, 1)
     want = (visible.double() @ value) * alone[..., None]
-    found = judged.output.output.detach().cpu().double() * alone[..., None]
+    found = evaluated.output.output.detach().cpu().double() * alone[..., None]
     because = "is not the value of the only key that it sees, by more than its bound"
-    return within("one_live_key", "output", found, want, judged.bounds.output, because)
+    return within("one_live_key", "output", found, want, evaluated.bounds.output, because)
 
 
 def _one_key(case: Case, subject: BackendUnderTest) -> Case:

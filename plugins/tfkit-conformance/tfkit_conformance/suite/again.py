@@ -9,7 +9,7 @@ from tfkit.catalogue import Catalogue
 from tfkit.errors import Diagnostic, InputError
 
 from ..attention.case import Case
-from ..attention.evaluated import Judged
+from ..attention.evaluated import Evaluated
 from ..attention.subject import BackendUnderTest
 from ..finding import Inconclusive, Violation, renamed
 from ..limit import time_limit
@@ -51,13 +51,13 @@ def run_check(subject: BackendUnderTest, case: Case, check: str = "") -> float |
     if not layers and not relations:
         known = [layer.name for layer in LAYERS] + [f"{relation.number} {relation.name}" for relation in RELATIONS]
         raise InputError(Diagnostic("TFK095", f"there is no check `{check}` to run again", f"checks: {', '.join(known)}"))
-    judged, worst = Judged(subject, case), None
+    evaluated, worst = Evaluated(subject, case), None
     for one in layers:
-        share = one.judge(judged)
+        share = one.evaluate(evaluated)
         worst = share if worst is None else max(worst, share or 0.0)
     for other in relations:
         try:
-            worst = other.run(judged)
+            worst = other.run(evaluated)
         except Violation as violation:
             raise renamed(violation, check) from violation
     return worst

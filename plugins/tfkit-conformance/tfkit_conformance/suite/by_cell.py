@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..attention.case import Case
 from ..attention.cells import Cell, cells, plan_of
-from ..attention.evaluated import Judged
+from ..attention.evaluated import Evaluated
 from ..attention.strategies import cases
 from ..finding import Inconclusive, Violation
 from ..report import LedgerRow
@@ -36,13 +36,13 @@ def judge_cells(run: Run, gradients: bool, turn: int, examples: int) -> None:
 
 
 def _cell(run: Run, cell: Cell, all_cells: list[Cell], dtype: str, gradients: bool, examples: int, salt: int) -> None:
-    row, told = run.ledger[cell.group, cell.name], run.told()
+    row, reported = run.ledger[cell.group, cell.name], run.reported_checks()
     refused: set[str] = set()
     shrinking = False
 
-    def judge(case: Case) -> None:
+    def evaluate(case: Case) -> None:
         nonlocal shrinking
-        verdict = run.subject.judge(case.request(run.subject.device))
+        verdict = run.subject.evaluate(case.request(run.subject.device))
         if not verdict.accepted:
             refused.update(verdict.refused)
             return
@@ -53,15 +53,15 @@ def _cell(run: Run, cell: Cell, all_cells: list[Cell], dtype: str, gradients: bo
                     counts = run.ledger[other.group, other.name].counts
                     counts[dtype] = counts.get(dtype, 0) + 1
         try:
-            _judge(run, case, not shrinking)
+            _evaluate(run, case, not shrinking)
         except Violation as violation:
-            shrinking = shrinking or violation.check not in told
+            shrinking = shrinking or violation.check not in reported
             raise
 
     for attempt, number in enumerate((examples, PATIENCE)):
         outcome = search(
-            cases(run.subject, dtype, cell, gradients), judge, examples=number, seed=run.seed * 7919 + salt + attempt,
-            shrink_steps=run.steps_left(), limit=run.limit, told=told,
+            cases(run.subject, dtype, cell, gradients), evaluate, examples=number, seed=run.seed * 7919 + salt + attempt,
+            shrink_steps=run.steps_left(), limit=run.limit, reported=reported,
         )  # fmt: skip
         run.record(outcome)
         if row.counts[dtype] or run.over:
@@ -73,10 +73,10 @@ def _cell(run: Run, cell: Cell, all_cells: list[Cell], dtype: str, gradients: bo
             run.ledger[cell.group, cell.name] = replace(row, counts=nothing, refused="; ".join(sorted(refused)))
 
 
-def _judge(run: Run, case: Case, counted: bool) -> None:
+def _evaluate(run: Run, case: Case, counted: bool) -> None:
     """All layers, the first that fails ends it."""
     run.event("layers", case)
-    judged = Judged(run.subject, case)
+    evaluated = Evaluated(run.subject, case)
     undecided: Inconclusive | None = None
     for layer in LAYERS:
         tally = run.tally(layer.name, layer.rule, layer.summary)
@@ -86,7 +86,7 @@ def _judge(run: Run, case: Case, counted: bool) -> None:
         started = time.perf_counter()
         tally.examples += counted
         try:
-            tally.saw(layer.judge(judged), counted)
+            tally.saw(layer.evaluate(evaluated), counted)
         except Inconclusive as reason:
             tally.inconclusive += counted
             undecided = reason

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from ..attention.case import Case
-from ..attention.evaluated import Judged
+from ..attention.evaluated import Evaluated
 from ..attention.strategies import cases
 from ..finding import Inconclusive, Violation, renamed
-from ..raised import told
+from ..raised import format_exception
 from ..relations import RELATIONS, Relation, fit
-from ..relations.call_parts import told_to_repeat
+from ..relations.call_parts import deterministic_dropout
 from ..search import search
 from .known import is_known
 from .runner import Run, Tally
@@ -31,12 +31,12 @@ def judge_relations(run: Run, gradients: bool, turn: int, examples: int) -> None
 
 def _relation(run: Run, relation: Relation, dtype: str, gradients: bool, wanted: int, salt: int) -> None:
     name = f"{relation.number} {relation.name}"
-    tally, told = run.tally(name, relation.rule, relation.summary), run.told()
+    tally, reported = run.tally(name, relation.rule, relation.summary), run.reported_checks()
     void: set[str] = set()
     shrinking = False
     enough = tally.examples + wanted
 
-    def judge(drawn: Case) -> None:
+    def evaluate(drawn: Case) -> None:
         nonlocal shrinking
         if relation.slow and tally.examples >= enough and not shrinking:
             return
@@ -49,15 +49,15 @@ def _relation(run: Run, relation: Relation, dtype: str, gradients: bool, wanted:
             return
         run.event(name, case)
         try:
-            _judge(run, relation, name, case, tally, not shrinking)
+            _evaluate(run, relation, name, case, tally, not shrinking)
         except Violation as violation:
-            shrinking = shrinking or violation.check not in told
+            shrinking = shrinking or violation.check not in reported
             raise
 
     for attempt in range(ATTEMPTS):
         outcome = search(
-            cases(run.subject, dtype, None, gradients), judge, examples=wanted * (attempt + 1) + 1,
-            seed=run.seed * 6007 + salt * 101 + attempt, shrink_steps=run.steps_left(), limit=run.limit, told=told,
+            cases(run.subject, dtype, None, gradients), evaluate, examples=wanted * (attempt + 1) + 1,
+            seed=run.seed * 6007 + salt * 101 + attempt, shrink_steps=run.steps_left(), limit=run.limit, reported=reported,
         )  # fmt: skip
         run.record(outcome, lambda case: relation.adapt(case, run.subject))
         if tally.examples >= enough or tally.finding is not None or run.over:
@@ -66,13 +66,13 @@ def _relation(run: Run, relation: Relation, dtype: str, gradients: bool, wanted:
         tally.void = "; ".join(sorted(void)[:2])
 
 
-def _judge(run: Run, relation: Relation, name: str, case: Case, tally: Tally, counted: bool) -> None:
+def _evaluate(run: Run, relation: Relation, name: str, case: Case, tally: Tally, counted: bool) -> None:
     started = time.perf_counter()
     tally.examples += counted
-    judged = Judged(run.subject, case)
+    evaluated = Evaluated(run.subject, case)
     try:
-        with told_to_repeat(judged):
-            tally.saw(relation.run(judged), counted)
+        with deterministic_dropout(evaluated):
+            tally.saw(relation.run(evaluated), counted)
     except Inconclusive:
         tally.inconclusive += counted
         raise
@@ -82,6 +82,6 @@ def _judge(run: Run, relation: Relation, name: str, case: Case, tally: Tally, co
         raise renamed(violation, name) from violation
     except (RuntimeError, IndexError, ValueError, TypeError) as reason:  # an answer that nothing can be done with
         tally.failed += counted
-        raise Violation(name, f"gave what cannot be compared: {told(reason)}") from reason
+        raise Violation(name, f"gave what cannot be compared: {format_exception(reason)}") from reason
     finally:
         tally.seconds += time.perf_counter() - started

@@ -105,12 +105,12 @@ def _run_all(run: Run) -> None:
         run.once("refusals", "A3", "what is not declared is refused", lambda dtype, tally: _refusals(run, dtype, tally))
         for turn, size in enumerate(run.profile.rounds):
             judge_cells(run, gradients, turn, size.cell)
-            if "contract" in run.told():
+            if "contract" in run.reported_checks():
                 note = "not judged: what breaks the contract cannot be compared"
                 run.tally("relations", "", "metamorphic relations").note = note
                 break
             judge_relations(run, gradients, turn, size.relation)
-        if "contract" not in run.told():
+        if "contract" not in run.reported_checks():
             run.once("grade", "A8", "accuracy beyond the bound", lambda dtype, tally: _grade(run, dtype, tally))
 
 

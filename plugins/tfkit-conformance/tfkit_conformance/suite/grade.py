@@ -17,7 +17,7 @@ from tfkit.attention.rendering import accumulation, expand_heads
 from tfkit.attention.types import AttentionInputs
 
 from ..attention.case import Case
-from ..attention.evaluated import Judged
+from ..attention.evaluated import Evaluated
 from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 
@@ -27,13 +27,13 @@ GRADES = {"A": 1.5, "B": 3.0, "C": float("inf")}
 def ratios(subject: BackendUnderTest, dtype: str, seed: int = 0) -> dict[str, float]:
     """The ratio of root mean square errors by tensor: output, and each gradient where there is a backward."""
     case = _case(subject, dtype, seed)
-    judged = Judged(subject, case)
-    exact = judged.reference
-    best = _best(judged.inputs, judged.grad_output)
-    found: dict[str, Tensor] = {"output": judged.output.output}
+    evaluated = Evaluated(subject, case)
+    exact = evaluated.reference
+    best = _best(evaluated.inputs, evaluated.grad_output)
+    found: dict[str, Tensor] = {"output": evaluated.output.output}
     wanted = {"output": exact.output, **exact.gradients}
     if case.gradients:
-        found |= judged.gradients
+        found |= evaluated.gradients
     return {name: _rms(tensor, wanted[name]) / _rms(best[name], wanted[name]) for name, tensor in found.items()}
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..attention.compare import leaves_of
-from ..attention.evaluated import Judged, changed, run
+from ..attention.evaluated import Evaluated, changed, run
 from ..finding import Violation
 from .probes import head_codes, read_backward, read_forward, tell_difference
 
@@ -30,16 +30,16 @@ class Layer:
     name: str
     rule: str
     summary: str
-    judge: Callable[[Judged], float | None]
+    evaluate: Callable[[Evaluated], float | None]
 
 
-def contract(judged: Judged) -> None:
+def contract(evaluated: Evaluated) -> None:
     """Rules A1, A5, A7 and A10 as far as one call shows them."""
-    case, inputs = judged.case, judged.inputs
-    given = [*leaves_of(inputs).values(), *_mask_tensors(judged)]
+    case, inputs = evaluated.case, evaluated.inputs
+    given = [*leaves_of(inputs).values(), *_mask_tensors(evaluated)]
     before = [tensor.detach().clone() for tensor in given]
     state = torch.get_rng_state()
-    found = judged.output
+    found = evaluated.output
     _check_unwritten(given, before, "")
     _check_tensor("output", found.output, (case.B, case.H, case.Q, case.V), case.torch_dtype, inputs.query.device)
     if case.lse:
@@ -54,7 +54,7 @@ def contract(judged: Judged) -> None:
     if found.output.untyped_storage().data_ptr() in owned:
         raise Violation("contract", "the output shares memory with an input; writing to one would change the other")
     if case.gradients or case.bias_gradient:
-        gradients = judged.gradients
+        gradients = evaluated.gradients
         for name, leaf in leaves_of(inputs).items():
             if leaf.requires_grad:
                 _check_tensor(f"gradient of {name}", gradients[name], tuple(leaf.shape), leaf.dtype, leaf.device)
@@ -62,7 +62,7 @@ def contract(judged: Judged) -> None:
     if not torch.equal(torch.get_rng_state(), state):
         raise Violation("contract", "drew random numbers although dropout is 0")
     first = found.output.detach().clone()
-    again = run(judged.subject, inputs).output
+    again = run(evaluated.subject, inputs).output
     if not torch.equal(found.output, first) or again.untyped_storage().data_ptr() == found.output.untyped_storage().data_ptr():
         raise Violation("contract", "the second call wrote into the output of the first")
     if not torch.equal(again, first):
@@ -70,13 +70,13 @@ def contract(judged: Judged) -> None:
         raise Violation("contract", f"the same call gave another output the second time, by up to {worst:.3g}")
 
 
-def support(judged: Judged) -> None:
+def support(evaluated: Evaluated) -> None:
     """A4 and A1: who sees whom, and from which head, in the forward pass."""
-    read, case = read_forward(judged), judged.case
-    tell_difference("support", read, judged.visible, "see")
+    read, case = read_forward(evaluated), evaluated.case
+    tell_difference("support", read, evaluated.visible, "see")
     total = read.sum(-1)
     own = head_codes(case).repeat_interleave(case.H // case.G, 1)[..., None].expand(total.shape)
-    wrong = judged.visible.any(-1) & ((total / own - 1).abs() > 0.25)
+    wrong = evaluated.visible.any(-1) & ((total / own - 1).abs() > 0.25)
     if bool(wrong.any()):
         b, h, i = (int(axis[0]) for axis in wrong.nonzero(as_tuple=True))
         group = h // (case.H // case.G)
@@ -87,41 +87,41 @@ def support(judged: Judged) -> None:
         )  # fmt: skip
 
 
-def support_of_gradients(judged: Judged) -> None:
+def support_of_gradients(evaluated: Evaluated) -> None:
     """A4 in the backward pass, which has a mask of its own."""
-    if judged.case.gradients:
-        tell_difference("support of gradients", read_backward(judged), judged.visible, "send gradient to")
+    if evaluated.case.gradients:
+        tell_difference("support of gradients", read_backward(evaluated), evaluated.visible, "send gradient to")
 
 
-def scores(judged: Judged) -> float | None:
+def scores(evaluated: Evaluated) -> float | None:
     """The weights read out: one-hot values over a chunk of keys, the queries and keys of the case."""
-    case = judged.case
+    case = evaluated.case
     start = (case.seed % max(1, (case.K - 1) // case.V + 1)) * case.V
-    chunk = torch.zeros(case.K, case.V, dtype=case.torch_dtype, device=judged.inputs.value.device)
+    chunk = torch.zeros(case.K, case.V, dtype=case.torch_dtype, device=evaluated.inputs.value.device)
     rows = torch.arange(start, min(start + case.V, case.K), device=chunk.device)
     chunk[rows, rows - start] = 1
     value = chunk.expand(case.B, case.G, -1, -1).contiguous()
-    plain = Judged(judged.subject, replace(case, gradients=False, bias_gradient=False, lse=False, weights=False))
+    plain = Evaluated(evaluated.subject, replace(case, gradients=False, bias_gradient=False, lse=False, weights=False))
     plain.__dict__["inputs"] = changed(plain.inputs, False, value=value)
     return within("scores", "weights", plain.output.output, plain.reference.output, plain.bounds.output)
 
 
-def output(judged: Judged) -> float | None:
+def output(evaluated: Evaluated) -> float | None:
     """The output, and what else was asked for."""
-    found, wanted, bound = judged.output, judged.reference, judged.bounds
+    found, wanted, bound = evaluated.output, evaluated.reference, evaluated.bounds
     worst = within("output", "output", found.output, wanted.output, bound.output)
-    if found.lse is not None and judged.case.lse:
+    if found.lse is not None and evaluated.case.lse:
         worst = max(worst, within("output", "lse", found.lse, wanted.lse, bound.lse))
-    if found.weights is not None and judged.case.weights:
+    if found.weights is not None and evaluated.case.weights:
         worst = max(worst, within("output", "weights", found.weights, wanted.weights, bound.weights))
     return worst
 
 
-def gradients(judged: Judged) -> float | None:
+def gradients(evaluated: Evaluated) -> float | None:
     """Every gradient that was asked for."""
-    if not (judged.case.gradients or judged.case.bias_gradient):
+    if not (evaluated.case.gradients or evaluated.case.bias_gradient):
         return None
-    found, wanted, bound = judged.gradients, judged.reference.gradients, judged.bounds.gradients
+    found, wanted, bound = evaluated.gradients, evaluated.reference.gradients, evaluated.bounds.gradients
     return max(within("gradients", f"gradient of {name}", found[name], wanted[name], bound[name]) for name in found)
 
 
@@ -177,8 +177,8 @@ def _check_unwritten(given: list[Tensor], before: list[Tensor], when: str) -> No
             raise Violation("contract", f"an input {tuple(tensor.shape)} {tensor.dtype} was written to{when}")
 
 
-def _mask_tensors(judged: Judged) -> list[Tensor]:
-    mask = judged.inputs.mask
+def _mask_tensors(evaluated: Evaluated) -> list[Tensor]:
+    mask = evaluated.inputs.mask
     fields = (mask.offset, mask.key_lengths, mask.query_lengths, mask.key_visible, mask.query_segments, mask.key_segments,
               mask.visible)  # fmt: skip
     return [tensor for tensor in fields if isinstance(tensor, Tensor)]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..attention.case import Case
 from ..attention.compare import leaves_of
-from ..attention.evaluated import Judged
+from ..attention.evaluated import Evaluated
 from ..attention.subject import BackendUnderTest, subject_of
 from ..finding import Inconclusive, Violation
 from ..mutants import ATTENTION_MUTANTS, Mutant
@@ -40,15 +40,15 @@ def looks_like(subject: BackendUnderTest, case: Case, others: Sequence[Case] = (
 
 def _alike(subject: BackendUnderTest, case: Case, mutants: Iterable[Mutant]) -> Iterator[Mutant]:
     """The faults that give on this case what the backend gives, and not what is right."""
-    judged, started = Judged(subject, case), time.monotonic()
+    evaluated, started = Evaluated(subject, case), time.monotonic()
     try:
-        mine, allowed, right = _outcome(judged), _allowed(judged), _right(judged)
+        mine, allowed, right = _outcome(evaluated), _allowed(evaluated), _right(evaluated)
     except (Violation, Inconclusive):
         return
     for mutant in mutants:
         if time.monotonic() - started > SECONDS:
             return
-        other = Judged(subject_of(mutant.entry, device=subject.device, attend=mutant.fresh()), case)
+        other = Evaluated(subject_of(mutant.entry, device=subject.device, attend=mutant.fresh()), case)
         try:
             theirs = _outcome(other)
         except (Violation, Inconclusive):
@@ -57,22 +57,22 @@ def _alike(subject: BackendUnderTest, case: Case, mutants: Iterable[Mutant]) -> 
             yield mutant
 
 
-def _outcome(judged: Judged) -> dict[str, Tensor]:
-    found = {"output": judged.output.output}
-    if judged.output.lse is not None and judged.case.lse:
-        found["lse"] = judged.output.lse
-    if any(leaf.requires_grad for leaf in leaves_of(judged.inputs).values()):
-        found |= judged.gradients
+def _outcome(evaluated: Evaluated) -> dict[str, Tensor]:
+    found = {"output": evaluated.output.output}
+    if evaluated.output.lse is not None and evaluated.case.lse:
+        found["lse"] = evaluated.output.lse
+    if any(leaf.requires_grad for leaf in leaves_of(evaluated.inputs).values()):
+        found |= evaluated.gradients
     return {name: tensor.detach().to("cpu", torch.float64) for name, tensor in found.items()}
 
 
-def _allowed(judged: Judged) -> dict[str, Tensor]:
-    bounds = judged.bounds
+def _allowed(evaluated: Evaluated) -> dict[str, Tensor]:
+    bounds = evaluated.bounds
     return {"output": bounds.output, "lse": bounds.lse, **bounds.gradients}
 
 
-def _right(judged: Judged) -> dict[str, Tensor]:
-    exact = judged.reference
+def _right(evaluated: Evaluated) -> dict[str, Tensor]:
+    exact = evaluated.reference
     return {"output": exact.output, "lse": exact.lse, **exact.gradients}
 
 

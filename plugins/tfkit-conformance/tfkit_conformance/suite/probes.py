@@ -18,7 +18,7 @@ from torch import Tensor
 from tfkit.attention.types import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias
 
 from ..attention.case import Case
-from ..attention.evaluated import Judged, run, run_backward
+from ..attention.evaluated import Evaluated, run, run_backward
 from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 
@@ -26,9 +26,9 @@ FAINT = 2.0**-10
 """Queries and biases are scaled by this, so that no weight underflows: softmax is nearly even over what is visible."""
 
 
-def read_forward(judged: Judged) -> Tensor:
+def read_forward(evaluated: Evaluated) -> Tensor:
     """What each query read: (B,H,Q,K) float64, a power of two times its weights."""
-    subject, case = judged.subject, _wide(judged.subject, judged.case, judged.case.K)
+    subject, case = evaluated.subject, _wide(evaluated.subject, evaluated.case, evaluated.case.K)
     inputs = _faint(replace(case, gradients=False, bias_gradient=False, lse=False, weights=False), subject.device)
     codes = head_codes(case).to(inputs.value)
     read = []
@@ -41,9 +41,9 @@ def read_forward(judged: Judged) -> Tensor:
     return torch.cat(read, -1)
 
 
-def read_backward(judged: Judged) -> Tensor:
+def read_backward(evaluated: Evaluated) -> Tensor:
     """The gradient of every value by every query: (B,H,Q,K) float64."""
-    subject, case = judged.subject, _wide(judged.subject, judged.case, judged.case.Q)
+    subject, case = evaluated.subject, _wide(evaluated.subject, evaluated.case, evaluated.case.Q)
     ratio = case.H // case.G
     found = torch.zeros(case.B, case.H, case.Q, case.K, dtype=torch.float64)
     inputs = _faint(replace(case, gradients=True, bias_gradient=False, lse=False, weights=False), subject.device)

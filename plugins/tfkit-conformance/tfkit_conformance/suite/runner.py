@@ -90,7 +90,7 @@ class Run:
     def tally(self, name: str, rule: str, summary: str) -> Tally:
         return self.tallies.setdefault(name, Tally(rule, summary))
 
-    def once(self, name: str, rule: str, summary: str, judge: Callable[[str, Tally], None]) -> None:
+    def once(self, name: str, rule: str, summary: str, evaluate: Callable[[str, Tally], None]) -> None:
         """A check that draws no cases: `judge(dtype, tally)` for every dtype."""
         tally = self.tally(name, rule, summary)
         for dtype in self.dtypes:
@@ -100,7 +100,7 @@ class Run:
             started = time.perf_counter()
             try:
                 with time_limit(self.limit):
-                    judge(dtype, tally)
+                    evaluate(dtype, tally)
             except Violation as violation:
                 self.hung = self.hung or isinstance(violation, OutOfTime)
                 tally.failed += 1
@@ -110,14 +110,14 @@ class Run:
             finally:
                 tally.seconds += time.perf_counter() - started
 
-    def told(self) -> frozenset[str]:
+    def reported_checks(self) -> frozenset[str]:
         return frozenset(name for name, tally in self.tallies.items() if tally.finding is not None)
 
     def steps_left(self) -> int:
         """Steps for shrinking: enough for the first findings, few for what most likely has the same cause."""
         if self.stop_at_first:
             return 0
-        return self.shrink_steps if len(self.told()) < 3 else min(self.shrink_steps, FEW_STEPS)
+        return self.shrink_steps if len(self.reported_checks()) < 3 else min(self.shrink_steps, FEW_STEPS)
 
     def record(self, outcome: Outcome, adapt: Callable[[Case], Case] = lambda case: case) -> None:
         violation = outcome.violation
@@ -128,7 +128,7 @@ class Run:
         if tally.finding is None:
             case = adapt(outcome.case)
             found = self.finding_of(violation, case)
-            if self.shrink_steps and not self.over and len(self.told()) < 3:
+            if self.shrink_steps and not self.over and len(self.reported_checks()) < 3:
                 self.event("looking for a seeded fault that does the same", case)
                 named = [other.finding.looks_like for other in self.tallies.values() if other.finding is not None]
                 alike = looks_like(self.subject, case, [adapt(other) for other in outcome.failures], named)

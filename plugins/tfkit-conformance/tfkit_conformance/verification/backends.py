@@ -32,15 +32,15 @@ def requested_backends(model: Model, names: Sequence[str] | None) -> dict[str, A
     else:
         for attention, index, _ in model._site_table():
             choice = attention.choices[index]
-            told = {part["kind"] if isinstance(part, dict) else part: part for part in choice.requested_backends}
+            format_exception = {part["kind"] if isinstance(part, dict) else part: part for part in choice.requested_backends}
             for candidate in choice.candidates:
-                written.setdefault(candidate.kind, told.get(candidate.kind))
+                written.setdefault(candidate.kind, format_exception.get(candidate.kind))
     return {name: [requested or name] + (["eager"] if name != "eager" else []) for name, requested in written.items()}
 
 
-def declaring(judged: dict[str, dict[str, BoundBackend]], dtype: str) -> set[str]:
+def declaring(evaluated: dict[str, dict[str, BoundBackend]], dtype: str) -> set[str]:
     """The backends, of those that are judged by site, that declare a dtype."""
-    return {name for each in judged.values() for name, bound in each.items() if dtype in bound.entry.capabilities.dtypes}
+    return {name for each in evaluated.values() for name, bound in each.items() if dtype in bound.entry.capabilities.dtypes}
 
 
 def _named(name: str, catalogue: Catalogue) -> BoundBackend:

@@ -71,7 +71,7 @@ def left_padding(subject: ModelUnderTest) -> float:
 
 
 def _padded(subject: ModelUnderTest, left: bool, reasons: dict[str, str]) -> float:
-    worst, judged = 0.0, False
+    worst, evaluated = 0.0, False
     reasons = dict(reasons)
     for name, ids in subject.batch.ids.items():
         limit = subject.limits.get(name)
@@ -79,12 +79,12 @@ def _padded(subject: ModelUnderTest, left: bool, reasons: dict[str, str]) -> flo
             reasons.setdefault(name, f"`{name}` is as long as its position table, {limit}")
         if name in reasons:
             continue
-        judged = True
+        evaluated = True
         batch = subject.batch.padded(name, MORE, left, subject.pad(name))
         after = {node: _cut(subject, node, name, tensor, left) for node, tensor in run(subject.model, batch).items()}
         words = f"{MORE} more positions of padding on the {'left' if left else 'right'} of `{name}`"
         worst = max(worst, agree("padding", after, subject.baseline, subject.stick, words, subject.shown()))
-    if not judged:
+    if not evaluated:
         raise NotApplicable("; ".join(reasons.values()))
     return worst
 

@@ -83,7 +83,7 @@ def judge_site(check: str, site: str, run: SiteRun) -> float:
     wanted = reference(run.inputs, run.grad_output)
     tf32 = run.inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32
     bound = bounds(wanted, run.backend.entry.capabilities.numerics, tf32=tf32)
-    if not bool(bound.judged.all()):
+    if not bool(bound.evaluated.all()):
         raise Inconclusive(f"the scores of {site} are too large for {short(run.output.dtype)}: nothing can be said")
     words = f"{run.backend.kind} at {site}, for the gradient that reached it"
     worst = close(check, run.output, wanted.output, bound.output, words, "output")
@@ -99,12 +99,12 @@ def judge_gradients(
     """The largest remaining error over its tolerance, and what the dtype alone does to a gradient that says nothing then, or
     nothing. Raises Violation."""
     dtype, worst, blunt = short(stick.dtype), 0.0, ""
-    judged = [name for name in stick.exact if name not in stick.zero]
-    for name in judged:
+    evaluated = [name for name in stick.exact if name not in stick.zero]
+    for name in evaluated:
         own = share_of(given[name], stick.exact[name])
         if own >= 1.0 > stick.share[name]:
             raise Violation(check, _lost(name, backend, dtype, given[name], stick, own))
-    for name in judged:
+    for name in evaluated:
         if stick.share[name] > LARGEST:
             blunt = blunt or f"rounding in {dtype} alone moves the gradient of `{name}` by {stick.share[name]:.0%}"
             continue

@@ -33,7 +33,7 @@ def order_of_tokens(subject: ModelUnderTest) -> float | None:
     batch = draw(subject.model, lengths, rows, subject.seed + 5, subject.device, padding=False)
     before = run(free, batch)
     worst: float | None = None
-    judged = False
+    evaluated = False
     for node in stacks(subject.graph):
         tokens = tokens_of(subject.graph, node.name)
         if tokens is None or lengths[tokens] < 2:
@@ -50,8 +50,8 @@ def order_of_tokens(subject: ModelUnderTest) -> float | None:
         elif not _differs(got, want, limit):
             names = ", ".join(dict.fromkeys(scheme.kind for scheme in schemes))
             raise Violation("order", f"{words}, gives the same outputs in that order: {names} does not act")
-        judged = True
-    if not judged:
+        evaluated = True
+    if not evaluated:
         raise NotApplicable("no stack over two positions or more of which it can be decided in this dtype")
     return worst
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention.backend import judge
+from tfkit.attention.backend import check_request
 from tfkit.attention.choice import BoundBackend
 from tfkit.attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Shapes
 
@@ -22,7 +22,7 @@ from ..attention.bound import Bounds, bounds
 from ..attention.compare import gradients_of, request_of
 from ..attention.reference import Reference, reference
 from ..finding import Violation
-from ..raised import told
+from ..raised import format_exception
 from .comparison import close
 from .memory import no_room
 from .recording import Recording, SiteCall
@@ -32,7 +32,7 @@ CHECK = "attention"
 
 
 @dataclass(frozen=True)
-class Judged:
+class Evaluated:
     """What came of one backend at one site."""
 
     site: str
@@ -43,13 +43,13 @@ class Judged:
     violation: Violation | None = None
 
 
-def judge_sites(recording: Recording, backends: dict[str, dict[str, BoundBackend]], seed: int) -> Iterator[Judged]:
+def judge_sites(recording: Recording, backends: dict[str, dict[str, BoundBackend]], seed: int) -> Iterator[Evaluated]:
     """Every backend that each site may use, by site and name, on the recorded inputs."""
     generator = torch.Generator().manual_seed(seed)
     for site, call in recording.sites.items():
         if call.attention.rule.score != "dot":
             words = f"the reference knows dot products; `{call.attention.rule.score}` scores are judged in the whole model"
-            yield from (Judged(site, name, "not applicable", None, words) for name in backends[site])
+            yield from (Evaluated(site, name, "not applicable", None, words) for name in backends[site])
             continue
         right: tuple[AttentionInputs, Tensor, Reference] | None = None
         known: dict[str, Bounds] = {}
@@ -60,7 +60,7 @@ def judge_sites(recording: Recording, backends: dict[str, dict[str, BoundBackend
             except Exception as reason:
                 if not no_room(reason):
                     raise
-                yield Judged(site, name, "not run", None, no_room(reason))
+                yield Evaluated(site, name, "not run", None, no_room(reason))
 
 
 def _right(call: SiteCall, generator: torch.Generator) -> tuple[AttentionInputs, Tensor, Reference]:
@@ -80,30 +80,30 @@ def _judge_one(
     grad_output: Tensor,
     wanted: Reference,
     known: dict[str, Bounds],
-) -> Judged:
+) -> Evaluated:
     note = ""
-    verdict = judge(backend.entry, request_of(inputs), backend.options)
+    verdict = check_request(backend.entry, request_of(inputs), backend.options)
     if not verdict.accepted:
-        forward = judge(backend.entry, request_of(inputs, False), backend.options)
+        forward = check_request(backend.entry, request_of(inputs, False), backend.options)
         if not forward.accepted:
-            return Judged(site, name, "refused", None, "; ".join(forward.refused))
+            return Evaluated(site, name, "refused", None, "; ".join(forward.refused))
         inputs, note = with_leaves(inputs, False), f"forward only: {'; '.join(verdict.refused)}"
     numerics = backend.entry.capabilities.numerics
     key = repr(numerics)
     if key not in known:
         known[key] = bounds(wanted, numerics, tf32=inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32)
     bound = known[key]
-    if not bool(bound.judged.all()):
-        return Judged(site, name, "inconclusive", None, "the scores are too large for this dtype: nothing can be said")
+    if not bool(bound.evaluated.all()):
+        return Evaluated(site, name, "inconclusive", None, "the scores are too large for this dtype: nothing can be said")
     try:
         worst = _errors(site, name, backend, inputs, grad_output, wanted, bound)
     except Violation as violation:
-        return Judged(site, name, "failed", None, violation.message, violation)
+        return Evaluated(site, name, "failed", None, violation.message, violation)
     except Exception as reason:  # a backend is a stranger's code: whatever it raises is its failure, and told as such
         if no_room(reason):
             raise
-        return Judged(site, name, "failed", None, f"raised {told(reason)} for a call that it declares")
-    return Judged(site, name, "passed", worst, note)
+        return Evaluated(site, name, "failed", None, f"raised {format_exception(reason)} for a call that it declares")
+    return Evaluated(site, name, "passed", worst, note)
 
 
 def _errors(

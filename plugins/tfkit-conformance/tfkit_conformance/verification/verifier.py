@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tfkit.attention.backend import judge
+from tfkit.attention.backend import check_request
 from tfkit.attention.choice import BoundBackend, request_of_class
 from tfkit.builder import build
 from tfkit.catalogue import Catalogue, load_catalogue
@@ -29,7 +29,7 @@ from tfkit.slots.options import CONTRACT
 from tfkit.spec.model import ModelSpec
 
 from ..finding import Inconclusive, Violation
-from ..raised import told
+from ..raised import format_exception
 from .backends import by_site, declaring, requested_backends
 from .batch import Batch, draw, lengths_for
 from .gradient_yardstick import GradientYardstick, gradient_yardstick
@@ -89,8 +89,8 @@ def verify(
             chosen, seed, versions(catalogue), tuple(rows), time.perf_counter() - began, backends is not None, finished,
         )  # fmt: skip
 
-    wished, judged_by = requested_backends(given, backends), by_site(given, backends, catalogue)
-    wide = {name: requested for name, requested in wished.items() if name in declaring(judged_by, WIDE)}
+    wished, evaluated_by = requested_backends(given, backends), by_site(given, backends, catalogue)
+    wide = {name: requested for name, requested in wished.items() if name in declaring(evaluated_by, WIDE)}
     for device in devices:
         missing = absent(device)
         if missing:
@@ -101,7 +101,9 @@ def verify(
             asked[WIDE] = (WHOLE_MODEL,), wide
         for dtype, (wanted, with_) in asked.items():
             try:
-                run = _Run(given.to(device), graph, device, dtype, with_, set(wide), judged_by, chosen, batch, seed, progress)
+                run = _Run(
+                    given.to(device), graph, device, dtype, with_, set(wide), evaluated_by, chosen, batch, seed, progress
+                )
             except Exception as reason:
                 if not no_room(reason):
                     raise
@@ -120,12 +122,12 @@ class _Run:
 
     def __init__(
         self, model: Model, graph: Graph, device: str, dtype: str, requested_backends: dict[str, Any], wide: set[str],
-        judged_by: dict[str, dict[str, BoundBackend]], lengths: dict[str, int], batch: int, seed: int,
+        evaluated_by: dict[str, dict[str, BoundBackend]], lengths: dict[str, int], batch: int, seed: int,
         progress: Callable[[str], None] | None,
     ) -> None:  # fmt: skip
         self.given, self.graph, self.device, self.dtype, self.seed = model, graph, device, dtype, seed
         self.model = cast(model, DTYPES[dtype])
-        self.requested_backends, self.wide, self.by_site, self.progress = requested_backends, wide, judged_by, progress
+        self.requested_backends, self.wide, self.by_site, self.progress = requested_backends, wide, evaluated_by, progress
         self.batch = draw(self.model, lengths, batch, seed, device)
 
     def stages(self, parts: Sequence[str]) -> Iterator[list[Row]]:
@@ -135,10 +137,10 @@ class _Run:
         if WHOLE_MODEL in parts:
             yield from self.whole_model()
 
-    def judged(self, row: Row, check: Callable[[], float | None]) -> Row:
+    def evaluated(self, row: Row, check: Callable[[], float | None]) -> Row:
         """The row with what came of a check, announced before it is made."""
         self.announce(row)
-        return judged(row, check)
+        return evaluated(row, check)
 
     def announce(self, row: Row) -> None:
         if self.progress is not None:
@@ -154,13 +156,13 @@ class _Run:
             for batch, by_lengths in ((self.batch, False), (_right(self.batch), True)):
                 recordings.append(record(self.model, batch, by_lengths))
 
-        ran = self.judged(row, note)
+        ran = self.evaluated(row, note)
         if ran.status != "passed":
             yield ran
             return
         for local in local_checks(self.model, self.graph, recordings[0]):
             own = replace(row, property=local.property, rule=local.rule, where=local.where)
-            yield self.judged(own, local.check)
+            yield self.evaluated(own, local.check)
         for recording, how in zip(recordings, ("padding by mask", "padding by lengths"), strict=True):
             for found in judge_sites(recording, self.by_site, self.seed):
                 own = replace(row, property=f"attention, {how}", rule="A1-A5", where=found.site, backend=found.backend)
@@ -183,7 +185,7 @@ class _Run:
             slopes = gradient_yardstick(self.graph, single, wide, self.batch, towards)
             measured.extend((stick, slopes, exact) if dtype == stick.dtype else (stick.at(dtype), slopes.at(dtype), exact))
 
-        ran = self.judged(row, measure)
+        ran = self.evaluated(row, measure)
         if ran.status != "passed":
             yield [ran]
             return
@@ -203,7 +205,7 @@ class _Run:
                         DTYPES[self.dtype], slopes, max_input_lengths(self.graph))
             )  # fmt: skip
 
-        ran = self.judged(row, ready)
+        ran = self.evaluated(row, ready)
         if ran.status != "passed":
             yield ran
             return
@@ -213,10 +215,10 @@ class _Run:
             yield replace(row, property="run", status="refused", message=f"it serves no call in {self.dtype}: {unused}")
             return
         own = replace(row, property="float64 run", rule="")
-        yield self._decided(self._blunt(self.judged(own, lambda: against_exact(subject, exact)), stick))
+        yield self._decided(self._blunt(self.evaluated(own, lambda: against_exact(subject, exact)), stick))
         for each in PROPERTIES:
             own = replace(row, property=each.name, rule=each.rule)
-            found = self.judged(own, lambda each=each: each.check(subject))  # type: ignore[misc]
+            found = self.evaluated(own, lambda each=each: each.check(subject))  # type: ignore[misc]
             yield self._decided(found if each.rule == "A10" else self._blunt(found, stick))
 
     def _blunt(self, row: Row, stick: Yardstick) -> Row:
@@ -235,7 +237,7 @@ class _Run:
         return replace(row, status="inconclusive", message=f"{row.message}, and {row.backend} declares no float64 to decide in")
 
 
-def judged(row: Row, check: Callable[[], float | None]) -> Row:
+def evaluated(row: Row, check: Callable[[], float | None]) -> Row:
     """The row with what came of a check: nothing that a part raises goes further."""
     try:
         return replace(row, worst=check())
@@ -252,7 +254,7 @@ def judged(row: Row, check: Callable[[], float | None]) -> Row:
             return replace(row, status="not run", message=said)
         if isinstance(reason, TfkitError):
             return replace(row, status="failed", message=" ".join(str(reason).split()))
-        return replace(row, status="failed", message=f"raised {told(reason)}")
+        return replace(row, status="failed", message=f"raised {format_exception(reason)}")
 
 
 def with_numbers(row: Row, violation: Violation) -> Row:
@@ -320,7 +322,9 @@ def _unused(subject: ModelUnderTest, backend: str) -> str:
             if choice.candidates[number].kind == backend:
                 return ""
             request = request_of_class(call)
-            refused = (judge(each.entry, request, each.options).refused for each in choice.candidates if each.kind == backend)
+            refused = (
+                check_request(each.entry, request, each.options).refused for each in choice.candidates if each.kind == backend
+            )
             reasons |= dict.fromkeys(reason for each in refused for reason in each)
     return f"{'; '.join(reasons)}; every call went to eager" if reasons else ""
 

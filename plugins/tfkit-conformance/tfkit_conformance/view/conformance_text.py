@@ -171,7 +171,7 @@ def _finding(same: list[Data], with_snippet: bool) -> list[RenderableType]:
     often = f", {found['failed']} of {found['examples']} examples" if found["failed"] else ""
     lines = [Text("FAILED ", "bold red").append(f"{shown(found['check'])}{rule}{often}", "bold")]
     lines.append(Text(shown(found["message"])))
-    got, want = _told_apart(found["got"], found["want"])
+    got, want = _format_distinct(found["got"], found["want"])
     numbers = [("got", got), ("the reference", want), ("allowed error", number(found["bound"], 6))]
     said = ", ".join(f"{name} {value}" for name, value in numbers if value)
     if said:
@@ -187,7 +187,7 @@ def _finding(same: list[Data], with_snippet: bool) -> list[RenderableType]:
     return shown_lines
 
 
-def _told_apart(got: Any, want: Any) -> tuple[str, str]:
+def _format_distinct(got: Any, want: Any) -> tuple[str, str]:
     """Two numbers in as many digits as it takes to see that they differ, six at least."""
     for digits in (6, 9, 17):
         pair = number(got, digits), number(want, digits)
@@ -242,7 +242,7 @@ def verdict_in_words(data: Data) -> tuple[str, str]:
         names = [check["name"] for check in by_status.get(status, [])]
         if names:
             reasons.append(f"{_count(len(names), 'check')} {said}: {_few(names)}")
-    return "INCOMPLETE", f"{where}: {'; '.join(reasons) or 'no check has judged anything'}"
+    return "INCOMPLETE", f"{where}: {'; '.join(reasons) or 'no check has evaluated anything'}"
 
 
 def _count(number: int, noun: str) -> str:

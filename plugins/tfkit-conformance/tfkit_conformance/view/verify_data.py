@@ -22,11 +22,11 @@ def folded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         node, index, rest = pieces(row["where"])
         alone = number if row["status"] == "failed" or index is None else -1
         key = (*(row[name] for name in ("part", "property", "rule", "backend", "dtype", "device", "status")), node, rest, alone)
-        groups.setdefault((*key, _told(row, index)), []).append(row)
+        groups.setdefault((*key, _key(row, index)), []).append(row)
     return [_folded(group) for group in groups.values()]
 
 
-def _told(row: Mapping[str, Any], index: int | None) -> str:
+def _key(row: Mapping[str, Any], index: int | None) -> str:
     return str(row["message"]).replace(str(row["where"]), "") if index is not None else str(row["message"])
 
 
@@ -59,20 +59,20 @@ def error_in_words(row: Mapping[str, Any]) -> str:
 def verdict_in_words(data: Mapping[str, Any]) -> str:
     """One sentence."""
     rows = data["rows"]
-    judged = [row for row in rows if row["status"] in ("passed", "failed")]
-    errors = [float(row["worst"]) for row in judged if row["status"] == "passed" and row["worst"] is not None]
+    evaluated = [row for row in rows if row["status"] in ("passed", "failed")]
+    errors = [float(row["worst"]) for row in evaluated if row["status"] == "passed" and row["worst"] is not None]
     where = (
         f"on {', '.join(data['devices'])} in {', '.join(data['dtypes'])} with {', '.join(data['backends']) or 'no attention'}"
     )
     if data["verdict"] == "FAILED":
         failed = [row for row in rows if row["status"] == "failed"]
-        return f"FAILED: {len(failed)} of {len(judged)} checks of {data['name']} failed {where}."
+        return f"FAILED: {len(failed)} of {len(evaluated)} checks of {data['name']} failed {where}."
     if data["verdict"] == "INCOMPLETE":
         missed = [
             f"{' '.join(filter(None, (row['backend'], row['dtype'], row['device'])))}: {row['message']}"
             for row in data["missed"]
         ]
         reasons = "; ".join(dict.fromkeys([*missed, *(["the run has not finished"] if not data["finished"] else [])]))
-        return f"INCOMPLETE: nothing failed in {len(judged)} checks of {data['name']}, but {reasons or 'nothing was judged'}."
+        return f"INCOMPLETE: nothing failed in {len(evaluated)} checks of {data['name']}, but {reasons or 'nothing was evaluated'}."
     largest = f"the largest error is {max(errors, default=0.0):.2f} of what is allowed"
-    return f"VERIFIED: {data['name']} passed all {len(judged)} checks that apply {where}; {largest}."
+    return f"VERIFIED: {data['name']} passed all {len(evaluated)} checks that apply {where}; {largest}."

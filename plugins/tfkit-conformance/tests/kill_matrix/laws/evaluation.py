@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from tfkit.catalogue import Catalogue, load_catalogue
-from tfkit_conformance.laws.check import USUAL_DTYPES, judge
+from tfkit_conformance.laws.check import USUAL_DTYPES, evaluate
 from tfkit_conformance.laws.law import subject_of
 from tfkit_conformance.laws.options import parsed, variants
 from tfkit_conformance.report import ConformanceReport
@@ -91,4 +91,6 @@ def _reports(
     subject = mutant.change(subject_of(catalogue, mutant.slot, entry))
     written = dict(mutant.options)
     chosen = [parsed(catalogue, mutant.slot, entry, written)] if written else variants(catalogue, entry)
-    return [judge(subject, chosen, True, profile, seed, "cpu", USUAL_DTYPES[profile], hasty=hasty, laws=laws) for seed in seeds]
+    return [
+        evaluate(subject, chosen, True, profile, seed, "cpu", USUAL_DTYPES[profile], hasty=hasty, laws=laws) for seed in seeds
+    ]
