@@ -8,8 +8,8 @@ A mutant that no test notices needs an explanation in `mutation_explained.json`,
 it changes nothing, or why nothing here can notice. Exit code 1 where one has none. mutmut is no dependency of the project;
 install it wherever its `mutmut` can import what the tests import.
 
-`constants` takes what correct kernels and seeded diagnostics gave on a set of calls, and evaluates it by the bound with one constant
-changed: a bound that is too loose must lose a detection of a fault, one that is too tight must accuse a correct kernel.
+`constants` takes the outputs of correct kernels and mutants on a set of calls, and evaluates them by the bound with one
+constant changed: a bound that is too loose must lose a detection of a fault, one that is too tight must accuse a correct kernel.
 Both write into `results/mutation.json`.
 """
 
@@ -315,8 +315,8 @@ def constants(few: bool = False) -> dict[str, Any]:
                 by = {
                     word: sum(row["by"] == word for row in rows) for word in ("diagnostics", "kernels", "formula", "error", "")
                 }
-                return {"calls": len(calls), "answers": len(evaluation.answers), "detections": len(seen), "accused": len(accused),
-                        "mutants": len(rows), "killed_by": by, "rows": rows}  # fmt: skip
+                return {"calls": len(calls), "answers": len(evaluation.answers), "detections": len(seen),
+                        "accused": len(accused), "mutants": len(rows), "killed_by": by, "rows": rows}  # fmt: skip
             row = {"line": lines[scale.line - 1].strip(), "constant": scale.text, "times": factor}
             try:
                 wrong, right = evaluation.accused(made["bounds"])

@@ -40,7 +40,7 @@ class Recurrent:
     def tfkit_node_kinds(self) -> list[NodeKind]:
         kind = NodeKind(
             name="acme.rnn", summary="passes its input on", options=RecurrentOptions, inherits=frozenset(),
-            output=lambda options, facts: facts.signals["input"], build="acme:build",
+            output=lambda options, context: context.signals["input"], build="acme:build",
         )  # fmt: skip
         return [kind]
 
@@ -62,5 +62,5 @@ def test_a_sublayer_reads_one_output_not_the_layers_of_a_stack(catalogue: tfkit.
 def test_an_option_named_layers_makes_no_stack(catalogue: tfkit.Catalogue) -> None:
     text = SPEC.format(extra="wave: {kind: acme.rnn, input: encoder, layers: 3}", memory="wave")
     graph = tfkit.graph_of(tfkit.parse_spec(text, catalogue))
-    assert graph.nodes["wave"].facts.stack is None
-    assert graph.nodes["encoder"].facts.stack.role == "encoder"
+    assert graph.nodes["wave"].context.stack is None
+    assert graph.nodes["encoder"].context.stack.role == "encoder"

@@ -137,7 +137,7 @@ class StandIns:
         return [
             SublayerKind(
                 name="acme.conv", summary="convolution", options=ConvOptions, option_keys=("acme_conv",), reads="none",
-                parameters=lambda options, facts: (), build="x:x",
+                parameters=lambda options, context: (), build="x:x",
             )
         ]  # fmt: skip
 

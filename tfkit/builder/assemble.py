@@ -87,7 +87,7 @@ def _modules(graph: Graph, binder: BackendResolver, backend: Any) -> Model:
 
 
 def _module(node: Node, keep_layers: bool) -> nn.Module:
-    return load(node.kind.build)(node.options, node.facts, keep_layers)  # type: ignore[no-any-return]
+    return load(node.kind.build)(node.options, node.context, keep_layers)  # type: ignore[no-any-return]
 
 
 def _check_parameters(graph: Graph, model: Model) -> None:

@@ -37,13 +37,13 @@ class BackendResolver:
 
     def __call__(self, site: str, requested: Any) -> BackendChoice:
         """Raises BackendRefused where no backend of the wish can serve the site whatever the call."""
-        facts = self.sites[site]
+        context = self.sites[site]
         parts = self.parts(requested)
         candidates, automatic = candidates_for(parts, self.catalogue)
         bound = tuple(self._bound(entry, options) for entry, options in candidates)
         choice = BackendChoice(site, [part.written() for part in parts], bound, automatic, self.others)
         if self.target.device != "meta":
-            request = request_for(facts, self.target)
+            request = request_for(context, self.target)
             if not any(check_request(entry, request, options).accepted for entry, options in candidates):
                 choice.check_request(request)
         return choice

@@ -26,19 +26,19 @@ def initialise(model: Model, graph: Graph, catalogue: Catalogue, seed: int) -> N
         part = getattr(node.options, "init", None) or usual
         for group, parameter in _expanded(node):
             name = f"nodes.{node.name}.{parameter.name}"
-            facts = InitContext(_width(node), _depth(node), group.head_dim)
-            drawn = part.entry.draw(part.options, parameter, facts)
+            context = InitContext(_width(node), _depth(node), group.head_dim)
+            drawn = part.entry.draw(part.options, parameter, context)
             digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
             fill(tensors[name], drawn, group.gains.get(parameter.role, 1.0), int.from_bytes(digest[:8], "little"))
 
 
 def _width(node: Node) -> int:
-    signal = node.facts.signals.get("input")
+    signal = node.context.signals.get("input")
     return signal.width if signal else node.signal.width
 
 
 def _depth(node: Node) -> int:
-    return node.facts.stack.num_layers if node.facts.stack else 0
+    return node.context.stack.num_layers if node.context.stack else 0
 
 
 def _expanded(node: Node) -> Iterator[tuple[ParameterGroup, Parameter]]:

@@ -18,7 +18,9 @@ from ..slots.node import InputRule
 def plan_of(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:
     wires = {name: Wire(node.edges.reads, node.edges.memories, node.edges.owner) for name, node in graph.nodes.items()}
     inputs = {
-        node.name: node.kind.input_rule(node.options, node.facts) for node in graph.inputs() if node.kind.input_rule is not None
+        node.name: node.kind.input_rule(node.options, node.context)
+        for node in graph.inputs()
+        if node.kind.input_rule is not None
     }
     followers = {name: _followers(graph, name) for name in inputs}
     undecodable = {}

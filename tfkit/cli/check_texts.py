@@ -13,8 +13,8 @@ from importlib.metadata import entry_points
 
 @dataclass(frozen=True)
 class Check:
-    """`name` as reports have it; `evaluates` what it is asked of; `rule` the rule of the contract, or the number of the relation,
-    that it shows; `void` the features that leave it nothing to say."""
+    """`name` as reports have it; `evaluates` says what is evaluated; `rule` is the rule of the contract or the number of the
+    relation; `void` lists the features that leave it nothing to evaluate."""
 
     name: str
     evaluates: str

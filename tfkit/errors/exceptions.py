@@ -8,8 +8,8 @@ from .diagnostic import Diagnostic
 
 
 class TfkitError(Exception):
-    """Base of every error that tfkit raises on purpose. `diagnostics` is never empty; `elsewhere` says that another process, with
-    which this one trains, raises it too and tells it."""
+    """Base of every error that tfkit raises on purpose. `diagnostics` is never empty. `reported_by_other_rank`: another
+    process of the same run raises it too and prints it."""
 
     reported_by_other_rank = False
 

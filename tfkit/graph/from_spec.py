@@ -72,13 +72,13 @@ def _node(
     targets = {field: spec.nodes[base(ref)].options for field, ref in own.reads.items()}
     if own.owner is not None:
         targets["share"] = spec.nodes[root(own.owner, edges)].options
-    facts = NodeContext(name, signals, memories, targets, _stack_facts(name, part, spec, edges))
-    for path, rule, fix in part.entry.rules(part.options, facts):
+    context = NodeContext(name, signals, memories, targets, _stack_facts(name, part, spec, edges))
+    for path, rule, fix in part.entry.rules(part.options, context):
         diagnostics.append(spec.diagnostic("TFK040", f"nodes.{name}.{path}", rule, fix))
     diagnostics += _edge_diagnostics(name, part, own, signals, memories, spec)
     # A node with a broken rule still says what it gives, so that the rules of the nodes behind it are held as well.
-    return Node(name, part, replace(own, owner=root(own.owner, edges) if own.owner else None), facts,
-                part.entry.output(part.options, facts)), diagnostics  # fmt: skip
+    return Node(name, part, replace(own, owner=root(own.owner, edges) if own.owner else None), context,
+                part.entry.output(part.options, context)), diagnostics  # fmt: skip
 
 
 def _edge_diagnostics(

@@ -70,7 +70,7 @@ class Node:
     name: str
     part: Component
     edges: Edges
-    facts: NodeContext
+    context: NodeContext
     signal: Signal
 
     @property
@@ -82,7 +82,7 @@ class Node:
         return self.part.options
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        return self.kind.parameters(self.options, self.facts)
+        return self.kind.parameters(self.options, self.context)
 
     def parameters(self) -> Iterator[Parameter]:
         """Every parameter by its path below the node, expanded lazily."""
@@ -94,7 +94,7 @@ class Node:
 
     def sites(self) -> Iterator[tuple[str, AttentionSite]]:
         """Every attention site by its full name, expanded lazily."""
-        for name, site in self.kind.sites(self.options, self.facts):
+        for name, site in self.kind.sites(self.options, self.context):
             yield f"{self.name}.{name}", site
 
 

@@ -63,7 +63,7 @@ def _outputs_exist(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
     for number, output in enumerate(graph.outputs):
         node = graph.nodes.get(base(output))
         if output not in graph.nodes and node is not None and output.partition(".")[2] in node.kind.ports:
-            depth = node.facts.stack.num_layers if node.facts.stack else 0
+            depth = node.context.stack.num_layers if node.context.stack else 0
             rule = f"`{output}` is the {depth:,} layers of a stack, and an output of the model is one tensor"
             fix = f"write `{node.name}`, or a node {{kind: layer_mix, input: {output}}} and its name here"
             yield spec.diagnostic("TFK042", f"outputs.{number}", rule, fix)
@@ -90,7 +90,7 @@ def _all_nodes_are_used(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
     for name in graph.nodes:
         if name not in used and name not in read:  # what only an unread node reads is reported with that node
             fix = "read it, add it to `outputs`, or remove it"
-            for decoder in _without_memory(graph, used) if graph.nodes[name].facts.stack else ():
+            for decoder in _without_memory(graph, used) if graph.nodes[name].context.stack else ():
                 fix = f"write `memory: {name}` at `{decoder}` (`{decoder}.memory: {name}`), add it to `outputs`, or remove it"
             yield spec.diagnostic("TFK043", f"nodes.{name}", f"nothing reads `{name}`", fix)
 
@@ -100,7 +100,7 @@ def _without_memory(graph: Graph, used: set[str]) -> list[str]:
     found = [
         name
         for name, node in graph.nodes.items()
-        if name in used and node.facts.stack and node.part.options.causal and not node.facts.memories
+        if name in used and node.context.stack and node.part.options.causal and not node.context.memories
     ]
     return found if len(found) == 1 else []
 
@@ -130,13 +130,13 @@ def _fits_a_machine(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
         if count > LARGEST:
             needs = f"`{node.name}` has {count:,} parameters, {count * 4:,} bytes in float32"
             rule = f"{needs}; no machine holds more than {LARGEST:,} parameters"
-            path = f"nodes.{node.name}.num_layers" if node.facts.stack else f"nodes.{node.name}"
+            path = f"nodes.{node.name}.num_layers" if node.context.stack else f"nodes.{node.name}"
             yield spec.diagnostic("TFK045", path, rule, "make d_model, num_layers or vocab_size smaller")
 
 
 def _is_not_too_deep(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
     for node in graph.nodes.values():
-        layers = node.facts.stack.num_layers if node.facts.stack else 0
+        layers = node.context.stack.num_layers if node.context.stack else 0
         if layers > DEEPEST:
             size = (node.count() + node.count(trainable=False)) * 4
             rule = f"`{node.name}` has {layers:,} layers ({size:,} bytes of parameters in float32); {DEEPEST:,} is the most"

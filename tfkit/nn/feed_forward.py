@@ -26,8 +26,8 @@ class FeedForward(nn.Module):
         self.activate = activate
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
-    def forward(self, x: Tensor, run: StackContext, index: int) -> Tensor:
-        prepacked = run.model.prepacked
+    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
+        prepacked = context.model.prepacked
         features = project(self.input, x, prepacked)  # (B, L, d_ff)
         features = self.activate(features) if self.gate is None else self.activate(project(self.gate, x, prepacked)) * features
         if self.dropout is not None:

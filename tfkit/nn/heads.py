@@ -24,7 +24,7 @@ class Dense(nn.Module):
         self.linear, self.activate, self.output_norm = linear, activate, norm
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
-    def forward(self, run: ForwardContext, input: NodeOutput) -> NodeOutput:
+    def forward(self, context: ForwardContext, input: NodeOutput) -> NodeOutput:
         x = project(self.linear, input.tensor, None)
         if self.activate is not None:
             x = self.activate(x)
@@ -43,7 +43,7 @@ class Classify(nn.Module):
         self.linear = linear
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
-    def forward(self, run: ForwardContext, input: NodeOutput) -> NodeOutput:
+    def forward(self, context: ForwardContext, input: NodeOutput) -> NodeOutput:
         x = input.tensor if self.dropout is None else self.dropout(input.tensor)
         return NodeOutput(project(self.linear, x, None), input.padding, input.ids)
 
@@ -55,7 +55,7 @@ class Pool(nn.Module):
         super().__init__()
         self.name, self.take, self.end_id, self.output_norm = name, take, end_id, norm
 
-    def forward(self, run: ForwardContext, input: NodeOutput, tokens: NodeOutput | None = None) -> NodeOutput:
+    def forward(self, context: ForwardContext, input: NodeOutput, tokens: NodeOutput | None = None) -> NodeOutput:
         """`tokens` is the tokens node whose end token is looked for."""
         x = input.tensor
         visible = input.padding.as_visible(x.shape[1])
@@ -103,7 +103,7 @@ class LayerMix(nn.Module):
         self.weight = nn.Parameter(torch.zeros(layers))
         self.scale = nn.Parameter(torch.ones(1))
 
-    def forward(self, run: ForwardContext, input: NodeOutput) -> NodeOutput:
+    def forward(self, context: ForwardContext, input: NodeOutput) -> NodeOutput:
         assert input.layers is not None
         layers = input.layers if self.embeddings else input.layers[1:]
         shares = self.weight.softmax(0)

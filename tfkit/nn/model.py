@@ -87,13 +87,13 @@ class Model(Placed):
             )
         answers = {} if labels is None else by_output(labels, self.plan.labels)
         inputs = with_targets(answers, inputs, self.plan.labels, self.plan.inputs)
-        run = self._run(inputs, masks or {}, lengths or {}, segments or {}, weights)
+        context = self._run(inputs, masks or {}, lengths or {}, segments or {}, weights)
         node_outputs: dict[str, NodeOutput] = {}
         for name in self.plan.wires:
-            node_outputs[name] = self._call(name, run, node_outputs)
+            node_outputs[name] = self._call(name, context, node_outputs)
         outputs = Outputs({name: node_outputs[name].tensor for name in self.plan.outputs})
-        if run.wanted:
-            outputs["weights"] = run.weights
+        if context.wanted:
+            outputs["weights"] = context.weights
         if labels is not None:
             outputs["loss"] = loss_of(answers, outputs, self.plan.labels, smoothing)
         return outputs
@@ -128,7 +128,7 @@ class Model(Placed):
         reason = self.plan.undecodable.get(target)
         if reason:
             raise InputError(Diagnostic("TFK075", f"`{target}` cannot be decoded step by step: {reason}"))
-        run = self._run(inputs, masks or {}, lengths or {}, segments or {}, (), skip=target)
+        context = self._run(inputs, masks or {}, lengths or {}, segments or {}, (), skip=target)
         if capacity < 1:
             raise InputError(Diagnostic("TFK073", f"capacity is {capacity}", "reserve at least one position"))
         rows = next((ids.shape[0] for ids in inputs.values()), batch)
@@ -139,11 +139,11 @@ class Model(Placed):
         batch = rows
         raise_malloc_trim_threshold()
         state = DecodingState(target, batch, capacity, prepacked=self.prepacked or PrepackedWeights())
-        run.prepacked = state.prepacked
+        context.prepacked = state.prepacked
         node_outputs: dict[str, NodeOutput] = {}
         for name in self.plan.wires:
             if name not in self.plan.followers[target]:
-                node_outputs[name] = self._call(name, run, node_outputs)
+                node_outputs[name] = self._call(name, context, node_outputs)
         read = {self._base(ref) for name in self.plan.followers[target] for ref in self._reads(name)}
         state.node_outputs.update({name: node_output for name, node_output in node_outputs.items() if name in read})
         return state
@@ -176,16 +176,16 @@ class Model(Placed):
         if segments is not None:
             check_segments(target, segments, ids, rule.segments)
         said = {} if segments is None else {target: segments}
-        run = ForwardContext({target: ids}, {target: padding}, said, state, self._sites(weights), prepacked=state.prepacked)
+        context = ForwardContext({target: ids}, {target: padding}, said, state, self._sites(weights), prepacked=state.prepacked)
         node_outputs: dict[str, NodeOutput] = dict(state.node_outputs)  # type: ignore[arg-type]
         for name in self.plan.wires:
             if name in self.plan.followers[target]:
-                node_outputs[name] = self._call(name, run, node_outputs)
+                node_outputs[name] = self._call(name, context, node_outputs)
         new = None if padding.visible is None else padding.visible[:, state.length :]
         state.remember(ids, new)
         outputs = Outputs({name: node_outputs[name].tensor for name in self.plan.outputs if name in node_outputs})
-        if run.wanted:
-            outputs["weights"] = run.weights
+        if context.wanted:
+            outputs["weights"] = context.weights
         return outputs
 
     def branch(self, state: DecodingState, rows: Tensor, beams: int, kept: Tensor | None = None) -> None:
@@ -282,14 +282,14 @@ class Model(Placed):
         """The number of trainable (or frozen) parameters, each shared one counted once."""
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad is trainable)
 
-    def _call(self, name: str, run: ForwardContext, node_outputs: Mapping[str, NodeOutput]) -> NodeOutput:
+    def _call(self, name: str, context: ForwardContext, node_outputs: Mapping[str, NodeOutput]) -> NodeOutput:
         wire = self.plan.wires[name]
         arguments: dict[str, Any] = {edge: node_outputs[self._base(ref)] for edge, ref in wire.edges.items()}
         if wire.memories:
             arguments["memories"] = {ref: node_outputs[self._base(ref)] for ref in wire.memories}
         if wire.owner is not None:
             arguments["table"] = self.nodes[wire.owner].table()  # type: ignore[operator]
-        return self.nodes[name](run, **arguments)  # type: ignore[no-any-return]
+        return self.nodes[name](context, **arguments)  # type: ignore[no-any-return]
 
     def _run(
         self,

@@ -32,6 +32,6 @@ class InitContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Initialiser(Entry):
-    """`draw(options, parameter, facts)` names a distribution. A placement's gain for the role multiplies its spread."""
+    """`draw(options, parameter, context)` names a distribution. A placement's gain for the role multiplies its spread."""
 
     draw: Callable[[Any, Parameter, InitContext], Distribution]

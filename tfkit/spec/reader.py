@@ -29,7 +29,7 @@ _PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c
 
 
 def read_file(path: str, diagnostics: Diagnostics) -> Located:
-    """The marked mapping that a file holds. Raises SpecError when it cannot be read at all; lesser faults go to `diagnostics`."""
+    """The located mapping that a file holds. Raises SpecError when it cannot be read; lesser errors go to `diagnostics`."""
     return read_text(read_source(path, diagnostics), path, diagnostics)
 
 

@@ -15,9 +15,9 @@ BY_NAME = {entry.name: entry for entry in ENTRIES}
 FACTS = InitContext(d_model=64, num_layers=6, head_dim=16)
 
 
-def draw(name: str, role: str, shape: tuple[int, ...], facts: InitContext = FACTS, **options: float) -> Distribution:
+def draw(name: str, role: str, shape: tuple[int, ...], context: InitContext = FACTS, **options: float) -> Distribution:
     entry = BY_NAME[name]
-    return entry.draw(entry.options(**options), Parameter("w", role, shape), facts)
+    return entry.draw(entry.options(**options), Parameter("w", role, shape), context)
 
 
 def deviation(distribution: Distribution) -> float:
@@ -72,7 +72,7 @@ def test_gpt2_equals_hugging_face():
     torch.manual_seed(0)
     layers = 5
     model = GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=64, n_head=4, vocab_size=500, n_positions=300)).transformer
-    facts = InitContext(64, layers, 16)
+    context = InitContext(64, layers, 16)
     block = model.h[2]
     for weight, role in (
         (model.wte.weight, "embedding"),
@@ -82,7 +82,7 @@ def test_gpt2_equals_hugging_face():
         (block.mlp.c_fc.weight, "ffn_in"),
         (block.mlp.c_proj.weight, "ffn_out"),
     ):
-        assert_drawn_like(weight, draw("gpt2", role, tuple(weight.shape), facts))
+        assert_drawn_like(weight, draw("gpt2", role, tuple(weight.shape), context))
     assert draw("gpt2", "attention_output", (8, 8), InitContext(64)).spread == 0.02
 
 

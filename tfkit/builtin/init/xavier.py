@@ -18,7 +18,7 @@ from .constants import constant, fans
 TABLES = frozenset({"embedding", "segment_table", "position_table", "logits"})
 
 
-def draw(options: NoOptions, parameter: Parameter, facts: InitContext) -> Distribution:
+def draw(options: NoOptions, parameter: Parameter, context: InitContext) -> Distribution:
     """The distribution of one parameter."""
     if (fixed := constant(parameter)) is not None:
         return fixed

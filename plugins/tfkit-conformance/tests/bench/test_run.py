@@ -162,7 +162,7 @@ def test_a_cuda_call_is_timed_between_events_after_a_flush_and_waited_for(monkey
 
 @pytest.mark.parametrize("more", [{"clock_rate": 1_980_000}, {}], ids=["clock", "no clock"])
 def test_a_device_is_described_by_what_its_cuda_tells(more, catalogue, monkeypatch) -> None:
-    facts = {
+    context = {
         "name": "NVIDIA H100",
         "major": 9,
         "minor": 0,
@@ -170,7 +170,7 @@ def test_a_device_is_described_by_what_its_cuda_tells(more, catalogue, monkeypat
         "total_memory": 80,
         "L2_cache_size": 50,
     }
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(**facts, **more))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(**context, **more))
     found = machine_of("cuda", catalogue)
     assert (found["device_name"], found["capability"], found["processors"]) == ("NVIDIA H100", [9, 0], 132)
     assert found.get("clock_hertz") == (1_980_000_000 if more else None)

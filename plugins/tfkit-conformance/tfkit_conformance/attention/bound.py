@@ -41,8 +41,8 @@ SECOND_ORDER = 1.02
 
 @dataclass(frozen=True)
 class Bounds:
-    """The largest error a correct backend may show, element by element; `evaluated` (B,H,Q) is False where a row's scores are so
-    large that the storage type cannot hold them: nothing can be said about it, nor then about the gradients."""
+    """The largest error a correct backend may show, element by element; `evaluated` (B,H,Q) is False where a row's scores
+    overflow the storage type: the row and the gradients are then not evaluated."""
 
     output: Tensor
     weights: Tensor

@@ -8,8 +8,8 @@ from . import fully_masked_rows as fully_masked_rows
 from .mutant import Mutant
 
 ATTENTION_MUTANTS: tuple[Mutant, ...] = (
-    *masks.MUTANTS, *fully_masked_rows.MUTANTS, *softmax.MUTANTS, *heads.MUTANTS, *backward.MUTANTS, *bias.MUTANTS, *dropout.MUTANTS,
-    *strides.MUTANTS, *system.MUTANTS,
+    *masks.MUTANTS, *fully_masked_rows.MUTANTS, *softmax.MUTANTS, *heads.MUTANTS, *backward.MUTANTS, *bias.MUTANTS,
+    *dropout.MUTANTS, *strides.MUTANTS, *system.MUTANTS,
 )  # fmt: skip
 """Every seeded fault of an attention backend."""
 

@@ -52,7 +52,7 @@ MUTANTS = (
           opened_rows, SEEING),
     mutant("blind_row_gradient_nan", "the backward pass of a query that sees no key gives NaN",
           Kernel(incoming=lambda grad_output, rows: torch.where(rows, grad_output, torch.nan)), SEEING),
-    mutant("blind_row_gradient_times_zero", "the gradient of a query that sees no key is multiplied by zero instead of replaced",
+    mutant("blind_row_gradient_times_zero", "the gradient of a query that sees no key is multiplied by zero, not replaced",
           Kernel(incoming=lambda grad_output, rows: grad_output * rows), "every incoming gradient is finite"),
 )  # fmt: skip
 """The faults of this family."""

@@ -180,7 +180,8 @@ HIDDEN = (
         _run_prepended, rule="A4", voided_by=(_CANNOT_HIDE_FIRST,), calls=_calls_prepended,
     ),
     Relation(
-        "fully_masked_rows", "R29", "A query that sees no key gives 0 and sends no gradient, whatever it holds or receives.", "exact",
+        "fully_masked_rows", "R29", "A query that sees no key gives 0 and sends no gradient, whatever it holds or receives.",
+        "exact",
         _fully_masked_rows, rule="A5", adapt=both(own_memory, with_fully_masked_rows), voided_by=(NO_BLIND_ROW,),
     ),
 )  # fmt: skip

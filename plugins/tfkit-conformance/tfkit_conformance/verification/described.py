@@ -67,8 +67,8 @@ def said_layers(graph: Graph) -> Iterator[SaidLayer]:
         for index, (_, layer) in enumerate(sequence(layers_of(node.options))):
             placement = layer.placement
             assert placement is not None
-            facts = node.facts.stack
-            constants = placement.entry.constants(placement.options, facts) if facts else Constants()
+            context = node.context.stack
+            constants = placement.entry.constants(placement.options, context) if context else Constants()
             branch = {part.options.name: constants.branch * part.options.residual_scale for part in layer.sublayers or ()}
             yield SaidLayer(node.name, index, layer, constants.skip, branch)
 

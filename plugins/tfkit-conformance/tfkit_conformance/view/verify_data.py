@@ -73,6 +73,7 @@ def verdict_in_words(data: Mapping[str, Any]) -> str:
             for row in data["missed"]
         ]
         reasons = "; ".join(dict.fromkeys([*missed, *(["the run has not finished"] if not data["finished"] else [])]))
-        return f"INCOMPLETE: nothing failed in {len(evaluated)} checks of {data['name']}, but {reasons or 'nothing was evaluated'}."
+        why = reasons or "nothing was evaluated"
+        return f"INCOMPLETE: nothing failed in {len(evaluated)} checks of {data['name']}, but {why}."
     largest = f"the largest error is {max(errors, default=0.0):.2f} of what is allowed"
     return f"VERIFIED: {data['name']} passed all {len(evaluated)} checks that apply {where}; {largest}."

@@ -124,8 +124,8 @@ def _turned_constants(subject: BackendUnderTest) -> BackendUnderTest:
     own = subject.entry.constants
     other = {"encoder": "decoder", "decoder": "encoder"}
 
-    def constants(options: Any, facts: Any) -> Constants:
-        return own(options, replace(facts, role=other.get(facts.role, facts.role)))  # type: ignore[no-any-return]
+    def constants(options: Any, context: Any) -> Constants:
+        return own(options, replace(context, role=other.get(context.role, context.role)))  # type: ignore[no-any-return]
 
     return replace(subject, entry=replace(subject.entry, constants=constants))
 
@@ -133,8 +133,8 @@ def _turned_constants(subject: BackendUnderTest) -> BackendUnderTest:
 def _more_gains(subject: BackendUnderTest) -> BackendUnderTest:
     own = subject.entry.constants
 
-    def constants(options: Any, facts: Any) -> Constants:
-        found = own(options, facts)
+    def constants(options: Any, context: Any) -> Constants:
+        found = own(options, context)
         return replace(found, gains={**found.gains, "query": found.gains["value"]})  # type: ignore[no-any-return]
 
     return replace(subject, entry=replace(subject.entry, constants=constants))

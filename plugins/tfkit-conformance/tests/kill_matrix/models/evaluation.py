@@ -1,4 +1,4 @@
-"""`verify` judged by what it finds: two small models that must pass, and every fault of `model_mutants` in them, which must not.
+"""`verify` evaluated by mutants: each must be killed, and unchanged models must pass.
 
 A fault counts as found only if a property other than the checkpoint fails: that one compares with a model built anew from the
 package, which a fault of the package itself would be in too.

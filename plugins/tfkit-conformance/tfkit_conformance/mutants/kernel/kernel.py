@@ -1,7 +1,8 @@
 """A fused kernel told in plain torch, every stage of it replaceable: seeded faults and correct specimens are made of it.
 
-`Kernel()` covers the whole contract. A specimen of `correct_kernels` is the kernel with other settings, a seeded fault of `mutants` the
-kernel with one stage replaced: `Kernel(scale=lambda call: call.scale * 1.01)`. The stages are in `stages`, the two passes that
+`Kernel()` covers the whole contract. A correct kernel of the kill matrix is this kernel with other settings. A mutant is
+this kernel with one stage replaced:
+`Kernel(scale=lambda call: call.scale * 1.01)`. The stages are in `stages`, the two passes that
 run them in `passes`.
 """
 
