@@ -5,7 +5,6 @@ Whether a backend serves a site is decided without torch, by the same function f
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
@@ -23,21 +22,21 @@ from ..slots.layer import layer_paths
 from ..slots.options import Component
 from ..spec.model import ModelSpec
 from ..view.sites import SiteGroup, all_sites, fold
-from .arguments import usage_error
+from .usage import usage_error
 
 
-def catalogue_of(options: argparse.Namespace) -> Catalogue:
-    """All that is installed, with the table of `--auto-table`. Raises InputError where that is none."""
+def catalogue_with(auto_table: str | None) -> Catalogue:
+    """All that is installed, with the table of `--auto-table`. Raises InputError if the file is not a valid table."""
     from ..catalogue import load_catalogue
 
     catalogue = load_catalogue()
-    return catalogue if options.auto_table is None else catalogue.with_auto_table(options.auto_table)
+    return catalogue if auto_table is None else catalogue.with_auto_table(auto_table)
 
 
-def check_auto(options: argparse.Namespace) -> None:
-    """Raises UsageError where `--auto-table` changes nothing: `--backend` names others than `auto`."""
-    if options.auto_table is not None and options.backend not in (None, [AUTO.name]):
-        named = ",".join(options.backend)
+def check_auto(backend: Sequence[str] | None, auto_table: str | None) -> None:
+    """Raises UsageError if `--auto-table` would not be used because `--backend` names a backend other than `auto`."""
+    if auto_table is not None and backend not in (None, [AUTO.name]):
+        named = ",".join(backend)
         raise usage_error(f"--auto-table is what `auto` goes by, and --backend names {named}", "leave one of them out")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..graph import Batch, Graph, max_input_lengths
-from .arguments import nearest, usage_error
+from .usage import nearest, usage_error
 
 USUAL = 32
 """Positions per row where nobody says how many."""

@@ -1,8 +1,7 @@
-"""What this machine has to offer to a model that is built on it, and the faults where that is not enough."""
+"""The devices of this machine, and the errors if a model needs more than they have."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 
 from ..errors import BuildError, Diagnostic
 from ..graph import Target
-from .backend_args import catalogue_of, check_auto
+from .backend_args import catalogue_with, check_auto
 
 
 def check_device(device: str) -> None:
@@ -24,12 +23,17 @@ def check_device(device: str) -> None:
         )
 
 
-def placed(options: argparse.Namespace) -> dict[str, Any]:
-    """What `add_placing` declares, as everything that loads or trains a model takes it. Raises BuildError where the device is
-    not there, UsageError and InputError for a table of `auto` that is none or is not gone by."""
-    check_device(options.device)
-    check_auto(options)
-    return {"device": options.device, "backend": options.backend, "catalogue": catalogue_of(options)}
+def placed(device: str, backend: list[str] | None, auto_table: str | None) -> dict[str, Any]:
+    """The options of `tfkit.cli.options.placement` as the keywords of functions that load or train a model.
+
+    Raises:
+        BuildError: this machine has no such device.
+        UsageError: the table would not be used.
+        InputError: the file is not a valid table.
+    """
+    check_device(device)
+    check_auto(backend, auto_table)
+    return {"device": device, "backend": backend, "catalogue": catalogue_with(auto_table)}
 
 
 def target_of(device: str, dtype: str) -> Target:

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import Diagnostic, InputError
-from ..files import check_writable
-from ..files import write_whole as write_whole
 from ..view.terminal import Stream, shown, write_drawn
 
 if TYPE_CHECKING:
@@ -106,12 +104,21 @@ def print_bug_report(reason: str, whose: str | None, as_json: bool) -> None:
     print_diagnostics([Diagnostic("TFK099", f"this is a bug in tfkit: {reason}", fix)], as_json)
 
 
+def write_whole(path: str, text: str) -> None:
+    """Write a file whole or not at all."""
+    from ..files import write_whole as write
+
+    write(path, text)
+
+
 def check_place(path: str) -> None:
-    """Raises InputError where `write_whole` could not write, before anything long is begun."""
+    """Raises InputError if `write_whole` could not write this file. Called before a long computation."""
+    from ..files import check_writable
+
     place = Path(path)
     if not place.parent.is_dir():
         fix = f"make it first: mkdir -p {place.parent}" if not place.parent.exists() else ""
-        raise InputError(Diagnostic("TFK081", f"{path} cannot be written: {place.parent} is no directory", fix))
+        raise InputError(Diagnostic("TFK081", f"{path} cannot be written: {place.parent} is not a directory", fix))
     try:
         check_writable(place)
     except OSError as reason:
