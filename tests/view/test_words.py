@@ -4,7 +4,8 @@ import pytest
 
 from fixtures import SPECS
 from tfkit.spec import load_spec
-from tfkit.view.formatting import percent, ranges, says, scaled
+from tfkit.view.formatting import percent, ranges, says
+from tfkit.view.units import scaled
 
 
 @pytest.mark.parametrize(

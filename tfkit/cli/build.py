@@ -59,12 +59,12 @@ def command(
     from ..io import save
     from ..io.replacing import check_place
     from ..view.build_data import build_data
-    from .device import allocating, check_device, check_output, target_of
+    from .device import allocating, check_output, device_here, target_of
     from .dry_run import try_once
 
-    check_device(device)
+    device_here(device)
     target = target_of(device, dtype)
-    check_served(graph, catalogue, target, requested)
+    check_served(model_spec, graph, catalogue, target, requested)
     if output is not None:
         check_place(Path(output), force)
     with allocating(device):

@@ -62,7 +62,7 @@ def command(
     from ..spec import load_spec
     from ..view.plan_data import plan_data, planned
     from ..view.sites import all_sites, fold
-    from .backend_args import catalogue_with, refusals, requested_backends_of
+    from .backend_args import catalogue_with, group_refusals, requested_backends_of
     from .batch_args import check_lengths
 
     catalogue = catalogue_with(auto_table)
@@ -81,5 +81,5 @@ def command(
         from ..view.plan_text import plan_text
 
         print_rich(*plan_text(data))
-        print_diagnostics(refusals(groups, catalogue, target), False)
+        print_diagnostics(group_refusals(groups, catalogue, target), False)
     return 0 if all(row["chosen"] for row in data["sites"]) else 1

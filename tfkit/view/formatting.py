@@ -9,19 +9,9 @@ from pydantic import BaseModel
 from ..slots.options import Component, LayersField, NodeRef, field_annotations
 from ..spec.located import short
 
-STEPS = ("", "k", "M", "G", "T", "P", "E")
-
 
 def percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f}%" if whole else ""
-
-
-def scaled(number: int, unit: str) -> str:
-    """Three digits and a decimal prefix: `3.21 GFLOPs`."""
-    value, step = float(number), 0
-    while value >= 999.5 and step < len(STEPS) - 1:
-        value, step = value / 1000, step + 1
-    return f"{value:.3g} {STEPS[step]}{unit}" if value < 1000 else f"{value:,.0f} {STEPS[step]}{unit}"
 
 
 def ranges(numbers: list[int]) -> str:

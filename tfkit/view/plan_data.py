@@ -57,15 +57,15 @@ def _row(group: SiteGroup, plan: SitePlan) -> dict[str, Any]:
         "chosen": plan.chosen,
         "candidates": [
             {
-                "backend": judged.backend,
-                "accepted": judged.verdict.accepted,
-                "reasons": list(judged.verdict.refused),
-                "depends": list(judged.verdict.depends),
-                "relative_time": judged.relative_time,
-                "published": (judged.rows[-1].published or None) if judged.rows else None,
-                "rows": [row_data(row) for row in judged.rows],
+                "backend": candidate.backend,
+                "accepted": candidate.verdict.accepted,
+                "reasons": list(candidate.verdict.refused),
+                "depends": list(candidate.verdict.depends),
+                "relative_time": candidate.relative_time,
+                "published": (candidate.rows[-1].published or None) if candidate.rows else None,
+                "rows": [row_data(row) for row in candidate.rows],
             }
-            for judged in plan.judgements
+            for candidate in plan.candidates
         ],
     }
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from tfkit.cli.options import DTYPE, DTYPES, WRITE, OneOf, device_option, names, traceback_option, whole
+from tfkit.cli.options import DTYPE, DTYPES, WRITE, OneOf, device_option, names, seed, traceback_option, whole
 from tfkit.cli.output import check_place, print_json, print_rich, print_text, write_whole
 from tfkit.cli.usage import usage_error
 
@@ -80,7 +80,7 @@ def lengths(text: str) -> list[int]:
 @click.option("--rounds", type=whole, metavar="N", help="Rounds per backend (default: 11, on CUDA 30).")
 @click.option("--budget", type=seconds, metavar="SECONDS", help="Time for all cells; a short budget means fewer rounds.")
 @click.option("--tokens", type=whole, metavar="N", help="Tokens in a batch (default: 1024, on CUDA 16384).")
-@click.option("--seed", type=whole, default=0, metavar="N", help="Seed of the inputs.")
+@click.option("--seed", type=seed, default=0, metavar="N", help="Seed of the inputs.")
 @click.option("--list", "only_list", is_flag=True, help="Only list the cells that would be measured.")
 @click.option("--json", metavar="FILE", type=WRITE, help="Write the report as JSON; - is standard output.")
 @click.option("--html", metavar="FILE", type=WRITE, help="Write the report as an HTML page.")
@@ -100,9 +100,9 @@ def command(what: str, tokens: int | None, only_list: bool, **values: Any) -> in
         chosen = cells.usual(options.kind) if options.cells is None else cells.chosen(options.cells)
         if only_list:
             return _list(chosen, scale, options.json)
-    from tfkit.cli.device import check_device
+    from tfkit.cli.device import device_here
 
-    check_device(options.device)
+    device_here(options.device)
     return _measure_auto(options, scale) if what == "auto" else _measure(options, chosen, scale)
 
 
