@@ -82,7 +82,7 @@ def test_a_refusal_is_located_and_names_its_site_once(tfkit, small):
     )
     done = tfkit("build", small)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"{small}:11:82: TFK060 decoder.0-2.self_attention: backend sdpa cannot serve this site: sdpa: ")
+    assert done.err.startswith(f"{small}:11:99: TFK060 decoder.0-2.self_attention: backend sdpa cannot serve this site: sdpa: ")
     assert done.err.count("decoder.0-2.self_attention") == 1
     wanted = tfkit("build", small, "--backend", "sdpa")
     assert wanted.err.startswith("TFK060 decoder.0-2.self_attention: ")
