@@ -122,7 +122,7 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
     ),
     "a stack needs a sequence": (
         CLASSIFIER, "input: one", "input: two", "TFK041", "one, num_layers",
-        r"`one` is one vector per row, \(B, 24\), where a sequence is needed",
+        r"`one` is one vector per row, \(B, 24\); a sequence is needed",
     ),
     "a memory is a sequence": (
         TRANSLATOR, "memory: encoder", "memory: first", "TFK041", "first, num", r"`first` is one vector per row",

@@ -54,7 +54,7 @@ def from_click(error: click.ClickException, words: Sequence[str]) -> UsageError:
 
 def _name(parameter: click.Parameter) -> str:
     """As the help text names it: `-o/--output`, `SPEC`."""
-    return "/".join(parameter.opts) if isinstance(parameter, click.Option) else parameter.human_readable_name.rstrip(".")
+    return "/".join(parameter.opts) if isinstance(parameter, click.Option) else parameter.human_readable_name.strip("[.]")
 
 
 def wants_json(command: click.Command | None, words: Sequence[str]) -> bool:
