@@ -124,7 +124,7 @@ def evaluate(
 
 
 def replay_part(case: Any, catalogue: Catalogue | None = None) -> float | None:
-    """Evaluate the one case of a finding again, on the part as it is now: raises its Violation, or gives the error as a share of
+    """Evaluate the case of a finding again, on the present part. Raises its Violation, or returns the error as a share of
     its bound (None where the law is exact). Raises InputError where `case` is none of this suite."""
     needed = {"suite", "slot", "name", "law", "options", "at", "dtype", "device", "seed"}
     if not isinstance(case, dict) or set(case) != needed:
