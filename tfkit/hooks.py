@@ -45,7 +45,7 @@ def tfkit_norms() -> list[Norm]:
 
 @hookspec
 def tfkit_placements() -> list[Placement]:
-    """Norm placements: how a layer connects sublayers, norms and the residual."""
+    """Norm placements: how a layer connects sub-layers, norms and the residual."""
     return []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import tfkit
 from tfkit.errors import Diagnostic
-from tfkit.graph.rules import TAKEN
+from tfkit.graph.rules import MODULE_ATTRIBUTES
 
 TRANSLATOR = """nodes:
   source:  {kind: tokens}
@@ -270,7 +270,7 @@ def test_every_attribute_of_torchs_module_dictionary_is_taken() -> None:
     code = "import torch; print(*(name for name in dir(torch.nn.ModuleDict()) if not name.startswith('_')))"
     named = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "keys" in named
-    assert set(named) <= TAKEN
+    assert set(named) <= MODULE_ATTRIBUTES
 
 
 TINY = """

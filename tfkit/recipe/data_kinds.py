@@ -23,7 +23,7 @@ class ParallelText(Options):
 
 
 class LanguageText(Options):
-    """Running text; the model learns to predict each next token. The text is cut into pieces of `batching.max_length` tokens."""
+    """Running text, cut into pieces of `batching.max_length` tokens; the model learns to predict each next token."""
 
     text: Annotated[Path | None, Field(description="the text")] = None
     validation_text: Annotated[Path | None, Field(description="as `text`, to choose the best model")] = None
@@ -33,8 +33,8 @@ class LanguageText(Options):
 
 
 class MaskedText(LanguageText):
-    """Running text, one row per line; the model learns to predict hidden tokens. Of the hidden tokens 80 % become `<mask>`, 10 %
-    a random token, and 10 % stay. https://aclanthology.org/N19-1423/"""
+    """Running text, one row per line; the model learns to predict hidden tokens. Of these 80 % become `<mask>`, 10 % a random
+    token, and 10 % stay. https://aclanthology.org/N19-1423/"""
 
     hidden: Annotated[float, Field(gt=0.0, lt=1.0, description="share of the tokens that are hidden")] = 0.15
     held_out: HeldOut | None = None

@@ -24,7 +24,7 @@ def check_edges(
     grammar: Grammar,
     diagnostics: Diagnostics,
 ) -> None:
-    """Adds an error for each reference to an unknown node and for each cycle. `resolved` holds the nodes with their defaults."""
+    """Adds an error for each reference to an unknown node and for each cycle. `resolved` has the nodes with defaults."""
     targets: dict[str, list[tuple[str, Located]]] = {}
     for name, node in nodes.items():
         targets[name] = []
@@ -41,7 +41,7 @@ def check_edges(
 
 
 def edges_of(node: Located, grammar: Grammar) -> Iterator[Edge]:
-    """Every reference of a node and of its sublayers."""
+    """Every reference of a node and of its sub-layers."""
     kind = grammar.node_kinds.get(node.kind or "")
     for field, role in grammar.references(kind):
         child = node.get(field)
@@ -88,7 +88,7 @@ def _target(
 
 
 def cycles(targets: Mapping[str, list[tuple[str, Located]]]) -> Iterator[tuple[list[str], Located]]:
-    """Each cycle once: its nodes in order, the first one repeated at the end, and the reference that closes it. Not recursive."""
+    """Each cycle once: its nodes in order, the first one repeated at the end, and the closing reference. Not recursive."""
     finished: set[str] = set()
     for start in targets:
         if start in finished:

@@ -26,7 +26,7 @@ TOP = ("tfkit", "name", "reference", "description", "expect", "extends", "defaul
 GROUP = ("repeat", "shared", "layers")
 """The keys of a layer item that group and repeat layers; all others describe the layer."""
 PATTERN = tuple(name for name in Layer.model_fields if name not in GROUP)
-"""The fields that a stack, `defaults` and a layer item all take: placement, norm, position, dropout, sublayers."""
+"""The fields that a stack, `defaults` and a layer item all take: placement, norm, position, dropout, `sublayers`."""
 
 
 class Grammar:
@@ -51,7 +51,7 @@ class Grammar:
 
     @cached_property
     def option_keys(self) -> dict[str, tuple[SublayerKind, ...]]:
-        """The keys that hold options of sublayers (`attention`, `ffn`, ...), with the kinds of sublayers that read them."""
+        """The keys that hold options of sub-layers (`attention`, `ffn`, ...), with the kinds of sub-layers that read them."""
         kinds: dict[str, tuple[SublayerKind, ...]] = {}
         for entry in self.catalogue.entries("sublayer"):
             for key in entry.option_keys:
@@ -125,7 +125,7 @@ class Grammar:
         )
 
     def _most_general(self, sublayer: SublayerKind, name: str) -> str:
-        """The first option key of a sublayer kind under which all kinds have this field."""
+        """The first option key of a sub-layer kind under which all kinds have this field."""
         for key in sublayer.option_keys:
             if all(name in kind.options.model_fields for kind in self.option_keys[key]):
                 return key

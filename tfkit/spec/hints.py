@@ -48,7 +48,7 @@ def unknown_key(
 ) -> None:
     """Adds the error about an unknown key: a name of another toolkit, a key in the wrong place, a misspelt or an unknown one.
 
-    `path` is that of the mapping. With `near_keys` the mapping holds options of a sublayer, and their keys are suggested first.
+    `path` is that of the mapping. With `near_keys` it holds options of a sub-layer; their keys come first.
     """
     ours, near = PEERS.get(spelling(name[:60])), nearest(name, allowed, CLOSE)
     code, message = "TFK010", f"unknown key `{short(name)}`"

@@ -99,7 +99,7 @@ class _Override:
         return root if layer is None else over(root, layer, self.grammar.slots, removing=True)
 
     def wrapped(self, node: Located | None, steps: list[str], near: Located, path: str = "") -> Located | None:
-        """The value wrapped in mappings that can be merged over `node`, or None after an error. A list on the path is copied."""
+        """The value in mappings that can be merged over `node`, or None after an error. A list on the path is copied."""
         if not steps:
             return near
         if node is not None and isinstance(node.value, list):

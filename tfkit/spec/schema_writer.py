@@ -94,7 +94,7 @@ class SchemaWriter:
         return {**schema, "required": missing} if missing else schema
 
     def by_kind(self, name: str, branches: dict[str, Schema], without: Schema, needed: bool) -> Schema:
-        """A mapping whose `kind` selects the schema. Without `kind` it may have the fields of any entry, unless `kind` is needed."""
+        """A mapping whose `kind` selects the schema. Without a kind that is not `needed`, it has the fields of any entry."""
         cases = [
             {
                 "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},

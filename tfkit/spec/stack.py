@@ -1,6 +1,6 @@
 """Resolves the layers of a stack: each distinct layer gets its placement, norm, position, dropout and sublayers.
 
-    defaults < node < group of layers < layer < sublayer            nearer wins
+    defaults < node < group of layers < layer < sub-layer            nearer wins
     attention < self_attention                                       within one place
 Repetition is not expanded: `num_layers: 1000000000` is one layer with `repeat: 1000000000`.
 """
@@ -120,7 +120,7 @@ class _Stack:
         self.diagnostics.add("TFK030", self.node.location, self.node.path, message, "write it here or in `defaults`")
 
     def sublayers(self, written: Located | None, scopes: list[Located]) -> Located:
-        """The sublayers of a layer, each with its options and its name."""
+        """The sub-layers of a layer, each with its options and its name."""
         place = self.node if written is None else written
         names = ["self_attention", *(["cross_attention"] if self.reads_memory else []), "ffn"]
         items = [self.standard(name) for name in names] if written is None else written.items
@@ -136,7 +136,7 @@ class _Stack:
         return place.holding(found)
 
     def standard(self, name: str) -> Located:
-        """A default sublayer, located at its stack."""
+        """A default sub-layer, located at its stack."""
         return Located(name, self.node.location, child_path(self.node.path, name), name)
 
     def sublayer(self, item: Located, scopes: list[Located], seen: dict[str, int]) -> Located:
@@ -161,9 +161,9 @@ class _Stack:
 
     def check_name(self, name: Located, item: Located, taken: dict[str, Located]) -> None:
         if not name.value.isidentifier():
-            message = f"`{short(name.value)}` cannot name a sublayer"
+            message = f"`{short(name.value)}` cannot name a sub-layer"
             self.diagnostics.add("TFK013", name.location, name.path, message, "use letters, digits and underscores")
         elif name.value in taken:
-            message = f"two sublayers of one layer are called `{short(name.value)}`"
+            message = f"two sub-layers of one layer are called `{short(name.value)}`"
             self.diagnostics.add("TFK013", name.location, item.path, message, "give one of them another `name`")
         taken[name.value] = item

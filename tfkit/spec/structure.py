@@ -123,7 +123,7 @@ class Structure:
         return self.checks(self.grammar.layer_keys)
 
     def sublayers(self, node: Located) -> Located:
-        if not self.expect(node, list, "a list of sublayers"):
+        if not self.expect(node, list, "a list of sub-layers"):
             return node.holding(INVALID)
         return node.holding([self.part(item, "sublayer", False) for item in node.items])
 

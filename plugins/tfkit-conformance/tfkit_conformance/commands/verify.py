@@ -67,7 +67,7 @@ def command(
 ) -> int:  # fmt: skip
     """Prove a model: every part with every backend, and the whole.
 
-    Each sublayer is evaluated on the inputs that it gets in a run of the model, each attention site with every backend that
+    Each sub-layer is evaluated on the inputs that it gets in a run of the model, each attention site with every backend that
     the spec allows, within error bounds. Then the whole model is evaluated: causal independence to the bit, decoding in every
     chunking, padding, batches, order of tokens, dropout, gradients, checkpoints. Backends that declare float64 are evaluated
     in float64 too, where rounding cannot hide an error.
@@ -103,7 +103,7 @@ def command(
                     lengths=lengths,
                     seed=number,
                     catalogue=catalogue,
-                    progress=progress.tell,
+                    progress=progress.show,
                     keep=keep,
                 )
             )
