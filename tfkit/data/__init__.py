@@ -1,5 +1,6 @@
 """From text to batches: files, tokenisers, corpora on disk, batches by tokens."""
 
+from .batch_shapes import BatchShapes
 from .batches import Epoch, epoch_of
 from .corpus import Corpus
 from .kinds import KINDS
@@ -18,7 +19,6 @@ from .prepare import (
     read_facts,
 )
 from .roles import Roles, check_ids, roles_of
-from .shapes import Shapes
 from .tasks import NO_LABEL, Batch, Task, padded, task_of
 from .tokeniser import TextTokeniser
 from .tokeniser_directory import LABELS, TOKENISER_FILES, read_labels, read_tokenisers, tokeniser_texts
@@ -37,7 +37,7 @@ __all__ = [
     "Data",
     "Epoch",
     "Roles",
-    "Shapes",
+    "BatchShapes",
     "Task",
     "TextTokeniser",
     "check_ids",

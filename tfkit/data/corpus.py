@@ -7,7 +7,6 @@ https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import Diagnostic, StoreError
+from ..files import replace_file
 
 Ids = npt.NDArray[np.int32]
 CHUNK = 10_000
@@ -143,7 +143,7 @@ class CorpusWriter:
                 self._flush()
             self._writer.close()
             self._file.close()
-            os.replace(self.draft, self.path)
+            replace_file(self.draft, self.path)
         except OSError as reason:
             raise _unwritable(self.path, reason) from None
         return self._digest.hexdigest()

@@ -19,7 +19,7 @@ from ..recipe import PAD
 from .batches import Epoch, Numbers
 from .tasks import NO_LABEL, Batch, Task
 
-MOST = 8
+MAX_SHAPES = 8
 """Groups, and so shapes, of a corpus: with more, less is padding and more is compiled."""
 
 
@@ -32,7 +32,7 @@ class Shape:
     lengths: Mapping[str, int]
 
 
-class Shapes:
+class BatchShapes:
     """The shapes of a corpus whose rows have these `lengths` (N,) by column, with at most `tokens` in a batch's longer side."""
 
     def __init__(self, lengths: Mapping[str, npt.NDArray[np.int32]], tokens: int) -> None:
@@ -68,21 +68,21 @@ class Shapes:
             batches += cut
         return Epoch([batches[index] for index in generator.permutation(len(batches))], 1 - self._tokens / whole)
 
-    def filled(self, batch: Batch, rows: npt.ArrayLike, task: Task) -> Batch:
+    def padded(self, batch: Batch, rows: npt.ArrayLike, task: Task) -> Batch:
         """The batch of some rows, in its shape. The rows that are added are copies of the first, without labels, so that no
         model finds one that it could not be trained with."""
         shape = self.of(rows)
         beyond = int(task.kind == "language")  # the last token of a row is a label only
         long = {task.roles.of(column): length - beyond for column, length in shape.lengths.items()}
-        inputs = {name: _filled(ids, shape.rows, long[name], PAD) for name, ids in batch.inputs.items()}
-        lengths = {name: _filled(counts[:, None], shape.rows, 1, 0)[:, 0] for name, counts in batch.lengths.items()}
+        inputs = {name: _fill(ids, shape.rows, long[name], PAD) for name, ids in batch.inputs.items()}
+        lengths = {name: _fill(counts[:, None], shape.rows, 1, 0)[:, 0] for name, counts in batch.lengths.items()}
         width = long[task.roles.target] if batch.labels.dim() == 2 else 1
-        labels = _filled(batch.labels.view(len(batch.labels), -1), shape.rows, width, NO_LABEL)
+        labels = _fill(batch.labels.view(len(batch.labels), -1), shape.rows, width, NO_LABEL)
         labels[len(batch.labels) :] = NO_LABEL
         return replace(batch, inputs=inputs, lengths=lengths, labels=labels if batch.labels.dim() == 2 else labels[:, 0])
 
 
-def _filled(values: Tensor, rows: int, width: int, by: int) -> Tensor:
+def _fill(values: Tensor, rows: int, width: int, by: int) -> Tensor:
     """(B, L) values as (rows, width): on the right filled `by` a value, below by copies of the first row."""
     made = values.new_full((rows, width), by)
     made[: len(values), : values.shape[1]] = values
@@ -97,15 +97,15 @@ def _rows(count: Any, limit: int, tokens: int) -> Any:
 
 
 def _limits(widest: npt.NDArray[np.int32], tokens: int) -> list[int]:
-    """The longest lengths of at most `MOST` groups, with which the fewest positions of an epoch are padding: the cheapest way
-    to cut the sorted lengths, found from the shortest on."""
+    """The longest lengths of at most `MAX_SHAPES` groups, with which the fewest positions of an epoch are padding: the cheapest
+    way to cut the sorted lengths, found from the shortest on."""
     widths, counts = np.unique(widest, return_counts=True)
     below = np.concatenate([[0], np.cumsum(counts)])
     count = len(widths)
     # cost[j] and start[j]: of the cheapest groups of the widths before j, and where the last of them begins.
     cost = np.concatenate([[0.0], np.full(count, np.inf)])
     starts: list[npt.NDArray[np.int64]] = []
-    for _ in range(min(MOST, count)):
+    for _ in range(min(MAX_SHAPES, count)):
         better, start = cost.copy(), np.full(count + 1, -1)
         for end in range(1, count + 1):
             inside, limit = below[end] - below[:end], int(widths[end - 1])
