@@ -15,6 +15,7 @@ from tfkit.recipe import load_recipe
 from tfkit.train import compiled, resume, train
 from tfkit.train.fit_spec import fitted_spec, roles_in
 from tfkit.train.step import TrainStep
+from tfkit.view.training import began_text
 
 SHAPES = 2
 
