@@ -3,21 +3,10 @@
 from .batch_shapes import BatchShapes
 from .batches import Epoch, epoch_of
 from .corpus import Corpus
+from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
 from .kinds import KINDS
 from .lines import groups, lines, lines_of, rows
-from .prepare import (
-    FACTS,
-    TRAIN,
-    VALIDATION,
-    Counted,
-    Data,
-    count_rows,
-    describe_counts,
-    files_of,
-    prepare,
-    read_data,
-    read_facts,
-)
+from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
 from .roles import Roles, check_ids, roles_of
 from .tasks import NO_LABEL, Batch, Task, padded, task_of
 from .tokeniser import TextTokeniser
@@ -33,7 +22,7 @@ __all__ = [
     "VALIDATION",
     "Batch",
     "Corpus",
-    "Counted",
+    "CorpusCounts",
     "Data",
     "Epoch",
     "Roles",
