@@ -5,7 +5,7 @@ PLUGINS := $(patsubst %/,-e ./%,$(sort $(dir $(wildcard plugins/*/pyproject.toml
 
 NUMBERS := tests/builtin tests/generate tests/nn tests/parity tests/train/test_loss.py tests/train/test_compiled.py tests/train/test_processes.py
 
-.PHONY: demo test test-avx2 lint clean
+.PHONY: demo test test-avx2 lint docs clean
 
 demo: .venv/.demo  ## build the paper's base model, train a tiny one for a minute, translate with it
 	$(BIN)/tfkit build specs/transformer-base.yaml
@@ -27,6 +27,9 @@ lint: .venv/.lint  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: .venv/.docs  ## the documentation as a site in build/docs; warnings are errors
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet docs build/docs
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
@@ -40,6 +43,11 @@ lint: .venv/.lint  ## style and types
 
 .venv/.lint: .venv/.test
 	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[lint]'
+	touch $@
+
+.venv/.docs: .venv/.demo
+	$(BIN)/pip install --quiet 'pip>=25.1'  # the first with --group
+	$(BIN)/pip install --quiet --constraint constraints.txt --group docs
 	touch $@
 
 clean:  ## remove what the other targets made
