@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from sphinx.errors import SphinxError
 
 project = "tfkit"
 copyright = "the authors of tfkit"
-release = version("tfkit")
+release = metadata.version("tfkit")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
@@ -38,39 +38,33 @@ python_display_short_literal_types = True
 
 
 def plain_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are plain text with `code` and indented equations. Make that reStructuredText, whatever they hold."""
-    if name.startswith("pydantic."):
-        lines.clear()
-    made: list[str] = []
-    for line in lines:
-        block = line.startswith("  ") or bool(made and made[-1].startswith("   ") and line.strip() and "   " in line.strip())
-        block = block or bool(re.search(r"\S {3,}\S", line))
-        if block:
-            made.append(f"   {line}" if made and made[-1].startswith("   ") else f"::\n\n   {line}")
+    """Docstrings are plain text with `code` and equations. Make that reStructuredText, whatever characters they hold."""
+    made = []
+    for paragraph in re.split(r"\n\s*\n", "\n".join(lines).strip()):
+        if re.search(r"^ |\S {3,}\S", paragraph, re.MULTILINE):  # indented, or in columns
+            made.append("::\n\n" + re.sub(r"^", "   ", paragraph, flags=re.MULTILINE))
         else:
-            if made and made[-1].startswith("   ") and line.strip():
-                made.append("")
-            pieces = re.split(r"(`[^`]*`)", line)
-            made.append("".join(f"`{piece}`" if piece.startswith("`") else re.sub(r"([\\*_|])", r"\\\1", piece) for piece in pieces))
-    lines[:] = "\n".join(_separated(made)).split("\n") + [""]
+            pieces = re.split(r"(`[^`]*`)", paragraph)
+            made.append("".join(f"`{each}`" if each[:1] == "`" else re.sub(r"([\\*_|])", r"\\\1", each) for each in pieces))
+    lines[:] = ["", *"\n\n".join(made).split("\n"), ""]
 
 
-def _separated(made: list[str]) -> list[str]:
-    """A blank line before every literal block."""
-    return [f"\n{line}" if line.startswith("::") and index else line for index, line in enumerate(made)]
+LOADED = {
+    "*.html": r"""<(?:script|img|iframe|source)[^>]*\ssrc=["'](?:https?:)?//|<link[^>]*\shref=["'](?:https?:)?//""",
+    "*.css": r"""url\(['"]?(?:https?:)?//|@import""",
+}
 
 
-def check_offline(app: Sphinx, failed: Exception | None) -> None:
-    """No page may load anything from the network, and llms.txt lists every page."""
+def check_site(app: Sphinx, failed: Exception | None) -> None:
+    """No page loads anything from the network, and llms.txt lists every page."""
     if failed or app.builder.name != "html":
         return
-    load = re.compile(r"""<(?:script|img|iframe|source)[^>]*\ssrc=["'](?:https?:)?//|<link[^>]*\shref=["'](?:https?:)?//""")
-    pages = sorted(Path(app.outdir).rglob("*.html"))
-    online = [page.name for page in pages if load.search(page.read_text(encoding="utf-8"))]
-    online += [sheet.name for sheet in Path(app.outdir).rglob("*.css") if re.search(r"url\(['\"]?(?:https?:)?//|@import", sheet.read_text())]
-    if online:
-        raise SphinxError(f"these load something from the network: {', '.join(online)}")
-    listed = (Path(app.outdir) / "llms.txt").read_text(encoding="utf-8")
+    site = Path(app.outdir)
+    for pattern, loads in LOADED.items():
+        online = [str(path.relative_to(site)) for path in site.rglob(pattern) if re.search(loads, path.read_text("utf-8"))]
+        if online:
+            raise SphinxError(f"these load something from the network: {', '.join(online)}")
+    listed = (site / "llms.txt").read_text("utf-8")
     missing = [name for name in sorted(app.env.found_docs) if name != "index" and f"({name}.html)" not in listed]
     if missing:
         raise SphinxError(f"docs/llms.txt does not list: {', '.join(missing)}")
@@ -78,4 +72,4 @@ def check_offline(app: Sphinx, failed: Exception | None) -> None:
 
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", plain_docstring)
-    app.connect("build-finished", check_offline)
+    app.connect("build-finished", check_site)

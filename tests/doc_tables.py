@@ -62,8 +62,7 @@ def entries(run: Run) -> str:
 
 def _option(name: str, field: Any) -> str:
     default = field.get_default(call_default_factory=False)
-    plain = isinstance(default, (str, int, float)) and not isinstance(default, bool) or default in (True, False)
-    return f"`{name}: {json.dumps(default)}`" if plain and not field.is_required() else f"`{name}`"
+    return f"`{name}: {json.dumps(default)}`" if isinstance(default, (str, int, float)) else f"`{name}`"
 
 
 def hook_list(run: Run) -> str:
@@ -86,13 +85,16 @@ def backends(run: Run) -> str:
     for term in tfkit.plugin.MASK_TERMS:
         row(f"mask: {term}", lambda can, term=term: _tick(term in can["mask_terms"]))
     for kind in tfkit.plugin.BIAS_KINDS:
-        gradient = {True: " and gradient", False: ""}
-        row(f"bias: {kind}", lambda can, kind=kind: _tick(kind in can["bias_kinds"]) + gradient[kind in can["bias_gradient"]])
+        row(f"bias: {kind}", lambda can, kind=kind: _bias(kind, **can))
     row("scores", lambda can: ", ".join(sorted(can["scores"])).replace("*", "any"))
     row("weights", lambda can: can["weights"])
     for name in [name for name, value in able[0].items() if isinstance(value, bool)]:
         row(name.replace("_", " "), lambda can, name=name: _tick(can[name]))
     return rows(*table)
+
+
+def _bias(kind: str, bias_kinds: list[str], bias_gradient: list[str], **_: Any) -> str:
+    return _tick(kind in bias_kinds) + (" and gradient" if kind in bias_gradient else "")
 
 
 def _range(minimum: int, maximum: int | None, multiple: int) -> str:
@@ -184,12 +186,13 @@ def api(module: str) -> Callable[[Run], str]:
         owner, groups = import_module(module), {"Functions": [], "Classes": [], "Exceptions": [], "Constants and types": []}
         for name in owner.__all__:
             value = getattr(owner, name)
+            twice = "\n   :no-index:" if owner is not tfkit and name in tfkit.__all__ else ""
             if isinstance(value, type) and issubclass(value, BaseException):
-                groups["Exceptions"].append(f".. autoexception:: {module}.{name}")
+                groups["Exceptions"].append(f".. autoexception:: {module}.{name}{twice}")
             elif isinstance(value, type) and not hasattr(value, "__origin__"):
-                groups["Classes"].append(f".. autoclass:: {module}.{name}\n   :members:")
+                groups["Classes"].append(f".. autoclass:: {module}.{name}\n   :members:{twice}")
             elif inspect.isroutine(value) or hasattr(value, "__wrapped__"):
-                groups["Functions"].append(f".. autofunction:: {module}.{name}")
+                groups["Functions"].append(f".. autofunction:: {module}.{name}{twice}")
             else:
                 groups["Constants and types"].append(f".. py:data:: {module}.{name}")
         return "\n\n".join(
@@ -228,6 +231,6 @@ def measurements(run: Run) -> str:
 
 TABLES: dict[str, Callable[[Run], str]] = {
     "api": api("tfkit"), "backends": backends, "checks": checks, "codes": codes, "commands": commands, "entries": entries,
-    "hooks": hook_list, "json": json_forms, "measurements": measurements, "plugin-api": api("tfkit.plugin"), "recipe-keys": recipe_keys, "rules": rules,
-    "slots": slots, "specs": shipped_specs,
+    "hooks": hook_list, "json": json_forms, "measurements": measurements, "plugin-api": api("tfkit.plugin"),
+    "recipe-keys": recipe_keys, "rules": rules, "slots": slots, "specs": shipped_specs,
 }  # fmt: skip

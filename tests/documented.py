@@ -10,9 +10,9 @@ fails when a page is not what this module would write.
     <!-- plugins: NAME ... -->                  entry points that the commands of the page see beside the built-in ones
     <!-- numbers vary -->                       the next console block may differ in its numbers
 
-A line `...` in printed output stands for any number of lines; in such a block numbers may differ too. The commands and the
-Python blocks of a page run in order, in one scratch directory with copies of `COPIED`. A block that an
-earlier page shows word for word is not run again.
+An output on a page stays as it is as long as it matches; delete it to have it written anew. A line `...` in an output stands
+for any number of lines; numbers may differ in such an output too. The commands and the Python blocks of a page run in order, in
+one scratch directory with copies of `COPIED`. A block that an earlier page shows word for word is not run again.
 """
 
 from __future__ import annotations

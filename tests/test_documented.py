@@ -19,7 +19,8 @@ STALE = "<!-- generated: hooks -->\n```python\n```\n<!-- end -->"
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_the_generator_writes(name):
     text = PAGES[name].read_text(encoding="utf-8")
-    assert documented.written(text, documented.shown_before(PAGES[name]), name) == text, f"run `python tests/documented.py {name}`"
+    made = documented.written(text, documented.shown_before(PAGES[name]), name)
+    assert made == text, f"run `python tests/documented.py {name}`"
 
 
 def test_a_stale_table_a_wrong_output_and_a_wrong_block_are_seen():
@@ -63,6 +64,15 @@ def test_the_first_commands_are_the_two_that_matter():
 
 def test_the_readme_is_short():
     assert len(PAGES["README.md"].read_text(encoding="utf-8").splitlines()) <= 250
+
+
+def test_every_block_is_run_or_is_no_program():
+    """`py` blocks are those that tests/frameworks runs; `sh` blocks are compared with the commands' help below."""
+    known = {"console", "python", "sh", "text", "toml", "yaml", "py", "{eval-rst}", "{toctree}", "{include}"}
+    for name, page in PAGES.items():
+        languages = set(re.findall(r"^ *```(\S+)", page.read_text(encoding="utf-8"), flags=re.M))
+        assert languages <= known, name
+        assert "py" not in languages or name == "docs/guides/other-tools.md", name
 
 
 @cache
