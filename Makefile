@@ -34,7 +34,7 @@ docs: .venv/.docs  ## the documentation as a site in build/docs; warnings are er
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: $(SOURCES) | .venv/bin/python
-	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[all]'
+	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[all]' -e ./plugins/tfkit-conformance
 	touch $@
 
 .venv/.test: .venv/.demo $(wildcard plugins/*/pyproject.toml)

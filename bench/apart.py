@@ -45,26 +45,26 @@ class Apart:
 
 
 def _serve(connection: Connection, make: Make, arguments: Sequence[Any]) -> None:
-    rival = make(*arguments)
+    candidate = make(*arguments)
     while True:
         try:
             clock = CLOCKS[connection.recv()]
         except EOFError:
             return
         start = clock()
-        given = rival()
+        given = candidate()
         connection.send((clock() - start, given))
 
 
 def timed_apart(
-    rivals: dict[str, tuple[Make, Sequence[Any]]], rounds: int, clock: str
+    candidates: dict[str, tuple[Make, Sequence[Any]]], rounds: int, clock: str
 ) -> tuple[dict[str, list[float]], dict[str, Any]]:
     """Seconds of `rounds` calls of each rival, after one that warms up, and what that one gave."""
-    seconds: dict[str, list[float]] = {name: [] for name in rivals}
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
     with ExitStack() as stack:
-        running = {name: stack.enter_context(Apart(make, *given)) for name, (make, given) in rivals.items()}
-        first = {name: rival.run(clock)[1] for name, rival in running.items()}
+        running = {name: stack.enter_context(Apart(make, *given)) for name, (make, given) in candidates.items()}
+        first = {name: candidate.run(clock)[1] for name, candidate in running.items()}
         for _ in range(rounds):
-            for name, rival in running.items():
-                seconds[name].append(rival.run(clock)[0])
+            for name, candidate in running.items():
+                seconds[name].append(candidate.run(clock)[0])
     return seconds, first

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from interleaved import report, timed
 
-from tfkit.attention import AttentionInputs, Mask
+from tfkit.attention.types import AttentionInputs, Mask
 from tfkit.builtin.attention import few, sdpa
 from tfkit.builtin.attention.entries import SdpaOptions
-from tfkit.nn.memory import keep_what_is_freed
+from tfkit.nn.cpu.malloc import raise_malloc_trim_threshold
 
 SHAPES = (
     "300x4x1x8x32 300x4x1x12x32 300x4x1x16x32 300x4x1x20x32 300x4x1x60x32 48x4x5x8x32 48x4x5x20x32 48x4x5x60x32 "
@@ -46,18 +46,18 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    keep_what_is_freed()  # as decoding does
+    raise_malloc_trim_threshold()  # as decoding does
     clock = time.process_time if options.threads == 1 else time.perf_counter
     total: dict[str, list[float]] = {"torch's kernel": [0.0] * options.rounds, "products": [0.0] * options.rounds}
     microseconds: dict[str, dict[str, Any]] = {}
     for shape in options.shapes.split():
         inputs = call(*(int(size) for size in shape.split("x")))
         mask = inputs.prepared.payload[0] if inputs.prepared is not None else None
-        rivals = {
+        candidates = {
             "torch's kernel": lambda: sdpa._call(inputs, mask, False),  # noqa: B023 - called in this round
             "products": lambda: few.attend(inputs, mask),  # noqa: B023
         }
-        seconds = timed(rivals, options.rounds, clock=clock)
+        seconds = timed(candidates, options.rounds, clock=clock)
         for name, taken in seconds.items():
             total[name] = [sum(pair) for pair in zip(total[name], taken, strict=True)]
         row = {name: round(1e6 * median(taken), 1) for name, taken in seconds.items()}

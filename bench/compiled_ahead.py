@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention import AttentionInputs, AttentionOutput
+from tfkit.attention.types import AttentionInputs, AttentionOutput
 from tfkit.builtin.attention import eager
 from tfkit.catalogue import load_catalogue
-from tfkit.plugin import NoOptions, guard
-from tfkit.testing.attention.compare import leaves_of
-from tfkit.testing.attention.subject import Attend, Subject, subject_of
-from tfkit.testing.suite.conformance import check_backend
+from tfkit.plugin import NoOptions, require_capabilities
+from tfkit_conformance.attention.compare import leaves_of
+from tfkit_conformance.attention.subject import Attend, BackendUnderTest, subject_of
+from tfkit_conformance.suite.conformance import check_backend
 
 
 class Beside(torch.autograd.Function):
@@ -55,9 +55,9 @@ def kind_of(inputs: AttentionInputs) -> int:
     return zlib.crc32(repr(words).encode())
 
 
-def sharing(subject: Subject, rank: int, workers: int) -> tuple[Attend, list[int]]:
+def sharing(subject: BackendUnderTest, rank: int, workers: int) -> tuple[Attend, list[int]]:
     """`eager`, beside which one of so many workers calls the backend; and the number of these calls, in a list."""
-    made, check = [0], guard(subject.name, subject.capabilities)
+    made, check = [0], require_capabilities(subject.name, subject.capabilities)
 
     def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
         check(inputs)
@@ -96,7 +96,7 @@ def main(words: Sequence[str] | None = None) -> list[dict[str, Any]]:
         found = work(options.name, options.device, options.dtypes.split(","), options.rank, options.workers)
         print(json.dumps(found))
         return [found]
-    begun = time.perf_counter()
+    state = time.perf_counter()
     given = [options.name, "--device", options.device, "--dtypes", options.dtypes, "--workers", str(options.workers)]
     started = [
         subprocess.Popen([sys.executable, __file__, *given, "--rank", str(rank)], stdout=subprocess.PIPE, text=True)
@@ -104,7 +104,7 @@ def main(words: Sequence[str] | None = None) -> list[dict[str, Any]]:
     ]
     said = [process.communicate()[0].splitlines() for process in started]
     rows = [json.loads(lines[-1]) for lines in said if lines]
-    calls, seconds = sum(row["calls"] for row in rows), time.perf_counter() - begun
+    calls, seconds = sum(row["calls"] for row in rows), time.perf_counter() - state
     for message in {message for row in rows for message in row["raised"]}:
         print(message)
     print(f"{calls} calls of {options.name} in {len(rows)} of {options.workers} processes, {seconds:.0f} s")

@@ -23,31 +23,34 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
+from kill_matrix.correct_kernels import CORRECT_KERNELS
 from tfkit.catalogue import load_catalogue
-from tfkit.testing.attention.judged import Judged
-from tfkit.testing.attention.strategies import cases
-from tfkit.testing.attention.subject import Subject, subject_of
-from tfkit.testing.faults import ATTENTION_FAULTS
-from tfkit.testing.finding import Inconclusive, Violation
-from tfkit.testing.suite.conformance import check_backend
-from tfkit.testing.suite.layers import LAYERS
-from tfkit.testing.zoo import ZOO
+from tfkit_conformance.attention.evaluated import Evaluated
+from tfkit_conformance.attention.strategies import cases
+from tfkit_conformance.attention.subject import BackendUnderTest, subject_of
+from tfkit_conformance.finding import Inconclusive, Violation
+from tfkit_conformance.mutants import ATTENTION_MUTANTS
+from tfkit_conformance.suite.conformance import check_backend
+from tfkit_conformance.suite.layers import LAYERS
 
 RESULTS = Path(__file__).parent / "results"
 HELD_OUT = 1000
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
-def subjects() -> list[tuple[str, Subject, float]]:
+def subjects() -> list[tuple[str, BackendUnderTest, float]]:
     """The correct implementations, each with its share of the runs: flex takes ten times as long as the others."""
     catalogue = load_catalogue()
-    found = [(specimen.name, subject_of(specimen.entry, attend=specimen.attend, tf32=specimen.tf32), 1.0) for specimen in ZOO]
+    found = [
+        (specimen.name, subject_of(specimen.entry, attend=specimen.attend, tf32=specimen.tf32), 1.0)
+        for specimen in CORRECT_KERNELS
+    ]
     installed = [(name, subject_of(catalogue.find("backend", name)), 0.1 if name == "flex" else 1.0)
                  for name in catalogue.names("backend")]  # fmt: skip
     return found + [each for each in installed if "cpu" in {device.kind for device in each[1].capabilities.devices}]
 
 
-def judge_all(subject: Subject, dtype: str, runs: int, seed: int) -> dict[str, Any]:
+def judge_all(subject: BackendUnderTest, dtype: str, runs: int, seed: int) -> dict[str, Any]:
     """`runs` drawn cases through every layer."""
     row: dict[str, Any] = {"runs": 0, "alarms": [], "inconclusive": 0, "worst": 0.0}
     backward = subject.capabilities.backward and subject.name != "flex"
@@ -56,10 +59,10 @@ def judge_all(subject: Subject, dtype: str, runs: int, seed: int) -> dict[str, A
         if not subject.accepts(case.request(subject.device)):
             return
         row["runs"] += 1
-        judged = Judged(subject, case)
+        evaluated = Evaluated(subject, case)
         for layer in LAYERS:
             try:
-                row["worst"] = max(row["worst"], layer.judge(judged) or 0.0)
+                row["worst"] = max(row["worst"], layer.check_request(evaluated) or 0.0)
             except Inconclusive:
                 row["inconclusive"] += 1
                 return
@@ -85,8 +88,8 @@ def zoo(runs: int) -> dict[str, Any]:
             started = time.perf_counter()
             row = judge_all(subject, dtype, round(each * share), HELD_OUT + number)
             rows.append({"name": name, "dtype": dtype, **row, "seconds": round(time.perf_counter() - started, 1)})
-            told = f"{row['runs']:6} runs {len(row['alarms']):3} alarms, largest {row['worst']:.3f}"
-            print(f"{name:24}{dtype:10}{told}", flush=True)
+            progress = f"{row['runs']:6} runs {len(row['alarms']):3} alarms, largest {row['worst']:.3f}"
+            print(f"{name:24}{dtype:10}{progress}", flush=True)
     return {
         "runs": sum(row["runs"] for row in rows),
         "alarms": sum(len(row["alarms"]) for row in rows),
@@ -99,19 +102,19 @@ def zoo(runs: int) -> dict[str, Any]:
 def kills(before: Sequence[dict[str, Any]] = (), only: Collection[str] = ()) -> dict[str, Any]:
     """Fault by fault the checks that see it under the quick profile. With `only`, the other rows are those of `before`."""
     known, rows = {row["fault"]: row for row in before}, []
-    for fault in ATTENTION_FAULTS:
-        if only and fault.name not in only:
-            rows += [known[fault.name]] if fault.name in known else []
+    for diagnostic in ATTENTION_MUTANTS:
+        if only and diagnostic.name not in only:
+            rows += [known[diagnostic.name]] if diagnostic.name in known else []
             continue
-        report = check_backend(subject_of(fault.entry, attend=fault.fresh()), profile="quick", shrink_steps=0)
+        report = check_backend(subject_of(diagnostic.entry, attend=diagnostic.fresh()), profile="quick", shrink_steps=0)
         seen = [check.name for check in report.checks if check.status == "failed"]
-        rows.append({"fault": fault.name, "family": fault.family, "summary": fault.summary, "seen_by": seen})
-        print(f"{fault.family:14}{fault.name:40}{', '.join(seen) or 'SURVIVED'}", flush=True)
+        rows.append({"fault": diagnostic.name, "family": diagnostic.family, "summary": diagnostic.summary, "seen_by": seen})
+        print(f"{diagnostic.family:14}{diagnostic.name:40}{', '.join(seen) or 'SURVIVED'}", flush=True)
     counts: dict[str, int] = {}
     for row in rows:
         for check in row["seen_by"]:
             counts[check] = counts.get(check, 0) + 1
-    return {"faults": len(rows), "killed": sum(bool(row["seen_by"]) for row in rows), "by_check": counts, "rows": rows}
+    return {"diagnostics": len(rows), "killed": sum(bool(row["seen_by"]) for row in rows), "by_check": counts, "rows": rows}
 
 
 def main(words: list[str] | None = None) -> None:

@@ -87,12 +87,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     torch.manual_seed(0)
     source = torch.randint(2, sizes.vocab, (sizes.batch, sizes.source))
     source[-1, sizes.source // 2 :] = 0
-    rivals = {
+    candidates = {
         "tfkit.greedy": tfkit_decoder(sizes, source),
         "Hugging Face generate": marian_decoder(sizes, source),
         "bare matrix products": bare_products(sizes, source),
     }
-    seconds = timed(rivals, sizes.rounds, warm_up=1)
+    seconds = timed(candidates, sizes.rounds, warm_up=1)
     title = f"greedy decoding of {sizes.tokens} tokens, batch {sizes.batch}, source {sizes.source}"
     return report(title, seconds, "Hugging Face generate", sizes.json, tokens_per_call=sizes.batch * sizes.tokens)
 

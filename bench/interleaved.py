@@ -20,17 +20,17 @@ from rich.table import Table
 
 
 def timed(
-    rivals: dict[str, Callable[[], Any]], rounds: int, warm_up: int = 2, clock: Callable[[], float] = time.perf_counter
+    candidates: dict[str, Callable[[], Any]], rounds: int, warm_up: int = 2, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
     """Seconds of every call, `rounds` per rival, by a clock: that on the wall, or the processor time of all threads."""
-    for rival in rivals.values():
+    for candidate in candidates.values():
         for _ in range(warm_up):
-            rival()
-    seconds: dict[str, list[float]] = {name: [] for name in rivals}
+            candidate()
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds):
-        for name, rival in rivals.items():
+        for name, candidate in candidates.items():
             start = clock()
-            rival()
+            candidate()
             seconds[name].append(clock() - start)
     return seconds
 

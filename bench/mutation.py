@@ -1,15 +1,15 @@
 """How well the mask rendering, the reference and the bound are tested: mutants of their code, and who notices.
 
     python bench/mutation.py run --mutmut PATH      # every mutant of mutmut 3 (https://mutmut.readthedocs.io), about an hour
-    python bench/mutation.py constants              # the bound's constants, each times 8 and by 8, judged both ways
+    python bench/mutation.py constants              # the bound's constants, each times 8 and by 8, evaluated both ways
 
 `run` copies the tree, lets mutmut change the three files there, one mutant at a time, and runs the tests that are about them.
 A mutant that no test notices needs an explanation in `mutation_explained.json`, found by its function and its changed line: why
 it changes nothing, or why nothing here can notice. Exit code 1 where one has none. mutmut is no dependency of the project;
 install it wherever its `mutmut` can import what the tests import.
 
-`constants` takes what correct kernels and seeded faults gave on a set of calls, and judges it by the bound with one constant
-changed: a bound that is too loose must lose a detection of a fault, one that is too tight must accuse a correct kernel.
+`constants` takes the outputs of correct kernels and mutants on a set of calls, and evaluates them by the bound with one
+constant changed: a bound that is too loose must lose a detection of a fault, one that is too tight must accuse a correct kernel.
 Both write into `results/mutation.json`.
 """
 
@@ -29,22 +29,26 @@ from typing import Any
 
 import torch
 
+from kill_matrix.correct_kernels import CORRECT_KERNELS
 from tfkit.errors import TfkitError
-from tfkit.testing.attention import bound
-from tfkit.testing.attention.compare import gradients_of
-from tfkit.testing.attention.reference import reference
-from tfkit.testing.attention.table import CASES
-from tfkit.testing.faults import ATTENTION_FAULTS
-from tfkit.testing.finding import Violation
-from tfkit.testing.zoo import ZOO
+from tfkit_conformance.attention import bound
+from tfkit_conformance.attention.compare import gradients_of
+from tfkit_conformance.attention.reference import reference
+from tfkit_conformance.attention.table import CASES
+from tfkit_conformance.finding import Violation
+from tfkit_conformance.mutants import ATTENTION_MUTANTS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "mutation.json"
 EXPLAINED = ROOT / "bench" / "results" / "mutation_explained.json"
-MUTATED = ("tfkit/rendering.py", "tfkit/testing/attention/reference.py", "tfkit/testing/attention/bound.py")
+KIT = "plugins/tfkit-conformance/"
+MUTATED = (
+    "tfkit/attention/rendering.py", f"{KIT}tfkit_conformance/attention/reference.py",
+    f"{KIT}tfkit_conformance/attention/bound.py",
+)  # fmt: skip
 TESTS = (
-    "tests/test_rendering.py", "tests/testing/test_reference.py", "tests/testing/test_bound.py",
-    "tests/testing/test_bound_formula.py", "tests/builtin/attention",
+    "tests/test_rendering.py", f"{KIT}tests/test_reference.py", f"{KIT}tests/test_bound.py",
+    f"{KIT}tests/test_bound_formula.py", "tests/builtin/attention",
 )  # fmt: skip
 SLOW = "not flex and not compiled and not measuring"
 CONFIG = f"""
@@ -147,7 +151,7 @@ CALLED = (
     "softcap", "softcap_bias", "no_keys", "many_keys",
 )  # fmt: skip
 REGIMES = ("normal", "large", "peaked", "offset_values", "wide_values")
-FAMILIES = ("masks", "blind_rows", "softmax", "heads", "backward", "bias")
+FAMILIES = ("masks", "fully_masked_rows", "softmax", "heads", "backward", "bias")
 
 
 def cells(few: bool = False) -> list[Any]:
@@ -162,8 +166,10 @@ def cells(few: bool = False) -> list[Any]:
 def given(calls: list[Any], few: bool = False) -> list[Given]:
     """What every correct kernel and every seeded fault gives on every call it takes."""
     found = []
-    kernels = [(specimen.name, True, specimen.attend) for specimen in ZOO if specimen.name != "tf32"]
-    kernels += [(fault.name, False, fault.attend) for fault in ATTENTION_FAULTS if fault.family in FAMILIES]
+    kernels = [(specimen.name, True, specimen.attend) for specimen in CORRECT_KERNELS if specimen.name != "tf32"]
+    kernels += [
+        (diagnostic.name, False, diagnostic.attend) for diagnostic in ATTENTION_MUTANTS if diagnostic.family in FAMILIES
+    ]
     for name, right, attend in kernels[:: 9 if few else 1]:
         for number, case in enumerate(calls):
             inputs, towards = case.inputs(), case.grad_output()
@@ -178,7 +184,7 @@ def given(calls: list[Any], few: bool = False) -> list[Given]:
 
 
 @dataclass
-class Court:
+class Evaluation:
     """Calls with their references, and the answers to be judged."""
 
     calls: list[Any]
@@ -186,8 +192,8 @@ class Court:
 
     def __post_init__(self) -> None:
         self.references = [reference(case.inputs(), case.grad_output()) for case in self.calls]
-        self.numerics = {specimen.name: specimen.capabilities.numerics for specimen in ZOO}
-        self.numerics |= {fault.name: fault.capabilities.numerics for fault in ATTENTION_FAULTS}
+        self.numerics = {specimen.name: specimen.capabilities.numerics for specimen in CORRECT_KERNELS}
+        self.numerics |= {diagnostic.name: diagnostic.capabilities.numerics for diagnostic in ATTENTION_MUTANTS}
 
     def accused(self, bounds: Any) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
         """Which answers a bound accuses: those of faults, and those of correct kernels."""
@@ -197,7 +203,7 @@ class Court:
             found, kind = self.references[answer.cell], self.numerics[answer.kernel]
             key = (answer.cell, str(kind))
             limits = made[key] = made.get(key) or bounds(found, kind, False)
-            if not bool(limits.judged.all()):
+            if not bool(limits.evaluated.all()):
                 continue
             wanted = {name: (getattr(found, name), getattr(limits, name)) for name in ("output", "lse", "weights")}
             wanted |= {leaf: (found.gradients[leaf], limits.gradients[leaf]) for leaf in limits.gradients}
@@ -250,7 +256,7 @@ def scaled(number: int, factor: float) -> tuple[dict[str, Any], Scale]:
     """The names of a bound with one constant changed."""
     scale = Scale(number, factor)
     tree = ast.fix_missing_locations(scale.visit(ast.parse(Path(bound.__file__).read_text())))
-    made: dict[str, Any] = {"__name__": bound.__name__, "__package__": "tfkit.testing.attention"}
+    made: dict[str, Any] = {"__name__": bound.__name__, "__package__": "tfkit_conformance.attention"}
     if scale.line:
         exec(compile(tree, bound.__file__, "exec"), made)
     return made, scale
@@ -291,14 +297,14 @@ class Formula:
 
 
 def tensors(made: Any) -> list[torch.Tensor]:
-    return [made.output, made.weights, made.lse, made.judged, *made.gradients.values()]
+    return [made.output, made.weights, made.lse, made.evaluated, *made.gradients.values()]
 
 
 def constants(few: bool = False) -> dict[str, Any]:
     """Each constant of the bound times 8 and by 8: what is lost, who is accused, and by how much the bound moves."""
     calls = cells(few)
-    court, formula = Court(calls, given(calls, few)), Formula(few)
-    seen, accused = court.accused(bound.bounds)
+    evaluation, formula = Evaluation(calls, given(calls, few)), Formula(few)
+    seen, accused = evaluation.accused(bound.bounds)
     lines = Path(bound.__file__).read_text().splitlines()
     rows: list[dict[str, Any]] = []
     number = 0
@@ -306,26 +312,28 @@ def constants(few: bool = False) -> dict[str, Any]:
         for factor in (8.0, 1 / 8):
             made, scale = scaled(number, factor)
             if not scale.line:
-                by = {word: sum(row["by"] == word for row in rows) for word in ("faults", "kernels", "formula", "error", "")}
-                return {"calls": len(calls), "answers": len(court.answers), "detections": len(seen), "accused": len(accused),
-                        "mutants": len(rows), "killed_by": by, "rows": rows}  # fmt: skip
+                by = {
+                    word: sum(row["by"] == word for row in rows) for word in ("diagnostics", "kernels", "formula", "error", "")
+                }
+                return {"calls": len(calls), "answers": len(evaluation.answers), "detections": len(seen),
+                        "accused": len(accused), "mutants": len(rows), "killed_by": by, "rows": rows}  # fmt: skip
             row = {"line": lines[scale.line - 1].strip(), "constant": scale.text, "times": factor}
             try:
-                wrong, right = court.accused(made["bounds"])
+                wrong, right = evaluation.accused(made["bounds"])
                 low, high = formula.moves(made["bounds"])
             except (TypeError, ValueError, RuntimeError, ZeroDivisionError, OverflowError) as reason:
                 rows.append({**row, "by": "error", "why": type(reason).__name__})
                 continue
             row |= {"lost": len(seen - wrong), "accused": len(right - accused)}
-            rows.append({**row, "moves": [round(low, 4), round(high, 4)], **told(row, low, high)})
+            rows.append({**row, "moves": [round(low, 4), round(high, 4)], **progress(row, low, high)})
         number += 1
     return {"rows": rows}
 
 
-def told(row: dict[str, Any], low: float, high: float) -> dict[str, str]:
+def progress(row: dict[str, Any], low: float, high: float) -> dict[str, str]:
     """Who notices a changed constant; where only the formula does, why no fault and no kernel can."""
     if row["lost"]:
-        return {"by": "faults"}
+        return {"by": "diagnostics"}
     if row["accused"]:
         return {"by": "kernels"}
     if low > 1.0 - 1e-9 and high < 1.0 + 1e-9:

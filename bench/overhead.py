@@ -16,8 +16,8 @@ from interleaved import report
 from torch.nn.functional import scaled_dot_product_attention
 
 import tfkit
-from tfkit.attention import AttentionInputs, Mask, Shapes
-from tfkit.nn.dispatch import attend
+from tfkit.attention.dispatch import attend
+from tfkit.attention.types import AttentionInputs, Mask, Shapes
 
 SPEC = Path(__file__).parent.parent / "specs" / "transformer-tiny.yaml"
 
@@ -51,13 +51,13 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         scaled_dot_product_attention(query, key, value, None, 0.0, True, scale=scale)
 
     with torch.no_grad():
-        rivals = {"bare SDPA": bare, "tfkit": through}
-        for rival in rivals.values():
-            per_call(rival, options.calls)
-        seconds: dict[str, list[float]] = {name: [] for name in rivals}
+        candidates = {"bare SDPA": bare, "tfkit": through}
+        for candidate in candidates.values():
+            per_call(candidate, options.calls)
+        seconds: dict[str, list[float]] = {name: [] for name in candidates}
         for _ in range(options.rounds):
-            for name, rival in rivals.items():
-                seconds[name].append(per_call(rival, options.calls))
+            for name, candidate in candidates.items():
+                seconds[name].append(per_call(candidate, options.calls))
     added = statistics.median(a - b for a, b in zip(seconds["tfkit"], seconds["bare SDPA"], strict=True))
     print(f"tfkit adds {1e6 * added:.1f} microseconds to a call")
     return report("one attention call", seconds, "bare SDPA", options.json, added_microseconds=1e6 * added)

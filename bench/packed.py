@@ -2,7 +2,7 @@
 
     python bench/packed.py [--threads 1] [--rounds 21]
 
-What the limits in `tfkit/nn/packed.py` rest on. Processor time where there is one thread.
+What the limits in `tfkit/nn/cpu/prepacked.py` rest on. Processor time where there is one thread.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from interleaved import report, timed
 from torch.nn import functional
 
-from tfkit.nn import onednn
-from tfkit.nn.memory import keep_what_is_freed
+from tfkit.nn.cpu import onednn
+from tfkit.nn.cpu.malloc import raise_malloc_trim_threshold
 
 WEIGHTS = "128x128 128x256 10000x128 512x512 2048x512 37000x512"
 ROWS = "1 2 3 5 8 16 25 40 100 300"
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    keep_what_is_freed()
+    raise_malloc_trim_threshold()
     onednn.PRODUCT = onednn.probe()
     pack = onednn.probe_packing()
     if pack is None:
@@ -46,16 +46,16 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         outer, inner = (int(size) for size in shape.split("x"))
         weight, bias = torch.randn(outer, inner), torch.randn(outer)
         packing = timed({"pack": lambda: pack(weight, None)}, 5, clock=clock)["pack"]  # noqa: B023 - called in this round
-        packed = pack(weight, None)
+        prepacked = pack(weight, None)
         print(f"{shape}: packing takes {1e6 * median(packing):.0f} us")
         for rows in map(int, options.rows.split()):
             x = torch.randn(rows, inner)
-            rivals = {
+            candidates = {
                 "MKL": lambda: functional.linear(x, weight, bias),  # noqa: B023
                 "oneDNN": lambda: onednn.product(x, weight, bias),  # noqa: B023
-                "packed": lambda: onednn.product(x, packed, bias),  # noqa: B023
+                "packed": lambda: onednn.product(x, prepacked, bias),  # noqa: B023
             }
-            seconds = timed(rivals, options.rounds, clock=clock)
+            seconds = timed(candidates, options.rounds, clock=clock)
             for name, taken in seconds.items():
                 total[name] = [sum(pair) for pair in zip(total[name], taken, strict=True)]
             row = {name: round(1e6 * median(taken), 1) for name, taken in seconds.items()}

@@ -2,8 +2,8 @@
 
     python bench/products.py [--threads 1] [--rounds 15]
 
-Processor time where there is one thread. What `tfkit/nn/onednn.py` and `linear.py` rest on: run it on a processor that the rule
-leaves to MKL to see whether the rule is right there.
+Processor time where there is one thread. `tfkit/nn/cpu/onednn.py` and `linear.py` rest on these ratios. On a processor for
+which the rule chooses MKL, run it to check the rule.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from interleaved import report, timed
 from torch.nn import functional
 
-from tfkit.nn import onednn
+from tfkit.nn.cpu import onednn
 
 SHAPES = "1500x128x128 3000x128x128 2000x128x256 2000x256x128 2000x128x6000 2000x512x512 2000x512x2048 2000x2048x512"
 Ways = dict[str, Callable[[], Any]]

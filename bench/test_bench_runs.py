@@ -67,14 +67,14 @@ def test_attention_few():
 
 
 def test_packed():
-    import packed
+    import prepacked
 
-    from tfkit.nn import onednn
+    from tfkit.nn.cpu import onednn
 
     before = onednn.PRODUCT
     try:
         if onednn.probe() is not None:
-            assert packed.main(["--weights", "7x5", "--rows", "1 3", "--rounds", "1"])["speed"]["MKL"] == 1.0
+            assert prepacked.main(["--weights", "7x5", "--rows", "1 3", "--rounds", "1"])["speed"]["MKL"] == 1.0
     finally:
         onednn.PRODUCT = before
 
@@ -126,7 +126,7 @@ def test_conformance_bench(tmp_path, monkeypatch):
     found = conformance.zoo(24)
     assert found["runs"] > 0
     assert found["alarms"] == 0
-    monkeypatch.setattr(conformance, "ATTENTION_FAULTS", conformance.ATTENTION_FAULTS[-1:])
+    monkeypatch.setattr(conformance, "ATTENTION_MUTANTS", conformance.ATTENTION_MUTANTS[-1:])
     found = conformance.kills()
     assert found["killed"] == 1
     monkeypatch.setattr(conformance, "check_backend", None)  # with `only`, the others are taken over
@@ -134,7 +134,7 @@ def test_conformance_bench(tmp_path, monkeypatch):
 
 
 def conformance_subjects(conformance):
-    return [(one.name, conformance.subject_of(one.entry, attend=one.attend), 1.0) for one in conformance.ZOO]
+    return [(one.name, conformance.subject_of(one.entry, attend=one.attend), 1.0) for one in conformance.CORRECT_KERNELS]
 
 
 def test_compiled_ahead(monkeypatch):
@@ -142,12 +142,12 @@ def test_compiled_ahead(monkeypatch):
     import compiled_ahead
     import torch
 
-    from tfkit.testing.attention.case import Case
-    from tfkit.testing.attention.compare import leaves_of
+    from tfkit_conformance.attention.case import Case
+    from tfkit_conformance.attention.compare import leaves_of
 
     case, found, heard = Case(B=2, H=4, G=2, Q=5, K=7, gradients=True, grad_layout="expanded"), [], []
 
-    def judged(subject, **options):
+    def evaluated(subject, **options):
         inputs = case.inputs()
         output = subject.attend(inputs, subject.options).output
         leaves = list(leaves_of(inputs).values())
@@ -167,7 +167,7 @@ def test_compiled_ahead(monkeypatch):
     def other(inputs, options):
         return compiled_ahead.AttentionOutput(Other.apply(inputs.query))
 
-    monkeypatch.setattr(compiled_ahead, "check_backend", judged)
+    monkeypatch.setattr(compiled_ahead, "check_backend", evaluated)
     plain = compiled_ahead.subject_of
     monkeypatch.setattr(compiled_ahead, "subject_of", lambda entry, device: plain(entry, device=device, attend=other))
     given = ["sdpa", "--device", "cpu", "--dtypes", "float32", "--workers", "3"]
@@ -189,6 +189,8 @@ def test_on_cuda_asks_for_nothing_but_a_device(stage, commands, tmp_path):
         ["bash", script, stage, str(tmp_path)], capture_output=True, text=True, check=False, env=environment,
         cwd=Path(__file__).parents[1],
     )  # fmt: skip
-    told = done.stdout.splitlines()
-    assert done.returncode == len(told) == commands
-    assert all("TFK046 there is no device cuda" in line or "TFK060 there is no CUDA device" in line for line in told), told
+    progress = done.stdout.splitlines()
+    assert done.returncode == len(progress) == commands
+    assert all("TFK046 there is no device cuda" in line or "TFK060 there is no CUDA device" in line for line in progress), (
+        progress
+    )

@@ -2,7 +2,7 @@
 
     python bench/train_compiled.py [--shapes 1] [--source train.en --target train.de] [--steps 8] [--threads 1 --cpu-time]
 
-`as it was` takes its products from oneDNN where tfkit does (`tfkit/nn/onednn.py`); torch's compiler takes them from MKL.
+`as it was` takes its products from oneDNN where tfkit does (`tfkit/nn/cpu/onednn.py`); torch's compiler takes them from MKL.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         epoch = trainer.epoch()
         first = {trainer.compiled.shapes.of(rows).limit: rows for rows in epoch.batches}
         epoch.batches[:] = list(first.values())
-        rivals = {
+        candidates = {
             "compiled": step_of(trainer, True),
             "as it was": step_of(trainer, False),
             "as it was, MKL": step_of(trainer, False, False),
         }
         began = time.perf_counter()
         for _ in first:
-            rivals["compiled"]()
+            candidates["compiled"]()
         facts = {
             "seconds_to_compile": time.perf_counter() - began,
             "shapes": len(first),
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             "clock": "processor time" if options.cpu_time else "wall",
         }
         title = f"a step of training, transformer-{options.shape}, at most {options.tokens} tokens a side"
-        return report(title, timed(rivals, options.steps, clock=clock), "as it was", options.json, **facts)
+        return report(title, timed(candidates, options.steps, clock=clock), "as it was", options.json, **facts)
 
 
 if __name__ == "__main__":

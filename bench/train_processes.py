@@ -59,14 +59,14 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--set", dest="overrides", action="append", default=[], help="of the recipe, as `tfkit train` takes it")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
-    rivals = {
+    candidates = {
         "1 thread": (1, 1),
         f"{options.count} threads": (options.count, 1),
         f"{options.count} processes": (1, options.count),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in rivals}
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(options.rounds):
-        for name, (threads, processes) in rivals.items():
+        for name, (threads, processes) in candidates.items():
             seconds[name].append(trained(options, threads, processes))
     title = f"1,000 target tokens of training, steps of at most {options.tokens} tokens a side"
     return report(title, seconds, "1 thread", options.json, load=os.getloadavg()[1])

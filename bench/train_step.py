@@ -152,9 +152,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "Hugging Face Marian": marian_step,
         "x-transformers": x_transformers_step,
     }
-    rivals = {name: make(sizes, source, target) for name, make in makers.items()}
+    candidates = {name: make(sizes, source, target) for name, make in makers.items()}
     title = f"one training step of transformer-base, batch {sizes.batch} x {sizes.length}"
-    return report(title, timed(rivals, sizes.rounds), "torch.nn.Transformer", sizes.json)
+    return report(title, timed(candidates, sizes.rounds), "torch.nn.Transformer", sizes.json)
 
 
 if __name__ == "__main__":

@@ -138,8 +138,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         # As many batches as there are rounds, so that both meet the same ones, warm-up included.
         epoch.batches[:] = epoch.batches[: options.steps + 2]
         batches = [trainer.task.batch(trainer.data.train, rows.tolist(), np.random.default_rng(0)) for rows in epoch.batches]
-        rivals = {"tfkit train": tfkit_step(trainer), "Hugging Face Marian": marian_step(trainer, batches, options.shape)}
-        seconds = timed(rivals, options.steps, clock=clock)
+        candidates = {"tfkit train": tfkit_step(trainer), "Hugging Face Marian": marian_step(trainer, batches, options.shape)}
+        seconds = timed(candidates, options.steps, clock=clock)
         counts = [batch.source_tokens + batch.target_tokens for batch in batches[2:]]
         rates = {name: sum(counts) / sum(times) for name, times in seconds.items()}
         title = f"a step of training, transformer-{options.shape}, at most {options.tokens} tokens a side"

@@ -23,18 +23,18 @@ from interleaved import report
 from torch import Tensor
 
 import tfkit
-from tfkit.generate.many import _batches
-from tfkit.generate.workers import side_by_side
+from tfkit.generate.batched import _batches
+from tfkit.generate.threads import map_in_threads
+from tfkit.nn.cpu.prepacked import PrepackedWeights
+from tfkit.nn.cpu.small_batch import small_batch_linear
 from tfkit.nn.model import Model
-from tfkit.nn.packed import PackedWeights, sharing
-from tfkit.nn.thin import thin_linear
 
 SPECS = Path(__file__).parent.parent / "specs"
 LENGTHS = (9, 12, 7, 15, 11, 10, 13, 8, 22, 12, 11, 17, 9, 14, 10, 12)
 """Source lengths of captions, where no file is given."""
 MOST = 512
 
-Rival = Callable[[], list[list[int]]]
+Candidate = Callable[[], list[list[int]]]
 
 
 def read(path: Path, vocabulary: int, written: bool) -> list[list[int]]:
@@ -79,7 +79,7 @@ def batches(options: argparse.Namespace, model: Model) -> list[tuple[list[int], 
     return found
 
 
-def ours(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
+def ours(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
     penalty = tfkit.PowerLengthPenalty(options.alpha)
 
     def search(batch: Any) -> list[list[int]]:
@@ -91,13 +91,13 @@ def ours(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
         return [best[0].ids.tolist() for best in tfkit.beam_search(model, source=ids, **said)]
 
     def run() -> list[list[int]]:
-        with sharing(model, PackedWeights()):  # as `search_all` does for its batches
-            return [row for rows in side_by_side(search, todo, options.workers) for row in rows]
+        with model.shared_prepacked(PrepackedWeights()):  # as `generate_batched` does for its batches
+            return [row for rows in map_in_threads(search, todo, options.workers) for row in rows]
 
     return run
 
 
-def hugging_face(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
+def hugging_face(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
     from transformers import GenerationConfig
 
     peer, end = peers.marian(model, MOST), model.plan.inputs["target"].end_id
@@ -117,7 +117,7 @@ def hugging_face(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
     return run
 
 
-def ctranslate2(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
+def ctranslate2(options: argparse.Namespace, model: Model, todo: Any) -> Candidate:
     with tempfile.TemporaryDirectory() as directory:
         peer = peers.ctranslate2(model, Path(directory) / "model", MOST, torch.get_num_threads(), options.workers)
     ends = model.plan.inputs["target"].end_id is not None
@@ -137,7 +137,7 @@ def ctranslate2(options: argparse.Namespace, model: Model, todo: Any) -> Rival:
     return run
 
 
-def rows_of(run: Rival) -> list[tuple[int, int]]:
+def rows_of(run: Candidate) -> list[tuple[int, int]]:
     """The rows and positions of every step of a search, the first of each batch as a start."""
     seen: list[tuple[int, int]] = []
     step = Model.step
@@ -166,25 +166,25 @@ def bare_products(options: argparse.Namespace, model: Model, todo: Any) -> Calla
     most = max([rows for rows, _ in seen] + [ids.numel() for _, ids, _ in todo])
     thin, wide = torch.randn(1, most, M), torch.randn(1, most, inner)
 
-    def through(layers: list[list[Tensor]], rows: int, packed: PackedWeights) -> None:
+    def through(layers: list[list[Tensor]], rows: int, prepacked: PrepackedWeights) -> None:
         for weights in layers:
             for weight in weights:
-                thin_linear(wide[:, :rows] if weight.shape[1] == inner else thin[:, :rows], weight, None, packed)
+                small_batch_linear(wide[:, :rows] if weight.shape[1] == inner else thin[:, :rows], weight, None, prepacked)
 
     @torch.no_grad()
     def products() -> None:
-        packed = PackedWeights()
+        prepacked = PrepackedWeights()
         for _, ids, _ in todo:
-            through(encoder, ids.numel(), packed)
-            through([crossed], ids.numel(), packed)
+            through(encoder, ids.numel(), prepacked)
+            through([crossed], ids.numel(), prepacked)
         for rows, _ in seen:
-            through(decoder, rows, packed)
-            thin_linear(thin[:, :rows], table, None, packed)
+            through(decoder, rows, prepacked)
+            small_batch_linear(thin[:, :rows], table, None, prepacked)
 
     return products
 
 
-RIVALS = {
+CANDIDATES = {
     "tfkit": ours,
     "Hugging Face generate": hugging_face,
     "CTranslate2 float32": ctranslate2,
@@ -192,11 +192,11 @@ RIVALS = {
 }
 
 
-def rival(name: str, options: argparse.Namespace) -> Callable[[], Any]:
+def candidate(name: str, options: argparse.Namespace) -> Callable[[], Any]:
     if options.threads:
         torch.set_num_threads(options.threads)
     model = built(options)
-    return RIVALS[name](options, model, batches(options, model))
+    return CANDIDATES[name](options, model, batches(options, model))
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
@@ -227,10 +227,10 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     todo = batches(options, model)
     sentences = sum(len(rows) for rows, _, _ in todo)
     clock = "processor time" if options.cpu_time else "wall"
-    seconds, made = timed_apart({name: (rival, (name, options)) for name in RIVALS}, options.rounds, clock)
+    seconds, made = timed_apart({name: (candidate, (name, options)) for name in CANDIDATES}, options.rounds, clock)
     alike = {
         name: sum(mine == its for mine, its in zip(made["tfkit"], made[name], strict=True)) / sentences
-        for name in RIVALS if name != "bare matrix products"
+        for name in CANDIDATES if name != "bare matrix products"
     }  # fmt: skip
     way = "greedily" if options.beams == 1 else f"with {options.beams} beams, alpha {options.alpha}"
     title = f"{model.plan.name}: {sentences} sentences {way}, {len(todo)} batches"

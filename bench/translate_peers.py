@@ -41,11 +41,11 @@ def shape_of(model: tfkit.Model) -> dict[str, Any]:
 def positions(model: tfkit.Model, length: int) -> Tensor:
     """(length, M): the table of positions that this model adds."""
     tokens: Any = model.nodes["source"]
-    from tfkit.positions import Span
+    from tfkit.attention.positions import PositionRange
 
     weight = tokens.table()
     nothing = weight.new_zeros(1, length, weight.shape[1])
-    return tokens.position.embed(nothing, Span(length, length, 0, 0, weight.device, weight.dtype, None))[0]
+    return tokens.position.embed(nothing, PositionRange(length, length, 0, 0, weight.device, weight.dtype, None))[0]
 
 
 def marian(model: tfkit.Model, most: int) -> Any:

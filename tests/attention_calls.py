@@ -1,4 +1,4 @@
-"""The named calls of `tfkit.testing.attention.table`, in any dtype and with or without gradients."""
+"""The named calls of `tfkit_conformance.attention.table`, in any dtype and with or without gradients."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from tfkit.testing.attention.case import Case
-from tfkit.testing.attention.table import CASES
+from tfkit_conformance.attention.case import Case
+from tfkit_conformance.attention.table import CASES
 
 BY_NAME = {case.name: case for case in CASES}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfkit.testing.finding import Finding
-from tfkit.testing.report import CheckResult, ConformanceReport, LedgerRow
+from tfkit_conformance.finding import Finding
+from tfkit_conformance.report import CheckResult, ConformanceReport, LedgerRow
 
 FINDING = Finding(
     "support", "A4", "query row 3 of batch row 1 sees key 17; it must not", "output", (1, 0, 3, 2), 0.5, 0.25, 1e-6,
-    {"B": 1, "Q": 4, "K": 18}, 3, 40, "causal limit off by one", "from tfkit.testing import Case, replay\n",
+    {"B": 1, "Q": 4, "K": 18}, 3, 40, "causal limit off by one", "from tfkit_conformance import Case, replay\n",
 )  # fmt: skip
 PASSED = CheckResult("contract", "A1", "shapes", "passed", 40, None, 0.25)
 FAILED = CheckResult("support", "A4", "who sees whom", "failed", 40, None, 0.5)
@@ -23,12 +23,12 @@ def report(
     *checks: CheckResult, findings: tuple[Finding, ...] = (), ledger: tuple[LedgerRow, ...] = (MET,), **more: Any
 ) -> dict[str, Any]:
     """The data of a report on `acme.flash`."""
-    told: dict[str, Any] = {
+    progress: dict[str, Any] = {
         "slot": "backend", "name": "acme.flash", "distribution": "acme", "options": {}, "device": "cpu",
         "dtypes": ("float32", "bfloat16"), "profile": "quick", "seed": 7, "versions": {"tfkit": "0.1.0", "torch": "2.13.0"},
         "seconds": 2.0, **more,
     }  # fmt: skip
-    return ConformanceReport(checks=checks, findings=findings, ledger=ledger, **told).as_data()
+    return ConformanceReport(checks=checks, findings=findings, ledger=ledger, **progress).as_data()
 
 
 def right(**more: Any) -> dict[str, Any]:

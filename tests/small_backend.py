@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tfkit.guard import guard
-from tfkit.slots.attention import Capabilities, Device, Numerics, Range
-from tfkit.testing.attention.subject import subject_of
-from tfkit.testing.zoo import entry_of
-from tfkit.testing.zoo.kernel import Kernel
+from tfkit.attention.capabilities import Capabilities, Device, Numerics, Range
+from tfkit.attention.required import require_capabilities
+from tfkit_conformance.attention.subject import subject_of
+from tfkit_conformance.mutants.kernel import entry_of
+from tfkit_conformance.mutants.kernel.kernel import Kernel
 
 SMALL = Capabilities(
     devices=(Device(kind="cpu"),),
@@ -30,7 +30,7 @@ def declaring(**declared):
 
 def guarded(attend, can=SMALL):
     """The function behind a guard of the declaration."""
-    check = guard("small", can)
+    check = require_capabilities("small", can)
 
     def refusing(inputs, options):
         check(inputs)

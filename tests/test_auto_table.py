@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
+from tfkit.attention.auto_table import AutoRow, AutoTable, parse_table
+from tfkit.attention.capabilities import AttentionRequest
+from tfkit.attention.selection import auto_row
 from tfkit.errors import InputError, PluginError
-from tfkit.slots.attention import AttentionRequest, AutoRow
-from tfkit.slots.auto_table import AutoTable, parse_table
-from tfkit.slots.selection import auto_row
 
 TABLE = {
     "tfkit_auto": 1, "device": "cpu", "device_name": "A machine", "capability": None, "threads": 2,
@@ -65,10 +65,10 @@ def test_what_is_no_table_is_told(change, said, tmp_path, catalogue):
     path.write_text(change if isinstance(change, str) else json.dumps({**TABLE, **change}))
     with pytest.raises(InputError) as error:
         catalogue.with_auto_table(path)
-    [fault] = error.value.faults
-    assert fault.code == "TFK062"
-    assert str(path) in fault.message
-    assert said in fault.message
+    [diagnostic] = error.value.diagnostics
+    assert diagnostic.code == "TFK062"
+    assert str(path) in diagnostic.message
+    assert said in diagnostic.message
 
 
 @pytest.mark.parametrize("kind", ["named pipe", "directory", "device", "large"])

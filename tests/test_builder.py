@@ -111,7 +111,7 @@ def test_one_backend_for_all_sites(catalogue: tfkit.Catalogue) -> None:
         tfkit.build(spec_of(catalogue), catalogue, backend="eagre")
     with pytest.raises(tfkit.BackendRefused) as refused:
         tfkit.build(spec_of(catalogue), catalogue, backend={"kind": "sdpa", "kernel": "cudnn"})
-    assert len(refused.value.faults) == 6
+    assert len(refused.value.diagnostics) == 6
 
 
 def test_a_device_that_is_not_there(catalogue: tfkit.Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,13 +159,13 @@ def buffered(options: object, width: int) -> torch.nn.Module:
 
 
 def test_a_module_with_a_buffer_is_refused(catalogue: tfkit.Catalogue) -> None:
-    class Keeper:
+    class TrainingLoop:
         @hookimpl
         def tfkit_norms(self) -> list[Norm]:
             return [Norm(name="test.keeper", summary="", parameters=lambda options, width: (), build="tfkit_keeper:buffered")]
 
     sys.modules["tfkit_keeper"] = sys.modules[__name__]
-    wide = catalogue.with_plugin(Keeper(), "test")
+    wide = catalogue.with_plugin(TrainingLoop(), "test")
     spec = tfkit.parse_spec(SPEC.format(**USUAL).replace("layer_norm", "test.keeper"), wide)
     with pytest.raises(tfkit.BuildError, match=r"TFK054.*count` is a buffer"):
         tfkit.build(spec, wide)

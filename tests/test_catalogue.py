@@ -39,37 +39,37 @@ def plugin(*entries: object, hook: str = "tfkit_attention_backends") -> ModuleTy
     return module
 
 
-def fault_of(error: pytest.ExceptionInfo[PluginError]) -> tuple[str, str]:
-    [fault] = error.value.faults
-    return fault.code, str(fault)
+def diagnostic_of(error: pytest.ExceptionInfo[PluginError]) -> tuple[str, str]:
+    [diagnostic] = error.value.diagnostics
+    return diagnostic.code, str(diagnostic)
 
 
 def test_the_built_in_parts_come_by_entry_point():
     assert load_catalogue([]).names("backend") == []
     catalogue = load_catalogue()
     assert {"eager", "sdpa", "flex"} <= set(catalogue.names("backend"))
-    assert catalogue.offers["backend"]["eager"].distribution == "tfkit"
+    assert catalogue.registered["backend"]["eager"].distribution == "tfkit"
 
 
 def test_it_cannot_be_changed():
     catalogue = load_catalogue()
-    assert isinstance(catalogue.offers, MappingProxyType)
+    assert isinstance(catalogue.registered, MappingProxyType)
     with pytest.raises(TypeError):
-        catalogue.offers["backend"]["mine"] = None
+        catalogue.registered["backend"]["mine"] = None
     assert copy.deepcopy(catalogue) is catalogue
 
 
 def test_a_plugin_is_found_by_name_and_knows_who_offers_it(catalogue):
     more = catalogue.with_plugin(plugin(backend("acme.flash")), "acme-attention")
     assert more.find("backend", "acme.flash").summary == "a test"
-    assert more.offers["backend"]["acme.flash"].distribution == "acme-attention"
+    assert more.registered["backend"]["acme.flash"].distribution == "acme-attention"
     assert catalogue.find("backend", "acme.flash") is None
 
 
 def test_two_plugins_with_one_name_are_refused_by_both_names(catalogue):
     with pytest.raises(PluginError) as error:
         catalogue.with_plugin(plugin(backend("eager")), "acme-attention")
-    code, text = fault_of(error)
+    code, text = diagnostic_of(error)
     assert code == "TFK052"
     assert "tfkit" in text
     assert "acme-attention" in text
@@ -78,7 +78,7 @@ def test_two_plugins_with_one_name_are_refused_by_both_names(catalogue):
 def test_a_misspelt_hook_is_refused_with_the_right_name(catalogue):
     with pytest.raises(PluginError) as error:
         catalogue.with_plugin(plugin(hook="tfkit_atention_backends"), "acme-attention")
-    code, text = fault_of(error)
+    code, text = diagnostic_of(error)
     assert code == "TFK051"
     assert "acme-attention implements `tfkit_atention_backends`" in text
     assert "did you mean `tfkit_attention_backends`?" in text
@@ -98,7 +98,7 @@ def test_a_misspelt_hook_is_refused_with_the_right_name(catalogue):
 def test_an_entry_that_breaks_its_slot_is_refused(catalogue, entry, piece):
     with pytest.raises(PluginError) as error:
         catalogue.with_plugin(plugin(entry), "acme-attention")
-    code, text = fault_of(error)
+    code, text = diagnostic_of(error)
     assert code == "TFK050"
     assert piece in text
     assert "acme-attention" in text
@@ -156,7 +156,7 @@ def test_options_of_a_plugin_are_checked_by_its_own_model(catalogue):
 def test_a_function_that_cannot_be_imported_is_told_with_its_reason():
     with pytest.raises(PluginError) as error:
         load("no_such_module:attend")
-    assert fault_of(error)[0] == "TFK053"
+    assert diagnostic_of(error)[0] == "TFK053"
     with pytest.raises(PluginError):
         load("tfkit.errors:no_such_name")
 
@@ -167,7 +167,7 @@ def test_a_hook_that_returns_no_list_is_refused(answer):
     module.tfkit_attention_backends = hookimpl(lambda: answer)
     with pytest.raises(PluginError) as error:
         load_catalogue([]).with_plugin(module, "acme")
-    code, text = fault_of(error)
+    code, text = diagnostic_of(error)
     assert code == "TFK050"
     assert text.endswith(f"acme: tfkit_attention_backends: it returned {type(answer).__name__}, no list; "
                          "return a list of AttentionBackend entries")  # fmt: skip
@@ -202,7 +202,7 @@ def test_a_capability_that_nothing_asks_for_is_a_slip_of_the_pen(axis):
     entry = AttentionBackend(name="acme.x", summary="s", attend="a:b", capabilities=Capabilities(**{axis: {"segment"}}))
     with pytest.raises(PluginError) as error:
         load_catalogue([]).with_plugin(plugin(entry), "acme")
-    code, text = fault_of(error)
+    code, text = diagnostic_of(error)
     assert code == "TFK050"
     assert f"declares `segment` in `{axis}`" in text
 
@@ -212,4 +212,4 @@ def test_code_is_named_module_and_function(reference):
     entry = AttentionBackend(name="acme.x", summary="s", attend=reference, capabilities=Capabilities())
     with pytest.raises(PluginError) as error:
         load_catalogue([]).with_plugin(plugin(entry), "acme")
-    assert f'`attend` of `acme.x` is `{reference}`; code is named "module:function"' in fault_of(error)[1]
+    assert f'`attend` of `acme.x` is `{reference}`; code is named "module:function"' in diagnostic_of(error)[1]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import tfkit
-from tfkit.codes import CODES
+from tfkit.errors.codes import CODES
 
 
 def used() -> set[str]:

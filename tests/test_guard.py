@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from tfkit import plugin
-from tfkit.attention import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask
+from tfkit.attention.capabilities import MASK_TERMS, Capabilities, Range
+from tfkit.attention.required import require_capabilities
+from tfkit.attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask
 from tfkit.errors import BackendRefused
-from tfkit.guard import guard
-from tfkit.slots.attention import MASK_TERMS, Capabilities, Range
-from tfkit.testing.attention.compare import request_of
-from tfkit.testing.attention.table import CASES
+from tfkit_conformance.attention.compare import request_of
+from tfkit_conformance.attention.table import CASES
 
 LITTLE = Capabilities(dtypes={"float32"}, head_dim=Range(minimum=8, maximum=64, multiple=8))
 ALL = Capabilities(
@@ -69,12 +69,12 @@ UNDECLARED = {
 def test_a_feature_is_refused_by_name_unless_it_is_declared(feature):
     inputs, declaring = UNDECLARED[feature]
     with pytest.raises(BackendRefused) as raised:
-        guard("acme.flash", LITTLE)(inputs)
-    (fault,) = raised.value.faults
-    assert fault.code == "TFK060"
-    told = f"mask terms {', '.join(sorted(MASK_TERMS))}" if feature in MASK_TERMS else feature
-    assert fault.message == f"`acme.flash` does not declare {told}"
-    guard("acme.flash", Capabilities(**{**LITTLE.model_dump(), **declaring}))(inputs)
+        require_capabilities("acme.flash", LITTLE)(inputs)
+    (diagnostic,) = raised.value.diagnostics
+    assert diagnostic.code == "TFK060"
+    progress = f"mask terms {', '.join(sorted(MASK_TERMS))}" if feature in MASK_TERMS else feature
+    assert diagnostic.message == f"`acme.flash` does not declare {progress}"
+    require_capabilities("acme.flash", Capabilities(**{**LITTLE.model_dump(), **declaring}))(inputs)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_the_gradient_of_a_bias_is_a_feature_of_its_own(bias):
     kind = type(bias).__name__.removesuffix("Bias").lower()
     inputs = call(bias=bias, mask=Mask(offset=0))
     with pytest.raises(BackendRefused, match=f"does not declare the gradient of a {kind} bias"):
-        guard("x", LITTLE.model_copy(update={"bias_kinds": {kind}}))(inputs)
-    guard("x", LITTLE.model_copy(update={"bias_kinds": {kind}, "bias_gradient": {kind}}))(inputs)
+        require_capabilities("x", LITTLE.model_copy(update={"bias_kinds": {kind}}))(inputs)
+    require_capabilities("x", LITTLE.model_copy(update={"bias_kinds": {kind}, "bias_gradient": {kind}}))(inputs)
 
 
 def test_every_undeclared_feature_stands_in_one_message():
@@ -100,9 +100,9 @@ def test_every_undeclared_feature_stands_in_one_message():
         mask=Mask(causal=True, offset=LENGTHS), dtype=torch.float16,
     )  # fmt: skip
     with pytest.raises(BackendRefused) as raised:
-        guard("acme.flash", LITTLE)(inputs)
-    assert len(raised.value.faults) == 1
-    assert raised.value.faults[0].message == (
+        require_capabilities("acme.flash", LITTLE)(inputs)
+    assert len(raised.value.diagnostics) == 1
+    assert raised.value.diagnostics[0].message == (
         "`acme.flash` does not declare softcap, dropout, attention weights, the log-sum-exp, fewer key/value heads than query "
         "heads, a value dim other than head_dim, an offset per batch row, mask terms causal, key_lengths, key_visible, "
         "query_lengths, segments, visible, window, a linear bias, dtypes other than float32"
@@ -110,19 +110,21 @@ def test_every_undeclared_feature_stands_in_one_message():
 
 
 def test_a_plain_call_passes():
-    guard("x", LITTLE)(call())
-    guard("x", LITTLE)(call(H=1, G=1, D=64, V=64))
-    guard("x", LITTLE)(call(mask=Mask(offset=3)))
+    require_capabilities("x", LITTLE)(call())
+    require_capabilities("x", LITTLE)(call(H=1, G=1, D=64, V=64))
+    require_capabilities("x", LITTLE)(call(mask=Mask(offset=3)))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_what_is_declared_passes(case):
     inputs = case.inputs()
-    guard("x", ALL)(inputs)
-    guard("x", ALL)(replace(inputs, dropout=0.5, return_lse=True, return_weights=True, score=lambda query, key: query @ key.mT))
+    require_capabilities("x", ALL)(inputs)
+    require_capabilities("x", ALL)(
+        replace(inputs, dropout=0.5, return_lse=True, return_weights=True, score=lambda query, key: query @ key.mT)
+    )
     if request_of(inputs).mask_terms or inputs.bias is not None or case.G != case.H or case.V != case.D or case.softcap:
         with pytest.raises(BackendRefused):
-            guard("x", LITTLE)(inputs)
+            require_capabilities("x", LITTLE)(inputs)
 
 
 def test_a_declaration_and_its_guard_import_no_torch():
@@ -137,5 +139,5 @@ def test_a_declaration_and_its_guard_import_no_torch():
 
 
 def test_plugins_find_it():
-    assert plugin.guard is guard
+    assert plugin.require_capabilities is require_capabilities
     assert "guard" in plugin.__all__

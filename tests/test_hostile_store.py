@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 import torch
-from hostile_files import REPLACED
 from safetensors.torch import save as tensors_of
 from torch import Tensor
 
 import tfkit
+from hostile_files import REPLACED
 from tfkit.cli import main
 from tfkit.data import read_labels, read_tokenisers
+from tfkit.files import file_record
+from tfkit.io import model_in
 from tfkit.nn.model import Model
-from tfkit.store import file_facts, model_in
 
 SPEC = """
 tfkit: 1
@@ -52,7 +53,7 @@ def place(written: Path, tmp_path: Path) -> Path:
 def list_again(place: Path, name: str) -> None:
     """Write down the size and digest of a file that was altered, as someone would who means harm."""
     versions = json.loads((place / "versions.json").read_text())
-    versions["files"][name] = file_facts(place / name)
+    versions["files"][name] = file_record(place / name)
     (place / "versions.json").write_text(json.dumps(versions))
 
 
@@ -85,7 +86,7 @@ def test_a_flipped_byte_is_a_fault_or_changes_nothing(
 ) -> None:
     """At every position, with two of the four. A plan is listed again each time, so that its content is judged too."""
     content, want = (written / name).read_bytes(), logits(tfkit.load(written, catalogue=catalogue))
-    faults = 0
+    diagnostics = 0
     for number in range(flip.bit_length() % 2, len(content), 2):
         (place / name).write_bytes(content[:number] + bytes([content[number] ^ flip]) + content[number + 1 :])
         if name != "versions.json":
@@ -93,10 +94,10 @@ def test_a_flipped_byte_is_a_fault_or_changes_nothing(
         try:
             model = tfkit.load(place, catalogue=catalogue)
         except tfkit.TfkitError:
-            faults += 1
+            diagnostics += 1
             continue
         assert torch.equal(logits(model), want), number
-    assert faults > len(content) / 8
+    assert diagnostics > len(content) / 8
 
 
 WRONG: tuple[Any, ...] = (None, True, -1, 1.5, 10**30, "", "x", "../x", [], [1], [[]], {}, {"a": 1})
@@ -216,7 +217,7 @@ def run(place: Path) -> Path:
     models = place.parent / "run" / "models"
     models.mkdir(parents=True)
     place.rename(models / "step-7")
-    (models / "best.json").write_text(json.dumps({"model": "step-7", "metric": "loss", "worth": -1.5}))
+    (models / "best.json").write_text(json.dumps({"model": "step-7", "metric": "loss", "score": -1.5}))
     return models.parent
 
 
@@ -238,11 +239,11 @@ def test_a_run_is_loaded_as_its_best_model(run: Path, catalogue: tfkit.Catalogue
     "change",
     [
         *({"model": name} for name in (3, None, "../../x", "/tmp", "..", ".", "", "a/b", "a\0b", "\ud800")),
-        {"worth": "high"}, {"worth": None}, {"metric": 1}, {"more": 1},
+        {"score": "high"}, {"score": None}, {"metric": 1}, {"more": 1},
     ],
 )  # fmt: skip
 def test_a_best_json_with_another_value_is_refused(run: Path, change: dict[str, Any]) -> None:
-    best = {"model": "step-7", "metric": "loss", "worth": 1.0} | change
+    best = {"model": "step-7", "metric": "loss", "score": 1.0} | change
     (run / "models" / "best.json").write_text(json.dumps(best))
     with pytest.raises(tfkit.StoreError, match=r"TFK082.*best\.json"):
         model_in(run)

@@ -1,190 +1,147 @@
-"""Who may import whom: this table is the architecture page."""
+"""Who may import whom. The table is the picture in ARCHITECTURE.md."""
+
+from __future__ import annotations
 
 import ast
 from pathlib import Path
 
-import pytest
+ROOT = Path(__file__).parent.parent
+CORE = ROOT / "tfkit"
 
-ROOT = Path(__file__).parent.parent / "tfkit"
-
-TORCH_FREE = {"errors", "files", "recipe", "codes", "checks", "contract", "slots", "hooks", "catalogue", "spec", "graph"}
 MAY_IMPORT = {
-    "errors": set(),
-    "codes": set(),
-    "checks": set(),
-    "contract": set(),
-    "slots": {"errors", "files"},
-    "hooks": {"slots"},
-    "catalogue": {"errors", "files", "slots", "hooks"},
-    "spec": {"errors", "files", "codes", "slots", "catalogue"},
-    "graph": {"errors", "slots", "catalogue", "spec"},
-    "attention": set(),
-    "positions": set(),
-    "rendering": {"attention", "errors"},
-    "nn": {"errors", "slots", "attention", "positions", "rendering"},
-    "plugin": {"errors", "slots", "hooks", "guard", "attention", "positions", "rendering", "nn"},
-    "builtin": {"plugin"},
-    "builder": {"errors", "slots", "catalogue", "spec", "graph", "nn"},
-    "store": {"errors", "files", "slots", "catalogue", "spec", "graph", "nn", "builder"},
-    "files": {"errors"},
-    "recipe": {"errors", "files", "slots", "catalogue", "spec"},
-    "data": {"errors", "files", "slots", "nn", "recipe"},
-    "generate": {"errors", "slots", "nn", "builder"},
-    "text": {"errors", "files", "catalogue", "nn", "store", "recipe", "data", "generate"},
-    "score": {"errors", "files"},
-    "train": {
-        "errors",
-        "files",
-        "slots",
-        "catalogue",
-        "spec",
-        "nn",
-        "builder",
-        "store",
-        "recipe",
-        "data",
-        "generate",
-        "text",
-        "score",
-    },
-    "guard": {"attention", "errors", "slots"},
-    "testing": {
-        "checks",
-        "errors",
-        "files",
-        "slots",
-        "catalogue",
-        "spec",
-        "graph",
-        "attention",
-        "positions",
-        "rendering",
-        "nn",
-        "builder",
-    },
-    "bench": {"errors", "slots", "catalogue", "attention", "rendering", "nn", "testing"},
-    "view": {"errors", "files", "codes", "contract", "slots", "catalogue", "spec", "graph", "nn", "recipe", "train"},
-    "cli": {
-        "checks",
-        "errors",
-        "codes",
-        "contract",
-        "slots",
-        "catalogue",
-        "spec",
-        "graph",
-        "nn",
-        "builder",
-        "store",
-        "files",
-        "recipe",
-        "data",
-        "generate",
-        "text",
-        "score",
-        "train",
-        "testing",
-        "bench",
-        "view",
-    },
-    "__main__": {"cli"},
-    "__init__": {
-        "builder",
-        "catalogue",
-        "errors",
-        "generate",
-        "graph",
-        "nn",
-        "recipe",
-        "score",
-        "spec",
-        "store",
-        "testing",
-        "text",
-    },
+    "errors": "",
+    "files": "errors",
+    "slots": "errors files",
+    "attention": "errors files slots",
+    "hooks": "slots attention",
+    "catalogue": "errors files slots attention hooks",
+    "spec": "errors files slots attention catalogue",
+    "recipe": "errors files slots catalogue spec",
+    "graph": "errors slots attention catalogue spec",
+    "nn": "errors slots attention",
+    "plugin": "errors slots attention hooks nn",
+    "builtin": "slots attention nn plugin",
+    "builder": "errors slots attention catalogue spec graph nn",
+    "io": "errors files slots catalogue spec graph nn builder",
+    "metrics": "errors",
+    "data": "errors files slots nn recipe",
+    "generate": "errors slots nn builder",
+    "text": "errors files catalogue nn io recipe data generate",
+    "train": "errors files slots attention catalogue spec nn builder io recipe data generate text metrics",
+    "view": "errors files slots attention catalogue spec graph nn recipe train",
+    "cli": "errors files slots attention catalogue spec graph nn builder io recipe data generate text metrics train view",
+    "__main__": "cli",
+    "__init__": "errors catalogue spec graph nn builder io recipe generate text metrics",
 }
+"""Every package of the core, and those that it may import."""
+
+TORCH_FREE = {"errors", "files", "slots", "hooks", "catalogue", "spec", "recipe", "graph"}
+TORCH_FREE_ATTENTION = {"__init__", "auto_table", "backend", "capabilities", "rules", "selection"}
+"""Modules of `attention` that the torch-free packages may import."""
 
 
-WITHIN_TESTING = {
-    "finding": set(),
-    "raised": set(),
-    "profile": set(),
-    "zoo": set(),
-    "selftest_report": set(),
-    "report": {"finding"},
-    "limit": {"finding"},
-    "search": {"finding", "limit"},
-    "attention": {"finding", "raised"},
-    "resolve": {"attention"},
-    "relations": {"attention", "finding", "raised"},
-    "faults": {"attention", "zoo"},
-    "suite": {"attention", "faults", "finding", "limit", "profile", "raised", "relations", "report", "resolve", "search"},
-    "laws": {"attention", "finding", "profile", "raised", "report", "search", "selftest_report"},
-    "models": {"attention"},
-    "verification": {"attention", "finding", "raised"},
-    "selftest": {"attention", "faults", "laws", "selftest_report", "suite", "verification", "zoo"},
-    "process": {"attention", "finding", "laws", "relations", "report", "resolve", "suite"},
-    "pytest_plugin": {"process", "profile"},
-    "checks": {"laws", "relations", "suite", "verification"},
-    "__init__": {"attention", "finding", "laws", "relations", "report", "suite", "verification"},
-}
+def package_of(path: Path) -> str:
+    return path.relative_to(CORE).parts[0].removesuffix(".py")
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
-
-
-def rooms_imported(path: Path, source: str, inside: tuple[str, ...] = ("tfkit",)) -> set[str]:
-    """The rooms of tfkit, or of a package inside it, that a file imports, wherever in the file it does so."""
-    depth = len(inside)
-    package = ["tfkit", *path.relative_to(ROOT).parts[:-1]]
+def modules_imported(path: Path, source: str) -> set[str]:
+    """The full names of the modules, or of the names in them, that a file imports, wherever in the file it does so."""
+    package = path.relative_to(ROOT).parts[:-1]
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            names = [*base, *(node.module.split(".") if node.module else [])]
-            if tuple(names[:depth]) == inside:
-                found |= {names[depth]} if len(names) > depth else {alias.name for alias in node.names}
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {f"{module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("tfkit.")}
-    return found - {room_of(path)}
+            found |= {alias.name for alias in node.names}
+    return found
 
 
-FILES = sorted(ROOT.rglob("*.py"))
+def packages_imported(path: Path, source: str) -> set[str]:
+    """The other packages of the core that a file imports."""
+    found = {name.split(".")[1] for name in modules_imported(path, source) if name.startswith("tfkit.")}
+    return found - {package_of(path)}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_file_imports_only_the_rooms_below_its_own(path):
-    assert rooms_imported(path, path.read_text()) <= MAY_IMPORT[room_of(path)]
+FILES = sorted(CORE.rglob("*.py"))
+IMPORTED = {path: modules_imported(path, path.read_text()) for path in FILES}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "testing").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_file_of_the_conformance_kit_imports_only_the_rooms_below_its_own(path):
-    room = path.relative_to(ROOT / "testing").parts[0].removesuffix(".py")
-    assert rooms_imported(path, path.read_text(), ("tfkit", "testing")) - {room} <= WITHIN_TESTING[room]
+def names_torch(path: Path) -> bool:
+    return any(name.split(".")[0] == "torch" for name in IMPORTED[path])
+
+
+def test_every_package_imports_only_those_that_the_table_allows():
+    wrong = {
+        f"{path.relative_to(ROOT)} imports {', '.join(extra)}"
+        for path in FILES
+        if (extra := packages_imported(path, path.read_text()) - set(MAY_IMPORT[package_of(path)].split()))
+    }
+    assert not wrong
+
+
+def test_the_table_has_no_cycle():
+    order: list[str] = []
+
+    def visit(package: str, path: tuple[str, ...]) -> None:
+        assert package not in path, " -> ".join((*path, package))
+        if package not in order:
+            for other in MAY_IMPORT[package].split():
+                visit(other, (*path, package))
+            order.append(package)
+
+    for package in MAY_IMPORT:
+        visit(package, ())
+    assert set(order) == {package_of(path) for path in FILES}
 
 
 def test_the_check_sees_relative_absolute_and_late_imports():
-    path = ROOT / "spec" / "model.py"
-    assert rooms_imported(path, "from ..nn.stack import Stack") == {"nn"}
-    assert rooms_imported(path, "def f():\n    import tfkit.builder") == {"builder"}
-    assert rooms_imported(path, "from tfkit.graph import graph_of\nfrom .load import load_spec") == {"graph"}
+    path = CORE / "spec" / "model.py"
+    assert packages_imported(path, "from ..nn.stack import Stack") == {"nn"}
+    assert packages_imported(path, "def f():\n    import tfkit.builder") == {"builder"}
+    assert packages_imported(path, "from tfkit.graph import graph_of\nfrom .load import load_spec") == {"graph"}
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if room_of(path) in TORCH_FREE], ids=lambda path: str(path.relative_to(ROOT))
-)
-def test_torch_free_rooms_do_not_name_torch(path):
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            names.add((node.module or "").split(".")[0])
-    assert "torch" not in names
+def test_torch_free_packages_do_not_name_torch():
+    named = {path for path in FILES if package_of(path) in TORCH_FREE and names_torch(path)}
+    named |= {CORE / "attention" / f"{name}.py" for name in TORCH_FREE_ATTENTION if names_torch(CORE / f"attention/{name}.py")}
+    assert not named
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_are_short_and_their_names_say_something(path):
-    assert len(path.read_text().splitlines()) <= 400
-    assert path.stem not in {"utils", "helpers", "common", "base", "misc"}
+def test_torch_free_packages_import_only_the_torch_free_modules_of_attention():
+    wrong = {
+        (str(path.relative_to(ROOT)), name)
+        for path in FILES
+        if package_of(path) in TORCH_FREE
+        for name in IMPORTED[path]
+        if name.startswith("tfkit.attention.") and name.split(".")[2] not in TORCH_FREE_ATTENTION
+    }
+    assert not wrong
+
+
+def test_no_module_is_part_of_an_import_cycle():
+    """Not even one of imports for types."""
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in FILES}
+    arrows = {
+        name: {other for target in IMPORTED[path] for other in (target, target.rpartition(".")[0]) if other in names} - {name}
+        for name, path in names.items()
+    }
+
+    def reaches(start: str) -> set[str]:
+        found: set[str] = set()
+        waiting = list(arrows[start])
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += arrows[name]
+        return found
+
+    assert not {name for name in names if name in reaches(name)}
+
+
+def test_files_are_short_and_their_names_say_something():
+    long = {str(path.relative_to(ROOT)): n for path in FILES if (n := len(path.read_text().splitlines())) > 400}
+    assert not long
+    assert not {path.stem for path in FILES} & {"utils", "helpers", "common", "base", "misc"}

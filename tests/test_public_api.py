@@ -29,11 +29,11 @@ def test_every_public_name_exists_and_the_list_is_sorted():
 
 def test_build_stays_a_function_after_everything_was_imported():
     import tfkit.builder
-    import tfkit.store
+    import tfkit.io
 
     assert callable(tfkit.build)
     assert tfkit.build is tfkit.builder.build
-    assert tfkit.load is tfkit.store.load
+    assert tfkit.load is tfkit.io.load
 
 
 def test_every_name_that_plugins_are_promised_exists_and_the_list_is_sorted():
@@ -48,7 +48,7 @@ def test_the_version_is_that_of_the_distribution():
     assert tfkit.__version__ == version("tfkit")
 
 
-@pytest.mark.parametrize("module", ["tfkit", "tfkit.plugin", "tfkit.testing"])
+@pytest.mark.parametrize("module", ["tfkit", "tfkit.plugin", "tfkit_conformance"])
 def test_names_that_are_imported_late_complete_with_tab(module):
     code = f"import {module} as m; print(set(m.__all__) <= set(dir(m)), sorted(dir(m)) == dir(m))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -57,14 +57,14 @@ def test_names_that_are_imported_late_complete_with_tab(module):
     assert set(importlib.import_module(module).__all__) <= set(dir(importlib.import_module(module)))
 
 
-@pytest.mark.parametrize("module", ["tfkit", "tfkit.plugin", "tfkit.testing"])
+@pytest.mark.parametrize("module", ["tfkit", "tfkit.plugin", "tfkit_conformance"])
 def test_tab_completion_shows_public_names_alone(module):
     public = {name for name in dir(importlib.import_module(module)) if not name.startswith("__")}
     assert public == set(importlib.import_module(module).__all__) - {"__version__"}
 
 
 def test_the_conformance_kit_is_imported_by_its_first_use_alone():
-    code = "import sys, tfkit; dir(tfkit); tfkit.build; print([m for m in sys.modules if m.startswith('tfkit.testing')])"
+    code = "import sys, tfkit; dir(tfkit); tfkit.build; print([m for m in sys.modules if m.startswith('tfkit_conformance')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -9,19 +9,19 @@ import pytest
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from tfkit.attention import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask, Shapes
-from tfkit.rendering import (
+from tfkit.attention.rendering import (
     always,
     dense_bias,
-    every_query_sees,
     expand_heads,
-    open_blind_rows,
+    no_fully_masked_row,
     select_rows,
     shapes_of,
+    unmask_empty_rows,
     visible,
 )
-from tfkit.testing.attention.reference import bias_pairs, visible_pairs
-from tfkit.testing.attention.table import CASES
+from tfkit.attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask, Shapes
+from tfkit_conformance.attention.reference import bias_pairs, visible_pairs
+from tfkit_conformance.attention.table import CASES
 
 B, H, Q, K = 2, 3, 5, 7
 SHAPES = Shapes(B, H, Q, K, torch.float32, torch.device("cpu"))
@@ -103,14 +103,14 @@ def test_lengths_out_of_range_mean_the_clamped_length():
     ],
 )
 def test_every_query_sees_where_structure_alone_says_so(mask, sees):
-    assert every_query_sees(mask, SHAPES) is sees
+    assert no_fully_masked_row(mask, SHAPES) is sees
 
 
 def test_every_query_sees_is_never_claimed_wrongly():
     claimed = 0
     for case in CASES:
         mask = case.mask()
-        if every_query_sees(mask, shapes_of_case(case)):
+        if no_fully_masked_row(mask, shapes_of_case(case)):
             claimed += 1
             assert visible_pairs(mask, case.B, case.H, case.Q, case.K).any(-1).all(), case.name
     assert claimed > 5
@@ -118,7 +118,7 @@ def test_every_query_sees_is_never_claimed_wrongly():
 
 def test_a5_blind_rows_are_opened_and_their_gradient_is_cut_off():
     shown = torch.tensor([[True, False], [False, False]])[None, None]
-    opened, rows = open_blind_rows(shown)
+    opened, rows = unmask_empty_rows(shown)
     assert torch.equal(opened[0, 0], torch.tensor([[True, False], [True, True]]))
     output = torch.randn(1, 1, 2, 3, requires_grad=True)
     selected = select_rows(output, rows)

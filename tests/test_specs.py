@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.slots.options import Part
+from tfkit.slots.options import Component
 from tfkit.spec import to_yaml
 
 PATHS = sorted((Path(__file__).parents[1] / "specs").glob("*.yaml"))
@@ -23,9 +23,9 @@ def specs(catalogue: tfkit.Catalogue) -> dict[str, tfkit.ModelSpec]:
     return {path.stem: tfkit.load_spec(path, catalogue) for path in PATHS}
 
 
-def parts_in(value: Any) -> Iterator[Part]:
+def parts_in(value: Any) -> Iterator[Component]:
     """Every part of a spec, however deep."""
-    if isinstance(value, Part):
+    if isinstance(value, Component):
         yield value
         yield from parts_in(value.options)
     elif isinstance(value, (tuple, list)):
@@ -58,8 +58,8 @@ def test_every_builtin_part_of_every_slot_is_used(specs: dict[str, tfkit.ModelSp
     used = {id(part.entry) for spec in specs.values() for part in parts_in(spec)}
     unused = [
         f"{slot} {name}"
-        for slot, offers in catalogue.offers.items()
-        for name, offer in offers.items()
+        for slot, registered in catalogue.registered.items()
+        for name, offer in registered.items()
         if offer.plugin == "builtin" and id(offer.entry) not in used
     ]
     assert unused == []

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit import store
+from tfkit.io import saving as store
 from tfkit.nn.model import Model
 
 FILES = {"spec.yaml", "model.safetensors", "plan.json", "versions.json"}
@@ -99,7 +99,7 @@ def test_wishes_of_every_site_come_back(model: Model, tmp_path: Path, logits_of:
     model.set_backend({"kind": "sdpa", "kernel": "math"}, "encoder.*")
     model.set_backend(["flex", "eager"], "decoder.1.*")
     back = tfkit.load(tfkit.save(model, tmp_path / "out"))
-    assert back.wishes == model.wishes
+    assert back.requested_backends == model.requested_backends
     assert back.sites == model.sites
     assert torch.equal(logits_of(back), logits_of(model))
     assert set(tfkit.load(tmp_path / "out", backend="eager").sites.values()) == {"eager"}
@@ -131,7 +131,7 @@ def rewrite(directory: Path, name: str, content: bytes) -> None:
     """Alter a file as someone would who also writes its new size and digest."""
     (directory / name).write_bytes(content)
     versions = json.loads((directory / "versions.json").read_text())
-    versions["files"][name] = store.file_facts(directory / name)
+    versions["files"][name] = store.file_record(directory / name)
     (directory / "versions.json").write_text(json.dumps(versions))
 
 
@@ -339,7 +339,7 @@ class Halt(BaseException):
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), Halt()], ids=["disk full", "interrupt"])
 @pytest.mark.parametrize("old", [False, True], ids=["new", "overwrite"])
-@pytest.mark.parametrize("at", ["save_file", "_write_json", "file_facts", "rename first", "rename second"])
+@pytest.mark.parametrize("at", ["save_file", "_write_json", "file_record", "rename first", "rename second"])
 def test_an_interrupted_write_changes_nothing(
     at: str,
     old: bool,

@@ -13,14 +13,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tfkit_conformance import verify
+
     from .builder import build
     from .catalogue import Catalogue, load_catalogue
     from .errors import (
         BackendRefused,
         BuildError,
-        Fault,
+        Diagnostic,
         InputError,
-        Mark,
+        Location,
         PluginError,
         SpecError,
         StoreError,
@@ -34,20 +36,19 @@ if TYPE_CHECKING:
         PowerLengthPenalty,
         Search,
         beam_search,
+        generate_batched,
+        generate_stream,
         greedy,
         sample,
-        search_all,
-        search_stream,
     )
     from .graph import Graph, graph_of
-    from .nn.cache import DecodingState
+    from .io import load, save
+    from .metrics import corpus_scores
     from .nn.model import Model
     from .nn.outputs import Outputs
+    from .nn.runtime.decoding_state import DecodingState
     from .recipe import Recipe, load_recipe
-    from .score import corpus_scores
     from .spec import ModelSpec, load_spec, parse_spec
-    from .store import load, save
-    from .testing import verify
     from .text import Classifier, TextGenerator, Translator
 
 _HOMES = {
@@ -56,13 +57,13 @@ _HOMES = {
     "Catalogue": "catalogue",
     "Classifier": "text",
     "DecodingState": "nn.cache",
-    "Fault": "errors",
+    "Diagnostic": "errors",
     "Generated": "generate",
     "GnmtLengthPenalty": "generate",
     "Graph": "graph",
     "Hypothesis": "generate",
     "InputError": "errors",
-    "Mark": "errors",
+    "Location": "errors",
     "Model": "nn.model",
     "ModelSpec": "spec",
     "Outputs": "nn.outputs",
@@ -78,28 +79,38 @@ _HOMES = {
     "Translator": "text",
     "beam_search": "generate",
     "build": "builder",
-    "corpus_scores": "score",
+    "corpus_scores": "metrics",
     "graph_of": "graph",
     "greedy": "generate",
-    "load": "store",
+    "load": "io",
     "load_catalogue": "catalogue",
     "load_recipe": "recipe",
     "load_spec": "spec",
     "parse_spec": "spec",
     "sample": "generate",
-    "save": "store",
-    "search_all": "generate",
-    "search_stream": "generate",
-    "verify": "testing",
+    "save": "io",
+    "generate_batched": "generate",
+    "generate_stream": "generate",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("tfkit")
+    if name == "verify":
+        return _from_conformance(name)
     if name in _HOMES:
         return getattr(import_module(f".{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _from_conformance(name: str) -> Any:
+    """A function of tfkit-conformance, found by entry point: the core imports no distribution that builds on it."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="tfkit.functions", name=name):
+        return point.load()
+    raise ImportError(f"`tfkit.{name}` belongs to tfkit-conformance: pip install 'tfkit[conformance]'")
 
 
 def __dir__() -> list[str]:
@@ -112,13 +123,13 @@ __all__ = [
     "Catalogue",
     "Classifier",
     "DecodingState",
-    "Fault",
+    "Diagnostic",
     "Generated",
     "GnmtLengthPenalty",
     "Graph",
     "Hypothesis",
     "InputError",
-    "Mark",
+    "Location",
     "Model",
     "ModelSpec",
     "Outputs",
@@ -144,7 +155,7 @@ __all__ = [
     "parse_spec",
     "sample",
     "save",
-    "search_all",
-    "search_stream",
+    "generate_batched",
+    "generate_stream",
     "verify",
 ]

@@ -20,12 +20,13 @@ import pluggy
 from pydantic import ValidationError
 
 from . import hooks
-from .errors import Fault, InputError, PluginError
+from .attention.auto_table import parse_table
+from .attention.backend import AUTO, AttentionBackend
+from .attention.capabilities import BIAS_KINDS, MASK_TERMS
+from .errors import Diagnostic, InputError, PluginError
 from .files import read_text
 from .hooks import SLOTS
 from .slots.aliases import did_you_mean, meant
-from .slots.attention import AUTO, BIAS_KINDS, MASK_TERMS, AttentionBackend
-from .slots.auto_table import parse_table
 from .slots.options import CONTRACT, Entry, Options
 
 LAZY = frozenset({"attend", "prepare", "build", "function"})
@@ -33,7 +34,7 @@ LAZY = frozenset({"attend", "prepare", "build", "function"})
 
 
 @dataclass(frozen=True)
-class Offer:
+class Registration:
     """An entry and the distribution that offers it."""
 
     entry: Any
@@ -54,7 +55,7 @@ class BrokenPlugin:
 class Catalogue:
     """Every entry by slot and name. Immutable; handed to whoever needs it, never looked up globally."""
 
-    offers: Mapping[str, Mapping[str, Offer]]
+    registered: Mapping[str, Mapping[str, Registration]]
     broken: tuple[BrokenPlugin, ...] = ()
     plugins: tuple[tuple[str, str, str], ...] = field(default=())
 
@@ -62,17 +63,17 @@ class Catalogue:
         """The entry, or None. `auto` is a word of the spec language and always found among the backends."""
         if slot == "backend" and name == AUTO.name:
             return AUTO
-        offer = self.offers[slot].get(name)
+        offer = self.registered[slot].get(name)
         return offer.entry if offer else None
 
     def __deepcopy__(self, memo: object) -> Catalogue:
         return self  # it is immutable, and a model keeps the one it was built with
 
     def names(self, slot: str) -> list[str]:
-        return sorted(self.offers[slot])
+        return sorted(self.registered[slot])
 
     def entries(self, slot: str) -> list[Any]:
-        return [self.offers[slot][name].entry for name in self.names(slot)]
+        return [self.registered[slot][name].entry for name in self.names(slot)]
 
     def ready(self, slot: str) -> tuple[tuple[Any, Any], ...]:
         """The entries with their options as they are by default; one with an option that must be written is left out."""
@@ -88,7 +89,7 @@ class Catalogue:
         for plugin in self.broken:
             if plugin.plugin in (name, stem) or plugin.distribution in (f"tfkit-{stem}", stem):
                 return f"`{name}` is provided by {plugin.distribution}, which failed to import because {plugin.reason}"
-        near = meant(slot, name, [*self.offers[slot], *([AUTO.name] if slot == "backend" else [])])
+        near = meant(slot, name, [*self.registered[slot], *([AUTO.name] if slot == "backend" else [])])
         if near:
             return did_you_mean(near)
         return f"known: {', '.join(self.names(slot))}" + (
@@ -99,9 +100,9 @@ class Catalogue:
         """A catalogue that also holds the entries of `plugin`, a module or object with hook implementations."""
         manager = _manager()
         manager.register(plugin, name)
-        offers = {slot: dict(table) for slot, table in self.offers.items()}
-        _collect(manager, {name: name}, offers, [])
-        return Catalogue(_frozen(offers), self.broken, (*self.plugins, (name, name, "")))
+        registered = {slot: dict(table) for slot, table in self.registered.items()}
+        _collect(manager, {name: name}, registered, [])
+        return Catalogue(_frozen(registered), self.broken, (*self.plugins, (name, name, "")))
 
     def with_auto_table(self, path: str | Path) -> Catalogue:
         """A catalogue in which `auto` goes by a user's own table first (what `tfkit bench auto --json FILE` wrote), then by
@@ -110,15 +111,15 @@ class Catalogue:
             text = read_text(path, descriptors=True)
         except OSError as reason:
             fix = "name a file that `tfkit bench auto --json FILE` wrote"
-            raise InputError(Fault("TFK062", f"{path} cannot be read: {reason.strerror}", fix)) from None
-        backends = dict(self.offers["backend"])
+            raise InputError(Diagnostic("TFK062", f"{path} cannot be read: {reason.strerror}", fix)) from None
+        backends = dict(self.registered["backend"])
         for name, rows in parse_table(text, str(path)).items():
             if name not in backends:
                 fix = "install its plugin, or measure without it (tfkit bench auto --backends)"
-                raise InputError(Fault("TFK062", f"{path} measures `{name}`, which is not installed", fix))
+                raise InputError(Diagnostic("TFK062", f"{path} measures `{name}`, which is not installed", fix))
             entry = backends[name].entry
             backends[name] = replace(backends[name], entry=replace(entry, auto=(*rows, *entry.auto)))
-        return replace(self, offers=_frozen({**self.offers, "backend": backends}))
+        return replace(self, registered=_frozen({**self.registered, "backend": backends}))
 
 
 def load_catalogue(points: Iterable[EntryPoint] | None = None) -> Catalogue:
@@ -139,13 +140,13 @@ def load_catalogue(points: Iterable[EntryPoint] | None = None) -> Catalogue:
             Exception,
             SystemExit,
         ) as reason:  # a broken plugin must not break the others; its reason is shown when it is asked for
-            broken.append(BrokenPlugin(point.name, distribution, _told(reason)))
+            broken.append(BrokenPlugin(point.name, distribution, _describe(reason)))
             continue
         owners[point.name] = distribution
         plugins.append((point.name, distribution, version))
-    offers: dict[str, dict[str, Offer]] = {slot: {} for slot in SLOTS}
-    _collect(manager, owners, offers, broken)
-    return Catalogue(_frozen(offers), tuple(broken), tuple(plugins))
+    registered: dict[str, dict[str, Registration]] = {slot: {} for slot in SLOTS}
+    _collect(manager, owners, registered, broken)
+    return Catalogue(_frozen(registered), tuple(broken), tuple(plugins))
 
 
 def _manager() -> pluggy.PluginManager:
@@ -154,14 +155,14 @@ def _manager() -> pluggy.PluginManager:
     return manager
 
 
-def _frozen(offers: Mapping[str, Mapping[str, Offer]]) -> Mapping[str, Mapping[str, Offer]]:
-    return MappingProxyType({slot: MappingProxyType(dict(table)) for slot, table in offers.items()})
+def _frozen(registered: Mapping[str, Mapping[str, Registration]]) -> Mapping[str, Mapping[str, Registration]]:
+    return MappingProxyType({slot: MappingProxyType(dict(table)) for slot, table in registered.items()})
 
 
 def _collect(
     manager: pluggy.PluginManager,
     owners: dict[str, str],
-    offers: dict[str, dict[str, Offer]],
+    registered: dict[str, dict[str, Registration]],
     broken: list[BrokenPlugin],
 ) -> None:
     known = [hook for hook, _ in SLOTS.values()]
@@ -171,7 +172,7 @@ def _collect(
                 owner = owners.get(str(manager.get_name(plugin)), "?")
                 near = difflib.get_close_matches(name, known, 1)
                 fix = f"did you mean `{near[0]}`?" if near else f"hooks: {', '.join(known)}"
-                raise PluginError(Fault("TFK051", f"{owner} implements `{name}`, which is no hook of tfkit", fix))
+                raise PluginError(Diagnostic("TFK051", f"{owner} implements `{name}`, which is no hook of tfkit", fix))
     for slot, (hook, kind) in SLOTS.items():
         for implementation in getattr(manager.hook, hook).get_hookimpls():
             plugin = implementation.plugin_name
@@ -179,28 +180,28 @@ def _collect(
             try:
                 entries = implementation.function()
             except (Exception, SystemExit) as reason:
-                broken.append(BrokenPlugin(plugin, distribution, f"{hook}() raised {_told(reason)}"))
+                broken.append(BrokenPlugin(plugin, distribution, f"{hook}() raised {_describe(reason)}"))
                 continue
             if not isinstance(entries, (list, tuple)):
                 message = f"{distribution}: {hook}: it returned {type(entries).__name__}, no list"
-                raise PluginError(Fault("TFK050", message, f"return a list of {kind.__name__} entries"))
+                raise PluginError(Diagnostic("TFK050", message, f"return a list of {kind.__name__} entries"))
             for entry in entries:
                 _check_entry(entry, kind, slot, hook, distribution)
-                other = offers[slot].get(entry.name)
+                other = registered[slot].get(entry.name)
                 if other:
                     message = f"{slot} `{entry.name}` is offered by both {other.distribution} and {distribution}"
-                    raise PluginError(Fault("TFK052", message, "uninstall one, or rename its entry with a prefix"))
-                offers[slot][entry.name] = Offer(entry, plugin, distribution)
+                    raise PluginError(Diagnostic("TFK052", message, "uninstall one, or rename its entry with a prefix"))
+                registered[slot][entry.name] = Registration(entry, plugin, distribution)
 
 
-def _told(reason: BaseException) -> str:
+def _describe(reason: BaseException) -> str:
     """An exception on one line."""
     return " ".join(f"{type(reason).__name__}: {reason}".split())
 
 
 def _check_entry(entry: Any, kind: type[Entry], slot: str, hook: str, distribution: str) -> None:
     def refuse(message: str, fix: str) -> None:
-        raise PluginError(Fault("TFK050", f"{distribution}: {hook}: {message}", fix))
+        raise PluginError(Diagnostic("TFK050", f"{distribution}: {hook}: {message}", fix))
 
     if not isinstance(entry, kind):
         refuse(f"{entry!r} is no {kind.__name__}", f"return a list of {kind.__name__} entries")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pluggy
 
+from .attention.backend import AttentionBackend
 from .slots.activation import Activation
-from .slots.attention import AttentionBackend
 from .slots.init import Initialiser
 from .slots.node import NodeKind
 from .slots.norm import Norm

@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from tfkit.plugin import Entry, OneOf, Span
+from tfkit.attention.positions import PositionRange
+from tfkit.plugin import OneOf
+from tfkit.slots.options import Entry
 
 
 def _variants(entry: Entry) -> list[Any]:
     """The entry's default options, and for each choice of each option the options with it."""
     options = [entry.options()]
     for name, field in entry.options.model_fields.items():
-        for mark in field.metadata:
-            if isinstance(mark, OneOf):
-                options += [entry.options(**{name: choice}) for choice in mark.names]
+        for location in field.metadata:
+            if isinstance(location, OneOf):
+                options += [entry.options(**{name: choice}) for choice in location.names]
         if field.annotation is bool:
             options += [entry.options(**{name: flag}) for flag in (False, True)]
     return options
@@ -29,7 +31,7 @@ def variants() -> Callable[[Entry], list[Any]]:
 
 
 @pytest.fixture
-def span_of() -> Callable[..., Span]:
+def span_of() -> Callable[..., PositionRange]:
     def make(
         queries: int,
         keys: int | None = None,
@@ -37,9 +39,9 @@ def span_of() -> Callable[..., Span]:
         key_start: int | None = None,
         dtype: torch.dtype = torch.float32,
         visible: torch.Tensor | None = None,
-    ) -> Span:
+    ) -> PositionRange:
         keys = offset + queries if keys is None else keys
         start = offset if key_start is None else key_start
-        return Span(queries, keys, offset, start, torch.device("cpu"), dtype, visible)
+        return PositionRange(queries, keys, offset, start, torch.device("cpu"), dtype, visible)
 
     return make

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tfkit.cli import blame
+from tfkit.cli import plugin_attribution as blame
 
 SOURCE = """
 def fail():
@@ -36,7 +36,7 @@ def test_what_a_plugin_raises_is_not_called_a_bug_in_tfkit(tfkit, acme, monkeypa
     assert done.err == (
         "TFK056 the plugin acme (acme_attention, line 3) failed: ValueError: no such kernel; --traceback prints where\n"
     )
-    assert tfkit("show", small, "--json").json()["faults"][0]["code"] == "TFK056"
+    assert tfkit("show", small, "--json").json()["diagnostics"][0]["code"] == "TFK056"
 
 
 def test_a_plugin_is_named_also_where_it_called_something_else(acme):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tfkit as package
-from tfkit.cli.here import check_output
+from tfkit.cli.device import check_output
 from tfkit.errors import BuildError
 
 
@@ -63,7 +63,7 @@ def test_a_place_that_cannot_be_written_is_a_failure(tfkit, small, tmp_path):
     (tmp_path / "file").write_text("")
     done = tfkit("build", small, "-o", tmp_path / "file" / "out", "--json")
     assert done.code in (1, 2)
-    assert done.json()["faults"][0]["code"] in ("TFK080", "TFK081")
+    assert done.json()["diagnostics"][0]["code"] in ("TFK080", "TFK081")
 
 
 def test_a_refused_backend_is_told_once_for_equal_sites(tfkit, small):
@@ -73,7 +73,7 @@ def test_a_refused_backend_is_told_once_for_equal_sites(tfkit, small):
     assert all(line.startswith("TFK060 ") and "softcap is not declared" in line for line in done.err.splitlines())
     assert "eager" in done.err
     data = tfkit("build", small, "--backend", "sdpa", "--set", "defaults.attention.softcap=30.0", "--json").json()
-    assert {fault["code"] for fault in data["faults"]} == {"TFK060"}
+    assert {diagnostic["code"] for diagnostic in data["diagnostics"]} == {"TFK060"}
 
 
 def test_what_cannot_train_is_said_to_infer_only(tfkit, small):
@@ -102,7 +102,7 @@ def test_wrong_input_is_told(tfkit, small, words, code):
     done = tfkit("build", small, *words)
     assert (done.code, done.out) == (2, "")
     assert code in done.err
-    assert tfkit("build", small, *words, "--json").json()["faults"][0]["code"] == code
+    assert tfkit("build", small, *words, "--json").json()["diagnostics"][0]["code"] == code
 
 
 def test_a_wrong_spec_is_told_before_anything_is_built(tfkit, monkeypatch):

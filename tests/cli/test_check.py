@@ -27,8 +27,8 @@ def test_a_good_spec_is_ok_with_its_count(tfkit):
 def test_every_slip_of_a_file_is_told_at_once_and_at_its_place(tfkit):
     done = tfkit("check", "tests/cli/slips.yaml")
     assert (done.code, done.out) == (2, "")
-    faults = faults_of(done.err)
-    assert [(line, code) for _, line, _, code, _ in faults] == [
+    diagnostics = faults_of(done.err)
+    assert [(line, code) for _, line, _, code, _ in diagnostics] == [
         ("7", "TFK012"),
         ("8", "TFK010"),
         ("10", "TFK021"),
@@ -37,9 +37,9 @@ def test_every_slip_of_a_file_is_told_at_once_and_at_its_place(tfkit):
         ("14", "TFK018"),
         ("15", "TFK020"),
     ]
-    assert "did you mean `num_heads`?" in faults[1][4]
+    assert "did you mean `num_heads`?" in diagnostics[1][4]
     text = Path("tests/cli/slips.yaml").read_text().splitlines()
-    assert text[7][int(faults[1][2]) - 1 :].startswith("nuw_heads")
+    assert text[7][int(diagnostics[1][2]) - 1 :].startswith("nuw_heads")
 
 
 def test_a_bad_file_does_not_hide_a_good_one(tfkit, small):
@@ -74,11 +74,11 @@ def test_json_is_a_list_with_an_object_per_file(tfkit, small):
     done = tfkit("check", "--json", small, "tests/cli/slips.yaml")
     good, bad = done.json()
     assert done.code == 2
-    assert good == {"file": str(small), "ok": True, "name": "small", "parameters": good["parameters"], "faults": []}
+    assert good == {"file": str(small), "ok": True, "name": "small", "parameters": good["parameters"], "diagnostics": []}
     assert good["parameters"] > 0
-    assert (bad["ok"], bad["name"], bad["parameters"], len(bad["faults"])) == (False, None, None, 7)
-    assert set(bad["faults"][0]) == {"code", "message", "fix", "path", "file", "line", "column"}
-    assert (bad["faults"][0]["code"], bad["faults"][0]["line"]) == ("TFK012", 7)
+    assert (bad["ok"], bad["name"], bad["parameters"], len(bad["diagnostics"])) == (False, None, None, 7)
+    assert set(bad["diagnostics"][0]) == {"code", "message", "fix", "path", "file", "line", "column"}
+    assert (bad["diagnostics"][0]["code"], bad["diagnostics"][0]["line"]) == ("TFK012", 7)
 
 
 def test_set_changes_what_is_checked(tfkit, small):

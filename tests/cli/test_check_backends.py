@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import tfkit as package
-from tfkit.builder import Binder
-from tfkit.cli.wish import check_possible
+from tfkit.attention.capabilities import MASK_TERMS
+from tfkit.builder.backends import BackendResolver
+from tfkit.cli.backend_args import check_possible
 from tfkit.graph import Target
 from tfkit.plugin import hookimpl
-from tfkit.slots.attention import MASK_TERMS
-from tfkit.slots.options import Part
+from tfkit.slots.options import Component
 
 SPECS = sorted((Path(__file__).parents[2] / "specs").glob("*.yaml"))
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -66,7 +66,7 @@ def is_possible(spec, graph, catalogue):
 
 def is_bound(sites, catalogue, name, dtype):
     """Whether `build` finds a backend for every site of these on the CPU: what it asks before any module is filled."""
-    binder = Binder(sites, catalogue, torch.device("cpu"), dtype)
+    binder = BackendResolver(sites, catalogue, torch.device("cpu"), dtype)
     try:
         for site in sites:
             binder(site, name)
@@ -83,8 +83,8 @@ def test_check_and_build_agree_for_every_backend_and_every_mask_term(path, wider
     for site in dict(graph.sites()).values():
         alike.setdefault(site, len(alike))
     for entry, options in wider.ready("backend"):
-        wish = (Part(entry, options),)
-        sites = {f"site.{number}": replace(site, backend=wish) for site, number in alike.items()}
+        requested = (Component(entry, options),)
+        sites = {f"site.{number}": replace(site, backend=requested) for site, number in alike.items()}
         wished = types.SimpleNamespace(
             sites=lambda sites=sites: iter(sites.items()), nodes={"site": graph.nodes[graph.outputs[0]]}
         )
@@ -109,8 +109,8 @@ def test_a_backend_that_lacks_a_term_is_refused_where_it_was_written(tfkit, smal
         line.split(": ")[1].split()[-1] for line in done.err.splitlines()
     ]
     small.write_text(small.read_text().replace("num_layers: 3,", "num_layers: 3, self_attention: {backend: acme.no_causal},"))
-    (fault,) = tfkit("check", small, "--json").json()[0]["faults"]
-    assert (fault["code"], fault["path"], fault["line"]) == ("TFK060", "decoder.0-2.self_attention", 11)
+    (diagnostic,) = tfkit("check", small, "--json").json()[0]["diagnostics"]
+    assert (diagnostic["code"], diagnostic["path"], diagnostic["line"]) == ("TFK060", "decoder.0-2.self_attention", 11)
 
 
 def test_a_backend_for_another_device_or_dtype_is_no_fault_of_the_spec(tfkit, small, installed):

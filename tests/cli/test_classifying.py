@@ -5,8 +5,8 @@ import json
 import sys
 
 import pytest
-from kinds_task import recipe_for
 
+from kinds_task import recipe_for
 from tfkit.cli import main
 
 
@@ -75,7 +75,7 @@ def test_what_is_wrong_is_told(run, typed, capsys, words, text, message):
 
 
 def test_all_lines_before_a_bad_one_are_labelled(run, typed, monkeypatch, capsys):
-    monkeypatch.setattr("tfkit.cli.stream.CHUNK", 2)
+    monkeypatch.setattr("tfkit.cli.line_stream.CHUNK", 2)
     typed(b"dog\nold house\ncat\ncaf\xe9\ndog\n")
     assert main(["classify", str(run)]) == 2
     out, err = capsys.readouterr()

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from .conftest import ROOT
+from command_line import ROOT
 
 PROBE = """
 import json, sys

@@ -6,8 +6,8 @@ import sys
 from dataclasses import replace
 
 import pytest
-from kinds_task import recipe_for
 
+from kinds_task import recipe_for
 from tfkit.cli import main
 from tfkit.text import TextGenerator
 

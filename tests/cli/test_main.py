@@ -9,7 +9,7 @@ import pytest
 
 from tfkit.cli import COMMANDS, exit_code, main
 from tfkit.cli.arguments import Parser, UsageError
-from tfkit.errors import BackendRefused, BuildError, Fault, InputError, PluginError, SpecError, StoreError
+from tfkit.errors import BackendRefused, BuildError, Diagnostic, InputError, PluginError, SpecError, StoreError
 
 
 def test_help_names_every_command(tfkit):
@@ -55,8 +55,8 @@ def test_version(tfkit):
 def test_a_wrong_command_line_is_one_fault(tfkit, words, said):
     done = tfkit(*words)
     if "--json" in words:
-        assert done.json()["faults"][0]["code"] == "TFK090"
-        assert said in done.json()["faults"][0]["message"]
+        assert done.json()["diagnostics"][0]["code"] == "TFK090"
+        assert said in done.json()["diagnostics"][0]["message"]
     else:
         assert done.out == ""
         assert done.err.startswith("TFK090 ")
@@ -68,17 +68,17 @@ def test_a_wrong_command_line_is_one_fault(tfkit, words, said):
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (SpecError(Fault("TFK010", "")), 2),
-        (BackendRefused(Fault("TFK060", "")), 2),
-        (InputError(Fault("TFK070", "")), 2),
-        (UsageError(Fault("TFK090", "")), 2),
-        (StoreError(Fault("TFK080", "")), 2),
-        (StoreError(Fault("TFK081", "")), 1),
-        (BuildError(Fault("TFK045", "")), 2),
-        (BuildError(Fault("TFK046", "")), 2),
-        (BuildError(Fault("TFK054", "")), 1),
-        (BuildError(Fault("TFK091", "")), 1),
-        (PluginError(Fault("TFK052", "")), 1),
+        (SpecError(Diagnostic("TFK010", "")), 2),
+        (BackendRefused(Diagnostic("TFK060", "")), 2),
+        (InputError(Diagnostic("TFK070", "")), 2),
+        (UsageError(Diagnostic("TFK090", "")), 2),
+        (StoreError(Diagnostic("TFK080", "")), 2),
+        (StoreError(Diagnostic("TFK081", "")), 1),
+        (BuildError(Diagnostic("TFK045", "")), 2),
+        (BuildError(Diagnostic("TFK046", "")), 2),
+        (BuildError(Diagnostic("TFK054", "")), 1),
+        (BuildError(Diagnostic("TFK091", "")), 1),
+        (PluginError(Diagnostic("TFK052", "")), 1),
     ],
 )
 def test_exit_codes(error, code):
@@ -102,7 +102,7 @@ def test_a_bug_is_one_line_that_says_so(tfkit, broken, capsys):
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("TFK099 this is a bug in tfkit: KeyError: ")
     assert len(done.err.splitlines()) == 1
-    assert tfkit("explain", "--json").json()["faults"][0]["code"] == "TFK099"
+    assert tfkit("explain", "--json").json()["diagnostics"][0]["code"] == "TFK099"
     assert main(["explain", "--traceback"]) == 1
     assert "Traceback" in capsys.readouterr().err
 
@@ -121,7 +121,7 @@ def test_an_interruption_is_130(tfkit, broken):
 
 
 def test_a_plugin_error_is_1(tfkit, broken):
-    broken(PluginError([Fault("TFK052", "one"), Fault("TFK051", "two")]))
+    broken(PluginError([Diagnostic("TFK052", "one"), Diagnostic("TFK051", "two")]))
     done = tfkit("explain")
     assert (done.code, done.err) == (1, "TFK052 one\nTFK051 two\n")
 
@@ -154,7 +154,7 @@ def test_usage_errors_of_argparse_are_raised_not_printed(capsys):
 def test_the_module_is_the_command():
     done = subprocess.run([sys.executable, "-m", "tfkit", "explain", "--json", "TFK999"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (2, "")
-    assert json.loads(done.stdout)["faults"][0]["code"] == "TFK090"
+    assert json.loads(done.stdout)["diagnostics"][0]["code"] == "TFK090"
 
 
 def test_a_question_needs_no_pointer_to_the_help(tfkit):

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from translation_task import write_task
 
-from tfkit.errors import Fault, InputError
+from tfkit.errors import Diagnostic, InputError
 from tfkit.text import Classifier, TextGenerator, Translator
+from translation_task import write_task
 
 TABLE = {
     "tfkit_auto": 1, "device": "cpu", "device_name": "A machine", "capability": None, "threads": 2, "versions": {},
@@ -63,7 +63,7 @@ def test_what_makes_something_of_text_is_loaded_with_all_of_it(tfkit, written, t
 
     def load(cls, *given, **named):
         seen.update(named)
-        raise InputError(Fault("TFK073", "enough"))
+        raise InputError(Diagnostic("TFK073", "enough"))
 
     monkeypatch.setattr(kind, "load", classmethod(load))
     assert tfkit(*written(name), "--auto-table", table, "--backend", "auto").code == 2

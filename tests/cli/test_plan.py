@@ -4,8 +4,9 @@ import types
 
 import pytest
 
+from tfkit.attention.auto_table import AutoRow
 from tfkit.catalogue import load_catalogue
-from tfkit.plugin import AttentionBackend, AutoRow, Capabilities, Device, Options, Range, hookimpl
+from tfkit.plugin import AttentionBackend, Capabilities, Device, Options, Range, hookimpl
 
 BASE = "specs/transformer-base.yaml"
 FOLDED = ["encoder.0-5.self_attention", "decoder.0-5.self_attention", "decoder.0-5.cross_attention"]

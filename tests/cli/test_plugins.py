@@ -5,12 +5,12 @@ import types
 
 import pytest
 
+from tfkit.attention.capabilities import Capabilities
+from tfkit.attention.rules import RULES
 from tfkit.catalogue import BrokenPlugin, Catalogue, load_catalogue
-from tfkit.codes import CODES
-from tfkit.contract import RULES
+from tfkit.errors.codes import CODES
 from tfkit.plugin import Norm, hookimpl
 from tfkit.recipe import recipe_schema
-from tfkit.slots.attention import Capabilities
 from tfkit.spec import json_schema
 
 
@@ -22,13 +22,13 @@ def acme(monkeypatch, catalogue):
     plugin.tfkit_norms = hookimpl(lambda: [entry])
     more = catalogue.with_plugin(plugin, "acme")
     broken = (BrokenPlugin("flash", "tfkit-flash-attn", "ImportError: no flash_attn"),)
-    found = Catalogue(more.offers, broken, more.plugins)
+    found = Catalogue(more.registered, broken, more.plugins)
     monkeypatch.setattr("tfkit.catalogue.load_catalogue", lambda: found)
 
 
 def test_json_lists_every_entry_with_its_distribution(tfkit, acme, catalogue):
     data = tfkit("plugins", "--json").json()
-    assert len(data["entries"]) == 1 + sum(len(offers) for offers in catalogue.offers.values())
+    assert len(data["entries"]) == 1 + sum(len(registered) for registered in catalogue.registered.values())
     eager = next(entry for entry in data["entries"] if entry["name"] == "eager")
     assert (eager["slot"], eager["distribution"], eager["plugin"]) == ("backend", "tfkit", "builtin")
     assert eager["version"]

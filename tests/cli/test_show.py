@@ -112,13 +112,13 @@ def test_a_wrong_command_line_is_told(tfkit, words, said):
 def test_mermaid_is_no_json(tfkit):
     done = tfkit("show", BASE, "--mermaid", "--json")
     assert done.code == 2
-    assert done.json()["faults"][0]["code"] == "TFK090"
+    assert done.json()["diagnostics"][0]["code"] == "TFK090"
 
 
 def test_faults_are_json_too(tfkit):
     done = tfkit("show", "tests/cli/slips.yaml", "--json")
     assert done.code == 2
-    assert len(done.json()["faults"]) == 7
+    assert len(done.json()["diagnostics"]) == 7
 
 
 def test_too_many_sites_to_list_are_refused(tfkit, small):

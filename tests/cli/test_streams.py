@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from translation_task import write_task
 
+from command_line import ROOT, SMALL
 from tfkit.cli.output import ALIKE
-
-from .conftest import ROOT, SMALL
+from translation_task import write_task
 
 EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202e"
 """Writes to the clipboard, clears the screen, turns the writing around."""
@@ -151,10 +150,10 @@ def test_faults_of_one_kind_are_folded_and_json_has_them_all(tfkit, tmp_path):
     bomb = tmp_path / "bomb.yaml"
     levels = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 9)]
     bomb.write_text("tfkit: 1\na0: &a0 [x]\n" + "".join(levels))
-    told = tfkit("check", bomb).err.splitlines()
-    aliases = [line for line in told if "the alias" in line and "more" not in line]
+    progress = tfkit("check", bomb).err.splitlines()
+    aliases = [line for line in progress if "the alias" in line and "more" not in line]
     assert len(aliases) == ALIKE
-    assert f"TFK005 and {72 - ALIKE} more: the alias `...` is no part of the language" in told
+    assert f"TFK005 and {72 - ALIKE} more: the alias `...` is no part of the language" in progress
     [found] = json.loads(tfkit("check", bomb, "--json").out)
-    assert sum("the alias" in fault["message"] for fault in found["faults"]) == 72
-    assert len(told) < 40
+    assert sum("the alias" in diagnostic["message"] for diagnostic in found["diagnostics"]) == 72
+    assert len(progress) < 40

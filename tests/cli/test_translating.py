@@ -7,11 +7,11 @@ from argparse import Namespace
 
 import pytest
 import torch
-from translation_task import write_task
 
 from tfkit.cli import main
 from tfkit.cli.arguments import UsageError
-from tfkit.cli.searching import workers_of
+from tfkit.cli.search_args import workers_of
+from translation_task import write_task
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ def test_bad_utf8_on_standard_input_is_told(run, monkeypatch, capsys):
 
 @pytest.mark.parametrize("bad", [b"caf\xe9\n", b"d\0g\n"], ids=["latin1", "nul"])
 def test_all_lines_before_a_bad_one_are_translated(run, monkeypatch, capsys, bad):
-    monkeypatch.setattr("tfkit.cli.stream.CHUNK", 4)
+    monkeypatch.setattr("tfkit.cli.line_stream.CHUNK", 4)
     lines = (run.parent / "train.src").read_text().splitlines()[:6]
     good = "".join(f"{line}\n" for line in lines)
     typed(monkeypatch, good)

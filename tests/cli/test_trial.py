@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tfkit.cli.trial import try_once
+from tfkit.cli.dry_run import try_once
 
 
 def rule(vocab_size, pad_id, start_id, end_id):
@@ -27,13 +27,13 @@ class Recorder(torch.nn.Module):
 
 def test_one_row_is_padded_and_no_other_id_is_padding():
     model = Recorder(source=rule(5, 0, None, None), target=rule(5, 3, 1, 2))
-    trial = try_once(model, {"source": None, "target": None}, "cpu", seed=0)
+    dry_run = try_once(model, {"source": None, "target": None}, "cpu", seed=0)
     source, target = model.inputs["source"], model.inputs["target"]
     assert (source == 0).tolist() == [[False] * 8, [False] * 8, [False] * 5 + [True] * 3]
     assert (target == 3).tolist() == [[False] * 7, [False] * 7, [False] * 4 + [True] * 3]
     assert [row[row != 3][-1].item() for row in target] == [2, 2, 2]
     assert model.lengths == {}
-    assert trial.inputs == {"source": (3, 8), "target": (3, 7)}
+    assert dry_run.inputs == {"source": (3, 8), "target": (3, 7)}
     assert int(source.max()) <= 4
 
 

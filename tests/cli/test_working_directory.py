@@ -8,11 +8,10 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+
+from command_line import ROOT
+from tfkit_conformance.process.interpreter import python_command
 from translation_task import write_task
-
-from tfkit.testing.process.interpreter import python_command
-
-from .conftest import ROOT
 
 NAMES = (
     "json", "re", "subprocess", "platform", "typing", "random", "multiprocessing", "torch", "numpy", "rich", "pydantic", "yaml",
@@ -27,7 +26,9 @@ def hostile(tmp_path):
     place = tmp_path / "hostile"
     place.mkdir()
     for name in NAMES:
-        (place / f"{name}.py").write_text(f"open({str(place / 'mark')!r}, 'a').write('{name} ')\nraise SystemExit('{name}')\n")
+        (place / f"{name}.py").write_text(
+            f"open({str(place / 'location')!r}, 'a').write('{name} ')\nraise SystemExit('{name}')\n"
+        )
     return place
 
 

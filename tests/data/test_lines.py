@@ -26,7 +26,7 @@ def test_gzip_is_read_as_the_text_in_it(tmp_path):
     assert list(lines(tmp_path / "a.gz")) == ["ä", "b"]
 
 
-def told(*paths):
+def describe_counts(*paths):
     with pytest.raises(InputError) as caught:
         list(rows(*paths))
     return str(caught.value)
@@ -35,7 +35,7 @@ def told(*paths):
 def test_bad_text_is_told_with_its_place(tmp_path):
     path = tmp_path / "latin.txt"
     path.write_bytes(b"fine\n\xc3\xa4 caf\xe9\n")
-    assert f"{path}:2:6: TFK101 byte 0xe9 is no UTF-8; convert the file" in told(path)
+    assert f"{path}:2:6: TFK101 byte 0xe9 is no UTF-8; convert the file" in describe_counts(path)
 
 
 @pytest.mark.parametrize(
@@ -55,32 +55,32 @@ def test_bad_text_is_told_with_its_place(tmp_path):
 )
 def test_damaged_files_are_told(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
-    assert message in told(tmp_path / name)
+    assert message in describe_counts(tmp_path / name)
 
 
 def test_a_missing_file_and_a_directory_are_told(tmp_path):
-    assert "cannot be read: No such file" in told(tmp_path / "nowhere")
-    assert "cannot be read: it is a directory, and a regular file is expected" in told(tmp_path)
+    assert "cannot be read: No such file" in describe_counts(tmp_path / "nowhere")
+    assert "cannot be read: it is a directory, and a regular file is expected" in describe_counts(tmp_path)
 
 
 def test_files_of_different_lengths_are_told_with_both(tmp_path):
     (tmp_path / "a").write_text("1\n2\n3\n")
     (tmp_path / "b").write_text("1\n2\n3\n4\n5\n")
-    message = told(tmp_path / "a", tmp_path / "b")
+    message = describe_counts(tmp_path / "a", tmp_path / "b")
     assert f"{tmp_path / 'a'} has 3, {tmp_path / 'b'} has 5; line 4 has no partner" in message
     (tmp_path / "empty").write_text("")
-    assert f"{tmp_path / 'empty'} has 0, {tmp_path / 'a'} has 3; line 1" in told(tmp_path / "empty", tmp_path / "a")
+    assert f"{tmp_path / 'empty'} has 0, {tmp_path / 'a'} has 3; line 1" in describe_counts(tmp_path / "empty", tmp_path / "a")
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_what_is_no_regular_file_is_refused_before_it_is_read(tmp_path, suffix):
     os.mkfifo(tmp_path / f"pipe{suffix}")
-    assert "it is a named pipe, and a regular file is expected" in told(tmp_path / f"pipe{suffix}")
+    assert "it is a named pipe, and a regular file is expected" in describe_counts(tmp_path / f"pipe{suffix}")
     (tmp_path / f"device{suffix}").symlink_to("/dev/zero")
-    assert "it is a device, and a regular file is expected" in told(tmp_path / f"device{suffix}")
+    assert "it is a device, and a regular file is expected" in describe_counts(tmp_path / f"device{suffix}")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / f"socket{suffix}"))
-        assert "it is a socket, and a regular file is expected" in told(tmp_path / f"socket{suffix}")
+        assert "it is a socket, and a regular file is expected" in describe_counts(tmp_path / f"socket{suffix}")
 
 
 def test_a_pipe_that_was_opened_already_is_read_where_once_is_enough(tmp_path):
@@ -88,17 +88,17 @@ def test_a_pipe_that_was_opened_already_is_read_where_once_is_enough(tmp_path):
     os.write(write, b"one\ntwo\n")
     os.close(write)
     name = f"/dev/fd/{read}"
-    assert "it is a named pipe" in told(name)
+    assert "it is a named pipe" in describe_counts(name)
     assert list(rows(name, descriptors=True)) == [("one",), ("two",)]
     os.close(read)
-    assert "`/dev/stdin` names standard input" in told("-")
+    assert "`/dev/stdin` names standard input" in describe_counts("-")
 
 
 def test_a_gzip_file_that_unpacks_to_far_more_than_text_does_is_refused_early(tmp_path):
     """A hundred such members would unpack to 1.6 GB: reading ends in the first."""
     member = gzip.compress(b"text\n" * (16 << 20 >> 2), mtime=0)
     (tmp_path / "bomb.gz").write_bytes(member * 100)
-    message = told(tmp_path / "bomb.gz")
+    message = describe_counts(tmp_path / "bomb.gz")
     assert "TFK100" in message
     assert "more than 100 times as many" in message
     line = int(message.split(":")[1])
@@ -117,7 +117,7 @@ def test_a_long_run_of_empty_lines_is_no_text(tmp_path, pack):
     path.write_bytes(pack(b"one\n" + b"\n" * MAX_EMPTY + b"two\n"))
     assert sum(1 for _ in lines(path)) == MAX_EMPTY + 2
     path.write_bytes(pack(b"one\n" + b"\n" * (MAX_EMPTY + 1)))
-    assert f":{MAX_EMPTY + 2}:1: TFK103 more than 1,000,000 lines in a row are empty" in told(path)
+    assert f":{MAX_EMPTY + 2}:1: TFK103 more than 1,000,000 lines in a row are empty" in describe_counts(path)
 
 
 def test_groups_come_before_the_error_that_ends_them():

@@ -4,16 +4,16 @@ import os
 from itertools import chain, pairwise
 
 import pytest
-from kinds_task import recipe_for
-from translation_task import write_task
 
+from kinds_task import recipe_for
 from tfkit.data import count_rows, files_of, prepare
 from tfkit.data.kinds import MAX_WORD
 from tfkit.errors import InputError
 from tfkit.recipe import load_recipe
+from translation_task import write_task
 
 
-def told(recipe, *changes):
+def describe_counts(recipe, *changes):
     """The error of a recipe; no file is left behind."""
     with pytest.raises(InputError) as caught:
         prepare(load_recipe(recipe, changes), recipe.parent / "data", 90)
@@ -24,12 +24,12 @@ def told(recipe, *changes):
 def test_every_file_is_a_regular_one(tmp_path):
     recipe = write_task(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    message = told(recipe, f"data.source={tmp_path / 'pipe'}", "data.target=/dev/zero")
+    message = describe_counts(recipe, f"data.source={tmp_path / 'pipe'}", "data.target=/dev/zero")
     assert "data.source: " in message
     assert "it is a named pipe" in message
     assert "data.target: /dev/zero cannot be read: it is a device" in message
     change = ["data.held_out=null", f"data.validation_source={tmp_path}", f"data.validation_target={tmp_path / 'train.trg'}"]
-    assert f"data.validation_source: {tmp_path} cannot be read: it is a directory" in told(recipe, *change)
+    assert f"data.validation_source: {tmp_path} cannot be read: it is a directory" in describe_counts(recipe, *change)
 
 
 def test_standard_input_is_no_file_that_can_be_read_twice(tmp_path):
@@ -44,7 +44,7 @@ def test_a_word_that_takes_minutes_to_learn_from_is_refused_with_its_line(tmp_pa
     text = (tmp_path / "train.src").read_text().splitlines()
     text[6] = f"a dog {'ab' * (MAX_WORD // 2)}c sings"
     (tmp_path / "train.src").write_text("".join(f"{line}\n" for line in text))
-    message = told(recipe)
+    message = describe_counts(recipe)
     assert f"{tmp_path / 'train.src'}:7:1: TFK101 a word has 10,001 characters, 10,000 is the limit of training text" in message
     if kind == "language":
         assert count_rows(load_recipe(recipe, ["tokeniser={kind: characters}"])) == 400
@@ -63,13 +63,13 @@ def test_a_file_of_empty_lines_is_no_text(tmp_path, kind):
     recipe = write_task(tmp_path) if kind == "parallel" else recipe_for(tmp_path, kind)
     count = len((tmp_path / "train.src").read_text().splitlines())
     (tmp_path / "train.src").write_text(" \n" * count)
-    assert f"TFK103 {tmp_path / 'train.src'}: no line of {count} has text" in told(recipe)
+    assert f"TFK103 {tmp_path / 'train.src'}: no line of {count} has text" in describe_counts(recipe)
 
 
 def table(tmp_path, lines, *changes):
     recipe = recipe_for(tmp_path, "classification")
     (tmp_path / "text.tsv").write_text("".join(f"{line}\n" for line in lines))
-    return told(recipe, *changes)
+    return describe_counts(recipe, *changes)
 
 
 ROWS = [f"text {number}\t{'ab'[number % 2]}" for number in range(40)]

@@ -8,14 +8,14 @@ from tfkit.data import TextTokeniser
 from tfkit.data.tokeniser import train_tokeniser
 from tfkit.errors import InputError
 from tfkit.recipe.parts import PARTS
-from tfkit.slots.options import Part
+from tfkit.slots.options import Component
 
 TEXT = ["Ein Mann geht, ein Hund läuft.", "Zwei Hunde laufen im Gras!", "Der Mann und der Hund.", "한국어 문장도 있다."] * 3
 
 
 def made(kind, size=400, sentences=True, texts=TEXT, **options):
     entry = next(entry for entry in PARTS["tokeniser"] if entry.name == kind)
-    return train_tokeniser(Part(entry, entry.options(**options)), texts, size, sentences)
+    return train_tokeniser(Component(entry, entry.options(**options)), texts, size, sentences)
 
 
 SUBWORDS = {kind: made(kind, normalise="none") for kind in ("bpe", "unigram")}

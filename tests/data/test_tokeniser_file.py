@@ -14,14 +14,14 @@ from tfkit.data.tokeniser import train_tokeniser
 from tfkit.data.tokeniser_file import MAX_FILE, MAX_IDS, MAX_PIECE, STEPS, WordLevel
 from tfkit.errors import InputError
 from tfkit.recipe.parts import PARTS
-from tfkit.slots.options import Part
+from tfkit.slots.options import Component
 
 TEXT = ["Ein Mann geht, ein Hund läuft.", "Zwei Hunde laufen im Gras!", "Der Mann und der Hund."] * 3
 
 
 def made(kind, size=400, sentences=True, texts=TEXT, **options):
     entry = next(entry for entry in PARTS["tokeniser"] if entry.name == kind)
-    return train_tokeniser(Part(entry, entry.options(**options)), texts, size, sentences)
+    return train_tokeniser(Component(entry, entry.options(**options)), texts, size, sentences)
 
 
 MADE = {kind: json.loads(made(kind).to_json()) for kind in ("bpe", "unigram", "characters")}
@@ -114,11 +114,11 @@ def test_what_tfkit_does_not_write_is_refused_by_its_place(tmp_path, kind, path,
     (tmp_path / "tokeniser.json").write_text(changed(kind, path, value))
     with pytest.raises(InputError) as caught:
         TextTokeniser.load(tmp_path / "tokeniser.json")
-    (fault,) = caught.value.faults
-    assert fault.code == "TFK104"
-    assert fault.message.startswith(f"{tmp_path / 'tokeniser.json'} holds no tokeniser")
-    assert message in fault.message
-    assert len(fault.message) < 400
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "TFK104"
+    assert diagnostic.message.startswith(f"{tmp_path / 'tokeniser.json'} holds no tokeniser")
+    assert message in diagnostic.message
+    assert len(diagnostic.message) < 400
 
 
 def test_a_value_of_the_file_cannot_write_on_the_terminal(tmp_path):

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from tfkit.errors import StoreError
-from tfkit.files import check_files, check_removable, file_facts, foreign, remove_written
+from tfkit.files import check_files, check_removable, file_record, foreign, remove_written
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def written(tmp_path):
     (place / "shards").mkdir(parents=True)
     (place / "one").write_text("one")
     (place / "shards" / "two").write_text("two")
-    return place, {name: file_facts(place / name) for name in ("one", "shards/two")}
+    return place, {name: file_record(place / name) for name in ("one", "shards/two")}
 
 
 def check(written, **changes):

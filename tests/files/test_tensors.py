@@ -93,7 +93,7 @@ def test_differences_are_named_and_counted(tmp_path):
     wanted = {"a": ("float64", (3,)), "c": ("float32", (2,)), "d": ("float32", ()), "e": ("float32", ())}
     with pytest.raises(StoreError) as error:
         check_header(tmp_path / "x", wanted, "the spec")
-    assert [fault.message.partition(": ")[2] for fault in error.value.faults] == [
+    assert [diagnostic.message.partition(": ")[2] for diagnostic in error.value.diagnostics] == [
         "`a` is (3,) float32, the spec needs (3,) float64",
         "`b` is (3,) float32, the spec needs none",
         "`c` is missing, the spec needs (2,) float32",

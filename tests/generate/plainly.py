@@ -25,7 +25,7 @@ def chances(model: Model, target: str, ids: list[int], **inputs: Tensor) -> list
 
 
 def everything(
-    model: Model, target: str, begin: list[int], limit: int, penalty: Callable[[int], float], **inputs: Tensor
+    model: Model, target: str, prefill: list[int], limit: int, penalty: Callable[[int], float], **inputs: Tensor
 ) -> list[Found]:
     """Every sequence there is, best first: those that end, and those of `limit` tokens that do not."""
     size = model.plan.inputs[target].vocab_size
@@ -33,7 +33,7 @@ def everything(
     found = []
     for length in range(1, limit + 1):
         for body in product(others, repeat=length - 1):
-            each = chances(model, target, [*begin, *body], **inputs)[len(begin) - 1 :]
+            each = chances(model, target, [*prefill, *body], **inputs)[len(prefill) - 1 :]
             before = sum(row[word] for row, word in zip(each[:-1], body, strict=True))
             for last in [END, *others] if length == limit else [END]:
                 total = before + each[-1][last]
@@ -44,7 +44,7 @@ def everything(
 def beam(
     model: Model,
     target: str,
-    begin: list[int],
+    prefill: list[int],
     beams: int,
     limit: int,
     penalty: Callable[[int], float],
@@ -58,7 +58,7 @@ def beam(
     for length in range(1, limit + 1):
         candidates = []
         for number, (total, ids) in enumerate(live):
-            for word, chance in enumerate(chances(model, target, begin + ids, **inputs)[-1]):
+            for word, chance in enumerate(chances(model, target, prefill + ids, **inputs)[-1]):
                 candidates.append((-(total + chance), number, word))
         candidates.sort()
         extended = [(-cost, [*live[number][1], word]) for cost, number, word in candidates]

@@ -139,11 +139,11 @@ def test_any_search_is_the_plain_one(data: st.DataObject, any_decoder: Callable[
     )
     for row, hypotheses in enumerate(found):
         alone = {name: ids[row : row + 1] for name, ids in inputs.items()}
-        begin = prompts[row].tolist()
+        prefill = prompts[row].tolist()
         if beams == 1:  # ends with its first end token, whatever the penalty
-            wanted = beam(model, target, begin, 1, limits[row], penalty.at, hasty=True, **alone)
+            wanted = beam(model, target, prefill, 1, limits[row], penalty.at, hasty=True, **alone)
         else:
-            wanted = beam(model, target, begin, beams, limits[row], penalty.at, n_best, **alone)
+            wanted = beam(model, target, prefill, beams, limits[row], penalty.at, n_best, **alone)
         agree(hypotheses, wanted)
 
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.attention import Mask
-from tfkit.nn import tree
-from tfkit.nn.cache import DecodingState
-from tfkit.nn.choice import BackendChoice
+from tfkit.attention.choice import BackendChoice
+from tfkit.attention.types import Mask
 from tfkit.nn.model import Model
+from tfkit.nn.runtime import beam_tree as tree
+from tfkit.nn.runtime.decoding_state import DecodingState
 
 SCHEMES = [
     "none", "sinusoidal", "rotary_half", "rotary_interleaved", "alibi", "relative_t5", "{kind: relative_t5, tables: layer}",
@@ -35,7 +35,7 @@ def walk(model: Model, state: DecodingState, share: bool, seed: int, **first: An
         return torch.randint(0, high, shape, generator=generator)
 
     state.shares = None if share else False
-    told = [model.step(state, **first)["logits"][:, -1]]
+    progress = [model.step(state, **first)["logits"][:, -1]]
     sentences, width, most = state.batch, 1, 0
     for step in range(STEPS):
         kept = None
@@ -46,9 +46,9 @@ def walk(model: Model, state: DecodingState, share: bool, seed: int, **first: An
         rows = parents + width * (torch.arange(sentences) if kept is None else kept)[:, None]
         model.branch(state, rows.flatten(), K, kept)
         width = K
-        told.append(model.step(state, drawn(11, sentences * K, 1), True)["logits"][:, -1])
+        progress.append(model.step(state, drawn(11, sentences * K, 1), True)["logits"][:, -1])
         most = max(most, *(cache.length for cache in state.caches.values()))
-    return told, most
+    return progress, most
 
 
 @pytest.mark.parametrize("crowded", [1, 6, 1000])
@@ -92,11 +92,11 @@ def test_hypotheses_do_share_and_their_memory_stays(decoder_of: Callable[..., Mo
 
 
 @pytest.mark.parametrize("wish", ["eager", "sdpa", ["sdpa", "eager"], "flex"])
-def test_every_backend_finds_the_same(wish: Any, decoder_of: Callable[..., Model]) -> None:
+def test_every_backend_finds_the_same(requested: Any, decoder_of: Callable[..., Model]) -> None:
     for position in ("rotary_half", "alibi"):
         model = decoder_of("translator", position=position)
         wanted = tfkit.beam_search(model, source=SOURCE, beams=3, max_new_tokens=9)
-        model.set_backend(wish)
+        model.set_backend(requested)
         found = tfkit.beam_search(model, source=SOURCE, beams=3, max_new_tokens=9)
         assert [one.ids.tolist() for (one,) in found] == [one.ids.tolist() for (one,) in wanted]
 
@@ -109,7 +109,7 @@ def test_a_backend_without_such_masks_gets_copies(decoder_of: Callable[..., Mode
 
     def poor(self: BackendChoice, query: Tensor, key: Tensor, value: Tensor, mask: Mask, *rest: Any) -> Any:
         if self.site == site and mask.visible is not None:
-            raise tfkit.BackendRefused(tfkit.Fault("TFK060", "no such masks"))
+            raise tfkit.BackendRefused(tfkit.Diagnostic("TFK060", "no such masks"))
         return select(self, query, key, value, mask, *rest)
 
     monkeypatch.setattr(BackendChoice, "select", poor)

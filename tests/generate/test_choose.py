@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfkit.generate.choose import FEWEST, GROUP, best, best_words, most_probable
+from tfkit.generate.top_k import FEWEST, GROUP, best, best_tokens, most_probable
 
 
 def plainly(scores: Tensor, count: int) -> list[list[tuple[float, int]]]:
@@ -16,7 +16,7 @@ def plainly(scores: Tensor, count: int) -> list[list[tuple[float, int]]]:
     return [[(-cost, index) for cost, index in row] for row in rows]
 
 
-def told(values: Tensor, indices: Tensor) -> list[list[tuple[float, int]]]:
+def progress(values: Tensor, indices: Tensor) -> list[list[tuple[float, int]]]:
     rows = zip(values.tolist(), indices.tolist(), strict=True)
     return [list(zip(*row, strict=True)) for row in rows]
 
@@ -33,7 +33,7 @@ def drawn(*shape: int, levels: int | None, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("count", [1, 3, 10])
 def test_the_best_of_scores(count: int, levels: int | None) -> None:
     scores = drawn(7, 23, levels=levels)
-    assert told(*best(scores, count)) == plainly(scores, count)
+    assert progress(*best(scores, count)) == plainly(scores, count)
 
 
 @pytest.mark.parametrize("levels", [None, 3, 5000])
@@ -46,19 +46,19 @@ def test_the_best_words_are_the_best_of_all_sums(beams: int, vocabulary: int, le
             totals[1, 2:] = -torch.inf
         sums = (chances + totals[:, :, None]).flatten(1)
         for count in (1, 10):
-            assert told(*best_words(chances, totals, count)) == plainly(sums, count)
+            assert progress(*best_tokens(chances, totals, count)) == plainly(sums, count)
 
 
 def test_the_last_words_of_a_vocabulary_are_looked_at() -> None:
     chances = torch.zeros(1, 2, 20 * GROUP + 3)
     chances[0, 1, -1], chances[0, 0, -3] = 2.0, 1.0
-    values, indices = best_words(chances, torch.zeros(1, 2), 2)
-    assert told(values, indices) == [[(2.0, 2 * (20 * GROUP + 3) - 1), (1.0, 20 * GROUP)]]
+    values, indices = best_tokens(chances, torch.zeros(1, 2), 2)
+    assert progress(values, indices) == [[(2.0, 2 * (20 * GROUP + 3) - 1), (1.0, 20 * GROUP)]]
 
 
 def test_too_few_are_filled_up() -> None:
     values, indices = best(torch.tensor([[1.0, 2.0]]), 4)
-    assert told(values, indices) == [[(2.0, 1), (1.0, 0), (-torch.inf, 0), (-torch.inf, 0)]]
+    assert progress(values, indices) == [[(2.0, 1), (1.0, 0), (-torch.inf, 0), (-torch.inf, 0)]]
 
 
 def test_what_is_no_number_comes_first_and_disturbs_no_other_row() -> None:

@@ -16,9 +16,9 @@ SCHEMES = ["none", "sinusoidal", "rotary_half", "alibi", "relative_t5", "{kind: 
 N = 12
 
 
-def sentence_by_sentence(model: Model, target: str, begin: list[int], new: int, **inputs: Tensor) -> tuple[list[int], bool]:
+def sentence_by_sentence(model: Model, target: str, prefill: list[int], new: int, **inputs: Tensor) -> tuple[list[int], bool]:
     """The equation: y_t = argmax p(y | y_<t, x), each time from scratch."""
-    ids, made = list(begin), []
+    ids, made = list(prefill), []
     while len(made) < new:
         logits = model(**inputs, **{target: torch.tensor([ids])}, masks={target: torch.ones(1, len(ids), dtype=torch.bool)})[
             "logits"
@@ -114,11 +114,11 @@ def test_masks_of_the_other_inputs_reach_the_encoder(decoder_of: Callable[..., M
     model = decoder_of("translator")
     source = torch.randint(3, 11, (2, 6), generator=torch.Generator().manual_seed(3))
     visible = torch.tensor([[True] * 6, [True] * 2 + [False] * 4])
-    told = tfkit.greedy(model, source=source.where(visible, 0), max_new_tokens=N)
+    progress = tfkit.greedy(model, source=source.where(visible, 0), max_new_tokens=N)
     masked = tfkit.greedy(model, source=source, masks={"source": visible}, max_new_tokens=N)
     counted = tfkit.greedy(model, source=source, lengths={"source": torch.tensor([6, 2])}, max_new_tokens=N)
-    assert torch.equal(told.ids, masked.ids)
-    assert torch.equal(told.ids, counted.ids)
+    assert torch.equal(progress.ids, masked.ids)
+    assert torch.equal(progress.ids, counted.ids)
 
 
 def test_no_gradient_is_kept_and_the_mode_stays(decoder_of: Callable[..., Model]) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.generate import many
+from tfkit.generate import batched as many
 from tfkit.nn.model import Model
 
 RANDOM = random.Random(2)
@@ -23,7 +23,7 @@ SEARCHES = {
 }
 
 
-def told(found: list[list[tfkit.Hypothesis]]) -> list[Any]:
+def progress(found: list[list[tfkit.Hypothesis]]) -> list[Any]:
     return [[(one.ids.tolist(), one.finished, pytest.approx(one.score, rel=1e-9)) for one in row] for row in found]
 
 
@@ -45,10 +45,10 @@ def test_everything_is_found_as_alone_and_in_order(
 ) -> None:
     decoder, search = decoder_of(model), SEARCHES[kind]
     wanted = [alone(decoder, search, number, name) for number in range(len(SOURCES))]
-    found = tfkit.search_all(decoder, SOURCES, search, batch_tokens=batch_tokens)
-    assert told(found) == told(wanted)
+    found = tfkit.generate_batched(decoder, SOURCES, search, batch_tokens=batch_tokens)
+    assert progress(found) == progress(wanted)
     for chunk in (1, 7, 23, 100):
-        assert told(list(tfkit.search_stream(decoder, iter(SOURCES), search, chunk=chunk))) == told(wanted)
+        assert progress(list(tfkit.generate_stream(decoder, iter(SOURCES), search, chunk=chunk))) == progress(wanted)
 
 
 def test_batches_hold_what_they_may_and_begin_with_the_longest() -> None:
@@ -66,13 +66,13 @@ def test_batches_hold_what_they_may_and_begin_with_the_longest() -> None:
 
 
 def test_nothing_gives_nothing(decoder_of: Callable[..., Model]) -> None:
-    assert tfkit.search_all(decoder_of("translator"), []) == []
-    assert list(tfkit.search_stream(decoder_of("translator"), iter([]))) == []
+    assert tfkit.generate_batched(decoder_of("translator"), []) == []
+    assert list(tfkit.generate_stream(decoder_of("translator"), iter([]))) == []
 
 
 def test_a_stream_reads_no_further_than_its_chunk(decoder_of: Callable[..., Model]) -> None:
     read = []
-    stream = tfkit.search_stream(
+    stream = tfkit.generate_stream(
         decoder_of("translator"), (read.append(number) or SOURCES[number] for number in range(20)), chunk=4
     )
     next(stream)
@@ -81,7 +81,7 @@ def test_a_stream_reads_no_further_than_its_chunk(decoder_of: Callable[..., Mode
 
 def test_attention_reaches_every_kind(decoder_of: Callable[..., Model]) -> None:
     for search in SEARCHES.values():
-        found = tfkit.search_all(decoder_of("translator"), SOURCES[:3], search, attention=["decoder.*.cross_attention"])
+        found = tfkit.generate_batched(decoder_of("translator"), SOURCES[:3], search, attention=["decoder.*.cross_attention"])
         assert all(len(one.attention) == 2 for row in found for one in row)
 
 
@@ -90,10 +90,10 @@ def test_attention_reaches_every_kind(decoder_of: Callable[..., Model]) -> None:
 def test_attention_has_the_tokens_of_its_own_sentence_only(kind: str, name: str, decoder_of: Callable[..., Model]) -> None:
     model, search = decoder_of(name), SEARCHES[kind]
     sites = ["decoder.0.cross_attention", "decoder.1.self_attention"] if name == "translator" else ["body.1.self_attention"]
-    together = tfkit.search_all(model, SOURCES, search, attention=sites)
+    together = tfkit.generate_batched(model, SOURCES, search, attention=sites)
     assert len({len(source) for source in SOURCES}) > 3
     for number, (source, found) in enumerate(zip(SOURCES, together, strict=True)):
-        stream = tfkit.search_stream(model, [source], search, attention=sites)
+        stream = tfkit.generate_stream(model, [source], search, attention=sites)
         alone = None if kind == "sample" and number else next(stream)  # samples depend on the place of a source
         for rank, one in enumerate(found):
             assert one.attention.keys() == set(sites)
@@ -156,14 +156,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_wrong_call_is_an_input_error(name: str, decoder_of: Callable[..., Model]) -> None:
     arguments, pattern = WRONG[name]
     with pytest.raises(tfkit.InputError, match=pattern):
-        tfkit.search_all(decoder_of("translator"), **{"sources": SOURCES, **arguments})
+        tfkit.generate_batched(decoder_of("translator"), **{"sources": SOURCES, **arguments})
 
 
 def test_the_first_wrong_source_of_a_stream_is_counted_from_its_beginning(decoder_of: Callable[..., Model]) -> None:
     with pytest.raises(tfkit.InputError, match=r"TFK070.*source 9 is empty"):
-        list(tfkit.search_stream(decoder_of("translator"), [*SOURCES[:9], []], chunk=4))
+        list(tfkit.generate_stream(decoder_of("translator"), [*SOURCES[:9], []], chunk=4))
     with pytest.raises(tfkit.InputError, match=r"TFK078.*chunk is 0"):
-        list(tfkit.search_stream(decoder_of("translator"), SOURCES, chunk=0))
+        list(tfkit.generate_stream(decoder_of("translator"), SOURCES, chunk=0))
 
 
 @pytest.mark.parametrize("kind", SEARCHES)
@@ -172,7 +172,7 @@ def test_no_hypothesis_goes_beyond_a_table_of_positions(kind: str, decoder_of: C
     for name, rooms in (("translator", [9] * len(SOURCES)), ("writer", [10 - len(source) for source in SOURCES])):
         decoder = decoder_of(name, position=position)
         search = replace(SEARCHES[kind], extra_length=60)
-        found = tfkit.search_all(decoder, SOURCES, search)
+        found = tfkit.generate_batched(decoder, SOURCES, search)
         lengths = [max(len(one.ids) for one in row) for row in found]
         assert all(length <= room for length, room in zip(lengths, rooms, strict=True))
         assert any(length == room for length, room in zip(lengths, rooms, strict=True))

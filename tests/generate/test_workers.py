@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.generate import many
-from tfkit.generate.workers import side_by_side, workers_for
+from tfkit.generate import batched as many
+from tfkit.generate.threads import map_in_threads, workers_for
 from tfkit.nn.model import Model
 
-from .test_many import SEARCHES, SOURCES, told
+from .test_many import SEARCHES, SOURCES, progress
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +29,11 @@ def two_threads() -> Iterator[None]:
 @pytest.mark.parametrize("model", ["translator", "writer"])
 def test_the_same_is_found(model: str, kind: str, decoder_of: Callable[..., Model]) -> None:
     decoder, search = decoder_of(model), SEARCHES[kind]
-    alone = tfkit.search_all(decoder, SOURCES, search, batch_tokens=40)
-    assert told(tfkit.search_all(decoder, SOURCES, search, batch_tokens=40, workers=3)) == told(alone)
-    assert told(list(tfkit.search_stream(decoder, iter(SOURCES), search, chunk=9, batch_tokens=40, workers=2))) == told(alone)
+    alone = tfkit.generate_batched(decoder, SOURCES, search, batch_tokens=40)
+    assert progress(tfkit.generate_batched(decoder, SOURCES, search, batch_tokens=40, workers=3)) == progress(alone)
+    assert progress(
+        list(tfkit.generate_stream(decoder, iter(SOURCES), search, chunk=9, batch_tokens=40, workers=2))
+    ) == progress(alone)
 
 
 def test_they_run_at_once_each_with_its_share_of_the_threads(decoder_of: Callable[..., Model], monkeypatch) -> None:
@@ -43,43 +45,43 @@ def test_they_run_at_once_each_with_its_share_of_the_threads(decoder_of: Callabl
         return inner(*given)
 
     monkeypatch.setattr(many, "_search_batch", meets)
-    tfkit.search_all(decoder_of("translator"), SOURCES[:2], SEARCHES["greedy"], batch_tokens=1, workers=2)
+    tfkit.generate_batched(decoder_of("translator"), SOURCES[:2], SEARCHES["greedy"], batch_tokens=1, workers=2)
     assert shares == {(1, True)}
 
 
 def test_what_one_raises_is_raised_and_no_other_begins() -> None:
-    begun = []
+    state = []
 
     def work(batch: int) -> int:
-        begun.append(batch)
+        state.append(batch)
         if batch == 1:
-            raise tfkit.InputError(tfkit.Fault("TFK070", "no"))
+            raise tfkit.InputError(tfkit.Diagnostic("TFK070", "no"))
         return batch
 
     with pytest.raises(tfkit.InputError):
-        side_by_side(work, [1, *range(2, 2000)], 2)
-    assert len(begun) < 1999
-    assert side_by_side(lambda batch: 2 * batch, range(7), 3) == [0, 2, 4, 6, 8, 10, 12]
-    assert side_by_side(work, [], 3) == []
+        map_in_threads(work, [1, *range(2, 2000)], 2)
+    assert len(state) < 1999
+    assert map_in_threads(lambda batch: 2 * batch, range(7), 3) == [0, 2, 4, 6, 8, 10, 12]
+    assert map_in_threads(work, [], 3) == []
 
 
 def test_two_callers_leave_the_threads_as_they_were() -> None:
     inner: list[list[int]] = []
 
     def outer(batch: int) -> int:
-        inner.append(side_by_side(lambda _: torch.get_num_threads(), [0, 1], 2))
+        inner.append(map_in_threads(lambda _: torch.get_num_threads(), [0, 1], 2))
         return batch
 
-    assert side_by_side(outer, [0, 1], 2) == [0, 1]
+    assert map_in_threads(outer, [0, 1], 2) == [0, 1]
     assert inner == [[1, 1], [1, 1]]
     assert torch.get_num_threads() == 2
     with pytest.raises(RuntimeError):
-        side_by_side(lambda _: (_ for _ in ()).throw(RuntimeError), [0, 1], 2)
-    assert side_by_side(lambda _: torch.get_num_threads(), [0, 1], 2) == [1, 1]
+        map_in_threads(lambda _: (_ for _ in ()).throw(RuntimeError), [0, 1], 2)
+    assert map_in_threads(lambda _: torch.get_num_threads(), [0, 1], 2) == [1, 1]
 
 
 def test_a_batch_alone_has_all_threads() -> None:
-    assert side_by_side(lambda _: torch.get_num_threads(), [0], 2) == [2]
+    assert map_in_threads(lambda _: torch.get_num_threads(), [0], 2) == [2]
 
 
 def test_one_after_the_other_where_threads_would_differ(decoder_of: Callable[..., Model]) -> None:
@@ -95,10 +97,10 @@ def test_one_after_the_other_where_threads_would_differ(decoder_of: Callable[...
 def test_one_after_the_other_with_a_backend_that_is_not_for_threads(decoder_of: Callable[..., Model]) -> None:
     """While one thread is in `flex`, torch tells all of them that they are being compiled, which `flex` refuses on a CPU."""
     model, search = decoder_of("translator", position="alibi"), SEARCHES["greedy"]
-    due = told(tfkit.search_all(model, SOURCES, search, batch_tokens=8))
+    due = progress(tfkit.generate_batched(model, SOURCES, search, batch_tokens=8))
     model.set_backend("flex", "encoder.*")
     assert workers_for(model, 4) == 1
-    assert told(tfkit.search_all(model, SOURCES, search, batch_tokens=8, workers=2)) == due
+    assert progress(tfkit.generate_batched(model, SOURCES, search, batch_tokens=8, workers=2)) == due
     model.set_backend(["eager", "flex"])
     assert workers_for(model, 4) == 1
     model.set_backend(["eager", "cudnn"])
@@ -109,4 +111,4 @@ def test_one_after_the_other_with_a_backend_that_is_not_for_threads(decoder_of: 
 
 def test_a_number_that_is_none(decoder_of: Callable[..., Model]) -> None:
     with pytest.raises(tfkit.InputError, match="workers is 0"):
-        tfkit.search_all(decoder_of("translator"), SOURCES, workers=0)
+        tfkit.generate_batched(decoder_of("translator"), SOURCES, workers=0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import tfkit
-from tfkit.errors import Fault
+from tfkit.errors import Diagnostic
 
 DEFAULTS = """tfkit: 1
 name: graph
@@ -38,10 +38,10 @@ def graph_from(spec_from: Callable[..., tfkit.ModelSpec]) -> Callable[..., tfkit
 
 
 @pytest.fixture
-def faults_of(graph_from: Callable[..., tfkit.Graph]) -> Callable[..., list[Fault]]:
-    def make(nodes: str, *overrides: str) -> list[Fault]:
+def faults_of(graph_from: Callable[..., tfkit.Graph]) -> Callable[..., list[Diagnostic]]:
+    def make(nodes: str, *overrides: str) -> list[Diagnostic]:
         with pytest.raises(tfkit.SpecError) as error:
             graph_from(nodes, *overrides)
-        return list(error.value.faults)
+        return list(error.value.diagnostics)
 
     return make

@@ -7,7 +7,8 @@ from typing import Annotated
 import pytest
 
 import tfkit
-from tfkit.plugin import NodeKind, NodeRef, Options, hookimpl
+from tfkit.plugin import NodeKind, Options, hookimpl
+from tfkit.slots.options import NodeRef
 
 SPEC = """
 tfkit: 1
@@ -39,7 +40,7 @@ class Recurrent:
     def tfkit_node_kinds(self) -> list[NodeKind]:
         kind = NodeKind(
             name="acme.rnn", summary="passes its input on", options=RecurrentOptions, inherits=frozenset(),
-            output=lambda options, facts: facts.signals["input"], build="acme:build",
+            output=lambda options, context: context.signals["input"], build="acme:build",
         )  # fmt: skip
         return [kind]
 
@@ -53,13 +54,13 @@ def test_a_sublayer_reads_one_output_not_the_layers_of_a_stack(catalogue: tfkit.
     spec = tfkit.parse_spec(SPEC.format(extra="", memory="encoder.layers"), catalogue)
     with pytest.raises(tfkit.SpecError) as refused:
         tfkit.graph_of(spec)
-    (fault,) = refused.value.faults
-    assert (fault.code, fault.path) == ("TFK042", "nodes.decoder.layers.0.sublayers.0.memory")
-    assert "`encoder.layers` is the 2 layers of a stack" in fault.message
+    (diagnostic,) = refused.value.diagnostics
+    assert (diagnostic.code, diagnostic.path) == ("TFK042", "nodes.decoder.layers.0.sublayers.0.memory")
+    assert "`encoder.layers` is the 2 layers of a stack" in diagnostic.message
 
 
 def test_an_option_named_layers_makes_no_stack(catalogue: tfkit.Catalogue) -> None:
     text = SPEC.format(extra="wave: {kind: acme.rnn, input: encoder, layers: 3}", memory="wave")
     graph = tfkit.graph_of(tfkit.parse_spec(text, catalogue))
-    assert graph.nodes["wave"].facts.stack is None
-    assert graph.nodes["encoder"].facts.stack.role == "encoder"
+    assert graph.nodes["wave"].context.stack is None
+    assert graph.nodes["encoder"].context.stack.role == "encoder"

@@ -120,13 +120,13 @@ def test_a_refusal_names_each_site_each_reason_and_who_would_work(
 ) -> None:
     with pytest.raises(tfkit.BackendRefused) as refused:
         check_backends(graph_from(NODES), catalogue, Target())
-    faults = {fault.path: fault for fault in refused.value.faults}
-    assert set(faults) == {f"body.{index}.self_attention" for index in (1, 3, 4)}
-    assert {fault.code for fault in faults.values()} == {"TFK060"}
-    capped = faults["body.3.self_attention"]
+    diagnostics = {diagnostic.path: diagnostic for diagnostic in refused.value.diagnostics}
+    assert set(diagnostics) == {f"body.{index}.self_attention" for index in (1, 3, 4)}
+    assert {diagnostic.code for diagnostic in diagnostics.values()} == {"TFK060"}
+    capped = diagnostics["body.3.self_attention"]
     assert "softcap is not declared" in capped.message
     assert capped.fix == "backends that would work here: eager"
-    assert "eager, sdpa" in faults["body.1.self_attention"].fix
+    assert "eager, sdpa" in diagnostics["body.1.self_attention"].fix
 
 
 def test_who_would_work_may_be_nobody(graph_from: Callable[..., tfkit.Graph], catalogue: tfkit.Catalogue) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 import tfkit
-from tfkit.errors import Fault
+from tfkit.errors import Diagnostic
 from tfkit.graph.rules import TAKEN
 
 TRANSLATOR = """nodes:
@@ -178,24 +178,24 @@ EXTRA = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_rule(name: str, faults_of: Callable[..., list[Fault]]) -> None:
+def test_a_rule(name: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
     nodes, old, new, code, place, pattern = RULES[name]
     assert nodes.count(old) == 1
     text = nodes.replace(old, new).replace("outputs:", EXTRA.get(name, "") + "outputs:")
     found = faults_of(text)
-    fault = next(fault for fault in found if fault.code == code)
-    assert re.search(pattern, str(fault)), str(fault)
-    assert fault.fix
-    assert fault.mark is not None
-    assert fault.mark.file == "spec.yaml"
-    assert str(fault).startswith(f"spec.yaml:{fault.mark.line}:{fault.mark.column}: {code} ")
+    diagnostic = next(diagnostic for diagnostic in found if diagnostic.code == code)
+    assert re.search(pattern, str(diagnostic)), str(diagnostic)
+    assert diagnostic.fix
+    assert diagnostic.location is not None
+    assert diagnostic.location.file == "spec.yaml"
+    assert str(diagnostic).startswith(f"spec.yaml:{diagnostic.location.line}:{diagnostic.location.column}: {code} ")
     if place is not None:
         lines = text.splitlines()
-        line = lines[fault.mark.line - 10]  # the text stands below nine lines of defaults
-        assert line[fault.mark.column - 1 :].startswith(place.splitlines()[0]), line[fault.mark.column - 1 :]
+        line = lines[diagnostic.location.line - 10]  # the text stands below nine lines of defaults
+        assert line[diagnostic.location.column - 1 :].startswith(place.splitlines()[0]), line[diagnostic.location.column - 1 :]
 
 
-def test_faults_of_all_nodes_at_once_in_the_order_of_the_file(faults_of: Callable[..., list[Fault]]) -> None:
+def test_faults_of_all_nodes_at_once_in_the_order_of_the_file(faults_of: Callable[..., list[Diagnostic]]) -> None:
     text = (
         TRANSLATOR.replace("{kind: tokens}", "{kind: tokens, pad_id: 19}")
         .replace("input: source, num_layers: 2", "input: source, num_layers: 2, attention: {num_heads: 7}")
@@ -205,16 +205,18 @@ def test_faults_of_all_nodes_at_once_in_the_order_of_the_file(faults_of: Callabl
         )
     )
     found = faults_of(text)
-    assert [fault.path for fault in found] == [
+    assert [diagnostic.path for diagnostic in found] == [
         "nodes.source.pad_id", "nodes.encoder.attention.num_heads", "nodes.decoder.self_attention.num_kv_heads",
     ]  # fmt: skip
-    assert [fault.mark for fault in found] == sorted(fault.mark for fault in found if fault.mark)
+    assert [diagnostic.location for diagnostic in found] == sorted(
+        diagnostic.location for diagnostic in found if diagnostic.location
+    )
 
 
-def test_an_inherited_fault_points_into_defaults_and_comes_once(faults_of: Callable[..., list[Fault]]) -> None:
+def test_an_inherited_fault_points_into_defaults_and_comes_once(faults_of: Callable[..., list[Diagnostic]]) -> None:
     found = faults_of(TRANSLATOR, "defaults.attention.num_heads=5")
-    assert len({str(fault) for fault in found}) == len(found)
-    assert {fault.path for fault in found} == {"defaults.attention.num_heads"}
+    assert len({str(diagnostic) for diagnostic in found}) == len(found)
+    assert {diagnostic.path for diagnostic in found} == {"defaults.attention.num_heads"}
     assert len(found) == 1
 
 
@@ -235,29 +237,32 @@ def test_no_rule_is_broken_where_all_is_well(graph_from: Callable[..., tfkit.Gra
     ],
 )
 def test_what_no_machine_can_hold_is_refused_at_once_with_its_bytes(
-    overrides: list[str], faults_of: Callable[..., list[Fault]]
+    overrides: list[str], faults_of: Callable[..., list[Diagnostic]]
 ) -> None:
     found = faults_of(TRANSLATOR, *overrides)  # unrolled, this would take hours and all memory
-    assert {fault.code for fault in found} == {"TFK045"}
-    assert all(re.search(r"[\d,]{9,} bytes", fault.message) for fault in found if "shared" not in overrides[0])
-    assert all(fault.fix for fault in found)
+    assert {diagnostic.code for diagnostic in found} == {"TFK045"}
+    assert all(re.search(r"[\d,]{9,} bytes", diagnostic.message) for diagnostic in found if "shared" not in overrides[0])
+    assert all(diagnostic.fix for diagnostic in found)
 
 
 def test_a_billion_layers_are_counted_exactly(
-    graph_from: Callable[..., tfkit.Graph], faults_of: Callable[..., list[Fault]]
+    graph_from: Callable[..., tfkit.Graph], faults_of: Callable[..., list[Diagnostic]]
 ) -> None:
     one, two = (graph_from(TRANSLATOR, f"decoder.num_layers={n}").nodes["decoder"].count() for n in (1, 2))
-    (fault, *_) = faults_of(TRANSLATOR, "decoder.num_layers=1000000000")
+    (diagnostic, *_) = faults_of(TRANSLATOR, "decoder.num_layers=1000000000")
     count = one + 999_999_999 * (two - one)
-    assert f"{count:,} parameters, {4 * count:,} bytes in float32" in fault.message or f"({4 * count:,} bytes" in fault.message
+    assert (
+        f"{count:,} parameters, {4 * count:,} bytes in float32" in diagnostic.message
+        or f"({4 * count:,} bytes" in diagnostic.message
+    )
 
 
 @pytest.mark.parametrize(
     "name", ["masks", "lengths", "segments", "weights", "batch", "capacity", "prompt", "output", "model", "self"]
 )
-def test_no_input_is_named_like_an_argument(name: str, faults_of: Callable[..., list[Fault]]) -> None:
+def test_no_input_is_named_like_an_argument(name: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
     text = f"nodes: {{{name}: {{kind: tokens}}, body: {{kind: stack, input: {name}, num_layers: 1}}}}\noutputs: [body]\n"
-    assert [(fault.code, fault.path) for fault in faults_of(text)] == [("TFK013", f"nodes.{name}")]
+    assert [(diagnostic.code, diagnostic.path) for diagnostic in faults_of(text)] == [("TFK013", f"nodes.{name}")]
 
 
 def test_every_attribute_of_torchs_module_dictionary_is_taken() -> None:
@@ -299,7 +304,7 @@ def test_a_backend_without_padding_serves_a_model_without_padding(catalogue: tfk
     assert padded.mask_terms == {"causal", "key_visible"}
 
 
-def test_of_nodes_behind_one_another_the_one_that_nothing_reads_is_named(faults_of: Callable[..., list[Fault]]) -> None:
+def test_of_nodes_behind_one_another_the_one_that_nothing_reads_is_named(faults_of: Callable[..., list[Diagnostic]]) -> None:
     nodes = TRANSLATOR.replace("memory: encoder, ", "").replace("share: source}\n  enc", "vocab_size: 40}\n  enc")
-    [fault] = faults_of(nodes.replace("input: decoder, share: source", "input: decoder, share: target"))
-    assert fault.message == "nothing reads `encoder`"
+    [diagnostic] = faults_of(nodes.replace("input: decoder, share: source", "input: decoder, share: target"))
+    assert diagnostic.message == "nothing reads `encoder`"

@@ -28,16 +28,16 @@ class Ended:
         """What a user could not accept of it, or nothing. `refused` says that the input must not be accepted."""
         if self.signal is not None:
             return {24: "took more than 20 s of processor time", 14: "hung"}.get(self.signal, f"died of signal {self.signal}")
-        told = self.err + self.out
+        progress = self.err + self.out
         if self.code not in (0, 1, 2, 3):
             return f"exit code {self.code}"
         for bad in ("Traceback", "TFK099", "Exception ignored", "MemoryError", "TFK045"):
-            if bad in told:
-                return f"says {bad}: {told[max(0, told.index(bad) - 200) :][:600]}"
+            if bad in progress:
+                return f"says {bad}: {progress[max(0, progress.index(bad) - 200) :][:600]}"
         if self.code in (0, 3):
             return "was accepted" if refused else ""
-        if not re.search(r"TFK\d{3}", told):
-            return f"exit code {self.code} without an error code: {told[-300:]!r}"
+        if not re.search(r"TFK\d{3}", progress):
+            return f"exit code {self.code} without an error code: {progress[-300:]!r}"
         if found := CONTROL.search(self.err):
             return f"writes the control character {found[0]!r} to standard error: {self.err[:300]!r}"
         if len(self.err) > 60_000:

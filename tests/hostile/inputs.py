@@ -13,16 +13,15 @@ from pathlib import Path
 
 from kinds_task import recipe_for
 from reported import wrong
-from translation_task import write_task
-
 from tfkit.builder import build
 from tfkit.catalogue import load_catalogue
 from tfkit.cli import COMMANDS
 from tfkit.cli.arguments import COMMON, Parser, place, reading
+from tfkit.io import save
 from tfkit.recipe import load_recipe
 from tfkit.spec import load_spec
-from tfkit.store import save
 from tfkit.train import train
+from translation_task import write_task
 
 ROOT = Path(__file__).parents[2]
 BY_METAVAR = {

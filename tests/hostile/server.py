@@ -69,7 +69,15 @@ def main() -> None:
 
     for name in COMMANDS:
         importlib.import_module(f"tfkit.cli.{name}")
-    for name in ("tfkit.train", "tfkit.text", "tfkit.view.training", "tfkit.testing", "tfkit.data", "pyarrow", "tokenizers"):
+    for name in (
+        "tfkit.train",
+        "tfkit.text",
+        "tfkit.view.training",
+        "tfkit_conformance",
+        "tfkit.data",
+        "pyarrow",
+        "tokenizers",
+    ):
         importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:

@@ -96,7 +96,7 @@ class Case:
     def report(self) -> None:
         assert not self.wrong, f"{len(self.wrong)} of {self.cases} cases:\n" + "\n".join(self.wrong[:40])
 
-    def judge(
+    def check_request(
         self, reads: Reads, value: str, what: str, refused: bool, output: Path | None = None, stdin: Path | None = None
     ) -> None:
         """Run the command on this value, and note what is wrong with how it ended."""
@@ -160,11 +160,11 @@ def attack(case: Case, reads: Reads, name: str, share: int) -> None:
             damage(target)
             # Of other damages some leave a file that is right, or a text like any other.
             refused = target.suffix in (".yaml", ".json") and what in ALWAYS_REFUSED
-            case.judge(reads, name, what, refused)
+            case.check_request(reads, name, what, refused)
         case.restore(name)
     for hostile in NAMES:
         if next(turn) % share == 0:
-            case.judge(reads, hostile, f"name {hostile[:20]!r}", refused=True)
+            case.check_request(reads, hostile, f"name {hostile[:20]!r}", refused=True)
     if not target.is_dir():
         return
     output = target if reads.name == "resume" else None
@@ -175,7 +175,7 @@ def attack(case: Case, reads: Reads, name: str, share: int) -> None:
         for what, damage in chosen(damages(data, member.suffix, case.victim)):
             remove(spot)
             damage(spot)
-            case.judge(reads, name, f"{member}: {what}", False, output)
+            case.check_request(reads, name, f"{member}: {what}", False, output)
             case.restore(name if output else str(Path(name) / member))
     for what, link in (("a link to nothing", "nothing"), ("a link to somebody else", str(case.victim)), ("a file", "")):
         for extra in EXTRA:
@@ -186,7 +186,7 @@ def attack(case: Case, reads: Reads, name: str, share: int) -> None:
                 os.symlink(link, spot)
             else:
                 spot.write_text("x")
-            case.judge(reads, name, f"{extra}: {what}", False, output)
+            case.check_request(reads, name, f"{extra}: {what}", False, output)
             case.restore(name)
 
 
@@ -219,9 +219,9 @@ def test_a_command_survives_a_hostile_stream(command, good, runner, tmp_path):
         if len(data) > 20_000:
             continue  # text like any other, and much of it: what is asked takes its time
         stream.write_bytes(data)
-        case.judge(reads, value, f"standard input: {what}", False, stdin=stream)
+        case.check_request(reads, value, f"standard input: {what}", False, stdin=stream)
     for endless in ("/dev/zero", "/dev/urandom"):
-        case.judge(reads, value, f"standard input: {endless}", True, stdin=Path(endless))
+        case.check_request(reads, value, f"standard input: {endless}", True, stdin=Path(endless))
     case.report()
 
 

@@ -29,7 +29,7 @@ def pair(ids_of: Callable[..., Tensor]) -> dict[str, Tensor]:
 
 
 def test_every_placement_of_the_catalogue_is_here(catalogue: tfkit.Catalogue) -> None:
-    builtin = {name for name, offer in catalogue.offers["placement"].items() if offer.plugin == "builtin"}
+    builtin = {name for name, offer in catalogue.registered["placement"].items() if offer.plugin == "builtin"}
     assert builtin == {text.strip("{}").split(",")[0].removeprefix("kind: ") for text in PLACEMENTS}
 
 

@@ -65,7 +65,7 @@ def test_a_wrong_call(name: str, model: Model) -> None:
     arguments, code, pattern = CASES[name]
     with pytest.raises(tfkit.InputError, match=pattern) as error:
         model(**{"source": IDS, "target": IDS, **arguments})
-    assert [fault.code for fault in error.value.faults] == [code]
+    assert [diagnostic.code for diagnostic in error.value.diagnostics] == [code]
     assert isinstance(error.value, ValueError)
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.attention import AttentionInputs, AttentionOutput, Mask
+from tfkit.attention.types import AttentionInputs, AttentionOutput, Mask
 from tfkit.nn.model import Model
-from tfkit.nn.stream import Padding, Stream
+from tfkit.nn.runtime.node_output import NodeOutput, Padding
 
 DESIGNS: list[dict[str, Any]] = [
     {"position": "sinusoidal", "placement": "post"},
@@ -256,7 +256,7 @@ def test_other_dtypes(
     assert float((got.double() - want).abs().max()) <= error
 
 
-@pytest.mark.parametrize("kind", [Stream, Padding, Mask, AttentionInputs, AttentionOutput])
+@pytest.mark.parametrize("kind", [NodeOutput, Padding, Mask, AttentionInputs, AttentionOutput])
 def test_what_flows_has_plain_defaults(kind):
     """Dynamo of torch 2.11 cannot make an object that stands as a default."""
     defaults = [each.default for each in fields(kind) if each.default is not MISSING]

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from tfkit.attention import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, Mask
+from tfkit.attention.choice import BoundBackend
+from tfkit.attention.dispatch import attend
+from tfkit.attention.types import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, Mask
 from tfkit.errors import InputError, PluginError
-from tfkit.nn.choice import BoundBackend
-from tfkit.nn.dispatch import attend
 from tfkit.plugin import AttentionBackend, Capabilities
 
 B, H, G, Q, K, D, V = 2, 6, 3, 5, 7, 4, 8

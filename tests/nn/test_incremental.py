@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import tfkit
-from tfkit.nn.cache import KeyValueCache
 from tfkit.nn.model import Model
+from tfkit.nn.runtime.decoding_state import KeyValueCache
 
 SCHEMES = {
     "none": ["none"],
@@ -48,7 +48,7 @@ def close(got: Tensor, want: Tensor, bound: float, visible: Tensor = VISIBLE) ->
 
 
 def test_every_scheme_of_the_catalogue_is_here(catalogue: tfkit.Catalogue) -> None:
-    builtin = {name for name, offer in catalogue.offers["position"].items() if offer.plugin == "builtin"}
+    builtin = {name for name, offer in catalogue.registered["position"].items() if offer.plugin == "builtin"}
     assert builtin == set(SCHEMES)
 
 

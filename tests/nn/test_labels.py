@@ -159,7 +159,7 @@ def test_labels_that_are_refused(name: str, model_of: Callable[..., Model]) -> N
     shape, arguments, code, pattern = CASES[name]
     with pytest.raises(tfkit.InputError, match=pattern) as error:
         model_of(*shape)(tokens=IDS, **arguments)
-    assert [fault.code for fault in error.value.faults] == [code]
+    assert [diagnostic.code for diagnostic in error.value.diagnostics] == [code]
 
 
 @pytest.mark.parametrize("wrong", [19, -3])

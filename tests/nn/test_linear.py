@@ -11,10 +11,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from tfkit.nn import linear as linear_room
-from tfkit.nn import onednn
-from tfkit.nn.linear import linear
-from tfkit.nn.thin import project
+from tfkit.nn.cpu import linear as linear_room
+from tfkit.nn.cpu import onednn
+from tfkit.nn.cpu.linear import linear
+from tfkit.nn.cpu.small_batch import project
 
 SHAPES = {"wide": (12, 40), "narrow": (40, 12), "square": (24, 24)}
 

@@ -8,11 +8,11 @@ import sys
 import pytest
 import torch
 
-from tfkit.nn.memory import keep_what_is_freed
+from tfkit.nn.cpu.malloc import raise_malloc_trim_threshold
 
 STEPS = """
 import numpy
-from tfkit.nn.memory import keep_what_is_freed
+from tfkit.nn.cpu.malloc import raise_malloc_trim_threshold
 
 {told}
 
@@ -29,10 +29,10 @@ print(resident() - before)
 """
 
 
-def kept(told):
+def kept(progress):
     """Bytes that a process holds after some steps of 24 MiB, and did not before."""
     ambient = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_", "LD_PRELOAD"))}
-    code = STEPS.format(told=told)
+    code = STEPS.format(progress=progress)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ambient)
     return int(done.stdout) * os.sysconf("SC_PAGE_SIZE")
 
@@ -44,10 +44,10 @@ def test_freed_memory_is_kept():
 
 
 def test_decoding_asks_for_it(model_of):
-    keep_what_is_freed.cache_clear()
+    raise_malloc_trim_threshold.cache_clear()
     model = model_of()
     ids = torch.tensor([[3, 2]])
     model(source=ids, target=ids)
-    assert keep_what_is_freed.cache_info().currsize == 0
+    assert raise_malloc_trim_threshold.cache_info().currsize == 0
     model.start(source=ids)
-    assert keep_what_is_freed.cache_info().currsize == 1
+    assert raise_malloc_trim_threshold.cache_info().currsize == 1

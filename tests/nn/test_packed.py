@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import tfkit
-from tfkit.nn import onednn, packed, thin
-from tfkit.nn.packed import PackedWeights, sharing
-from tfkit.nn.thin import project, thin_linear
+from tfkit.nn.cpu import onednn
+from tfkit.nn.cpu import prepacked as prepacked
+from tfkit.nn.cpu import small_batch as thin
+from tfkit.nn.cpu.prepacked import PrepackedWeights
+from tfkit.nn.cpu.small_batch import project, small_batch_linear
 
 SPEC = """
 tfkit: 1
@@ -51,19 +53,19 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     found: list[Tensor] = []
     monkeypatch.setattr(onednn, "PACK", lambda weight, rows: (found.append(weight), pack(weight, rows))[1])
     for name in ("AFTER_FEW", "AFTER_MANY"):
-        monkeypatch.setattr(packed, name, 2)
+        monkeypatch.setattr(prepacked, name, 2)
     monkeypatch.setattr(thin, "ENOUGH_PACKED", 1)
     return found
 
 
-def multiplied(linear: nn.Linear, x: Tensor, weights: PackedWeights) -> Tensor:
+def multiplied(linear: nn.Linear, x: Tensor, weights: PrepackedWeights) -> Tensor:
     with torch.no_grad():
         return project(linear, x, weights)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 40])
 def test_a_weight_is_packed_when_it_is_used_again(rows: int, made: list[Tensor]) -> None:
-    linear, x, weights = nn.Linear(33, 70), torch.randn(rows, 1, 33), PackedWeights()
+    linear, x, weights = nn.Linear(33, 70), torch.randn(rows, 1, 33), PrepackedWeights()
     exact = nn.functional.linear(x.double(), linear.weight.double(), linear.bias.double())
     for use in range(4):
         torch.testing.assert_close(multiplied(linear, x, weights), exact.float())
@@ -72,20 +74,20 @@ def test_a_weight_is_packed_when_it_is_used_again(rows: int, made: list[Tensor])
 
 
 def test_few_rows_win_more() -> None:
-    assert packed.AFTER_FEW < packed.AFTER_MANY
-    weight, weights = torch.randn(8, 8), PackedWeights()
+    assert prepacked.AFTER_FEW < prepacked.AFTER_MANY
+    weight, weights = torch.randn(8, 8), PrepackedWeights()
     if onednn.PACK is None:
         pytest.skip("not run: this processor is left to MKL")
-    asked = [weights.of(weight, 5) is weight for _ in range(packed.AFTER_FEW)]
-    assert asked == [True] * (packed.AFTER_FEW - 1) + [False]
-    weights = PackedWeights()
-    asked = [weights.of(weight, 100) is weight for _ in range(packed.AFTER_MANY)]
-    assert asked == [True] * (packed.AFTER_MANY - 1) + [False]
+    asked = [weights.of(weight, 5) is weight for _ in range(prepacked.AFTER_FEW)]
+    assert asked == [True] * (prepacked.AFTER_FEW - 1) + [False]
+    weights = PrepackedWeights()
+    asked = [weights.of(weight, 100) is weight for _ in range(prepacked.AFTER_MANY)]
+    assert asked == [True] * (prepacked.AFTER_MANY - 1) + [False]
 
 
 @pytest.mark.parametrize("change", ["in place", "another tensor", "moved"])
 def test_a_weight_that_has_changed_is_packed_anew(change: str, made: list[Tensor]) -> None:
-    linear, x, weights = nn.Linear(20, 30), torch.randn(4, 1, 20), PackedWeights()
+    linear, x, weights = nn.Linear(20, 30), torch.randn(4, 1, 20), PrepackedWeights()
     for _ in range(3):
         before = multiplied(linear, x, weights)
     with torch.no_grad():
@@ -104,27 +106,29 @@ def test_a_weight_that_has_changed_is_packed_anew(change: str, made: list[Tensor
 
 
 def test_a_weight_that_is_gone_is_not_kept(made: list[Tensor]) -> None:
-    weights, x = PackedWeights(), torch.randn(4, 1, 20)
+    weights, x = PrepackedWeights(), torch.randn(4, 1, 20)
     with torch.no_grad():
-        gone = [ref(weight) for _ in range(3) if thin_linear(x, weight := torch.randn(30, 20), None, weights) is not None]
+        gone = [
+            ref(weight) for _ in range(3) if small_batch_linear(x, weight := torch.randn(30, 20), None, weights) is not None
+        ]
     del weight
     assert [each() for each in gone] == [None] * 3
     assert not made
 
 
 def test_they_take_no_more_than_they_may(made: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "MOST_BYTES", 2 * 20 * 30 * 4)
-    weights, x = PackedWeights(), torch.randn(4, 1, 20)
+    monkeypatch.setattr(prepacked, "MOST_BYTES", 2 * 20 * 30 * 4)
+    weights, x = PrepackedWeights(), torch.randn(4, 1, 20)
     linears = [nn.Linear(20, 30) for _ in range(3)]
     for linear in linears * 3:
         torch.testing.assert_close(multiplied(linear, x, weights), linear(x).detach())
     assert len(made) == 2
-    assert weights.bytes == packed.MOST_BYTES
+    assert weights.bytes == prepacked.MOST_BYTES
 
 
 def test_numbers_without_a_version_are_not_packed(made: list[Tensor]) -> None:
     with torch.inference_mode():
-        linear, weights, x = nn.Linear(20, 30), PackedWeights(), torch.randn(4, 1, 20)
+        linear, weights, x = nn.Linear(20, 30), PrepackedWeights(), torch.randn(4, 1, 20)
         for _ in range(3):
             torch.testing.assert_close(project(linear, x, weights), linear(x))
     assert not made
@@ -133,26 +137,26 @@ def test_numbers_without_a_version_are_not_packed(made: list[Tensor]) -> None:
 def test_batches_share_them_and_find_the_same(made: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     model = small().eval()
     search = tfkit.Search(beams=3, extra_length=9)
-    found = tfkit.search_all(model, SOURCES, search, batch_tokens=1)
+    found = tfkit.generate_batched(model, SOURCES, search, batch_tokens=1)
     shared = len(made)
     assert 0 < shared <= sum(1 for each in model.parameters() if each.dim() == 2)
-    assert model.packed is None
+    assert model.prepacked is None
     made.clear()
     for source in SOURCES:
-        tfkit.search_all(model, [source], search)
+        tfkit.generate_batched(model, [source], search)
     assert len(made) > shared
     monkeypatch.setattr(onednn, "PACK", None)
-    plain = tfkit.search_all(model, SOURCES, search, batch_tokens=1)
+    plain = tfkit.generate_batched(model, SOURCES, search, batch_tokens=1)
     for mine, its in zip(found, plain, strict=True):
         assert [each.ids.tolist() for each in mine] == [each.ids.tolist() for each in its]
         assert [each.score for each in mine] == pytest.approx([each.score for each in its], rel=1e-5)
 
 
 def test_what_is_shared_ends_with_the_searches() -> None:
-    model, weights = small(), PackedWeights()
-    with sharing(model, weights):
-        assert model.start("target", source=torch.tensor([[5, 2]])).packed is weights
+    model, weights = small(), PrepackedWeights()
+    with model.shared_prepacked(weights):
+        assert model.start("target", source=torch.tensor([[5, 2]])).prepacked is weights
     with pytest.raises(tfkit.InputError):
-        tfkit.search_all(model, [[5, 99]])
-    assert model.packed is None
-    assert model.start("target", source=torch.tensor([[5, 2]])).packed is not weights
+        tfkit.generate_batched(model, [[5, 99]])
+    assert model.prepacked is None
+    assert model.start("target", source=torch.tensor([[5, 2]])).prepacked is not weights

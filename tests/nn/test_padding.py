@@ -35,11 +35,11 @@ def test_pad_ids_masks_and_lengths_say_the_same(
     masks = {"source": REAL_SOURCE, "target": REAL_TARGET}
     lengths = {"source": torch.tensor([9, 4, 1]), "target": torch.tensor([8, 8, 5])}
     with torch.no_grad():
-        told = model(**pair)["logits"]
+        progress = model(**pair)["logits"]
         masked = model(**pair, masks=masks)["logits"]
         counted = model(**pair, lengths=lengths)["logits"]
-    assert torch.equal(told, masked)
-    assert float((counted - told)[REAL_TARGET].abs().max()) <= rounding(model, told, S)
+    assert torch.equal(progress, masked)
+    assert float((counted - progress)[REAL_TARGET].abs().max()) <= rounding(model, progress, S)
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_a_padded_row_gives_what_it_gives_alone(
 ) -> None:
     model = model_of(position=scheme, dtype=torch.float64)
     with torch.no_grad():
-        together = model(**pair)["logits"]
+        fold_beams = model(**pair)["logits"]
         for row in range(B):
             s, t = int(REAL_SOURCE[row].sum()), int(REAL_TARGET[row].sum())
             alone = model(source=pair["source"][row : row + 1, :s], target=pair["target"][row : row + 1, :t])["logits"][0]
-            assert float((together[row, :t] - alone).abs().max()) <= rounding(model, together, S)
+            assert float((fold_beams[row, :t] - alone).abs().max()) <= rounding(model, fold_beams, S)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_a_model_knows_where_it_is(model: Model) -> None:
 def test_a_device_that_is_not_here(move: Callable[[Model], Any], model: Model) -> None:
     with pytest.raises(tfkit.BuildError, match=ABSENT) as error:
         move(model)
-    assert [fault.code for fault in error.value.faults] == ["TFK046"]
+    assert [diagnostic.code for diagnostic in error.value.diagnostics] == ["TFK046"]
     assert model.device == torch.device("cpu")
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tfkit.nn.heads import Pool
-from tfkit.nn.stream import Padding, Stream
+from tfkit.nn.runtime.node_output import NodeOutput, Padding
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -14,6 +14,6 @@ def test_the_mean_under_padding_is_that_of_the_tokens_alone(dtype: torch.dtype) 
     torch.manual_seed(0)
     # In float16 the sum alone would overflow, in bfloat16 neither the sum nor 999 could be said.
     x = (torch.rand(1, 1000, 64) + (100 if dtype == torch.float16 else 1)).to(dtype)
-    padded = Stream(x, Padding(visible=torch.arange(1000)[None] < 999))
+    padded = NodeOutput(x, Padding(visible=torch.arange(1000)[None] < 999))
     mean = Pool("pooled", "mean", None, None)(None, padded).tensor
     assert torch.equal(mean, x[:, :999].double().mean(1).to(dtype))

@@ -54,7 +54,7 @@ def test_a11_one_site_a_pattern_or_all(
     called = used(model, **pair)
     assert called == {site: "sdpa" if "decoder" in site or "encoder.1" in site else "eager" for site in model.sites}
     assert model.sites == called
-    assert model.wishes["encoder.1.self_attention"] == [{"kind": "sdpa", "kernel": "math"}]
+    assert model.requested_backends["encoder.1.self_attention"] == [{"kind": "sdpa", "kernel": "math"}]
     model.set_backend("eager")
     assert set(used(model, **pair).values()) == {"eager"}
 
@@ -75,8 +75,8 @@ def test_a11_auto_takes_the_measured_best_by_class_of_lengths(
     ids_of: Callable[..., Tensor],
     used: Callable[..., dict[str, str]],
 ) -> None:
-    from tfkit.slots.attention import AttentionRequest
-    from tfkit.slots.selection import ranked
+    from tfkit.attention.capabilities import AttentionRequest
+    from tfkit.attention.selection import ranked
 
     model = model_of("decoder", "body.num_layers=1")
     for gradients in (False, True):
@@ -97,7 +97,10 @@ def test_a11_a_refusal_names_every_reason_and_who_would_work(model_of: Callable[
         model.set_backend([{"kind": "sdpa", "kernel": "cudnn"}], "decoder.0.*")
     text = str(refused.value)
     assert "TFK060" in text
-    assert [fault.path for fault in refused.value.faults] == ["decoder.0.self_attention", "decoder.0.cross_attention"]
+    assert [diagnostic.path for diagnostic in refused.value.diagnostics] == [
+        "decoder.0.self_attention",
+        "decoder.0.cross_attention",
+    ]
     assert "softcap is not declared" in text
     assert "CUDA only" in text
     assert "eager" in text
@@ -115,12 +118,12 @@ def test_a11_what_depends_on_the_call_is_refused_at_the_call(model_of: Callable[
 @pytest.mark.parametrize(
     "wish", ["spda", {"kind": "sdpa", "kernal": "math"}, {"kind": "sdpa", "kernel": "fast"}, [], 3, None, {}]
 )
-def test_a_wish_that_is_none_is_an_error_and_changes_nothing(wish: Any, model_of: Callable[..., Model]) -> None:
+def test_a_wish_that_is_none_is_an_error_and_changes_nothing(requested: Any, model_of: Callable[..., Model]) -> None:
     model = model_of(backend="eager")
     with pytest.raises(SpecError) as error:
-        model.set_backend(wish)
-    assert error.value.faults[0].code.startswith("TFK0")
-    if wish == "spda":
+        model.set_backend(requested)
+    assert error.value.diagnostics[0].code.startswith("TFK0")
+    if requested == "spda":
         assert "did you mean `sdpa`" in str(error.value)
     assert set(model.sites.values()) == {"eager"}
 

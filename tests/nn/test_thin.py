@@ -5,9 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tfkit.nn import onednn, thin
-from tfkit.nn.packed import PackedWeights
-from tfkit.nn.thin import project, thin_linear
+from tfkit.nn.cpu import onednn
+from tfkit.nn.cpu import small_batch as thin
+from tfkit.nn.cpu.prepacked import PrepackedWeights
+from tfkit.nn.cpu.small_batch import project, small_batch_linear
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -20,14 +21,14 @@ def test_it_equals_the_linear_map(inner, outer, batch, length, bias, monkeypatch
     with torch.no_grad():
         # One sum of `inner` products and a bias: each rounding is at most half a unit of the sum of magnitudes.
         magnitude = functional.linear(x.abs(), linear.weight.abs(), None if linear.bias is None else linear.bias.abs())
-        difference = (thin_linear(x, linear.weight, linear.bias, PackedWeights()) - linear(x)).abs()
+        difference = (small_batch_linear(x, linear.weight, linear.bias, PrepackedWeights()) - linear(x)).abs()
         assert bool((difference <= 2 * (inner + 2) * 2.0**-53 * magnitude).all())
 
 
 def test_gradients_take_the_ordinary_way():
     linear = nn.Linear(4, 6)
     x = torch.randn(2, 1, 4, requires_grad=True)
-    project(linear, x, PackedWeights()).sum().backward()
+    project(linear, x, PrepackedWeights()).sum().backward()
     torch.testing.assert_close(x.grad, linear.weight.sum(0).expand(2, 1, 4))
 
 
@@ -39,8 +40,8 @@ def test_a_module_that_is_more_than_a_linear_map_is_called_itself():
     x, hooked, doubled = torch.randn(3, 1, 4), nn.Linear(4, 6), Doubled(4, 6)
     hooked.register_forward_hook(lambda module, inputs, output: output + 1)
     with torch.no_grad():
-        assert torch.equal(project(doubled, x, PackedWeights()), doubled(x))
-        assert torch.equal(project(hooked, x, PackedWeights()), hooked(x))
+        assert torch.equal(project(doubled, x, PrepackedWeights()), doubled(x))
+        assert torch.equal(project(hooked, x, PrepackedWeights()), hooked(x))
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -57,16 +58,16 @@ def test_many_rows_equal_the_linear_map_whoever_multiplies(batch, length, bias, 
         with torch.no_grad():
             exact = functional.linear(x.double(), linear.weight.double(), None if linear.bias is None else linear.bias.double())
             magnitude = functional.linear(x.abs(), linear.weight.abs(), None if linear.bias is None else linear.bias.abs())
-            found = project(linear, x, PackedWeights())
+            found = project(linear, x, PrepackedWeights())
             assert found.shape == (batch, length, 70)
             assert bool(((found - exact).abs() <= (33 + 2) * 2.0**-24 * magnitude).all())
     assert len(called) == (0 if product is None else 3)
     monkeypatch.setattr(torch._C, "_get_mkldnn_enabled", lambda: False)
     with torch.no_grad():
-        assert torch.equal(project(linear, x, PackedWeights()), linear(x))
+        assert torch.equal(project(linear, x, PrepackedWeights()), linear(x))
     monkeypatch.undo()
     monkeypatch.setattr(thin, "ENOUGH", 1)
     with torch.no_grad(), torch.autocast("cpu"):
-        assert project(linear, x, PackedWeights()).dtype == torch.bfloat16
+        assert project(linear, x, PrepackedWeights()).dtype == torch.bfloat16
     with torch.no_grad():
-        assert torch.equal(project(linear.double(), x.double(), PackedWeights()), linear(x.double()))
+        assert torch.equal(project(linear.double(), x.double(), PrepackedWeights()), linear(x.double()))

@@ -119,10 +119,10 @@ def built(name: str, seed: int = 0) -> Any:
     return peer
 
 
-def check(shrunk: Any, padded: Any, name: str, told: str = "masks", wrong: tuple[str, ...] = ()) -> None:
+def check(shrunk: Any, padded: Any, name: str, progress: str = "masks", wrong: tuple[str, ...] = ()) -> None:
     ids, real = padded(LENGTHS, VOCABULARY)
     theirs, ours = built(name), shrunk(name, *FAMILIES[name][1], wrong=wrong)
-    padding = {told: {"tokens": real if told == "masks" else real.sum(1)}}
+    padding = {progress: {"tokens": real if progress == "masks" else real.sum(1)}}
     compare(
         ours,
         theirs,
@@ -135,8 +135,8 @@ def check(shrunk: Any, padded: Any, name: str, told: str = "masks", wrong: tuple
 
 @pytest.mark.parametrize("told", ["masks", "lengths"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_logits_and_gradients(shrunk, padded, name, told):
-    check(shrunk, padded, name, told)
+def test_logits_and_gradients(shrunk, padded, name, progress):
+    check(shrunk, padded, name, progress)
 
 
 @pytest.mark.parametrize(

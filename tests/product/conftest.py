@@ -1,7 +1,6 @@
 """The option that asks for the full product of all parts, or for one slice of it; and one thread for these tiny models."""
 
 import pytest
-import torch
 
 
 def pytest_addoption(parser):
@@ -19,10 +18,6 @@ def full_product(request):
     return int(number), int(slices)
 
 
-@pytest.fixture(scope="package", autouse=True)
-def _one_thread():
-    """Threads that wait for each other cost more than all the arithmetic of these models."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+@pytest.fixture(autouse=True, scope="session")
+def _on_one_thread(one_thread):
+    """Requests the shared fixture for every test here."""

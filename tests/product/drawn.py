@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 import tfkit
-from product.judged import Trial
-from tfkit.testing.models.strategies import SHAPES, model_specs
+from product.evaluated import Trial
+from tfkit_conformance.models.strategies import SHAPES, model_specs
 
 SIZES = st.lists(st.integers(1, 9), min_size=2, max_size=2).map(tuple)
 

@@ -15,16 +15,16 @@ from torch import Tensor
 
 import tfkit
 from product.recorded import record
-from tfkit.graph import Target, longest
+from tfkit.attention.backend import check_request
+from tfkit.graph import Target, max_input_lengths
 from tfkit.graph.plan import request_for
 from tfkit.nn.model import Model
-from tfkit.slots.attention import judge
 from tfkit.slots.lazy import load
 from tfkit.spec import to_json, to_yaml
-from tfkit.testing.attention.compare import error_ratios, request_of
-from tfkit.testing.models.rounding import APART, rounding
-from tfkit.testing.verification.batch import Batch, draw, other_ids
-from tfkit.testing.verification.judge import close, same
+from tfkit_conformance.attention.compare import error_ratios, request_of
+from tfkit_conformance.models.rounding import APART, rounding
+from tfkit_conformance.verification.batch import Batch, draw, other_ids
+from tfkit_conformance.verification.comparison import close, same
 
 ROWS = 3
 
@@ -57,7 +57,7 @@ class Trial:
         """Padding is told by `pad_id` alone, so that only masks occur which the spec announces."""
         lengths = {
             name: min(self.lengths[number % len(self.lengths)], limit or 99)
-            for number, (name, limit) in enumerate(longest(tfkit.graph_of(self.spec)).items())
+            for number, (name, limit) in enumerate(max_input_lengths(tfkit.graph_of(self.spec)).items())
         }
         return draw(model, lengths, ROWS, self.seed, self.device)
 
@@ -66,7 +66,7 @@ class Trial:
         target = Target(self.device, capability(self.device), dtype, training)
         sites = [site for _, site in tfkit.graph_of(self.spec).sites()]
         for entry, options in self.catalogue.ready("backend"):
-            if all(judge(entry, request_for(site, target), options).accepted for site in sites):
+            if all(check_request(entry, request_for(site, target), options).accepted for site in sites):
                 yield entry.name
 
 
@@ -98,7 +98,7 @@ def sites_within_bounds(trial: Trial, dtype: torch.dtype, names: tuple[str, ...]
     """Every site's own inputs, given to every backend that declares them (or those named): outputs and gradients within the
     bound of the float64 reference. Gives the number of calls judged and the largest error as a share of its bound. A backend
     without measured rows may be slow: it is judged at one site of the model."""
-    judged, worst = 0, 0.0
+    evaluated, worst = 0, 0.0
     model = trial.model(dtype)
     recorded = record(model, words(trial.batch(model)))
     for number, (site, (inputs, grad_output)) in enumerate(recorded.items()):
@@ -109,17 +109,17 @@ def sites_within_bounds(trial: Trial, dtype: torch.dtype, names: tuple[str, ...]
             if (names is not None and entry.name not in names) or (not entry.auto and not chosen):
                 continue
             for gradients in (True, False):
-                if judge(entry, request_of(inputs, gradients), options).accepted:
+                if check_request(entry, request_of(inputs, gradients), options).accepted:
                     given = inputs if gradients else detached(inputs)
                     try:
                         ratios = error_ratios(load(entry.attend), options, entry.capabilities.numerics, given, grad_output)
                     except ValueError:
                         break  # the scores are too large for the dtype: inconclusive
-                    judged += 1
+                    evaluated += 1
                     worst = max(worst, *ratios.values())
                     assert max(ratios.values()) <= 1, (site, entry.name, ratios)
                     break
-    return judged, worst
+    return evaluated, worst
 
 
 def detached(inputs: Any) -> Any:
@@ -199,8 +199,8 @@ def causal(trial: Trial, backend: str) -> bool:
             tried = True
             for output, tensor in before.items():
                 if output in model.plan.followers[name]:
-                    told = f"with other tokens from {start} on"
-                    same("causal", after[output][:, :start], tensor[:, :start], told, output)
+                    progress = f"with other tokens from {start} on"
+                    same("causal", after[output][:, :start], tensor[:, :start], progress, output)
     return tried
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from tfkit.attention import AttentionInputs, AttentionOutput
-from tfkit.nn.choice import BackendChoice, BoundBackend
+from tfkit.attention.choice import BackendChoice, BoundBackend
+from tfkit.attention.types import AttentionInputs, AttentionOutput
 from tfkit.nn.model import Model
 from tfkit.nn.multi_head import MultiHeadAttention
 
@@ -49,4 +49,4 @@ def _watched(choice: BackendChoice, kept: dict[str, tuple[AttentionInputs, Tenso
         return found
 
     watched = BoundBackend(bound.entry, bound.options, attend, None, bound.name)
-    return BackendChoice(choice.site, choice.wish, (watched,), False, choice.others)
+    return BackendChoice(choice.site, choice.requested_backends, (watched,), False, choice.others)

@@ -7,10 +7,10 @@ from itertools import islice, product
 import pytest
 import torch
 
-from product.judged import Trial, causal, counts, round_trip, same_under_every_backend, sites_within_bounds, stepwise
+from product.evaluated import Trial, causal, counts, round_trip, same_under_every_backend, sites_within_bounds, stepwise
 from tfkit.catalogue import load_catalogue
-from tfkit.testing.models.covering import covering, pairs_in, pairs_of
-from tfkit.testing.models.part_rows import PLAIN, factors_of, refusal, spec_of, untried
+from tfkit_conformance.models.covering import covering, pairs_in, pairs_of
+from tfkit_conformance.models.part_rows import PLAIN, factors_of, refusal, spec_of, untried
 
 CATALOGUE = load_catalogue()
 SLICES = 6

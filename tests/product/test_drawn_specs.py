@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import tfkit
 from product.drawn import trials
-from product.judged import Trial, causal, counts, round_trip, same_under_every_backend, sites_within_bounds, stepwise
+from product.evaluated import Trial, causal, counts, round_trip, same_under_every_backend, sites_within_bounds, stepwise
 from tfkit.catalogue import load_catalogue
-from tfkit.testing.models.strategies import written_models
+from tfkit_conformance.models.strategies import written_models
 
 CATALOGUE = load_catalogue()
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -48,8 +48,8 @@ def test_a_drawn_model_keeps_the_rules_and_is_read_back_and_counted(written):
 @asked(60)
 @given(trials(CATALOGUE), st.sampled_from(DTYPES))
 def test_every_backend_is_within_the_bound_at_every_site(trial, dtype):
-    judged, _ = sites_within_bounds(trial, dtype)
-    event("calls judged", judged)
+    evaluated, _ = sites_within_bounds(trial, dtype)
+    event("calls judged", evaluated)
 
 
 @asked(40)

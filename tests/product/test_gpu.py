@@ -8,10 +8,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from product.drawn import trials
-from product.judged import Trial, causal, same_under_every_backend, sites_within_bounds, stepwise
+from product.evaluated import Trial, causal, same_under_every_backend, sites_within_bounds, stepwise
 from tfkit.catalogue import load_catalogue
-from tfkit.testing.models.covering import covering
-from tfkit.testing.models.part_rows import PLAIN, factors_of, refusal, spec_of
+from tfkit_conformance.models.covering import covering
+from tfkit_conformance.models.part_rows import PLAIN, factors_of, refusal, spec_of
 
 CATALOGUE = load_catalogue()
 ABSENT = pytest.mark.skipif(not torch.cuda.is_available(), reason="not run: there is no CUDA device here")

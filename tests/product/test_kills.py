@@ -7,13 +7,13 @@ import torch
 from hypothesis import Phase, find, settings
 
 from product.drawn import trials
+from product.evaluated import Trial, causal, counts, round_trip, same_under_every_backend, sites_within_bounds, stepwise
 from product.foreign import Right, Wrong
-from product.judged import Trial, causal, counts, round_trip, same_under_every_backend, sites_within_bounds, stepwise
 from tfkit.catalogue import load_catalogue
 from tfkit.spec import to_yaml
-from tfkit.testing.finding import Violation
-from tfkit.testing.models.covering import covering, pairs_in, pairs_of
-from tfkit.testing.models.part_rows import PLAIN, factors_of, refusal, spec_of
+from tfkit_conformance.finding import Violation
+from tfkit_conformance.models.covering import covering, pairs_in, pairs_of
+from tfkit_conformance.models.part_rows import PLAIN, factors_of, refusal, spec_of
 
 BUILTIN = load_catalogue()
 WRONG = BUILTIN.with_plugin(Wrong(), "wrong")

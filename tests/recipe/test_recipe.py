@@ -124,7 +124,7 @@ def test_a_recipe_that_never_ends_is_refused():
 def test_every_fault_is_told_at_once():
     with pytest.raises(SpecError) as caught:
         recipe_of("tfkit: 1\nmodle: m.yaml\nseed: -1\nstopping: {max_steps: 0}\n", "r.yaml")
-    codes = sorted(fault.code for fault in caught.value.faults)
+    codes = sorted(diagnostic.code for diagnostic in caught.value.diagnostics)
     assert codes == ["TFK010", "TFK021", "TFK021", "TFK030"]  # modle, seed, max_steps, name
 
 

@@ -9,7 +9,7 @@ import pytest
 from tfkit.errors import SpecError
 from tfkit.recipe import Recipe, load_recipe, recipe_of, recipe_schema, recipe_text
 from tfkit.recipe.parts import PARTS
-from tfkit.spec.marked import Faults, plain
+from tfkit.spec.located import Diagnostics, plain
 from tfkit.spec.reader import read_text
 
 RECIPES = Path(__file__).parents[2] / "specs" / "recipes"
@@ -23,7 +23,7 @@ def validator():
 
 
 def said(validator, text):
-    return [error.message for error in validator.iter_errors(plain(read_text(text, "r.yaml", Faults())))]
+    return [error.message for error in validator.iter_errors(plain(read_text(text, "r.yaml", Diagnostics())))]
 
 
 def test_it_is_a_schema_without_loose_ends():

@@ -14,8 +14,8 @@ from tfkit.slots.aliases import ALIASES, LACKING, meant, spelling
 def everything() -> Catalogue:
     """The built-in parts of specs and recipes, and the backends of the FlashAttention plugin where it is installed."""
     wanted = ("builtin", "flash_attn")
-    offers = load_catalogue(point for point in entry_points(group="tfkit") if point.name in wanted).offers
-    return Catalogue({**recipe_grammar().catalogue.offers, **offers})
+    registered = load_catalogue(point for point in entry_points(group="tfkit") if point.name in wanted).registered
+    return Catalogue({**recipe_grammar().catalogue.registered, **registered})
 
 
 CATALOGUE = everything()
@@ -91,29 +91,29 @@ ROWS = [
 
 @pytest.mark.parametrize(("slot", "theirs", "ours"), ROWS, ids=[f"{slot}: {theirs}" for slot, theirs, _ in ROWS])
 def test_a_name_of_the_field_leads_to_ours(slot, theirs, ours):
-    assert list(meant(slot, theirs, [*CATALOGUE.offers[slot], "auto"])) == ours
+    assert list(meant(slot, theirs, [*CATALOGUE.registered[slot], "auto"])) == ours
     assert CATALOGUE.why_missing(slot, theirs) == f"did you mean {' or '.join(f'`{name}`' for name in ours)}?"
 
 
 def test_every_alias_leads_to_a_part_and_is_none_itself():
     for slot, table in ALIASES.items():
-        known = {spelling(name) for name in CATALOGUE.offers[slot]}
+        known = {spelling(name) for name in CATALOGUE.registered[slot]}
         assert not known & table.keys(), slot
         optional = {"flash_attn.v2", "flash_attn.v3", "flash_attn.v4"}
         for alias, ours in table.items():
-            assert set(ours) <= set(CATALOGUE.offers[slot]) | optional, (slot, alias)
+            assert set(ours) <= set(CATALOGUE.registered[slot]) | optional, (slot, alias)
 
 
 def test_no_part_that_is_lacking_exists_or_is_an_alias():
     for slot, names in LACKING.items():
-        assert not names & {spelling(name) for name in CATALOGUE.offers[slot]}, slot
+        assert not names & {spelling(name) for name in CATALOGUE.registered[slot]}, slot
         assert not names & ALIASES[slot].keys(), slot
 
 
 def test_another_concept_is_never_a_slip_of_the_pen():
     for slot, names in LACKING.items():
         for name in names:
-            assert meant(slot, name, CATALOGUE.offers[slot]) == (), (slot, name)
+            assert meant(slot, name, CATALOGUE.registered[slot]) == (), (slot, name)
     for slot, name in [("activation", "nn.ELU"), ("activation", "LeakyReLU"), ("norm", "BatchNorm"), ("optimiser", "NAdam")]:
         assert CATALOGUE.why_missing(slot, name).startswith("known: ")
 
@@ -130,7 +130,7 @@ def test_the_target_of_an_alias_is_suggested_only_where_it_is_installed():
      ("node", "stak", "stack"), ("sublayer", "self_atention", "self_attention"), ("position", "sinusoidl", "sinusoidal")],
 )  # fmt: skip
 def test_a_slip_of_the_pen_is_seen(slot, slip, ours):
-    assert meant(slot, slip, CATALOGUE.offers[slot]) == (ours,)
+    assert meant(slot, slip, CATALOGUE.registered[slot]) == (ours,)
 
 
 def test_a_long_name_is_looked_at_no_further():

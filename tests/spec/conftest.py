@@ -14,29 +14,27 @@ import pytest
 from pydantic import AfterValidator, Field
 
 from tfkit.catalogue import Catalogue, load_catalogue
-from tfkit.errors import Fault, SpecError
+from tfkit.errors import Diagnostic, SpecError
 from tfkit.plugin import (
-    AsTuple,
+    Component,
     NodeKind,
-    NodeRef,
     Norm,
     OneOf,
     Options,
-    Part,
     Probability,
     Size,
     SlotField,
-    SlotListField,
     SublayerKind,
     SublayerOptions,
+    component_default,
     hookimpl,
-    part_default,
 )
+from tfkit.slots.options import AsTuple, NodeRef, SlotListField
 from tfkit.spec import ModelSpec, parse_spec
 
 Input = Annotated[str, NodeRef("input")]
-Position = Annotated[Part, SlotField("position")]
-NormField = Annotated[Part, SlotField("norm")]
+Position = Annotated[Component, SlotField("position")]
+NormField = Annotated[Component, SlotField("norm")]
 
 
 class FeaturesOptions(Options):
@@ -50,8 +48,8 @@ class PatchesOptions(Options):
     channels: Size = 3
     class_token: bool = False
     bias: bool = True
-    position: Position = part_default("none")
-    embedding_norm: NormField = part_default("none")
+    position: Position = component_default("none")
+    embedding_norm: NormField = component_default("none")
     dropout: Probability = 0.0
 
 
@@ -60,24 +58,24 @@ class Convolution(Options):
     width: Size = 3
     stride: Size = 1
     bias: bool = True
-    activation: Annotated[Part, SlotField("activation")]
+    activation: Annotated[Component, SlotField("activation")]
 
 
 class ConvolutionsOptions(Options):
     input: Input
     convolutions: Annotated[tuple[Convolution, ...], AsTuple, Field(min_length=1)]
-    position: Position = part_default("none")
+    position: Position = component_default("none")
     dropout: Probability = 0.0
 
 
 class Score(Options):
-    score: Annotated[Part, SlotField("score")]
-    backend: Annotated[Any, SlotListField("backend")] = part_default("auto")
+    score: Annotated[Component, SlotField("score")]
+    backend: Annotated[Any, SlotListField("backend")] = component_default("auto")
 
 
 class InitialState(Options):
     take: Annotated[str, OneOf("last", "first_backward", "zeros")]
-    activation: Annotated[Part, SlotField("activation")] = part_default("tanh")
+    activation: Annotated[Component, SlotField("activation")] = component_default("tanh")
 
 
 class Readout(Options):
@@ -139,7 +137,7 @@ class StandIns:
         return [
             SublayerKind(
                 name="acme.conv", summary="convolution", options=ConvOptions, option_keys=("acme_conv",), reads="none",
-                parameters=lambda options, facts: (), build="x:x",
+                parameters=lambda options, context: (), build="x:x",
             )
         ]  # fmt: skip
 
@@ -196,17 +194,17 @@ def text() -> str:
 
 
 @pytest.fixture
-def faults_of(catalogue: Catalogue) -> Callable[..., list[Fault]]:
+def faults_of(catalogue: Catalogue) -> Callable[..., list[Diagnostic]]:
     """The faults of a text, none if it is a correct spec."""
 
-    def faults(text: str | bytes, *overrides: str) -> list[Fault]:
+    def diagnostics(text: str | bytes, *overrides: str) -> list[Diagnostic]:
         try:
             parse_spec(text, catalogue, overrides, "a.yaml")
         except SpecError as error:
-            return list(error.faults)
+            return list(error.diagnostics)
         return []
 
-    return faults
+    return diagnostics
 
 
 @pytest.fixture

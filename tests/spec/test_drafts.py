@@ -11,7 +11,7 @@ import yaml
 
 from tfkit.catalogue import Catalogue
 from tfkit.spec import json_schema, load_spec, parse_spec, resolved, to_json, to_yaml
-from tfkit.spec.marked import Faults, plain
+from tfkit.spec.located import Diagnostics, plain
 from tfkit.spec.reader import read_file
 
 DRAFTS = sorted((Path(__file__).parent / "drafts").glob("*.yaml"))
@@ -55,6 +55,6 @@ def validator(catalogue: Catalogue) -> jsonschema.Draft202012Validator:
 def test_schema_accepts_the_draft_and_its_resolved_form(
     path: Path, validator: jsonschema.Draft202012Validator, catalogue: Catalogue
 ) -> None:
-    written = plain(read_file(str(path), Faults()))
+    written = plain(read_file(str(path), Diagnostics()))
     assert [error.message for error in validator.iter_errors(written)] == []
     assert [error.message for error in validator.iter_errors(resolved(load_spec(path, catalogue)))] == []

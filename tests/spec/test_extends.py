@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tfkit.catalogue import Catalogue
-from tfkit.errors import Fault, SpecError
+from tfkit.errors import Diagnostic, SpecError
 from tfkit.spec import ModelSpec, load_spec
 
 Write = Callable[[str, str], Path]
@@ -32,11 +32,11 @@ def load(catalogue: Catalogue, write: Write) -> Callable[[str], ModelSpec]:
 
 
 @pytest.fixture
-def faults(catalogue: Catalogue, write: Write) -> Callable[[str], tuple[Fault, ...]]:
-    def found(body: str) -> tuple[Fault, ...]:
+def diagnostics(catalogue: Catalogue, write: Write) -> Callable[[str], tuple[Diagnostic, ...]]:
+    def found(body: str) -> tuple[Diagnostic, ...]:
         with pytest.raises(SpecError) as error:
             load_spec(write(body), catalogue)  # type: ignore[call-arg]
-        return error.value.faults
+        return error.value.diagnostics
 
     return found
 
@@ -110,20 +110,22 @@ def test_what_is_not_inherited_may_be_removed_all_the_same(
         assert (spec.reference, spec.description, spec.expect.parameters)[OWN.index(key)] in ("", None)
 
 
-def test_a_name_that_is_removed_is_missing(faults: Callable[[str], tuple[Fault, ...]]) -> None:
-    [fault] = faults("tfkit: 1\nextends: base.yaml\nname: null\n")
-    assert (fault.code, fault.message) == ("TFK030", "`name` is missing")
+def test_a_name_that_is_removed_is_missing(diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
+    [diagnostic] = diagnostics("tfkit: 1\nextends: base.yaml\nname: null\n")
+    assert (diagnostic.code, diagnostic.message) == ("TFK030", "`name` is missing")
 
 
-def test_defaults_that_are_not_there_cannot_be_removed(write: Write, faults: Callable[[str], tuple[Fault, ...]]) -> None:
+def test_defaults_that_are_not_there_cannot_be_removed(
+    write: Write, diagnostics: Callable[[str], tuple[Diagnostic, ...]]
+) -> None:
     write("tfkit: 1\nname: a\nnodes: {t: {kind: tokens, d_model: 8, vocab_size: 9}}\noutputs: [t]\n", "plain.yaml")
-    [fault] = faults("tfkit: 1\nextends: plain.yaml\nname: a\ndefaults: null\n")
-    assert (fault.code, fault.message) == ("TFK016", "there is no `defaults` in plain.yaml to remove")
+    [diagnostic] = diagnostics("tfkit: 1\nextends: plain.yaml\nname: a\ndefaults: null\n")
+    assert (diagnostic.code, diagnostic.message) == ("TFK016", "there is no `defaults` in plain.yaml to remove")
 
 
-def test_a_null_that_is_a_value_says_what_to_do(faults: Callable[[str], tuple[Fault, ...]]) -> None:
-    [fault] = faults("nodes: {encoder: {checkpoint: null}}\n")
-    assert (fault.code, fault.fix) == ("TFK020", "write a value, or leave the key out")
+def test_a_null_that_is_a_value_says_what_to_do(diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
+    [diagnostic] = diagnostics("nodes: {encoder: {checkpoint: null}}\n")
+    assert (diagnostic.code, diagnostic.fix) == ("TFK020", "write a value, or leave the key out")
 
 
 def test_another_kind_of_node_replaces_it(load: Callable[[str], ModelSpec]) -> None:
@@ -131,83 +133,97 @@ def test_another_kind_of_node_replaces_it(load: Callable[[str], ModelSpec]) -> N
     assert spec.nodes["logits"].options.d_model == 3
 
 
-def test_faults_point_into_the_file_that_causes_them(faults: Callable[[str], tuple[Fault, ...]], tmp_path: Path) -> None:
-    [own] = faults("nodes: {encoder: {num_layers: two}}\n")
-    assert own.mark
-    assert (Path(own.mark.file).name, own.mark.line, own.mark.column) == ("spec.yaml", 4, 31)
+def test_faults_point_into_the_file_that_causes_them(
+    diagnostics: Callable[[str], tuple[Diagnostic, ...]], tmp_path: Path
+) -> None:
+    [own] = diagnostics("nodes: {encoder: {num_layers: two}}\n")
+    assert own.location
+    assert (Path(own.location.file).name, own.location.line, own.location.column) == ("spec.yaml", 4, 31)
     (tmp_path / "base.yaml").write_text((tmp_path / "base.yaml").read_text().replace("d_ff: 128", "d_ff: big"))
-    [theirs] = faults("")[:1]
-    assert theirs.mark
+    [theirs] = diagnostics("")[:1]
+    assert theirs.location
     # `write` makes the base anew only once: the fault is in it now
-    assert (Path(theirs.mark.file).name, theirs.mark.line, theirs.mark.column) == ("base.yaml", 11, 15)
+    assert (Path(theirs.location.file).name, theirs.location.line, theirs.location.column) == ("base.yaml", 11, 15)
 
 
-def test_what_is_not_there_cannot_be_removed(faults: Callable[[str], tuple[Fault, ...]]) -> None:
-    [fault] = faults("nodes: {encodr: null}\n")
-    assert fault.mark
-    assert (fault.code, fault.mark.line, fault.mark.column, fault.fix) == ("TFK016", 4, 9, "did you mean `encoder`?")
-    assert "no `encodr` in base.yaml" in fault.message
+def test_what_is_not_there_cannot_be_removed(diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
+    [diagnostic] = diagnostics("nodes: {encodr: null}\n")
+    assert diagnostic.location
+    assert (diagnostic.code, diagnostic.location.line, diagnostic.location.column, diagnostic.fix) == (
+        "TFK016",
+        4,
+        9,
+        "did you mean `encoder`?",
+    )
+    assert "no `encodr` in base.yaml" in diagnostic.message
 
 
-def test_base_that_is_missing_is_named_with_its_neighbour(faults: Callable[[str], tuple[Fault, ...]]) -> None:
-    [fault] = faults("tfkit: 1\nname: a\nextends: bse.yaml\n")
-    assert fault.mark
-    assert (fault.code, fault.path, fault.mark.line, fault.mark.column) == ("TFK016", "extends", 3, 10)
-    assert fault.fix == "did you mean `base.yaml`?"
+def test_base_that_is_missing_is_named_with_its_neighbour(diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
+    [diagnostic] = diagnostics("tfkit: 1\nname: a\nextends: bse.yaml\n")
+    assert diagnostic.location
+    assert (diagnostic.code, diagnostic.path, diagnostic.location.line, diagnostic.location.column) == (
+        "TFK016",
+        "extends",
+        3,
+        10,
+    )
+    assert diagnostic.fix == "did you mean `base.yaml`?"
 
 
 def test_no_file_of_the_chain_is_suggested_as_its_own_base(
-    faults: Callable[[str], tuple[Fault, ...]], write: Write, tmp_path: Path, catalogue: Catalogue
+    diagnostics: Callable[[str], tuple[Diagnostic, ...]], write: Write, tmp_path: Path, catalogue: Catalogue
 ) -> None:
-    [fault] = faults("tfkit: 1\nname: a\nextends: spec2.yaml\n")
-    assert (fault.code, fault.fix) == ("TFK016", "")
+    [diagnostic] = diagnostics("tfkit: 1\nname: a\nextends: spec2.yaml\n")
+    assert (diagnostic.code, diagnostic.fix) == ("TFK016", "")
     write("tfkit: 1\nname: b\nextends: spec.yaml\n", "spec3.yaml")
     with pytest.raises(SpecError, match=r"`spec2\.yaml` does not exist$"):
         load_spec(tmp_path / "spec3.yaml", catalogue)
     (tmp_path / "spec20.yaml").write_text("")
-    [fault] = faults("tfkit: 1\nname: a\nextends: spec2.yaml\n")
-    assert fault.fix == "did you mean `spec20.yaml`?"
+    [diagnostic] = diagnostics("tfkit: 1\nname: a\nextends: spec2.yaml\n")
+    assert diagnostic.fix == "did you mean `spec20.yaml`?"
 
 
-def test_a_file_is_no_neighbour_for_its_ending_alone(faults: Callable[[str], tuple[Fault, ...]], tmp_path: Path) -> None:
+def test_a_file_is_no_neighbour_for_its_ending_alone(
+    diagnostics: Callable[[str], tuple[Diagnostic, ...]], tmp_path: Path
+) -> None:
     (tmp_path / "tabs.yaml").write_text("")
-    [fault] = faults("tfkit: 1\nname: a\nextends: transformer-base.yaml\n")
-    assert fault.fix == ""
-    [fault] = faults("tfkit: 1\nname: a\nextends: tab.yml\n")
-    assert fault.fix == "did you mean `tabs.yaml`?"
+    [diagnostic] = diagnostics("tfkit: 1\nname: a\nextends: transformer-base.yaml\n")
+    assert diagnostic.fix == ""
+    [diagnostic] = diagnostics("tfkit: 1\nname: a\nextends: tab.yml\n")
+    assert diagnostic.fix == "did you mean `tabs.yaml`?"
 
 
 @pytest.mark.parametrize("value", ["3", "[a.yaml]", "''", "null", "{a: b}"])
-def test_extends_names_one_file(value: str, faults: Callable[[str], tuple[Fault, ...]]) -> None:
-    [fault] = faults(f"tfkit: 1\nname: a\nextends: {value}\n")
-    assert (fault.code, fault.path) == ("TFK020", "extends")
+def test_extends_names_one_file(value: str, diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
+    [diagnostic] = diagnostics(f"tfkit: 1\nname: a\nextends: {value}\n")
+    assert (diagnostic.code, diagnostic.path) == ("TFK020", "extends")
 
 
 @pytest.mark.parametrize("value", ['"a\\0b"', "x" * 5000, "none/none.yaml", "base.yaml/"])
-def test_extends_of_odd_names(value: str, faults: Callable[[str], tuple[Fault, ...]]) -> None:
-    [fault] = faults(f"tfkit: 1\nname: a\nextends: {value}\n")
-    assert (fault.code, "does not exist" in fault.message) == ("TFK016", True)
-    assert len(str(fault)) < 500
+def test_extends_of_odd_names(value: str, diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
+    [diagnostic] = diagnostics(f"tfkit: 1\nname: a\nextends: {value}\n")
+    assert (diagnostic.code, "does not exist" in diagnostic.message) == ("TFK016", True)
+    assert len(str(diagnostic)) < 500
 
 
 @pytest.mark.parametrize("value", [".", "/dev/zero"])
-def test_extends_names_a_plain_file(value: str, faults: Callable[[str], tuple[Fault, ...]]) -> None:
-    [fault] = faults(f"tfkit: 1\nname: a\nextends: {value}\n")
-    assert (fault.code, "no plain file" in fault.message) == ("TFK016", True)
+def test_extends_names_a_plain_file(value: str, diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
+    [diagnostic] = diagnostics(f"tfkit: 1\nname: a\nextends: {value}\n")
+    assert (diagnostic.code, "no plain file" in diagnostic.message) == ("TFK016", True)
 
 
-def test_specs_that_extend_each_other_are_refused(write: Write, faults: Callable[[str], tuple[Fault, ...]]) -> None:
+def test_specs_that_extend_each_other_are_refused(write: Write, diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
     write("tfkit: 1\nname: b\nextends: spec.yaml\n", "b.yaml")
-    [fault] = faults("tfkit: 1\nname: a\nextends: b.yaml\n")
-    assert (fault.code, fault.message) == ("TFK016", "a spec extends itself: spec.yaml -> b.yaml -> spec.yaml")
-    [fault] = faults("tfkit: 1\nname: a\nextends: ./spec.yaml\n")
-    assert fault.code == "TFK016"
+    [diagnostic] = diagnostics("tfkit: 1\nname: a\nextends: b.yaml\n")
+    assert (diagnostic.code, diagnostic.message) == ("TFK016", "a spec extends itself: spec.yaml -> b.yaml -> spec.yaml")
+    [diagnostic] = diagnostics("tfkit: 1\nname: a\nextends: ./spec.yaml\n")
+    assert diagnostic.code == "TFK016"
 
 
-def test_long_chain_is_refused(write: Write, faults: Callable[[str], tuple[Fault, ...]]) -> None:
+def test_long_chain_is_refused(write: Write, diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
     for number in range(20):
         write(f"tfkit: 1\nname: a\nextends: c{number + 1}.yaml\n", f"c{number}.yaml")
-    assert [fault.code for fault in faults("tfkit: 1\nname: a\nextends: c0.yaml\n")] == ["TFK016"]
+    assert [diagnostic.code for diagnostic in diagnostics("tfkit: 1\nname: a\nextends: c0.yaml\n")] == ["TFK016"]
 
 
 def test_base_in_another_folder_is_relative_to_the_spec(write: Write, tmp_path: Path, catalogue: Catalogue) -> None:
@@ -216,9 +232,9 @@ def test_base_in_another_folder_is_relative_to_the_spec(write: Write, tmp_path: 
     assert load_spec(path, catalogue).name == "a"
 
 
-def test_syntax_fault_of_a_base_is_reported_there(write: Write, faults: Callable[[str], tuple[Fault, ...]]) -> None:
+def test_syntax_fault_of_a_base_is_reported_there(write: Write, diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
     write("tfkit: 1\na: [\n", "broken.yaml")
-    [fault] = faults("tfkit: 1\nname: a\nextends: broken.yaml\n")
-    assert fault.code == "TFK002"
-    assert fault.mark
-    assert fault.mark.file.endswith("broken.yaml")
+    [diagnostic] = diagnostics("tfkit: 1\nname: a\nextends: broken.yaml\n")
+    assert diagnostic.code == "TFK002"
+    assert diagnostic.location
+    assert diagnostic.location.file.endswith("broken.yaml")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tfkit.catalogue import BrokenPlugin, Catalogue
-from tfkit.errors import Fault, PluginError, SpecError
+from tfkit.errors import Diagnostic, PluginError, SpecError
 from tfkit.spec import parse_spec
 
 LAYERS = "encoder: {kind: stack, input: source, num_layers: 2"
@@ -210,24 +210,28 @@ ROWS = {
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_fault_is_found_where_it_is(
-    row: tuple[str, str, list[tuple[str, int, int, str, str]]], text: str, faults_of: Callable[..., list[Fault]]
+    row: tuple[str, str, list[tuple[str, int, int, str, str]]], text: str, faults_of: Callable[..., list[Diagnostic]]
 ) -> None:
     old, new, expected = row
     assert old in text
     found = faults_of(text.replace(old, new, 1))
-    places = [(fault.code, fault.mark.line, fault.mark.column, fault.path) for fault in found if fault.mark]
+    places = [
+        (diagnostic.code, diagnostic.location.line, diagnostic.location.column, diagnostic.path)
+        for diagnostic in found
+        if diagnostic.location
+    ]
     assert places == [row[:4] for row in expected], "\n".join(map(str, found))
-    for fault, (*_, piece) in zip(found, expected, strict=True):
-        assert piece in f"{fault.message}; {fault.fix}"
-        assert fault.mark
-        assert fault.mark.file == "a.yaml"
+    for diagnostic, (*_, piece) in zip(found, expected, strict=True):
+        assert piece in f"{diagnostic.message}; {diagnostic.fix}"
+        assert diagnostic.location
+        assert diagnostic.location.file == "a.yaml"
 
 
-def test_correct_spec_has_none(text: str, faults_of: Callable[..., list[Fault]]) -> None:
+def test_correct_spec_has_none(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
     assert faults_of(text) == []
 
 
-def test_error_reads_as_documented(text: str, faults_of: Callable[..., list[Fault]]) -> None:
+def test_error_reads_as_documented(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
     bad = text.replace("num_layers: 2}", "num_layers: 2, norm: rms_nrom}", 1)
     assert (
         str(faults_of(bad)[0]) == "a.yaml:15:62: TFK012 nodes.encoder.norm: unknown norm `rms_nrom`; did you mean `rms_norm`?"
@@ -257,8 +261,12 @@ outputs: [logit]
 """
 
 
-def test_all_faults_of_a_file_come_at_once_and_inherited_ones_once(faults_of: Callable[..., list[Fault]]) -> None:
-    found = [(fault.code, fault.mark.line, fault.mark.column) for fault in faults_of(MANY) if fault.mark]
+def test_all_faults_of_a_file_come_at_once_and_inherited_ones_once(faults_of: Callable[..., list[Diagnostic]]) -> None:
+    found = [
+        (diagnostic.code, diagnostic.location.line, diagnostic.location.column)
+        for diagnostic in faults_of(MANY)
+        if diagnostic.location
+    ]
     assert found == [
         ("TFK010", 2, 1),
         ("TFK004", 6, 3),
@@ -281,7 +289,9 @@ def test_all_faults_of_a_file_come_at_once_and_inherited_ones_once(faults_of: Ca
 
 
 def test_name_of_a_broken_plugin_tells_why_it_is_missing(catalogue: Catalogue, text: str) -> None:
-    broken = Catalogue(catalogue.offers, (BrokenPlugin("acme", "tfkit-acme", "ImportError: no libcuda"),), catalogue.plugins)
+    broken = Catalogue(
+        catalogue.registered, (BrokenPlugin("acme", "tfkit-acme", "ImportError: no libcuda"),), catalogue.plugins
+    )
     with pytest.raises(SpecError) as error:
         parse_spec(text.replace("num_heads: 4", "num_heads: 4, backend: acme.flash"), broken)
     assert "tfkit-acme, which failed to import because ImportError: no libcuda" in str(error.value)
@@ -292,49 +302,59 @@ def test_plugin_that_fails_on_its_options_is_named(catalogue: Catalogue, text: s
         parse_spec(text.replace("kind: layer_norm, eps: 1.0e-5", "kind: acme.broken, number: 7"), catalogue)
 
 
-def test_faults_end_where_nobody_reads_on(text: str, faults_of: Callable[..., list[Fault]]) -> None:
+def test_faults_end_where_nobody_reads_on(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
     nodes = "".join(f"  n{index}: {{kind: dense, input: nowhere, xyzzy{index}: 1}}\n" for index in range(600))
     found = faults_of(text.replace("nodes:\n", f"nodes:\n{nodes}"))
     assert len(found) == 501
     assert "more than 500" in found[-1].message
 
 
-def test_defaults_with_nothing_under_them_are_no_mapping(faults_of: Callable[..., list[Fault]]) -> None:
-    [fault] = faults_of("tfkit: 1\nname: a\ndefaults:\nnodes: {t: {kind: tokens, d_model: 8, vocab_size: 9}}\noutputs: [t]\n")
-    assert (fault.code, fault.path, fault.message) == ("TFK020", "defaults", "a mapping is expected, nothing is written")
-    assert fault.mark
-    assert fault.mark.line == 3
+def test_defaults_with_nothing_under_them_are_no_mapping(faults_of: Callable[..., list[Diagnostic]]) -> None:
+    [diagnostic] = faults_of(
+        "tfkit: 1\nname: a\ndefaults:\nnodes: {t: {kind: tokens, d_model: 8, vocab_size: 9}}\noutputs: [t]\n"
+    )
+    assert (diagnostic.code, diagnostic.path, diagnostic.message) == (
+        "TFK020",
+        "defaults",
+        "a mapping is expected, nothing is written",
+    )
+    assert diagnostic.location
+    assert diagnostic.location.line == 3
 
 
-def test_name_of_a_peer_that_may_stand_here_is_not_sent_elsewhere(text: str, faults_of: Callable[..., list[Fault]]) -> None:
-    [fault] = faults_of(text.replace("d_model: 64", "n_embd: 64"))
-    assert fault.fix == "the name here is `d_model`"
+def test_name_of_a_peer_that_may_stand_here_is_not_sent_elsewhere(
+    text: str, faults_of: Callable[..., list[Diagnostic]]
+) -> None:
+    [diagnostic] = faults_of(text.replace("d_model: 64", "n_embd: 64"))
+    assert diagnostic.fix == "the name here is `d_model`"
 
 
-def test_edge_of_a_sublayer_deep_in_a_pattern_is_checked(text: str, faults_of: Callable[..., list[Fault]]) -> None:
+def test_edge_of_a_sublayer_deep_in_a_pattern_is_checked(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
     deep = "layers: [{repeat: 2, layers: [{}, {cross_attention: {memory: encodr}}]}], causal: true"
-    [fault] = faults_of(text.replace("num_layers: 2, causal: true", deep))
-    assert (fault.code, fault.path) == ("TFK014", "nodes.decoder.layers.0.layers.1.cross_attention.memory")
+    [diagnostic] = faults_of(text.replace("num_layers: 2, causal: true", deep))
+    assert (diagnostic.code, diagnostic.path) == ("TFK014", "nodes.decoder.layers.0.layers.1.cross_attention.memory")
 
 
-def test_default_norm_is_not_used_by_a_norm_of_another_kind(faults_of: Callable[..., list[Fault]]) -> None:
+def test_default_norm_is_not_used_by_a_norm_of_another_kind(faults_of: Callable[..., list[Diagnostic]]) -> None:
     one = "nodes: {t: {kind: tokens, d_model: 8, vocab_size: 9, embedding_norm: layer_norm}}\noutputs: [t]\n"
     assert faults_of(f"tfkit: 1\nname: a\ndefaults: {{norm: {{kind: layer_norm, eps: 0.5}}}}\n{one}") == []
-    [fault] = faults_of(f"tfkit: 1\nname: a\ndefaults: {{norm: rms_norm}}\n{one}")
-    assert (fault.code, fault.path) == ("TFK011", "defaults.norm")
+    [diagnostic] = faults_of(f"tfkit: 1\nname: a\ndefaults: {{norm: rms_norm}}\n{one}")
+    assert (diagnostic.code, diagnostic.path) == ("TFK011", "defaults.norm")
 
 
 LEAVE_OUT = [("outputs: [t]", "outputs: []", "write at least one"), ("[t]", "[t]\ndescription: {a: b}", "text is expected")]
 
 
 @pytest.mark.parametrize(("old", "new", "said"), LEAVE_OUT)
-def test_what_is_advised_can_be_done(old: str, new: str, said: str, faults_of: Callable[..., list[Fault]]) -> None:
+def test_what_is_advised_can_be_done(old: str, new: str, said: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
     text = "tfkit: 1\nname: a\nnodes: {t: {kind: tokens, d_model: 8, vocab_size: 9}}\noutputs: [t]\n"
-    [fault] = faults_of(text.replace(old, new))
-    assert said in (fault.fix, fault.message.partition(",")[0])
+    [diagnostic] = faults_of(text.replace(old, new))
+    assert said in (diagnostic.fix, diagnostic.message.partition(",")[0])
 
 
-def test_a_key_of_another_place_that_looks_like_one_of_this_place(text: str, faults_of: Callable[..., list[Fault]]) -> None:
-    [fault] = faults_of(text.replace("num_layers: 2", "layers: [{repeat: 2, share: true}]", 1))
-    assert (fault.code, fault.path) == ("TFK018", "nodes.encoder.layers.0")
-    assert fault.fix.endswith("a `tokens` node, or did you mean `shared`?")
+def test_a_key_of_another_place_that_looks_like_one_of_this_place(
+    text: str, faults_of: Callable[..., list[Diagnostic]]
+) -> None:
+    [diagnostic] = faults_of(text.replace("num_layers: 2", "layers: [{repeat: 2, share: true}]", 1))
+    assert (diagnostic.code, diagnostic.path) == ("TFK018", "nodes.encoder.layers.0")
+    assert diagnostic.fix.endswith("a `tokens` node, or did you mean `shared`?")

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from tfkit.catalogue import Catalogue
-from tfkit.codes import CODES
-from tfkit.errors import Fault, SpecError
+from tfkit.errors import Diagnostic, SpecError
+from tfkit.errors.codes import CODES
 from tfkit.spec import parse_spec, to_yaml
 from tfkit.spec.extends import read_extended
 from tfkit.spec.grammar import Grammar
-from tfkit.spec.marked import Faults, plain
+from tfkit.spec.located import Diagnostics, plain
 
 DRAFTS = Path(__file__).parent / "drafts"
 VALUES: list[Any] = [
@@ -39,7 +39,7 @@ ROUNDS = 1300
 def trees(catalogue: Catalogue) -> list[dict[str, Any]]:
     """Every draft as plain data, with what it extends laid under it; the first also in its resolved form."""
     slots = Grammar(catalogue).slots
-    found = [plain(read_extended(str(path), slots, Faults())) for path in sorted(DRAFTS.glob("*.yaml"))]
+    found = [plain(read_extended(str(path), slots, Diagnostics())) for path in sorted(DRAFTS.glob("*.yaml"))]
     small = [tree for tree in found if len(str(tree)) < 1200]
     return [*small, yaml.safe_load(to_yaml(parse_spec(dump(small[0]), catalogue)))]
 
@@ -130,12 +130,12 @@ def byte_mutants(trees: list[dict[str, Any]], rng: random.Random) -> Iterator[by
         yield bytes(data[: rng.choice([len(data), rng.randrange(len(data))])])
 
 
-def faults_of(text: str | bytes, catalogue: Catalogue, overrides: tuple[str, ...] = ()) -> tuple[Fault, ...]:
+def faults_of(text: str | bytes, catalogue: Catalogue, overrides: tuple[str, ...] = ()) -> tuple[Diagnostic, ...]:
     """The faults of a mutant. Anything but a SpecError ends the test."""
     try:
         parse_spec(text, catalogue, overrides, "a.yaml")
     except SpecError as error:
-        return error.faults
+        return error.diagnostics
     return ()
 
 
@@ -143,15 +143,15 @@ def faults_of(text: str | bytes, catalogue: Catalogue, overrides: tuple[str, ...
 def test_no_mutant_ends_in_a_traceback(mutants: Any, trees: list[dict[str, Any]], catalogue: Catalogue) -> None:
     refused = 0
     for number, mutant in enumerate(mutants(trees, random.Random(20170612))):
-        faults = faults_of(mutant, catalogue)
-        refused += bool(faults)
-        for fault in faults:
-            assert fault.code in CODES
-            assert fault.mark is not None
-            assert fault.mark.file == "a.yaml"
-            assert fault.message
-            assert len(str(fault)) < 2000
-        if not faults and number % 10 == 0:
+        diagnostics = faults_of(mutant, catalogue)
+        refused += bool(diagnostics)
+        for diagnostic in diagnostics:
+            assert diagnostic.code in CODES
+            assert diagnostic.location is not None
+            assert diagnostic.location.file == "a.yaml"
+            assert diagnostic.message
+            assert len(str(diagnostic)) < 2000
+        if not diagnostics and number % 10 == 0:
             spec = parse_spec(mutant, catalogue)
             assert parse_spec(to_yaml(spec), catalogue) == spec
     assert ROUNDS / 4 < refused < ROUNDS
@@ -179,7 +179,7 @@ def test_no_override_ends_in_a_traceback(trees: list[dict[str, Any]], catalogue:
     for _ in range(400):
         path = ".".join(rng.choices(paths, k=rng.randrange(1, 5)))
         value = yaml.safe_dump(rng.choice(VALUES), default_flow_style=True).strip()
-        faults = faults_of(text, catalogue, (f"{path}={value}",))
-        refused += bool(faults)
-        assert all(fault.mark is not None and fault.code in CODES for fault in faults)
+        diagnostics = faults_of(text, catalogue, (f"{path}={value}",))
+        refused += bool(diagnostics)
+        assert all(diagnostic.location is not None and diagnostic.code in CODES for diagnostic in diagnostics)
     assert 100 < refused <= 400

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tfkit.errors import Fault
+from tfkit.errors import Diagnostic
 from tfkit.slots.layer import depth
 from tfkit.spec import ModelSpec
 
@@ -144,10 +144,10 @@ def test_list_of_backends_replaces(text: str, spec_of: SpecOf) -> None:
     assert [part.kind for part in parts(spec, "decoder")["self_attention"].backend] == ["auto"]
 
 
-def test_default_of_no_use_is_not_blamed_where_a_node_is_unknown(text: str, faults_of: Callable[..., list[Fault]]) -> None:
+def test_default_of_no_use_is_not_blamed_where_a_node_is_unknown(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
     found = faults_of(
         text.replace("pad_id: 0", "pad_id: 0\n  acme_conv: {width: 3}").replace(
             "{kind: stack, input: t", "{kind: stak, input: t"
         )
     )
-    assert [fault.code for fault in found] == ["TFK012"]
+    assert [diagnostic.code for diagnostic in found] == ["TFK012"]

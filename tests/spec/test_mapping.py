@@ -35,8 +35,8 @@ def mapping() -> dict[str, Any]:
 def faults_of(given: Any, catalogue: Catalogue) -> list[str]:
     with pytest.raises(SpecError) as error:
         tfkit.graph_of(parse_spec(given, catalogue))
-    assert all(not fault.mark and fault.as_data()["file"] is None for fault in error.value.faults)
-    return [str(fault) for fault in error.value.faults]
+    assert all(not diagnostic.location and diagnostic.as_data()["file"] is None for diagnostic in error.value.diagnostics)
+    return [str(diagnostic) for diagnostic in error.value.diagnostics]
 
 
 @pytest.mark.parametrize("path", sorted(SPECS.glob("*.yaml")), ids=lambda path: path.stem)
@@ -92,8 +92,8 @@ def test_faults_name_their_path_and_no_file(catalogue: Catalogue) -> None:
 def test_rules_of_the_graph_name_the_path_too(catalogue: Catalogue) -> None:
     given = mapping()
     given["defaults"]["attention"]["num_heads"] = 3
-    [fault] = faults_of(given, catalogue)
-    assert fault.startswith("TFK040 defaults.attention.num_heads: d_model 8 is not divisible by num_heads 3")
+    [diagnostic] = faults_of(given, catalogue)
+    assert diagnostic.startswith("TFK040 defaults.attention.num_heads: d_model 8 is not divisible by num_heads 3")
 
 
 A_VALUE = "text, a number, true, false, null, a list or a mapping is expected, "
@@ -112,10 +112,10 @@ A_VALUE = "text, a number, true, false, null, a list or a mapping is expected, "
         ("9\0", "TFK003 nodes.tokens.vocab_size: the character U+0000 may not stand in a spec"),
     ],
 )  # fmt: skip
-def test_values_that_no_spec_can_hold(value: Any, fault: str, catalogue: Catalogue) -> None:
+def test_values_that_no_spec_can_hold(value: Any, diagnostic: str, catalogue: Catalogue) -> None:
     given = mapping()
     given["nodes"]["tokens"]["vocab_size"] = value
-    assert faults_of(given, catalogue)[0] == fault
+    assert faults_of(given, catalogue)[0] == diagnostic
 
 
 def test_a_mapping_that_holds_itself_is_refused(catalogue: Catalogue) -> None:

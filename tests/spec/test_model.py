@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from tfkit.catalogue import Catalogue
-from tfkit.errors import Mark
+from tfkit.errors import Location
 from tfkit.slots.layer import depth
 from tfkit.spec import ModelSpec, load_spec, parse_spec
 
@@ -55,15 +55,20 @@ PLACES = [
 @pytest.mark.parametrize(("path", "line", "column", "written"), PLACES)
 def test_every_path_has_its_place(path: str, line: int, column: int, written: str, text: str, spec_of: SpecOf) -> None:
     spec = spec_of(text)
-    assert spec.mark_of(path) == Mark("a.yaml", line, column)
+    assert spec.mark_of(path) == Location("a.yaml", line, column)
     assert spec.written_path(path) == written
-    fault = spec.fault("TFK040", path, "message", "fix")
-    assert (fault.mark, fault.path, fault.message, fault.fix) == (Mark("a.yaml", line, column), written, "message", "fix")
+    diagnostic = spec.diagnostic("TFK040", path, "message", "fix")
+    assert (diagnostic.location, diagnostic.path, diagnostic.message, diagnostic.fix) == (
+        Location("a.yaml", line, column),
+        written,
+        "message",
+        "fix",
+    )
 
 
 def test_value_of_an_override_has_its_place_there(text: str, spec_of: SpecOf) -> None:
-    mark = spec_of(text, "defaults.attention.num_heads=8").mark_of("nodes.encoder.layers.0.sublayers.0.num_heads")
-    assert mark == Mark("--set defaults.attention.num_heads=8", 1, 30)
+    location = spec_of(text, "defaults.attention.num_heads=8").mark_of("nodes.encoder.layers.0.sublayers.0.num_heads")
+    assert location == Location("--set defaults.attention.num_heads=8", 1, 30)
 
 
 def test_spec_that_was_not_read_has_no_places(text: str, spec_of: SpecOf, catalogue: Catalogue) -> None:
@@ -130,4 +135,4 @@ def test_loading_takes_milliseconds(catalogue: Catalogue, tmp_path: object, draf
 
 
 def test_same_text_under_another_file_name(text: str, catalogue: Catalogue) -> None:
-    assert parse_spec(text, catalogue).mark_of("name") == Mark("<text>", 2, 7)
+    assert parse_spec(text, catalogue).mark_of("name") == Location("<text>", 2, 7)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from tfkit.catalogue import Catalogue
-from tfkit.errors import Fault
+from tfkit.errors import Diagnostic
 from tfkit.spec import ModelSpec, parse_spec
 
 SpecOf = Callable[..., ModelSpec]
-FaultsOf = Callable[..., list[Fault]]
+FaultsOf = Callable[..., list[Diagnostic]]
 
 
 def test_nodes_may_be_left_out(text: str, spec_of: SpecOf) -> None:
@@ -38,9 +38,13 @@ def test_another_kind_replaces_the_options(text: str, spec_of: SpecOf) -> None:
 
 @pytest.mark.parametrize("last", ["defaults.norm=rms_norm", "defaults.norm.kind=rms_norm", "defaults.norm={kind: rms_norm}"])
 def test_an_override_that_a_later_one_takes_away_is_told(text: str, faults_of: FaultsOf, last: str) -> None:
-    (fault,) = faults_of(text, "defaults.norm.eps=1e-3", last)
-    assert (fault.code, fault.mark.file, fault.mark.column) == ("TFK017", "--set defaults.norm.eps=1e-3", 19)
-    assert fault.message == f"it has no effect: `--set {last}`, which comes after it, replaces what it changes"
+    (diagnostic,) = faults_of(text, "defaults.norm.eps=1e-3", last)
+    assert (diagnostic.code, diagnostic.location.file, diagnostic.location.column) == (
+        "TFK017",
+        "--set defaults.norm.eps=1e-3",
+        19,
+    )
+    assert diagnostic.message == f"it has no effect: `--set {last}`, which comes after it, replaces what it changes"
 
 
 def test_what_a_later_override_writes_anew_is_not_told(text: str, spec_of: SpecOf) -> None:
@@ -52,8 +56,8 @@ def test_what_a_later_override_writes_anew_is_not_told(text: str, spec_of: SpecO
 
 
 def test_layers_and_their_number_take_each_other_away(text: str, faults_of: FaultsOf) -> None:
-    (fault,) = faults_of(text, "encoder.num_layers=3", "encoder.layers=[{repeat: 5}]")
-    assert fault.mark.file == "--set encoder.num_layers=3"
+    (diagnostic,) = faults_of(text, "encoder.num_layers=3", "encoder.layers=[{repeat: 5}]")
+    assert diagnostic.location.file == "--set encoder.num_layers=3"
 
 
 def test_new_option_of_a_node(text: str, spec_of: SpecOf) -> None:
@@ -131,17 +135,17 @@ def test_defaults_can_be_added(spec_of: SpecOf) -> None:
 def test_fault_points_into_the_override(
     override: str, code: str, column: int, path: str, message: str, text: str, faults_of: FaultsOf
 ) -> None:
-    [fault] = faults_of(text, override)
-    assert fault.mark
-    assert (fault.code, fault.path, fault.mark.line) == (code, path, 1), str(fault)
-    assert message in f"{fault.message}; {fault.fix}"
-    assert fault.mark.file.startswith("--set ")
-    assert fault.mark.column == column
+    [diagnostic] = faults_of(text, override)
+    assert diagnostic.location
+    assert (diagnostic.code, diagnostic.path, diagnostic.location.line) == (code, path, 1), str(diagnostic)
+    assert message in f"{diagnostic.message}; {diagnostic.fix}"
+    assert diagnostic.location.file.startswith("--set ")
+    assert diagnostic.location.column == column
 
 
 def test_faults_of_overrides_and_file_come_together(text: str, faults_of: FaultsOf) -> None:
     found = faults_of(text.replace("d_ff: 128", "d_ff: x"), "encodr.a=1", "decoder.num_layers=y")
-    assert sorted(fault.code for fault in found) == ["TFK017", "TFK020", "TFK020"]
+    assert sorted(diagnostic.code for diagnostic in found) == ["TFK017", "TFK020", "TFK020"]
 
 
 EXPECTING = """

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfkit.catalogue import Catalogue
-from tfkit.errors import Fault, SpecError
+from tfkit.errors import Diagnostic, SpecError
 from tfkit.spec import load_spec, parse_spec
-from tfkit.spec.marked import Faults, Marked, plain
+from tfkit.spec.located import Diagnostics, Located, plain
 from tfkit.spec.reader import MAX_BYTES, read_text, read_value
 
 
 def value_of(text: str) -> object:
-    faults = Faults()
-    node = read_value(text, "x", faults)
-    faults.stop()
+    diagnostics = Diagnostics()
+    node = read_value(text, "x", diagnostics)
+    diagnostics.stop()
     return None if node is None else plain(node)
 
 
@@ -43,12 +43,12 @@ def test_plain_scalars_follow_yaml_1_2(text: str, value: object) -> None:
         assert type(found[0]) is type(value)
 
 
-def first_fault(text: str | bytes) -> Fault:
+def first_fault(text: str | bytes) -> Diagnostic:
     """The first fault of a text that is no spec."""
-    faults = Faults()
+    diagnostics = Diagnostics()
     with contextlib.suppress(SpecError):
-        read_text(text, "a.yaml", faults)
-    return faults.error().faults[0]
+        read_text(text, "a.yaml", diagnostics)
+    return diagnostics.error().diagnostics[0]
 
 
 BAD = {
@@ -90,14 +90,19 @@ BAD = {
 @pytest.mark.parametrize("row", BAD.values(), ids=BAD)
 def test_bad_text_is_located(row: tuple[str, str, int, int]) -> None:
     text, code, line, column = row
-    fault = first_fault(text)
-    assert fault.mark
-    assert (fault.code, fault.mark.file, fault.mark.line, fault.mark.column) == (code, "a.yaml", line, column), str(fault)
+    diagnostic = first_fault(text)
+    assert diagnostic.location
+    assert (diagnostic.code, diagnostic.location.file, diagnostic.location.line, diagnostic.location.column) == (
+        code,
+        "a.yaml",
+        line,
+        column,
+    ), str(diagnostic)
 
 
 def test_tab_says_what_to_do() -> None:
     with pytest.raises(SpecError, match="spaces, not tabs"):
-        read_text("a:\n\tb: 1\n", "a.yaml", Faults())
+        read_text("a:\n\tb: 1\n", "a.yaml", Diagnostics())
 
 
 GLUED = [
@@ -113,15 +118,15 @@ GLUED = [
 
 @pytest.mark.parametrize(("text", "line", "column"), GLUED)
 def test_a_key_without_a_space_after_its_colon_is_located(text: str, line: int, column: int) -> None:
-    fault = first_fault(text)
-    assert fault.mark
-    assert (fault.code, fault.mark.line, fault.mark.column, fault.fix) == (
+    diagnostic = first_fault(text)
+    assert diagnostic.location
+    assert (diagnostic.code, diagnostic.location.line, diagnostic.location.column, diagnostic.fix) == (
         "TFK002",
         line,
         column,
         "write a space after the colon",
     )
-    assert "has no space after its colon" in fault.message
+    assert "has no space after its colon" in diagnostic.message
 
 
 def test_a_quoted_key_may_hold_a_colon() -> None:
@@ -161,10 +166,10 @@ def test_a_file_named_json_is_json(row: tuple[str, str, str, int, int, str], tmp
     path.write_text(JSON[:index] + new + JSON[index + len(old) :])
     with pytest.raises(SpecError) as error:
         load_spec(path, catalogue)
-    fault = error.value.faults[0]
-    assert fault.mark
-    assert (fault.code, fault.mark.line, fault.mark.column) == (code, line, column), str(fault)
-    assert piece in f"{fault.message}; {fault.fix}"
+    diagnostic = error.value.diagnostics[0]
+    assert diagnostic.location
+    assert (diagnostic.code, diagnostic.location.line, diagnostic.location.column) == (code, line, column), str(diagnostic)
+    assert piece in f"{diagnostic.message}; {diagnostic.fix}"
 
 
 def test_a_word_inside_a_text_of_json_is_no_number(tmp_path: Path, catalogue: Catalogue) -> None:
@@ -186,30 +191,30 @@ def test_a_word_inside_a_text_of_json_is_no_number(tmp_path: Path, catalogue: Ca
     ],
 )
 def test_bad_bytes_are_refused(data: bytes, code: str, message: str) -> None:
-    fault = first_fault(data)
-    assert fault.code == code
-    assert message in str(fault)
+    diagnostic = first_fault(data)
+    assert diagnostic.code == code
+    assert message in str(diagnostic)
 
 
 def test_fault_in_bytes_has_its_column_in_characters() -> None:
     with pytest.raises(SpecError) as error:
-        read_text("a: 1\nb: 한글 ".encode() + b"\xfe", "a.yaml", Faults())
-    mark = error.value.faults[0].mark
-    assert mark
-    assert (mark.line, mark.column) == (2, 7)
+        read_text("a: 1\nb: 한글 ".encode() + b"\xfe", "a.yaml", Diagnostics())
+    location = error.value.diagnostics[0].location
+    assert location
+    assert (location.line, location.column) == (2, 7)
 
 
 def test_columns_count_characters_not_bytes() -> None:
-    root = read_text("한글: {é: [ü, 😀, x]}\n", "a.yaml", Faults())
+    root = read_text("한글: {é: [ü, 😀, x]}\n", "a.yaml", Diagnostics())
     last = root.mapping["한글"].mapping["é"].items[2]
-    assert (last.mark.line, last.mark.column) == (1, 16)
+    assert (last.location.line, last.location.column) == (1, 16)
     assert (last.path, last.text) == ("한글.é.2", "x")
 
 
 def test_byte_order_mark_and_windows_lines_are_read() -> None:
-    root = read_text(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n", "a.yaml", Faults())
+    root = read_text(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n", "a.yaml", Diagnostics())
     assert plain(root) == {"a": 1, "b": 2}
-    assert (root.mapping["b"].mark.line, root.mapping["b"].mark.column) == (2, 4)
+    assert (root.mapping["b"].location.line, root.mapping["b"].location.column) == (2, 4)
 
 
 def test_keys_are_text_whatever_they_look_like() -> None:
@@ -217,7 +222,7 @@ def test_keys_are_text_whatever_they_look_like() -> None:
 
 
 def test_source_text_of_a_scalar_is_kept() -> None:
-    node = read_text("a: 010\n", "a.yaml", Faults()).mapping["a"]
+    node = read_text("a: 010\n", "a.yaml", Diagnostics()).mapping["a"]
     assert (node.value, node.text, node.shown) == (10, "010", "`010` is written")
 
 
@@ -248,30 +253,30 @@ def test_json_spec_loads(tmp_path: Path, catalogue: Catalogue) -> None:
     assert load_spec(path, catalogue).nodes["t"].options.scale == 1e-05
 
 
-def faults_of_path(path: str | Path, catalogue: Catalogue) -> tuple[Fault, ...]:
+def faults_of_path(path: str | Path, catalogue: Catalogue) -> tuple[Diagnostic, ...]:
     with pytest.raises(SpecError) as error:
         load_spec(path, catalogue)
-    return error.value.faults
+    return error.value.diagnostics
 
 
 def test_files_that_cannot_be_read(tmp_path: Path, catalogue: Catalogue) -> None:
-    assert [fault.code for fault in faults_of_path(tmp_path, catalogue)] == ["TFK000"]
+    assert [diagnostic.code for diagnostic in faults_of_path(tmp_path, catalogue)] == ["TFK000"]
     [missing] = faults_of_path(tmp_path / "none.yaml", catalogue)
-    assert (missing.code, missing.mark and missing.mark.file) == ("TFK000", str(tmp_path / "none.yaml"))
+    assert (missing.code, missing.location and missing.location.file) == ("TFK000", str(tmp_path / "none.yaml"))
     assert "no such file" in missing.message
-    assert [fault.code for fault in faults_of_path("a\0b", catalogue)] == ["TFK000"]
+    assert [diagnostic.code for diagnostic in faults_of_path("a\0b", catalogue)] == ["TFK000"]
     (tmp_path / "empty.yaml").touch()
-    assert [fault.code for fault in faults_of_path(tmp_path / "empty.yaml", catalogue)] == ["TFK007"]
+    assert [diagnostic.code for diagnostic in faults_of_path(tmp_path / "empty.yaml", catalogue)] == ["TFK007"]
     if os.geteuid():
         (tmp_path / "empty.yaml").chmod(0)
-        assert [fault.code for fault in faults_of_path(tmp_path / "empty.yaml", catalogue)] == ["TFK000"]
+        assert [diagnostic.code for diagnostic in faults_of_path(tmp_path / "empty.yaml", catalogue)] == ["TFK000"]
 
 
 @pytest.mark.parametrize("kind", ["device", "named pipe"])
 def test_what_is_no_regular_file_is_refused_without_waiting(kind: str, tmp_path: Path, catalogue: Catalogue) -> None:
     os.mkfifo(tmp_path / "pipe")
-    [fault] = faults_of_path("/dev/zero" if kind == "device" else tmp_path / "pipe", catalogue)
-    assert (fault.code, fault.message) == (
+    [diagnostic] = faults_of_path("/dev/zero" if kind == "device" else tmp_path / "pipe", catalogue)
+    assert (diagnostic.code, diagnostic.message) == (
         "TFK000",
         f"the file cannot be read: it is a {kind}, and a regular file is expected",
     )
@@ -280,22 +285,22 @@ def test_what_is_no_regular_file_is_refused_without_waiting(kind: str, tmp_path:
 def test_of_a_large_file_no_more_is_read_than_a_spec_may_have(tmp_path: Path, catalogue: Catalogue) -> None:
     (tmp_path / "large.yaml").touch()
     os.truncate(tmp_path / "large.yaml", 8 << 40)
-    assert [fault.code for fault in faults_of_path(tmp_path / "large.yaml", catalogue)] == ["TFK001"]
+    assert [diagnostic.code for diagnostic in faults_of_path(tmp_path / "large.yaml", catalogue)] == ["TFK001"]
 
 
-def test_lesser_faults_do_not_hide_one_another(text: str, faults_of: Callable[..., list[Fault]]) -> None:
+def test_lesser_faults_do_not_hide_one_another(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
     bad = text.replace("d_model: 64", "d_model: &w 64").replace("pad_id: 0", "pad_id: 0\n  pad_id: 1").replace("1.0e-5", ".inf")
-    assert [fault.code for fault in faults_of(bad)] == ["TFK005", "TFK004", "TFK008"]
+    assert [diagnostic.code for diagnostic in faults_of(bad)] == ["TFK005", "TFK004", "TFK008"]
 
 
-def test_alias_is_one_fault(text: str, faults_of: Callable[..., list[Fault]]) -> None:
-    assert [fault.code for fault in faults_of(text.replace("{num_heads: 4}", "*heads"))] == ["TFK005"]
+def test_alias_is_one_fault(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
+    assert [diagnostic.code for diagnostic in faults_of(text.replace("{num_heads: 4}", "*heads"))] == ["TFK005"]
 
 
 def test_marks_of_nested_values() -> None:
-    root: Marked = read_text("a:\n  - b: {c: 1}\n", "a.yaml", Faults())
+    root: Located = read_text("a:\n  - b: {c: 1}\n", "a.yaml", Diagnostics())
     inner = root.mapping["a"].items[0].mapping["b"].mapping["c"]
-    assert (inner.path, inner.mark.line, inner.mark.column) == ("a.0.b.c", 2, 12)
+    assert (inner.path, inner.location.line, inner.location.column) == ("a.0.b.c", 2, 12)
     assert inner.key
     assert (inner.key.line, inner.key.column) == (2, 9)
 

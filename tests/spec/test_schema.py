@@ -11,7 +11,7 @@ import pytest
 
 from tfkit.catalogue import Catalogue
 from tfkit.spec import json_schema
-from tfkit.spec.marked import Faults, plain
+from tfkit.spec.located import Diagnostics, plain
 from tfkit.spec.reader import read_file, read_text
 
 SPECS = sorted((Path(__file__).parents[2] / "specs").glob("*.yaml"))
@@ -23,7 +23,7 @@ def validator(catalogue: Catalogue) -> jsonschema.Draft202012Validator:
 
 
 def data_of(text: str) -> Any:
-    return plain(read_text(text, "a.yaml", Faults()))
+    return plain(read_text(text, "a.yaml", Diagnostics()))
 
 
 def test_schema_is_a_schema_without_loose_ends(catalogue: Catalogue) -> None:
@@ -44,7 +44,8 @@ def test_correct_spec_is_accepted(text: str, validator: jsonschema.Draft202012Va
 def test_shipped_spec_is_accepted(path: Path, installed: Catalogue) -> None:
     schema = json_schema(installed)
     assert [
-        error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(plain(read_file(str(path), Faults())))
+        error.message
+        for error in jsonschema.Draft202012Validator(schema).iter_errors(plain(read_file(str(path), Diagnostics())))
     ] == []
 
 

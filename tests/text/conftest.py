@@ -1,8 +1,8 @@
 import pytest
-from translation_task import write_task
 
 from tfkit.recipe import load_recipe
 from tfkit.train import train
+from translation_task import write_task
 
 
 @pytest.fixture(scope="session")

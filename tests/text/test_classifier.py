@@ -4,12 +4,12 @@ import json
 
 import pytest
 import torch
-from kinds_task import recipe_for, validations
 
+from kinds_task import recipe_for, validations
 from tfkit.data import Corpus
 from tfkit.errors import InputError, StoreError
+from tfkit.io import load, save
 from tfkit.recipe import load_recipe
-from tfkit.store import load, save
 from tfkit.text import Classifier, TextGenerator, Translator, model_in
 from tfkit.train import train
 

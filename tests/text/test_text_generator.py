@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from kinds_task import recipe_for
 
+from kinds_task import recipe_for
 from tfkit.generate import Search
 from tfkit.recipe import load_recipe
 from tfkit.text import TextGenerator

@@ -5,20 +5,20 @@ import shutil
 
 import pytest
 import torch
-from translation_task import WORDS, sentences, write_task
 
 from tfkit.data import Corpus
 from tfkit.data.tokeniser import train_tokeniser
 from tfkit.errors import InputError, StoreError
 from tfkit.generate import Search
+from tfkit.io import load, save
+from tfkit.metrics import corpus_scores
 from tfkit.recipe import load_recipe
 from tfkit.recipe.parts import PARTS
-from tfkit.score import corpus_scores
-from tfkit.slots.options import Part
-from tfkit.store import load, save
+from tfkit.slots.options import Component
 from tfkit.text import Translator, model_in
 from tfkit.text.translator import _line
 from tfkit.train import train
+from translation_task import WORDS, sentences, write_task
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_a_tokeniser_that_was_altered_is_told(trained, tmp_path):
 
 def test_a_tokeniser_of_another_model_is_told(translator):
     entry = next(entry for entry in PARTS["tokeniser"] if entry.name == "characters")
-    other = train_tokeniser(Part(entry, entry.options()), ["abc"], 0)
+    other = train_tokeniser(Component(entry, entry.options()), ["abc"], 0)
     with pytest.raises(InputError) as caught:
         Translator(translator.model, {"source": other, "target": other})
     assert "TFK106 `source` has a vocabulary of 90, its tokeniser has 7 ids" in str(caught.value)

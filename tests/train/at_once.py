@@ -33,18 +33,18 @@ class Waiting:
         os.read(self.hears, 1)  # until the parent closes the other end
 
     def __getattr__(self, name):
-        return lambda *told: None
+        return lambda *progress: None
 
 
 def child(recipe: str, directory: Path, how: str, start: int, says: int, hears: int) -> None:
     torch.set_num_threads(1)
     os.read(start, 1)
-    watchers = [Waiting(says, hears)]
+    callbacks = [Waiting(says, hears)]
     try:
         if how == "resume":
-            resume(directory, watchers=watchers)
+            resume(directory, callbacks=callbacks)
         else:
-            train(load_recipe(recipe), directory, watchers=watchers)
+            train(load_recipe(recipe), directory, callbacks=callbacks)
         ended = "trained"
     except TfkitError as error:
         ended = str(error)

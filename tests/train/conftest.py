@@ -1,4 +1,5 @@
 import pytest
+
 from translation_task import write_task
 
 

@@ -127,10 +127,10 @@ def test_nothing_begins_where_nothing_compiles(task, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", broken)
     with pytest.raises(TrainingError) as found:
         train(load_recipe(task, ["compile=true"]), tmp_path / "run")
-    (fault,) = found.value.faults
-    assert fault.code == "TFK120"
-    assert "No working C++ compiler found" in fault.message
-    assert "g++" in fault.fix
+    (diagnostic,) = found.value.diagnostics
+    assert diagnostic.code == "TFK120"
+    assert "No working C++ compiler found" in diagnostic.message
+    assert "g++" in diagnostic.fix
     assert not (tmp_path / "run").exists()
 
 

@@ -6,11 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from translation_task import write_task
 
 from tfkit.data import read_facts
 from tfkit.errors import TfkitError
-from tfkit.files import Listing, check_files, file_facts, read_model
+from tfkit.files import Listing, check_files, file_record, read_model
 from tfkit.recipe import load_recipe
 from tfkit.text import model_in
 from tfkit.train import resume, train
@@ -19,6 +18,7 @@ from tfkit.train.lock import Holder
 from tfkit.train.log import read_log
 from tfkit.train.pretrained import read_digests
 from tfkit.train.state import State
+from translation_task import write_task
 
 FEW = ["stopping.max_steps=3", "keeping.every_steps=2", "validation.every_steps=2"]
 LAST = "checkpoints/step-3"
@@ -98,9 +98,9 @@ def test_a_state_of_which_the_manifest_knows_goes_on_or_is_refused(run, at):
     data[at * len(data) // 60] ^= 1
     path.write_bytes(data)
     manifest = json.loads((run / LAST / "manifest.json").read_text())
-    (run / LAST / "manifest.json").write_text(json.dumps(manifest | {"state.json": file_facts(path)}))
+    (run / LAST / "manifest.json").write_text(json.dumps(manifest | {"state.json": file_record(path)}))
     error = refusal(lambda: resume(run))
-    assert error is None or error.faults[0].code in ("TFK082", "TFK113")
+    assert error is None or error.diagnostics[0].code in ("TFK082", "TFK113")
 
 
 def hole(path: Path) -> None:
@@ -143,7 +143,7 @@ def test_something_else_in_place_of_a_file_is_refused(run, name, kind):
         return
     with pytest.raises(TfkitError) as caught:
         resume(run)
-    assert path.name in str(caught.value) or caught.value.faults[0].code in ("TFK104", "TFK113"), str(caught.value)
+    assert path.name in str(caught.value) or caught.value.diagnostics[0].code in ("TFK104", "TFK113"), str(caught.value)
 
 
 def test_the_size_of_weights_is_compared_before_they_are_read(run, monkeypatch):
@@ -162,7 +162,7 @@ def test_the_size_of_weights_is_compared_before_they_are_read(run, monkeypatch):
     "name", ["../../x", "/etc", "..", ".", "", "step-2/../step-2", "step-2\0", "checkpoints/step-2", "a\\b", 7, None]
 )
 def test_the_best_model_is_a_plain_child(run, name):
-    best = {"model": name, "metric": "loss", "worth": 1.0}
+    best = {"model": name, "metric": "loss", "score": 1.0}
     (run / "models" / "best.json").write_text(json.dumps(best))
     with pytest.raises(TfkitError, match=r"TFK082 .*best.json"):
         model_in(run)

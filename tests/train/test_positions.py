@@ -2,13 +2,13 @@
 
 import pytest
 import yaml
-from kinds_task import recipe_for
-from translation_task import write_task
 
+from kinds_task import recipe_for
 from tfkit.data import Corpus
 from tfkit.errors import InputError
 from tfkit.recipe import load_recipe
 from tfkit.train import train
+from translation_task import write_task
 
 TABLE = "model.defaults.position={kind: learned, max_len: 8}"
 
@@ -52,11 +52,11 @@ def test_a_row_beyond_the_positions_is_named_with_the_setting(tmp_path, kind):
     recipe = write_task(tmp_path) if kind == "parallel" else recipe_for(tmp_path, kind)
     with pytest.raises(InputError) as caught:
         begun(recipe, "batching.max_length=30", "tokeniser.vocab_size=60")
-    (fault,) = caught.value.faults
-    assert (fault.code, fault.path) == ("TFK061", "batching.max_length")
-    assert fault.mark.file == str(tmp_path / ("text.tsv" if kind == "classification" else "train.src"))
-    assert fault.message.endswith("tokens ends here, and the model has 8 positions")
-    assert fault.fix.startswith("write `batching.max_length: 8`")
+    (diagnostic,) = caught.value.diagnostics
+    assert (diagnostic.code, diagnostic.path) == ("TFK061", "batching.max_length")
+    assert diagnostic.location.file == str(tmp_path / ("text.tsv" if kind == "classification" else "train.src"))
+    assert diagnostic.message.endswith("tokens ends here, and the model has 8 positions")
+    assert diagnostic.fix.startswith("write `batching.max_length: 8`")
     assert not (tmp_path / "run").exists()
 
 

@@ -6,18 +6,18 @@ import shutil
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
+
 from hostile_files import REPLACED
 from kinds_task import BODY, HEAD, MODELS, recipe_for
-from safetensors.torch import load_file, save_file
-from translation_task import SPEC, write_task
-
 from tfkit.data import read_tokenisers
 from tfkit.errors import InputError, SpecError, StoreError
+from tfkit.files import file_record
 from tfkit.recipe import load_recipe
-from tfkit.store import file_facts
 from tfkit.text import model_in
 from tfkit.train import resume, train
 from tfkit.train.pretrained import is_share
+from translation_task import SPEC, write_task
 
 STILL = ["stopping.max_steps=1", "schedule={kind: constant, peak: 1.0e-60}"]
 """A step at a rate that is 0 in float32."""
@@ -51,7 +51,7 @@ def weights(run):
 def started(recipe, parent, folder, *changes):
     """The weights of a run that started from `parent` and learnt nothing, and what it says that it took."""
     listener = Listener()
-    train(load_recipe(recipe, [f"pretrained={parent}", *STILL, *changes]), folder / "child", watchers=[listener])
+    train(load_recipe(recipe, [f"pretrained={parent}", *STILL, *changes]), folder / "child", callbacks=[listener])
     return weights(folder / "child"), listener.taken
 
 
@@ -70,7 +70,7 @@ def test_all_weights_and_the_tokeniser_are_taken(parent, task, tmp_path):
 def list_again(place, name):
     """Write down the size and digest of a file of a saved model that was changed."""
     versions = json.loads((place / "versions.json").read_text())
-    versions["files"][name] = file_facts(place / name)
+    versions["files"][name] = file_record(place / name)
     (place / "versions.json").write_text(json.dumps(versions))
 
 
@@ -110,11 +110,11 @@ def test_what_has_another_shape_or_no_partner_is_drawn_and_told(parent, task, tm
     for name, value in found.items():
         same = name in wanted and wanted[name].shape == value.shape
         assert torch.equal(value, wanted[name] if same else drawn[name]), name
-    told = {each.name: (each.shape, each.why, each.there) for each in taken.left}
-    assert told["nodes.encoder.layers.0.branches.ffn.input.weight"] == ((8, 16), "of another shape", (32, 16))
-    assert told["nodes.encoder.layers.1.norms.ffn.bias"] == ((16,), "not there", None)
-    assert {name for name, value in found.items() if name not in wanted or wanted[name].shape != value.shape} == set(told)
-    assert taken.count == sum(value.numel() for name, value in found.items() if name not in told)
+    progress = {each.name: (each.shape, each.why, each.there) for each in taken.left}
+    assert progress["nodes.encoder.layers.0.branches.ffn.input.weight"] == ((8, 16), "of another shape", (32, 16))
+    assert progress["nodes.encoder.layers.1.norms.ffn.bias"] == ((16,), "not there", None)
+    assert {name for name, value in found.items() if name not in wanted or wanted[name].shape != value.shape} == set(progress)
+    assert taken.count == sum(value.numel() for name, value in found.items() if name not in progress)
 
 
 def train_without(task, folder, *changes):
@@ -173,7 +173,7 @@ def test_what_cannot_be_started_from_is_told_at_its_place(parent, task, tmp_path
 
 
 def test_a_model_with_little_in_common_is_refused_before_the_data_are_prepared(parent, task, tmp_path, monkeypatch):
-    monkeypatch.setattr("tfkit.train.run.prepare", lambda *arguments: pytest.fail("the data were prepared"))
+    monkeypatch.setattr("tfkit.train.session.prepare", lambda *arguments: pytest.fail("the data were prepared"))
     with pytest.raises(InputError, match=r"TFK117 pretrained: .* and 50 % are wanted"):
         started(task, parent, tmp_path, "model.defaults.ffn.d_ff=8", "model.defaults.attention.head_dim=4")
 
@@ -184,8 +184,8 @@ def test_a_model_with_little_in_common_is_refused_unless_the_recipe_says_so(pare
     other += ["model.decoder.position=none"]
     with pytest.raises(InputError) as caught:
         started(task, parent, tmp_path, *other)
-    (fault,) = caught.value.faults
-    assert (fault.code, fault.path, fault.mark.column) == ("TFK117", "pretrained", 12)
+    (diagnostic,) = caught.value.diagnostics
+    assert (diagnostic.code, diagnostic.path, diagnostic.location.column) == ("TFK117", "pretrained", 12)
     assert not (tmp_path / "child").exists()
     few = weights(parent)
     drawn, _ = train_without(task, tmp_path, *other)
@@ -197,9 +197,9 @@ def test_a_model_with_little_in_common_is_refused_unless_the_recipe_says_so(pare
     assert 0 < given < total / 10
     assert (
         f"has {given:,} of the {total:,} weights of `small` beside tables of tokens ({100 * given / total:.1f} %: "
-        in fault.message
+        in diagnostic.message
     )
-    assert fault.fix.endswith("or write `pretrained_share: 0.08`")
+    assert diagnostic.fix.endswith("or write `pretrained_share: 0.08`")
     with pytest.raises(InputError, match=r"1:18: TFK117 pretrained_share: .* and 9 % are wanted"):
         started(task, parent, tmp_path, *other, "pretrained_share=0.09")
     _, taken = started(task, parent, tmp_path, *other, "pretrained_share=0.08")

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from launched import LAUNCH, environment, together
 from safetensors.torch import load_file
-from translation_task import write_task
 
+from launched import LAUNCH, environment, together
 from tfkit.errors import InputError
 from tfkit.recipe import load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.lock import held
+from translation_task import write_task
 
 FOUR = ["batching.accumulate=4"]
 """Five batches an epoch, so that its last step leaves all processes but one without a batch."""
@@ -152,7 +152,7 @@ def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path):
     ]
     found, _, words = together(jobs, tmp_path)
     codes = ["TFK118", "TFK100", "TFK021", "TFK110", "TFK111"]
-    assert found == [[[code, elsewhere] for code in codes] for elsewhere in (False, True)], words
+    assert found == [[[code, reported_by_other_rank] for code in codes] for reported_by_other_rank in (False, True)], words
     assert not any((tmp_path / name).exists() for name in ("one", "two", "three"))
     (batches,) = (tmp_path / "four").glob("not-finite-step-*.safetensors")
     assert {name.split("/")[0] for name in load_file(batches)} == {"0", "1", "2", "3"}, "the batches of all processes are kept"
@@ -175,8 +175,12 @@ def test_what_every_process_reads_is_told_once(task, tmp_path, runs):
     jobs += [on, {**on, "earlier": True}]
     found, _, words = together(jobs, tmp_path)
     codes = [["TFK082"], ["TFK113"], ["TFK117"]]
-    assert [each[:3] for each in found] == [[[*code, elsewhere] for code in codes] for elsewhere in (False, True)], words
-    assert [each[3:] for each in found] == [[["TFK082", "TFK082", elsewhere], [26]] for elsewhere in (True, False)], words
+    assert [each[:3] for each in found] == [
+        [[*code, reported_by_other_rank] for code in codes] for reported_by_other_rank in (False, True)
+    ], words
+    assert [each[3:] for each in found] == [
+        [["TFK082", "TFK082", reported_by_other_rank], [26]] for reported_by_other_rank in (True, False)
+    ], words
     assert not (tmp_path / "narrow").exists()
 
 
@@ -228,8 +232,8 @@ def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGINT)
-        told, _ = process.communicate(timeout=600)
-    assert f"`tfkit train --resume {run}` goes on" in told
+        progress, _ = process.communicate(timeout=600)
+    assert f"`tfkit train --resume {run}` goes on" in progress
     last = checkpoints_in(run / "checkpoints")[-1]
     assert last.name == f"step-{log(run, 'step')[-1]['step']}"
 
@@ -256,7 +260,7 @@ def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch):
     job = {"recipe": str(task), "directory": str(tmp_path / "two"), "overrides": changes, "shapes": 2}
     found, code, words = together([job, {**job, "directory": str(tmp_path / "none"), "fsdp": True}], tmp_path)
     assert code == 0, words
-    assert found == [[[24], ["TFK118", elsewhere]] for elsewhere in (False, True)], words
+    assert found == [[[24], ["TFK118", reported_by_other_rank]] for reported_by_other_rank in (False, True)], words
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     monkeypatch.setattr("tfkit.data.shapes.MOST", 2)
     train(load_recipe(task, changes), tmp_path / "one")
@@ -291,7 +295,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import device
 from torch.distributed.distributed_c10d import ProcessGroupGloo
-from tfkit.train.processes import joined
+from tfkit.train.distributed.process_group import joined
 
 def name(path):
     try:
@@ -316,7 +320,7 @@ with joined("cpu") as (processes, _):
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux tells the names of threads")
 @pytest.mark.parametrize("networks", ["", "lo"])
 def test_every_group_has_one_thread(tmp_path, networks):
-    """Two of them corrupt memory: see tfkit/train/gloo.py. Here are two groups, torch's first one and that of the run."""
+    """Two threads corrupt memory: see tfkit/train/distributed/gloo.py. torch has its own group, the run another."""
     (tmp_path / "groups.py").write_text(GROUPS)
     command = [*LAUNCH, "--nproc-per-node=2", str(tmp_path / "groups.py")]
     named = {"GLOO_SOCKET_IFNAME": networks} if networks else {}
@@ -328,8 +332,8 @@ SHARDS = """
 import sys
 import torch.distributed as dist
 import tfkit
-from tfkit.train.processes import joined
-from tfkit.train.spread import is_sharded, shard
+from tfkit.train.distributed.process_group import joined
+from tfkit.train.distributed.ddp_fsdp import is_sharded, shard
 
 dist.init_process_group("gloo")
 with joined("cpu") as (processes, _):

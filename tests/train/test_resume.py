@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from translation_task import write_task
 
 from tfkit.errors import InputError, StoreError
-from tfkit.nn import onednn
+from tfkit.files import file_record
+from tfkit.nn.cpu import onednn
 from tfkit.recipe import load_recipe
-from tfkit.store import file_facts
 from tfkit.train import resume, train
 from tfkit.train.checkpoint import checkpoints_in, write_checkpoint
 from tfkit.train.interrupt import Interrupts
+from translation_task import write_task
 
 FILES = ("model", "optimiser", "average")
 
@@ -101,7 +101,7 @@ def test_half_and_half_is_whole_when_onednn_multiplies(task, tmp_path, monkeypat
     if product is None:
         pytest.skip("torch was built without oneDNN")
     monkeypatch.setattr(onednn, "PRODUCT", lambda *given: (calls.append(1), product(*given))[1])
-    monkeypatch.setattr("tfkit.nn.linear.ENOUGH", 1)
+    monkeypatch.setattr("tfkit.nn.cpu.linear.ENOUGH", 1)
     test_half_and_half_is_whole(task, tmp_path, [])
     assert len(calls) > 24 * 3 * 10
 
@@ -163,7 +163,7 @@ def test_ctrl_c_saves_and_goes_on(task, tmp_path, whole):
                 time.sleep(0.01)
 
     with pytest.raises(KeyboardInterrupt):
-        train(load_recipe(task, ["keeping.every_steps=500"]), tmp_path / "stopped", watchers=[Interrupt()])
+        train(load_recipe(task, ["keeping.every_steps=500"]), tmp_path / "stopped", callbacks=[Interrupt()])
     assert [path.name for path in checkpoints_in(tmp_path / "stopped" / "checkpoints")] == ["step-9"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     resume(tmp_path / "stopped", overrides=["keeping.every_steps=8"])
@@ -237,7 +237,7 @@ def rewritten(checkpoint: Path, name: str, write) -> None:
     """A file written anew, of which the manifest knows."""
     write(checkpoint / name)
     manifest = json.loads((checkpoint / "manifest.json").read_text())
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest | {name: file_facts(checkpoint / name)}))
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest | {name: file_record(checkpoint / name)}))
 
 
 @pytest.mark.parametrize("change", ["missing", "another one", "another shape", "another dtype"])
@@ -363,10 +363,10 @@ def test_a_line_of_the_log_that_was_altered_is_named(whole, line, reason):
     path.write_bytes(b"\n".join([*lines[:3], line, *lines[3:], b""]))
     with pytest.raises(StoreError) as caught:
         resume(whole)
-    (fault,) = caught.value.faults
-    assert str(fault).startswith(f"{path}:4:1: TFK082 this line is no entry of the log of a run: ")
-    assert reason in str(fault)
-    assert "remove the line, or the file" in str(fault)
+    (diagnostic,) = caught.value.diagnostics
+    assert str(diagnostic).startswith(f"{path}:4:1: TFK082 this line is no entry of the log of a run: ")
+    assert reason in str(diagnostic)
+    assert "remove the line, or the file" in str(diagnostic)
     path.unlink()
     assert resume(whole).progress.step == 24
 

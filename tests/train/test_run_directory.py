@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from translation_task import write_task
 
 from tfkit.errors import InputError, StoreError
 from tfkit.recipe import load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.lock import held
+from translation_task import write_task
 
 HERE = Path(__file__).parent
 FEW = ["stopping.max_steps=9", "keeping.every_steps=4"]
@@ -95,7 +95,7 @@ def test_no_link_to_a_file_is_followed(run, tmp_path, name, there):
     before = target.read_bytes() if there else None
     with pytest.raises((StoreError, InputError)) as caught:
         resume(run, overrides=["stopping.max_steps=12"])
-    assert caught.value.faults[0].code in ("TFK082", "TFK111")
+    assert caught.value.diagnostics[0].code in ("TFK082", "TFK111")
     assert there or not target.exists()
     assert not there or target.read_bytes() == before
 
@@ -162,8 +162,8 @@ run.train(load_recipe(sys.argv[1]), sys.argv[2])
     [
         ("tfkit.data.prepare.train_tokeniser", "SIGKILL", []),
         ("tfkit.data.corpus.CorpusWriter.close", "SIGTERM", ["data/train.draft"]),
-        ("tfkit.train.run.fitted_spec", "SIGHUP", ["data/facts.json", "data/train.arrow", "data/validation.arrow"]),
-        ("tfkit.train.run._write_recipe", "SIGKILL", ["digests.json", "spec.yaml", "tokeniser.json"]),
+        ("tfkit.train.session.fitted_spec", "SIGHUP", ["data/facts.json", "data/train.arrow", "data/validation.arrow"]),
+        ("tfkit.train.session._write_recipe", "SIGKILL", ["digests.json", "spec.yaml", "tokeniser.json"]),
         ("os.chmod", "SIGKILL", []),
     ],
 )
@@ -217,7 +217,7 @@ def test_a_preparation_that_fails_removes_what_it_wrote_and_no_more(task, tmp_pa
         (tmp_path / "run" / "data" / "notes.txt").write_text("mine")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tfkit.train.run._write_recipe", fail)
+    monkeypatch.setattr("tfkit.train.session._write_recipe", fail)
     with pytest.raises(KeyboardInterrupt):
         train(load_recipe(task), tmp_path / "run")
     assert set(everything(tmp_path / "run")) == {"notes.txt", "data/notes.txt"}

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from launched import together
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from translation_task import write_task
 
+from launched import together
 from tfkit.errors import StoreError
-from tfkit.store import file_facts
-from tfkit.train import average_checkpoints, resume, shards
+from tfkit.files import file_record
+from tfkit.train import average_checkpoints, resume
 from tfkit.train.checkpoint import checkpoints_in
+from tfkit.train.distributed import sharded_checkpoint as shards
+from translation_task import write_task
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def refused(run, latest, said, monkeypatch):
     with pytest.raises(StoreError) as caught:
         resume(run)
     assert said in str(caught.value)
-    assert {fault.code for fault in caught.value.faults} == {"TFK082"}
+    assert {diagnostic.code for diagnostic in caught.value.diagnostics} == {"TFK082"}
     assert f"{latest} cannot be used, `--earlier` goes back to the one before it" in str(caught.value)
     assert folders == []
     assert resume(run, earlier=True, overrides=["stopping.max_steps=13"]).progress.step == 13
@@ -70,7 +71,7 @@ def test_a_damaged_shard_is_named(sharded, monkeypatch, kind, number):
 def list_again(latest):
     """Write down what stands there, as if nothing had happened to it."""
     names = [path.relative_to(latest) for path in sorted(latest.rglob("*")) if path.is_file() and path.name != "manifest.json"]
-    (latest / "manifest.json").write_text(json.dumps({str(name): file_facts(latest / name) for name in names}))
+    (latest / "manifest.json").write_text(json.dumps({str(name): file_record(latest / name) for name in names}))
 
 
 def rewrite(path, key, shorter):
@@ -135,7 +136,9 @@ def test_two_processes_tell_damaged_shards_once_and_go_back(sharded, tmp_path):
         for earlier in (False, True)
     ]
     found, _, words = together(jobs, tmp_path)
-    assert found == [[["TFK082", "TFK082", elsewhere], [13]] * 2 for elsewhere in (False, True)], words
+    assert found == [[["TFK082", "TFK082", reported_by_other_rank], [13]] * 2 for reported_by_other_rank in (False, True)], (
+        words
+    )
 
 
 def test_a_mean_needs_whole_tensors_too(sharded, tmp_path):

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from kinds_task import recipe_for, validations
-from translation_task import WORDS
 
+from kinds_task import recipe_for, validations
 from tfkit.data import NO_LABEL, Corpus, read_tokenisers
 from tfkit.data.corpus import CorpusWriter
 from tfkit.data.roles import Roles
@@ -17,6 +16,7 @@ from tfkit.generate import Search
 from tfkit.recipe import load_recipe
 from tfkit.text import TextGenerator
 from tfkit.train import train
+from translation_task import WORDS
 
 
 def test_a_classifier_learns_its_labels(tmp_path):

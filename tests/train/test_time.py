@@ -7,7 +7,7 @@ import pytest
 
 from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
-from tfkit.train.progress import Progress
+from tfkit.train.callbacks import Progress
 from tfkit.train.trainer import why_stop
 from tfkit.view.training import left_text
 
@@ -16,8 +16,8 @@ from tfkit.view.training import left_text
 def clock(monkeypatch):
     """A clock that stands still unless it is moved."""
     now = [1000.0]
-    monkeypatch.setattr("tfkit.train.run.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr("tfkit.train.keep.time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0]))
+    monkeypatch.setattr("tfkit.train.session.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("tfkit.train.loop.time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0]))
     return now
 
 
@@ -35,7 +35,7 @@ class Moving:
         self.clock[0] += self.by
 
     def __getattr__(self, name):
-        return lambda *told: None
+        return lambda *progress: None
 
 
 def slow(clock, monkeypatch, name, seconds):
@@ -51,13 +51,13 @@ def slow(clock, monkeypatch, name, seconds):
 
 
 def test_preparation_and_validation_count(task, tmp_path, clock, monkeypatch):
-    slow(clock, monkeypatch, "tfkit.train.run.prepare", 40.0)
-    slow(clock, monkeypatch, "tfkit.train.keep.validation_nll", 7.0)
+    slow(clock, monkeypatch, "tfkit.train.session.prepare", 40.0)
+    slow(clock, monkeypatch, "tfkit.train.loop.validation_nll", 7.0)
     recipe = load_recipe(task, ["stopping={max_minutes: 2}", "validation.every_steps=3"])
-    watcher = Moving(clock, 5.0)
-    outcome = train(recipe, tmp_path / "run", watchers=[watcher])
+    callback = Moving(clock, 5.0)
+    outcome = train(recipe, tmp_path / "run", callbacks=[callback])
     # 40 s, then three steps of 5 s and a validation of 7 s at a time: at 106 s three more, the last of which ends at 121 s.
-    assert watcher.seconds[:4] == [40.0, 45.0, 50.0, 62.0]
+    assert callback.seconds[:4] == [40.0, 45.0, 50.0, 62.0]
     assert outcome.reason == "2 minutes are over, but for the 7 s of the last validation"
     assert outcome.progress.step == 11
     assert outcome.progress.validated == 11
@@ -65,17 +65,17 @@ def test_preparation_and_validation_count(task, tmp_path, clock, monkeypatch):
 
 
 def test_one_step_is_made_where_the_preparation_took_all_the_time(task, tmp_path, clock, monkeypatch):
-    slow(clock, monkeypatch, "tfkit.train.run.prepare", 400.0)
+    slow(clock, monkeypatch, "tfkit.train.session.prepare", 400.0)
     outcome = train(load_recipe(task, ["stopping={max_minutes: 2}"]), tmp_path / "run")
     assert (outcome.progress.step, outcome.reason) == (1, "2 minutes are over")
     assert outcome.model.is_dir()
 
 
 def test_a_run_that_goes_on_adds_to_the_time(task, tmp_path, clock):
-    train(load_recipe(task, ["stopping={max_minutes: 1, max_steps: 4}"]), tmp_path / "run", watchers=[Moving(clock, 5.0)])
+    train(load_recipe(task, ["stopping={max_minutes: 1, max_steps: 4}"]), tmp_path / "run", callbacks=[Moving(clock, 5.0)])
     clock[0] += 10_000.0
     outcome = resume(
-        tmp_path / "run", overrides=["stopping.max_steps=null"], watchers=[Moving(clock, 5.0)], since=clock[0] - 15
+        tmp_path / "run", overrides=["stopping.max_steps=null"], callbacks=[Moving(clock, 5.0)], since=clock[0] - 15
     )
     assert outcome.progress.step == 9  # 4 * 5 s, 15 s of start-up, 5 * 5 s
     assert outcome.progress.seconds == 60.0

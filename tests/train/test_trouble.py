@@ -14,10 +14,11 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tfkit.cli import main
-from tfkit.errors import Fault, InputError, StoreError, TrainingError
+from tfkit.errors import Diagnostic, InputError, StoreError, TrainingError
 from tfkit.recipe import load_recipe
-from tfkit.train import checkpoint, keep, resume, tensorboard, train
+from tfkit.train import checkpoint, resume, tensorboard, train
 from tfkit.train import log as log_module
+from tfkit.train import loop as keep
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.log import read_log
 
@@ -41,8 +42,8 @@ class Meddler:
     def saved(self, step, path):
         pass
 
-    def trouble(self, faults):
-        self.troubles += faults
+    def trouble(self, diagnostics):
+        self.troubles += diagnostics
 
     def ended(self, reason, model):
         pass
@@ -66,7 +67,7 @@ def poison_gradients(trainer):
 def test_a_gradient_that_is_no_number_changes_nothing_and_its_batch_is_kept(task, tmp_path):
     recipe = load_recipe(task, ["clip_norm=1.0", "keeping.last=1", "keeping.every_steps=1"])
     with pytest.raises(TrainingError) as caught:
-        train(recipe, tmp_path / "run", watchers=[Meddler(7, poison_gradients)])
+        train(recipe, tmp_path / "run", callbacks=[Meddler(7, poison_gradients)])
     message = str(caught.value)
     assert "TFK110 the norm of the gradient of step 8 is no finite number" in message
     assert f"the state before it in {tmp_path / 'run' / 'checkpoints' / 'step-7'}" in message
@@ -82,12 +83,12 @@ def test_a_gradient_that_is_no_number_changes_nothing_and_its_batch_is_kept(task
 
 def test_a_loss_that_is_no_number_is_told(task, tmp_path):
     with pytest.raises(TrainingError, match="TFK110 the loss of step 3 is no finite number"):
-        train(load_recipe(task), tmp_path / "run", watchers=[Meddler(2, poison_weights)])
+        train(load_recipe(task), tmp_path / "run", callbacks=[Meddler(2, poison_weights)])
 
 
 def test_what_to_do_names_the_best_model_where_there_is_one(task, tmp_path):
     with pytest.raises(TrainingError) as caught:
-        train(load_recipe(task, ["validation.every_steps=2"]), tmp_path / "run", watchers=[Meddler(5, poison_weights)])
+        train(load_recipe(task, ["validation.every_steps=2"]), tmp_path / "run", callbacks=[Meddler(5, poison_weights)])
     assert f"in float32, from the best model so far (--from {tmp_path / 'run'})" in str(caught.value)
     train(load_recipe(task, [f"pretrained={tmp_path / 'run'}", "stopping.max_steps=1"]), tmp_path / "other")
     assert finite(tmp_path / "other")
@@ -99,7 +100,7 @@ def test_float16_leaves_out_steps_and_tells_when_it_cannot_go_on(task, tmp_path)
     assert outcome.progress.step == 24
     assert finite(tmp_path / "run")
     with pytest.raises(TrainingError, match=r"TFK110 with the scale .* the gradient of step 8 is no finite number"):
-        train(recipe, tmp_path / "other", watchers=[Meddler(7, poison_gradients)])
+        train(recipe, tmp_path / "other", callbacks=[Meddler(7, poison_gradients)])
     entries = [json.loads(line) for line in (tmp_path / "other" / "log.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in entries if entry["kind"] == "step"] == list(range(1, 8))
     assert finite(tmp_path / "other")
@@ -111,14 +112,14 @@ def test_a_disk_that_is_full_for_a_while_does_not_stop_training(task, tmp_path, 
     def full(directory, tensors, state):
         if 8 <= int(directory.name[5:]) < 20:
             refused.append(directory.name)
-            raise StoreError(Fault("TFK081", f"{directory} could not be written: No space left on device"))
+            raise StoreError(Diagnostic("TFK081", f"{directory} could not be written: No space left on device"))
         write(directory, tensors, state)
 
     monkeypatch.setattr(checkpoint, "write_checkpoint", full)
-    watcher = Meddler(0, None)
-    outcome = train(load_recipe(task), tmp_path / "run", watchers=[watcher])
+    callback = Meddler(0, None)
+    outcome = train(load_recipe(task), tmp_path / "run", callbacks=[callback])
     assert refused == ["step-8", "step-16"]
-    assert [fault.code for fault in watcher.troubles] == ["TFK081", "TFK081"]
+    assert [diagnostic.code for diagnostic in callback.troubles] == ["TFK081", "TFK081"]
     assert outcome.progress.step == 24
 
 
@@ -129,41 +130,41 @@ class Full:
         self.log, self.first, self.last, self.troubles = log, first, last, []
 
     def __getattr__(self, name):
-        return lambda *told: None
+        return lambda *progress: None
 
     def stepped(self, step):
         if step.step in (self.first, self.last):
             room = self.log.stat().st_size + 20 if step.step == self.first else resource.RLIM_INFINITY
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
 
-    def trouble(self, faults):
-        self.troubles += faults
+    def trouble(self, diagnostics):
+        self.troubles += diagnostics
 
 
 def test_a_log_that_cannot_be_written_does_not_stop_training(task, tmp_path):
     """Half a line is taken back, and the fault is reported once while it lasts."""
     log = tmp_path / "run" / "log.jsonl"
-    watcher = Full(log, 3, 7)
+    callback = Full(log, 3, 7)
     try:
-        outcome = train(load_recipe(task, ["validation.every_steps=30"]), tmp_path / "run", watchers=[watcher])
+        outcome = train(load_recipe(task, ["validation.every_steps=30"]), tmp_path / "run", callbacks=[callback])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert outcome.progress.step == 24
-    assert [fault.code for fault in watcher.troubles] == ["TFK081"]
-    assert f"{log} could not be written: File too large; training goes on" in str(watcher.troubles[0])
+    assert [diagnostic.code for diagnostic in callback.troubles] == ["TFK081"]
+    assert f"{log} could not be written: File too large; training goes on" in str(callback.troubles[0])
     assert [entry.step for entry in read_log(log) if entry.kind == "step"] == [1, 2, 3, *range(8, 25)]
     assert checkpoints_in(tmp_path / "run" / "checkpoints")[-1].name == "step-24"
 
 
 def test_ctrl_c_on_a_full_disk_is_told_and_not_called_saved(task, tmp_path, monkeypatch):
     def full(directory, tensors, state):
-        raise StoreError(Fault("TFK081", f"{directory} could not be written: No space left on device"))
+        raise StoreError(Diagnostic("TFK081", f"{directory} could not be written: No space left on device"))
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     monkeypatch.setattr(checkpoint, "write_checkpoint", full)
     try:
         with pytest.raises(StoreError, match="step-5 could not be written"):
-            train(load_recipe(task), tmp_path / "run", watchers=[Meddler(5, lambda _: os.kill(os.getpid(), signal.SIGINT))])
+            train(load_recipe(task), tmp_path / "run", callbacks=[Meddler(5, lambda _: os.kill(os.getpid(), signal.SIGINT))])
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -173,7 +174,7 @@ def test_a_watcher_that_fails_costs_no_step(task, tmp_path):
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        train(load_recipe(task, ["keeping.every_steps=500"]), tmp_path / "run", watchers=[Meddler(5, fail)])
+        train(load_recipe(task, ["keeping.every_steps=500"]), tmp_path / "run", callbacks=[Meddler(5, fail)])
     assert [path.name for path in checkpoints_in(tmp_path / "run" / "checkpoints")] == ["step-5"]
     assert resume(tmp_path / "run").progress.step == 24
 
@@ -186,7 +187,7 @@ def test_a_validation_that_was_cut_off_is_made_again(task, tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"tfkit.train.keep.{name}", cut_off)
+        patch.setattr(f"tfkit.train.loop.{name}", cut_off)
         with pytest.raises(KeyboardInterrupt):
             train(load_recipe(task), tmp_path / "run")
     assert checkpoints_in(tmp_path / "run" / "checkpoints")[-1].name == "step-10"
@@ -212,7 +213,7 @@ def test_ctrl_c_during_preparation_leaves_nothing_behind(task, tmp_path, monkeyp
         raise KeyboardInterrupt
 
     (tmp_path / "run").mkdir()
-    monkeypatch.setattr("tfkit.train.run.fitted_spec", interrupted)
+    monkeypatch.setattr("tfkit.train.session.fitted_spec", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(load_recipe(task), tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []
@@ -233,28 +234,28 @@ def test_separate_vocabularies_for_separate_tables(task, tmp_path):
 @pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
 @pytest.mark.parametrize("step", [3, 8, 10, 24])  # between checkpoints, at one, at a validation, at the end
 def test_a_run_whose_directory_is_gone_fails_and_writes_nowhere(task, tmp_path, how, step):
-    directory, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    directory, reported_by_other_rank = tmp_path / "run", tmp_path / "elsewhere"
 
     def take(trainer):
-        directory.rename(elsewhere)
+        directory.rename(reported_by_other_rank)
         if how == "removed":
-            shutil.rmtree(elsewhere)
+            shutil.rmtree(reported_by_other_rank)
         elif how == "replaced":
             directory.mkdir()
             (directory / "run.lock.json").write_text("mine")
 
-    watcher = Meddler(step, take)
+    callback = Meddler(step, take)
     with pytest.raises(StoreError) as caught:
-        train(load_recipe(task), directory, watchers=[watcher])
+        train(load_recipe(task), directory, callbacks=[callback])
     assert f"TFK081 {directory} was removed or replaced while the run was working in it" in str(caught.value)
-    assert watcher.troubles == []
-    assert watcher.trainer.progress.step <= step + 1
+    assert callback.troubles == []
+    assert callback.trainer.progress.step <= step + 1
     if how == "replaced":
         assert [path.name for path in directory.iterdir()] == ["run.lock.json"]
     else:
         assert not directory.exists()
     if how == "moved":
-        assert resume(elsewhere).progress.step == 24
+        assert resume(reported_by_other_rank).progress.step == 24
 
 
 def command(capsys, *words):
@@ -269,7 +270,7 @@ def test_a_log_that_was_altered_takes_nothing_from_a_finished_training(task, tmp
     def altered(path, entry):
         append(path, {**entry, "kind": "stop"} if entry["step"] == 5 else entry)
 
-    monkeypatch.setattr("tfkit.train.keep.append_log", altered)
+    monkeypatch.setattr("tfkit.train.loop.append_log", altered)
     code, said = command(capsys, "train", task, "-o", tmp_path / "run")
     assert code == 0
     assert f"{log}:5:1: TFK082 this line is no entry of the log of a run" in said
@@ -286,7 +287,7 @@ def test_a_directory_that_is_gone_is_exit_code_1(task, tmp_path, capsys, monkeyp
         if entry["step"] == 5:
             shutil.rmtree(tmp_path / "run")
 
-    monkeypatch.setattr("tfkit.train.keep.append_log", take)
+    monkeypatch.setattr("tfkit.train.loop.append_log", take)
     code, said = command(capsys, "train", task, "-o", tmp_path / "run")
     assert code == 1
     assert said.count("TFK081") == 1, said

@@ -43,7 +43,7 @@ def killed_in(step: int) -> None:
 
 def unread(name: str) -> None:
     """The last process of all cannot read the weights of a checkpoint, also while it is written, which the others can."""
-    load, facts = checkpoint.load_file, checkpoint.file_facts
+    load, facts = checkpoint.load_file, checkpoint.file_record
 
     def refuse(path):
         if path.parent.name == name:
@@ -55,7 +55,7 @@ def unread(name: str) -> None:
             raise OSError(5, "Input/output error")
         return facts(path)
 
-    checkpoint.load_file, checkpoint.file_facts = refuse, refuse_facts
+    checkpoint.load_file, checkpoint.file_record = refuse, refuse_facts
 
 
 class Failing:
@@ -69,7 +69,7 @@ class Failing:
             raise BrokenPipeError
 
     def __getattr__(self, name):
-        return lambda *told: None
+        return lambda *progress: None
 
 
 def ended(job: dict) -> list:
@@ -86,12 +86,12 @@ def ended(job: dict) -> list:
     try:
         if job.get("resume"):
             return [resume(directory, overrides=overrides, fsdp=fsdp, earlier=job.get("earlier", False)).progress.step]
-        watchers = [Failing(job.get("fails"))]
-        return [train(load_recipe(job["recipe"], overrides), directory, fsdp=fsdp, watchers=watchers).progress.step]
+        callbacks = [Failing(job.get("fails"))]
+        return [train(load_recipe(job["recipe"], overrides), directory, fsdp=fsdp, callbacks=callbacks).progress.step]
     except (BrokenPipeError, KeyboardInterrupt) as error:
         return [type(error).__name__]
     except TfkitError as error:
-        return [*(fault.code for fault in error.faults), error.elsewhere]
+        return [*(diagnostic.code for diagnostic in error.diagnostics), error.reported_by_other_rank]
 
 
 def main() -> None:

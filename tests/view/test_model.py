@@ -5,12 +5,11 @@ import re
 
 import pytest
 
+from fixtures import SPECS
 from tfkit.graph import Batch
 from tfkit.view.mermaid import mermaid
 from tfkit.view.model_data import model_data
 from tfkit.view.model_tree import cost_lines, model_tree, site_line
-
-from .conftest import SPECS
 
 NESTED = """
 tfkit: 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfkit.catalogue import Catalogue, Offer
+from tfkit.catalogue import Catalogue, Registration
 from tfkit.plugin import AttentionBackend, Capabilities, Device, Numerics, Range
 from tfkit.view.plugins_data import backends_data, support_table
 from tfkit.view.plugins_text import BackendsText
@@ -25,7 +25,7 @@ MUCH = AttentionBackend(
 
 
 def catalogue_of(*entries):
-    return Catalogue({"backend": {entry.name: Offer(entry, "acme", "acme") for entry in entries}})
+    return Catalogue({"backend": {entry.name: Registration(entry, "acme", "acme") for entry in entries}})
 
 
 def test_every_axis_says_what_is_declared():

@@ -44,10 +44,10 @@ def test_names_of_another_shape_stand_alone(described):
 
 
 def test_a_wish_replaces_every_backend_and_nothing_else(described, catalogue):
-    from tfkit.cli.wish import wish_of
+    from tfkit.cli.backend_args import requested_backends_of
 
     _, graph = described("transformer-base.yaml")
-    plain, wished = all_sites(graph), all_sites(graph, wish_of(["flex", "eager"], catalogue))
+    plain, wished = all_sites(graph), all_sites(graph, requested_backends_of(["flex", "eager"], catalogue))
     assert {tuple(part.kind for part in site.backend) for site in wished.values()} == {("flex", "eager")}
     assert {name: site.mask_terms for name, site in plain.items()} == {name: site.mask_terms for name, site in wished.items()}
 

@@ -2,34 +2,34 @@
 
 from pathlib import Path
 
-from tfkit.train.pretrained import Left, Taken
-from tfkit.view.taken import taken_data, taken_text
+from tfkit.train.pretrained import LoadReport, SkippedTensor
+from tfkit.view.load_report import load_report_data, load_report_text
 
 LAYER = (("query.weight", (4, 4)), ("query.bias", (4,)), ("norm.weight", (4,)))
 
 
 def layer(number):
-    return [Left(f"nodes.body.layers.{number}.{name}", shape, "not there", True) for name, shape in LAYER]
+    return [SkippedTensor(f"nodes.body.layers.{number}.{name}", shape, "not there", True) for name, shape in LAYER]
 
 
 def test_parts_layers_and_shapes_are_told_together():
     left = [
         *layer(1),
         *layer(2),
-        Left("nodes.words.weight", (9, 4), "of another shape", True, (8, 4)),
-        Left("nodes.out.weight", (2, 4), "not there", True),
-        Left("nodes.body.layers.0.extra", (3,), "not there", True),
-        Left("nodes.old.bias", (5,), "not here", False),
+        SkippedTensor("nodes.words.weight", (9, 4), "of another shape", True, (8, 4)),
+        SkippedTensor("nodes.out.weight", (2, 4), "not there", True),
+        SkippedTensor("nodes.body.layers.0.extra", (3,), "not there", True),
+        SkippedTensor("nodes.old.bias", (5,), "not here", False),
     ]
     names = ("nodes.body.layers.0.query.weight", "nodes.body.layers.0.norm.weight")
-    taken = Taken(Path("runs/a"), names, 2_000, 3_000, tuple(left))
-    assert taken_text(taken).splitlines() == [
+    taken = LoadReport(Path("runs/a"), names, 2_000, 3_000, tuple(left))
+    assert load_report_text(taken).splitlines() == [
         "pretrained: 2,000 of 3,000 weights are those of runs/a",
         "  drawn anew, not there: body.layers.1-2 (3 tensors, 24 weights) each, out.weight (2, 4), body.layers.0.extra (3)",
         "  drawn anew, of another shape: words.weight (9, 4) here, (8, 4) there",
         "  not used, not here: old.bias (5)",
     ]
-    data = taken_data(taken)
+    data = load_report_data(taken)
     assert (data["model"], data["taken"], data["weights"], len(data["left"])) == ("runs/a", 2_000, 3_000, len(left))
     assert data["left"][6] == {
         "name": "nodes.words.weight", "shape": (9, 4), "why": "of another shape", "drawn": True, "there": (8, 4),
@@ -37,4 +37,4 @@ def test_parts_layers_and_shapes_are_told_together():
 
 
 def test_nothing_left_is_one_line():
-    assert taken_text(Taken(Path("a"), ("nodes.x",), 5, 5, ())) == "pretrained: 5 of 5 weights are those of a"
+    assert load_report_text(LoadReport(Path("a"), ("nodes.x",), 5, 5, ())) == "pretrained: 5 of 5 weights are those of a"

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tfkit.errors import Fault
+from tfkit.errors import Diagnostic
 from tfkit.view.console import EscapingConsole
 from tfkit.view.terminal import OutputError, Stream, escaped, shown, standard_streams
 from tfkit.view.training import Lines, LivePanel, ended_text
@@ -92,11 +92,11 @@ def test_drawn_text_keeps_its_own_colours_only(terminals):
 
 def test_a_live_panel_and_lines_show_a_hostile_fault_on_one_line(terminals):
     _, error = terminals()
-    fault = Fault("TFK082", f"{HOSTILE}\nTFK000 forged")
-    for watcher in (Lines(), LivePanel()):
+    diagnostic = Diagnostic("TFK082", f"{HOSTILE}\nTFK000 forged")
+    for callback in (Lines(), LivePanel()):
         error.truncate(0)
         error.seek(0)
-        watcher.trouble((fault,))
+        callback.trouble((diagnostic,))
         assert "".join(error.getvalue().split()) == f"TFK082{PLAIN}\\nTFK000forged"
 
 
@@ -122,7 +122,7 @@ def test_a_write_error_of_standard_output_has_a_name_of_its_own():
     full = OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(OutputError) as found:
         Stream(Failing(full), is_error=False).flush()
-    assert str(found.value.fault) == "TFK081 standard output could not be written: No space left on device"
+    assert str(found.value.diagnostic) == "TFK081 standard output could not be written: No space left on device"
     Stream(Failing(full), is_error=True).flush()
     for is_error in (False, True):
         with pytest.raises(BrokenPipeError):

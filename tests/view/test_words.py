@@ -2,10 +2,9 @@
 
 import pytest
 
+from fixtures import SPECS
 from tfkit.spec import load_spec
-from tfkit.view.words import percent, ranges, says, scaled
-
-from .conftest import SPECS
+from tfkit.view.formatting import percent, ranges, says, scaled
 
 
 @pytest.mark.parametrize(

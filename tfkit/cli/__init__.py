@@ -11,11 +11,15 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from ..errors import BackendRefused, Fault, InputError, SpecError, StoreError, TfkitError
+from ..errors import BackendRefused, Diagnostic, InputError, SpecError, StoreError, TfkitError
 from ..view.terminal import OutputError, standard_streams
-from .arguments import COMMON, Parser, UsageError, nearest, parse, tells_json, usage_fault
-from .output import print_bug, print_faults
+from .arguments import COMMON, Parser, UsageError, nearest, parse, tells_json, usage_error
+from .output import print_bug, print_diagnostics
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 COMMANDS = {
     "check": "find every fault of specs and recipes",
@@ -28,13 +32,13 @@ COMMANDS = {
     "classify": "label lines of text with a trained classifier",
     "score": "BLEU and chrF of translations against a reference",
     "average": "one model from several of a run",
-    "verify": "prove a model: every part with every backend, and the whole",
     "plugins": "what is installed, slot by slot",
-    "bench": "measure attention backends on this device",
-    "conformance": "judge an attention backend, or another part, by the conformance suite",
     "schema": "the JSON Schema of a spec or a recipe, for editors",
     "explain": "what an error code, a rule or a check means",
 }
+
+OF_DISTRIBUTIONS = {"verify": "conformance", "conformance": "conformance", "bench": "conformance"}
+"""Commands of distributions of this project, and the extra that installs each."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             return 141
         except OutputError as failed:
-            print_faults([failed.fault], as_json=False)  # also with --json: standard output is what failed
+            print_diagnostics([failed.diagnostic], as_json=False)  # also with --json: standard output is what failed
             return 1
 
 
@@ -67,22 +71,20 @@ def _run(words: list[str]) -> int:
     try:
         _check_working_directory()
         if not words:
-            raise usage_fault("a command is missing", "`tfkit --help` lists them")
+            raise usage_error("a command is missing", "`tfkit --help` lists them")
         if words[0] in ("-h", "--help"):
             return _help()
         if words[0] == "--version":
             return _version()
-        command = import_module(f".{_command(words[0])}", __name__)
-        parser = Parser(prog=f"tfkit {words[0]}", description=_sentence(COMMANDS[words[0]]), epilog=command.EPILOG, **COMMON)
-        command.arguments(parser)
+        command, parser = command_named(words[0])
         return int(command.run(parse(parser, words[1:])))
     except TfkitError as error:
-        if not error.elsewhere:
-            print_faults(error.faults, as_json)
+        if not error.reported_by_other_rank:
+            print_diagnostics(error.diagnostics, as_json)
         return exit_code(error)
     except MemoryError:
-        print_faults(
-            [Fault("TFK045", "there is not enough memory", "make the model smaller, or choose a smaller dtype")], as_json
+        print_diagnostics(
+            [Diagnostic("TFK045", "there is not enough memory", "make the model smaller, or choose a smaller dtype")], as_json
         )
         return 2
     except (BrokenPipeError, OutputError):
@@ -97,25 +99,53 @@ def _check_working_directory() -> None:
     try:
         os.getcwd()
     except OSError:
-        raise usage_fault("the working directory does not exist any more", "change to one that does: cd ..") from None
+        raise usage_error("the working directory does not exist any more", "change to one that does: cd ..") from None
 
 
 def exit_code(error: Exception) -> int:
     """2 for what a user wrote or asked for, 1 where a plugin, a build or a disk failed."""
     if isinstance(error, (SpecError, BackendRefused, InputError, UsageError)):
         return 2
-    codes = {fault.code for fault in error.faults} if isinstance(error, TfkitError) else set()
+    codes = {diagnostic.code for diagnostic in error.diagnostics} if isinstance(error, TfkitError) else set()
     if isinstance(error, StoreError):
         return 1 if codes == {"TFK081"} else 2
     return 2 if codes & {"TFK045", "TFK046", "TFK097"} else 1
 
 
-def _command(word: str) -> str:
+def command_named(word: str) -> tuple[Any, Parser]:
+    """The module of a command and its parser. Raises UsageError where there is no such command."""
+    added = {} if word in COMMANDS else _added()
     if word in COMMANDS:
-        return word
+        command, summary = import_module(f".{word}", __name__), COMMANDS[word]
+    elif word in added:
+        command = added[word].load()
+        summary = command.SUMMARY
+    else:
+        raise _unknown(word, [*COMMANDS, *added])
+    parser = Parser(prog=f"tfkit {word}", description=_sentence(summary), epilog=command.EPILOG, **COMMON)
+    command.arguments(parser)
+    return command, parser
+
+
+def command_names() -> list[str]:
+    """The names of all commands, those of plugins last."""
+    return [*COMMANDS, *(name for name in _added() if name not in COMMANDS)]
+
+
+def _added() -> dict[str, EntryPoint]:
+    """The commands that installed distributions add."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in sorted(entry_points(group="tfkit.commands"), key=lambda point: point.name)}
+
+
+def _unknown(word: str, known: list[str]) -> UsageError:
+    if word in OF_DISTRIBUTIONS:
+        extra = OF_DISTRIBUTIONS[word]
+        return usage_error(f"`tfkit {word}` belongs to tfkit-{extra}, which is not installed", f"pip install 'tfkit[{extra}]'")
     if word.startswith("-"):
-        raise usage_fault(f"options follow a command, `{word}` comes before", "for instance `tfkit check spec.yaml --json`")
-    raise usage_fault(f"there is no command `{word}`", nearest(word, COMMANDS) or f"commands: {', '.join(COMMANDS)}")
+        return usage_error(f"options follow a command, `{word}` comes before", "for instance `tfkit check spec.yaml --json`")
+    return usage_error(f"there is no command `{word}`", nearest(word, known) or f"commands: {', '.join(known)}")
 
 
 def _sentence(summary: str) -> str:
@@ -124,8 +154,9 @@ def _sentence(summary: str) -> str:
 
 def _help() -> int:
     print("usage: tfkit COMMAND ...\n\nA spec becomes a running Transformer in which every part is a plugin.\n")
-    for name, summary in COMMANDS.items():
-        print(f"  {name:<13}{summary}")
+    summaries = {**{name: point.load().SUMMARY for name, point in _added().items()}, **COMMANDS}
+    for name in command_names():
+        print(f"  {name:<13}{summaries[name]}")
     print("\n  --version    print the version\n  -h, --help   print this; `tfkit COMMAND --help` tells more")
     print("\nExit codes: 0 fine, 1 a check or a run failed, 2 the input is wrong, 3 incomplete.")
     return 0

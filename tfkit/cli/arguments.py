@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from ..errors import Fault, TfkitError
+from ..errors import Diagnostic, TfkitError
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 COMMON: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
@@ -22,8 +22,8 @@ class UsageError(TfkitError):
     """The command line is wrong."""
 
 
-def usage_fault(message: str, fix: str = "") -> UsageError:
-    return UsageError(Fault("TFK090", message, fix))
+def usage_error(message: str, fix: str = "") -> UsageError:
+    return UsageError(Diagnostic("TFK090", message, fix))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
     """argparse, whose documented place to change what happens on an error is this method: a fault instead of an exit."""
 
     def error(self, message: str) -> NoReturn:
-        raise usage_fault(message, "" if message.endswith("?") else f"`{self.prog} --help` tells how")
+        raise usage_error(message, "" if message.endswith("?") else f"`{self.prog} --help` tells how")
 
 
 def parse(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
@@ -48,7 +48,7 @@ def parse(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
         known = re.findall(r"--[a-z-]+", parser.format_help())
         fix = nearest(word, known) if word.startswith("-") else ""
         kind = "option" if word.startswith("-") else "argument"
-        raise usage_fault(f"{parser.prog} has no {kind} `{word}`", fix or f"`{parser.prog} --help` tells how")
+        raise usage_error(f"{parser.prog} has no {kind} `{word}`", fix or f"`{parser.prog} --help` tells how")
     return options
 
 
@@ -81,7 +81,7 @@ def add_device(parser: Parser) -> None:
 
 
 def add_placing(parser: Parser) -> None:
-    """Where a model runs, and what computes its attention; `tfkit.cli.here.placed` reads it."""
+    """Where a model runs, and what computes its attention; `tfkit.cli.device.placed` reads it."""
     add_device(parser)
     add_backend(parser)
     add_auto_table(parser)

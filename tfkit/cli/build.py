@@ -30,27 +30,28 @@ def arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..graph import graph_of, longest
+    from ..graph import graph_of, max_input_lengths
     from ..spec import load_spec
-    from .wish import catalogue_of, check_auto, check_served, wish_of
+    from .backend_args import catalogue_of, check_auto, check_served, requested_backends_of
 
     check_auto(options)
     catalogue = catalogue_of(options)
     spec = load_spec(options.spec, catalogue, options.overrides)
     graph = graph_of(spec)
-    wish = wish_of(options.backend, catalogue)
+    requested = requested_backends_of(options.backend, catalogue)
 
     import torch  # only a spec without faults is worth the wait
 
     from ..builder import build
-    from ..store import check_place, save
+    from ..io import save
+    from ..io.replacing import check_place
     from ..view.build_data import build_data
-    from .here import allocating, check_device, check_output, target_of
-    from .trial import try_once
+    from .device import allocating, check_device, check_output, target_of
+    from .dry_run import try_once
 
     check_device(options.device)
     target = target_of(options.device, options.dtype)
-    check_served(graph, catalogue, target, wish)
+    check_served(graph, catalogue, target, requested)
     if options.output is not None:
         check_place(Path(options.output), options.force)
     with allocating(options.device):
@@ -62,11 +63,11 @@ def run(options: argparse.Namespace) -> int:
             seed=options.seed,
             backend=options.backend,
         )
-        trial = try_once(model, longest(graph), options.device, options.seed)
-    check_output(trial.not_finite)
+        dry_run = try_once(model, max_input_lengths(graph), options.device, options.seed)
+    check_output(dry_run.not_finite)
     if options.output is not None:
         save(model, options.output, overwrite=options.force, catalogue=catalogue)
-    data = build_data(spec, graph, catalogue, target, wish, trial.inputs, trial.outputs)
+    data = build_data(spec, graph, catalogue, target, requested, dry_run.inputs, dry_run.outputs)
     data |= {"seed": options.seed, "directory": options.output}
     if options.json:
         print_json(data)

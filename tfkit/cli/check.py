@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import TfkitError
 from .arguments import Parser, add_common, add_set, reading
-from .output import print_faults, print_json
+from .output import print_diagnostics, print_json
 
 EPILOG = """\
 Of a recipe the model that it trains is checked too, with its changes.
@@ -15,7 +15,7 @@ Attention backends are held to what every site asks: a spec is refused where
 no device and dtype is left on which its backends serve it, a recipe where
 none is left on which they train it.
 --json prints a list with one object per file: `file`, `ok`, `name` and
-`parameters` (null where there are faults), and `faults`, each with `code`,
+`parameters` (null where there are faults), and `diagnostics`, each with `code`,
 `message`, `fix`, `path`, `file`, `line`, `column`.
 Exit code 2 if any file has a fault."""
 
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             continue
         if error is not None:
-            print_faults(error.faults, False)
+            print_diagnostics(error.diagnostics, False)
         else:
             print(f"{shown(file)}: OK, {shown(result['name'])} has {result['parameters']:,} parameters", flush=True)
     if options.json:
@@ -50,12 +50,12 @@ def _check(file: str, catalogue: Any, overrides: list[str]) -> tuple[dict[str, A
     from ..graph import Target, graph_of
     from ..recipe import check_metric, describes_training, recipe_of
     from ..spec import load_spec, parse_spec
-    from ..spec.marked import Faults
+    from ..spec.located import Diagnostics
     from ..spec.reader import read_source
-    from .wish import check_possible
+    from .backend_args import check_possible
 
     try:
-        text = read_source(file, Faults())  # once: it may come through a pipe
+        text = read_source(file, Diagnostics())  # once: it may come through a pipe
         if describes_training(text, file):
             recipe = recipe_of(text, file, overrides)
             check_metric(recipe)
@@ -68,6 +68,6 @@ def _check(file: str, catalogue: Any, overrides: list[str]) -> tuple[dict[str, A
         graph = graph_of(spec)
         check_possible(spec, graph, catalogue, use)
     except TfkitError as error:
-        faults = [fault.as_data() for fault in error.faults]
-        return {"file": file, "ok": False, "name": None, "parameters": None, "faults": faults}, error
-    return {"file": file, "ok": True, "name": name, "parameters": graph.parameters(), "faults": []}, None
+        diagnostics = [diagnostic.as_data() for diagnostic in error.diagnostics]
+        return {"file": file, "ok": False, "name": None, "parameters": None, "diagnostics": diagnostics}, error
+    return {"file": file, "ok": True, "name": name, "parameters": graph.parameters(), "diagnostics": []}, None

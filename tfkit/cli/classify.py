@@ -33,8 +33,8 @@ def run(options: argparse.Namespace) -> int:
     need_packages("train", *TEXT)
     speak_utf8()
     from ..text import Classifier
-    from .here import placed
-    from .stream import streamed
+    from .device import placed
+    from .line_stream import streamed
 
     classifier = Classifier.load(
         options.model, max_length=options.max_length, batch_tokens=options.batch_tokens, **placed(options)

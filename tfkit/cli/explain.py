@@ -6,10 +6,10 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from ..checks import all_checks, checks_named
-from ..codes import CODES
-from ..contract import RULES
-from .arguments import Parser, add_common, nearest, usage_fault
+from ..attention.rules import RULES
+from ..errors.codes import CODES
+from .arguments import Parser, add_common, nearest, usage_error
+from .check_texts import all_checks, checks_named
 from .output import print_json, print_text
 
 EPILOG = """\
@@ -21,7 +21,7 @@ EPILOG = """\
 
 --json prints an object, or where there are several a list of them: `code`,
 `title`, `rule`, `wrong` (an example that breaks it), `fix` for a code; `rule`,
-`title`, `text`, `checks` for a rule; `name`, `judges`, `rule`, `summary`,
+`title`, `text`, `checks` for a rule; `name`, `evaluates`, `rule`, `summary`,
 `demand`, `void` for a check."""
 
 
@@ -53,7 +53,7 @@ def _about_checks(words: str, as_json: bool) -> int:
     if words[:3].upper() == "TFK":
         padded = f"TFK{words[3:]:0>3}"
         near = f"did you mean `{padded}`?" if padded in CODES else nearest(words.upper(), CODES)
-        raise usage_fault(f"there is no code `{words}`", near or "`tfkit explain` lists all codes")
+        raise usage_error(f"there is no code `{words}`", near or "`tfkit explain` lists all codes")
     from ..view.code_text import check_text, checks_text, rule_text
 
     listed = words.casefold() == "checks"
@@ -68,7 +68,7 @@ def _about_checks(words: str, as_json: bool) -> int:
     elif not found:
         known = [name for check in all_checks() for name in (check.name, check.name.partition(" ")[2]) if name]
         lists = "`tfkit explain` lists all codes and rules, `tfkit explain checks` all checks"
-        raise usage_fault(f"there is no code, rule or check `{words}`", nearest(words, known) or lists)
+        raise usage_error(f"there is no code, rule or check `{words}`", nearest(words, known) or lists)
     elif as_json:
         print_json(data)
     else:

@@ -7,11 +7,11 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
 from .arguments import Parser, add_common, add_placing, reading, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
-from .searching import add_search, add_workers, check_workers, search_of, workers_of
+from .search_args import add_search, add_workers, check_workers, search_of, workers_of
 
 if TYPE_CHECKING:
     from ..text import Continuation
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     speak_utf8()
     from ..data import groups, lines_of
     from ..text import TextGenerator
-    from .here import placed
+    from .device import placed
 
     search = search_of(options, 1, length_factor=0.0, extra_length=options.tokens or TOKENS)
     workers = workers_of(options)
@@ -69,7 +69,7 @@ def _print_all(
     for number, (prompt, made) in enumerate(zip(prompts, continued, strict=True), 1):
         name = f"prompt {number}" if options.prompt else f"<stdin>:{number}"
         if options.prompt and not made:
-            raise InputError(Fault("TFK077", f"{name} is empty", "a decoder needs something to go on from"))
+            raise InputError(Diagnostic("TFK077", f"{name} is empty", "a decoder needs something to go on from"))
         _tell_ends(name, made, positions, options.tokens)
         if options.json:
             told = [{"text": each.text, "log_probability": each.hypothesis.log_probability} for each in made]

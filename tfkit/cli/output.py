@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
 from ..files import check_writable
 from ..files import write_whole as write_whole
 from ..view.terminal import Stream, shown, write_drawn
@@ -39,7 +39,7 @@ def speak_utf8() -> None:
 def standard_input() -> BinaryIO:
     """The bytes of standard input. Raises InputError where it is closed."""
     if sys.stdin is None:
-        raise InputError(Fault("TFK100", "standard input is closed", "give it lines: `< FILE`"))
+        raise InputError(Diagnostic("TFK100", "standard input is closed", "give it lines: `< FILE`"))
     return sys.stdin.buffer
 
 
@@ -64,23 +64,23 @@ def print_rich(*renderables: RenderableType) -> None:
     write_drawn(sys.stdout, "".join(f"{line.rstrip(' ')}\n" for line in capture.get().splitlines()))
 
 
-def print_faults(faults: Iterable[Fault], as_json: bool) -> None:
+def print_diagnostics(diagnostics: Iterable[Diagnostic], as_json: bool) -> None:
     if as_json:
-        print_json({"faults": [fault.as_data() for fault in faults]})
+        print_json({"diagnostics": [diagnostic.as_data() for diagnostic in diagnostics]})
         return
     sys.stdout.flush()
-    for line in folded(faults):
+    for line in folded(diagnostics):
         print(shown(line), file=sys.stderr)
 
 
-def folded(faults: Iterable[Fault]) -> Iterator[str]:
+def folded(diagnostics: Iterable[Diagnostic]) -> Iterator[str]:
     """Every fault on its line, of many that differ only in the names and numbers that they quote the first ten."""
-    hidden: dict[tuple[str, str], list[Fault]] = {}
-    for fault in faults:
-        like = hidden.setdefault((fault.code, QUOTED.sub("`...`", fault.message)), [])
-        like.append(fault)
+    hidden: dict[tuple[str, str], list[Diagnostic]] = {}
+    for diagnostic in diagnostics:
+        like = hidden.setdefault((diagnostic.code, QUOTED.sub("`...`", diagnostic.message)), [])
+        like.append(diagnostic)
         if len(like) <= ALIKE:
-            yield str(fault)
+            yield str(diagnostic)
     for (code, message), like in hidden.items():
         if len(like) > ALIKE:
             yield f"{code} and {len(like) - ALIKE:,} more: {message}"
@@ -88,22 +88,22 @@ def folded(faults: Iterable[Fault]) -> Iterator[str]:
 
 def print_bug(bug: Exception, as_json: bool, with_traceback: bool) -> None:
     """One line that says whose fault it is; where it happened only on request."""
-    from .blame import culprit
+    from .plugin_attribution import culprit
 
     if with_traceback:
         import traceback
 
         traceback.print_exception(bug, file=sys.stderr)
-    told_bug(" ".join(f"{type(bug).__name__}: {bug}".split()), culprit(bug), as_json)
+    print_bug_report(" ".join(f"{type(bug).__name__}: {bug}".split()), culprit(bug), as_json)
 
 
-def told_bug(reason: str, whose: str | None, as_json: bool) -> None:
+def print_bug_report(reason: str, whose: str | None, as_json: bool) -> None:
     """The fault of an exception that nobody expected: the plugin's where one is named, else ours."""
     if whose is not None:
-        print_faults([Fault("TFK056", f"the plugin {whose} failed: {reason}", "--traceback prints where")], as_json)
+        print_diagnostics([Diagnostic("TFK056", f"the plugin {whose} failed: {reason}", "--traceback prints where")], as_json)
         return
     fix = "please report it, with the spec and what the same command prints with --traceback"
-    print_faults([Fault("TFK099", f"this is a bug in tfkit: {reason}", fix)], as_json)
+    print_diagnostics([Diagnostic("TFK099", f"this is a bug in tfkit: {reason}", fix)], as_json)
 
 
 def check_place(path: str) -> None:
@@ -111,8 +111,8 @@ def check_place(path: str) -> None:
     place = Path(path)
     if not place.parent.is_dir():
         fix = f"make it first: mkdir -p {place.parent}" if not place.parent.exists() else ""
-        raise InputError(Fault("TFK081", f"{path} cannot be written: {place.parent} is no directory", fix))
+        raise InputError(Diagnostic("TFK081", f"{path} cannot be written: {place.parent} is no directory", fix))
     try:
         check_writable(place)
     except OSError as reason:
-        raise InputError(Fault("TFK081", f"{path} cannot be written: {reason.strerror}", "name a file")) from None
+        raise InputError(Diagnostic("TFK081", f"{path} cannot be written: {reason.strerror}", "name a file")) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from ..errors import BuildError, Fault
+from ..errors import BuildError, Diagnostic
 
 TEXT = ("tokenizers", "pyarrow")
 
@@ -15,4 +15,4 @@ def need_packages(extra: str, *names: str) -> None:
     if missing:
         several = "packages" if len(missing) > 1 else "package"
         message = f"this needs the {several} {', '.join(missing)}, not installed here"
-        raise BuildError(Fault("TFK097", message, f"pip install 'tfkit[{extra}]'"))
+        raise BuildError(Diagnostic("TFK097", message, f"pip install 'tfkit[{extra}]'"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .arguments import Parser, add_auto_table, add_backend, add_common, add_dtype, add_spec, planned_device, queries_by_keys
-from .output import print_faults, print_json, print_rich
+from .output import print_diagnostics, print_json, print_rich
 
 EPILOG = """\
 --json prints an object with `name`, `target` and `sites`: for each group of
@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
     from ..spec import load_spec
     from ..view.plan_data import plan_data, planned
     from ..view.sites import all_sites, fold
-    from .batch import check_lengths
-    from .wish import catalogue_of, refusals, wish_of
+    from .backend_args import catalogue_of, refusals, requested_backends_of
+    from .batch_args import check_lengths
 
     catalogue = catalogue_of(options)
     graph = graph_of(load_spec(options.spec, catalogue, options.overrides))
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     check_lengths(graph, options.lengths or ())
     device, capability = options.device
     target = Target(device, capability, options.dtype, not options.inference, options.compiled, queries, keys)
-    groups = fold(all_sites(graph, wish_of(options.backend, catalogue)).items())
+    groups = fold(all_sites(graph, requested_backends_of(options.backend, catalogue)).items())
     plans = planned(groups, catalogue, target)
     data = plan_data(graph.name, target, plans, catalogue)
     lost = set(cancelling(graph, [plan for _, found in plans for plan in found]) if target.training else ())
@@ -57,5 +57,5 @@ def run(options: argparse.Namespace) -> int:
         from ..view.plan_text import plan_text
 
         print_rich(*plan_text(data))
-        print_faults(refusals(groups, catalogue, target), False)
+        print_diagnostics(refusals(groups, catalogue, target), False)
     return 0 if all(row["chosen"] for row in data["sites"]) else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
 from .arguments import Parser, add_common, reading
 from .output import print_json, print_text
 from .packages import TEXT, need_packages
@@ -29,12 +29,12 @@ def arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     need_packages("train", *TEXT, "sacrebleu")
     from ..data import rows
-    from ..score import corpus_scores
+    from ..metrics import corpus_scores
 
     pairs = list(rows(options.translations, options.reference, descriptors=True))
     if not any(wanted.strip() for _, wanted in pairs):
         message = f"{options.reference}: no line of {len(pairs):,} has text"
-        raise InputError(Fault("TFK103", message, "name a reference that has text"))
+        raise InputError(Diagnostic("TFK103", message, "name a reference that has text"))
     scores = corpus_scores([made for made, _ in pairs], [wanted for _, wanted in pairs], options.tokenise)
     if options.json:
         print_json({name: {"score": each.value, "signature": each.signature} for name, each in scores.items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .arguments import Parser, add_common, add_spec, lengths_by_input, usage_fault, whole
+from .arguments import Parser, add_common, add_spec, lengths_by_input, usage_error, whole
 from .output import print_json, print_rich, print_text
 
 EPILOG = """\
@@ -32,10 +32,10 @@ def run(options: argparse.Namespace) -> int:
     from ..graph import graph_of
     from ..spec import load_spec, to_json, to_yaml
     from ..view.model_data import model_data
-    from .batch import batch_of
+    from .batch_args import batch_of
 
     if options.mermaid and options.json:
-        raise usage_fault("--mermaid and --json exclude each other", "choose one")
+        raise usage_error("--mermaid and --json exclude each other", "choose one")
     spec = load_spec(options.spec, load_catalogue(), options.overrides)
     graph = graph_of(spec)
     if options.resolved:

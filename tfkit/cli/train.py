@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError, TfkitError
-from .arguments import Parser, add_common, add_placing, add_set, place, reading, usage_fault
-from .output import print_faults, print_text
+from .arguments import Parser, add_common, add_placing, add_set, place, reading, usage_error
+from .output import print_diagnostics, print_text
 from .packages import TEXT, need_packages
 
 if TYPE_CHECKING:
@@ -63,32 +63,32 @@ def run(options: argparse.Namespace) -> int:
     since = time.monotonic()
     need_packages("train", *TEXT, "filelock", "sacrebleu")
     if (options.recipe is None) == (options.resume is None):
-        raise usage_fault("a RECIPE, a SPEC or --resume is needed, one of them", "`tfkit train --help` tells more")
+        raise usage_error("a RECIPE, a SPEC or --resume is needed, one of them", "`tfkit train --help` tells more")
     files = {name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in DATA}
     given = [f"data.{name}={_quoted(value)}" for name, value in files.items() if value]
     given += [f"pretrained={_quoted(options.start)}"] if options.start else []
     if options.resume is not None:
         if given or options.output is not None:
-            raise usage_fault("a run that goes on keeps its data, its start and its directory", "leave the other options out")
+            raise usage_error("a run that goes on keeps its data, its start and its directory", "leave the other options out")
         return _resume(options, since)
     if options.output is None:
-        raise usage_fault("-o is missing", "name a new directory for the run")
+        raise usage_error("-o is missing", "name a new directory for the run")
     if options.earlier:
-        raise usage_fault("--earlier belongs to --resume")
+        raise usage_error("--earlier belongs to --resume")
     try:
         recipe = _recipe(options, given)
     except TfkitError as error:
         from ..train import started_rank
 
-        error.elsewhere = started_rank() > 0  # all read the same
+        error.reported_by_other_rank = started_rank() > 0  # all read the same
         raise
     from ..train import train
-    from .here import placed
-    from .watch import watching
+    from .callbacks import watching
+    from .device import placed
 
     where, directory = placed(options), Path(options.output)
-    with interruptible(directory), watching(directory, options.json) as watchers:
-        outcome = train(recipe, directory, fsdp=options.fsdp, watchers=watchers, since=since, **where)
+    with interruptible(directory), watching(directory, options.json) as callbacks:
+        outcome = train(recipe, directory, fsdp=options.fsdp, callbacks=callbacks, since=since, **where)
     return _ended(outcome, directory, options.json)
 
 
@@ -115,17 +115,17 @@ def interruptible(directory: Path) -> Iterator[None]:
 
 def _resume(options: argparse.Namespace, since: float) -> int:
     from ..train import resume
-    from .here import placed
-    from .watch import watching
+    from .callbacks import watching
+    from .device import placed
 
     where, directory = placed(options), Path(options.resume)
-    with interruptible(directory), watching(directory, options.json) as watchers:
+    with interruptible(directory), watching(directory, options.json) as callbacks:
         outcome = resume(
             directory,
             fsdp=options.fsdp,
             overrides=options.overrides,
             earlier=options.earlier,
-            watchers=watchers,
+            callbacks=callbacks,
             since=since,
             **where,
         )
@@ -135,11 +135,11 @@ def _resume(options: argparse.Namespace, since: float) -> int:
 def _recipe(options: argparse.Namespace, given: list[str]) -> Recipe:
     """The recipe in the file, or one for the spec in it and a corpus of this size."""
     from ..recipe import describes_model, recipe_of, recipe_text
-    from ..spec.marked import Faults
+    from ..spec.located import Diagnostics
     from ..spec.reader import read_source
 
     overrides = [*options.overrides, *given]  # another kind of data is chosen before its files
-    text = read_source(options.recipe, Faults())  # once: it may come through a pipe
+    text = read_source(options.recipe, Diagnostics())  # once: it may come through a pipe
     if not describes_model(text, options.recipe):
         return recipe_of(text, options.recipe, overrides)
     from ..data import count_rows
@@ -174,6 +174,6 @@ def _draw(directory: Path, as_json: bool) -> int:
     try:
         draw_curve(directory / "log.jsonl", directory / "curve.html", directory.name)
     except StoreError as error:
-        print_faults(error.faults, as_json)
-        return int(any(fault.code == "TFK081" for fault in error.faults))
+        print_diagnostics(error.diagnostics, as_json)
+        return int(any(diagnostic.code == "TFK081" for diagnostic in error.diagnostics))
     return 0

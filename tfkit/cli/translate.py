@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .arguments import Parser, add_common, add_placing, reading, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
-from .searching import add_search, add_workers, check_workers, search_of, workers_of
+from .search_args import add_search, add_workers, check_workers, search_of, workers_of
 
 if TYPE_CHECKING:
     from ..text import Translation, Translator
@@ -47,13 +47,13 @@ def arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     need_packages("train", *TEXT)
     speak_utf8()
-    from .arguments import usage_fault
+    from .arguments import usage_error
 
     if options.attention and not options.json:
-        raise usage_fault("--attention needs --json", "weights are no text")
+        raise usage_error("--attention needs --json", "weights are no text")
     from ..text import Translator
-    from .here import placed
-    from .stream import streamed
+    from .device import placed
+    from .line_stream import streamed
 
     search = search_of(options, BEAMS, extra_length=options.extra_length)
     translator = Translator.load(

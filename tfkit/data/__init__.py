@@ -4,12 +4,24 @@ from .batches import Epoch, epoch_of
 from .corpus import Corpus
 from .kinds import KINDS
 from .lines import groups, lines, lines_of, rows
-from .prepare import FACTS, TRAIN, VALIDATION, Counted, Data, count_rows, files_of, prepare, read_data, read_facts, told
+from .prepare import (
+    FACTS,
+    TRAIN,
+    VALIDATION,
+    Counted,
+    Data,
+    count_rows,
+    describe_counts,
+    files_of,
+    prepare,
+    read_data,
+    read_facts,
+)
 from .roles import Roles, check_ids, roles_of
-from .saved import LABELS, TOKENISER_FILES, read_labels, read_tokenisers, tokeniser_texts
 from .shapes import Shapes
 from .tasks import NO_LABEL, Batch, Task, padded, task_of
 from .tokeniser import TextTokeniser
+from .tokeniser_directory import LABELS, TOKENISER_FILES, read_labels, read_tokenisers, tokeniser_texts
 
 __all__ = [
     "FACTS",
@@ -45,5 +57,5 @@ __all__ = [
     "rows",
     "task_of",
     "tokeniser_texts",
-    "told",
+    "describe_counts",
 ]

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..errors import Fault, StoreError
+from ..errors import Diagnostic, StoreError
 
 Ids = npt.NDArray[np.int32]
 CHUNK = 10_000
@@ -52,7 +52,7 @@ class Corpus:
             with pa.memory_map(str(path)) as file:
                 table = pa.ipc.open_file(file).read_all()
         except (OSError, pa.ArrowInvalid) as reason:
-            raise StoreError(Fault("TFK082", f"{path} cannot be read: {' '.join(str(reason).split())}")) from None
+            raise StoreError(Diagnostic("TFK082", f"{path} cannot be read: {' '.join(str(reason).split())}")) from None
         self.path = Path(path)
         self.texts: dict[str, Any] = {}
         self.numbers: dict[str, npt.NDArray[np.int32]] = {}
@@ -150,4 +150,4 @@ class CorpusWriter:
 
 
 def _unwritable(path: Path, reason: OSError) -> StoreError:
-    return StoreError(Fault("TFK081", f"{path} could not be written: {reason.strerror or reason}"))
+    return StoreError(Diagnostic("TFK081", f"{path} could not be written: {reason.strerror or reason}"))

@@ -14,7 +14,7 @@ from itertools import chain, pairwise
 from string import punctuation
 from unicodedata import category
 
-from ..errors import Fault, InputError, Mark
+from ..errors import Diagnostic, InputError, Location
 from ..recipe import END, START, Recipe
 from .lines import groups, rows
 from .tokeniser import TextTokeniser
@@ -66,15 +66,15 @@ def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
     for number, texts in read:
         for path, text in zip(paths, texts, strict=False):
             if words and len(text) > MAX_WORD:
-                _check_words(text, Mark(path, number + 1))
+                _check_words(text, Location(path, number + 1))
         if blank:
             blank -= {path for path, text in zip(paths, texts, strict=False) if text.strip()}
         yield number, texts
     for path in sorted(blank):
-        raise InputError(Fault("TFK103", f"{path}: no line of {number + 1:,} has text", "name a file that has text"))
+        raise InputError(Diagnostic("TFK103", f"{path}: no line of {number + 1:,} has text", "name a file that has text"))
 
 
-def _check_words(text: str, mark: Mark) -> None:
+def _check_words(text: str, location: Location) -> None:
     """Raises InputError for a word longer than `MAX_WORD`. White space and punctuation end a word, as in tokenisers."""
     for piece in text.split():
         if len(piece) <= MAX_WORD:
@@ -84,7 +84,7 @@ def _check_words(text: str, mark: Mark) -> None:
         if longest > MAX_WORD:
             message = f"a word has {longest:,} characters, {MAX_WORD:,} is the limit of training text"
             fix = "put spaces or line breaks into the line, or remove it; `tokeniser: {kind: characters}` reads no words"
-            raise InputError(Fault("TFK101", message, fix, mark=mark))
+            raise InputError(Diagnostic("TFK101", message, fix, location=location))
 
 
 def _cells(recipe: Recipe, path: str) -> Numbered:
@@ -93,31 +93,35 @@ def _cells(recipe: Recipe, path: str) -> Numbered:
     needed = max(options.text_column, options.label_column)
     width = 0
     for number, (line,) in enumerate(rows(path)):
-        cells, mark = line.split("\t"), Mark(path, number + 1)
+        cells, location = line.split("\t"), Location(path, number + 1)
         if len(cells) < needed:
             message = f"the line has {len(cells)} {_columns(len(cells))}, column {needed} is to be read"
-            raise InputError(Fault("TFK115", message, "columns have tabs between them and count from 1", mark=mark))
+            raise InputError(
+                Diagnostic("TFK115", message, "columns have tabs between them and count from 1", location=location)
+            )
         if not width:
             width = len(cells)
-            _check_chosen(recipe, width, mark)
+            _check_chosen(recipe, width, location)
         if len(cells) != width:
             message = f"the line has {len(cells)} columns, line 1 has {width}"
-            raise InputError(Fault("TFK115", message, "is there a tab inside a text? write a space for it", mark=mark))
+            raise InputError(
+                Diagnostic("TFK115", message, "is there a tab inside a text? write a space for it", location=location)
+            )
         label = cells[options.label_column - 1].strip()
         if number < options.header:
             continue
         if not label:
             message = f"the label, column {options.label_column}, is empty"
-            raise InputError(Fault("TFK115", message, "write a label, or remove the line", mark=mark))
+            raise InputError(Diagnostic("TFK115", message, "write a label, or remove the line", location=location))
         yield number, (cells[options.text_column - 1], label)
 
 
-def _check_chosen(recipe: Recipe, width: int, mark: Mark) -> None:
+def _check_chosen(recipe: Recipe, width: int, location: Location) -> None:
     """Raises InputError for a table of more columns than two where nobody wrote which are meant."""
     if width > 2 and not recipe.wrote("data").keys() & {"text_column", "label_column"}:
         message = f"the table has {width} columns, and nothing says which hold the text and the label"
         fix = "write `data.text_column` and `data.label_column`, counted from 1, or remove the tabs that are inside a text"
-        raise InputError(Fault("TFK115", message, fix, mark=mark))
+        raise InputError(Diagnostic("TFK115", message, fix, location=location))
 
 
 def _columns(count: int) -> str:

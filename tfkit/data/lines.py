@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from ..errors import Fault, InputError, Mark
+from ..errors import Diagnostic, InputError, Location
 from ..files import open_regular
 
 MAX_LINE = 1 << 20
@@ -45,7 +45,9 @@ def lines(path: str | Path, *, descriptors: bool = False) -> Iterator[str]:
                 if empty > MAX_EMPTY:
                     message = f"more than {MAX_EMPTY:,} lines in a row are empty"
                     raise InputError(
-                        Fault("TFK103", message, "name a file of text, or remove them", mark=Mark(str(path), number))
+                        Diagnostic(
+                            "TFK103", message, "name a file of text, or remove them", location=Location(str(path), number)
+                        )
                     )
                 yield line
     except (OSError, EOFError, zlib.error) as reason:
@@ -56,13 +58,13 @@ def unreadable(path: str | Path, reason: Exception) -> InputError:
     """The error of a file that could not be opened or read."""
     words = getattr(reason, "strerror", None) or str(reason)
     fix = "`/dev/stdin` names standard input" if str(path) == "-" else ""
-    return InputError(Fault("TFK100", f"{path} cannot be read: {words}", fix))
+    return InputError(Diagnostic("TFK100", f"{path} cannot be read: {words}", fix))
 
 
 def _bomb(path: str | Path, number: int, unpacked: int, read: int) -> InputError:
     message = f"{unpacked:,} bytes come out of the first {read:,} bytes, more than {MAX_RATIO} times as many"
     fix = "text packs 2 to 10 times; if it is text, unpack it first: `gunzip FILE`"
-    return InputError(Fault("TFK100", message, fix, mark=Mark(str(path), number)))
+    return InputError(Diagnostic("TFK100", message, fix, location=Location(str(path), number)))
 
 
 def lines_of(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
@@ -70,7 +72,9 @@ def lines_of(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
         if len(line) > MAX_LINE:
             fix = "write a sentence or a paragraph a line"
-            raise InputError(Fault("TFK101", f"the line is longer than {MAX_LINE:,} bytes", fix, mark=Mark(name, number)))
+            raise InputError(
+                Diagnostic("TFK101", f"the line is longer than {MAX_LINE:,} bytes", fix, location=Location(name, number))
+            )
         text = _text(line.removesuffix(b"\n").removesuffix(b"\r"), name, number)
         yield text.removeprefix("\ufeff") if number == 1 else text  # a byte order mark is no text
 
@@ -85,12 +89,12 @@ def _text(line: bytes, name: str, number: int) -> str:
     except UnicodeDecodeError as reason:
         column, byte = len(line[: reason.start].decode("utf-8")) + 1, line[reason.start]
     message, fix = _not_text(line, byte, name)
-    raise InputError(Fault("TFK101", message, fix, mark=Mark(name, number, column)))
+    raise InputError(Diagnostic("TFK101", message, fix, location=Location(name, number, column)))
 
 
 def _not_text(line: bytes, byte: int, name: str) -> tuple[str, str]:
     """What is wrong with a line that holds a byte which is no text, and the fix."""
-    wide = next((form for marks, form in _WIDE if line.startswith(marks)), None)
+    wide = next((form for field_annotations, form in _WIDE if line.startswith(field_annotations)), None)
     if wide is None and 3 * line.count(0) > len(line):
         wide = "utf-16le" if line[1:2] == b"\0" else "utf-16be"
     if wide is not None:
@@ -141,7 +145,7 @@ def rows(*paths: str | Path, descriptors: bool = False) -> Iterator[tuple[str, .
             ]
             shown = ", ".join(f"{path} has {total:,}" for path, total in zip(paths, totals, strict=True))
             fix = f"line {count + 1:,} has no partner: find where the files went apart"
-            raise InputError(Fault("TFK102", f"the files have different numbers of lines: {shown}", fix))
+            raise InputError(Diagnostic("TFK102", f"the files have different numbers of lines: {shown}", fix))
         if not count:
-            raise InputError(Fault("TFK103", f"{', '.join(map(str, paths))}: there is no line to read"))
+            raise InputError(Diagnostic("TFK103", f"{', '.join(map(str, paths))}: there is no line to read"))
         return

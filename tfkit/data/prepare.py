@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..errors import Fault, InputError, Mark, StoreError
+from ..errors import Diagnostic, InputError, Location, StoreError
 from ..files import FileModel, open_regular, read_model, write_whole
 from ..recipe import Recipe
 from .corpus import Corpus, CorpusWriter
@@ -84,20 +84,20 @@ def files_of(recipe: Recipe) -> tuple[dict[str, str], dict[str, str]]:
     if missing:
         flags = " ".join(f"--{name} FILE" for name in missing)
         message = f"the recipe names no file for {' and '.join(f'`data.{name}`' for name in missing)}"
-        raise InputError(recipe.fault("TFK108", "data", message, f"write it there, or give {flags}"))
+        raise InputError(recipe.diagnostic("TFK108", "data", message, f"write it there, or give {flags}"))
     named = [(f"data.{names[column]}", path) for column, path in train.items()]
     named += [(f"data.validation_{names[column]}", path) for column, path in validation.items()]
-    faults = [
-        recipe.fault("TFK100", key, f"{path} cannot be read: {reason}", "name a file of text, plain or `.gz`")
+    diagnostics = [
+        recipe.diagnostic("TFK100", key, f"{path} cannot be read: {reason}", "name a file of text, plain or `.gz`")
         for key, path in named
         if path is not None and (reason := _refused(path))
     ]
-    if faults:
-        raise InputError(faults)
+    if diagnostics:
+        raise InputError(diagnostics)
     given = [column for column, path in validation.items() if path is not None]
     if given and len(given) < len(validation):
         message = f"validation data need all of {', '.join(f'`data.validation_{name}`' for name in names.values())}"
-        raise InputError(recipe.fault("TFK108", "data", message))
+        raise InputError(recipe.diagnostic("TFK108", "data", message))
     return train, validation if given else {}
 
 
@@ -138,7 +138,7 @@ def prepare(
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as reason:
-        raise StoreError(Fault("TFK081", f"{directory} cannot be made: {reason.strerror}")) from None
+        raise StoreError(Diagnostic("TFK081", f"{directory} cannot be made: {reason.strerror}")) from None
     tokenisers = tokenisers or _tokenisers(recipe, train, vocab_size, held_out)
     encode = _Encoder(recipe, tokenisers, labels, positions or {})
     facts = {"train": encode(train, directory / TRAIN, lambda row: row not in held_out, True)}
@@ -147,10 +147,16 @@ def prepare(
     elif held_out:
         facts["validation"] = encode(train, directory / VALIDATION, held_out.__contains__, False, held_out=True)
     if not facts["train"].kept:
-        raise InputError(recipe.fault("TFK103", "data", f"no row of {', '.join(train.values())} is left", told(facts["train"])))
+        raise InputError(
+            recipe.diagnostic(
+                "TFK103", "data", f"no row of {', '.join(train.values())} is left", describe_counts(facts["train"])
+            )
+        )
     if "validation" in facts and not facts["validation"].kept:
         source = ", ".join(validation.values()) or "the rows that are held out"
-        raise InputError(recipe.fault("TFK103", "data", f"no row of {source} is left", told(facts["validation"])))
+        raise InputError(
+            recipe.diagnostic("TFK103", "data", f"no row of {source} is left", describe_counts(facts["validation"]))
+        )
     data = {"labels": labels, "corpora": {name: each.model_dump() for name, each in facts.items()}}
     write_whole(directory / FACTS, json.dumps(data, indent=1) + "\n")
     return read_data(recipe, directory, tokenisers)
@@ -166,7 +172,7 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
     if longest > recipe.batching.tokens:
         message = f"a batch has room for {recipe.batching.tokens} tokens, the longest row has {longest}"
         fix = f"write at least {longest}, or a smaller `batching.max_length`"
-        raise InputError(recipe.fault("TFK109", "batching.tokens", message, fix))
+        raise InputError(recipe.diagnostic("TFK109", "batching.tokens", message, fix))
     return Data(tokenisers, train, validation, facts, tuple(found.labels))
 
 
@@ -175,7 +181,7 @@ def read_facts(directory: Path) -> Facts:
     return read_model(directory / FACTS, Facts, fix="begin a new run")
 
 
-def told(counted: Counted) -> str:
+def describe_counts(counted: Counted) -> str:
     """What became of the rows of a corpus, in one line."""
     out = [f"{count:,} {reason} (first: line {counted.first[reason]:,})" for reason, count in counted.left_out.items()]
     return f"{counted.kept:,} of {counted.read:,} rows" + (f"; left out: {', '.join(out)}" if out else "")
@@ -188,12 +194,12 @@ def _held_out(recipe: Recipe, total: int, validated: bool) -> frozenset[int]:
     if validated:
         if wanted is not None:
             message = "rows are held out only where no validation files are named"
-            raise InputError(recipe.fault("TFK108", "data.held_out", message, "remove one of the two"))
+            raise InputError(recipe.diagnostic("TFK108", "data.held_out", message, "remove one of the two"))
         return frozenset()
     count = min(1000, total // 20) if wanted is None else wanted
     if count >= total:
         raise InputError(
-            recipe.fault("TFK108", "data.held_out", f"{count} rows of {total} are to be held out", "hold out fewer")
+            recipe.diagnostic("TFK108", "data.held_out", f"{count} rows of {total} are to be held out", "hold out fewer")
         )
     if not KINDS[recipe.data.kind].sentences:
         return frozenset(range(total - count, total))
@@ -213,7 +219,7 @@ def _labels(recipe: Recipe, files: Mapping[str, str]) -> list[str]:
         several = f"there are {len(found):,} different labels in {rows:,} rows, more than one for two rows"
         message = several if len(found) > 1 else f"every row has the label `{found[0]}`" if found else "there is no row"
         fix = f"`label_column`, now {recipe.data.options.label_column}, says which column holds the labels"
-        raise InputError(recipe.fault("TFK115", "data", message, fix))
+        raise InputError(recipe.diagnostic("TFK115", "data", message, fix))
     return found
 
 
@@ -243,12 +249,12 @@ class Beyond:
     tokens: int
     most: int
 
-    def fault(self, filtered: bool) -> Fault:
+    def diagnostic(self, filtered: bool) -> Diagnostic:
         """`filtered` says that `batching.max_length` leaves long rows out."""
         message = f"a row of {self.tokens:,} tokens ends here, and the model has {self.most:,} positions"
         short = f"write `batching.max_length: {self.most}`" if filtered else "shorten the line, or remove it"
         fix = f"{short}, or write a larger `max_len` in the spec"
-        return Fault("TFK061", message, fix, "batching.max_length" if filtered else "", Mark(self.path, self.line))
+        return Diagnostic("TFK061", message, fix, "batching.max_length" if filtered else "", Location(self.path, self.line))
 
 
 class _Encoder:
@@ -275,7 +281,7 @@ class _Encoder:
             reason = self._reason(row) if filtered else None
             if reason is None and (beyond := self._beyond(row, files)) is not None:
                 if not held_out:
-                    raise InputError(beyond.fault(filtered))
+                    raise InputError(beyond.diagnostic(filtered))
                 reason = f"longer than the {beyond.most:,} positions of the model"
             if reason is not None:
                 counted.leave_out(reason, row.line)
@@ -290,10 +296,12 @@ class _Encoder:
         if row.label is None:
             return {}
         if row.label not in self.numbers:
-            mark = Mark(next(iter(files.values())), row.line)
+            location = Location(next(iter(files.values())), row.line)
             known = ", ".join(f"`{label}`" for label in list(self.numbers)[:8])
             raise InputError(
-                Fault("TFK115", f"the label `{row.label}` is not in the training table", f"known: {known}", mark=mark)
+                Diagnostic(
+                    "TFK115", f"the label `{row.label}` is not in the training table", f"known: {known}", location=location
+                )
             )
         return {"label": self.numbers[row.label]}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
 from ..nn.model_plan import ModelPlan
 from ..recipe import END, PAD, START
 
@@ -39,7 +39,9 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
     if len(predicted) != 1 or len(sources) != (kind == "parallel") or len(plan.inputs) != len(predicted) + len(sources):
         shown = ", ".join(f"{name} ({'read as a whole' if name in read else 'predicted'})" for name in plan.inputs)
         fix = "choose another spec, or `data.kind`"
-        raise InputError(Fault("TFK107", f"data of kind `{kind}` need {wanted}; `{plan.name}` has the inputs {shown}", fix))
+        raise InputError(
+            Diagnostic("TFK107", f"data of kind `{kind}` need {wanted}; `{plan.name}` has the inputs {shown}", fix)
+        )
     target = predicted[0]
     size = plan.inputs[target].vocab_size
     words = kind != "classification"
@@ -48,19 +50,19 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
         over = f"over the {size} ids of `{target}`" if words else "over classes"
         needed = "a `token_logits` node" if words else "a `classify` node"
         message = f"outputs {over}: {', '.join(found) or 'none'}"
-        raise InputError(Fault("TFK107", message, f"training needs exactly one: {needed} among the outputs"))
+        raise InputError(Diagnostic("TFK107", message, f"training needs exactly one: {needed} among the outputs"))
     return Roles(sources[0] if sources else None, target, found[0])
 
 
 def check_ids(plan: ModelPlan, roles: Roles, sizes: dict[str, int]) -> None:
     """Raises InputError where special ids or vocabularies of the model are not those of the tokenisers (`sizes` by column)."""
-    faults = []
+    diagnostics = []
     for column, size in sizes.items():
         node = roles.of(column)
         rule = plan.inputs[node]
         if rule.vocab_size != size:
             message = f"`{node}` has a vocabulary of {rule.vocab_size:,}, its tokeniser has {size:,} ids"
-            faults.append(Fault("TFK106", message, f"write `vocab_size: {size}`, or leave it to `tfkit train`"))
+            diagnostics.append(Diagnostic("TFK106", message, f"write `vocab_size: {size}`, or leave it to `tfkit train`"))
         for name, given, ours in (
             ("pad_id", rule.pad_id, PAD),
             ("start_id", rule.start_id, START),
@@ -69,6 +71,6 @@ def check_ids(plan: ModelPlan, roles: Roles, sizes: dict[str, int]) -> None:
             needed = name != "start_id" or (node == roles.target and roles.source is not None)
             if given != ours and (given is not None or needed):
                 message = f"`{node}` has {name} {'none' if given is None else given}, the tokenisers of recipes have {ours}"
-                faults.append(Fault("TFK106", message, f"write `{name}: {ours}` at the node"))
-    if faults:
-        raise InputError(faults)
+                diagnostics.append(Diagnostic("TFK106", message, f"write `{name}: {ours}` at the node"))
+    if diagnostics:
+        raise InputError(diagnostics)

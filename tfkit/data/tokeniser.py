@@ -15,10 +15,10 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
 from ..files import read_text
 from ..recipe import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
-from ..slots.options import Part
+from ..slots.options import Component
 from .tokeniser_file import MAX_FILE, MAX_PIECE, check_tokeniser
 
 MODELS = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "characters"}
@@ -100,7 +100,7 @@ class TextTokeniser:
         try:
             text = read_text(path, MAX_FILE, links=links)
         except OSError as reason:
-            raise InputError(Fault("TFK104", f"{path} cannot be read: {reason.strerror}")) from None
+            raise InputError(Diagnostic("TFK104", f"{path} cannot be read: {reason.strerror}")) from None
         return cls.from_json(text, str(path))
 
 
@@ -112,11 +112,11 @@ def _library(what: str) -> Iterator[None]:
     except BaseException as reason:
         if not isinstance(reason, Exception) and type(reason).__module__ != "pyo3_runtime":
             raise
-        raise InputError(Fault("TFK104", f"{what}: {' '.join(str(reason).split())}")) from None
+        raise InputError(Diagnostic("TFK104", f"{what}: {' '.join(str(reason).split())}")) from None
 
 
 def train_tokeniser(
-    part: Part, texts: Iterable[str], vocab_size: int, sentences: bool = True, masks: bool = False
+    part: Component, texts: Iterable[str], vocab_size: int, sentences: bool = True, masks: bool = False
 ) -> TextTokeniser:
     """A tokeniser of a recipe's kind, learnt from texts: at most `vocab_size` ids, fewer where the texts have no more to give.
     `sentences` says that every text begins a sentence, so that its first word looks like any other; `masks` that there
@@ -133,7 +133,7 @@ def train_tokeniser(
     if vocab_size <= fixed:
         what = "special tokens and bytes" if spelt else "special tokens"
         message = f"a vocabulary of {vocab_size} has no room beside {fixed} {what}"
-        raise InputError(Fault("TFK105", message, "make `tokeniser.vocab_size` larger"))
+        raise InputError(Diagnostic("TFK105", message, "make `tokeniser.vocab_size` larger"))
     tokeniser, trainer = _untrained(part.kind, vocab_size - len(BYTES) * spelt, specials)
     tokeniser.normalizer = _normaliser(options, sentences)
     tokeniser.pre_tokenizer = pre_tokenizers.Sequence(

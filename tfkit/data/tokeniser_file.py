@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
 from ..files import FileModel, parse_json
 from ..recipe import MASK, SPECIALS
 
@@ -194,4 +194,4 @@ def _shown(value: Any) -> str:
 
 def _refusal(name: str, place: str, message: str) -> InputError:
     where = f"{place}: " if place else ""
-    return InputError(Fault("TFK104", f"{name} holds no tokeniser of tfkit: {where}{message}", FIX))
+    return InputError(Diagnostic("TFK104", f"{name} holds no tokeniser of tfkit: {where}{message}", FIX))

@@ -5,13 +5,13 @@ inside a directory that tfkit wrote.
 """
 
 from .listing import (
-    FileFacts,
+    FileRecord,
     Listing,
     check_digest,
     check_files,
     check_removable,
     check_sizes,
-    file_facts,
+    file_record,
     foreign,
     remove_written,
 )
@@ -20,7 +20,7 @@ from .tensors import check_header, compare_tensors, read_header
 from .write import check_writable, umask, write_whole
 
 __all__ = [
-    "FileFacts",
+    "FileRecord",
     "FileModel",
     "Listing",
     "check_digest",
@@ -31,7 +31,7 @@ __all__ = [
     "check_writable",
     "child",
     "compare_tensors",
-    "file_facts",
+    "file_record",
     "foreign",
     "open_regular",
     "parse_json",

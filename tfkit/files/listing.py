@@ -13,22 +13,22 @@ from typing import Annotated, Any
 
 from pydantic import Field, RootModel, ValidationError
 
-from ..errors import Fault, StoreError
+from ..errors import Diagnostic, StoreError
 from .read import FileModel, child, open_regular, refusals
 
 
-class FileFacts(FileModel):
+class FileRecord(FileModel):
     """Size and SHA-256 of a file."""
 
     bytes: Annotated[int, Field(ge=0, lt=1 << 63)]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class Listing(RootModel[dict[str, FileFacts]]):
+class Listing(RootModel[dict[str, FileRecord]]):
     """Files of a directory by name."""
 
 
-def file_facts(path: Path) -> dict[str, Any]:
+def file_record(path: Path) -> dict[str, Any]:
     """Size and SHA-256 of a regular file, as a listing holds them. Raises OSError."""
     import hashlib  # few commands need it
 
@@ -44,7 +44,7 @@ def check_files(listing: Path, files: Mapping[str, Any], *, folders: Collection[
 
     Args:
         listing: The file that holds the listing; the files are in its directory.
-        files: What it says, by name; `FileFacts` or the same as plain data.
+        files: What it says, by name; `FileRecord` or the same as plain data.
         folders: The folders in which files may lie. Any other name is that of a plain child.
 
     Raises:
@@ -55,20 +55,20 @@ def check_files(listing: Path, files: Mapping[str, Any], *, folders: Collection[
         check_digest(listing.parent / name, expected)
 
 
-def check_sizes(listing: Path, files: Mapping[str, Any], *, folders: Collection[str] = ()) -> dict[str, FileFacts]:
+def check_sizes(listing: Path, files: Mapping[str, Any], *, folders: Collection[str] = ()) -> dict[str, FileRecord]:
     """The first half of `check_files`, which reads no file; gives what the listing says."""
     for name in files:
         try:
             _listed(listing.parent, name, folders)
         except ValueError as reason:
             message = f"{listing} names the file {name[:80]}, which is elsewhere: {reason}"
-            raise StoreError(Fault("TFK082", message, "it was altered")) from None
+            raise StoreError(Diagnostic("TFK082", message, "it was altered")) from None
     try:
         facts = Listing.model_validate(dict(files)).root
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
         message = f"{listing} does not give the size and SHA-256 of {name}: {refusals(error)[0]}"
-        raise StoreError(Fault("TFK082", message, "it was altered")) from None
+        raise StoreError(Diagnostic("TFK082", message, "it was altered")) from None
     for name, expected in facts.items():
         try:
             with open_regular(listing.parent / name, links=False) as file:
@@ -80,10 +80,10 @@ def check_sizes(listing: Path, files: Mapping[str, Any], *, folders: Collection[
     return facts
 
 
-def check_digest(path: Path, expected: FileFacts) -> None:
+def check_digest(path: Path, expected: FileRecord) -> None:
     """Raises StoreError where a file is not the one that a listing speaks of."""
     try:
-        found = file_facts(path)
+        found = file_record(path)
     except OSError as reason:
         raise _unreadable(path, reason) from None
     if found != expected.model_dump():
@@ -92,13 +92,13 @@ def check_digest(path: Path, expected: FileFacts) -> None:
 
 def _unreadable(path: Path, reason: OSError) -> StoreError:
     if reason.errno == errno.ENOENT:
-        return StoreError(Fault("TFK082", f"{path} is missing"))
-    return StoreError(Fault("TFK082", f"{path} cannot be read: {reason.strerror}"))
+        return StoreError(Diagnostic("TFK082", f"{path} is missing"))
+    return StoreError(Diagnostic("TFK082", f"{path} cannot be read: {reason.strerror}"))
 
 
-def _altered(path: Path, found: str, expected: FileFacts) -> StoreError:
+def _altered(path: Path, found: str, expected: FileRecord) -> StoreError:
     written = f"{expected.bytes:,} bytes with SHA-256 {expected.sha256[:12]}..."
-    return StoreError(Fault("TFK082", f"{path} has {found}, written were {written}", "it was altered or cut off"))
+    return StoreError(Diagnostic("TFK082", f"{path} has {found}, written were {written}", "it was altered or cut off"))
 
 
 def _listed(directory: Path, name: str, folders: Collection[str]) -> Path:
@@ -124,15 +124,15 @@ def check_removable(directory: Path, names: Collection[str]) -> None:
     """Whether a directory may be removed or replaced: it is no link, and holds nothing but regular files of these names, which
     are those that tfkit wrote there. Raises StoreError, TFK080, which names the rest."""
     if directory.is_symlink():
-        raise StoreError(Fault("TFK080", f"{directory} is a link, and no link is replaced", "name the directory itself"))
+        raise StoreError(Diagnostic("TFK080", f"{directory} is a link, and no link is replaced", "name the directory itself"))
     try:
         others = foreign(directory, names)
     except OSError as reason:
-        raise StoreError(Fault("TFK080", f"{directory} is not replaced: {reason.strerror}")) from None
+        raise StoreError(Diagnostic("TFK080", f"{directory} is not replaced: {reason.strerror}")) from None
     if others:
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
         message = f"{directory} is not replaced: it holds {shown}, which tfkit did not write there"
-        raise StoreError(Fault("TFK080", message, "move what you want to keep, or choose another directory"))
+        raise StoreError(Diagnostic("TFK080", message, "move what you want to keep, or choose another directory"))
 
 
 def remove_written(directory: Path, names: Collection[str]) -> None:
@@ -145,7 +145,7 @@ def remove_written(directory: Path, names: Collection[str]) -> None:
     try:
         _remove(directory, names)
     except OSError as reason:
-        raise StoreError(Fault("TFK081", f"{directory} could not be removed: {reason.strerror}")) from None
+        raise StoreError(Diagnostic("TFK081", f"{directory} could not be removed: {reason.strerror}")) from None
 
 
 def _remove(directory: Path, names: Collection[str]) -> None:

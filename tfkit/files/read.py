@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..errors import Fault, StoreError
+from ..errors import Diagnostic, StoreError
 
 MAX_BYTES = 16 << 20
 """The size limit of a small file, in bytes, unless its reader sets another."""
@@ -171,11 +171,11 @@ def read_model(path: Path, model: type[Model], limit: int = MAX_BYTES, *, links:
     try:
         return model.model_validate(parse_json(read_bytes(path, limit, links=links)))
     except OSError as reason:
-        raise StoreError(Fault("TFK082", f"{path} cannot be read: {reason.strerror}", fix)) from None
+        raise StoreError(Diagnostic("TFK082", f"{path} cannot be read: {reason.strerror}", fix)) from None
     except ValidationError as error:
-        raise StoreError([Fault("TFK082", f"{path}: {said}", "it was altered") for said in refusals(error)[:3]]) from None
+        raise StoreError([Diagnostic("TFK082", f"{path}: {said}", "it was altered") for said in refusals(error)[:3]]) from None
     except ValueError as reason:
-        raise StoreError(Fault("TFK082", f"{path} is not valid JSON: {reason}", "it was altered or cut off")) from None
+        raise StoreError(Diagnostic("TFK082", f"{path} is not valid JSON: {reason}", "it was altered or cut off")) from None
 
 
 def refusals(error: ValidationError) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field, RootModel, ValidationError
 
-from ..errors import Fault, StoreError
+from ..errors import Diagnostic, StoreError
 from .read import MAX_BYTES, FileModel, open_regular, parse_json, refusals
 
 DTYPES = {
@@ -71,7 +71,7 @@ def read_header(path: Path, limit: int = MAX_BYTES) -> dict[str, Facts]:
         tensors = _Header.model_validate(data).root
         _check_places(tensors, size - 8 - length)
     except OSError as reason:
-        raise StoreError(Fault("TFK082", f"{path} cannot be read: {reason.strerror}")) from None
+        raise StoreError(Diagnostic("TFK082", f"{path} cannot be read: {reason.strerror}")) from None
     except ValidationError as error:
         raise _damaged(path, f"its header: {refusals(error)[0]}") from None
     except ValueError as reason:
@@ -95,7 +95,7 @@ def _check_places(tensors: Mapping[str, _Tensor], size: int) -> None:
 
 
 def _damaged(path: Path, reason: str) -> StoreError:
-    return StoreError(Fault("TFK082", f"{path} holds no tensors that can be read: {reason}", "it was altered or cut off"))
+    return StoreError(Diagnostic("TFK082", f"{path} holds no tensors that can be read: {reason}", "it was altered or cut off"))
 
 
 def check_header(path: Path, wanted: Mapping[str, Facts], whose: str) -> None:
@@ -108,17 +108,17 @@ def check_header(path: Path, wanted: Mapping[str, Facts], whose: str) -> None:
 def compare_tensors(path: Path, found: Mapping[str, Facts], wanted: Mapping[str, Facts], whose: str) -> None:
     """Raises StoreError where names, dtypes or shapes of the tensors of a file differ from those that something needs."""
     wrong = [name for name in sorted({*found, *wanted}) if found.get(name) != wanted.get(name)]
-    faults = [
-        Fault(
+    diagnostics = [
+        Diagnostic(
             "TFK082",
             f"{path}: `{name}` is {_shown(found.get(name), 'missing')}, {whose} needs {_shown(wanted.get(name), 'none')}",
         )
         for name in wrong[:FEW]
     ]
     if len(wrong) > FEW:
-        faults.append(Fault("TFK082", f"{path}: {len(wrong) - FEW} more tensors are not those that {whose} needs"))
-    if faults:
-        raise StoreError(faults)
+        diagnostics.append(Diagnostic("TFK082", f"{path}: {len(wrong) - FEW} more tensors are not those that {whose} needs"))
+    if diagnostics:
+        raise StoreError(diagnostics)
 
 
 def _shown(facts: Facts | None, without: str) -> str:

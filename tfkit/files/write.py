@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from ..errors import Fault, StoreError
+from ..errors import Diagnostic, StoreError
 from .read import not_regular
 
 
@@ -33,7 +33,9 @@ def write_whole(path: str | Path, text: str) -> None:
             os.unlink(draft)
             raise
     except OSError as reason:
-        raise StoreError(Fault("TFK081", f"{path} could not be written: {reason.strerror}", "nothing was changed")) from None
+        raise StoreError(
+            Diagnostic("TFK081", f"{path} could not be written: {reason.strerror}", "nothing was changed")
+        ) from None
 
 
 def check_replaceable(path: Path) -> None:

@@ -1,13 +1,13 @@
 """Generating sequences from a built model."""
 
+from .batched import generate_batched, generate_stream
 from .beam import beam_search
+from .decode_loop import Generated
 from .greedy import greedy
 from .hypothesis import Hypothesis
-from .many import search_all, search_stream
 from .penalty import GnmtLengthPenalty, PowerLengthPenalty
-from .roll import Generated
 from .sample import sample
-from .search import Search
+from .settings import Search
 
 __all__ = [
     "Generated",
@@ -18,6 +18,6 @@ __all__ = [
     "beam_search",
     "greedy",
     "sample",
-    "search_all",
-    "search_stream",
+    "generate_batched",
+    "generate_stream",
 ]

@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
 from ..nn.model import Model
-from .begin import Beginning, begin
-from .choose import best_words
+from .finished import BeamHistory, FinishedHypotheses
 from .hypothesis import Hypothesis
 from .penalty import GnmtLengthPenalty, LengthPenalty, PowerLengthPenalty
-from .pool import Pool, Trail
+from .prefill import GenerationState, prefill
+from .top_k import best_tokens
 
 GNMT = GnmtLengthPenalty()
 
@@ -59,11 +59,11 @@ def beam_search(
     Raises InputError for settings out of range, for logits that are not numbers, and for what `greedy` raises it.
     """
     check_beams(beams, n_best, length_penalty)
-    begun = begin(model, given, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
-    search = _BeamSearch(model, begun, beams, n_best, length_penalty)
+    state = prefill(model, given, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
+    search = _BeamSearch(model, state, beams, n_best, length_penalty)
     while search.advance():
-        outputs = model.step(begun.state, search.chosen, True, attention)
-        search.read(outputs[begun.output][:, -1], outputs.get("weights", {}))
+        outputs = model.step(state.decoding, search.chosen, True, attention)
+        search.read(outputs[state.output][:, -1], outputs.get("weights", {}))
     return search.found
 
 
@@ -71,68 +71,70 @@ def check_beams(beams: Any, n_best: Any, length_penalty: Any) -> None:
     """Raises InputError for settings of a beam search that are none."""
     for name, value in (("beams", beams), ("n_best", n_best)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(Fault("TFK078", f"{name} is {value!r}", "it is a whole number from 1 up"))
+            raise InputError(Diagnostic("TFK078", f"{name} is {value!r}", "it is a whole number from 1 up"))
     if n_best > beams:
-        raise InputError(Fault("TFK078", f"n_best is {n_best}, but there are {beams} beams", "ask for at most as many"))
+        raise InputError(Diagnostic("TFK078", f"n_best is {n_best}, but there are {beams} beams", "ask for at most as many"))
     if not isinstance(length_penalty, (GnmtLengthPenalty, PowerLengthPenalty)):
         message = f"length_penalty is {length_penalty!r}"
-        raise InputError(Fault("TFK078", message, "it is a GnmtLengthPenalty(alpha) or a PowerLengthPenalty(alpha)"))
+        raise InputError(Diagnostic("TFK078", message, "it is a GnmtLengthPenalty(alpha) or a PowerLengthPenalty(alpha)"))
 
 
 class _BeamSearch:
     """S sentences still searched, k live hypotheses each. `totals` (S, k) are their log-probabilities, -inf for places that no
     hypothesis takes; `chosen` (S * k, 1) the token that each of them has to be extended with next."""
 
-    def __init__(self, model: Model, begun: Beginning, beams: int, n_best: int, penalty: LengthPenalty) -> None:
+    def __init__(self, model: Model, state: GenerationState, beams: int, n_best: int, penalty: LengthPenalty) -> None:
         self.model = model
-        self.state, self.end, self.beams, self.penalty = begun.state, begun.rule.end_id, beams, penalty
-        batch, device = begun.state.batch, begun.logits.device
-        self.wide = torch.promote_types(begun.logits.dtype, torch.float32)
-        self.limits = begun.limits
-        self.floors = penalty.at(begun.limits.to(self.wide))  # the penalties that no hypothesis exceeds, (S,)
+        self.state, self.end, self.beams, self.penalty = state.decoding, state.rule.end_id, beams, penalty
+        batch, device = state.decoding.batch, state.logits.device
+        self.wide = torch.promote_types(state.logits.dtype, torch.float32)
+        self.limits = state.limits
+        self.floors = penalty.at(state.limits.to(self.wide))  # the penalties that no hypothesis exceeds, (S,)
         self.sentences = torch.arange(batch, device=device)
         self.totals = torch.zeros(batch, 1, dtype=self.wide, device=device)
         self.found: list[list[Hypothesis]] = [[] for _ in range(batch)]
         self.made = 0
-        self.read(begun.logits, begun.weights)
+        self.read(state.logits, state.weights)
         none = torch.zeros(batch, 1, 0, dtype=torch.int64, device=device)
-        self.trail = Trail(none, none.to(self.wide), {site: new[:, :, None][:, :, :0] for site, new in self.weights.items()})
-        self.pool = Pool(batch, n_best, self.trail, self.totals)
+        self.history = BeamHistory(
+            none, none.to(self.wide), {site: new[:, :, None][:, :, :0] for site, new in self.weights.items()}
+        )
+        self.pool = FinishedHypotheses(batch, n_best, self.history, self.totals)
 
     def read(self, logits: Tensor, weights: Mapping[str, Tensor]) -> None:
         """Take the logits (S * k, V) of the next token, and the attention weights (S * k, H, Q, K) of its step."""
         S, width = self.totals.shape
         logits = logits.to(self.wide).contiguous()
         # In place: fresh memory of this size costs more than the arithmetic.
-        self.chances = torch.log_softmax(logits, 1, out=logits).view(S, width, -1)
+        self.log_probs = torch.log_softmax(logits, 1, out=logits).view(S, width, -1)
         self.weights = {
             site: tensor[:, :, -1].view(S, width, tensor.shape[1], tensor.shape[3]) for site, tensor in weights.items()
         }
 
     def advance(self) -> bool:
         """Choose the next tokens, collect what has ended, let sentences that are done leave; False when none is left."""
-        S, width, V = self.chances.shape
+        S, width, V = self.log_probs.shape
         k = self.beams
         # At most `width` candidates end, one per live hypothesis: among 2 k there are k that live on, where there are so many.
-        totals, index = best_words(self.chances, self.totals, 2 * k)
+        totals, index = best_tokens(self.log_probs, self.totals, 2 * k)
         parents, tokens = index // V, index % V
         rows = parents + torch.arange(S, device=parents.device)[:, None] * width
-        chances = self.chances.view(S, width * V).gather(1, index)
+        log_probs = self.log_probs.view(S, width * V).gather(1, index)
         self.made += 1
         ended = tokens == self.end if self.end is not None else torch.zeros_like(tokens, dtype=torch.bool)
         last = self.limits == self.made
         # Stable: candidates that have not ended keep their order and come first.
         live = ended.to(torch.int8).argsort(dim=1, stable=True)[:, :k]
-        kept = self._collect(totals[:, :k], rows[:, :k], tokens[:, :k], chances[:, :k], ended[:, :k], last)
+        kept = self._collect(totals[:, :k], rows[:, :k], tokens[:, :k], log_probs[:, :k], ended[:, :k], last)
         going_on = totals.gather(1, live).masked_fill(ended.gather(1, live), -torch.inf)
-        hopes = going_on[:, 0] / self.floors
-        done = last | (self.pool.scores[:, -1] >= hopes)
+        best_attainable = going_on[:, 0] / self.floors
+        done = last | (self.pool.scores[:, -1] >= best_attainable)
         if k == 1 and kept is not None:
             done |= kept[:, 0]
         if bool(totals[:, 0].isnan().any()):
             row = int(self.sentences[totals[:, 0].isnan()][0])
             message = f"the logits of row {row} are not numbers at token {self.made}"
-            raise InputError(Fault("TFK077", message, "the weights of the model, or its inputs, hold NaN or infinities"))
+            raise InputError(Diagnostic("TFK077", message, "the weights of the model, or its inputs, hold NaN or infinities"))
         going = None
         if bool(done.any()):
             leaving, going = done.nonzero()[:, 0], (~done).nonzero()[:, 0]
@@ -141,30 +143,30 @@ class _BeamSearch:
             if not len(going):
                 return False
             self.pool.keep(going)
-            live, rows, tokens, chances, going_on = live[going], rows[going], tokens[going], chances[going], going_on[going]
+            live, rows, tokens, log_probs, going_on = live[going], rows[going], tokens[going], log_probs[going], going_on[going]
             self.sentences, self.limits, self.floors = self.sentences[going], self.limits[going], self.floors[going]
         rows = rows.gather(1, live)
-        tokens, chances = tokens.gather(1, live), chances.gather(1, live)
-        self.trail = self._longer(rows, tokens, chances)
+        tokens, log_probs = tokens.gather(1, live), log_probs.gather(1, live)
+        self.history = self._longer(rows, tokens, log_probs)
         self.totals = going_on
         self.model.branch(self.state, rows.flatten(), k, going)
         self.chosen = tokens.view(-1, 1)
         return True
 
     def _collect(
-        self, totals: Tensor, rows: Tensor, tokens: Tensor, chances: Tensor, ended: Tensor, last: Tensor
+        self, totals: Tensor, rows: Tensor, tokens: Tensor, log_probs: Tensor, ended: Tensor, last: Tensor
     ) -> Tensor | None:
         """Offer the best candidates (S, k) that have ended, or that may not grow, to the pool; gives which of them did."""
         kept = (ended | last[:, None]) & (totals > -torch.inf)
         if not bool(kept.any()):
             return None
         scores = (totals / self.penalty.at(float(self.made))).masked_fill(~kept, -torch.inf)
-        self.pool.add(scores, totals, ended, self._longer(rows, tokens, chances))
+        self.pool.add(scores, totals, ended, self._longer(rows, tokens, log_probs))
         return kept
 
-    def _longer(self, rows: Tensor, tokens: Tensor, chances: Tensor) -> Trail:
+    def _longer(self, rows: Tensor, tokens: Tensor, log_probs: Tensor) -> BeamHistory:
         weights = {
             site: tensor.flatten(0, 1).index_select(0, rows.flatten()).view(*rows.shape, *tensor.shape[2:])
             for site, tensor in self.weights.items()
         }
-        return self.trail.pick(rows).grown(tokens, chances, weights)
+        return self.history.pick(rows).grown(tokens, log_probs, weights)

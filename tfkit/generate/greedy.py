@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..nn.model import Model
-from .begin import begin
-from .choose import most_probable
-from .roll import Generated, roll
+from .decode_loop import Generated, decode_loop
+from .prefill import prefill
+from .top_k import most_probable
 
 
 @torch.no_grad()
@@ -42,6 +42,6 @@ def greedy(
 
     Raises InputError where start or output are not known, and for padding of the prompt that would shift positions.
     """
-    begun = begin(model, given, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
-    limits = begun.limits if isinstance(max_new_tokens, Tensor) else None
-    return roll(model, begun, lambda logits, rows, step: most_probable(logits), limits, scores, attention)
+    state = prefill(model, given, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
+    limits = state.limits if isinstance(max_new_tokens, Tensor) else None
+    return decode_loop(model, state, lambda logits, rows, step: most_probable(logits), limits, scores, attention)

@@ -21,7 +21,8 @@ class Hypothesis:
     finished                  whether the end token was reached; otherwise the limit of tokens was
     attention                 by site, (H, N, K): the weights with which token n was chosen, for the sites that were asked for;
                               K are the source positions, or, in self-attention, the prompt (or start token) and the tokens
-                              before the last. `search_all` cuts off the padding of a batch; other searches leave it, as zeros
+                              before the last. `generate_batched` cuts off the padding of a batch;
+                              other searches leave zeros there
     """
 
     ids: Tensor

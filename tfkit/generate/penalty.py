@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
 
 Length = TypeVar("Length", Tensor, float)
 
@@ -57,4 +57,4 @@ LengthPenalty = GnmtLengthPenalty | PowerLengthPenalty
 def _check(name: str, alpha: float) -> None:
     number = isinstance(alpha, (int, float)) and not isinstance(alpha, bool)
     if not number or not math.isfinite(alpha) or alpha < 0:
-        raise InputError(Fault("TFK078", f"alpha of {name} is {alpha!r}", "it is a number from 0 (no penalty) up"))
+        raise InputError(Diagnostic("TFK078", f"alpha of {name} is {alpha!r}", "it is a number from 0 (no penalty) up"))

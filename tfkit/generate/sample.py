@@ -19,12 +19,12 @@ import numpy
 import torch
 from torch import Tensor
 
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
 from ..nn.model import Model
-from .begin import begin
-from .choose import best, most_probable
+from .decode_loop import decode_loop
 from .hypothesis import Hypothesis
-from .roll import roll
+from .prefill import prefill
+from .top_k import best, most_probable
 
 
 @torch.no_grad()
@@ -57,39 +57,39 @@ def sample(
     Raises InputError for settings out of range, for logits that are not numbers, and for what `greedy` raises it.
     """
     check_sampling(temperature, top_k, top_p, seed, samples)
-    begun = begin(model, given, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
-    batch, device = begun.state.batch, begun.logits.device
+    state = prefill(model, given, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
+    batch, device = state.decoding.batch, state.logits.device
     if streams is not None and len(streams) != batch:
-        raise InputError(Fault("TFK078", f"there are {len(streams)} streams and {batch} rows", "give one stream per row"))
+        raise InputError(Diagnostic("TFK078", f"there are {len(streams)} streams and {batch} rows", "give one stream per row"))
     if samples > 1:
         copies = torch.arange(batch, device=device).repeat_interleave(samples)
-        begun.state.reorder(copies)
-        weights = {site: tensor[copies] for site, tensor in begun.weights.items()}
-        begun = replace(begun, logits=begun.logits[copies], limits=begun.limits[copies], weights=weights)
+        state.decoding.reorder(copies)
+        weights = {site: tensor[copies] for site, tensor in state.weights.items()}
+        state = replace(state, logits=state.logits[copies], limits=state.limits[copies], weights=weights)
     seed = int(torch.randint(2**63 - 1, ())) if seed is None else seed
-    drawn = _uniforms(seed, range(batch) if streams is None else streams, samples, begun.most).to(device)
+    drawn = _uniforms(seed, range(batch) if streams is None else streams, samples, state.most).to(device)
 
     def pick(logits: Tensor, rows: Tensor, step: int) -> Tensor:
         if temperature == 0.0:
             return most_probable(logits)
         return _draw(logits, drawn[rows, step], temperature, top_k, top_p)
 
-    limits = begun.limits if isinstance(max_new_tokens, Tensor) else None
-    rolled = roll(model, begun, pick, limits, True, attention).hypotheses()
+    limits = state.limits if isinstance(max_new_tokens, Tensor) else None
+    rolled = decode_loop(model, state, pick, limits, True, attention).hypotheses()
     return [[one for (one,) in rolled[row : row + samples]] for row in range(0, len(rolled), samples)]
 
 
 def check_sampling(temperature: Any, top_k: Any, top_p: Any, seed: Any, samples: Any) -> None:
     """Raises InputError for settings of sampling that are none."""
     if not _number(temperature) or not math.isfinite(temperature) or temperature < 0:
-        raise InputError(Fault("TFK078", f"temperature is {temperature!r}", "it is a number from 0 (greedy) up"))
+        raise InputError(Diagnostic("TFK078", f"temperature is {temperature!r}", "it is a number from 0 (greedy) up"))
     for name, value in (("top_k", top_k), ("samples", samples)):
         if not (value is None and name == "top_k") and (not _number(value) or not isinstance(value, int) or value < 1):
-            raise InputError(Fault("TFK078", f"{name} is {value!r}", "it is a whole number from 1 up"))
+            raise InputError(Diagnostic("TFK078", f"{name} is {value!r}", "it is a whole number from 1 up"))
     if top_p is not None and not (_number(top_p) and 0 < top_p <= 1):
-        raise InputError(Fault("TFK078", f"top_p is {top_p!r}", "it is a number above 0, at most 1"))
+        raise InputError(Diagnostic("TFK078", f"top_p is {top_p!r}", "it is a number above 0, at most 1"))
     if seed is not None and not (_number(seed) and isinstance(seed, int) and 0 <= seed < 2**64):
-        raise InputError(Fault("TFK078", f"seed is {seed!r}", "it is a whole number from 0 to 2^64 - 1"))
+        raise InputError(Diagnostic("TFK078", f"seed is {seed!r}", "it is a whole number from 0 to 2^64 - 1"))
 
 
 def _number(value: Any) -> bool:
@@ -119,11 +119,11 @@ def _draw(logits: Tensor, uniform: Tensor, temperature: float, top_k: int | None
         scaled, ids = best(scaled, top_k)
     elif top_p is not None:
         scaled, ids = scaled.sort(dim=1, descending=True, stable=True)
-    chances = scaled.softmax(1)
+    probabilities = scaled.softmax(1)
     if top_p is not None:
-        before = chances.cumsum(1) - chances
-        chances = chances.masked_fill(before >= top_p, 0.0)
-    sums = chances.cumsum(1)
+        before = probabilities.cumsum(1) - probabilities
+        probabilities = probabilities.masked_fill(before >= top_p, 0.0)
+    sums = probabilities.cumsum(1)
     total = sums[:, -1:]
     at = torch.searchsorted(sums, uniform[:, None] * total, right=True)
     at = at.minimum((sums < total).sum(1, keepdim=True))  # rounding must not lead beyond the last token that has a chance

@@ -2,7 +2,7 @@
 
 from .costs import Batch, node_costs, total_elements, total_flops
 from .from_spec import graph_of
-from .longest import longest
+from .input_lengths import max_input_lengths
 from .model_graph import Graph, Node
 from .plan import SitePlan, Target, check_backends, plan
 
@@ -14,7 +14,7 @@ __all__ = [
     "Target",
     "check_backends",
     "graph_of",
-    "longest",
+    "max_input_lengths",
     "node_costs",
     "plan",
     "total_elements",

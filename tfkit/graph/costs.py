@@ -28,14 +28,14 @@ class Batch:
 
 def node_costs(graph: Graph, batch: Batch) -> dict[str, tuple[Cost, ...]]:
     """The cost terms of every node for one forward pass."""
-    return {name: node.kind.costs(node.options, node.facts, _sizes(node, batch)) for name, node in graph.nodes.items()}
+    return {name: node.kind.costs(node.options, node.context, _sizes(node, batch)) for name, node in graph.nodes.items()}
 
 
 def _sizes(node: Node, batch: Batch) -> dict[str, Sizes]:
-    signal = node.facts.signals.get("input", node.signal)
+    signal = node.context.signals.get("input", node.signal)
     own = batch.length(signal.length)
     sizes = {"": Sizes(batch.size, own, own)}
-    for ref, memory in node.facts.memories.items():
+    for ref, memory in node.context.memories.items():
         sizes[ref] = Sizes(batch.size, own, batch.length(memory.length))
     return sizes
 

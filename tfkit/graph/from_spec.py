@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ..errors import Fault, SpecError
+from ..errors import Diagnostic, SpecError
 from ..slots.layer import depth
-from ..slots.node import NodeFacts, Signal
-from ..slots.options import Part
+from ..slots.node import NodeContext, Signal
+from ..slots.options import Component
 from ..slots.placement import StackFacts
 from ..spec.model import ModelSpec
 from .model_graph import Edges, Graph, Node, base, edges_of, layers_of, memory_references
@@ -19,18 +19,20 @@ from .rules import broken_rules
 def graph_of(spec: ModelSpec) -> Graph:
     """The checked graph of a spec. Raises SpecError with every broken rule, located."""
     edges = {name: edges_of(part.options) for name, part in spec.nodes.items()}
-    faults: list[Fault] = []
+    diagnostics: list[Diagnostic] = []
     nodes: dict[str, Node] = {}
     for name in _order(edges):
         node, found = _node(name, spec, edges, nodes)
-        faults += found
+        diagnostics += found
         if node is not None:
             nodes[name] = node
     graph = Graph(spec.name or "model", nodes, tuple(spec.outputs))
-    if not faults:
-        faults = list(broken_rules(graph, spec))
-    if faults:
-        raise SpecError(sorted(dict.fromkeys(faults), key=lambda fault: (fault.mark is None, fault.mark or 0)))
+    if not diagnostics:
+        diagnostics = list(broken_rules(graph, spec))
+    if diagnostics:
+        raise SpecError(
+            sorted(dict.fromkeys(diagnostics), key=lambda diagnostic: (diagnostic.location is None, diagnostic.location or 0))
+        )
     return graph
 
 
@@ -47,45 +49,47 @@ def _order(edges: Mapping[str, Edges]) -> list[str]:
                 pending.remove(name)
                 break
         else:
-            raise SpecError(Fault("TFK015", f"a cycle among {', '.join(pending)}"))
+            raise SpecError(Diagnostic("TFK015", f"a cycle among {', '.join(pending)}"))
     return ordered
 
 
-def _node(name: str, spec: ModelSpec, edges: Mapping[str, Edges], nodes: Mapping[str, Node]) -> tuple[Node | None, list[Fault]]:
+def _node(
+    name: str, spec: ModelSpec, edges: Mapping[str, Edges], nodes: Mapping[str, Node]
+) -> tuple[Node | None, list[Diagnostic]]:
     part, own = spec.nodes[name], edges[name]
-    faults: list[Fault] = []
+    diagnostics: list[Diagnostic] = []
     signals: dict[str, Signal] = {}
     memories: dict[str, Signal] = {}
     for field, ref in own.reads.items():
-        signal = _signal(name, field, ref, spec, nodes, faults)
+        signal = _signal(name, field, ref, spec, nodes, diagnostics)
         if signal is not None:
             signals[field] = signal
     for ref in (*own.memories, *([own.reads["memory"]] if "memory" in own.reads else [])):
         if base(ref) in nodes:
             memories[ref] = nodes[base(ref)].signal
     if len(signals) < len(own.reads) or any(base(ref) not in nodes for ref in own.memories):
-        return None, faults
+        return None, diagnostics
     targets = {field: spec.nodes[base(ref)].options for field, ref in own.reads.items()}
     if own.owner is not None:
         targets["share"] = spec.nodes[root(own.owner, edges)].options
-    facts = NodeFacts(name, signals, memories, targets, _stack_facts(name, part, spec, edges))
-    for path, rule, fix in part.entry.rules(part.options, facts):
-        faults.append(spec.fault("TFK040", f"nodes.{name}.{path}", rule, fix))
-    faults += _edge_faults(name, part, own, signals, memories, spec)
+    context = NodeContext(name, signals, memories, targets, _stack_facts(name, part, spec, edges))
+    for path, rule, fix in part.entry.rules(part.options, context):
+        diagnostics.append(spec.diagnostic("TFK040", f"nodes.{name}.{path}", rule, fix))
+    diagnostics += _edge_diagnostics(name, part, own, signals, memories, spec)
     # A node with a broken rule still says what it gives, so that the rules of the nodes behind it are held as well.
-    return Node(name, part, replace(own, owner=root(own.owner, edges) if own.owner else None), facts,
-                part.entry.output(part.options, facts)), faults  # fmt: skip
+    return Node(name, part, replace(own, owner=root(own.owner, edges) if own.owner else None), context,
+                part.entry.output(part.options, context)), diagnostics  # fmt: skip
 
 
-def _edge_faults(
-    name: str, part: Part, own: Edges, signals: Mapping[str, Signal], memories: Mapping[str, Signal], spec: ModelSpec
-) -> Iterator[Fault]:
+def _edge_diagnostics(
+    name: str, part: Component, own: Edges, signals: Mapping[str, Signal], memories: Mapping[str, Signal], spec: ModelSpec
+) -> Iterator[Diagnostic]:
     """What flows along an edge is what its reader can use: a stack and its memories are sequences; only some read layers."""
     read = [(f"nodes.{name}.{field}", own.reads[field], signal) for field, signal in signals.items() if field != "tokens"]
     for path, ref, signal in read:
         if signal.depth and not part.entry.takes_layers:
             rule = f"`{ref}` is the {signal.depth} layers of a stack, and a {part.kind} reads one output"
-            yield spec.fault("TFK042", path, rule, f"write `{base(ref)}`, or put a layer_mix in between")
+            yield spec.diagnostic("TFK042", path, rule, f"write `{base(ref)}`, or put a layer_mix in between")
     layers = layers_of(part.options)
     if not layers:
         return
@@ -93,14 +97,16 @@ def _edge_faults(
     for path, ref, signal in named:
         if ref != base(ref):
             rule = f"`{ref}` is the {signal.depth} layers of a stack, and a sub-layer reads one output"
-            yield spec.fault("TFK042", path, rule, f"write `{base(ref)}`, or put a layer_mix in between")
+            yield spec.diagnostic("TFK042", path, rule, f"write `{base(ref)}`, or put a layer_mix in between")
     for path, ref, signal in [*read, *named]:
         if signal.length is None:
             rule = f"`{ref}` is one vector per row, {_axes(signal)}, where a sequence is needed"
-            yield spec.fault("TFK041", path, rule, "read a node that gives a sequence")
+            yield spec.diagnostic("TFK041", path, rule, "read a node that gives a sequence")
 
 
-def _signal(name: str, field: str, ref: str, spec: ModelSpec, nodes: Mapping[str, Node], faults: list[Fault]) -> Signal | None:
+def _signal(
+    name: str, field: str, ref: str, spec: ModelSpec, nodes: Mapping[str, Node], diagnostics: list[Diagnostic]
+) -> Signal | None:
     node = nodes.get(base(ref))
     if node is None:
         return None
@@ -112,7 +118,7 @@ def _signal(name: str, field: str, ref: str, spec: ModelSpec, nodes: Mapping[str
     near = difflib.get_close_matches(port, node.kind.ports, 1)
     fix = f"did you mean `{base(ref)}.{near[0]}`?" if near else f"ports: {', '.join(node.kind.ports) or 'none'}"
     rule = f"`{base(ref)}` is a {node.part.kind} and has no port `{port}`"
-    faults.append(spec.fault("TFK042", f"nodes.{name}.{field}", rule, fix))
+    diagnostics.append(spec.diagnostic("TFK042", f"nodes.{name}.{field}", rule, fix))
     return None
 
 
@@ -129,7 +135,7 @@ def root(name: str, edges: Mapping[str, Edges]) -> str:
     return name
 
 
-def _stack_facts(name: str, part: Part, spec: ModelSpec, edges: Mapping[str, Edges]) -> StackFacts | None:
+def _stack_facts(name: str, part: Component, spec: ModelSpec, edges: Mapping[str, Edges]) -> StackFacts | None:
     """The part of a stack in the model: it reads the stack that is its memory, or is the memory of another, or neither."""
     layers = layers_of(part.options)
     if not layers:

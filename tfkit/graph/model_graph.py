@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..slots.layer import Layer
-from ..slots.node import NodeFacts, NodeKind, Signal
-from ..slots.options import LayersField, NodeRef, Part, marks
+from ..slots.node import NodeContext, NodeKind, Signal
+from ..slots.options import Component, LayersField, NodeRef, field_annotations
 from ..slots.parameter import Parameter, ParameterGroup
 from ..slots.sublayer import AttentionSite
 
@@ -35,16 +35,20 @@ class Edges:
 
 def edges_of(options: Any) -> Edges:
     """The edges that a node's options name."""
-    named = {name: (mark, getattr(options, name)) for name, mark in marks(type(options), NodeRef)}
-    reads = {name: ref for name, (mark, ref) in named.items() if ref is not None and mark.role in ("input", "memory", "tokens")}
-    owner = next((ref for mark, ref in named.values() if mark.role == "owner" and ref is not None), None)
+    named = {name: (annotation, getattr(options, name)) for name, annotation in field_annotations(type(options), NodeRef)}
+    reads = {
+        name: ref
+        for name, (annotation, ref) in named.items()
+        if ref is not None and annotation.role in ("input", "memory", "tokens")
+    }
+    owner = next((ref for annotation, ref in named.values() if annotation.role == "owner" and ref is not None), None)
     memories = dict.fromkeys(ref for _, ref in memory_references(layers_of(options)))
     return Edges(reads, tuple(memories), owner)
 
 
 def layers_of(options: Any) -> tuple[Layer, ...]:
     """The layer pattern of a stack's options, nothing for those of other nodes."""
-    return next((getattr(options, name) or () for name, _ in marks(type(options), LayersField)), ())
+    return next((getattr(options, name) or () for name, _ in field_annotations(type(options), LayersField)), ())
 
 
 def memory_references(layers: tuple[Any, ...], path: str = "layers") -> Iterator[tuple[str, str]]:
@@ -53,9 +57,9 @@ def memory_references(layers: tuple[Any, ...], path: str = "layers") -> Iterator
         if layer.layers:
             yield from memory_references(layer.layers, f"{path}.{number}.layers")
         for index, sublayer in enumerate(layer.sublayers or ()):
-            for name, mark in marks(type(sublayer.options), NodeRef):
+            for name, annotation in field_annotations(type(sublayer.options), NodeRef):
                 ref = getattr(sublayer.options, name)
-                if mark.role == "memory" and ref is not None:
+                if annotation.role == "memory" and ref is not None:
                     yield f"{path}.{number}.sublayers.{index}.{name}", ref
 
 
@@ -64,9 +68,9 @@ class Node:
     """One node: its kind and options, its edges, what surrounds it, and the signal it gives."""
 
     name: str
-    part: Part
+    part: Component
     edges: Edges
-    facts: NodeFacts
+    context: NodeContext
     signal: Signal
 
     @property
@@ -78,7 +82,7 @@ class Node:
         return self.part.options
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
-        return self.kind.parameters(self.options, self.facts)
+        return self.kind.parameters(self.options, self.context)
 
     def parameters(self) -> Iterator[Parameter]:
         """Every parameter by its path below the node, expanded lazily."""
@@ -90,7 +94,7 @@ class Node:
 
     def sites(self) -> Iterator[tuple[str, AttentionSite]]:
         """Every attention site by its full name, expanded lazily."""
-        for name, site in self.kind.sites(self.options, self.facts):
+        for name, site in self.kind.sites(self.options, self.context):
             yield f"{self.name}.{name}", site
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..attention.auto_table import AutoRow
+from ..attention.backend import AttentionBackend, Verdict
+from ..attention.capabilities import AttentionRequest
+from ..attention.selection import auto_row, ranked, refusal
 from ..catalogue import Catalogue
-from ..errors import BackendRefused, Fault
-from ..slots.attention import AttentionBackend, AttentionRequest, AutoRow, Verdict
+from ..errors import BackendRefused, Diagnostic
 from ..slots.layer import layer_paths
-from ..slots.options import Part
-from ..slots.selection import auto_row, ranked, refusal
+from ..slots.options import Component
 from ..slots.sublayer import AttentionSite
 from .model_graph import Graph, Node, base, layers_of
 
@@ -56,11 +58,11 @@ class SitePlan:
     lengths: tuple[int, int | None] | None = None
 
 
-def candidates_for(wish: tuple[Part, ...], catalogue: Catalogue) -> tuple[list[tuple[AttentionBackend, Any]], bool]:
+def candidates_for(requested: tuple[Component, ...], catalogue: Catalogue) -> tuple[list[tuple[AttentionBackend, Any]], bool]:
     """The backends that a wish allows, with their options, and whether `auto` orders them."""
-    if any(part.kind == "auto" for part in wish):
+    if any(part.kind == "auto" for part in requested):
         return [(entry, options) for entry, options in catalogue.ready("backend") if entry.auto], True
-    return [(part.entry, part.options) for part in wish], False
+    return [(part.entry, part.options) for part in requested], False
 
 
 def request_for(site: AttentionSite, target: Target) -> AttentionRequest:
@@ -152,25 +154,25 @@ def plan(graph: Graph, catalogue: Catalogue, target: Target) -> list[SitePlan]:
     return [plan for name, site in graph.sites() for plan in plan_site(name, site, catalogue, target)]
 
 
-def refusals(graph: Graph, catalogue: Catalogue, target: Target) -> list[Fault]:
+def refusals(graph: Graph, catalogue: Catalogue, target: Target) -> list[Diagnostic]:
     """A fault for every site that no allowed backend can serve on this target."""
     others = catalogue.ready("backend")
-    faults = []
+    diagnostics = []
     for name, site in graph.sites():
         candidates, automatic = candidates_for(site.backend, catalogue)
         request = request_for(site, target)
         order = ranked(candidates, request, automatic)
         if not any(verdict.accepted for _, verdict in order):
             requested = "auto" if automatic else ", ".join(part.kind for part in site.backend)
-            faults.append(refusal(name, requested, order, candidates, request, others))
-    return faults
+            diagnostics.append(refusal(name, requested, order, candidates, request, others))
+    return diagnostics
 
 
 def check_backends(graph: Graph, catalogue: Catalogue, target: Target) -> None:
     """Raises BackendRefused where a site has no backend on this target, all sites in one message."""
-    faults = refusals(graph, catalogue, target)
-    if faults:
-        raise BackendRefused(faults)
+    diagnostics = refusals(graph, catalogue, target)
+    if diagnostics:
+        raise BackendRefused(diagnostics)
 
 
 CANCELS = frozenset({"sdpa"})

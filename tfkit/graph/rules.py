@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from ..errors import Fault
+from ..errors import Diagnostic
 from ..slots.layer import layer_paths
 from ..spec.model import ModelSpec
 from .model_graph import Graph, base, layers_of
@@ -45,7 +45,7 @@ DEEPEST = 100_000
 """More layers than this make a module tree that takes minutes to build and no machine wants to run."""
 
 
-def broken_rules(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+def broken_rules(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
     rules = (
         _outputs_exist,
         _all_nodes_are_used,
@@ -59,26 +59,26 @@ def broken_rules(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
         yield from rule(graph, spec)
 
 
-def _outputs_exist(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+def _outputs_exist(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
     for number, output in enumerate(graph.outputs):
         node = graph.nodes.get(base(output))
         if output not in graph.nodes and node is not None and output.partition(".")[2] in node.kind.ports:
-            depth = node.facts.stack.num_layers if node.facts.stack else 0
+            depth = node.context.stack.num_layers if node.context.stack else 0
             rule = f"`{output}` is the {depth:,} layers of a stack, and an output of the model is one tensor"
             fix = f"write `{node.name}`, or a node {{kind: layer_mix, input: {output}}} and its name here"
-            yield spec.fault("TFK042", f"outputs.{number}", rule, fix)
+            yield spec.diagnostic("TFK042", f"outputs.{number}", rule, fix)
         elif output not in graph.nodes:
             near = difflib.get_close_matches(output, graph.nodes, 1)
             fix = f"did you mean `{near[0]}`?" if near else f"nodes: {', '.join(graph.nodes)}"
-            yield spec.fault("TFK014", f"outputs.{number}", f"there is no node `{output}`", fix)
+            yield spec.diagnostic("TFK014", f"outputs.{number}", f"there is no node `{output}`", fix)
         elif output in graph.outputs[:number]:
-            yield spec.fault("TFK021", f"outputs.{number}", f"`{output}` is written twice", "name every output once")
+            yield spec.diagnostic("TFK021", f"outputs.{number}", f"`{output}` is written twice", "name every output once")
         elif output in RESERVED_OUTPUTS:
             rule = f"`{output}` is where a model puts {RESERVED_OUTPUTS[output]}"
-            yield spec.fault("TFK013", f"outputs.{number}", rule, "rename the node")
+            yield spec.diagnostic("TFK013", f"outputs.{number}", rule, "rename the node")
 
 
-def _all_nodes_are_used(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+def _all_nodes_are_used(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
     used: set[str] = set()
     waiting = [output for output in graph.outputs if output in graph.nodes]
     while waiting:
@@ -90,9 +90,9 @@ def _all_nodes_are_used(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
     for name in graph.nodes:
         if name not in used and name not in read:  # what only an unread node reads is reported with that node
             fix = "read it, add it to `outputs`, or remove it"
-            for decoder in _without_memory(graph, used) if graph.nodes[name].facts.stack else ():
+            for decoder in _without_memory(graph, used) if graph.nodes[name].context.stack else ():
                 fix = f"write `memory: {name}` at `{decoder}` (`{decoder}.memory: {name}`), add it to `outputs`, or remove it"
-            yield spec.fault("TFK043", f"nodes.{name}", f"nothing reads `{name}`", fix)
+            yield spec.diagnostic("TFK043", f"nodes.{name}", f"nothing reads `{name}`", fix)
 
 
 def _without_memory(graph: Graph, used: set[str]) -> list[str]:
@@ -100,52 +100,52 @@ def _without_memory(graph: Graph, used: set[str]) -> list[str]:
     found = [
         name
         for name, node in graph.nodes.items()
-        if name in used and node.facts.stack and node.part.options.causal and not node.facts.memories
+        if name in used and node.context.stack and node.part.options.causal and not node.context.memories
     ]
     return found if len(found) == 1 else []
 
 
-def _input_names_are_free(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+def _input_names_are_free(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
     for node in graph.inputs():
         if node.name in RESERVED_INPUTS:
             rule = f"`{node.name}` is an argument of every model, so no input can have this name"
-            yield spec.fault("TFK013", f"nodes.{node.name}", rule, "rename the node")
+            yield spec.diagnostic("TFK013", f"nodes.{node.name}", rule, "rename the node")
 
 
-def _module_names_are_free(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+def _module_names_are_free(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
     for node in graph.nodes.values():
         rule = "is an attribute of every torch module, so no {} can have this name"
         if node.name in TAKEN:
-            yield spec.fault("TFK013", f"nodes.{node.name}", f"`{node.name}` {rule.format('node')}", "rename the node")
+            yield spec.diagnostic("TFK013", f"nodes.{node.name}", f"`{node.name}` {rule.format('node')}", "rename the node")
         for path, layer in layer_paths(layers_of(node.options), f"nodes.{node.name}.layers"):
             for number, sublayer in enumerate(layer.sublayers or ()):
                 if sublayer.options.name in TAKEN:
                     message = f"`{sublayer.options.name}` {rule.format('sub-layer')}"
-                    yield spec.fault("TFK013", f"{path}.sublayers.{number}", message, "give it another `name`")
+                    yield spec.diagnostic("TFK013", f"{path}.sublayers.{number}", message, "give it another `name`")
 
 
-def _fits_a_machine(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+def _fits_a_machine(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
     for node in graph.nodes.values():
         count = node.count() + node.count(trainable=False)
         if count > LARGEST:
             needs = f"`{node.name}` has {count:,} parameters, {count * 4:,} bytes in float32"
             rule = f"{needs}; no machine holds more than {LARGEST:,} parameters"
-            path = f"nodes.{node.name}.num_layers" if node.facts.stack else f"nodes.{node.name}"
-            yield spec.fault("TFK045", path, rule, "make d_model, num_layers or vocab_size smaller")
+            path = f"nodes.{node.name}.num_layers" if node.context.stack else f"nodes.{node.name}"
+            yield spec.diagnostic("TFK045", path, rule, "make d_model, num_layers or vocab_size smaller")
 
 
-def _is_not_too_deep(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+def _is_not_too_deep(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
     for node in graph.nodes.values():
-        layers = node.facts.stack.num_layers if node.facts.stack else 0
+        layers = node.context.stack.num_layers if node.context.stack else 0
         if layers > DEEPEST:
             size = (node.count() + node.count(trainable=False)) * 4
             rule = f"`{node.name}` has {layers:,} layers ({size:,} bytes of parameters in float32); {DEEPEST:,} is the most"
-            yield spec.fault("TFK045", f"nodes.{node.name}.num_layers", rule, "use fewer layers")
+            yield spec.diagnostic("TFK045", f"nodes.{node.name}.num_layers", rule, "use fewer layers")
 
 
-def _expected_count(graph: Graph, spec: ModelSpec) -> Iterator[Fault]:
+def _expected_count(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
     expected = spec.expect.parameters if spec.expect else None
     count = graph.parameters()
     if expected is not None and count != expected:
         rule = f"{count:,} trainable parameters, {count - expected:+,} from the {expected:,} that the spec expects"
-        yield spec.fault("TFK044", "expect.parameters", rule, "correct the spec, or the expected number")
+        yield spec.diagnostic("TFK044", "expect.parameters", rule, "correct the spec, or the expected number")

@@ -1,0 +1,1 @@
+"""Blocks of a model. Modules read like their equations and never see a spec."""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from .dropout import Dropout
-from .run import StackRun
-from .thin import project
+from .cpu.dropout import Dropout
+from .cpu.small_batch import project
+from .runtime.context import StackContext
 
 
 class FeedForward(nn.Module):
@@ -26,10 +26,10 @@ class FeedForward(nn.Module):
         self.activate = activate
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
-    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
-        packed = run.model.packed
-        features = project(self.input, x, packed)  # (B, L, d_ff)
-        features = self.activate(features) if self.gate is None else self.activate(project(self.gate, x, packed)) * features
+    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
+        prepacked = context.model.prepacked
+        features = project(self.input, x, prepacked)  # (B, L, d_ff)
+        features = self.activate(features) if self.gate is None else self.activate(project(self.gate, x, prepacked)) * features
         if self.dropout is not None:
             features = self.dropout(features)
-        return project(self.output, features, packed)
+        return project(self.output, features, prepacked)

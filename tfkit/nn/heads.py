@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ..errors import Fault, InputError
-from .dropout import Dropout
-from .run import ModelRun
-from .stream import Padding, Stream
-from .thin import project
+from ..errors import Diagnostic, InputError
+from .cpu.dropout import Dropout
+from .cpu.small_batch import project
+from .runtime.context import ForwardContext
+from .runtime.node_output import NodeOutput, Padding
 
 
 class Dense(nn.Module):
@@ -24,7 +24,7 @@ class Dense(nn.Module):
         self.linear, self.activate, self.output_norm = linear, activate, norm
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
-    def forward(self, run: ModelRun, input: Stream) -> Stream:
+    def forward(self, context: ForwardContext, input: NodeOutput) -> NodeOutput:
         x = project(self.linear, input.tensor, None)
         if self.activate is not None:
             x = self.activate(x)
@@ -32,7 +32,7 @@ class Dense(nn.Module):
             x = self.output_norm(x)
         if self.dropout is not None:
             x = self.dropout(x)
-        return Stream(x, input.padding, input.ids)
+        return NodeOutput(x, input.padding, input.ids)
 
 
 class Classify(nn.Module):
@@ -43,9 +43,9 @@ class Classify(nn.Module):
         self.linear = linear
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
-    def forward(self, run: ModelRun, input: Stream) -> Stream:
+    def forward(self, context: ForwardContext, input: NodeOutput) -> NodeOutput:
         x = input.tensor if self.dropout is None else self.dropout(input.tensor)
-        return Stream(project(self.linear, x, None), input.padding, input.ids)
+        return NodeOutput(project(self.linear, x, None), input.padding, input.ids)
 
 
 class Pool(nn.Module):
@@ -55,16 +55,16 @@ class Pool(nn.Module):
         super().__init__()
         self.name, self.take, self.end_id, self.output_norm = name, take, end_id, norm
 
-    def forward(self, run: ModelRun, input: Stream, tokens: Stream | None = None) -> Stream:
+    def forward(self, context: ForwardContext, input: NodeOutput, tokens: NodeOutput | None = None) -> NodeOutput:
         """`tokens` is the tokens node whose end token is looked for."""
         x = input.tensor
         visible = input.padding.as_visible(x.shape[1])
         x = self._pooled(x, visible, tokens)
         if self.output_norm is not None:
             x = self.output_norm(x)
-        return Stream(x, Padding())
+        return NodeOutput(x, Padding())
 
-    def _pooled(self, x: Tensor, visible: Tensor | None, tokens: Stream | None) -> Tensor:
+    def _pooled(self, x: Tensor, visible: Tensor | None, tokens: NodeOutput | None) -> Tensor:
         length = x.shape[1]
         if self.take == "end_token":
             assert tokens is not None
@@ -83,14 +83,14 @@ class Pool(nn.Module):
         highest = x.masked_fill(~visible.unsqueeze(2), torch.finfo(x.dtype).min).amax(1)
         return torch.where(visible.any(1, keepdim=True), highest, 0.0)
 
-    def _end(self, tokens: Stream) -> Tensor:
+    def _end(self, tokens: NodeOutput) -> Tensor:
         assert tokens.ids is not None
         assert self.end_id is not None
         found = tokens.ids.eq(self.end_id)
         if not torch.compiler.is_compiling() and found.device.type == "cpu" and not bool(found.any(1).all()):
             row = int((~found.any(1)).nonzero()[0])
             message = f"row {row} of the input to `{self.name}` {tuple(found.shape)} has no end token {self.end_id}"
-            raise InputError(Fault("TFK074", message, "`take: end_token` needs one in every row"))
+            raise InputError(Diagnostic("TFK074", message, "`take: end_token` needs one in every row"))
         return found.to(torch.int64).argmax(1)
 
 
@@ -103,14 +103,14 @@ class LayerMix(nn.Module):
         self.weight = nn.Parameter(torch.zeros(layers))
         self.scale = nn.Parameter(torch.ones(1))
 
-    def forward(self, run: ModelRun, input: Stream) -> Stream:
+    def forward(self, context: ForwardContext, input: NodeOutput) -> NodeOutput:
         assert input.layers is not None
         layers = input.layers if self.embeddings else input.layers[1:]
         shares = self.weight.softmax(0)
         mixed = layers[0] * shares[0]
         for layer, share in zip(layers[1:], shares[1:], strict=True):
             mixed = mixed + layer * share
-        return Stream(mixed * self.scale, input.padding, input.ids)
+        return NodeOutput(mixed * self.scale, input.padding, input.ids)
 
 
 def _row(x: Tensor, index: Tensor) -> Tensor:

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
 from ..slots.node import InputRule
-from .inputs import check_tensor
+from .runtime.input_checks import check_tensor
 
 IGNORED = -100
 Labels = Tensor | Mapping[str, Tensor]
@@ -60,15 +60,15 @@ def by_output(labels: Labels, rules: Mapping[str, LabelRule]) -> dict[str, Tenso
     if not isinstance(labels, Mapping):
         if len(rules) != 1:
             fix = f"give labels by output: {outputs}" if rules else "end the model in `token_logits` or `classify`"
-            raise InputError(Fault("TFK073", f"labels are given, and the outputs that are logits are: {outputs}", fix))
+            raise InputError(Diagnostic("TFK073", f"labels are given, and the outputs that are logits are: {outputs}", fix))
         labels = {next(iter(rules)): labels}
     for name, given in labels.items():
         if name not in rules:
-            raise InputError(Fault("TFK073", f"labels name `{name}`", f"outputs that are logits: {outputs}"))
+            raise InputError(Diagnostic("TFK073", f"labels name `{name}`", f"outputs that are logits: {outputs}"))
         check_tensor(f"the labels of `{name}`", given)
         if given.dtype not in (torch.int64, torch.int32):
             message = f"the labels of `{name}` have dtype {given.dtype}"
-            raise InputError(Fault("TFK071", message, "labels are int64 or int32"))
+            raise InputError(Diagnostic("TFK071", message, "labels are int64 or int32"))
     return dict(labels)
 
 
@@ -85,9 +85,11 @@ def with_targets(
         if tokens.start_id is None or tokens.pad_id is None:
             missing = "start_id" if tokens.start_id is None else "pad_id"
             message = f"`{rule.tokens}` is not given and has no {missing}, so it cannot be made of the labels"
-            raise InputError(Fault("TFK073", message, f"write `{missing}` at the node, or give `{rule.tokens}` too"))
+            raise InputError(Diagnostic("TFK073", message, f"write `{missing}` at the node, or give `{rule.tokens}` too"))
         if given.dim() != 2:
-            raise InputError(Fault("TFK070", f"the labels of `{name}` have shape {tuple(given.shape)}", "labels are (B, L)"))
+            raise InputError(
+                Diagnostic("TFK070", f"the labels of `{name}` have shape {tuple(given.shape)}", "labels are (B, L)")
+            )
         _check_range(name, given, tokens.vocab_size)
         start = given.new_full((given.shape[0], 1), tokens.start_id)
         before = given[:, :-1]
@@ -100,7 +102,7 @@ def loss_of(
 ) -> Tensor:
     """The sum of the losses of the outputs that have labels, in float32 at least. Raises InputError."""
     if isinstance(smoothing, bool) or not isinstance(smoothing, (int, float)) or not 0.0 <= smoothing <= 1.0:
-        raise InputError(Fault("TFK073", f"smoothing is {smoothing!r}", "it is a number from 0 to 1"))
+        raise InputError(Diagnostic("TFK073", f"smoothing is {smoothing!r}", "it is a number from 0 to 1"))
     losses = [_loss(name, given, outputs[name], rules[name], smoothing) for name, given in labels.items()]
     return torch.stack(losses).sum()
 
@@ -108,10 +110,10 @@ def loss_of(
 def _loss(name: str, labels: Tensor, logits: Tensor, rule: LabelRule, smoothing: float) -> Tensor:
     if labels.shape != logits.shape[:-1]:
         message = f"the labels of `{name}` have shape {tuple(labels.shape)}, its logits {tuple(logits.shape)}"
-        raise InputError(Fault("TFK070", message, f"labels are {tuple(logits.shape[:-1])}"))
+        raise InputError(Diagnostic("TFK070", message, f"labels are {tuple(logits.shape[:-1])}"))
     if labels.device != logits.device:
         message = f"the labels of `{name}` are on {labels.device}, its logits on {logits.device}"
-        raise InputError(Fault("TFK071", message, "labels.to(model.device)"))
+        raise InputError(Diagnostic("TFK071", message, "labels.to(model.device)"))
     if rule.kind == "next":
         logits, labels = logits[:, :-1], labels[:, 1:]
     _check_range(name, labels, logits.shape[-1])
@@ -131,4 +133,4 @@ def _check_range(name: str, labels: Tensor, size: int) -> None:
     if bool(wrong.any()):
         place = wrong.nonzero()[0].tolist()
         message = f"the labels of `{name}` hold {int(labels[tuple(place)])}, but its logits are {size}"
-        raise InputError(Fault("TFK072", message, f"labels are 0..{size - 1}, or {IGNORED} for what does not count"))
+        raise InputError(Diagnostic("TFK072", message, f"labels are 0..{size - 1}, or {IGNORED} for what does not count"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from .dropout import Dropout
+from .cpu.dropout import Dropout
 
 
 @dataclass(frozen=True)

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import BackendRefused, Fault, InputError
+from ..attention.choice import BackendChoice, BoundBackend
+from ..errors import BackendRefused, Diagnostic, InputError
 from ..slots.node import InputRule
-from .cache import DecodingState
-from .choice import BackendChoice, BoundBackend
-from .inputs import check_ids, check_places, check_segments, check_tensor, given_padding
+from .cpu.malloc import raise_malloc_trim_threshold
+from .cpu.prepacked import PrepackedWeights
+from .device_moves import Placed
 from .labels import Labels, by_output, loss_of, with_targets
-from .memory import keep_what_is_freed
 from .model_plan import ModelPlan
 from .multi_head import MultiHeadAttention
 from .outputs import Outputs
-from .packed import PackedWeights
-from .placed import Placed
-from .run import ModelRun
+from .runtime.context import ForwardContext
+from .runtime.decoding_state import DecodingState
+from .runtime.input_checks import check_ids, check_places, check_segments, check_tensor, given_padding
+from .runtime.node_output import NodeOutput, Padding
 from .stack import Stack
-from .stream import Padding, Stream
 from .tokens import padding_of
 
 
-class Rebind(Protocol):
+class BackendResolution(Protocol):
     """Makes the backend choice of a site from a wish, for the device and dtype it stands for; `on` gives one for others."""
 
-    def __call__(self, site: str, wish: Any) -> BackendChoice: ...
+    def __call__(self, site: str, requested: Any) -> BackendChoice: ...
 
-    def on(self, device: torch.device, dtype: torch.dtype) -> Rebind: ...
+    def on(self, device: torch.device, dtype: torch.dtype) -> BackendResolution: ...
 
 
 class Model(Placed):
@@ -44,15 +45,17 @@ class Model(Placed):
     accepts_loss_kwargs = False
     """Said to Hugging Face's Trainer, which would take `**inputs` for its own keywords."""
 
-    def __init__(self, plan: ModelPlan, nodes: Mapping[str, nn.Module], rebind: Rebind, watcher: BoundBackend) -> None:
+    def __init__(
+        self, plan: ModelPlan, nodes: Mapping[str, nn.Module], rebind: BackendResolution, weights_backend: BoundBackend
+    ) -> None:
         super().__init__()
         self.plan = plan
         self.nodes = nn.ModuleDict(nodes)
         self.spec: Any = None
         self._rebind = rebind
-        self.packed: PackedWeights | None = None
+        self.prepacked: PrepackedWeights | None = None
         for attention in self._attentions():
-            attention.watcher = watcher
+            attention.weights_backend = weights_backend
 
     def forward(
         self,
@@ -80,17 +83,17 @@ class Model(Placed):
         """
         if labels is None and smoothing:
             raise InputError(
-                Fault("TFK073", "`smoothing` is given without `labels` and changes nothing", "give both, or neither")
+                Diagnostic("TFK073", "`smoothing` is given without `labels` and changes nothing", "give both, or neither")
             )
         answers = {} if labels is None else by_output(labels, self.plan.labels)
         inputs = with_targets(answers, inputs, self.plan.labels, self.plan.inputs)
-        run = self._run(inputs, masks or {}, lengths or {}, segments or {}, weights)
-        streams: dict[str, Stream] = {}
+        context = self._run(inputs, masks or {}, lengths or {}, segments or {}, weights)
+        node_outputs: dict[str, NodeOutput] = {}
         for name in self.plan.wires:
-            streams[name] = self._call(name, run, streams)
-        outputs = Outputs({name: streams[name].tensor for name in self.plan.outputs})
-        if run.wanted:
-            outputs["weights"] = run.weights
+            node_outputs[name] = self._call(name, context, node_outputs)
+        outputs = Outputs({name: node_outputs[name].tensor for name in self.plan.outputs})
+        if context.wanted:
+            outputs["weights"] = context.weights
         if labels is not None:
             outputs["loss"] = loss_of(answers, outputs, self.plan.labels, smoothing)
         return outputs
@@ -118,31 +121,31 @@ class Model(Placed):
         if missing != [target]:
             given = ", ".join(inputs) or "none"
             raise InputError(
-                Fault(
+                Diagnostic(
                     "TFK073", f"inputs given: {given}; of the inputs {', '.join(self.plan.inputs)} one must be left to decode"
                 )
             )
         reason = self.plan.undecodable.get(target)
         if reason:
-            raise InputError(Fault("TFK075", f"`{target}` cannot be decoded step by step: {reason}"))
-        run = self._run(inputs, masks or {}, lengths or {}, segments or {}, (), skip=target)
+            raise InputError(Diagnostic("TFK075", f"`{target}` cannot be decoded step by step: {reason}"))
+        context = self._run(inputs, masks or {}, lengths or {}, segments or {}, (), skip=target)
         if capacity < 1:
-            raise InputError(Fault("TFK073", f"capacity is {capacity}", "reserve at least one position"))
+            raise InputError(Diagnostic("TFK073", f"capacity is {capacity}", "reserve at least one position"))
         rows = next((ids.shape[0] for ids in inputs.values()), batch)
         if rows is None:
-            raise InputError(Fault("TFK073", "a model without another input needs `batch`", "start(batch=...)"))
+            raise InputError(Diagnostic("TFK073", "a model without another input needs `batch`", "start(batch=...)"))
         if rows < 1 or batch not in (None, rows):
-            raise InputError(Fault("TFK070", f"`batch` is {batch}, the inputs have {rows} rows", "leave `batch` out"))
+            raise InputError(Diagnostic("TFK070", f"`batch` is {batch}, the inputs have {rows} rows", "leave `batch` out"))
         batch = rows
-        keep_what_is_freed()
-        state = DecodingState(target, batch, capacity, packed=self.packed or PackedWeights())
-        run.packed = state.packed
-        streams: dict[str, Stream] = {}
+        raise_malloc_trim_threshold()
+        state = DecodingState(target, batch, capacity, prepacked=self.prepacked or PrepackedWeights())
+        context.prepacked = state.prepacked
+        node_outputs: dict[str, NodeOutput] = {}
         for name in self.plan.wires:
             if name not in self.plan.followers[target]:
-                streams[name] = self._call(name, run, streams)
+                node_outputs[name] = self._call(name, context, node_outputs)
         read = {self._base(ref) for name in self.plan.followers[target] for ref in self._reads(name)}
-        state.streams.update({name: stream for name, stream in streams.items() if name in read})
+        state.node_outputs.update({name: node_output for name, node_output in node_outputs.items() if name in read})
         return state
 
     @torch.no_grad()
@@ -165,24 +168,24 @@ class Model(Placed):
         check_places(next(self.parameters(), None), {f"`{target}`": ids})
         if ids.shape[0] != state.batch:
             message = f"`{target}` has shape {tuple(ids.shape)}, but the decoding state has {state.batch} rows"
-            raise InputError(Fault("TFK070", message))
+            raise InputError(Diagnostic("TFK070", message))
         if state.tree is not None and ids.shape[1] != 1:
             message = f"`{target}` has shape {tuple(ids.shape)}, but hypotheses that share their beginnings grow by one token"
-            raise InputError(Fault("TFK070", message, "give ids (rows, 1) after `branch`"))
+            raise InputError(Diagnostic("TFK070", message, "give ids (rows, 1) after `branch`"))
         padding = self._step_padding(state, ids, visible, rule)
         if segments is not None:
             check_segments(target, segments, ids, rule.segments)
         said = {} if segments is None else {target: segments}
-        run = ModelRun({target: ids}, {target: padding}, said, state, self._sites(weights), packed=state.packed)
-        streams: dict[str, Stream] = dict(state.streams)  # type: ignore[arg-type]
+        context = ForwardContext({target: ids}, {target: padding}, said, state, self._sites(weights), prepacked=state.prepacked)
+        node_outputs: dict[str, NodeOutput] = dict(state.node_outputs)  # type: ignore[arg-type]
         for name in self.plan.wires:
             if name in self.plan.followers[target]:
-                streams[name] = self._call(name, run, streams)
+                node_outputs[name] = self._call(name, context, node_outputs)
         new = None if padding.visible is None else padding.visible[:, state.length :]
         state.remember(ids, new)
-        outputs = Outputs({name: streams[name].tensor for name in self.plan.outputs if name in streams})
-        if run.wanted:
-            outputs["weights"] = run.weights
+        outputs = Outputs({name: node_outputs[name].tensor for name in self.plan.outputs if name in node_outputs})
+        if context.wanted:
+            outputs["weights"] = context.weights
         return outputs
 
     def branch(self, state: DecodingState, rows: Tensor, beams: int, kept: Tensor | None = None) -> None:
@@ -205,10 +208,15 @@ class Model(Placed):
     def _can_share(self, state: DecodingState) -> bool:
         """Only stacks may read what was run once, which then has fewer rows; and every site's backend has to take the mask."""
         for name in self.plan.followers[state.target]:
-            if not isinstance(self.nodes[name], Stack) and any(self._base(ref) in state.streams for ref in self._reads(name)):
+            if not isinstance(self.nodes[name], Stack) and any(
+                self._base(ref) in state.node_outputs for ref in self._reads(name)
+            ):
                 return False
         sites = {site: (attention, index) for attention, index, site in self._site_table()}
-        return all(site in sites and sites[site][0].takes_tree(sites[site][1], cache) for site, cache in state.caches.items())
+        return all(
+            site in sites and sites[site][0].supports_tree_attention(sites[site][1], cache)
+            for site, cache in state.caches.items()
+        )
 
     def set_backend(self, backend: Any, sites: str | Iterable[str] = "*") -> None:
         """Use another attention backend at the sites that match: a name, `{"kind": ..., options}`, `"auto"`, or a list.
@@ -224,17 +232,17 @@ class Model(Placed):
     def retarget(self, device: torch.device, dtype: torch.dtype) -> None:
         """Decide the backends of every site anew, for another device or dtype; wishes stay as they are."""
         rebind = self._rebind.on(device, dtype)
-        self._bind(self.wishes, rebind)
+        self._bind(self.requested_backends, rebind)
         self._rebind = rebind
 
-    def _bind(self, wishes: Mapping[str, Any], rebind: Rebind) -> None:
+    def _bind(self, requested_backends: Mapping[str, Any], rebind: BackendResolution) -> None:
         made: dict[str, BackendChoice] = {}
-        refused: list[Fault] = []
-        for site, wish in wishes.items():
+        refused: list[Diagnostic] = []
+        for site, requested in requested_backends.items():
             try:
-                made[site] = rebind(site, wish)
+                made[site] = rebind(site, requested)
             except BackendRefused as refusal:
-                refused += refusal.faults
+                refused += refusal.diagnostics
         if refused:
             raise BackendRefused(refused)
         for attention, index, site in self._site_table():
@@ -242,9 +250,9 @@ class Model(Placed):
                 attention.choices[index] = made[site]
 
     @property
-    def wishes(self) -> dict[str, list[Any]]:
+    def requested_backends(self) -> dict[str, list[Any]]:
         """Every attention site with the backends that were asked for there, as a spec writes them."""
-        return {site: attention.choices[index].wish for attention, index, site in self._site_table()}
+        return {site: attention.choices[index].requested_backends for attention, index, site in self._site_table()}
 
     @property
     def sites(self) -> dict[str, str]:
@@ -256,23 +264,32 @@ class Model(Placed):
         """The attention sites that read a memory: their keys are not the tokens of their own stack."""
         return frozenset(site for attention, _, site in self._site_table() if attention.rule.cross)
 
-    def of_one_thread(self, device: str) -> list[str]:
+    def not_thread_safe(self, device: str) -> list[str]:
         """The attention backends on a device that do not say that several threads may call them, and so the model, at once."""
         choices = (choice for attention in self._attentions() for choice in attention.choices.values())
-        return sorted({name for choice in choices for name in choice.of_one_thread(device)})
+        return sorted({name for choice in choices for name in choice.not_thread_safe(device)})
+
+    @contextmanager
+    def shared_prepacked(self, prepacked: PrepackedWeights) -> Iterator[None]:
+        """Searches that begin inside this block share `prepacked`; otherwise each search has its own."""
+        before, self.prepacked = self.prepacked, prepacked
+        try:
+            yield
+        finally:
+            self.prepacked = before
 
     def parameter_count(self, trainable: bool = True) -> int:
         """The number of trainable (or frozen) parameters, each shared one counted once."""
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad is trainable)
 
-    def _call(self, name: str, run: ModelRun, streams: Mapping[str, Stream]) -> Stream:
+    def _call(self, name: str, context: ForwardContext, node_outputs: Mapping[str, NodeOutput]) -> NodeOutput:
         wire = self.plan.wires[name]
-        arguments: dict[str, Any] = {edge: streams[self._base(ref)] for edge, ref in wire.edges.items()}
+        arguments: dict[str, Any] = {edge: node_outputs[self._base(ref)] for edge, ref in wire.edges.items()}
         if wire.memories:
-            arguments["memories"] = {ref: streams[self._base(ref)] for ref in wire.memories}
+            arguments["memories"] = {ref: node_outputs[self._base(ref)] for ref in wire.memories}
         if wire.owner is not None:
             arguments["table"] = self.nodes[wire.owner].table()  # type: ignore[operator]
-        return self.nodes[name](run, **arguments)  # type: ignore[no-any-return]
+        return self.nodes[name](context, **arguments)  # type: ignore[no-any-return]
 
     def _run(
         self,
@@ -282,17 +299,17 @@ class Model(Placed):
         segments: Mapping[str, Tensor],
         weights: Iterable[str],
         skip: str | None = None,
-    ) -> ModelRun:
+    ) -> ForwardContext:
         wanted = [name for name in self.plan.inputs if name != skip]
         if set(inputs) != set(wanted):
             missing = [name for name in wanted if name not in inputs]
             unknown = [name for name in inputs if name not in wanted]
             message = f"missing inputs: {', '.join(missing) or 'none'}; unknown inputs: {', '.join(unknown) or 'none'}"
-            raise InputError(Fault("TFK073", message, f"`{self.plan.name}` takes {', '.join(wanted)}"))
+            raise InputError(Diagnostic("TFK073", message, f"`{self.plan.name}` takes {', '.join(wanted)}"))
         for label, table in (("masks", masks), ("lengths", lengths), ("segments", segments)):
             for name in table:
                 if name not in inputs:
-                    raise InputError(Fault("TFK073", f"{label} name `{name}`, which is no input of this call"))
+                    raise InputError(Diagnostic("TFK073", f"{label} name `{name}`, which is no input of this call"))
         placed = {f"`{name}`": ids for name, ids in inputs.items()}
         for label, table in (("mask", masks), ("lengths", lengths), ("segments", segments)):
             placed.update({f"{label} of `{name}`": given for name, given in table.items()})
@@ -302,12 +319,12 @@ class Model(Placed):
             check_ids(name, ids, self.plan.inputs[name].vocab_size)
             if batch is not None and ids.shape[0] != batch[1]:
                 message = f"`{name}` has {ids.shape[0]} rows, `{batch[0]}` has {batch[1]}"
-                raise InputError(Fault("TFK070", message, "all inputs of one call have the same batch size"))
+                raise InputError(Diagnostic("TFK070", message, "all inputs of one call have the same batch size"))
             batch = batch or (name, ids.shape[0])
         padding = {name: self._padding(name, ids, masks.get(name), lengths.get(name)) for name, ids in inputs.items()}
         for name, segment in segments.items():
             check_segments(name, segment, inputs[name], self.plan.inputs[name].segments)
-        return ModelRun(dict(inputs), padding, dict(segments), wanted=self._sites(weights))
+        return ForwardContext(dict(inputs), padding, dict(segments), wanted=self._sites(weights))
 
     def _padding(self, name: str, ids: Tensor, mask: Tensor | None, lengths: Tensor | None) -> Padding:
         rule = self.plan.inputs[name]
@@ -321,7 +338,7 @@ class Model(Placed):
             check_tensor("`visible`", visible)
         if isinstance(visible, Tensor) and (visible.dtype is not torch.bool or visible.shape != ids.shape):
             message = f"`visible` is {visible.dtype} {tuple(visible.shape)}, the ids are {tuple(ids.shape)}"
-            raise InputError(Fault("TFK070", message, "it is bool, True for real tokens, of the ids' shape"))
+            raise InputError(Diagnostic("TFK070", message, "it is bool, True for real tokens, of the ids' shape"))
         if visible is None and rule.pad_id is not None:
             whole = ids if state.ids is None else torch.cat([state.ids, ids], 1)
             told = padding_of(whole, rule.pad_id, rule.start_id).as_visible(whole.shape[1])
@@ -343,7 +360,9 @@ class Model(Placed):
             matching = [site for site in known if _matches(site, pattern)]
             if not matching:
                 message = f"`{pattern}` matches no attention site"
-                raise InputError(Fault("TFK076", message, f"sites: {', '.join(known[:6])}{', ...' if len(known) > 6 else ''}"))
+                raise InputError(
+                    Diagnostic("TFK076", message, f"sites: {', '.join(known[:6])}{', ...' if len(known) > 6 else ''}")
+                )
             found.update(matching)
         return frozenset(found)
 

@@ -22,7 +22,7 @@ class Wire:
 class ModelPlan:
     """All that a model knows beside its modules: how the nodes are wired, what its inputs must be, what it gives back and how
     wide; for incremental decoding, which nodes follow each input, and why some input cannot be decoded step by step; of inputs
-    with a table of positions, the `longest` length; of outputs that are logits, what their `labels` are."""
+    with a table of positions, the `max_input_lengths`; of outputs that are logits, what their `labels` are."""
 
     name: str
     wires: Mapping[str, Wire]
@@ -31,5 +31,5 @@ class ModelPlan:
     widths: Mapping[str, int]
     followers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     undecodable: Mapping[str, str] = field(default_factory=dict)
-    longest: Mapping[str, int] = field(default_factory=dict)
+    max_input_lengths: Mapping[str, int] = field(default_factory=dict)
     labels: Mapping[str, LabelRule] = field(default_factory=dict)

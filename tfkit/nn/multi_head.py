@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import AttentionInputs, Bias, DenseBias, Mask, Shapes
+from ..attention.choice import BackendChoice, BoundBackend
+from ..attention.dispatch import attend
+from ..attention.types import AttentionInputs, Bias, DenseBias, Mask, Shapes
 from ..errors import BackendRefused
-from .cache import KeyValueCache
-from .choice import BackendChoice, BoundBackend
-from .dispatch import attend
-from .packed import PackedWeights
-from .run import StackRun
-from .thin import project
+from .cpu.prepacked import PrepackedWeights
+from .cpu.small_batch import project
+from .runtime.context import StackContext
+from .runtime.decoding_state import KeyValueCache
 
 
 @dataclass(frozen=True)
@@ -76,40 +76,40 @@ class MultiHeadAttention(nn.Module):
         self.value, self.output = projections["value"], projections["output"]
         self.position, self.query_norm, self.key_norm, self.score = own_position, query_norm, key_norm, score
         self.choices: dict[int, BackendChoice] = {}
-        self.watcher: BoundBackend | None = None
+        self.weights_backend: BoundBackend | None = None
 
-    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
         """x (B, L, M) of `run.queries` new tokens; `index` is the layer's place in its stack."""
         rule = self.rule
-        site = f"{run.stack}.{index}.{self.name}"
-        packed = run.model.packed
-        query = self._split(project(self.query, x, packed), self.shape.heads)
+        site = f"{context.stack}.{index}.{self.name}"
+        prepacked = context.model.prepacked
+        query = self._split(project(self.query, x, prepacked), self.shape.heads)
         if self.query_norm is not None:
             query = self.query_norm(query).to(query.dtype)
-        query, key, value, tables, scheme = self._keys(x, query, run, site)
-        mask = run.cross_mask(rule.memory) if rule.cross else run.self_mask(rule.window)
+        query, key, value, tables, scheme = self._keys(x, query, context, site)
+        mask = context.cross_mask(rule.memory) if rule.cross else context.self_mask(rule.window)
         mask_name = ("cross", rule.memory) if rule.cross else ("self", rule.window)
-        bias, bias_name = self._bias(query, run, tables, scheme)
-        tree = run.tree
+        bias, bias_name = self._bias(query, context, tables, scheme)
+        tree = context.tree
         if tree is not None:
             if bias is not None:
-                keys = key.shape[2] if rule.cross else run.offset + 1
+                keys = key.shape[2] if rule.cross else context.offset + 1
                 shapes = Shapes(query.shape[0], query.shape[1], 1, keys, query.dtype, query.device)
-                bias = run.tree_bias(tree, bias, bias_name, shapes, rule.cross)
-            query = tree.together(query)
+                bias = context.beam_bias(tree, bias, bias_name, shapes, rule.cross)
+            query = tree.fold_beams(query)
         dropout = rule.dropout if self.training else 0.0
         backend = self.choices[index].select(query, key, value, mask, bias, dropout, rule.softcap, rule.score)
-        prepared = run.prepared(backend, mask, mask_name, bias, bias_name, query, key.shape[2])
+        prepared = context.prepared(backend, mask, mask_name, bias, bias_name, query, key.shape[2])
         inputs = AttentionInputs(
             query, key, value, mask, rule.scale, bias, rule.softcap, dropout, self.score, prepared=prepared
         )
-        if site in run.model.wanted:
+        if site in context.model.wanted:
             weights = self._weights(inputs)
-            run.model.weights[site] = weights if tree is None else tree.weights(weights, run.offset, rule.cross)
+            context.model.weights[site] = weights if tree is None else tree.weights(weights, context.offset, rule.cross)
         merged = attend(backend, inputs).output.transpose(1, 2).flatten(2)  # (B, L, H * V)
-        return project(self.output, merged if tree is None else merged.view(*x.shape[:2], -1), packed)
+        return project(self.output, merged if tree is None else merged.view(*x.shape[:2], -1), prepacked)
 
-    def takes_tree(self, index: int, cache: KeyValueCache) -> bool:
+    def supports_tree_attention(self, index: int, cache: KeyValueCache) -> bool:
         """Whether this site's backend can serve hypotheses that share their beginnings, told apart by a mask of their own: the
         one that serves rows of their own too, unless the choice is automatic."""
         assert cache.key is not None
@@ -129,28 +129,28 @@ class MultiHeadAttention(nn.Module):
     def _split(self, x: Tensor, heads: int) -> Tensor:
         return x.view(x.shape[0], x.shape[1], heads, self.shape.head_dim).transpose(1, 2)  # (B, heads, L, D)
 
-    def _project(self, source: Tensor, packed: PackedWeights | None) -> tuple[Tensor, Tensor]:
-        key = self._split(project(self.key, source, packed), self.shape.kv_heads)
+    def _project(self, source: Tensor, prepacked: PrepackedWeights | None) -> tuple[Tensor, Tensor]:
+        key = self._split(project(self.key, source, prepacked), self.shape.kv_heads)
         if self.key_norm is not None:
             key = self.key_norm(key).to(key.dtype)
-        return key, self._split(project(self.value, source, packed), self.shape.kv_heads)
+        return key, self._split(project(self.value, source, prepacked), self.shape.kv_heads)
 
-    def _keys(self, x: Tensor, query: Tensor, run: StackRun, site: str) -> tuple[Tensor, Tensor, Tensor, Any, Any]:
+    def _keys(self, x: Tensor, query: Tensor, context: StackContext, site: str) -> tuple[Tensor, Tensor, Tensor, Any, Any]:
         """The query with its position, and all keys and values it may see; new ones join the cache while decoding."""
-        rule, state = self.rule, run.state
+        rule, state = self.rule, context.state
         held = state.crossed.get(site) if state is not None and rule.cross else None
         if held is not None:
             key, value = held
             start, keys = key.shape[2], key.shape[2]
         else:
-            key, value = self._project(run.memory_for(rule.memory).tensor if rule.cross else x, run.model.packed)
-            start = 0 if rule.cross else run.offset
+            key, value = self._project(context.memory_for(rule.memory).tensor if rule.cross else x, context.model.prepacked)
+            start = 0 if rule.cross else context.offset
             keys = start + key.shape[2]
         scheme = tables = None
         if self.use is not None:
-            scheme = self.position if self.use.index is None else run.schemes[self.use.index]
+            scheme = self.position if self.use.index is None else context.schemes[self.use.index]
             name = site if self.use.index is None else self.use.index
-            tables = run.tables(scheme, name, run.span(keys, start, x))
+            tables = context.tables(scheme, name, context.span(keys, start, x))
             if self.use.rotates:
                 query, turned = scheme.rotate(query, key if held is None else key[:, :, :0], tables)  # type: ignore[union-attr, operator]
                 key = turned if held is None else key
@@ -161,27 +161,27 @@ class MultiHeadAttention(nn.Module):
             if site not in state.caches:
                 state.caches[site] = KeyValueCache(state.capacity)
             if state.tree is not None:
-                start, key, value = state.tree.slots, state.tree.together(key), state.tree.together(value)
+                start, key, value = state.tree.slots, state.tree.fold_beams(key), state.tree.fold_beams(value)
             key, value = state.caches[site].write(start, key, value)
         return query, key, value, tables, scheme
 
-    def _bias(self, query: Tensor, run: StackRun, tables: Any, scheme: Any) -> tuple[Bias | None, int | None]:
+    def _bias(self, query: Tensor, context: StackContext, tables: Any, scheme: Any) -> tuple[Bias | None, int | None]:
         """The bias of the scores, and the number of the stack's scheme that made it where all its layers share it."""
         use = self.use
         if use is None or not use.biases:
             return None, None
         if use.reads_query or use.index is None:
             return scheme.bias(query, tables, self.rule.scale), None
-        return run.shared_bias(scheme, use.index, query, tables, self.rule.scale), use.index
+        return context.shared_bias(scheme, use.index, query, tables, self.rule.scale), use.index
 
     def _weights(self, inputs: AttentionInputs) -> Tensor:
         """The attention weights (B, H, Q, K) before dropout, by a second call beside the unchanged one."""
-        assert self.watcher is not None
+        assert self.weights_backend is not None
         with torch.no_grad():
             beside = AttentionInputs(
                 inputs.query, inputs.key, inputs.value, inputs.mask, inputs.scale, inputs.bias, inputs.softcap,
                 score=inputs.score, return_weights=True,
             )  # fmt: skip
-            weights = attend(self.watcher, beside).weights
+            weights = attend(self.weights_backend, beside).weights
         assert weights is not None
         return weights

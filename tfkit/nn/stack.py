@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .run import ModelRun, StackRun
-from .stream import Stream
+from .runtime.context import ForwardContext, StackContext
+from .runtime.node_output import NodeOutput
 
 
 @dataclass(frozen=True)
@@ -48,34 +48,38 @@ class Stack(nn.Module):
         self.causal, self.checkpoint, self.keep_layers = causal, checkpoint, keep_layers
 
     def forward(
-        self, run: ModelRun, input: Stream, memory: Stream | None = None, memories: dict[str, Stream] | None = None
-    ) -> Stream:
+        self,
+        context: ForwardContext,
+        input: NodeOutput,
+        memory: NodeOutput | None = None,
+        memories: dict[str, NodeOutput] | None = None,
+    ) -> NodeOutput:
         """The stream after all layers; `memory` is what cross-attention reads, `memories` those that sub-layers name."""
         x = input.tensor
-        offset = run.state.length if run.state is not None and self.causal else 0
-        stack_run = StackRun(
-            run, self.name, self.causal, input.padding, x.shape[1], offset, memory, memories or {}, tuple(self.positions)
+        offset = context.state.length if context.state is not None and self.causal else 0
+        stack_context = StackContext(
+            context, self.name, self.causal, input.padding, x.shape[1], offset, memory, memories or {}, tuple(self.positions)
         )
         kept = [x]
         again = self.checkpoint and torch.is_grad_enabled()
         for index, number in enumerate(self.order):
             layer = self.layers[number]
-            x = self._again(layer, x, stack_run, index) if again else layer(x, stack_run, index)
+            x = self._again(layer, x, stack_context, index) if again else layer(x, stack_context, index)
             if self.keep_layers:
                 kept.append(x)
         if self.final_norm is not None:
             x = self.final_norm(x)
-        return Stream(x, input.padding, input.ids, tuple(kept) if self.keep_layers else None)
+        return NodeOutput(x, input.padding, input.ids, tuple(kept) if self.keep_layers else None)
 
-    def _again(self, layer: nn.Module, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def _again(self, layer: nn.Module, x: Tensor, context: StackContext, index: int) -> Tensor:
         # Both passes through a layer must find the same things remembered, or they would not keep the same tensors.
-        before = dict(run.memo)
+        before = dict(context.memo)
 
         def through(x: Tensor) -> tuple[Tensor, dict[Hashable, Any]]:
-            own = replace(run, memo=dict(before))
+            own = replace(context, memo=dict(before))
             return layer(x, own, index), own.memo
 
         # The re-entrant kind loses gradients silently when no input of the layer requires one.
         x, made = checkpoint(through, x, use_reentrant=False)
-        run.memo.update(made)
+        context.memo.update(made)
         return x

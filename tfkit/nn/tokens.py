@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..positions import Span
-from .dropout import Dropout
-from .linear import linear
-from .run import ModelRun
-from .stream import Padding, Stream
-from .thin import thin_linear
+from ..attention.positions import PositionRange
+from .cpu.dropout import Dropout
+from .cpu.linear import linear
+from .cpu.small_batch import small_batch_linear
+from .runtime.context import ForwardContext
+from .runtime.node_output import NodeOutput, Padding
 
 
 class Tokens(nn.Module):
@@ -42,27 +42,27 @@ class Tokens(nn.Module):
         assert self.embedding is not None, "the graph finds the node at the end of a chain of `share`"
         return self.embedding.weight
 
-    def forward(self, run: ModelRun, table: Tensor | None = None) -> Stream:
+    def forward(self, context: ForwardContext, table: Tensor | None = None) -> NodeOutput:
         """`table` (vocab_size, M) is the owner's embedding where this node shares it."""
-        ids, padding = run.ids[self.name], run.padding[self.name]
+        ids, padding = context.ids[self.name], context.padding[self.name]
         weight = table if self.embedding is None else self.embedding.weight
         assert weight is not None
         x = functional.embedding(ids, weight)
         if self.scale != 1.0:
             x = x * self.scale
         if self.segments is not None:
-            x = x + self.segments(run.segments[self.name]) if self.name in run.segments else x + self.segments.weight[0]
+            x = x + self.segments(context.segments[self.name]) if self.name in context.segments else x + self.segments.weight[0]
         if self.position is not None:
-            offset = run.state.length if run.state is not None and run.state.target == self.name else 0
+            offset = context.state.length if context.state is not None and context.state.target == self.name else 0
             length = offset + ids.shape[1]
             visible = padding.as_visible(length)
-            x = self.position.embed(x, Span(ids.shape[1], length, offset, offset, ids.device, x.dtype, visible))  # type: ignore[operator]
+            x = self.position.embed(x, PositionRange(ids.shape[1], length, offset, offset, ids.device, x.dtype, visible))  # type: ignore[operator]
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         if self.dropout is not None:
             x = self.dropout(x)
-        seen = ids if run.state is None or run.state.ids is None else torch.cat([run.state.ids, ids], 1)
-        return Stream(x, padding, seen)
+        seen = ids if context.state is None or context.state.ids is None else torch.cat([context.state.ids, ids], 1)
+        return NodeOutput(x, padding, seen)
 
 
 class TokenLogits(nn.Module):
@@ -74,15 +74,19 @@ class TokenLogits(nn.Module):
         self.bias = bias
         self.scale, self.softcap = scale, softcap
 
-    def forward(self, run: ModelRun, input: Stream, table: Tensor | None = None) -> Stream:
+    def forward(self, context: ForwardContext, input: NodeOutput, table: Tensor | None = None) -> NodeOutput:
         """`table` (vocab_size, M) is the embedding that this node shares."""
         x = input.tensor if self.scale == 1.0 else input.tensor * self.scale
         weight = table if self.logits is None else self.logits.weight
         assert weight is not None
-        logits = linear(x, weight, self.bias) if run.packed is None else thin_linear(x, weight, self.bias, run.packed)
+        logits = (
+            linear(x, weight, self.bias)
+            if context.prepacked is None
+            else small_batch_linear(x, weight, self.bias, context.prepacked)
+        )
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
-        return Stream(logits, input.padding, input.ids)
+        return NodeOutput(logits, input.padding, input.ids)
 
 
 def padding_of(ids: Tensor, pad_id: int | None, start_id: int | None) -> Padding:

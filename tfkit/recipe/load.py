@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..errors import SpecError
 from ..files import open_regular
 from ..spec.extends import extended, read_extended
-from ..spec.marked import Faults, Marked, short
+from ..spec.located import Diagnostics, Located, short
 from ..spec.overrides import apply
 from ..spec.reader import read_text
 from ..spec.validate import validate
@@ -26,54 +26,54 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 
     Raises SpecError with all faults at once, each located in the file, or in the override, that caused it.
     """
-    return _recipe(read_extended(os.fspath(path), recipe_grammar().slots, faults := Faults()), overrides, faults)
+    return _recipe(read_extended(os.fspath(path), recipe_grammar().slots, diagnostics := Diagnostics()), overrides, diagnostics)
 
 
 def recipe_of(text: str | bytes, file: str, overrides: Sequence[str] = ()) -> Recipe:
     """Like `load_recipe`, for text at hand; `file` is what errors call it, and what `extends` is relative to."""
-    return _recipe(_extended(text, file, faults := Faults()), overrides, faults)
+    return _recipe(_extended(text, file, diagnostics := Diagnostics()), overrides, diagnostics)
 
 
 def describes_model(text: str | bytes, file: str) -> bool:
     """Whether the text of a file is a spec, which has nodes, and no recipe. Raises SpecError where it is neither."""
-    return "nodes" in _extended(text, file, Faults()).mapping
+    return "nodes" in _extended(text, file, Diagnostics()).mapping
 
 
 def describes_training(text: str | bytes, file: str) -> bool:
     """Whether the text of a file is a recipe, which names a model instead of its nodes. Raises SpecError for neither."""
-    found = _extended(text, file, Faults()).mapping
+    found = _extended(text, file, Diagnostics()).mapping
     return "nodes" not in found and bool({"model", "data", "stopping"} & found.keys())
 
 
-def _extended(text: str | bytes, file: str, faults: Faults) -> Marked:
-    return extended(migrate(read_text(text, file, faults), faults), file, recipe_grammar().slots, faults)
+def _extended(text: str | bytes, file: str, diagnostics: Diagnostics) -> Located:
+    return extended(migrate(read_text(text, file, diagnostics), diagnostics), file, recipe_grammar().slots, diagnostics)
 
 
-def _recipe(root: Marked, overrides: Sequence[str], faults: Faults) -> Recipe:
+def _recipe(root: Located, overrides: Sequence[str], diagnostics: Diagnostics) -> Recipe:
     grammar = recipe_grammar()
     changes = [override.removeprefix("model.") for override in overrides if override.startswith("model.")]
     others = [override for override in overrides if not override.startswith("model.")]
-    root = _with_kinds(root, apply(root, others, grammar, faults), others)
+    root = _with_kinds(root, apply(root, others, grammar, diagnostics), others)
     own = {key: child for key, child in root.mapping.items() if key != "extends"}
     for name in own.keys() & {"model", "pretrained"}:
         own[name] = _from_here(own[name])
     if "model" in own:
-        _check_regular(own["model"], faults)
+        _check_regular(own["model"], diagnostics)
     if "data" in own:
         files = {name: _from_here(child) if name in FILES else child for name, child in own["data"].mapping.items()}
         own["data"] = own["data"].holding(files) if own["data"].mapping else own["data"]
     tree = root.holding(own)
-    recipe: Recipe | None = validate(tree, grammar, faults)
-    if recipe is None or len(faults):
-        raise faults.error()
+    recipe: Recipe | None = validate(tree, grammar, diagnostics)
+    if recipe is None or len(diagnostics):
+        raise diagnostics.error()
     recipe._tree = tree
     if recipe.pretrained is None and recipe.pretrained_share is not None:
         message = "it is a share of what `pretrained` gives, and that is not written"
-        raise SpecError(recipe.fault("TFK117", "pretrained_share", message, "write `pretrained` too, or leave it out"))
+        raise SpecError(recipe.diagnostic("TFK117", "pretrained_share", message, "write `pretrained` too, or leave it out"))
     return recipe if not changes else recipe.model_copy(update={"changes": (*recipe.changes, *changes)})
 
 
-def _with_kinds(written: Marked, root: Marked, overrides: Sequence[str]) -> Marked:
+def _with_kinds(written: Located, root: Located, overrides: Sequence[str]) -> Located:
     """The recipe in which an override of one option, `optimiser.eps=1e-8`, speaks of the part that a recipe has where it names
     none, unless another override says which."""
     found = dict(root.mapping)
@@ -82,23 +82,23 @@ def _with_kinds(written: Marked, root: Marked, overrides: Sequence[str]) -> Mark
         if node is None or node.kind is not None or "kind" in node.mapping or not node.mapping:
             continue
         if written.get(slot) is None or f"{slot}=null" in overrides:
-            kind = Marked(Recipe.model_fields[slot].default, node.mark, f"{slot}.kind")
+            kind = Located(Recipe.model_fields[slot].default, node.location, f"{slot}.kind")
             found[slot] = node.holding({"kind": kind, **node.mapping})
     return root.holding(found)
 
 
-def _check_regular(name: Marked, faults: Faults) -> None:
+def _check_regular(name: Located, diagnostics: Diagnostics) -> None:
     """The spec of a recipe is a regular file: it is read more than once."""
     try:
         if isinstance(name.value, str) and os.path.exists(name.value) and not os.path.isdir(name.value):
             open_regular(name.value).close()
     except OSError as reason:
         message = f"`{short(name.value)}` cannot be read: {reason.strerror}"
-        faults.add("TFK000", name.mark, "model", message, "name the file of a spec")
+        diagnostics.add("TFK000", name.location, "model", message, "name the file of a spec")
 
 
-def _from_here(name: Marked) -> Marked:
+def _from_here(name: Located) -> Located:
     """A file name as it is reached from the working directory: what a file says is relative to that file."""
-    if not isinstance(name.value, str) or not os.path.isfile(name.mark.file):
+    if not isinstance(name.value, str) or not os.path.isfile(name.location.file):
         return name
-    return name.holding(os.path.join(os.path.dirname(name.mark.file), name.value))
+    return name.holding(os.path.join(os.path.dirname(name.location.file), name.value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from ..catalogue import Catalogue, Offer
+from ..catalogue import Catalogue, Registration
 from ..slots.options import Entry
 from ..spec.grammar import Grammar
 from .data_kinds import DATA
@@ -24,8 +24,8 @@ PARTS: dict[str, tuple[Entry, ...]] = {
 def recipe_grammar() -> Grammar:
     """The grammar of recipes, which has the parts above and no nodes."""
     slots = {**{slot: PARTS[slot] for slot in PARTS}, "node": (), "sublayer": ()}
-    offers = {
-        slot: MappingProxyType({entry.name: Offer(entry, "builtin", "tfkit") for entry in entries})
+    registered = {
+        slot: MappingProxyType({entry.name: Registration(entry, "builtin", "tfkit") for entry in entries})
         for slot, entries in slots.items()
     }
-    return Grammar(Catalogue(MappingProxyType(offers)), Recipe, (*Recipe.model_fields, "extends"))
+    return Grammar(Catalogue(MappingProxyType(registered)), Recipe, (*Recipe.model_fields, "extends"))

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from ..errors import Fault, InputError
-from ..slots.options import AsTuple, OneOf, Options, Part, Positive, Probability, Size, SlotField, part_default
-from ..spec.marked import Marked
+from ..errors import Diagnostic, InputError
+from ..slots.options import AsTuple, Component, OneOf, Options, Positive, Probability, Size, SlotField, component_default
+from ..spec.located import Located
 from ..spec.model import nearest_node
 
 
@@ -92,16 +92,20 @@ class Recipe(Options):
         float | None,
         Field(ge=0.0, le=1.0, description="of the weights, tables of tokens aside, that it must give; half unless written"),
     ] = None
-    data: Annotated[Part, SlotField("data"), Field(description="what is learnt from: its kind and its files")] = part_default(
-        "parallel"
+    data: Annotated[Component, SlotField("data"), Field(description="what is learnt from: its kind and its files")] = (
+        component_default("parallel")
     )
-    tokeniser: Annotated[Part, SlotField("tokeniser"), Field(description="how text becomes ids")] = part_default("bpe")
+    tokeniser: Annotated[Component, SlotField("tokeniser"), Field(description="how text becomes ids")] = component_default(
+        "bpe"
+    )
     batching: Batching = Batching()
     loss: Loss = Loss()
-    optimiser: Annotated[Part, SlotField("optimiser"), Field(description="how a gradient moves the weights")] = part_default(
-        "adam"
+    optimiser: Annotated[Component, SlotField("optimiser"), Field(description="how a gradient moves the weights")] = (
+        component_default("adam")
     )
-    schedule: Annotated[Part, SlotField("schedule"), Field(description="the learning rate of each step")] = part_default("noam")
+    schedule: Annotated[Component, SlotField("schedule"), Field(description="the learning rate of each step")] = (
+        component_default("noam")
+    )
     clip_norm: Annotated[float | None, Field(gt=0.0, description="longest gradient; longer ones are shortened to it")] = None
     precision: Annotated[
         str, OneOf("float32", "bfloat16", "float16"), Field(description="of autocast; weights are float32")
@@ -117,19 +121,19 @@ class Recipe(Options):
     seed: Annotated[
         int, Field(ge=0, le=2**32 - 1, description="of weights, dropout, the order of batches and held out rows")
     ] = 0
-    _tree: Marked | None = PrivateAttr(None)
+    _tree: Located | None = PrivateAttr(None)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Recipe):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in Recipe.model_fields)
 
-    def fault(self, code: str, path: str, message: str, fix: str = "") -> Fault:
+    def diagnostic(self, code: str, path: str, message: str, fix: str = "") -> Diagnostic:
         """A fault of the value at a path of the recipe, located where it was written."""
         if self._tree is None:
-            return Fault(code, message, fix, path)
+            return Diagnostic(code, message, fix, path)
         node, _ = nearest_node(self._tree, path.split("."))
-        return Fault(code, message, fix, path, node.mark)
+        return Diagnostic(code, message, fix, path, node.location)
 
     def wrote(self, slot: str) -> dict[str, Any]:
         """What was written of a part: its `kind`, which an override of one of its options does not write, and its options."""
@@ -156,4 +160,4 @@ def check_metric(recipe: Recipe) -> None:
     known = METRICS.get(kind, ("loss",))
     if metric not in known:
         message = f"`{metric}` cannot be computed of data of kind `{kind}`"
-        raise InputError(recipe.fault("TFK112", "validation.metric", message, f"write one of {', '.join(known)}"))
+        raise InputError(recipe.diagnostic("TFK112", "validation.metric", message, f"write one of {', '.join(known)}"))

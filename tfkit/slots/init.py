@@ -21,7 +21,7 @@ class Distribution:
 
 
 @dataclass(frozen=True)
-class InitFacts:
+class InitContext:
     """What a distribution may depend on besides the parameter: `d_model`, the layers of its own stack (0 outside one),
     and the size of one attention head (0 outside attention)."""
 
@@ -32,6 +32,6 @@ class InitFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Initialiser(Entry):
-    """`draw(options, parameter, facts)` names a distribution. A placement's gain for the role multiplies its spread."""
+    """`draw(options, parameter, context)` names a distribution. A placement's gain for the role multiplies its spread."""
 
-    draw: Callable[[Any, Parameter, InitFacts], Distribution]
+    draw: Callable[[Any, Parameter, InitContext], Distribution]

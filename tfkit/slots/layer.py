@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .options import AsTuple, Options, Part, Probability, Size, SlotField, part_default
+from .options import AsTuple, Component, Options, Probability, Size, SlotField, component_default
 
 
 class Layer(Options):
@@ -22,11 +22,11 @@ class Layer(Options):
     repeat: Size = 1
     shared: bool = False
     layers: Annotated[tuple[Layer, ...] | None, AsTuple] = None
-    placement: Annotated[Part | None, SlotField("placement")] = None
-    norm: Annotated[Part, SlotField("norm")] = part_default("none")
-    position: Annotated[Part, SlotField("position")] = part_default("none")
+    placement: Annotated[Component | None, SlotField("placement")] = None
+    norm: Annotated[Component, SlotField("norm")] = component_default("none")
+    position: Annotated[Component, SlotField("position")] = component_default("none")
     dropout: Probability = 0.0
-    sublayers: Annotated[tuple[Annotated[Part, SlotField("sublayer")], ...] | None, Field(min_length=1), AsTuple] = None
+    sublayers: Annotated[tuple[Annotated[Component, SlotField("sublayer")], ...] | None, Field(min_length=1), AsTuple] = None
 
 
 @dataclass(frozen=True)

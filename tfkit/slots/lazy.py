@@ -6,7 +6,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from ..errors import Fault, PluginError
+from ..errors import Diagnostic, PluginError
 
 
 @cache
@@ -18,4 +18,4 @@ def load(reference: str) -> Any:
     except Exception as reason:  # whatever a plugin's import raises, the user is told which plugin and why
         message = f"`{reference}` cannot be imported: {type(reason).__name__}: {reason}"
         fix = f"reinstall what provides `{module.partition('.')[0]}`, or choose another part"
-        raise PluginError(Fault("TFK053", message, fix)) from reason
+        raise PluginError(Diagnostic("TFK053", message, fix)) from reason

@@ -38,7 +38,7 @@ class Signal:
 
 
 @dataclass(frozen=True)
-class NodeFacts:
+class NodeContext:
     """What surrounds a node: the signals on its edges by field (`input`, `memory`, ...), those of `memories` that sub-layers
     name, by reference; the options of the nodes it refers to, by field (for `share`: those of the node that holds the table);
     and for a stack its part in the model."""
@@ -69,24 +69,27 @@ Rule = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class NodeKind(Entry):
-    """The fields of `options` that carry a `NodeRef` are the node's edges. `inherits` lists the fields that `defaults` reach;
-    `ports` the further outputs another node may read as `node.port`. `output(options, facts)` is its signal,
-    `parameters`, `costs(options, facts, sizes by memory reference, "" for its own)` and `sites` (names below the node, lazily)
-    describe it, `rules` gives every broken cross-field rule; `output` is asked for also where one is broken, so that all faults
-    are found at once. `input_rule(options, facts)` says what the ids
-    of an input of the model are (None: the kind is no input), `takes_layers` a reader of the port `layers`;
-    `stepwise(options)` says that its output at one position needs no later one, so that it can be decoded step by step.
-    `build`, a `"module:function"`, is called as `build(options, facts, keep_layers)` (whether some node reads its port
-    `layers`) and gives an `nn.Module` with `forward(run, **streams by field) -> tfkit.nn.stream.Stream`."""
+    """A kind of node. Fields of `options` annotated with `NodeRef` are the node's edges.
+
+    `inherits` lists the fields that `defaults` reach, `ports` the further outputs that another node may read as `node.port`.
+    `output(options, context)` is its signal; it is called also where a rule is broken, so that all errors are found at once.
+    `parameters`, `costs(options, context, sizes)` (sizes by memory reference, "" for the node's own) and `sites` (names below
+    the node, lazily) describe it. `rules` returns every broken cross-field rule. `input_rule(options, context)` says what the
+    ids of a model input are; None: the kind is no input. `takes_layers` marks a reader of the port `layers`.
+    `stepwise(options)`: the output at one position needs no later position, so that it can be decoded step by step.
+
+    `build`, a `"module:function"`, is called as `build(options, context, keep_layers)`, where `keep_layers` says whether a node
+    reads the port `layers`. It returns an `nn.Module` with `forward(context: ForwardContext, **inputs: NodeOutput) ->
+    NodeOutput` (see `tfkit.plugin.model_parts`)."""
 
     inherits: frozenset[str]
-    output: Callable[[Any, NodeFacts], Signal]
+    output: Callable[[Any, NodeContext], Signal]
     build: str
     ports: tuple[str, ...] = ()
-    input_rule: Callable[[Any, NodeFacts], InputRule] | None = None
+    input_rule: Callable[[Any, NodeContext], InputRule] | None = None
     takes_layers: bool = False
     stepwise: Callable[[Any], bool] = lambda options: True
-    parameters: Callable[[Any, NodeFacts], tuple[ParameterGroup, ...]] = lambda options, facts: ()
-    costs: Callable[[Any, NodeFacts, Mapping[str, Sizes]], tuple[Cost, ...]] = lambda options, facts, sizes: ()
-    sites: Callable[[Any, NodeFacts], Iterator[tuple[str, AttentionSite]]] = lambda options, facts: iter(())
-    rules: Callable[[Any, NodeFacts], tuple[Rule, ...]] = lambda options, facts: ()
+    parameters: Callable[[Any, NodeContext], tuple[ParameterGroup, ...]] = lambda options, context: ()
+    costs: Callable[[Any, NodeContext, Mapping[str, Sizes]], tuple[Cost, ...]] = lambda options, context, sizes: ()
+    sites: Callable[[Any, NodeContext], Iterator[tuple[str, AttentionSite]]] = lambda options, context: iter(())
+    rules: Callable[[Any, NodeContext], tuple[Rule, ...]] = lambda options, context: ()

@@ -1,7 +1,7 @@
 """How a spec names a part: `norm: rms_norm` or `norm: {kind: rms_norm, eps: 1e-6}`.
 
 Every entry brings an options model, and the set of entries is open, so a slot field cannot be a closed union. It is looked
-up by name in the catalogue that stands in Pydantic's validation context, and becomes a `Part`: the entry and its options.
+up by name in the catalogue that stands in Pydantic's validation context, and becomes a `Component`: the entry and its options.
 
     class MyOptions(Options):
         norm: Annotated[Part, SlotField("norm")] = part_default("none")
@@ -48,7 +48,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Part:
+class Component:
     """An entry with the options that a spec gave it."""
 
     entry: Any
@@ -59,7 +59,7 @@ class Part:
         return str(self.entry.name)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Part) and (self.kind, self.options) == (other.kind, other.options)
+        return isinstance(other, Component) and (self.kind, self.options) == (other.kind, other.options)
 
     def __hash__(self) -> int:
         return hash(self.kind)
@@ -73,7 +73,7 @@ class Part:
         return {"kind": self.kind, **options} if options else self.kind
 
 
-def _written(part: Part | None) -> Any:
+def _written(part: Component | None) -> Any:
     """An optional part may be absent: a group of layers has no placement of its own."""
     return None if part is None else part.written()
 
@@ -90,8 +90,8 @@ class SlotField:
 
     slot: str
 
-    def resolve(self, value: Any, info: core_schema.ValidationInfo) -> Part:
-        if isinstance(value, Part):
+    def resolve(self, value: Any, info: core_schema.ValidationInfo) -> Component:
+        if isinstance(value, Component):
             return value
         named = {"kind": value} if isinstance(value, str) else value
         if not isinstance(named, dict):
@@ -106,7 +106,7 @@ class SlotField:
         if entry is None:
             raise PydanticCustomError("unknown_name", "unknown {slot} `{name}`", {"slot": self.slot, "name": kind})
         options = {key: item for key, item in named.items() if key != "kind"}
-        return Part(entry, entry.options.model_validate(options, context=info.context))
+        return Component(entry, entry.options.model_validate(options, context=info.context))
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         return core_schema.with_info_plain_validator_function(
@@ -123,14 +123,14 @@ class SlotListField:
 
     slot: str
 
-    def resolve(self, value: Any, info: core_schema.ValidationInfo) -> tuple[Part, ...]:
+    def resolve(self, value: Any, info: core_schema.ValidationInfo) -> tuple[Component, ...]:
         items = list(value) if isinstance(value, (list, tuple)) else [value]
         if not items:
             raise PydanticCustomError("empty_list", "an empty list names no {slot}", {"slot": self.slot})
         return tuple(SlotField(self.slot).resolve(item, info) for item in items)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        def write(parts: tuple[Part, ...]) -> Any:
+        def write(parts: tuple[Component, ...]) -> Any:
             return parts[0].written() if len(parts) == 1 else [part.written() for part in parts]
 
         return core_schema.with_info_plain_validator_function(
@@ -184,7 +184,7 @@ class LayersField:
     """Marks the field of a node kind that holds a layer pattern (see `tfkit.slots.layer`)."""
 
 
-def part_default(name: str) -> Any:
+def component_default(name: str) -> Any:
     """The default of a slot field: looked up in the catalogue like a written name."""
     return Field(default=name, validate_default=True)
 
@@ -206,9 +206,9 @@ Positive = Annotated[float, Field(gt=0.0)]
 TokenId = Annotated[int, Field(ge=0, le=2**40)]
 
 
-def marks(options: type[BaseModel], kind: type) -> Iterable[tuple[str, Any]]:
+def field_annotations(options: type[BaseModel], kind: type) -> Iterable[tuple[str, Any]]:
     """Every field of an options model that carries a mark of the given kind, with the mark."""
     for name, field in options.model_fields.items():
-        for mark in field.metadata:
-            if isinstance(mark, kind):
-                yield name, mark
+        for location in field.metadata:
+            if isinstance(location, kind):
+                yield name, location

@@ -44,17 +44,17 @@ class Constants:
 @dataclass(frozen=True, kw_only=True)
 class Placement(Entry):
     """`norm_sites(options, sublayers)` names the norms of a layer whose sub-layers have these names, `final_norm(options)`
-    says whether a stack of such layers ends in a norm, `constants(options, facts)` gives the residual's constants,
+    says whether a stack of such layers ends in a norm, `constants(options, context)` gives the residual's constants,
     `unsupported(options, sublayers)` the reasons why it cannot wire them. `build`, a `"module:function"`, is called as
     `build(options, parts)` with a `tfkit.nn.layer.LayerParts` and gives an `nn.Module` with
-    `forward(x (B,L,M), run, index) -> (B,L,M)`. `claims(options)` names the `CLAIMS` that it keeps, where these are not those
-    that follow from `final_norm`; `same_as` names the built-in placement whose equation and options it shares:
+    `forward(x (B,L,M), context, index) -> (B,L,M)`. `claims(options)` names the `CLAIMS` that it keeps, where they differ from
+    those that follow from `final_norm`; `same_as` names the built-in placement whose equation and options it shares:
     `tfkit conformance` holds it to both."""
 
     norm_sites: Callable[[Any, tuple[str, ...]], tuple[str, ...]]
     final_norm: Callable[[Any], bool]
     build: str
-    constants: Callable[[Any, StackFacts], Constants] = lambda options, facts: Constants()
+    constants: Callable[[Any, StackFacts], Constants] = lambda options, context: Constants()
     unsupported: Callable[[Any, tuple[str, ...]], tuple[str, ...]] = lambda options, sublayers: ()
     claims: Callable[[Any], frozenset[str]] | None = None
     same_as: str = ""

@@ -55,9 +55,9 @@ class PositionSite:
 class PositionScheme(Entry):
     """`acts` lists the places. `tables(options)` says who owns its weights: nobody, one table per stack, or one per layer.
     `unsupported(options, site)` gives the reasons why it cannot act there, in words with numbers. `build`, a
-    `"module:function"`, is called as `build(options, site)` and gives an `nn.Module` with the methods of `tfkit.positions`
-    that its places need. `bias_kinds` names the bias it hands to attention (`dense`, `linear`, `distance`);
-    `reads_query` says that this bias depends on the query, so that layers cannot share it.
+    `"module:function"`, is called as `build(options, site)` and gives an `nn.Module` with the methods of
+    `tfkit.attention.positions` that its places need. `bias_kinds` names the bias it hands to attention (`dense`, `linear`,
+    `distance`); `reads_query` says that this bias depends on the query, so that layers cannot share it.
     `max_len(options)` is the number of positions that it can tell apart, or None for any; `counts_padding(options)` says that
     padding before a token changes what it does to the token.
     `claims(options)` names the laws of `USUAL_CLAIMS` that it obeys, where these are not the usual ones of its places;

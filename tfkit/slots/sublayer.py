@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from .cost import Cost, Sizes
-from .options import Entry, Options, Part
+from .options import Component, Entry, Options
 from .parameter import Parameter
 
 
@@ -23,14 +23,14 @@ class SublayerOptions(Options):
 
 
 @dataclass(frozen=True)
-class SublayerFacts:
+class SublayerContext:
     """What surrounds a sub-layer: the width of the stack, that of the memory it reads (None if none), whether the stack is
     causal, the position scheme of its layer, and whether what it reads may be padded: its memory, or the sequence itself."""
 
     width: int
     memory_width: int | None
     causal: bool
-    position: Part
+    position: Component
     padded: bool = True
 
 
@@ -43,7 +43,7 @@ class AttentionSite:
     head_dim: int
     cross: bool
     mask_terms: frozenset[str]
-    backend: tuple[Part, ...]
+    backend: tuple[Component, ...]
     bias: str | None = None
     bias_gradient: bool = False
     dropout: float = 0.0
@@ -54,16 +54,16 @@ class AttentionSite:
 @dataclass(frozen=True, kw_only=True)
 class SublayerKind(Entry):
     """`option_keys` are the keys under which a spec writes its options, general to specific
-    (`("attention", "self_attention")`); `reads` what it looks at beside the token itself. `parameters(options, facts)`,
-    `costs(options, facts, sizes)` and `site(options, facts)` (None: no attention) describe it; `unsupported(options, facts)`
-    gives (option, reason, fix) for what cannot be built. `build`, a `"module:function"`, is called as
-    `build(options, facts, wiring)` with a `tfkit.nn.stack.Wiring` and gives an `nn.Module` with
-    `forward(x (B,L,M), run, index) -> (B,L,M)`."""
+    (`("attention", "self_attention")`); `reads` what it looks at beside the token itself. `parameters(options, context)`,
+    `costs(options, context, sizes)` and `site(options, context)` (None: no attention) describe it;
+    `unsupported(options, context)` gives (option, reason, fix) for what cannot be built. `build`, a `"module:function"`, is called
+    as `build(options, context, wiring)` with a `tfkit.nn.stack.Wiring` and gives an `nn.Module` with
+    `forward(x (B,L,M), context, index) -> (B,L,M)`."""
 
     option_keys: tuple[str, ...]
     reads: Literal["self", "memory", "none"]
-    parameters: Callable[[Any, SublayerFacts], tuple[Parameter, ...]]
+    parameters: Callable[[Any, SublayerContext], tuple[Parameter, ...]]
     build: str
-    costs: Callable[[Any, SublayerFacts, Sizes], tuple[Cost, ...]] = lambda options, facts, sizes: ()
-    site: Callable[[Any, SublayerFacts], AttentionSite | None] = lambda options, facts: None
-    unsupported: Callable[[Any, SublayerFacts], tuple[tuple[str, str, str], ...]] = lambda options, facts: ()
+    costs: Callable[[Any, SublayerContext, Sizes], tuple[Cost, ...]] = lambda options, context, sizes: ()
+    site: Callable[[Any, SublayerContext], AttentionSite | None] = lambda options, context: None
+    unsupported: Callable[[Any, SublayerContext], tuple[tuple[str, str, str], ...]] = lambda options, context: ()

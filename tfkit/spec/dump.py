@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ..slots.layer import Layer
-from ..slots.options import Part, SlotListField, marks
+from ..slots.options import Component, SlotListField, field_annotations
 from .grammar import GROUP
 from .model import ModelSpec
 from .reader import FORBIDDEN
@@ -35,7 +35,7 @@ def resolved(spec: ModelSpec) -> dict[str, Any]:
 def _fields(options: BaseModel) -> dict[str, Any]:
     """An options model as data, without what is None anyway. A group of layers says only what makes it a group."""
     dumped = options.model_dump()
-    several = {name for name, _ in marks(type(options), SlotListField)}
+    several = {name for name, _ in field_annotations(type(options), SlotListField)}
     found: dict[str, Any] = {}
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
@@ -52,7 +52,7 @@ def _fields(options: BaseModel) -> dict[str, Any]:
 
 
 def _value(value: Any, dumped: Any) -> Any:
-    if isinstance(value, Part):
+    if isinstance(value, Component):
         options = _fields(value.options)
         return {"kind": value.kind, **options} if options else value.kind
     if isinstance(value, BaseModel):

@@ -8,35 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..slots.options import NodeRef, marks
+from ..slots.options import NodeRef, field_annotations
 from .grammar import Grammar
 from .hints import did_you_mean
-from .marked import Faults, Marked, short
+from .located import Diagnostics, Located, short
 
-Edge = tuple[str, Marked, str]
+Edge = tuple[str, Located, str]
 """(field, the written reference, its role)"""
 
 
 def check_edges(
-    nodes: Mapping[str, Marked], resolved: Mapping[str, Marked], outputs: Marked | None, grammar: Grammar, faults: Faults
+    nodes: Mapping[str, Located],
+    resolved: Mapping[str, Located],
+    outputs: Located | None,
+    grammar: Grammar,
+    diagnostics: Diagnostics,
 ) -> None:
     """Adds a fault for every reference to nowhere, and one for every cycle. `resolved` holds the nodes that are filled in."""
-    targets: dict[str, list[tuple[str, Marked]]] = {}
+    targets: dict[str, list[tuple[str, Located]]] = {}
     for name, node in nodes.items():
         targets[name] = []
         for _, reference, role in edges_of(resolved.get(name, node), grammar):
-            target = _target(reference, role, nodes, grammar, faults)
+            target = _target(reference, role, nodes, grammar, diagnostics)
             if target is not None:
                 targets[name].append((target, reference))
     for reference in outputs.items if outputs else []:
         if isinstance(reference.value, str):
-            _target(reference, "output", nodes, grammar, faults)
+            _target(reference, "output", nodes, grammar, diagnostics)
     for cycle, reference in cycles(targets):
         message = f"the edges form a cycle: {' -> '.join(_middle_left_out(cycle))}"
-        faults.add("TFK015", reference.mark, reference.path, message, "a node may not depend on itself")
+        diagnostics.add("TFK015", reference.location, reference.path, message, "a node may not depend on itself")
 
 
-def edges_of(node: Marked, grammar: Grammar) -> Iterator[Edge]:
+def edges_of(node: Located, grammar: Grammar) -> Iterator[Edge]:
     """Every reference that a node makes, those of its sub-layers too."""
     kind = grammar.node_kinds.get(node.kind or "")
     for field, role in grammar.references(kind):
@@ -49,39 +53,41 @@ def edges_of(node: Marked, grammar: Grammar) -> Iterator[Edge]:
         yield from _inside(pattern, grammar)
 
 
-def _inside(pattern: Marked, grammar: Grammar) -> Iterator[Edge]:
+def _inside(pattern: Located, grammar: Grammar) -> Iterator[Edge]:
     for layer in pattern.items:
         inner, sublayers = layer.get("layers"), layer.get("sublayers")
         if inner is not None:
             yield from _inside(inner, grammar)
         for part in sublayers.items if sublayers else []:
             entry = grammar.find("sublayer", part.kind)
-            for field, mark in marks(entry.options, NodeRef) if entry else []:
+            for field, annotation in field_annotations(entry.options, NodeRef) if entry else []:
                 reference = part.get(field)
                 if reference is not None and isinstance(reference.value, str):
-                    yield field, reference, mark.role
+                    yield field, reference, annotation.role
 
 
-def _target(reference: Marked, role: str, nodes: Mapping[str, Marked], grammar: Grammar, faults: Faults) -> str | None:
+def _target(
+    reference: Located, role: str, nodes: Mapping[str, Located], grammar: Grammar, diagnostics: Diagnostics
+) -> str | None:
     """The node that a reference names. Adds a fault and gives None where there is none."""
     name, dot, port = str(reference.value).partition(".")
     if name not in nodes:
         fix = did_you_mean(name, nodes, "nodes")
-        faults.add("TFK014", reference.mark, reference.path, f"there is no node `{short(name)}`", fix)
+        diagnostics.add("TFK014", reference.location, reference.path, f"there is no node `{short(name)}`", fix)
         return None
     kind = grammar.node_kinds.get(nodes[name].kind or "")
     if not dot or kind is None:
         return name
     if role in ("owner", "tokens"):
         message = f"`{short(reference.value)}` is an output of a node, a node is expected"
-        faults.add("TFK014", reference.mark, reference.path, message, f"write `{name}`")
+        diagnostics.add("TFK014", reference.location, reference.path, message, f"write `{name}`")
     elif port not in kind.ports:
         fix = did_you_mean(port, kind.ports, f"outputs of `{name}`") or f"write `{name}`"
-        faults.add("TFK014", reference.mark, reference.path, f"node `{name}` has no output `{short(port)}`", fix)
+        diagnostics.add("TFK014", reference.location, reference.path, f"node `{name}` has no output `{short(port)}`", fix)
     return name
 
 
-def cycles(targets: Mapping[str, list[tuple[str, Marked]]]) -> Iterator[tuple[list[str], Marked]]:
+def cycles(targets: Mapping[str, list[tuple[str, Located]]]) -> Iterator[tuple[list[str], Located]]:
     """Each cycle once, as its nodes in order (the first again at the end) with the reference that closes it. No recursion."""
     finished: set[str] = set()
     for start in targets:

@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Collection, Mapping
 
-from .marked import Faults, Marked, short
+from .located import Diagnostics, Located, short
 from .merge import over
 from .reader import read_file
 from .versions import migrate
@@ -16,37 +16,39 @@ OWN = frozenset({"tfkit", "name", "reference", "description", "expect"})
 LONGEST_CHAIN = 16
 
 
-def read_extended(path: str, slots: Mapping[str, str], faults: Faults) -> Marked:
+def read_extended(path: str, slots: Mapping[str, str], diagnostics: Diagnostics) -> Located:
     """The spec in a file, laid over those that it extends. Raises SpecError when one of them cannot be read."""
-    return extended(migrate(read_file(path, faults), faults), path, slots, faults)
+    return extended(migrate(read_file(path, diagnostics), diagnostics), path, slots, diagnostics)
 
 
-def extended(root: Marked, path: str, slots: Mapping[str, str], faults: Faults, chain: tuple[str, ...] = ()) -> Marked:
+def extended(
+    root: Located, path: str, slots: Mapping[str, str], diagnostics: Diagnostics, chain: tuple[str, ...] = ()
+) -> Located:
     """A spec read from `path`, laid over those that it extends."""
     link = root.get("extends")
     if link is None:
         return root
     if not isinstance(link.value, str) or not link.value:
-        faults.fatal("TFK020", link.mark, "extends", f"`extends` names one file, {link.shown}")
+        diagnostics.fatal("TFK020", link.location, "extends", f"`extends` names one file, {link.shown}")
     chain = (*chain, os.path.realpath(path))
     base_path = os.path.join(os.path.dirname(path), link.value)
-    base = _base(base_path, link, chain, faults)
-    base = extended(migrate(base, faults), base_path, slots, faults, chain)
+    base = _base(base_path, link, chain, diagnostics)
+    base = extended(migrate(base, diagnostics), base_path, slots, diagnostics, chain)
     handed = base.holding({key: child for key, child in base.mapping.items() if key not in OWN})
     own = root.holding({key: child for key, child in root.mapping.items() if key != "extends"})
-    return over(handed, _that_removes(handed, own, base_path, faults), slots, removing=True)
+    return over(handed, _that_removes(handed, own, base_path, diagnostics), slots, removing=True)
 
 
-def _base(path: str, link: Marked, chain: tuple[str, ...], faults: Faults) -> Marked:
+def _base(path: str, link: Located, chain: tuple[str, ...], diagnostics: Diagnostics) -> Located:
     if not os.path.isfile(path):
         kind = "is no plain file" if os.path.exists(path) else "does not exist"
-        faults.fatal("TFK016", link.mark, "extends", f"`{short(link.text)}` {kind}", _neighbour(path, chain))
+        diagnostics.fatal("TFK016", link.location, "extends", f"`{short(link.text)}` {kind}", _neighbour(path, chain))
     if os.path.realpath(path) in chain:
         names = " -> ".join(map(os.path.basename, (*chain, path)))
-        faults.fatal("TFK016", link.mark, "extends", f"a spec extends itself: {names}")
+        diagnostics.fatal("TFK016", link.location, "extends", f"a spec extends itself: {names}")
     if len(chain) > LONGEST_CHAIN:
-        faults.fatal("TFK016", link.mark, "extends", f"a chain of more than {LONGEST_CHAIN} specs extend each other")
-    return read_file(path, faults)
+        diagnostics.fatal("TFK016", link.location, "extends", f"a chain of more than {LONGEST_CHAIN} specs extend each other")
+    return read_file(path, diagnostics)
 
 
 def _neighbour(path: str, chain: tuple[str, ...]) -> str:
@@ -61,26 +63,30 @@ def _neighbour(path: str, chain: tuple[str, ...]) -> str:
     return f"did you mean `{files[near[0]]}`?" if near else ""
 
 
-def _that_removes(base: Marked, own: Marked, path: str, faults: Faults) -> Marked:
+def _that_removes(base: Located, own: Located, path: str, diagnostics: Diagnostics) -> Located:
     """`own` without its nulls that remove nothing. What a spec says about itself is never inherited, so that removing it is
     always done; a node or a default that the base does not have is a misspelt name."""
     parts = {key: child for key, child in own.mapping.items() if key not in OWN or child.value is not None}
     for name in ("nodes", "defaults", "outputs"):
         if name in parts and parts[name].value is None and name not in base.mapping:
-            _nothing_to_remove(name, parts.pop(name), base.mapping, path, faults)
+            _nothing_to_remove(name, parts.pop(name), base.mapping, path, diagnostics)
     for part in ("nodes", "defaults"):
         theirs, ours = base.get(part), own.get(part)
         known = theirs.mapping if theirs else {}
         for name, child in (ours.mapping if ours else {}).items():
             if child.value is None and name not in known:
-                _nothing_to_remove(name, child, known, path, faults)
+                _nothing_to_remove(name, child, known, path, diagnostics)
                 parts[part] = parts[part].holding({key: kept for key, kept in parts[part].mapping.items() if key != name})
     return own.holding(parts)
 
 
-def _nothing_to_remove(name: str, child: Marked, known: Collection[str], path: str, faults: Faults) -> None:
+def _nothing_to_remove(name: str, child: Located, known: Collection[str], path: str, diagnostics: Diagnostics) -> None:
     near = difflib.get_close_matches(name[:80], known, 1)
     fix = f"did you mean `{near[0]}`?" if near else "leave it out"
-    faults.add(
-        "TFK016", child.key or child.mark, child.path, f"there is no `{short(name)}` in {os.path.basename(path)} to remove", fix
+    diagnostics.add(
+        "TFK016",
+        child.key or child.location,
+        child.path,
+        f"there is no `{short(name)}` in {os.path.basename(path)} to remove",
+        fix,
     )

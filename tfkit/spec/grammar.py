@@ -13,11 +13,11 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from ..attention.backend import AUTO
 from ..catalogue import Catalogue
-from ..slots.attention import AUTO
 from ..slots.layer import Layer
 from ..slots.node import NodeKind
-from ..slots.options import LayersField, NodeRef, Options, SlotField, SlotListField, marks
+from ..slots.options import LayersField, NodeRef, Options, SlotField, SlotListField, field_annotations
 from ..slots.sublayer import SublayerKind
 from .model import ModelSpec
 
@@ -71,7 +71,7 @@ class Grammar:
     @cached_property
     def models(self) -> list[type[BaseModel]]:
         """Every options model of the catalogue, and the layer's."""
-        entries = [entry for slot in self.catalogue.offers for entry in self.catalogue.entries(slot)]
+        entries = [entry for slot in self.catalogue.registered for entry in self.catalogue.entries(slot)]
         return list(
             dict.fromkeys([*self.patterns, self.root, *(model for entry in entries for model in nested_models(entry.options))])
         )
@@ -83,7 +83,7 @@ class Grammar:
 
     def layers_field(self, kind: NodeKind | None) -> str | None:
         """The field that holds a layer pattern, if nodes of this kind have one: then the node is a stack."""
-        return next((name for name, _ in marks(kind.options, LayersField)), None) if kind else None
+        return next((name for name, _ in field_annotations(kind.options, LayersField)), None) if kind else None
 
     @cached_property
     def layer_keys(self) -> frozenset[str]:
@@ -118,7 +118,11 @@ class Grammar:
     def references(self, kind: NodeKind | None) -> list[tuple[str, str]]:
         """The fields of a node that name other nodes, with their roles; of every kind, where the kind is unknown."""
         kinds = [kind] if kind else list(self.node_kinds.values())
-        return list(dict.fromkeys((name, mark.role) for each in kinds for name, mark in marks(each.options, NodeRef)))
+        return list(
+            dict.fromkeys(
+                (name, annotation.role) for each in kinds for name, annotation in field_annotations(each.options, NodeRef)
+            )
+        )
 
     def _most_general(self, sublayer: SublayerKind, name: str) -> str:
         """The first option key of a sub-layer kind under which every kind has this field."""
@@ -143,7 +147,7 @@ class Grammar:
         for sublayer in self.catalogue.entries("sublayer"):
             for name in sublayer.options.model_fields:
                 put(name, "an item of `sublayers`" if name == "name" else f"`{self._most_general(sublayer, name)}`")
-        for slot in self.catalogue.offers:
+        for slot in self.catalogue.registered:
             for entry in self.catalogue.entries(slot) if slot not in ("node", "sublayer") else []:
                 for name in entry.options.model_fields:
                     put(name, f"`{slot}: {{kind: {entry.name}}}`")
@@ -164,9 +168,9 @@ def slots_of(model: type[BaseModel]) -> dict[str, tuple[str, bool]]:
     """The fields of a model that hold a part: their slot, and whether they hold several."""
     found: dict[str, tuple[str, bool]] = {}
     for name, field in model.model_fields.items():
-        for mark in field.metadata:
-            if isinstance(mark, (SlotField, SlotListField)):
-                found[name] = (mark.slot, isinstance(mark, SlotListField))
+        for location in field.metadata:
+            if isinstance(location, (SlotField, SlotListField)):
+                found[name] = (location.slot, isinstance(location, SlotListField))
     return found
 
 

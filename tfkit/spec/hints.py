@@ -7,9 +7,9 @@ import re
 from collections.abc import Collection
 
 from ..slots.aliases import spelling
+from .field_aliases import PEERS
 from .grammar import Grammar
-from .marked import Faults, Marked, short
-from .peers import PEERS
+from .located import Diagnostics, Located, short
 
 CLOSE = 0.65
 _GLUED = re.compile(r"[A-Za-z_][\w.-]*:[^\s:/\\]")
@@ -38,7 +38,13 @@ def did_you_mean(name: str, known: Collection[str], several: str = "known") -> s
 
 
 def unknown_key(
-    name: str, value: Marked, path: str, allowed: Collection[str], grammar: Grammar, faults: Faults, near_keys: bool = False
+    name: str,
+    value: Located,
+    path: str,
+    allowed: Collection[str],
+    grammar: Grammar,
+    diagnostics: Diagnostics,
+    near_keys: bool = False,
 ) -> None:
     """Adds the fault of a key that may not stand here: of another toolkit, in the wrong place, misspelt, or unheard of.
 
@@ -64,8 +70,8 @@ def unknown_key(
         known = f"known here: {', '.join(sorted(allowed))}" if 0 < len(allowed) <= 30 else ""
         fix = f"did you mean `{meant}`, under {_belongs(meant, grammar, near_keys)}?" if meant else known
     if meant:
-        faults.meant.add(meant)
-    faults.add(code, value.key or value.mark, path, message, fix)
+        diagnostics.meant.add(meant)
+    diagnostics.add(code, value.key or value.location, path, message, fix)
 
 
 def _belongs(name: str, grammar: Grammar, near_keys: bool) -> str:

@@ -12,31 +12,31 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..slots.node import NodeKind
-from ..slots.options import Part
+from ..slots.options import Component
 from .grammar import PATTERN, Grammar
-from .marked import HOLE, Faults, Marked, plain, short
+from .located import INVALID, Diagnostics, Located, plain, short
 from .merge import as_part, over
 
 
 class Inheritance:
     """Lays defaults under nodes and remembers which of them were of use."""
 
-    def __init__(self, grammar: Grammar, defaults: Marked | None, faults: Faults) -> None:
-        self.grammar, self.faults = grammar, faults
+    def __init__(self, grammar: Grammar, defaults: Located | None, diagnostics: Diagnostics) -> None:
+        self.grammar, self.diagnostics = grammar, diagnostics
         self.defaults = defaults
         self.used: set[int] = set()
         self.doubtful = False
 
-    def default(self, name: str) -> Marked | None:
+    def default(self, name: str) -> Located | None:
         """A default, which counts as used from now on."""
         child = self.defaults.get(name) if self.defaults else None
         if child is not None:
             self.used.add(id(child))
         return child
 
-    def fold(self, scopes: Sequence[Marked], name: str) -> Marked | None:
+    def fold(self, scopes: Sequence[Located], name: str) -> Located | None:
         """What a name means after every scope has had its say, the last one being the nearest."""
-        result: Marked | None = None
+        result: Located | None = None
         for scope in scopes:
             child = scope.get(name)
             if child is not None:
@@ -44,14 +44,14 @@ class Inheritance:
                 result = over(result, child, self.grammar.slots, name)
         return result
 
-    def plain_fields(self, node: Marked, kind: NodeKind) -> dict[str, Marked]:
+    def plain_fields(self, node: Located, kind: NodeKind) -> dict[str, Located]:
         """The node's own keys, with the plain defaults that its kind inherits under them."""
         fields = dict(node.mapping)
         owner = self.owner(node, kind)
         if owner is not None and "vocab_size" in fields:
             written, fix = fields.pop("vocab_size"), "remove it"
             message = f"`vocab_size` is that of `{short(owner.text)}`, whose table is shared"
-            self.faults.add("TFK031", written.key or written.mark, written.path, message, fix)
+            self.diagnostics.add("TFK031", written.key or written.location, written.path, message, fix)
         inherited = self.grammar.inherits(kind)
         if owner is not None:
             inherited -= {"vocab_size"}
@@ -62,21 +62,21 @@ class Inheritance:
             if default is not None:
                 own = fields.get(name)
                 fields[name] = default if own is None else over(default, own, self.grammar.slots, name)
-        if owner is None and "vocab_size" not in fields and "vocab_size" not in self.faults.meant and self.may_share(kind):
+        if owner is None and "vocab_size" not in fields and "vocab_size" not in self.diagnostics.meant and self.may_share(kind):
             fix = "write it here or in `defaults`, or `share` the table of another node"
-            self.faults.add("TFK030", node.mark, node.path, "`vocab_size` is missing", fix)
+            self.diagnostics.add("TFK030", node.location, node.path, "`vocab_size` is missing", fix)
         return self.dressed(fields)
 
     def may_share(self, kind: NodeKind) -> bool:
         roles = {role for _, role in self.grammar.references(kind)}
         return "owner" in roles and "vocab_size" in kind.options.model_fields
 
-    def owner(self, node: Marked, kind: NodeKind) -> Marked | None:
+    def owner(self, node: Located, kind: NodeKind) -> Located | None:
         """The reference to the node whose weights this one shares."""
         names = [name for name, role in self.grammar.references(kind) if role == "owner"]
         return next((child for name in names if (child := node.get(name)) is not None and child.value is not None), None)
 
-    def dressed(self, fields: dict[str, Marked]) -> dict[str, Marked]:
+    def dressed(self, fields: dict[str, Located]) -> dict[str, Located]:
         """Optional norms with the options of `defaults.norm`, where the kind is the same."""
         base = self.defaults.get("norm") if self.defaults else None
         if base is None:
@@ -96,7 +96,7 @@ class Inheritance:
             return True
         return "embeddings" in entry.acts if embeddings else bool(entry.acts - {"embeddings"})
 
-    def layer_defaults(self) -> list[Marked]:
+    def layer_defaults(self) -> list[Located]:
         """The defaults as layers see them."""
         if self.defaults is None:
             return []
@@ -105,9 +105,9 @@ class Inheritance:
             keys -= {"position"}
         return [self.defaults.holding({key: child for key, child in self.defaults.mapping.items() if key in keys})]
 
-    def part(self, slot: str, written: Marked | None) -> Part | None:
+    def part(self, slot: str, written: Located | None) -> Component | None:
         """The part that a value names, or None where it names none: its faults are found when its node is validated."""
-        if written is None or written.value is HOLE:
+        if written is None or written.value is INVALID:
             return None
         return part_of(slot, plain(written), self.grammar)
 
@@ -115,24 +115,26 @@ class Inheritance:
         """Adds a fault for every default that reached no node."""
         self._unread("TFK011", self.defaults, self.grammar.default_keys, "no node uses the default `{}`")
 
-    def unread(self, scopes: Sequence[Marked]) -> None:
+    def unread(self, scopes: Sequence[Located]) -> None:
         """Adds a fault for everything that a stack or one of its layers says and no layer reads."""
         for scope in scopes:
             self._unread("TFK019", scope, {*PATTERN, *self.grammar.option_keys}, "no layer here reads `{}`")
 
-    def _unread(self, code: str, scope: Marked | None, keys: Collection[str], message: str) -> None:
+    def _unread(self, code: str, scope: Located | None, keys: Collection[str], message: str) -> None:
         # Where something could not be resolved, nobody knows what it would have read.
         for name, child in (scope.mapping if scope and not self.doubtful else {}).items():
-            if name in keys and id(child) not in self.used and child.value is not HOLE:
-                self.faults.add(code, child.key or child.mark, child.path, message.format(name), "remove it")
+            if name in keys and id(child) not in self.used and child.value is not INVALID:
+                self.diagnostics.add(code, child.key or child.location, child.path, message.format(name), "remove it")
 
 
-def part_of(slot: str, value: Any, grammar: Grammar) -> Part | None:
+def part_of(slot: str, value: Any, grammar: Grammar) -> Component | None:
     """A part from its plain value, or None where the value is no correct part."""
     try:
         kind = value if isinstance(value, str) else value.get("kind")
         entry = grammar.find(slot, kind)
         options = {} if isinstance(value, str) else {name: item for name, item in value.items() if name != "kind"}
-        return Part(entry, entry.options.model_validate(options, context={"catalogue": grammar.catalogue})) if entry else None
+        return (
+            Component(entry, entry.options.model_validate(options, context={"catalogue": grammar.catalogue})) if entry else None
+        )
     except ValidationError:
         return None

@@ -11,25 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .marked import HOLE, Marked
+from .located import INVALID, Located
 
 INSTEAD = {"num_layers": "layers", "layers": "num_layers"}
 """Two ways to say one thing: the nearer one removes the other."""
 
 
-def as_part(node: Marked) -> Marked:
+def as_part(node: Located) -> Located:
     """A part in full: `rms_norm` becomes `{kind: rms_norm}`, at the same place."""
     return node.holding({"kind": node}) if isinstance(node.value, str) else node
 
 
-def over(far: Marked | None, near: Marked, slots: Mapping[str, str], key: str = "", removing: bool = False) -> Marked:
+def over(far: Located | None, near: Located, slots: Mapping[str, str], key: str = "", removing: bool = False) -> Located:
     """`near` laid over `far`. `slots` names the keys that hold a part, `key` is the name of this value."""
     if far is None:
         return near
     if key in slots:
         far, near = as_part(far), as_part(near)
-    if far.value is HOLE and isinstance(near.value, dict):
-        return near.holding(HOLE)
+    if far.value is INVALID and isinstance(near.value, dict):
+        return near.holding(INVALID)
     if not isinstance(far.value, dict) or not isinstance(near.value, dict):
         return near
     if far.kind is not None and near.kind is not None and far.kind != near.kind:

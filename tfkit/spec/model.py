@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr
 
-from ..errors import Fault, Mark
-from ..slots.options import AsTuple, Options, Part, SlotField
-from .marked import Marked
+from ..errors import Diagnostic, Location
+from ..slots.options import AsTuple, Component, Options, SlotField
+from .located import Located
 
 
 class Expect(Options):
@@ -28,37 +28,37 @@ class ModelSpec(Options):
     reference: Annotated[str, Field(description="link to where the model is published")] = ""
     description: Annotated[str, Field(description="a few words about the model")] = ""
     expect: Annotated[Expect, Field(description="what the model must come to")] = Expect()
-    nodes: Annotated[dict[str, Annotated[Part, SlotField("node")]], Field(min_length=1, description="the nodes by name")]
+    nodes: Annotated[dict[str, Annotated[Component, SlotField("node")]], Field(min_length=1, description="the nodes by name")]
     outputs: Annotated[tuple[str, ...], Field(min_length=1, description="nodes whose outputs are the model's"), AsTuple]
-    _tree: Marked | None = PrivateAttr(None)
+    _tree: Located | None = PrivateAttr(None)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ModelSpec):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in ModelSpec.model_fields)
 
-    def mark_of(self, path: str) -> Mark | None:
+    def mark_of(self, path: str) -> Location | None:
         """Where the value at a path of the resolved spec was written; where nothing was, its nearest surroundings.
 
         `nodes.encoder.layers.0.sublayers.0.num_heads` may point into `defaults` of a file that this one extends.
         """
         node, _ = self._find(path)
-        return None if node is None else node.mark
+        return None if node is None else node.location
 
     def written_path(self, path: str) -> str:
         """The path under which that value was written, `defaults.attention.num_heads` for an inherited one."""
         node, rest = self._find(path)
         return path if node is None else ".".join([node.path, *rest] if node.path else rest)
 
-    def fault(self, code: str, path: str, message: str, fix: str = "") -> Fault:
+    def diagnostic(self, code: str, path: str, message: str, fix: str = "") -> Diagnostic:
         """A fault of the value at a path of the resolved spec, located where it was written."""
-        return Fault(code, message, fix, self.written_path(path), self.mark_of(path))
+        return Diagnostic(code, message, fix, self.written_path(path), self.mark_of(path))
 
-    def _find(self, path: str) -> tuple[Marked | None, list[str]]:
+    def _find(self, path: str) -> tuple[Located | None, list[str]]:
         return (self._tree, []) if self._tree is None else nearest_node(self._tree, path.split("."))
 
 
-def nearest_node(tree: Marked, path: list[Any]) -> tuple[Marked, list[Any]]:
+def nearest_node(tree: Located, path: list[Any]) -> tuple[Located, list[Any]]:
     """The marked value that lies deepest on a path, and what is left of the path. Keys may hold dots (`acme.conv`)."""
     for index, step in enumerate(path):
         if step == "num_layers" and "num_layers" not in tree.mapping:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..errors import Mark
+from ..errors import Location
 from .extends import OWN
 from .grammar import Grammar
 from .hints import did_you_mean
-from .marked import HOLE, Faults, Marked, child_path, short
+from .located import INVALID, Diagnostics, Located, child_path, short
 from .merge import as_part, over
 from .reader import read_value
 
@@ -20,7 +20,7 @@ FIXED = ("tfkit", "extends")
 FLAG = "--set "
 
 
-def apply(root: Marked, overrides: Sequence[str], grammar: Grammar, faults: Faults) -> Marked:
+def apply(root: Located, overrides: Sequence[str], grammar: Grammar, diagnostics: Diagnostics) -> Located:
     """The spec with every override laid over it, in order. The last one of a path wins; one that a later one of another path
     takes away again is a fault, as `norm.eps=1e-5` before `norm.kind=rms_norm`, which replaces all options.
 
@@ -31,51 +31,51 @@ def apply(root: Marked, overrides: Sequence[str], grammar: Grammar, faults: Faul
     if keys - OWN and "expect" not in keys:
         root = root.holding({key: child for key, child in root.mapping.items() if key != "expect"})
     removed = {override.partition("=")[0] for override in overrides} & OWN
-    written: dict[Mark, str] = {}
+    written: dict[Location, str] = {}
     for override in overrides:
-        found = len(faults)
-        root = _Override(override, grammar, faults).on(root)
+        found = len(diagnostics)
+        root = _Override(override, grammar, diagnostics).on(root)
         kept = _leaves(root)
-        if len(faults) == found:
-            _tell_lost(written, kept, override, faults)
-        written = {mark: path for mark, path in kept.items() if mark.file.startswith(FLAG)}
+        if len(diagnostics) == found:
+            _tell_lost(written, kept, override, diagnostics)
+        written = {location: path for location, path in kept.items() if location.file.startswith(FLAG)}
     return root.holding({key: child for key, child in root.mapping.items() if key not in removed or child.value is not None})
 
 
-def _leaves(node: Marked) -> dict[Mark, str]:
+def _leaves(node: Located) -> dict[Location, str]:
     """Where scalars are written, with the paths of what they set: `norm=rms_norm` sets the `kind` of `norm`."""
     below = [*node.mapping.values(), *node.items]
-    if below or node.value is None or node.value is HOLE:
-        return {mark: path for child in below for mark, path in _leaves(child).items()}
-    return {node.mark: node.path.removesuffix(".kind")}
+    if below or node.value is None or node.value is INVALID:
+        return {location: path for child in below for location, path in _leaves(child).items()}
+    return {node.location: node.path.removesuffix(".kind")}
 
 
-def _tell_lost(written: Mapping[Mark, str], kept: Mapping[Mark, str], override: str, faults: Faults) -> None:
+def _tell_lost(written: Mapping[Location, str], kept: Mapping[Location, str], override: str, diagnostics: Diagnostics) -> None:
     """A fault for what earlier overrides set and this one takes away without setting it anew."""
-    again = {path for mark, path in kept.items() if mark not in written}
-    for mark, path in written.items():
-        earlier = mark.file.removeprefix(FLAG).partition("=")[0]
-        if mark not in kept and path not in again and earlier != override.partition("=")[0]:
+    again = {path for location, path in kept.items() if location not in written}
+    for location, path in written.items():
+        earlier = location.file.removeprefix(FLAG).partition("=")[0]
+        if location not in kept and path not in again and earlier != override.partition("=")[0]:
             message = f"it has no effect: `{FLAG}{short(override)}`, which comes after it, replaces what it changes"
-            faults.add("TFK017", mark, path, message, "write it after that one, or leave it out")
+            diagnostics.add("TFK017", location, path, message, "write it after that one, or leave it out")
 
 
 class _Override:
-    def __init__(self, text: str, grammar: Grammar, faults: Faults) -> None:
-        self.text, self.grammar, self.faults = text, grammar, faults
+    def __init__(self, text: str, grammar: Grammar, diagnostics: Diagnostics) -> None:
+        self.text, self.grammar, self.diagnostics = text, grammar, diagnostics
         self.file = f"{FLAG}{short(text)}"
         self.path, self.equals, self.value = text.partition("=")
 
-    def fault(self, message: str, fix: str = "") -> None:
-        self.faults.add("TFK017", Mark(self.file), short(self.path), message, fix)
+    def diagnostic(self, message: str, fix: str = "") -> None:
+        self.diagnostics.add("TFK017", Location(self.file), short(self.path), message, fix)
 
-    def on(self, root: Marked) -> Marked:
+    def on(self, root: Located) -> Located:
         steps = self.path.split(".")
         if not self.equals or not all(steps):
-            self.fault("an override is written key.path=value", "for example `--set encoder.num_layers=12`")
+            self.diagnostic("an override is written key.path=value", "for example `--set encoder.num_layers=12`")
             return root
         if steps[0] in FIXED:
-            self.fault(f"`{steps[0]}` cannot be overridden", "write it in the file")
+            self.diagnostic(f"`{steps[0]}` cannot be overridden", "write it in the file")
             return root
         if steps[0] not in self.grammar.top:
             nodes = root.get("nodes")
@@ -87,16 +87,16 @@ class _Override:
                 elif len(steps) == 1 and self.value.lstrip().startswith("{"):
                     fix = f"a new node is written `nodes.{short(self.path)}={{...}}`"
                 what = "no node and no key" if nodes is not None else "no key"
-                self.fault(f"there is {what} `{short(steps[0])}`", fix)
+                self.diagnostic(f"there is {what} `{short(steps[0])}`", fix)
                 return root
             steps = ["nodes", *steps]
-        value = read_value(self.value, self.file, self.faults, ".".join(steps), len(self.path) + 1)
-        place = Mark(self.file, 1, len(self.path) + 2)
-        near = Marked(None, place, ".".join(steps), "null") if value is None else value
+        value = read_value(self.value, self.file, self.diagnostics, ".".join(steps), len(self.path) + 1)
+        place = Location(self.file, 1, len(self.path) + 2)
+        near = Located(None, place, ".".join(steps), "null") if value is None else value
         layer = self.wrapped(root, steps, near)
         return root if layer is None else over(root, layer, self.grammar.slots, removing=True)
 
-    def wrapped(self, node: Marked | None, steps: list[str], near: Marked, path: str = "") -> Marked | None:
+    def wrapped(self, node: Located | None, steps: list[str], near: Located, path: str = "") -> Located | None:
         """The value as a mapping that can be laid over `node`, or None after a fault. A list on the way is written out anew."""
         if not steps:
             return near
@@ -104,26 +104,26 @@ class _Override:
             return self.in_list(node, steps, near)
         slot = path.rpartition(".")[2] in self.grammar.slots or path.rpartition(".")[2].isdigit()
         if node is not None and not isinstance(node.value, (dict, str) if slot else dict):
-            if node.value is not HOLE:
-                self.fault(f"nothing can lie under `{short(path)}`: {node.shown}")
+            if node.value is not INVALID:
+                self.diagnostic(f"nothing can lie under `{short(path)}`: {node.shown}")
             return None
         step, rest = steps[0], steps[1:]
         child = node.get(step) if node is not None else None
         if child is None and rest and path == "nodes":
-            self.fault(f"there is no node `{short(step)}`", did_you_mean(step, node.mapping if node else (), "nodes"))
+            self.diagnostic(f"there is no node `{short(step)}`", did_you_mean(step, node.mapping if node else (), "nodes"))
             return None
         below = self.wrapped(child, rest, near, child_path(path, step))
         if below is None:
             return None
-        named = {step: replace(below, key=child.key if child and rest else near.mark)}
-        return Marked(named, near.mark, path) if node is None else replace(node, value=named)
+        named = {step: replace(below, key=child.key if child and rest else near.location)}
+        return Located(named, near.location, path) if node is None else replace(node, value=named)
 
-    def in_list(self, node: Marked, steps: list[str], near: Marked) -> Marked | None:
+    def in_list(self, node: Located, steps: list[str], near: Located) -> Located | None:
         step, rest = steps[0], steps[1:]
         items = list(node.items)
         if not step.isdecimal() or len(step) > 6 or int(step) >= len(items):
             fix = f"items go from 0 to {len(items) - 1}" if items else "the list is empty"
-            self.fault(f"there is no item `{short(step)}`", fix)
+            self.diagnostic(f"there is no item `{short(step)}`", fix)
             return None
         number = int(step)
         layer = self.wrapped(items[number], rest, near, child_path(node.path, number))

@@ -13,11 +13,11 @@ from typing import Any, NoReturn
 
 import yaml
 
-from ..errors import Mark
+from ..errors import Location
 from ..files import open_regular
 from .hints import glued
 from .json_text import check_json
-from .marked import HOLE, Faults, Marked, child_path, short
+from .located import INVALID, Diagnostics, Located, child_path, short
 from .scalars import BadNumber, resolve
 
 MAX_BYTES, MAX_DEPTH, MAX_VALUES, MAX_KEYS = 1 << 20, 40, 20_000, 1_000
@@ -28,74 +28,74 @@ FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\u
 _PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
 
-def read_file(path: str, faults: Faults) -> Marked:
-    """The marked mapping that a file holds. Raises SpecError when it cannot be read at all; lesser faults go to `faults`."""
-    return read_text(read_source(path, faults), path, faults)
+def read_file(path: str, diagnostics: Diagnostics) -> Located:
+    """The located mapping that a file holds. Raises SpecError when it cannot be read; lesser errors go to `diagnostics`."""
+    return read_text(read_source(path, diagnostics), path, diagnostics)
 
 
-def read_source(path: str, faults: Faults) -> bytes:
+def read_source(path: str, diagnostics: Diagnostics) -> bytes:
     """The bytes of a regular file, or of `/dev/stdin` and `/dev/fd/N`, and no more than one too many. Raises SpecError."""
     try:
         if os.path.isdir(path):
             saved = os.path.join(path, "spec.yaml")
             fix = f"its spec is {saved}" if os.path.isfile(saved) else "name a YAML or JSON file"
-            faults.fatal("TFK000", Mark(path), "", "this is a directory", fix)
+            diagnostics.fatal("TFK000", Location(path), "", "this is a directory", fix)
         with open_regular(path, descriptors=True) as file:
             return file.read(MAX_BYTES + 1)
     except OSError as reason:
         words = reason.strerror or str(reason)
         fix = "standard input is /dev/stdin" if path == "-" else ""
-        faults.fatal("TFK000", Mark(path), "", f"the file cannot be read: {words[0].lower()}{words[1:]}", fix)
+        diagnostics.fatal("TFK000", Location(path), "", f"the file cannot be read: {words[0].lower()}{words[1:]}", fix)
 
 
-def read_text(text: str | bytes, file: str, faults: Faults) -> Marked:
+def read_text(text: str | bytes, file: str, diagnostics: Diagnostics) -> Located:
     """Like `read_file`, for text at hand."""
     if file.lower().endswith(".json"):
-        check_json(_decode(text, file, faults, 0), file, faults)
-    root = read_value(text, file, faults)
+        check_json(_decode(text, file, diagnostics, 0), file, diagnostics)
+    root = read_value(text, file, diagnostics)
     if root is None:
-        faults.fatal("TFK007", Mark(file), "", "the file is empty", "a spec is a mapping that starts with `tfkit: 1`")
+        diagnostics.fatal("TFK007", Location(file), "", "the file is empty", "a spec is a mapping that starts with `tfkit: 1`")
     if not isinstance(root.value, dict):
-        faults.fatal("TFK007", root.mark, "", f"a spec is a mapping, {root.shown}", "start with `tfkit: 1`")
+        diagnostics.fatal("TFK007", root.location, "", f"a spec is a mapping, {root.shown}", "start with `tfkit: 1`")
     return root
 
 
-def read_value(text: str | bytes, file: str, faults: Faults, path: str = "", shift: int = 0) -> Marked | None:
+def read_value(text: str | bytes, file: str, diagnostics: Diagnostics, path: str = "", shift: int = 0) -> Located | None:
     """The value that a text holds, None when it holds none. `path` is the value's place in the spec, `shift` the number of
     characters that stand before it on its first line."""
-    decoded = _decode(text, file, faults, shift)
-    builder = _Builder(file, faults, path, shift)
+    decoded = _decode(text, file, diagnostics, shift)
+    builder = _Builder(file, diagnostics, path, shift)
     try:
         return builder.build(decoded)
     except yaml.MarkedYAMLError as error:
         if "Unicode" in str(error.problem) and _PAIR.search(decoded):
             joined = _PAIR.sub(lambda pair: pair[1] + _escape(pair[2], pair[3]), decoded)
-            return read_value(joined, file, faults, path, shift)
-        mark, message, fix = _located(error, builder, decoded, shift)
-        faults.fatal("TFK002", mark, "", message, fix)
+            return read_value(joined, file, diagnostics, path, shift)
+        location, message, fix = _located(error, builder, decoded, shift)
+        diagnostics.fatal("TFK002", location, "", message, fix)
     except yaml.YAMLError as error:
-        faults.fatal("TFK002", Mark(file), "", short(str(error)))
+        diagnostics.fatal("TFK002", Location(file), "", short(str(error)))
 
 
-def _located(error: yaml.MarkedYAMLError, builder: _Builder, text: str, shift: int) -> tuple[Mark, str, str]:
+def _located(error: yaml.MarkedYAMLError, builder: _Builder, text: str, shift: int) -> tuple[Location, str, str]:
     """Place, message and fix of an error of the YAML parser."""
     lines = re.split("\r\n|\r|\n", text)
-    mark = builder.mark(error.problem_mark or error.context_mark)
+    location = builder.location(error.problem_mark or error.context_mark)
     message = f"{error.problem or 'this is no YAML'}{f' {error.context}' if error.context else ''}"
     if error.context == "while scanning a simple key" and error.context_mark is not None:
         # The parser stops at the next line; what lacks its colon is where the key begins.
-        mark = builder.mark(error.context_mark)
+        location = builder.location(error.context_mark)
         message = "a key and its value, with `: ` between them, are expected"
-    elif error.problem == "mapping values are not allowed in this context" and 1 < mark.line <= len(lines):
-        above = lines[mark.line - 2]
+    elif error.problem == "mapping values are not allowed in this context" and 1 < location.line <= len(lines):
+        above = lines[location.line - 2]
         if glued(above.strip()):
-            mark = Mark(mark.file, mark.line - 1, len(above) - len(above.lstrip()) + 1)
-    if mark.line > len(lines):
-        mark = Mark(mark.file, len(lines), len(lines[-1]) + 1 + (shift if len(lines) == 1 else 0))
-    rest = lines[mark.line - 1][mark.column - 1 - (shift if mark.line == 1 else 0) :]
+            location = Location(location.file, location.line - 1, len(above) - len(above.lstrip()) + 1)
+    if location.line > len(lines):
+        location = Location(location.file, len(lines), len(lines[-1]) + 1 + (shift if len(lines) == 1 else 0))
+    rest = lines[location.line - 1][location.column - 1 - (shift if location.line == 1 else 0) :]
     if fix := glued(rest):
-        return mark, _unspaced(rest), fix
-    return mark, message, "indent with spaces, not tabs" if rest.startswith("\t") else ""
+        return location, _unspaced(rest), fix
+    return location, message, "indent with spaces, not tabs" if rest.startswith("\t") else ""
 
 
 def _unspaced(text: str) -> str:
@@ -107,12 +107,12 @@ def _escape(high: str, low: str) -> str:
     return f"\\U{code:08x}"
 
 
-def _decode(text: str | bytes, file: str, faults: Faults, shift: int) -> str:
+def _decode(text: str | bytes, file: str, diagnostics: Diagnostics, shift: int) -> str:
     def refuse(code: str, offset: int, message: str, fix: str = "") -> NoReturn:
         before = data[:offset].decode("utf-8", "replace")
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        mark = Mark(file, line, column + (shift if line == 1 else 0))
-        faults.fatal(code, mark, "", message, fix)
+        location = Location(file, line, column + (shift if line == 1 else 0))
+        diagnostics.fatal(code, location, "", message, fix)
 
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if len(data) > MAX_BYTES:
@@ -135,16 +135,16 @@ def _decode(text: str | bytes, file: str, faults: Faults, shift: int) -> str:
 class _Builder:
     """Builds one marked value from events, with an explicit stack: depth is bounded before anything recurses."""
 
-    def __init__(self, file: str, faults: Faults, path: str, shift: int) -> None:
-        self.file, self.faults, self.path, self.shift = file, faults, path, shift
-        self.root: Marked | None = None
-        self.stack: list[tuple[Marked, list[Marked]]] = []  # a container, and in a mapping the key that waits for its value
+    def __init__(self, file: str, diagnostics: Diagnostics, path: str, shift: int) -> None:
+        self.file, self.diagnostics, self.path, self.shift = file, diagnostics, path, shift
+        self.root: Located | None = None
+        self.stack: list[tuple[Located, list[Located]]] = []  # a container, and in a mapping the key that waits for its value
         self.values = 0
 
-    def mark(self, place: Any) -> Mark:
-        return Mark(self.file, place.line + 1, place.column + 1 + (0 if place.line else self.shift))
+    def location(self, place: Any) -> Location:
+        return Location(self.file, place.line + 1, place.column + 1 + (0 if place.line else self.shift))
 
-    def build(self, text: str) -> Marked | None:
+    def build(self, text: str) -> Located | None:
         documents = 0
         for event in yaml.parse(text, Loader=_LOADER):
             if isinstance(event, yaml.NodeEvent):
@@ -154,11 +154,13 @@ class _Builder:
             elif isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    self.fatal("TFK007", self.mark(event.start_mark), "a second document starts here", "a file holds one spec")
+                    self.fatal(
+                        "TFK007", self.location(event.start_mark), "a second document starts here", "a file holds one spec"
+                    )
         return self.root
 
-    def fatal(self, code: str, mark: Mark, message: str, fix: str = "") -> NoReturn:
-        self.faults.fatal(code, mark, self.here(), message, fix)
+    def fatal(self, code: str, location: Location, message: str, fix: str = "") -> NoReturn:
+        self.diagnostics.fatal(code, location, self.here(), message, fix)
 
     def here(self) -> str:
         """The path of the value that comes next."""
@@ -170,49 +172,49 @@ class _Builder:
         return child_path(container.path, short(waiting[0].text)) if waiting else container.path
 
     def node(self, event: yaml.NodeEvent) -> None:
-        mark, path = self.mark(event.start_mark), self.here()
+        location, path = self.location(event.start_mark), self.here()
         self.values += 1
         if self.values > MAX_VALUES:
-            self.fatal("TFK001", mark, f"the file holds more than {MAX_VALUES} values")
+            self.fatal("TFK001", location, f"the file holds more than {MAX_VALUES} values")
         if isinstance(event, yaml.AliasEvent):
-            self.foreign(mark, path, f"the alias `*{short(event.anchor or '')}` is no part of the language")
-            self.put(Marked(HOLE, mark, path, f"*{event.anchor}"))
+            self.foreign(location, path, f"the alias `*{short(event.anchor or '')}` is no part of the language")
+            self.put(Located(INVALID, location, path, f"*{event.anchor}"))
             return
         if event.anchor is not None:
-            self.foreign(mark, path, f"the anchor `&{short(event.anchor)}` is no part of the language")
+            self.foreign(location, path, f"the anchor `&{short(event.anchor)}` is no part of the language")
         tag = getattr(event, "tag", None)
         if tag is not None:
-            self.foreign(mark, path, f"the tag `{short(tag)}` is no part of the language", "remove it")
+            self.foreign(location, path, f"the tag `{short(tag)}` is no part of the language", "remove it")
         if isinstance(event, yaml.ScalarEvent):
-            self.put(self.scalar(event, mark, path))
+            self.put(self.scalar(event, location, path))
             return
         if self.awaits_key():
-            self.fatal("TFK006", mark, "a key is a plain name, not a list or a mapping")
+            self.fatal("TFK006", location, "a key is a plain name, not a list or a mapping")
         if len(self.stack) >= MAX_DEPTH:
-            self.fatal("TFK001", mark, f"values are nested deeper than {MAX_DEPTH}")
-        self.stack.append((Marked({} if isinstance(event, yaml.MappingStartEvent) else [], mark, path), []))
+            self.fatal("TFK001", location, f"values are nested deeper than {MAX_DEPTH}")
+        self.stack.append((Located({} if isinstance(event, yaml.MappingStartEvent) else [], location, path), []))
 
-    def foreign(self, mark: Mark, path: str, message: str, fix: str = "use `defaults` or `extends`") -> None:
-        self.faults.add("TFK005", mark, path, message, fix)
+    def foreign(self, location: Location, path: str, message: str, fix: str = "use `defaults` or `extends`") -> None:
+        self.diagnostics.add("TFK005", location, path, message, fix)
 
     def awaits_key(self) -> bool:
         return bool(self.stack) and isinstance(self.stack[-1][0].value, dict) and not self.stack[-1][1]
 
-    def scalar(self, event: yaml.ScalarEvent, mark: Mark, path: str) -> Marked:
+    def scalar(self, event: yaml.ScalarEvent, location: Location, path: str) -> Located:
         text = event.value
         if event.style or self.awaits_key():
             if not event.style and (fix := glued(text)):
-                self.fatal("TFK002", mark, _unspaced(text), fix)
+                self.fatal("TFK002", location, _unspaced(text), fix)
             if text == "<<" and not event.style:
-                self.foreign(mark, path, "the merge key `<<` is no part of the language")
-            return Marked(text, mark, path, text)
+                self.foreign(location, path, "the merge key `<<` is no part of the language")
+            return Located(text, location, path, text)
         try:
-            return Marked(resolve(text), mark, path, text)
+            return Located(resolve(text), location, path, text)
         except BadNumber as reason:
-            self.faults.add("TFK008", mark, path, f"{reason}, `{short(text)}` is written")
-            return Marked(HOLE, mark, path, text)
+            self.diagnostics.add("TFK008", location, path, f"{reason}, `{short(text)}` is written")
+            return Located(INVALID, location, path, text)
 
-    def put(self, node: Marked) -> None:
+    def put(self, node: Located) -> None:
         if not self.stack:
             self.root = node
             return
@@ -221,22 +223,24 @@ class _Builder:
             container.value.append(node)
         elif not waiting:
             if not isinstance(node.value, str):
-                self.fatal("TFK006", node.mark, "a key is a plain name")
+                self.fatal("TFK006", node.location, "a key is a plain name")
             waiting.append(node)
         else:
             key = waiting.pop()
             self.enter(container, key, node)
 
-    def enter(self, container: Marked, key: Marked, node: Marked) -> None:
+    def enter(self, container: Located, key: Located, node: Located) -> None:
         first = container.value.get(key.text)
         if first is not None:
             line = f"first on line {first.key.line}" if first.key else ""
-            self.faults.add("TFK004", key.mark, container.path, f"`{short(key.text)}` is written twice, {line}", "remove one")
+            self.diagnostics.add(
+                "TFK004", key.location, container.path, f"`{short(key.text)}` is written twice, {line}", "remove one"
+            )
             return
         if len(container.value) >= MAX_KEYS:
-            self.fatal("TFK001", key.mark, f"a mapping holds more than {MAX_KEYS} keys")
+            self.fatal("TFK001", key.location, f"a mapping holds more than {MAX_KEYS} keys")
         if key.text != "<<":
-            container.value[key.text] = Marked(node.value, node.mark, node.path, node.text, key.mark)
+            container.value[key.text] = Located(node.value, node.location, node.path, node.text, key.location)
 
     def close(self) -> None:
         node, _ = self.stack.pop()

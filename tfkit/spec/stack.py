@@ -11,33 +11,33 @@ from ..slots.node import NodeKind
 from ..slots.sublayer import SublayerKind
 from .grammar import GROUP, PATTERN
 from .inherit import Inheritance
-from .marked import HOLE, Marked, child_path, short
+from .located import INVALID, Located, child_path, short
 from .merge import as_part, over
 
 
-def resolve_stack(node: Marked, kind: NodeKind, heirs: Inheritance) -> Marked:
+def resolve_stack(node: Located, kind: NodeKind, heirs: Inheritance) -> Located:
     """A stack node with its plain fields, its final norm and its layer pattern filled in."""
     return _Stack(node, kind, heirs).resolved()
 
 
 class _Stack:
-    def __init__(self, node: Marked, kind: NodeKind, heirs: Inheritance) -> None:
+    def __init__(self, node: Located, kind: NodeKind, heirs: Inheritance) -> None:
         self.node, self.kind, self.heirs = node, kind, heirs
-        self.grammar, self.faults = heirs.grammar, heirs.faults
+        self.grammar, self.diagnostics = heirs.grammar, heirs.diagnostics
         self.layers_field = str(self.grammar.layers_field(kind))
-        self.scopes: list[Marked] = [node]
-        self.last: tuple[Marked | None, Marked | None] = (None, None)
+        self.scopes: list[Located] = [node]
+        self.last: tuple[Located | None, Located | None] = (None, None)
         memory = node.get("memory")
         self.reads_memory = memory is not None and memory.value is not None
 
-    def resolved(self) -> Marked:
+    def resolved(self) -> Located:
         layers = self.pattern()
         fields = {
             name: child
             for name, child in self.heirs.plain_fields(self.node, self.kind).items()
             if name not in PATTERN and name not in self.grammar.option_keys and name not in ("num_layers", "layers")
         }
-        fields[self.layers_field] = layers or self.node.holding(HOLE)
+        fields[self.layers_field] = layers or self.node.holding(INVALID)
         self.heirs.unread(self.scopes)
         if "final_norm" in self.kind.options.model_fields and "final_norm" not in fields:
             placement, norm = self.last
@@ -46,64 +46,64 @@ class _Stack:
                 fields["final_norm"] = norm
         return self.node.holding(fields)
 
-    def pattern(self) -> Marked | None:
+    def pattern(self) -> Located | None:
         number, layers = self.node.get("num_layers"), self.node.get("layers")
         base = self.heirs.layer_defaults()
         if number is not None and layers is not None:
             message = "`num_layers` and `layers` both say how many layers there are"
-            self.faults.add("TFK031", number.key or number.mark, self.node.path, message, "remove one")
+            self.diagnostics.add("TFK031", number.key or number.location, self.node.path, message, "remove one")
             self.heirs.doubtful = True
             return None
         for scope in base:
             default = self.heirs.fold([scope], "num_layers")
             number = default if number is None and layers is None else number
         if layers is not None:
-            if layers.value is HOLE:
+            if layers.value is INVALID:
                 self.heirs.doubtful = True
                 return layers
             return layers.holding(self.items(layers.items, [*base, self.node]))
         if number is None:
             message = "`num_layers` or `layers` is missing"
-            if not self.faults.meant & {"num_layers", "layers"}:
-                self.faults.add("TFK030", self.node.mark, self.node.path, message, "say how many layers there are")
+            if not self.diagnostics.meant & {"num_layers", "layers"}:
+                self.diagnostics.add("TFK030", self.node.location, self.node.path, message, "say how many layers there are")
             self.heirs.doubtful = True
             return None
         leaf = self.leaf(self.node.holding({"repeat": number}), [*base, self.node])
         return number.holding([leaf])
 
-    def items(self, items: list[Marked], scopes: list[Marked]) -> list[Marked]:
-        found: list[Marked] = []
+    def items(self, items: list[Located], scopes: list[Located]) -> list[Located]:
+        found: list[Located] = []
         for item in items:
             self.scopes.append(item)
             inner = item.get("layers")
-            if item.value is HOLE or inner is None:
+            if item.value is INVALID or inner is None:
                 found.append(self.leaf(item, [*scopes, item]))
-            elif inner.value is HOLE:
+            elif inner.value is INVALID:
                 self.heirs.doubtful = True
-                found.append(item.holding(HOLE))
+                found.append(item.holding(INVALID))
             else:
                 own = {name: child for name, child in item.mapping.items() if name in GROUP}
                 found.append(item.holding({**own, "layers": inner.holding(self.items(inner.items, [*scopes, item]))}))
         return found
 
-    def leaf(self, item: Marked, scopes: list[Marked]) -> Marked:
+    def leaf(self, item: Located, scopes: list[Located]) -> Located:
         """One kind of layer in full."""
-        if item.value is HOLE:
+        if item.value is INVALID:
             self.heirs.doubtful = True
             return item
         layer = {name: child for name, child in item.mapping.items() if name in GROUP}
         for name in PATTERN:
             value = self.heirs.fold(scopes, name)
-            if name == "sublayers" and (value is None or value.value is not HOLE):
+            if name == "sublayers" and (value is None or value.value is not INVALID):
                 value = self.sublayers(value, scopes)
             if value is not None:
-                self.heirs.doubtful |= name == "sublayers" and value.value is HOLE
+                self.heirs.doubtful |= name == "sublayers" and value.value is INVALID
                 layer[name] = value
         self.needs(layer)
         self.last = layer.get("placement"), layer.get("norm")
         return item.holding(layer)
 
-    def needs(self, layer: dict[str, Marked]) -> None:
+    def needs(self, layer: dict[str, Located]) -> None:
         """A layer says where its norms stand, and which norm that is if there are any."""
         if "placement" not in layer:
             self.missing("placement", "how norms and residuals are placed: `post`, `pre`, ...")
@@ -114,19 +114,19 @@ class _Stack:
                 self.missing("norm", f"placement `{placement}` needs one")
 
     def missing(self, name: str, why: str) -> None:
-        if name in self.faults.meant:
+        if name in self.diagnostics.meant:
             return
         message = f"`{name}` is missing: {why}"
-        self.faults.add("TFK030", self.node.mark, self.node.path, message, "write it here or in `defaults`")
+        self.diagnostics.add("TFK030", self.node.location, self.node.path, message, "write it here or in `defaults`")
 
-    def sublayers(self, written: Marked | None, scopes: list[Marked]) -> Marked:
+    def sublayers(self, written: Located | None, scopes: list[Located]) -> Located:
         """The sub-layers of a layer, each with its options and its name."""
         place = self.node if written is None else written
         names = ["self_attention", *(["cross_attention"] if self.reads_memory else []), "ffn"]
         items = [self.standard(name) for name in names] if written is None else written.items
         seen: dict[str, int] = {}
-        taken: dict[str, Marked] = {}
-        found: list[Marked] = []
+        taken: dict[str, Located] = {}
+        found: list[Located] = []
         for item in items:
             part = self.sublayer(as_part(item), scopes, seen)
             name = part.get("name")
@@ -135,22 +135,22 @@ class _Stack:
             found.append(part)
         return place.holding(found)
 
-    def standard(self, name: str) -> Marked:
+    def standard(self, name: str) -> Located:
         """A sub-layer that nobody wrote: it stands where its stack does."""
-        return Marked(name, self.node.mark, child_path(self.node.path, name), name)
+        return Located(name, self.node.location, child_path(self.node.path, name), name)
 
-    def sublayer(self, item: Marked, scopes: list[Marked], seen: dict[str, int]) -> Marked:
+    def sublayer(self, item: Located, scopes: list[Located], seen: dict[str, int]) -> Located:
         kind: SublayerKind | None = self.grammar.find("sublayer", item.kind)
-        if item.value is HOLE or kind is None:
+        if item.value is INVALID or kind is None:
             self.heirs.doubtful = True
             return item
         seen[kind.name] = number = seen.get(kind.name, 0) + 1
-        options: Marked | None = None
+        options: Located | None = None
         for scope in scopes:
             for key in kind.option_keys:
                 own = self.heirs.fold([scope], key)
-                if own is not None and own.value is HOLE:
-                    return item.holding(HOLE)
+                if own is not None and own.value is INVALID:
+                    return item.holding(INVALID)
                 if own is not None:
                     options = own if options is None else over(options, own, self.grammar.slots)
         fields = dict((item if options is None else over(options, item, self.grammar.slots)).mapping)
@@ -159,11 +159,11 @@ class _Stack:
             fields["name"] = item.holding(stem if number == 1 else f"{stem}_{number}")
         return item.holding(self.heirs.dressed(fields))
 
-    def check_name(self, name: Marked, item: Marked, taken: dict[str, Marked]) -> None:
+    def check_name(self, name: Located, item: Located, taken: dict[str, Located]) -> None:
         if not name.value.isidentifier():
             message = f"`{short(name.value)}` cannot name a sub-layer"
-            self.faults.add("TFK013", name.mark, name.path, message, "use letters, digits and underscores")
+            self.diagnostics.add("TFK013", name.location, name.path, message, "use letters, digits and underscores")
         elif name.value in taken:
             message = f"two sub-layers of one layer are called `{short(name.value)}`"
-            self.faults.add("TFK013", name.mark, item.path, message, "give one of them another `name`")
+            self.diagnostics.add("TFK013", name.location, item.path, message, "give one of them another `name`")
         taken[name.value] = item

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ..errors import Fault, PluginError
+from ..errors import Diagnostic, PluginError
 from .grammar import Grammar, inner_models, slots_of
 from .hints import nearest, unknown_key, unknown_name, which_kind
-from .marked import HOLE, Faults, Marked, plain, short
+from .located import INVALID, Diagnostics, Located, plain, short
 
 EXPECTED = {
     "int_type": "a whole number",
@@ -36,34 +36,34 @@ BOUNDS = {
 YES_NO = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
 
-def validate(tree: Marked, grammar: Grammar, faults: Faults) -> Any:
+def validate(tree: Located, grammar: Grammar, diagnostics: Diagnostics) -> Any:
     """What a resolved tree describes, an object of the grammar's root model, or None when its values are wrong: every reason
-    goes to `faults`."""
+    goes to `diagnostics`."""
     try:
         return grammar.root.model_validate(plain(tree), context={"catalogue": grammar.catalogue})
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
         for detail in sorted(details, key=lambda each: each["type"] != "extra_forbidden"):  # a misspelt key is not missing too
-            _tell(detail, *_locate(tree, detail["loc"], grammar), grammar, faults)
+            _tell(detail, *_locate(tree, detail["loc"], grammar), grammar, diagnostics)
         return None
     except Exception as reason:  # options models are plugins' code; theirs to mend, ours to say where
-        raise PluginError(_plugin_fault(reason)) from reason
+        raise PluginError(_plugin_diagnostic(reason)) from reason
 
 
-def _plugin_fault(reason: Exception) -> Fault:
+def _plugin_diagnostic(reason: Exception) -> Diagnostic:
     trace = reason.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     module = trace.tb_frame.f_globals.get("__name__", "?") if trace else "?"
     message = f"an options model raised {type(reason).__name__}: {reason}, in {module}"
-    return Fault("TFK055", message, "an options model refuses a value with ValueError")
+    return Diagnostic("TFK055", message, "an options model refuses a value with ValueError")
 
 
 @dataclass(frozen=True)
 class _Place:
     """A written value: the slot of the part that it is and the model that judges its fields, or the slot of those it holds."""
 
-    node: Marked
+    node: Located
     model: type[BaseModel] | None = None
     slot: str | None = None
     holds: str | None = None
@@ -91,12 +91,12 @@ class _Place:
 HOLDERS = {"nodes": "node", "sublayers": "sublayer"}
 
 
-def _part(node: Marked, slot: str, grammar: Grammar) -> _Place:
+def _part(node: Located, slot: str, grammar: Grammar) -> _Place:
     entry = grammar.find(slot, node.kind)
     return _Place(node, entry.options if entry else None, slot)
 
 
-def _child(node: Marked, step: int | str) -> Marked | None:
+def _child(node: Located, step: int | str) -> Located | None:
     if isinstance(step, int):
         return node.items[step] if step < len(node.items) else None
     if node.items:  # a part of a list is validated without its number
@@ -104,7 +104,7 @@ def _child(node: Marked, step: int | str) -> Marked | None:
     return node.get(step)
 
 
-def _locate(tree: Marked, loc: tuple[int | str, ...], grammar: Grammar) -> tuple[_Place, _Place, tuple[int | str, ...]]:
+def _locate(tree: Located, loc: tuple[int | str, ...], grammar: Grammar) -> tuple[_Place, _Place, tuple[int | str, ...]]:
     """The deepest place that was written on the way to an error, the one around it, and the steps that were not written."""
     place = around = _Place(tree, grammar.root)
     for index, step in enumerate(loc):
@@ -115,46 +115,50 @@ def _locate(tree: Marked, loc: tuple[int | str, ...], grammar: Grammar) -> tuple
     return place, around, ()
 
 
-def _tell(error: Any, place: _Place, around: _Place, rest: tuple[int | str, ...], grammar: Grammar, faults: Faults) -> None:
+def _tell(
+    error: Any, place: _Place, around: _Place, rest: tuple[int | str, ...], grammar: Grammar, diagnostics: Diagnostics
+) -> None:
     """Adds one error of Pydantic in our words."""
     node, kind, context = place.node, error["type"], error.get("ctx") or {}
     name = str(error["loc"][-1]) if error["loc"] else ""
-    if node.value is HOLE or (kind == "missing" and name in faults.meant):
+    if node.value is INVALID or (kind == "missing" and name in diagnostics.meant):
         return
     if kind == "missing":
         where = _where_to_write(name, place, grammar)
-        faults.add("TFK030", node.mark, node.path, f"`{'.'.join(map(str, rest))}` is missing", where)
+        diagnostics.add("TFK030", node.location, node.path, f"`{'.'.join(map(str, rest))}` is missing", where)
     elif kind == "extra_forbidden":
         allowed = set(around.model.model_fields) if around.model else set()
         path = node.path.rpartition(".")[0]
-        unknown_key(name, node, path, allowed, grammar, faults, near_keys=around.slot == "sublayer")
+        unknown_key(name, node, path, allowed, grammar, diagnostics, near_keys=around.slot == "sublayer")
     elif kind == "unknown_name":
         message, fix = unknown_name(context["slot"], context["name"], grammar)
-        faults.add("TFK012", (node.get("kind") or node).mark, node.path, message, fix)
+        diagnostics.add("TFK012", (node.get("kind") or node).location, node.path, message, fix)
     elif kind == "slot_kind":
-        faults.add("TFK022", node.mark, node.path, "`kind` is missing", which_kind(context["slot"], grammar))
+        diagnostics.add("TFK022", node.location, node.path, "`kind` is missing", which_kind(context["slot"], grammar))
     elif kind == "one_of":
         close = nearest(str(node.value), context.get("known", []))
         code = "TFK021" if isinstance(node.value, (str, int, float)) else "TFK020"
-        faults.add(code, node.mark, node.path, f"{error['msg']}, {node.shown}", f"did you mean `{close}`?" if close else "")
+        diagnostics.add(
+            code, node.location, node.path, f"{error['msg']}, {node.shown}", f"did you mean `{close}`?" if close else ""
+        )
     elif kind in EXPECTED:
         expected = "text" if node.path in ("reference", "description") else EXPECTED[kind]
-        faults.add("TFK020", node.mark, node.path, f"{expected} is expected, {node.shown}", _spelling(kind, node))
+        diagnostics.add("TFK020", node.location, node.path, f"{expected} is expected, {node.shown}", _spelling(kind, node))
     elif kind in BOUNDS:
         words, bound = BOUNDS[kind]
-        faults.add("TFK021", node.mark, node.path, f"{words} {context[bound]} is expected, {node.shown}")
+        diagnostics.add("TFK021", node.location, node.path, f"{words} {context[bound]} is expected, {node.shown}")
     elif kind in ("too_short", "string_too_short"):
         if len(node.items) < context["min_length"]:  # Pydantic counts only the items that are right
             field = around.model.model_fields.get(name) if around.model else None
             fix = "write at least one" if field and field.is_required() else "write at least one, or leave it out"
-            faults.add("TFK021", node.mark, node.path, "it is empty", fix)
+            diagnostics.add("TFK021", node.location, node.path, "it is empty", fix)
     else:
         message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ").rstrip(".")
         shown = "" if isinstance(node.value, (dict, list)) else f", {node.shown}"
-        faults.add("TFK021", node.mark, node.path, short(f"{message[:1].lower()}{message[1:]}{shown}", 400))
+        diagnostics.add("TFK021", node.location, node.path, short(f"{message[:1].lower()}{message[1:]}{shown}", 400))
 
 
-def _spelling(kind: str, node: Marked) -> str:
+def _spelling(kind: str, node: Located) -> str:
     """What a value of the wrong type was probably meant to be."""
     if node.value is None:
         return "write a value, or leave the key out"

@@ -1,6 +1,6 @@
 """Text in, text out: models together with the tokenisers that they were trained with."""
 
-from ..store import model_in
+from ..io import model_in
 from .classifier import Classification, Classifier
 from .text_generator import Continuation, TextGenerator
 from .translator import Translation, Translator

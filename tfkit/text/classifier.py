@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, check_ids, epoch_of, groups, padded, read_labels, read_tokenisers
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
+from ..io import load, model_in
 from ..nn.model import Model
 from ..recipe import END, START
-from ..store import load, model_in
 from .fitting import roles_for
 
 
@@ -61,15 +61,15 @@ class Classifier:
         if max_length < 3 or batch_tokens < 1:
             message = f"max_length is {max_length}, batch_tokens is {batch_tokens}"
             raise InputError(
-                Fault("TFK078", message, "a text has at least 3 tokens, start and end being two, a batch at least 1")
+                Diagnostic("TFK078", message, "a text has at least 3 tokens, start and end being two, a batch at least 1")
             )
         self.roles = roles_for(model.plan, "classification")
-        self.max_length = min(max_length, model.plan.longest.get(self.roles.target, max_length))
+        self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
         check_ids(model.plan, self.roles, {"target": tokeniser.size})
         classes = model.plan.widths[self.roles.output]
         if classes != len(self.labels):
             message = f"`{self.roles.output}` has {classes} classes, and there are {len(self.labels)} labels"
-            raise InputError(Fault("TFK116", message, "give a label for every class, in the order of the output"))
+            raise InputError(Diagnostic("TFK116", message, "give a label for every class, in the order of the output"))
 
     @classmethod
     def load(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..data import Roles, roles_of
-from ..errors import Fault, InputError
+from ..errors import Diagnostic, InputError
 from ..nn.model_plan import ModelPlan
 
 USES = {
@@ -19,7 +19,7 @@ def roles_for(plan: ModelPlan, kind: str) -> Roles:
     if not fits(plan, kind) and (others := [other for other in USES if fits(plan, other)]):
         does, command, name = USES[others[0]]
         message = f"`{plan.name}` is no model that {USES[kind][0]}: it {does}"
-        raise InputError(Fault("TFK107", message, f"use `{command}`, in Python {name}"))
+        raise InputError(Diagnostic("TFK107", message, f"use `{command}`, in Python {name}"))
     return roles_of(plan, kind)
 
 

@@ -11,9 +11,9 @@ import torch
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, read_tokenisers
-from ..generate import Hypothesis, Search, search_all
+from ..generate import Hypothesis, Search, generate_batched
+from ..io import load, model_in
 from ..nn.model import Model
-from ..store import load, model_in
 from .fitting import roles_for
 
 
@@ -38,7 +38,7 @@ class TextGenerator:
     def __init__(self, model: Model, tokeniser: TextTokeniser) -> None:
         self.model, self.tokeniser = model, tokeniser
         self.roles = roles_for(model.plan, "language")
-        self.positions = model.plan.longest.get(self.roles.target)
+        self.positions = model.plan.max_input_lengths.get(self.roles.target)
 
     @classmethod
     def load(
@@ -54,14 +54,14 @@ class TextGenerator:
         self, prompts: Sequence[str], search: Search, *, batch_tokens: int = 4096, workers: int = 1
     ) -> list[list[Continuation]]:
         """The continuations of every prompt, best first; none of a prompt without a token. `batch_tokens` and `workers` are
-        those of `search_all`."""
+        those of `generate_batched`."""
         encoded = self.tokeniser.encode(list(prompts))
         read = [self._read(ids, search) for ids in encoded]
         told = [number for number, ids in enumerate(encoded) if ids]
         training = self.model.training
         self.model.eval()
         try:
-            found = search_all(
+            found = generate_batched(
                 self.model, [read[number] for number in told], search, batch_tokens=batch_tokens, target=self.roles.target,
                 output=self.roles.output, workers=workers,
             )  # fmt: skip

@@ -11,12 +11,12 @@ import torch
 
 from ..catalogue import Catalogue
 from ..data import TextTokeniser, check_ids, groups, read_tokenisers
-from ..errors import Fault, InputError
-from ..generate import Hypothesis, Search, search_all
+from ..errors import Diagnostic, InputError
+from ..generate import Hypothesis, Search, generate_batched
+from ..io import load, model_in
+from ..nn.cpu.prepacked import PrepackedWeights
 from ..nn.model import Model
-from ..nn.packed import PackedWeights
 from ..recipe import END
-from ..store import load, model_in
 from .fitting import roles_for
 
 
@@ -65,9 +65,9 @@ class Translator:
         if max_source < 2 or batch_tokens < 1 or workers < 1:
             message = f"max_source is {max_source}, batch_tokens is {batch_tokens}, workers is {workers}"
             fix = "a source has at least 2 tokens, its end being one, a batch at least 1, and one at least is searched at once"
-            raise InputError(Fault("TFK078", message, fix))
+            raise InputError(Diagnostic("TFK078", message, fix))
         self.roles = roles_for(model.plan, "parallel")
-        self.max_source = min(max_source, model.plan.longest.get(self.roles.of("source"), max_source))
+        self.max_source = min(max_source, model.plan.max_input_lengths.get(self.roles.of("source"), max_source))
         check_ids(model.plan, self.roles, {column: each.size for column, each in tokenisers.items()})
 
     @classmethod
@@ -95,21 +95,21 @@ class Translator:
     def translate(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Translation]:
         """Translations in the order of the lines. `chunk` lines are read at a time and sorted by length; where the lines end in
         an error, all before it are translated first."""
-        packed = PackedWeights()
+        prepacked = PrepackedWeights()
         for group in groups(lines, chunk):
-            yield from self._together(group, packed)
+            yield from self._together(group, prepacked)
 
-    def _together(self, lines: list[str], packed: PackedWeights) -> Iterator[Translation]:
+    def _together(self, lines: list[str], prepacked: PrepackedWeights) -> Iterator[Translation]:
         encoded = self.tokenisers["source"].encode(lines)
         sources = [[*ids[: self.max_source - 1], END] for ids in encoded]
         told = [number for number, ids in enumerate(encoded) if ids]
         training = self.model.training
         self.model.eval()
         try:
-            found = search_all(
+            found = generate_batched(
                 self.model, [sources[number] for number in told], self.search, batch_tokens=self.batch_tokens,
                 target=self.roles.target, output=self.roles.output, attention=self.attention, workers=self.workers,
-                packed=packed,
+                prepacked=prepacked,
             )  # fmt: skip
         finally:
             self.model.train(training)

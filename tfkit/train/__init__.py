@@ -1,25 +1,25 @@
 """Training: from a recipe and text to a model, with nothing lost on the way."""
 
-from ..data import told
+from ..data import describe_counts
 from .averaging import average_checkpoints, average_models
-from .pretrained import Taken
-from .processes import started_rank
-from .progress import Progress, Step, Validated, Watcher
-from .run import Outcome, resume, train
+from .callbacks import Callback, Progress, Step, Validated
+from .distributed.process_group import started_rank
+from .pretrained import LoadReport
+from .session import Outcome, resume, train
 from .trainer import Trainer
 
 __all__ = [
     "Outcome",
     "Progress",
     "Step",
-    "Taken",
+    "LoadReport",
     "Trainer",
     "Validated",
-    "Watcher",
+    "Callback",
     "average_checkpoints",
     "average_models",
     "resume",
     "started_rank",
-    "told",
+    "describe_counts",
     "train",
 ]

@@ -15,10 +15,10 @@ from torch import Tensor
 from ..builder import build
 from ..catalogue import load_catalogue
 from ..data import LABELS, TextTokeniser, read_facts, read_labels, read_tokenisers, tokeniser_texts
-from ..errors import Fault, StoreError
+from ..errors import Diagnostic, StoreError
+from ..io import load, save
 from ..nn.model import Model
 from ..spec import load_spec
-from ..store import load, save
 from ..text import model_in
 from .checkpoint import MODEL, checkpoints_in, read_checkpoint
 from .run_directory import SPEC, check_inside, own_place
@@ -30,10 +30,10 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     check_inside(run)
     found = checkpoints_in(run / "checkpoints")
     if not found:
-        raise StoreError(Fault("TFK114", f"{run} has no checkpoint", "name a run of `tfkit train`, or two models or more"))
+        raise StoreError(Diagnostic("TFK114", f"{run} has no checkpoint", "name a run of `tfkit train`, or two models or more"))
     if last is not None and last > len(found):
         message = f"{run} has {len(found)} checkpoints, {last} are wanted"
-        raise StoreError(Fault("TFK114", message, "a run keeps as many as `keeping.last` says"))
+        raise StoreError(Diagnostic("TFK114", message, "a run keeps as many as `keeping.last` says"))
     chosen = found if last is None else found[-last:]
     model = build(load_spec(run / SPEC, load_catalogue()))
     states = (read_checkpoint(path)[0][MODEL] for path in chosen)
@@ -49,11 +49,13 @@ def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = Fa
     for place in places[1:]:
         other = load(place)
         if other.spec != model.spec:
-            raise StoreError(Fault("TFK114", f"{place} has another spec than {places[0]}", "average models of one run"))
+            raise StoreError(Diagnostic("TFK114", f"{place} has another spec than {places[0]}", "average models of one run"))
         if {name: each.digest for name, each in _tokenisers(place, other).items()} != {
             name: each.digest for name, each in tokenisers.items()
         }:
-            raise StoreError(Fault("TFK114", f"{place} has another tokeniser than {places[0]}", "average models of one run"))
+            raise StoreError(
+                Diagnostic("TFK114", f"{place} has another tokeniser than {places[0]}", "average models of one run")
+            )
     labels = list(read_labels(places[0])) if os.path.lexists(places[0] / LABELS) else []
     states = (load(place).state_dict() for place in places)
     return _saved(model, list(places), states, _texts(tokenisers, labels), output, overwrite)

@@ -26,12 +26,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..errors import Fault, StoreError
-from ..files import Listing, check_files, file_facts, read_model
-from ..store import put_in_place
-from .processes import Processes
+from ..errors import Diagnostic, StoreError
+from ..files import Listing, check_files, file_record, read_model
+from ..io.replacing import put_in_place
+from .distributed.ddp_fsdp import shard_of
+from .distributed.process_group import ProcessGroup
 from .run_directory import SHARDS, STEP, saved_steps
-from .spread import shard_of
 from .state import SHAPES, State
 
 MODEL, OPTIMISER, AVERAGE = (f"{name}.safetensors" for name in ("model", "optimiser", "average"))
@@ -44,35 +44,35 @@ def write_checkpoint(directory: Path, tensors: Mapping[str, Tensors], state: Map
     with _drafted(directory) as draft:
         for name, values in tensors.items():
             save_file({key: value.detach().contiguous() for key, value in values.items()}, draft / name)
-        _finish(draft, directory, state, {path.name: file_facts(path) for path in sorted(draft.iterdir())})
+        _finish(draft, directory, state, {path.name: file_record(path) for path in sorted(draft.iterdir())})
 
 
 def write_sharded_checkpoint(
-    directory: Path, tensors: Mapping[str, Tensors], state: Mapping[str, Any], processes: Processes
+    directory: Path, tensors: Mapping[str, Tensors], state: Mapping[str, Any], processes: ProcessGroup
 ) -> None:
     """Write tensors of which every process has a share, each its own, and the state, atomically. Raises StoreError in all of
     them, and then nothing was changed."""
-    from .shards import write_shards
+    from .distributed.sharded_checkpoint import write_shards
 
     draft = processes.first(lambda: _draft(directory))
     try:
         write_shards(draft / SHARDS, tensors, processes)
 
         def names() -> list[str]:
-            with _told(directory):
+            with _as_store_error(directory):
                 return sorted(f"{SHARDS}/{path.name}" for path in (draft / SHARDS).iterdir())
 
         mine = processes.first(names)[processes.rank :: processes.count]
 
         def seen() -> dict[str, Any]:
-            with _told(directory):
-                return {name: file_facts(draft / name) for name in mine}
+            with _as_store_error(directory):
+                return {name: file_record(draft / name) for name in mine}
 
         facts = processes.gathered(processes.each(seen))
         shapes = {file: {name: list(value.shape) for name, value in values.items()} for file, values in tensors.items()}
 
         def finish() -> None:
-            with _told(directory):
+            with _as_store_error(directory):
                 _finish(
                     draft, directory, {**state, SHAPES: shapes}, {name: each for found in facts for name, each in found.items()}
                 )
@@ -84,7 +84,7 @@ def write_sharded_checkpoint(
 
 
 def _draft(directory: Path) -> Path:
-    with _told(directory):
+    with _as_store_error(directory):
         directory.parent.mkdir(exist_ok=True)  # without its parents: a run that was removed does not come back as a part
         return Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".draft", dir=directory.parent))
 
@@ -94,7 +94,7 @@ def _drafted(directory: Path) -> Iterator[Path]:
     """A directory beside the final one, which goes away unless it was finished."""
     draft = _draft(directory)
     try:
-        with _told(directory):
+        with _as_store_error(directory):
             yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -103,7 +103,7 @@ def _drafted(directory: Path) -> Iterator[Path]:
 def _finish(draft: Path, directory: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Add the state and the manifest, and put the draft in its place."""
     (draft / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-    facts = {**facts, STATE: file_facts(draft / STATE)}
+    facts = {**facts, STATE: file_record(draft / STATE)}
     (draft / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     for path in [*draft.rglob("*"), draft]:
         _sync(path)
@@ -113,24 +113,24 @@ def _finish(draft: Path, directory: Path, state: Mapping[str, Any], facts: Mappi
 
 
 @contextmanager
-def _told(directory: Path) -> Iterator[None]:
+def _as_store_error(directory: Path) -> Iterator[None]:
     """What keeps a checkpoint from being written, as a fault. Raises StoreError."""
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as reason:
         words = getattr(reason, "strerror", None) or str(reason)
-        raise StoreError(Fault("TFK081", f"{directory} could not be written: {words}", "nothing was changed")) from None
+        raise StoreError(Diagnostic("TFK081", f"{directory} could not be written: {words}", "nothing was changed")) from None
 
 
 def read_checkpoint(
-    directory: Path, like: Tensors | None = None, processes: Processes | None = None
+    directory: Path, like: Tensors | None = None, processes: ProcessGroup | None = None
 ) -> tuple[dict[str, dict[str, Tensor]], State]:
     """Tensors by file and the state. Of sharded tensors each of the `processes` reads what it needs for tensors `like` its own.
     Raises StoreError for a file that is missing, cut off or altered."""
-    processes = processes or Processes()
+    processes = processes or ProcessGroup()
     state, sharded = processes.first(lambda: _checked(directory))
     if sharded:
-        from .shards import read_shards
+        from .distributed.sharded_checkpoint import read_shards
 
         return read_shards(directory / SHARDS, state.tensors or {}, like or {}, processes), state
     return processes.each(lambda: _tensors(directory)), state
@@ -140,7 +140,7 @@ def _tensors(directory: Path) -> dict[str, dict[str, Tensor]]:
     try:
         return {path.name: load_file(path) for path in directory.glob("*.safetensors")}
     except (OSError, SafetensorError) as reason:
-        raise StoreError(Fault("TFK082", f"{directory} cannot be read: {reason}")) from None
+        raise StoreError(Diagnostic("TFK082", f"{directory} cannot be read: {reason}")) from None
 
 
 def _checked(directory: Path) -> tuple[State, bool]:
@@ -148,19 +148,21 @@ def _checked(directory: Path) -> tuple[State, bool]:
     manifest = read_model(directory / MANIFEST, Listing).root
     sharded = any(name.startswith(f"{SHARDS}/") for name in manifest)
     if STATE not in manifest or not (manifest.keys() >= {MODEL, OPTIMISER} or sharded):
-        raise StoreError(Fault("TFK082", f"{directory / MANIFEST} does not list the files of a checkpoint", "it was altered"))
+        raise StoreError(
+            Diagnostic("TFK082", f"{directory / MANIFEST} does not list the files of a checkpoint", "it was altered")
+        )
     check_files(directory / MANIFEST, manifest, folders=(SHARDS,))
     if others := {str(path.relative_to(directory)) for path in directory.rglob("*.safetensors")} - manifest.keys():
         message = f"{directory / MANIFEST} does not list {', '.join(sorted(others))}"
-        raise StoreError(Fault("TFK082", message, "remove what is no part of the checkpoint"))
+        raise StoreError(Diagnostic("TFK082", message, "remove what is no part of the checkpoint"))
     state = read_model(directory / STATE, State)
     if sharded and not (state.tensors and state.tensors.keys() >= {MODEL, OPTIMISER}):
         message = f"{directory / STATE} does not list the tensors of the shards with their shapes"
-        raise StoreError(Fault("TFK082", message, "it was altered"))
+        raise StoreError(Diagnostic("TFK082", message, "it was altered"))
     named = STEP.fullmatch(directory.name)
     if named and int(named[1]) != state.progress.step:
         message = f"{directory / STATE} is that of step {state.progress.step}, not of {directory.name}"
-        raise StoreError(Fault("TFK082", message, "give the directory its name back"))
+        raise StoreError(Diagnostic("TFK082", message, "give the directory its name back"))
     return state, sharded
 
 

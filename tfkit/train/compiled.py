@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Batch, Epoch, Shapes, Task
-from ..errors import Fault, TrainingError
+from ..errors import Diagnostic, TrainingError
 from ..nn.model import Model
 
 ACCUMULATED = 2**16
@@ -47,7 +47,7 @@ class Compiled:
         return self.shapes.filled(batch, rows, self.task)
 
     @contextmanager
-    def told(self, batch: Batch) -> Iterator[None]:
+    def marked_dynamic(self, batch: Batch) -> Iterator[None]:
         """Call the model in here. Raises TrainingError where it cannot be compiled for a batch."""
         limits: dict[str, Any] = {"recompile_limit": len(self.shapes), "accumulated_recompile_limit": ACCUMULATED}
         try:
@@ -55,7 +55,7 @@ class Compiled:
                 yield
         except (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit) as reason:
             shapes = ", ".join(f"{name} {tuple(ids.shape)}" for name, ids in batch.inputs.items())
-            raise TrainingError(_fault(f"the model cannot be compiled for a batch of {shapes}", reason)) from None
+            raise TrainingError(_diagnostic(f"the model cannot be compiled for a batch of {shapes}", reason)) from None
 
 
 def check_compiler(device: torch.device) -> None:
@@ -64,14 +64,16 @@ def check_compiler(device: torch.device) -> None:
         one = torch.ones(64, device=device, requires_grad=True)
         torch.compile(_small, dynamic=False, fullgraph=True)(one).sum().backward()  # type: ignore[no-untyped-call]
     except Exception as reason:  # whatever a compiler, its headers or its cache can raise
-        raise TrainingError(_fault(f"`compile: true`, but nothing can be compiled for {device.type} here", reason)) from None
+        raise TrainingError(
+            _diagnostic(f"`compile: true`, but nothing can be compiled for {device.type} here", reason)
+        ) from None
 
 
 def _small(x: Tensor) -> Tensor:
     return x.sin() + 1
 
 
-def _fault(message: str, reason: Exception) -> Fault:
+def _diagnostic(message: str, reason: Exception) -> Diagnostic:
     words = [line.strip() for line in str(reason).splitlines() if line.strip()]
     fix = "install a C++ compiler and Python's headers (g++, python3-dev), on CUDA Triton; or leave `compile` out"
-    return Fault("TFK120", f"{message}: {words[0] if words else type(reason).__name__}", fix)
+    return Diagnostic("TFK120", f"{message}: {words[0] if words else type(reason).__name__}", fix)

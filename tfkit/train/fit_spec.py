@@ -32,7 +32,7 @@ def positions_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> d
     `roles_in` does."""
     plan = _plan(_spec(recipe, catalogue, []), catalogue, backend)
     nodes = {column: roles_of(plan, recipe.data.kind).of(column) for column in KINDS[recipe.data.kind].files}
-    return {column: plan.longest[node] for column, node in nodes.items() if node in plan.longest}
+    return {column: plan.max_input_lengths[node] for column, node in nodes.items() if node in plan.max_input_lengths}
 
 
 def fitted_spec(
@@ -48,11 +48,11 @@ def fitted_spec(
     if len(sizes) > 1 and not recipe.tokeniser.options.joint and len({_owner(spec, roles.of(column)) for column in sizes}) == 1:
         message = "source and target share one table of tokens, and the recipe has a vocabulary for each"
         raise InputError(
-            recipe.fault("TFK106", "tokeniser.joint", message, "write `joint: true`, or `share: null` in the spec")
+            recipe.diagnostic("TFK106", "tokeniser.joint", message, "write `joint: true`, or `share: null` in the spec")
         )
     if len(sizes) == 1 and not recipe.pretrained and recipe.wrote("tokeniser").get("joint") is False:
         message = f"data of kind `{recipe.data.kind}` have one text, and so one vocabulary"
-        raise InputError(recipe.fault("TFK106", "tokeniser.joint", message, "leave `joint` out"))
+        raise InputError(recipe.diagnostic("TFK106", "tokeniser.joint", message, "leave `joint` out"))
     changes = _vocabularies(spec, plan, roles, sizes) if not classes else _classes(spec, plan, roles, sizes, classes)
     for column in sizes:
         node = roles.of(column)

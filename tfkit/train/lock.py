@@ -13,7 +13,7 @@ from typing import Annotated
 from filelock import FileLock, Timeout
 from pydantic import Field
 
-from ..errors import Fault, InputError, StoreError
+from ..errors import Diagnostic, InputError, StoreError
 from ..files import FileModel, read_model, write_whole
 
 LOCK, HOLDER = "run.lock", "run.lock.json"
@@ -37,10 +37,14 @@ def held(directory: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         message = f"{directory} is in use: {_holder_text(place)} works on it"
-        raise InputError(Fault("TFK121", message, "wait until it has ended, or end it; or name another directory")) from None
+        raise InputError(
+            Diagnostic("TFK121", message, "wait until it has ended, or end it; or name another directory")
+        ) from None
     except OSError as reason:
         message = f"{directory / LOCK} could not be written: {reason.strerror}"
-        raise StoreError(Fault("TFK081", message, "a run is locked in its own directory, which must be writable")) from None
+        raise StoreError(
+            Diagnostic("TFK081", message, "a run is locked in its own directory, which must be writable")
+        ) from None
     own = Holder(process=os.getpid(), host=socket.gethostname())
     try:
         write_whole(place, own.model_dump_json() + "\n")

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from ..errors import Fault, Mark, StoreError
+from ..errors import Diagnostic, Location, StoreError
 from ..files import FileModel, open_regular, write_whole
-from .progress import Count, Whole
+from .callbacks import Count, Whole
 
 LONGEST = 1 << 25
 """The most bytes of a line; a validation holds a sentence to look at."""
@@ -124,7 +124,7 @@ def _lines(path: Path) -> Iterator[tuple[bytes, Entry]]:
     except FileNotFoundError:
         return
     except OSError as reason:
-        raise StoreError(Fault("TFK082", f"{path} cannot be read: {reason.strerror}")) from None
+        raise StoreError(Diagnostic("TFK082", f"{path} cannot be read: {reason.strerror}")) from None
 
 
 def _reason(error: ValidationError) -> str:
@@ -136,5 +136,5 @@ def _reason(error: ValidationError) -> str:
 def _refused(path: Path, number: int, reason: str) -> StoreError:
     fix = "it was altered; remove the line, or the file: only the curve of the training is drawn from it"
     return StoreError(
-        Fault("TFK082", f"this line is no entry of the log of a run: {reason}", fix, mark=Mark(str(path), number))
+        Diagnostic("TFK082", f"this line is no entry of the log of a run: {reason}", fix, location=Location(str(path), number))
     )

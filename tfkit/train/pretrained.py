@@ -18,12 +18,14 @@ from torch import Tensor
 
 from ..catalogue import Catalogue
 from ..data import KINDS, LABELS, Roles, TextTokeniser, read_labels, read_tokenisers, roles_of
-from ..errors import Fault, InputError, TfkitError
-from ..files import file_facts, read_model
+from ..errors import Diagnostic, InputError, TfkitError
+from ..files import file_record, read_model
+from ..io import load
+from ..io.layout import WEIGHTS
+from ..io.loading import read_weights
 from ..nn.model import Model
 from ..nn.tokens import TokenLogits, Tokens
 from ..recipe import MASK, Recipe, load_recipe
-from ..store import WEIGHTS, load, read_weights
 from ..text import model_in
 from .run_directory import DIGESTS, RECIPE
 
@@ -34,7 +36,7 @@ DIGEST = "pretrained weights"
 
 
 @dataclass(frozen=True)
-class Left:
+class SkippedTensor:
     """A tensor that was not taken: of the new model, and then it is as it was `drawn`, or of the other one. `there` is the
     shape of the other one of its name."""
 
@@ -46,7 +48,7 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Taken:
+class LoadReport:
     """What was taken from the model in `place`: the tensors of these `names`, `count` of the `total` weights of the new one;
     and what was `left`."""
 
@@ -54,7 +56,7 @@ class Taken:
     names: tuple[str, ...]
     count: int
     total: int
-    left: tuple[Left, ...]
+    left: tuple[SkippedTensor, ...]
 
 
 @dataclass(frozen=True)
@@ -68,21 +70,21 @@ class Pretrained:
     digest: str
 
     @torch.no_grad()
-    def give(self, model: Model, recipe: Recipe, roles: Roles, labels: tuple[str, ...]) -> Taken:
+    def give(self, model: Model, recipe: Recipe, roles: Roles, labels: tuple[str, ...]) -> LoadReport:
         """Copy what fits into a model whose classes are `labels`. Raises InputError where that is less than the recipe's
         `pretrained_share`, or nothing."""
         own, theirs = model.state_dict(), read_weights(self.place)
         taken: list[str] = []
-        left = [Left(name, tuple(each.shape), "not here", False) for name, each in theirs.items() if name not in own]
+        left = [SkippedTensor(name, tuple(each.shape), "not here", False) for name, each in theirs.items() if name not in own]
         others = f"nodes.{roles.output}." if labels and labels != self.labels else None
         for name, tensor in own.items():
             shape = tuple(tensor.shape)
             if name not in theirs:
-                left.append(Left(name, shape, "not there", True))
+                left.append(SkippedTensor(name, shape, "not there", True))
             elif theirs[name].shape != tensor.shape:
-                left.append(Left(name, shape, "of another shape", True, tuple(theirs[name].shape)))
+                left.append(SkippedTensor(name, shape, "of another shape", True, tuple(theirs[name].shape)))
             elif others is not None and name.startswith(others):
-                left.append(Left(name, shape, "for other labels there", True))
+                left.append(SkippedTensor(name, shape, "for other labels there", True))
             else:
                 tensor.copy_(theirs[name])
                 taken.append(name)
@@ -91,10 +93,12 @@ class Pretrained:
             message = (
                 f"no weight of {self.place} has the name and shape of one of `{model.plan.name}`: parts {there} and {here}"
             )
-            raise InputError(recipe.fault("TFK117", "pretrained", message, "train a spec whose parts have its names and sizes"))
+            raise InputError(
+                recipe.diagnostic("TFK117", "pretrained", message, "train a spec whose parts have its names and sizes")
+            )
         self._check_share(model, recipe, set(taken))
         count, total = (_count(own, names) for names in (taken, own))
-        return Taken(self.place, tuple(taken), count, total, tuple(left))
+        return LoadReport(self.place, tuple(taken), count, total, tuple(left))
 
     def _check_share(self, model: Model, recipe: Recipe, taken: Collection[str]) -> None:
         """Tables of tokens do not count: any model of these tokenisers and this width has them."""
@@ -116,7 +120,7 @@ class Pretrained:
             f"train a spec whose parts have its names and sizes, or write `pretrained_share: {int(100 * given / total) / 100}`"
         )
         path = "pretrained" if recipe.pretrained_share is None else "pretrained_share"
-        raise InputError(recipe.fault("TFK117", path, message, fix))
+        raise InputError(recipe.diagnostic("TFK117", path, message, fix))
 
 
 def is_share(given: int, total: int, least: float) -> bool:
@@ -146,14 +150,16 @@ def read_pretrained(recipe: Recipe, roles: Roles, catalogue: Catalogue) -> Pretr
         found = _tokenisers(place, model)
         labels = read_labels(place) if os.path.lexists(place / LABELS) else ()
     except TfkitError as reason:
-        first = reason.faults[0]
+        first = reason.diagnostics[0]
         message = f"{recipe.pretrained} is no model to start from: {first.message}"
         raise InputError(
-            recipe.fault("TFK117", "pretrained", message, "name a run of `tfkit train` that has a best model, or a model of it")
+            recipe.diagnostic(
+                "TFK117", "pretrained", message, "name a run of `tfkit train` that has a best model, or a model of it"
+            )
         ) from None
     columns = KINDS[recipe.data.kind].files
     tokenisers = {column: found.get(roles.of(column)) or list(found.values())[-1] for column in columns}
-    return Pretrained(place, tokenisers, labels, file_facts(place / WEIGHTS)["sha256"])
+    return Pretrained(place, tokenisers, labels, file_record(place / WEIGHTS)["sha256"])
 
 
 def _tokenisers(place: Path, model: Model) -> dict[str, TextTokeniser]:
@@ -170,21 +176,23 @@ def check_tokenisers(recipe: Recipe, pretrained: Pretrained) -> None:
     largest = max(tokenisers, key=lambda each: each.size)
     has = {**largest.settings, "joint": len({id(each) for each in tokenisers}) == 1}
     wrote = recipe.wrote("tokeniser")
-    faults: list[Fault] = []
+    diagnostics: list[Diagnostic] = []
     for name, wanted in wrote.items():
         if wanted != has[name] and not (name == "vocab_size" and wanted == _wanted(place)):
-            written, there = (_told(name, value) for value in (wanted, has[name]))
+            written, there = (_describe(name, value) for value in (wanted, has[name]))
             fix = "leave `tokeniser` out" if name == "kind" else f"write {_yaml(name, has[name])}, or leave it out"
             message = f"{written} is written, and {place}, whose tokeniser is taken, has {there}"
-            faults.append(recipe.fault("TFK117", f"tokeniser.{name}", message, fix))
+            diagnostics.append(recipe.diagnostic("TFK117", f"tokeniser.{name}", message, fix))
     if "joint" not in wrote and len(tokenisers) > 1 and not has["joint"]:
-        message = f"{place} has {_told('joint', False)}"
-        faults.append(recipe.fault("TFK117", "tokeniser.joint", message, "write `joint: false` under `tokeniser`"))
+        message = f"{place} has {_describe('joint', False)}"
+        diagnostics.append(recipe.diagnostic("TFK117", "tokeniser.joint", message, "write `joint: false` under `tokeniser`"))
     if KINDS[recipe.data.kind].masks and not all(each.masks for each in tokenisers):
         message = f"data of kind `{recipe.data.kind}` need the token `{MASK}`, which the tokeniser of {place} does not have"
-        faults.append(recipe.fault("TFK117", "pretrained", message, "start from a model that was trained on masked text"))
-    if faults:
-        raise InputError(faults)
+        diagnostics.append(
+            recipe.diagnostic("TFK117", "pretrained", message, "start from a model that was trained on masked text")
+        )
+    if diagnostics:
+        raise InputError(diagnostics)
 
 
 def _wanted(place: Path) -> Any:
@@ -195,7 +203,7 @@ def _wanted(place: Path) -> Any:
     return None
 
 
-def _told(name: str, value: Any) -> str:
+def _describe(name: str, value: Any) -> str:
     """A setting of a tokeniser in words."""
     if name == "vocab_size":
         return f"a vocabulary of {value:,} ids"

@@ -27,9 +27,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..data import FACTS, LABELS, TOKENISER_FILES, TRAIN, VALIDATION
-from ..errors import Fault, InputError, StoreError
+from ..errors import Diagnostic, InputError, StoreError
 from ..files import write_whole
-from ..store import PLAN, VERSIONS, WEIGHTS
+from ..io.layout import PLAN, VERSIONS, WEIGHTS
 from .lock import HOLDER, LOCK, held
 
 RECIPE, SPEC, DIGESTS, LOG, CURVE = "recipe.yaml", "spec.yaml", "digests.json", "log.jsonl", "curve.html"
@@ -63,7 +63,7 @@ def own_place(directory: str | Path) -> Path:
     try:
         return path.resolve(strict=True) if path.is_symlink() else path
     except (OSError, RuntimeError):  # RuntimeError: a link to itself, before Python 3.13
-        raise StoreError(Fault("TFK080", f"{path} is a link that leads nowhere", "name a directory")) from None
+        raise StoreError(Diagnostic("TFK080", f"{path} is a link that leads nowhere", "name a directory")) from None
 
 
 def identity(directory: Path) -> tuple[int, int] | None:
@@ -80,13 +80,13 @@ def check_new(directory: Path) -> None:
     if not directory.exists():
         return
     if not directory.is_dir():
-        raise StoreError(Fault("TFK080", f"{directory} exists and is no directory", "name another directory"))
+        raise StoreError(Diagnostic("TFK080", f"{directory} exists and is no directory", "name another directory"))
     others = _foreign(directory)
     if (directory / RECIPE).is_file():  # asked last: another process may just have finished its preparation
-        raise StoreError(Fault("TFK080", f"{directory} exists and holds a run", "`--resume` goes on with it"))
+        raise StoreError(Diagnostic("TFK080", f"{directory} exists and holds a run", "`--resume` goes on with it"))
     if others:
         shown = ", ".join(others[:_FEW]) + (f" and {len(others) - _FEW} more" if len(others) > _FEW else "")
-        raise StoreError(Fault("TFK080", f"{directory} exists and is not empty: {shown}", "name another directory"))
+        raise StoreError(Diagnostic("TFK080", f"{directory} exists and is not empty: {shown}", "name another directory"))
 
 
 def is_unfinished(directory: Path) -> bool:
@@ -110,7 +110,7 @@ def new_run(directory: Path) -> Iterator[None]:
         except FileExistsError:
             made = False
     except OSError as reason:
-        raise StoreError(Fault("TFK081", f"{directory} cannot be made: {reason.strerror}")) from None
+        raise StoreError(Diagnostic("TFK081", f"{directory} cannot be made: {reason.strerror}")) from None
     with held(directory):
         check_new(directory)
         own = identity(directory)
@@ -139,9 +139,9 @@ def old_run(directory: Path) -> Iterator[None]:
     if not (directory / RECIPE).is_file():
         if is_unfinished(directory):
             message = f"the preparation of {directory} was cut off before its first step: there is no {RECIPE}"
-            raise InputError(Fault("TFK111", message, f"start over with `tfkit train RECIPE -o {directory}`"))
+            raise InputError(Diagnostic("TFK111", message, f"start over with `tfkit train RECIPE -o {directory}`"))
         message = f"{directory} holds no run that could go on: there is no {RECIPE}"
-        raise InputError(Fault("TFK111", message, "name the directory that `tfkit train -o` wrote"))
+        raise InputError(Diagnostic("TFK111", message, "name the directory that `tfkit train -o` wrote"))
     check_inside(directory)
     with held(directory):
         prepared(directory)  # the process may have been killed just after it wrote the recipe
@@ -152,7 +152,7 @@ def old_run(directory: Path) -> Iterator[None]:
 def check_inside(directory: Path) -> None:
     """Raises StoreError where, in what tfkit reads and writes in a run, something is neither a regular file nor a directory, or
     the one in place of the other."""
-    faults: list[Fault] = []
+    diagnostics: list[Diagnostic] = []
     for root, folders, files in os.walk(directory):
         top = Path(root) == directory
         if top:
@@ -160,23 +160,25 @@ def check_inside(directory: Path) -> None:
             files = [name for name in files if name in FOLDERS or _is_file_of_run(name)]
         for name in [*folders, *files]:
             wanted = "a directory" if (name in FOLDERS if top else name in folders) else "a regular file"
-            if fault := _misplaced(Path(root) / name, wanted):
-                faults.append(fault)
-        if len(faults) >= _FEW:
+            if diagnostic := _misplaced(Path(root) / name, wanted):
+                diagnostics.append(diagnostic)
+        if len(diagnostics) >= _FEW:
             break
-    if faults:
-        raise StoreError(faults[:_FEW])
+    if diagnostics:
+        raise StoreError(diagnostics[:_FEW])
 
 
-def _misplaced(path: Path, wanted: str) -> Fault | None:
+def _misplaced(path: Path, wanted: str) -> Diagnostic | None:
     try:
         mode = path.lstat().st_mode
     except OSError:
         return None  # gone meanwhile
     if stat.S_ISLNK(mode):
-        return Fault("TFK082", f"{path} is a link, and no link is followed inside a run", "put what it leads to in its place")
+        return Diagnostic(
+            "TFK082", f"{path} is a link, and no link is followed inside a run", "put what it leads to in its place"
+        )
     if not (stat.S_ISDIR(mode) if wanted == "a directory" else stat.S_ISREG(mode)):
-        return Fault("TFK082", f"{path} is not {wanted}", "put what the run had there in its place, or remove it")
+        return Diagnostic("TFK082", f"{path} is not {wanted}", "put what the run had there in its place, or remove it")
     return None
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from ..files import FileModel
-from .progress import MOST, Progress, Whole
+from .callbacks import MOST, Progress, Whole
 
 SHAPES = "tensors"
 """The key of the state that lists the tensors of the shards by file, with their shapes."""

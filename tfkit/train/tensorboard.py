@@ -15,8 +15,8 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from ..errors import Fault
-from .progress import Step, Validated
+from ..errors import Diagnostic
+from .callbacks import Step, Validated
 from .trainer import Trainer
 
 
@@ -26,7 +26,7 @@ class TensorBoard:
     Every event is written at once, so that a failure is known where it happens: it goes to `report`, and no more is written.
     """
 
-    def __init__(self, directory: Path, report: Callable[[tuple[Fault, ...]], None]) -> None:
+    def __init__(self, directory: Path, report: Callable[[tuple[Diagnostic, ...]], None]) -> None:
         self.directory, self.report = directory, report
         self._records: RecordWriter | None = None
 
@@ -68,7 +68,7 @@ class TensorBoard:
     def _failed(self, reason: OSError) -> None:
         self.close()
         message = f"{self.directory} could not be written: {reason.strerror}"
-        self.report((Fault("TFK081", message, "training goes on, without events for TensorBoard"),))
+        self.report((Diagnostic("TFK081", message, "training goes on, without events for TensorBoard"),))
 
     def close(self) -> None:
         """Write no more."""
@@ -79,7 +79,7 @@ class TensorBoard:
     def saved(self, step: int, path: Path) -> None:
         pass
 
-    def trouble(self, faults: tuple[Fault, ...]) -> None:
+    def trouble(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         pass
 
     def ended(self, reason: str, model: Path) -> None:

@@ -21,19 +21,19 @@ import torch
 from torch import nn
 
 from ..data import NO_LABEL, Batch, Data, Epoch, Shapes, epoch_of, roles_of, task_of
-from ..errors import Fault, StoreError
+from ..errors import Diagnostic, StoreError
+from ..io.loading import check_tensors
 from ..nn.model import Model
 from ..recipe import Recipe
-from ..store import check_tensors
 from . import checkpoint
+from .callbacks import Progress, Step
 from .compiled import Compiled
+from .distributed.ddp_fsdp import full_tensor, gradient_sync, replicated, shard, shard_of
+from .distributed.process_group import ProcessGroup
 from .loss import smoothed
 from .moving_average import Average
 from .optimiser import optimiser_for, set_rate
-from .pretrained import Taken
-from .processes import Processes
-from .progress import Progress, Step
-from .spread import adding_up, collected, replicated, shard, shard_of
+from .pretrained import LoadReport
 from .state import Scaler, State
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -61,11 +61,11 @@ class Trainer:
         build: Callable[[], Model],
         recipe: Recipe,
         data: Data,
-        processes: Processes | None = None,
+        processes: ProcessGroup | None = None,
         fsdp: bool = False,
     ) -> None:
         self.model, self.build, self.recipe, self.data, self.progress = model, build, recipe, data, Progress()
-        self.processes, self.fsdp = processes or Processes(), fsdp
+        self.processes, self.fsdp = processes or ProcessGroup(), fsdp
         self.roles = roles = roles_of(model.plan, recipe.data.kind)
         self.device = next(model.parameters()).device
         if fsdp:
@@ -83,7 +83,7 @@ class Trainer:
         self._runner: nn.Module = model if self.compiled is None else self.compiled.model
         if self.processes.count > 1 and not fsdp:
             self._runner = replicated(self._runner, self._leaves_out())
-        self.taken: Taken | None = None
+        self.taken: LoadReport | None = None
 
     @property
     def parameter_names(self) -> dict[int, str]:
@@ -144,7 +144,7 @@ class Trainer:
         rate = set_rate(self.optimiser, self.recipe, number, self.width)
         self.scaler.unscale_(self.optimiser)
         limit = self.recipe.clip_norm if self.recipe.clip_norm is not None else math.inf
-        norm = float(collected(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit, foreach=True)))
+        norm = float(full_tensor(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit, foreach=True)))
         if not self.scaler.is_enabled() and not math.isfinite(norm):
             raise NotFinite(number, "the norm of the gradient", group)
         scale = self.scaler.get_scale()
@@ -176,7 +176,7 @@ class Trainer:
         for turn, number in enumerate(turns):
             batch, counts = mine.get(number) or self.batch(number), turn < len(mine)
             torch.manual_seed(int(np.random.SeedSequence(self._place(number)).generate_state(1, np.uint64)[0]))
-            with adding_up(self._runner, turn == rounds - 1):
+            with gradient_sync(self._runner, turn == rounds - 1):
                 loss, nll = self._losses(self._runner, batch)
                 self.scaler.scale(loss * (counts / count)).backward()  # type: ignore[no-untyped-call]
             if counts:
@@ -190,7 +190,7 @@ class Trainer:
         """The sums of loss and nll of a batch."""
         dtype = DTYPES.get(self.recipe.precision)
         within = torch.autocast(self.device.type, dtype) if dtype is not None else nullcontext()
-        with within, self.compiled.told(batch) if self.compiled is not None else nullcontext():
+        with within, self.compiled.marked_dynamic(batch) if self.compiled is not None else nullcontext():
             logits = model(lengths=batch.lengths, **batch.inputs)[self.roles.output]
         options = self.recipe.loss
         return smoothed(logits, batch.labels, options.label_smoothing, options.smoothing, NO_LABEL)
@@ -233,16 +233,18 @@ class Trainer:
             "scaler": (isinstance(state.scaler, Scaler), self.scaler.is_enabled()),
             "average_steps": (state.average_steps is not None, self.average is not None),
         }
-        faults = [
-            Fault("TFK082", f"{directory / checkpoint.STATE}: `{name}` is {'there' if there else 'missing'}", "it was altered")
+        diagnostics = [
+            Diagnostic(
+                "TFK082", f"{directory / checkpoint.STATE}: `{name}` is {'there' if there else 'missing'}", "it was altered"
+            )
             for name, (there, wanted) in here.items()
             if there != wanted
         ]
         if state.progress.batch >= (count := self._batches(epoch)):
             message = f"{directory / checkpoint.STATE}: `progress.batch` is {state.progress.batch}, epoch {epoch} has {count}"
-            faults.append(Fault("TFK082", message, "it was altered"))
-        if faults:
-            raise StoreError(faults)
+            diagnostics.append(Diagnostic("TFK082", message, "it was altered"))
+        if diagnostics:
+            raise StoreError(diagnostics)
 
     def _batches(self, epoch: int) -> int:
         """How many batches an epoch has."""
@@ -276,7 +278,7 @@ class Trainer:
             return
         weights = {**self.model.state_dict(), **(self.average.values if self.average is not None else {})}
         copy = self.build()
-        copy.load_state_dict({name: collected(value) for name, value in weights.items()})
+        copy.load_state_dict({name: full_tensor(value) for name, value in weights.items()})
         yield copy.eval()
 
     @torch.no_grad()

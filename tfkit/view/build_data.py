@@ -8,7 +8,7 @@ from typing import Any
 
 from ..catalogue import Catalogue
 from ..graph import Batch, Graph, Target
-from ..slots.options import Part
+from ..slots.options import Component
 from ..spec import ModelSpec
 from .model_data import model_data
 from .plan_data import in_short, planned
@@ -22,7 +22,7 @@ def build_data(
     graph: Graph,
     catalogue: Catalogue,
     target: Target,
-    wish: tuple[Part, ...] | None,
+    requested: tuple[Component, ...] | None,
     inputs: Shapes,
     outputs: Shapes,
 ) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def build_data(
     where nothing can train, what serves inference)."""
     sizes = {name: shape[1] for name, shape in inputs.items()}
     size = next(iter(inputs.values()))[0]
-    sites = all_sites(graph, wish)
+    sites = all_sites(graph, requested)
     chosen = {}
     for group, plans in planned(fold(sites.items()), catalogue, target):
         if any(plan.chosen is None for plan in plans):
@@ -39,7 +39,7 @@ def build_data(
         else:
             chosen[group.name] = in_short(plans)
     return {
-        **model_data(spec, graph, Batch(size, sizes), wish),
+        **model_data(spec, graph, Batch(size, sizes), requested),
         "device": target.device,
         "dtype": target.dtype,
         "trial": {

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from ..codes import Code
-from ..contract import Rule
+from ..attention.rules import Rule
+from ..errors.codes import Code
 
 WIDTH = 79
 
@@ -27,7 +27,7 @@ def rule_text(number: str, rule: Rule, checks: Iterable[Data]) -> str:
 
 def check_text(check: Data) -> str:
     """What the check says of whom, how exactly, and what voids it."""
-    lines = [f"{check['name']}  ({check['judges']})", "", _filled(check["summary"])]
+    lines = [f"{check['name']}  ({check['evaluates']})", "", _filled(check["summary"])]
     if check["demand"]:
         lines.append(_filled(f"Demanded {check['demand']}."))
     if check["void"]:
@@ -42,8 +42,8 @@ def checks_text(checks: Iterable[Data]) -> str:
     lines: list[str] = []
     judged = ""
     for check in checks:
-        if check["judges"] != judged:
-            judged = check["judges"]
+        if check["evaluates"] != judged:
+            judged = check["evaluates"]
             lines += ["", f"{judged}:"]
         lines.append(_line(check))
     return "\n".join(lines[1:])

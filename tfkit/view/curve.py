@@ -66,9 +66,9 @@ def curve_page(entries: Sequence[Entry], title: str) -> str:
     best = next((entry for entry in reversed(validations) if entry.best), None)
     signatures = {name: text for entry in validations for name, text in entry.signatures.items()}
     return page(
-        "curve.html",
+        Path(__file__).with_name("curve.html"),
         title=title,
-        facts=_facts(steps, best),
+        context=_facts(steps, best),
         width=WIDTH,
         height=HEIGHT,
         left=LEFT,

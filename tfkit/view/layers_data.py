@@ -7,9 +7,9 @@ from typing import Any
 
 from ..graph import Node
 from ..slots.layer import Layer, LayerRun, depth, leaves
-from ..slots.options import Part
+from ..slots.options import Component
 from ..slots.sublayer import AttentionSite
-from .words import in_words, says
+from .formatting import in_words, says
 
 IN_SITE = frozenset({"name", "num_heads", "num_kv_heads", "head_dim", "residual_scale"})
 
@@ -80,7 +80,7 @@ def _under(sizes: Mapping[str, int], prefix: str) -> int:
     return sum(size for path, size in sizes.items() if path.startswith(prefix))
 
 
-def _summary(node: Node, part: Part, site: AttentionSite | None) -> str:
+def _summary(node: Node, part: Component, site: AttentionSite | None) -> str:
     """`8 heads of 64, reads encoder`, or what its options say."""
     words = []
     if site is not None:
@@ -93,7 +93,7 @@ def _summary(node: Node, part: Part, site: AttentionSite | None) -> str:
     return ", ".join([*words, *([more] if more else [])])
 
 
-def memory_of(node: Node, part: Part) -> str:
+def memory_of(node: Node, part: Component) -> str:
     """The node that a sub-layer reads as memory: one of its own, or the stack's."""
     named = [value for name, value in part.options if name == "memory" and value is not None]
     return str(named[0] if named else node.edges.reads.get("memory", "nothing"))

@@ -19,18 +19,18 @@ from typing import Any
 
 from ..graph import Batch, Graph, Node, node_costs
 from ..slots.cost import Cost
-from ..slots.options import Part
+from ..slots.options import Component
 from ..slots.sublayer import AttentionSite
 from ..spec import ModelSpec
+from .formatting import says
 from .layers_data import layers_data, parameters_by_path
 from .sites import all_sites
-from .words import says
 
 
-def model_data(spec: ModelSpec, graph: Graph, batch: Batch, wish: tuple[Part, ...] | None = None) -> dict[str, Any]:
+def model_data(spec: ModelSpec, graph: Graph, batch: Batch, requested: tuple[Component, ...] | None = None) -> dict[str, Any]:
     """Everything about a model that needs no torch, for a batch of one size; `wish` replaces the spec's backends."""
     costs = node_costs(graph, batch)
-    sites = all_sites(graph, wish)
+    sites = all_sites(graph, requested)
     nodes = [_node(node, costs[name], sites) for name, node in graph.nodes.items()]
     return {
         "name": graph.name,

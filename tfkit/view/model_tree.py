@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from .formatting import percent, scaled
 from .terminal import shown
-from .words import percent, scaled
 
 NUMBER = 14
 """Columns of a parameter count: enough for the largest model that a spec may describe, 10^13."""

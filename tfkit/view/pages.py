@@ -1,4 +1,4 @@
-"""HTML pages, made from the templates beside this file.
+"""HTML pages, made from templates.
 
 Whatever a value says, it is text of the page: Jinja escapes it. The page itself forbids scripts, and it loads nothing.
 """
@@ -14,10 +14,10 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 """The Content-Security-Policy of every page: its own styles, and nothing else."""
 
 
-def page(template: str, **values: Any) -> str:
-    """The page of a template. Raises jinja2.UndefinedError for a value that the template needs and that is not given."""
+def page(template: Path, **values: Any) -> str:
+    """The page of a template file. Raises jinja2.UndefinedError for a value that the template needs and that is not given."""
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).with_name("templates")), autoescape=True, undefined=StrictUndefined,
+        loader=FileSystemLoader(template.parent), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    return environment.get_template(template).render(policy=POLICY, **values)
+    return environment.get_template(template.name).render(policy=POLICY, **values)

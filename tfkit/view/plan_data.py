@@ -20,7 +20,7 @@ from typing import Any
 from ..catalogue import Catalogue
 from ..graph import SitePlan, Target
 from ..graph.plan import plan_site
-from .auto_words import row_data
+from .auto_formatting import row_data
 from .sites import SiteGroup
 
 Planned = tuple[SiteGroup, list[SitePlan]]

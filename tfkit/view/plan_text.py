@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from .auto_words import row_in_words
+from .auto_formatting import row_in_words
 from .plan_data import lengths_in_words
 from .terminal import shown
 
@@ -83,9 +83,9 @@ def _times(rows: list[dict[str, Any]]) -> str:
 
 def _measured(rows: list[dict[str, Any]]) -> str:
     """The rows behind a figure and what they were measured on."""
-    told = [row for row in rows if row["measured"]]
-    if not told:
+    describe_counts = [row for row in rows if row["measured"]]
+    if not describe_counts:
         return ""
-    joined = {**told[-1], "lengths": [told[0]["lengths"][0], told[-1]["lengths"][1]]}
-    where = " and ".join(dict.fromkeys(row["measured"] for row in told))
+    joined = {**describe_counts[-1], "lengths": [describe_counts[0]["lengths"][0], describe_counts[-1]["lengths"][1]]}
+    where = " and ".join(dict.fromkeys(row["measured"] for row in describe_counts))
     return f"; measured for {row_in_words(joined)} on {where}"

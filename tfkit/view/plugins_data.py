@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..attention.backend import AttentionBackend
+from ..attention.capabilities import Capabilities, Device, Range
 from ..catalogue import Catalogue
-from ..slots.attention import AttentionBackend, Capabilities, Device, Range
 
 
 def plugins_data(catalogue: Catalogue) -> dict[str, Any]:
@@ -29,8 +30,8 @@ def plugins_data(catalogue: Catalogue) -> dict[str, Any]:
                 "distribution": offer.distribution,
                 "version": versions.get(offer.distribution, ""),
             }
-            for slot in catalogue.offers
-            for name, offer in sorted(catalogue.offers[slot].items())
+            for slot in catalogue.registered
+            for name, offer in sorted(catalogue.registered[slot].items())
         ],
         "broken": [
             {"plugin": plugin.plugin, "distribution": plugin.distribution, "reason": plugin.reason}

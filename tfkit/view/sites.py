@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from ..errors import BuildError, Fault
+from ..errors import BuildError, Diagnostic
 from ..graph import Graph
-from ..slots.options import Part
+from ..slots.options import Component
 from ..slots.sublayer import AttentionSite
-from .words import ranges
+from .formatting import ranges
 
 MOST = 100_000
 """More sites than this are not listed one by one."""
@@ -25,11 +25,11 @@ class SiteGroup:
     site: AttentionSite
 
 
-def all_sites(graph: Graph, backend: tuple[Part, ...] | None = None) -> dict[str, AttentionSite]:
+def all_sites(graph: Graph, backend: tuple[Component, ...] | None = None) -> dict[str, AttentionSite]:
     """Every site by name, each wishing for `backend` if one is given. Raises BuildError where there are too many to list."""
     sites = dict(islice(graph.sites(), MOST + 1))
     if len(sites) > MOST:
-        raise BuildError(Fault("TFK045", f"there are more than {MOST:,} attention sites", "make num_layers smaller"))
+        raise BuildError(Diagnostic("TFK045", f"there are more than {MOST:,} attention sites", "make num_layers smaller"))
     return sites if backend is None else {name: replace(site, backend=backend) for name, site in sites.items()}
 
 

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
-from ..errors import Fault
+from ..errors import Diagnostic
 
 _CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 CONTROL = re.compile(f"[{_CONTROL}]")
@@ -53,7 +53,7 @@ class OutputError(Exception):
 
     def __init__(self, reason: OSError) -> None:
         super().__init__(str(reason))
-        self.fault = Fault("TFK081", f"standard output could not be written: {reason.strerror}")
+        self.diagnostic = Diagnostic("TFK081", f"standard output could not be written: {reason.strerror}")
 
 
 class Stream:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from rich.live import Live
 
-from ..errors import Fault
+from ..errors import Diagnostic
 from ..recipe import Recipe
-from ..slots.options import Part
-from ..train import Outcome, Step, Trainer, Validated, told
+from ..slots.options import Component
+from ..train import Outcome, Step, Trainer, Validated, describe_counts
 from .console import EscapingConsole
 from .curve import SCORES
-from .taken import taken_text
+from .load_report import load_report_text
 from .terminal import escaped, shown
 
 EVERY = 30.0
@@ -28,10 +28,10 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
     recipe, data, model = trainer.recipe, trainer.data, trainer.model
     epoch = trainer.epoch()
     steps = -(-len(epoch.batches) // recipe.batching.accumulate)
-    rows = [f"train: {told(data.facts['train'])}"]
+    rows = [f"train: {describe_counts(data.facts['train'])}"]
     if "validation" in data.facts:
-        rows.append(f"validation: {told(data.facts['validation'])}")
-    if recipe.batching.max_length == min(model.plan.longest.values(), default=None):
+        rows.append(f"validation: {describe_counts(data.facts['validation'])}")
+    if recipe.batching.max_length == min(model.plan.max_input_lengths.values(), default=None):
         rows.append(f"rows: at most {recipe.batching.max_length:,} tokens, as many as the model has positions")
     sizes = {column: each.size for column, each in data.tokenisers.items()}
     joint = len({id(each) for each in data.tokenisers.values()}) == 1 and len(sizes) > 1
@@ -45,7 +45,7 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
     changed = f"; changed: {', '.join(changes)}" if changes else ""
     rows.append(f"model: {model.plan.name}, {model.parameter_count():,} parameters{changed}")
     if trainer.taken is not None:
-        rows += taken_text(trainer.taken).splitlines()
+        rows += load_report_text(trainer.taken).splitlines()
     rows.append(
         f"a step: {' and '.join(f'{count:,.0f} {column} tokens' for column, count in mean.items())} on average, "
         f"{recipe.batching.accumulate} x at most {recipe.batching.tokens:,}; {100 * epoch.padding:.1f} % of a batch is padding"
@@ -72,7 +72,7 @@ def recipe_line(recipe: Recipe) -> str:
     return f"recipe: {recipe.name}: {', '.join([*said, recipe.precision])}; stops at {limits}"
 
 
-def _part(part: Part) -> str:
+def _part(part: Component) -> str:
     options = part.options.model_dump(exclude_none=True, exclude_defaults=True)
     return " ".join([part.kind, *(f"{name} {value:g}" for name, value in options.items())])
 
@@ -135,9 +135,9 @@ class Lines:
     def saved(self, step: int, path: Path) -> None:
         pass
 
-    def trouble(self, faults: tuple[Fault, ...]) -> None:
-        for fault in faults:
-            self._say(shown(str(fault)))
+    def trouble(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        for diagnostic in diagnostics:
+            self._say(shown(str(diagnostic)))
 
     def ended(self, reason: str, model: Path) -> None:
         pass

@@ -6,7 +6,7 @@ import pytest
 import tfkit_example_backend as plugin
 
 from tfkit.catalogue import load_catalogue
-from tfkit.testing import check_backend
+from tfkit_conformance import check_backend
 
 
 @pytest.mark.parametrize(("block", "dtypes"), [(64, ["float32", "bfloat16"]), (4, ["float32"])])

@@ -17,16 +17,16 @@ from tfkit.plugin import (
     accumulation,
     dense_bias,
     expand_heads,
-    guard,
-    open_blind_rows,
+    require_capabilities,
     select_rows,
     shapes_of,
+    unmask_empty_rows,
     visible,
 )
 
 from . import ONLINE, OnlineOptions
 
-check = guard(ONLINE.name, ONLINE.capabilities)
+check = require_capabilities(ONLINE.name, ONLINE.capabilities)
 
 
 def attend(inputs: AttentionInputs, options: OnlineOptions) -> AttentionOutput:
@@ -39,7 +39,7 @@ def attend(inputs: AttentionInputs, options: OnlineOptions) -> AttentionOutput:
     bias = None if inputs.bias is None else dense_bias(inputs.bias, inputs.mask.offset, shapes)
     shown, rows = visible(inputs.mask, shapes), None
     if shown is not None:
-        shown, rows = open_blind_rows(shown)
+        shown, rows = unmask_empty_rows(shown)
 
     highest = query.new_full((*query.shape[:3], 1), -torch.inf)
     total = torch.zeros_like(highest)
@@ -61,7 +61,7 @@ def attend(inputs: AttentionInputs, options: OnlineOptions) -> AttentionOutput:
         output = output * shrink + weights @ value[:, :, block]
         highest = higher
 
-    lse = select_rows(highest + torch.log(total), rows, blind=-torch.inf).squeeze(-1).float() if inputs.return_lse else None
+    lse = select_rows(highest + torch.log(total), rows, masked=-torch.inf).squeeze(-1).float() if inputs.return_lse else None
     return AttentionOutput(select_rows(output / total, rows).to(inputs.query.dtype), lse=lse)
 
 

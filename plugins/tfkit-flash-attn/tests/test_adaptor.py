@@ -14,6 +14,7 @@ import torch
 from tfkit_flash_attn.attend import prepare, run
 from tfkit_flash_attn.plan import plan_of
 
+from tfkit.attention.backend import check_request
 from tfkit.catalogue import load_catalogue
 from tfkit.plugin import (
     AttentionInputs,
@@ -25,10 +26,9 @@ from tfkit.plugin import (
     NoOptions,
     Range,
     Shapes,
-    guard,
+    require_capabilities,
 )
-from tfkit.slots.attention import judge
-from tfkit.testing import check_backend, subject_of
+from tfkit_conformance import check_backend, subject_of
 
 over_versions = pytest.mark.parametrize("entry", plugin.ENTRIES, ids=lambda entry: entry.name)
 
@@ -51,7 +51,7 @@ def on_cpu(entry):
 def judged_on_cpu(entry):
     """Its function behind a guard of this test's declaration."""
     here = on_cpu(entry)
-    check = guard(here.name, here.capabilities)
+    check = require_capabilities(here.name, here.capabilities)
 
     def attend(inputs, options):
         check(inputs)
@@ -140,10 +140,10 @@ def test_what_is_not_installed_says_how_to_get_it(entry, monkeypatch):
     asked = AttentionRequest(
         device="cuda", cuda_capability=(9, 0), dtype="bfloat16", head_dim=64, value_dim=64, queries=8, keys=8, gradients=True
     )
-    [reason] = judge(entry, asked, NoOptions()).refused
+    [reason] = check_request(entry, asked, NoOptions()).refused
     assert "is not installed" in reason
     monkeypatch.setattr(plugin, "missing", lambda package: "")
-    assert judge(entry, asked, NoOptions()).accepted
+    assert check_request(entry, asked, NoOptions()).accepted
 
 
 def test_a_package_that_is_there_is_found_without_importing_it(monkeypatch):
@@ -173,12 +173,12 @@ def test_a_package_that_is_there_is_found_without_importing_it(monkeypatch):
         (plugin.V4, {"deterministic": True}, "not deterministic"),
     ],
 )
-def test_refusals(entry, wish, said, monkeypatch):
+def test_refusals(entry, requested, said, monkeypatch):
     monkeypatch.setattr(plugin, "missing", lambda package: "")
     asked = AttentionRequest(
         device="cuda", cuda_capability=(9, 0), dtype="bfloat16", head_dim=64, value_dim=64, queries=8, keys=8, gradients=True
     )
-    assert any(said in reason for reason in judge(entry, replace(asked, **wish), NoOptions()).refused)
+    assert any(said in reason for reason in check_request(entry, replace(asked, **requested), NoOptions()).refused)
 
 
 def test_the_hook_offers_the_entries_without_importing_torch():

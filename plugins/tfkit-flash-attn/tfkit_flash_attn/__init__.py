@@ -6,15 +6,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from tfkit.plugin import (
-    AttentionBackend,
-    AttentionRequest,
-    Capabilities,
-    Device,
-    NoOptions,
-    Range,
-    hookimpl,
-)
+from tfkit.plugin import AttentionBackend, AttentionRequest, Capabilities, Device, NoOptions, Range, hookimpl
 
 TRAINS = frozenset({*range(8, 65, 8), 96, 128, 192, 256})
 """Head dims at which FlashAttention 4 trains here: its gradients were wrong between them

@@ -18,13 +18,13 @@ from tfkit.plugin import (
     AttentionOutput,
     BackendRefused,
     Bias,
-    Fault,
+    Diagnostic,
     LinearBias,
     Mask,
     NoOptions,
     Prepared,
     Shapes,
-    guard,
+    require_capabilities,
     shapes_of,
 )
 
@@ -87,7 +87,7 @@ KERNELS = {
     V3.name: Kernel("flash_attn_interface", _options_v3),
     V4.name: Kernel("flash_attn.cute", _options_v4),
 }
-CHECKS = {entry.name: guard(entry.name, entry.capabilities) for entry in (V2, V3, V4)}
+CHECKS = {entry.name: require_capabilities(entry.name, entry.capabilities) for entry in (V2, V3, V4)}
 
 
 def attend_v2(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
@@ -130,7 +130,7 @@ def _check_together(name: str, inputs: AttentionInputs) -> None:
         (inputs.softcap is not None and inputs.dropout > 0.0, "has no dropout beside softcap"),
     ):  # fmt: skip
         if wrong:
-            raise BackendRefused(Fault("TFK060", f"`{name}` {reason}", "choose another backend"))
+            raise BackendRefused(Diagnostic("TFK060", f"`{name}` {reason}", "choose another backend"))
 
 
 def _run(inputs: AttentionInputs, plan: Plan, kernel: Kernel) -> AttentionOutput:

@@ -8,7 +8,7 @@ import tfkit_fused
 import torch
 from torch import Tensor
 
-from tfkit.testing.attention.case import Case
+from tfkit_conformance.attention.case import Case
 
 FULL = Case(
     B=2, H=4, G=2, Q=37, K=53, D=24, V=40, gradients=True, lse=True, offset=(3, -5), causal=True, key_lengths=(50, 20),

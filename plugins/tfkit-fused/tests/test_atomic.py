@@ -10,9 +10,10 @@ import tfkit_fused
 import torch
 from where import DEVICE, runs
 
-from tfkit.slots.attention import AttentionRequest, judge
-from tfkit.testing.attention.case import Case
-from tfkit.testing.attention.compare import error_ratios
+from tfkit.attention.backend import check_request
+from tfkit.attention.capabilities import AttentionRequest
+from tfkit_conformance.attention.case import Case
+from tfkit_conformance.attention.compare import error_ratios
 
 OPTIONS = tfkit_fused.FusedOptions(tile_queries=16, tile_keys=32)
 FULL = Case(
@@ -113,11 +114,11 @@ def test_torchs_switch_selects_the_two_kernels_bit_for_bit(kernel_of_queries, de
 def test_a_deterministic_request_is_refused_and_another_is_not():
     asked = AttentionRequest(device="cuda", cuda_capability=(9, 0), dtype="bfloat16", head_dim=64, value_dim=64, gradients=True)
     options = tfkit_fused.FusedOptions()
-    assert judge(tfkit_fused.ATOMIC, asked, options).refused == ()
-    assert judge(tfkit_fused.ATOMIC, replace(asked, deterministic=True), options).refused == (
+    assert check_request(tfkit_fused.ATOMIC, asked, options).refused == ()
+    assert check_request(tfkit_fused.ATOMIC, replace(asked, deterministic=True), options).refused == (
         "its backward is not deterministic",
     )
-    assert judge(tfkit_fused.FUSED, replace(asked, deterministic=True), options).refused == ()
+    assert check_request(tfkit_fused.FUSED, replace(asked, deterministic=True), options).refused == ()
 
 
 def test_it_differs_from_fused_in_what_atomics_cost_and_in_nothing_else():

@@ -41,9 +41,9 @@ def path(tmp_path, monkeypatch):
 )
 def test_what_is_wrong_is_told_in_one_line(words, said, capsys):
     assert command.main(words) == 2
-    told = capsys.readouterr()
-    assert said in told.err
-    assert (told.out, told.err.count("\n"), told.err.startswith("TFK090 ")) == ("", 1, True)
+    warned = capsys.readouterr()
+    assert said in warned.err
+    assert (warned.out, warned.err.count("\n"), warned.err.startswith("TFK090 ")) == ("", 1, True)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -105,6 +105,6 @@ def test_tune_measures_every_kernel_of_every_call(words, path, capsys, monkeypat
 def test_what_a_file_says_moves_no_cursor_and_forges_no_line(path, capsys):
     Saved(path, HERE.model_copy(update={"device": "GPU\x1b[2J\nTFK000 forged"})).add("forward\x9b31m d64", CHOICE)
     assert command.main(["show"]) == 0
-    told = capsys.readouterr().out
-    assert r"GPU\x1b[2J\nTFK000 forged, sm_" in told
-    assert r"  forward\x9b31m d64: " in told
+    warned = capsys.readouterr().out
+    assert r"GPU\x1b[2J\nTFK000 forged, sm_" in warned
+    assert r"  forward\x9b31m d64: " in warned

@@ -76,12 +76,12 @@ def launched(
 CHOICES = [(capability, row, tiles) for capability in (90, 80) for row in ROWS for tiles in of_row(row, capability == 90)]
 
 
-def told(capability: int, row: Row, tiles: Tiles) -> str:
+def warned(capability: int, row: Row, tiles: Tiles) -> str:
     name = f"{row.kernel}-{row.bytes * 8}-{row.width}-{'rich' if row.rich else 'plain'}-{capability}"
     return f"{name}-{tiles}"
 
 
-@pytest.mark.parametrize(("capability", "row", "tiles"), [pytest.param(*each, id=told(*each)) for each in CHOICES])
+@pytest.mark.parametrize(("capability", "row", "tiles"), [pytest.param(*each, id=warned(*each)) for each in CHOICES])
 def test_it_compiles_fits_and_does_not_spill(capability, row, tiles, monkeypatch):
     cost = aot.compiled(launched(row, capability, monkeypatch, tiles=tiles), capability)
     assert cost.shared <= SHARED[capability], cost

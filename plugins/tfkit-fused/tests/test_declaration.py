@@ -10,10 +10,11 @@ import pytest
 import tfkit_fused
 import torch
 
-from tfkit.attention import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask
+from tfkit.attention.backend import check_request
+from tfkit.attention.capabilities import AttentionRequest
+from tfkit.attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Mask
 from tfkit.catalogue import load_catalogue
 from tfkit.errors import BackendRefused, InputError
-from tfkit.slots.attention import AttentionRequest, judge
 
 ASKED = AttentionRequest(device="cuda", cuda_capability=(9, 0), dtype="bfloat16", head_dim=64, value_dim=64, gradients=True)
 OPTIONS = tfkit_fused.FusedOptions()
@@ -31,8 +32,10 @@ def test_the_hook_offers_the_entry_and_imports_neither_torch_nor_triton():
 def test_what_encoder_decoders_need_is_accepted():
     terms = frozenset({"causal", "key_lengths", "query_lengths"})
     for bias in (None, "linear", "distance", "dense"):
-        wish = replace(ASKED, mask_terms=terms, bias=bias, bias_gradient=bias is not None, dropout=True, deterministic=True)
-        assert judge(tfkit_fused.FUSED, wish, OPTIONS).refused == ()
+        requested = replace(
+            ASKED, mask_terms=terms, bias=bias, bias_gradient=bias is not None, dropout=True, deterministic=True
+        )
+        assert check_request(tfkit_fused.FUSED, requested, OPTIONS).refused == ()
 
 
 @pytest.mark.parametrize(
@@ -48,19 +51,19 @@ def test_what_encoder_decoders_need_is_accepted():
         ({"device": "cpu", "cuda_capability": None, "dtype": "bfloat16"}, OPTIONS, "wrongly in bfloat16"),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_the_reason(wish, options, reason):
-    refused = judge(tfkit_fused.FUSED, replace(ASKED, **wish), options).refused
+def test_what_it_cannot_do_is_refused_with_the_reason(requested, options, reason):
+    refused = check_request(tfkit_fused.FUSED, replace(ASKED, **requested), options).refused
     assert any(reason in each for each in refused), refused
 
 
 def test_without_triton_it_is_listed_and_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(tfkit_fused, "find_spec", lambda name: None)
-    assert "triton is not installed" in " ".join(judge(tfkit_fused.FUSED, ASKED, OPTIONS).refused)
+    assert "triton is not installed" in " ".join(check_request(tfkit_fused.FUSED, ASKED, OPTIONS).refused)
 
 
 @pytest.mark.skipif(tfkit_fused.INTERPRETED, reason="the interpreter makes the CPU a device")
 def test_on_a_cpu_it_says_what_would_do():
-    refused = " ".join(judge(tfkit_fused.FUSED, replace(ASKED, device="cpu", cuda_capability=None), OPTIONS).refused)
+    refused = " ".join(check_request(tfkit_fused.FUSED, replace(ASKED, device="cpu", cuda_capability=None), OPTIONS).refused)
     assert "device cpu is not among cuda" in refused
     assert "TRITON_INTERPRET=1" in refused
 

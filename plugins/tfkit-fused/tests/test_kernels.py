@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from where import DEVICE, runs
 
-from tfkit.attention import AttentionInputs, Mask
-from tfkit.testing.attention.case import Case
-from tfkit.testing.attention.compare import error_ratios
-from tfkit.testing.attention.reference import reference
-from tfkit.testing.attention.table import CASES
+from tfkit.attention.types import AttentionInputs, Mask
+from tfkit_conformance.attention.case import Case
+from tfkit_conformance.attention.compare import error_ratios
+from tfkit_conformance.attention.reference import reference
+from tfkit_conformance.attention.table import CASES
 
 pytestmark = runs
 SMALL = tfkit_fused.FusedOptions(tile_queries=16, tile_keys=16)

@@ -10,8 +10,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from where import DEVICE, runs
 
-from tfkit.attention import AttentionInputs, Mask
-from tfkit.testing.attention.case import Case
+from tfkit.attention.types import AttentionInputs, Mask
+from tfkit_conformance.attention.case import Case
 
 pytestmark = runs
 SMALL = tfkit_fused.FusedOptions(tile_queries=16, tile_keys=16)

@@ -64,18 +64,18 @@ def test_a_damaged_file_is_told_once_not_used_and_replaced(name, tmp_path):
     path.write_bytes(DAMAGED[name])
     with pytest.warns(
         UserWarning, match=r"fused\.json is damaged and not used \(.+\): the next measurement replaces it"
-    ) as told:
+    ) as warned:
         use(Saved(path, HERE))
-    assert len(told) == 1
+    assert len(warned) == 1
     assert read(path) == ({HERE: {"forward d64": CHOICE, "keys d64": CHOICE}}, "")
 
 
 def test_where_nothing_can_be_written_it_is_told_once(tmp_path):
     path = tmp_path / "file" / "fused.json"
     path.parent.write_text("no directory")
-    with pytest.warns(UserWarning, match="could not be (read|written)") as told:
+    with pytest.warns(UserWarning, match="could not be (read|written)") as warned:
         use(Saved(path, HERE))
-    assert len(told) == 2
+    assert len(warned) == 2
 
 
 def test_what_cannot_be_read_is_never_written_over(tmp_path, monkeypatch):

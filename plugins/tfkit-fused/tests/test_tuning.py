@@ -10,9 +10,10 @@ import tfkit_fused
 import torch
 from where import DEVICE, runs
 
-from tfkit.slots.attention import AttentionRequest, judge
-from tfkit.testing.attention.case import Case
-from tfkit.testing.attention.compare import error_ratios
+from tfkit.attention.backend import check_request
+from tfkit.attention.capabilities import AttentionRequest
+from tfkit_conformance.attention.case import Case
+from tfkit_conformance.attention.compare import error_ratios
 
 pytest.importorskip("triton", reason="not run: Triton, of which kernels are made, is not installed")
 
@@ -243,8 +244,8 @@ def test_the_table_offers_a_choice_everywhere_no_tiles_twice_and_none_of_another
         ({"device": "cpu", "cuda_capability": None}, {"tuned": "measure"}, "needs CUDA"),
     ],
 )
-def test_measuring_is_refused_where_it_makes_no_sense(wish, options, reason):
+def test_measuring_is_refused_where_it_makes_no_sense(requested, options, reason):
     asked = AttentionRequest(device="cuda", cuda_capability=(9, 0), dtype="float16", head_dim=64, value_dim=64)
-    refused = judge(tfkit_fused.FUSED, replace(asked, **wish), tfkit_fused.FusedOptions(**options)).refused
+    refused = check_request(tfkit_fused.FUSED, replace(asked, **requested), tfkit_fused.FusedOptions(**options)).refused
     assert any(reason in each for each in refused), refused
-    assert judge(tfkit_fused.FUSED, asked, tfkit_fused.FusedOptions(tuned="measure")).refused == ()
+    assert check_request(tfkit_fused.FUSED, asked, tfkit_fused.FusedOptions(tuned="measure")).refused == ()

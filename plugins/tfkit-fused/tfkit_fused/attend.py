@@ -11,18 +11,18 @@ from tfkit.plugin import (
     BackendRefused,
     Bias,
     DenseBias,
+    Diagnostic,
     DistanceBias,
-    Fault,
     LinearBias,
-    guard,
+    require_capabilities,
 )
 
 from . import ATOMIC, FUSED, FusedOptions
 from .checks import check_call
 from .operator import attend as operator
 
-refuse = guard(FUSED.name, FUSED.capabilities)
-refuse_atomic = guard(ATOMIC.name, ATOMIC.capabilities)
+refuse = require_capabilities(FUSED.name, FUSED.capabilities)
+refuse_atomic = require_capabilities(ATOMIC.name, ATOMIC.capabilities)
 
 
 def attend(inputs: AttentionInputs, options: FusedOptions) -> AttentionOutput:
@@ -43,7 +43,7 @@ def attend_atomic(inputs: AttentionInputs, options: FusedOptions) -> AttentionOu
 def _attended(inputs: AttentionInputs, options: FusedOptions, atomic: bool) -> AttentionOutput:
     check_call(inputs)
     if inputs.query.dtype == torch.bfloat16 and not inputs.query.is_cuda:
-        raise BackendRefused(Fault("TFK060", "`fused`: Triton's interpreter computes wrongly in bfloat16", "use float16"))
+        raise BackendRefused(Diagnostic("TFK060", "`fused`: Triton's interpreter computes wrongly in bfloat16", "use float16"))
     mask, bias = inputs.mask, inputs.bias
     left, right = mask.window or (None, None)
     if mask.causal:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tfkit.plugin import AttentionInputs, DenseBias, DistanceBias, Fault, InputError, LinearBias
+from tfkit.plugin import AttentionInputs, DenseBias, Diagnostic, DistanceBias, InputError, LinearBias
 
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
@@ -16,7 +16,9 @@ def check_call(inputs: AttentionInputs) -> None:
     """Raises InputError with everything that does not fit."""
     wrong = list(_axes(inputs)) or list(_misfits(inputs))
     if wrong:
-        raise InputError([Fault("TFK070", reason, "see `tfkit.attention` for the shapes of a call") for reason in wrong])
+        raise InputError(
+            [Diagnostic("TFK070", reason, "see `tfkit.attention.types` for the shapes of a call") for reason in wrong]
+        )
 
 
 def _axes(inputs: AttentionInputs) -> Iterator[str]:

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from tfkit.plugin import BuildError, Fault, InputError, TfkitError
+from tfkit import TfkitError
+from tfkit.plugin import BuildError, Diagnostic, InputError
 
 from . import INTERPRETED, FusedOptions
 from .saved import place, read, source
@@ -37,7 +38,7 @@ class Parser(argparse.ArgumentParser):
     """argparse with a fault instead of an exit."""
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(Fault("TFK090", message, f"`{self.prog} --help` tells how"))
+        raise InputError(Diagnostic("TFK090", message, f"`{self.prog} --help` tells how"))
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -46,8 +47,8 @@ def main(words: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(words)
         return _show() if options.command == "show" else _tune(options)
     except TfkitError as error:
-        for fault in error.faults:
-            print(_plain(fault), file=sys.stderr)
+        for diagnostic in error.diagnostics:
+            print(_plain(diagnostic), file=sys.stderr)
         return 3 if isinstance(error, BuildError) else 2
     except KeyboardInterrupt:
         return 130
@@ -81,9 +82,9 @@ def _show() -> int:
     try:
         sections, damage = read(path)
     except OSError as reason:
-        raise InputError(Fault("TFK090", f"{path} could not be read: {reason.strerror}")) from None
+        raise InputError(Diagnostic("TFK090", f"{path} could not be read: {reason.strerror}")) from None
     if damage:
-        raise InputError(Fault("TFK090", f"{path} is damaged: {damage}", "delete it and measure anew"))
+        raise InputError(Diagnostic("TFK090", f"{path} is damaged: {damage}", "delete it and measure anew"))
     print(_plain(path) if sections else f"{_plain(path)}: nothing is saved")
     for environment, choices in sections.items():
         stale = "" if environment.kernels == source() else ", of other kernels: not used"
@@ -105,7 +106,7 @@ def _tune(options: argparse.Namespace) -> int:
     wrong = [(heads, group) for heads in options.heads for group in options.group if heads % group]
     if wrong:
         raise InputError(
-            Fault("TFK090", "{} heads are no multiple of the group {}".format(*wrong[0]), "change --heads or --group")
+            Diagnostic("TFK090", "{} heads are no multiple of the group {}".format(*wrong[0]), "change --heads or --group")
         )
     device = _device()
     from .attend import attend, attend_atomic
@@ -121,7 +122,7 @@ def _tune(options: argparse.Namespace) -> int:
                 output.backward(torch.randn_like(output))
         except torch.OutOfMemoryError:
             what = f"a call of shape {tuple(inputs.query.shape)} with {inputs.key.shape[2]} keys does not fit in memory"
-            raise InputError(Fault("TFK090", what, "take a smaller --batch or --lengths")) from None
+            raise InputError(Diagnostic("TFK090", what, "take a smaller --batch or --lengths")) from None
         for name in [name for name in tuner.answers if name not in known]:
             print(_plain(f"{name}: {tuner.measured.get(name) or f'{tuner.answers[name]}, saved before'}"), flush=True)
     return 0
@@ -131,9 +132,9 @@ def _device() -> torch.device:
     import torch
 
     if not torch.cuda.is_available():
-        raise BuildError(Fault("TFK060", "there is no CUDA device to measure on", "run it where the model will run"))
+        raise BuildError(Diagnostic("TFK060", "there is no CUDA device to measure on", "run it where the model will run"))
     if INTERPRETED:
-        raise BuildError(Fault("TFK060", "TRITON_INTERPRET is set: times of an interpreter say nothing", "unset it"))
+        raise BuildError(Diagnostic("TFK060", "TRITON_INTERPRET is set: times of an interpreter say nothing", "unset it"))
     return torch.device("cuda", torch.cuda.current_device())
 
 

@@ -150,16 +150,16 @@ def backward(given: Call, output: Tensor, lse: Tensor, grad: Tensor, grad_lse: T
     grad_key, grad_value = (torch.empty_like(each, memory_format=torch.contiguous_format) for each in (given.key, given.value))
     grad_query = given.query.new_empty(B, H, Q, D, dtype=torch.float32 if together else given.query.dtype)
     saved = (_rows(given.query), _rows(given.key), _rows(given.value), _rows(grad), lse, sums)
-    told = (Q, K, given.offset, *_terms(given))
+    warned = (Q, K, given.offset, *_terms(given))
 
     def of_queries(tiles: Tiles) -> None:
         queries[(triton.cdiv(Q, tiles.queries) * B * H,)](
-            *saved, _rows(grad_query), *told, **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys, **tiles.launch
+            *saved, _rows(grad_query), *warned, **_sizes(given), TILE_Q=tiles.queries, TILE_K=tiles.keys, **tiles.launch
         )
 
     def of_keys(tiles: Tiles) -> None:
         keys_and_values[(triton.cdiv(K, tiles.keys) * B * G,)](
-            *saved, _rows(grad_key), _rows(grad_value), grad_query.zero_() if together else None, *told, **_sizes(given),
+            *saved, _rows(grad_key), _rows(grad_value), grad_query.zero_() if together else None, *warned, **_sizes(given),
             TILE_Q=tiles.queries, TILE_K=tiles.keys, **tiles.launch,
         )  # fmt: skip
 

@@ -91,7 +91,7 @@ class Saved:
 
     def __init__(self, path: Path, environment: Environment) -> None:
         self.path, self.environment = path, environment
-        self.told: set[str] = set()
+        self.warned: set[str] = set()
 
     @functools.cached_property
     def choices(self) -> dict[str, Choice]:
@@ -130,8 +130,8 @@ class Saved:
             draft.unlink(missing_ok=True)
 
     def _tell(self, what: str) -> None:
-        if what not in self.told:
-            self.told.add(what)
+        if what not in self.warned:
+            self.warned.add(what)
             warnings.warn(f"`fused`: {self.path} {what}", stacklevel=2)
 
 

@@ -61,8 +61,8 @@ class Tuner:
                 continue
         if not times:
             return None
-        told = {str(each): times.get(each) for each in tiles}
-        choice = self.saved.add(call_class, Choice(tiles=min(times, key=lambda each: times[each]).shape, milliseconds=told))
+        warned = {str(each): times.get(each) for each in tiles}
+        choice = self.saved.add(call_class, Choice(tiles=min(times, key=lambda each: times[each]).shape, milliseconds=warned))
         self.measured[call_class] = choice
         return choice
 

@@ -7,7 +7,7 @@ import torch
 from transformers.activations import ACT2FN
 
 from tfkit.builtin.activation.entries import ENTRIES
-from tfkit.plugin import load
+from tfkit.slots.lazy import load
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 

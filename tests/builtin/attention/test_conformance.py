@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tfkit.builtin.attention.entries import CUDNN, EAGER, FLEX, SDPA
-from tfkit.testing import check_backend
+from tfkit_conformance import check_backend
 
 
 @pytest.mark.parametrize(

@@ -8,22 +8,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_calls import BY_NAME, typed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attention_calls import BY_NAME, typed
+from tfkit.attention.backend import check_request
+from tfkit.attention.capabilities import MASK_TERMS, AttentionRequest
 from tfkit.builtin.attention import cudnn, sdpa
 from tfkit.builtin.attention.entries import CUDNN
 from tfkit.plugin import BackendRefused, NoOptions
-from tfkit.slots.attention import MASK_TERMS, AttentionRequest, judge
 
 HOPPER = AttentionRequest(
     device="cuda", cuda_capability=(9, 0), dtype="bfloat16", head_dim=64, value_dim=64, queries=512, keys=512, gradients=True
 )
 
 
-def reasons(**wish):
-    return judge(CUDNN, replace(HOPPER, **wish), NoOptions()).refused
+def reasons(**requested):
+    return check_request(CUDNN, replace(HOPPER, **requested), NoOptions()).refused
 
 
 @pytest.mark.parametrize(
@@ -51,8 +52,8 @@ def reasons(**wish):
         ),
     ],
 )
-def test_refusals(wish, said):
-    found = reasons(**wish)
+def test_refusals(requested, said):
+    found = reasons(**requested)
     assert len(found) == 1
     assert said in found[0]
 
@@ -68,8 +69,8 @@ def test_refusals(wish, said):
         {"queries": 1, "keys": 4096, "gradients": False, "grouped": True, "mask_terms": frozenset({"causal"})},
     ],
 )
-def test_what_it_serves(wish):
-    assert reasons(**wish) == ()
+def test_what_it_serves(requested):
+    assert reasons(**requested) == ()
 
 
 @given(st.data())

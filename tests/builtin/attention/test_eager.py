@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_calls import BY_NAME, typed
 from torch.utils.flop_counter import FlopCounterMode
 
-from tfkit.attention import AttentionInputs, DenseBias, Mask
+from attention_calls import BY_NAME, typed
+from tfkit.attention.types import AttentionInputs, DenseBias, Mask
 from tfkit.builtin.attention.eager import attend
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.plugin import NoOptions
-from tfkit.testing.attention.compare import error_ratios
-from tfkit.testing.attention.reference import visible_pairs
+from tfkit_conformance.attention.compare import error_ratios
+from tfkit_conformance.attention.reference import visible_pairs
 
 OPTIONS = NoOptions()
 
@@ -36,8 +36,8 @@ def test_a5_log_sum_exp_of_blind_rows_is_minus_infinity():
     case = BY_NAME["causal_blind_rows"]
     inputs = replace(typed(case).inputs(), return_lse=True)
     found = attend(inputs, OPTIONS).lse
-    blind = ~visible_pairs(inputs.mask, case.B, case.H, case.Q, case.K).any(-1)
-    assert torch.equal(found.isneginf(), blind)
+    masked = ~visible_pairs(inputs.mask, case.B, case.H, case.Q, case.K).any(-1)
+    assert torch.equal(found.isneginf(), masked)
     assert found.dtype == torch.float32
 
 

@@ -7,17 +7,18 @@ from functools import cache
 
 import pytest
 import torch
-from attention_calls import BY_NAME, typed
 
-from tfkit.attention import AttentionInputs, Mask
+from attention_calls import BY_NAME, typed
+from tfkit.attention.backend import check_request
+from tfkit.attention.rendering import shapes_of
+from tfkit.attention.types import AttentionInputs, Mask
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA, SdpaOptions
 from tfkit.builtin.attention.entries import ENTRIES as ALL
-from tfkit.plugin import AttentionRequest, load
-from tfkit.rendering import shapes_of
-from tfkit.slots.attention import judge
-from tfkit.testing.attention.compare import error_ratios, gradients_of, leaves_of, request_of
-from tfkit.testing.attention.reference import visible_pairs
-from tfkit.testing.attention.table import CASES
+from tfkit.plugin import AttentionRequest
+from tfkit.slots.lazy import load
+from tfkit_conformance.attention.compare import error_ratios, gradients_of, leaves_of, request_of
+from tfkit_conformance.attention.reference import visible_pairs
+from tfkit_conformance.attention.table import CASES
 
 ENTRIES = [entry for entry in ALL if any(device.kind == "cpu" for device in entry.capabilities.devices)]
 DTYPES = {"eager": (torch.float32, torch.bfloat16, torch.float16, torch.float64),
@@ -47,11 +48,11 @@ def call(entry, inputs):
 
 
 def has_backward(entry):
-    return judge(entry, AttentionRequest(device="cpu", gradients=True), entry.options()).accepted
+    return check_request(entry, AttentionRequest(device="cpu", gradients=True), entry.options()).accepted
 
 
 def accepts(entry, inputs):
-    return judge(entry, request_of(inputs, inputs.query.requires_grad), entry.options()).accepted
+    return check_request(entry, request_of(inputs, inputs.query.requires_grad), entry.options()).accepted
 
 
 @over_entries
@@ -113,19 +114,19 @@ def test_a4_one_hot_gradients_read_out_the_mask_of_the_backward_pass(entry, case
 def test_a5_blind_rows_give_zeros_whatever_their_gradient(entry, name):
     case = BY_NAME[name]
     inputs = typed(case, gradients=has_backward(entry)).inputs()
-    blind = ~visible_pairs(inputs.mask, case.B, case.H, case.Q, case.K).any(-1)
-    assert blind.any()
+    masked = ~visible_pairs(inputs.mask, case.B, case.H, case.Q, case.K).any(-1)
+    assert masked.any()
     output = call(entry, inputs).output
-    assert (output[blind] == 0).all()
+    assert (output[masked] == 0).all()
     assert output.isfinite().all()
     if not has_backward(entry):
         return
     gradient = typed(case).grad_output()
-    quiet = gradients_of(output, inputs, gradient.masked_fill(blind[..., None], 0.0))
-    loud = gradients_of(call(entry, inputs).output, inputs, gradient.masked_fill(blind[..., None], torch.inf))
+    quiet = gradients_of(output, inputs, gradient.masked_fill(masked[..., None], 0.0))
+    loud = gradients_of(call(entry, inputs).output, inputs, gradient.masked_fill(masked[..., None], torch.inf))
     for leaf in quiet:
         assert torch.equal(quiet[leaf], loud[leaf])
-    assert (loud["query"][blind] == 0).all()
+    assert (loud["query"][masked] == 0).all()
 
 
 @over_entries
@@ -267,25 +268,25 @@ def test_exported_calls_serve_other_sizes(entry):
 
 
 @cache
-def wishes():
+def requested_backends():
     """Every single feature that a call can ask for, alone, with the field of the capabilities that grants it."""
     plain = AttentionRequest(device="cpu", dtype="float32", head_dim=8, value_dim=8, queries=5, keys=7, gradients=False)
     flags = {"tensor_offset": "tensor_offset", "dropout": "dropout", "lse": "lse", "grouped": "grouped_queries",
              "softcap": "softcap", "exported": "export"}  # fmt: skip
-    single = [(replace(plain, **{wish: True}), granted) for wish, granted in flags.items()]
+    single = [(replace(plain, **{requested: True}), granted) for requested, granted in flags.items()]
     single += [(replace(plain, weights=True), "weights"), (replace(plain, value_dim=4), "value_dim_differs")]
     return plain, single
 
 
 @over_entries
 def test_a3_a11_what_is_not_declared_is_refused_and_what_is_declared_is_not(entry):
-    plain, single = wishes()
-    assert judge(entry, plain, entry.options()).accepted
+    plain, single = requested_backends()
+    assert check_request(entry, plain, entry.options()).accepted
     for request, granted in single:
         declared = getattr(entry.capabilities, granted) not in (False, "none")
-        assert judge(entry, request, entry.options()).accepted == declared, granted
+        assert check_request(entry, request, entry.options()).accepted == declared, granted
     for name, allowed in (("additive", entry is EAGER), ("dot", True)):
-        assert judge(entry, replace(plain, score=name), entry.options()).accepted == allowed
+        assert check_request(entry, replace(plain, score=name), entry.options()).accepted == allowed
 
 
 @over_entries

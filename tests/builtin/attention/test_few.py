@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tfkit.attention import AttentionInputs, DenseBias, LinearBias, Mask
+from tfkit.attention.rendering import shapes_of
+from tfkit.attention.types import AttentionInputs, DenseBias, LinearBias, Mask
 from tfkit.builtin.attention import few
 from tfkit.builtin.attention.entries import SDPA, SdpaOptions
 from tfkit.builtin.attention.sdpa import attend, prepare
-from tfkit.rendering import shapes_of
-from tfkit.testing.attention.table import CASES
-from tfkit.testing.suite.again import replay
+from tfkit_conformance.attention.table import CASES
+from tfkit_conformance.suite.again import replay
 
 B, H, D = 70, 4, 16
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_calls import BY_NAME, typed
 
-from tfkit.attention import Mask
+from attention_calls import BY_NAME, typed
+from tfkit.attention.backend import check_request
+from tfkit.attention.rendering import shapes_of
+from tfkit.attention.types import Mask
 from tfkit.builtin.attention import flex
 from tfkit.builtin.attention.entries import FLEX
 from tfkit.plugin import AttentionRequest, NoOptions
-from tfkit.rendering import shapes_of
-from tfkit.slots.attention import judge
-from tfkit.testing.attention.reference import visible_pairs
-from tfkit.testing.attention.table import CASES
+from tfkit_conformance.attention.reference import visible_pairs
+from tfkit_conformance.attention.table import CASES
 
 PLAIN = AttentionRequest(dtype="float32", head_dim=64, value_dim=64, queries=5, keys=7, gradients=False)
 
@@ -50,8 +50,8 @@ def test_the_log_sum_exp_is_float32_whatever_the_dtype(dtype):
         ({"device": "cuda", "bias": "dense", "bias_gradient": True}, False),
     ],
 )
-def test_joint_limits(wish, accepted):
-    assert judge(FLEX, replace(PLAIN, **wish), NoOptions()).accepted == accepted
+def test_joint_limits(requested, accepted):
+    assert check_request(FLEX, replace(PLAIN, **requested), NoOptions()).accepted == accepted
 
 
 def test_decoding_step_by_step_compiles_only_once_or_twice():

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attention_calls import BY_NAME, typed
 from torch.nn.attention import SDPBackend
 
-from tfkit.attention import DenseBias, LinearBias, Mask
+from attention_calls import BY_NAME, typed
+from tfkit.attention.backend import check_request
+from tfkit.attention.rendering import shapes_of
+from tfkit.attention.types import DenseBias, LinearBias, Mask
 from tfkit.builtin.attention import sdpa
 from tfkit.builtin.attention.entries import SDPA, SdpaOptions
 from tfkit.plugin import AttentionRequest
-from tfkit.rendering import shapes_of
-from tfkit.slots.attention import judge
-from tfkit.testing.attention.case import Case
-from tfkit.testing.attention.compare import gradients_of
-from tfkit.testing.suite.again import replay
+from tfkit_conformance.attention.case import Case
+from tfkit_conformance.attention.compare import gradients_of
+from tfkit_conformance.suite.again import replay
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,11 @@ def test_on_cuda_no_mask_meets_cudnn_and_a_wide_mask_only_the_math_kernel():
         ("math", {"device": "cpu", "dropout": True, "bias": "dense", "bias_gradient": True}, False),
     ],
 )
-def test_joint_limits_of_kernels(kernel, wish, refused):
-    request = replace(AttentionRequest(dtype="bfloat16", head_dim=8, value_dim=8, queries=5, keys=7, gradients=False), **wish)
-    assert judge(SDPA, request, SdpaOptions(kernel=kernel)).accepted != refused
+def test_joint_limits_of_kernels(kernel, requested, refused):
+    request = replace(
+        AttentionRequest(dtype="bfloat16", head_dim=8, value_dim=8, queries=5, keys=7, gradients=False), **requested
+    )
+    assert check_request(SDPA, request, SdpaOptions(kernel=kernel)).accepted != refused
 
 
 def test_a_float32_bias_is_not_rounded_to_a_half_query():

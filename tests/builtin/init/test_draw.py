@@ -8,15 +8,16 @@ from torch import nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 from tfkit.builtin.init.entries import ENTRIES
-from tfkit.plugin import Distribution, InitFacts, Parameter
+from tfkit.plugin import Parameter
+from tfkit.slots.init import Distribution, InitContext
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
-FACTS = InitFacts(d_model=64, num_layers=6, head_dim=16)
+FACTS = InitContext(d_model=64, num_layers=6, head_dim=16)
 
 
-def draw(name: str, role: str, shape: tuple[int, ...], facts: InitFacts = FACTS, **options: float) -> Distribution:
+def draw(name: str, role: str, shape: tuple[int, ...], context: InitContext = FACTS, **options: float) -> Distribution:
     entry = BY_NAME[name]
-    return entry.draw(entry.options(**options), Parameter("w", role, shape), facts)
+    return entry.draw(entry.options(**options), Parameter("w", role, shape), context)
 
 
 def deviation(distribution: Distribution) -> float:
@@ -71,7 +72,7 @@ def test_gpt2_equals_hugging_face():
     torch.manual_seed(0)
     layers = 5
     model = GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=64, n_head=4, vocab_size=500, n_positions=300)).transformer
-    facts = InitFacts(64, layers, 16)
+    context = InitContext(64, layers, 16)
     block = model.h[2]
     for weight, role in (
         (model.wte.weight, "embedding"),
@@ -81,8 +82,8 @@ def test_gpt2_equals_hugging_face():
         (block.mlp.c_fc.weight, "ffn_in"),
         (block.mlp.c_proj.weight, "ffn_out"),
     ):
-        assert_drawn_like(weight, draw("gpt2", role, tuple(weight.shape), facts))
-    assert draw("gpt2", "attention_output", (8, 8), InitFacts(64)).spread == 0.02
+        assert_drawn_like(weight, draw("gpt2", role, tuple(weight.shape), context))
+    assert draw("gpt2", "attention_output", (8, 8), InitContext(64)).spread == 0.02
 
 
 def test_bert_is_cut_and_its_uncut_kin_equals_hugging_face():
@@ -115,7 +116,7 @@ def test_t5_equals_hugging_face():
         (ffn.wi_1.weight, "ffn_in"),
         (ffn.wo.weight, "ffn_out"),
     ):
-        drawn = draw("t5", role, tuple(weight.shape), InitFacts(64, 1, 16))
+        drawn = draw("t5", role, tuple(weight.shape), InitContext(64, 1, 16))
         assert drawn.kind == "normal"
         assert_drawn_like(weight, drawn)
 

@@ -5,7 +5,8 @@ import torch
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 from tfkit.builtin.position.alibi import build, slopes
-from tfkit.plugin import LinearBias, NoOptions, PositionSite
+from tfkit.plugin import LinearBias, NoOptions
+from tfkit.slots.position import PositionSite
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from tfkit.attention.positions import PositionRange
 from tfkit.builtin.position.entries import ENTRIES
-from tfkit.plugin import DenseBias, DistanceBias, LinearBias, PositionSite, Span, load
+from tfkit.plugin import DenseBias, DistanceBias, LinearBias
+from tfkit.slots.lazy import load
+from tfkit.slots.position import PositionSite
 
 KINDS = {"dense": DenseBias, "linear": LinearBias, "distance": DistanceBias}
 B, H, G, D, M, ROWS = 2, 6, 3, 8, 12, 40
@@ -34,7 +37,7 @@ class Use(nn.Module):
 
     def forward(self, x: Tensor, query: Tensor, key: Tensor, offset: int = 0, keys: int | None = None) -> list[Tensor]:
         queries = query.shape[2]
-        span = Span(queries, keys or offset + queries, offset, offset, x.device, x.dtype)
+        span = PositionRange(queries, keys or offset + queries, offset, offset, x.device, x.dtype)
         found = [self.scheme.embed(x, span)] if "embeddings" in self.acts else []
         if "queries_keys" in self.acts:
             found += self.scheme.rotate(query, key, self.scheme.prepare(span))

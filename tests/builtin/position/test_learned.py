@@ -8,7 +8,8 @@ from transformers.models.roberta.modeling_roberta import RobertaEmbeddings
 
 from tfkit.builtin.position.entries_embedding import LearnedOptions, learned_parameters, learned_unsupported
 from tfkit.builtin.position.learned import build
-from tfkit.plugin import InputError, PositionSite
+from tfkit.plugin import InputError
+from tfkit.slots.position import PositionSite
 
 
 def module_of(site: PositionSite | None = None, **options: object) -> torch.nn.Module:

@@ -5,7 +5,7 @@ import torch
 
 from tfkit.builtin.position.entries_scores import RelativeShawOptions
 from tfkit.builtin.position.relative_shaw import build
-from tfkit.plugin import PositionSite
+from tfkit.slots.position import PositionSite
 
 
 @pytest.mark.parametrize(("queries", "keys", "offset"), [(5, 5, 0), (2, 9, 4), (9, 3, 0)])

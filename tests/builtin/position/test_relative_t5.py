@@ -7,7 +7,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from tfkit.builtin.position.entries_scores import RelativeT5Options, t5_unsupported
 from tfkit.builtin.position.relative_t5 import RelativeT5, bucket, build
-from tfkit.plugin import DistanceBias, PositionSite
+from tfkit.plugin import DistanceBias
+from tfkit.slots.position import PositionSite
 
 
 def exact_bucket(distance: int, buckets: int, max_distance: int, causal: bool) -> int:

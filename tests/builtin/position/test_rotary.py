@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as lla
 
 from tfkit.builtin.position.entries_rotary import RotaryOptions, unsupported
 from tfkit.builtin.position.rotary import build, build_interleaved
-from tfkit.plugin import PositionSite
+from tfkit.slots.position import PositionSite
 
 SITE = PositionSite(24, 3, 8)
 BUILDS = pytest.mark.parametrize("make", [build, build_interleaved])

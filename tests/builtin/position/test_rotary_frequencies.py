@@ -11,7 +11,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from tfkit.builtin.position.entries_rotary import RotaryOptions, Scaling
 from tfkit.builtin.position.rotary import build
 from tfkit.builtin.position.rotary_frequencies import attention_factor, frequencies
-from tfkit.plugin import PositionSite
+from tfkit.slots.position import PositionSite
 
 CPU = torch.device("cpu")
 YARN = {"factor": 4.0, "original_max_position_embeddings": 4096}

@@ -9,7 +9,7 @@ from transformers.models.whisper.modeling_whisper import sinusoids as whisper_si
 
 from tfkit.builtin.position.entries_embedding import SinusoidalOptions, sinusoidal_unsupported
 from tfkit.builtin.position.sinusoidal import build, build_halves, sinusoids
-from tfkit.plugin import PositionSite
+from tfkit.slots.position import PositionSite
 
 
 @pytest.mark.parametrize("width", [8, 7])

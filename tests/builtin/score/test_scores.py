@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from tfkit.builtin.score.entries import ENTRIES
-from tfkit.plugin import ScoreSite, load
+from tfkit.slots.lazy import load
+from tfkit.slots.score import ScoreSite
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 

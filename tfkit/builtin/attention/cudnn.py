@@ -15,12 +15,12 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ...plugin import AttentionInputs, AttentionOutput, BackendRefused, Fault, NoOptions, guard
+from ...plugin import AttentionInputs, AttentionOutput, BackendRefused, Diagnostic, NoOptions, require_capabilities
 from . import sdpa
 from .entries import CUDNN, SdpaOptions
 
 ONLY_CUDNN = SdpaOptions(kernel="cudnn")
-check = guard(CUDNN.name, CUDNN.capabilities)
+check = require_capabilities(CUDNN.name, CUDNN.capabilities)
 
 
 def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
@@ -28,7 +28,9 @@ def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
     what is not declared, and where the tensors are not on a CUDA device."""
     check(inputs)
     if not inputs.query.is_cuda:
-        raise BackendRefused(Fault("TFK060", f"`cudnn` runs on CUDA, not on {inputs.query.device}", "choose another backend"))
+        raise BackendRefused(
+            Diagnostic("TFK060", f"`cudnn` runs on CUDA, not on {inputs.query.device}", "choose another backend")
+        )
     query, key, value = (_with_dense_rows(tensor) for tensor in (inputs.query, inputs.key, inputs.value))
     return sdpa.attend(replace(inputs, query=query, key=key, value=value), ONLY_CUDNN)
 

@@ -16,6 +16,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from ...attention.rendering import no_fully_masked_row
 from ...plugin import (
     AttentionInputs,
     AttentionOutput,
@@ -26,10 +27,9 @@ from ...plugin import (
     Shapes,
     accumulation,
     dense_bias,
-    every_query_sees,
-    open_blind_rows,
     select_rows,
     shapes_of,
+    unmask_empty_rows,
     visible,
 )
 
@@ -81,7 +81,7 @@ def _by_group(rows: Tensor, shared: Tensor) -> Tensor:
 def _log_sum_exp(scores: Tensor, rows: Tensor | None) -> Tensor:
     """Natural log of the sum of exp(scores) over visible keys: (B,H,Q) float32, -inf for blind rows."""
     total = torch.logsumexp(scores, -1, keepdim=True)
-    return select_rows(total, rows, blind=-torch.inf).squeeze(-1).to(torch.float32)
+    return select_rows(total, rows, masked=-torch.inf).squeeze(-1).to(torch.float32)
 
 
 def _rendered(inputs: AttentionInputs) -> Rendered:
@@ -95,8 +95,8 @@ def _rendered(inputs: AttentionInputs) -> Rendered:
 def _render(mask: Mask, bias: Bias | None, shapes: Shapes) -> Rendered:
     shown = visible(mask, shapes)
     rows = None
-    if shown is not None and not every_query_sees(mask, shapes):
-        shown, rows = open_blind_rows(shown)
+    if shown is not None and not no_fully_masked_row(mask, shapes):
+        shown, rows = unmask_empty_rows(shown)
     return (
         None if shown is None else ~shown,
         rows,

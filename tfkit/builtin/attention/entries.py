@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ...plugin import (
-    BIAS_KINDS,
-    MASK_TERMS,
-    AttentionBackend,
-    AttentionRequest,
-    AutoRow,
-    AutoTable,
-    Capabilities,
-    Device,
-    NoOptions,
-    Numerics,
-    Options,
-    Range,
-)
+from ...attention.auto_table import AutoRow
+from ...attention.capabilities import BIAS_KINDS, MASK_TERMS
+from ...plugin import AttentionBackend, AttentionRequest, AutoTable, Capabilities, Device, NoOptions, Numerics, Options, Range
 
 TERMS, BIASES = frozenset(MASK_TERMS), frozenset(BIAS_KINDS)
 DEVICES = (Device(kind="cpu"), Device(kind="cuda"))

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
+from ...attention.rendering import no_fully_masked_row
 from ...plugin import (
     AttentionInputs,
     AttentionOutput,
@@ -31,8 +32,7 @@ from ...plugin import (
     Prepared,
     Shapes,
     accumulation,
-    every_query_sees,
-    guard,
+    require_capabilities,
     select_rows,
     shapes_of,
     visible,
@@ -43,7 +43,7 @@ Modification = Callable[..., Tensor]
 Rendered = tuple[BlockMask | None, Tensor | None]
 """The block mask, and the rows that see a key."""
 
-check = guard(FLEX.name, FLEX.capabilities)
+check = require_capabilities(FLEX.name, FLEX.capabilities)
 
 RECOMPILES = 1 << 20
 """torch counts every new dtype, head count and kind of bias as a recompilation and stops at 8; a process may meet more."""
@@ -71,7 +71,7 @@ def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
     )
     lse = None
     if inputs.return_lse:  # float32 by the contract; the kernel gives float64 queries a float64 one
-        lse = select_rows(extra.lse, None if rows is None else rows.squeeze(-1), blind=-torch.inf).float()
+        lse = select_rows(extra.lse, None if rows is None else rows.squeeze(-1), masked=-torch.inf).float()
     return AttentionOutput(select_rows(output, rows), lse=lse)
 
 
@@ -113,7 +113,7 @@ def _render(mask: Mask, shapes: Shapes) -> Rendered:
         shapes.keys,
         device=shapes.device,
     )
-    whole = None if every_query_sees(mask, shapes) else visible(mask, shapes)
+    whole = None if no_fully_masked_row(mask, shapes) else visible(mask, shapes)
     return block_mask, None if whole is None else whole.any(-1, keepdim=True)
 
 

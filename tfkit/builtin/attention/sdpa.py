@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from ...attention.rendering import always, no_fully_masked_row, queries_that_see
 from ...plugin import (
     AttentionInputs,
     AttentionOutput,
@@ -27,14 +28,11 @@ from ...plugin import (
     Prepared,
     Shapes,
     accumulation,
-    always,
     dense_bias,
-    every_query_sees,
-    guard,
-    live_queries,
-    open_blind_rows,
+    require_capabilities,
     select_rows,
     shapes_of,
+    unmask_empty_rows,
     visible,
 )
 from . import few
@@ -52,7 +50,7 @@ KERNELS = {
 _CHOOSING = threading.RLock()
 """torch's choice of kernels is a switch of the whole process: threads take turns, so that each leaves it as it was."""
 
-check = guard(SDPA.name, SDPA.capabilities)
+check = require_capabilities(SDPA.name, SDPA.capabilities)
 
 SAFE_WITH_MASK = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
@@ -115,14 +113,14 @@ def _kernels(options: SdpaOptions, mask: Tensor | None, query: Tensor) -> list[S
 
 
 def _render(mask: Mask, bias: Bias | None, shapes: Shapes) -> Rendered:
-    rows = live_queries(mask, shapes)
+    rows = queries_that_see(mask, shapes)
     if rows is not None:
         mask = _without_query_lengths(mask, shapes)
     if bias is None and _is_square_causal(mask, shapes):
         return None, True, rows
     shown = visible(mask, shapes)
-    if shown is not None and not every_query_sees(mask, shapes):
-        shown, seeing = open_blind_rows(shown)
+    if shown is not None and not no_fully_masked_row(mask, shapes):
+        shown, seeing = unmask_empty_rows(shown)
         rows = seeing if rows is None else rows & seeing
     if bias is None:
         return _whole_keys(shown, shapes), False, rows

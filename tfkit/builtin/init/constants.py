@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from math import prod
 
-from ...plugin import Distribution, Parameter
+from ...plugin import Parameter
+from ...slots.init import Distribution
 
 ONES = frozenset({"norm_scale", "mix_scale"})
 

@@ -17,7 +17,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...plugin import Distribution, InitFacts, NoOptions, Options, Parameter
+from ...plugin import NoOptions, Options, Parameter
+from ...slots.init import Distribution, InitContext
 from .constants import constant
 
 RESIDUAL_WRITERS = frozenset({"attention_output", "ffn_out"})
@@ -29,19 +30,19 @@ class NormalOptions(Options):
     std: Annotated[float, Field(gt=0.0, description="standard deviation of every weight")] = 0.02
 
 
-def draw(options: NormalOptions, parameter: Parameter, facts: InitFacts) -> Distribution:
+def draw(options: NormalOptions, parameter: Parameter, context: InitContext) -> Distribution:
     """N(0, std^2)."""
     return constant(parameter) or Distribution("normal", spread=options.std)
 
 
-def draw_gpt2(options: NoOptions, parameter: Parameter, facts: InitFacts) -> Distribution:
+def draw_gpt2(options: NoOptions, parameter: Parameter, context: InitContext) -> Distribution:
     """N(0, 0.02^2), smaller for what writes into the residual of a deep stack."""
     spread = 0.02
-    if parameter.role in RESIDUAL_WRITERS and facts.num_layers:
-        spread *= (2 * facts.num_layers) ** -0.5
+    if parameter.role in RESIDUAL_WRITERS and context.num_layers:
+        spread *= (2 * context.num_layers) ** -0.5
     return constant(parameter) or Distribution("normal", spread=spread)
 
 
-def draw_bert(options: NoOptions, parameter: Parameter, facts: InitFacts) -> Distribution:
+def draw_bert(options: NoOptions, parameter: Parameter, context: InitContext) -> Distribution:
     """N(0, 0.02^2) cut at two standard deviations."""
     return constant(parameter) or Distribution("truncated_normal", spread=0.02)

@@ -11,23 +11,24 @@ Untied logits are a linear map, as in Mesh TensorFlow; Hugging Face draws those 
 
 from __future__ import annotations
 
-from ...plugin import Distribution, InitFacts, NoOptions, Parameter
+from ...plugin import NoOptions, Parameter
+from ...slots.init import Distribution, InitContext
 from .constants import constant, fans
 
 TABLES = frozenset({"embedding", "segment_table", "position_table"})
 
 
-def draw(options: NoOptions, parameter: Parameter, facts: InitFacts) -> Distribution:
+def draw(options: NoOptions, parameter: Parameter, context: InitContext) -> Distribution:
     """The distribution of one parameter."""
-    return constant(parameter) or Distribution("normal", spread=_spread(parameter, facts))
+    return constant(parameter) or Distribution("normal", spread=_spread(parameter, context))
 
 
-def _spread(parameter: Parameter, facts: InitFacts) -> float:
+def _spread(parameter: Parameter, context: InitContext) -> float:
     if parameter.role in TABLES:
         return 1.0
     if parameter.role == "relative_table":
-        return float(facts.d_model**-0.5)
+        return float(context.d_model**-0.5)
     fan_in, _ = fans(parameter)
-    if parameter.role == "query" and facts.head_dim:
-        fan_in *= facts.head_dim
+    if parameter.role == "query" and context.head_dim:
+        fan_in *= context.head_dim
     return float(fan_in**-0.5)

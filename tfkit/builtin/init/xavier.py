@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from math import sqrt
 
-from ...plugin import Distribution, InitFacts, NoOptions, Parameter
+from ...plugin import NoOptions, Parameter
+from ...slots.init import Distribution, InitContext
 from .constants import constant, fans
 
 TABLES = frozenset({"embedding", "segment_table", "position_table", "logits"})
 
 
-def draw(options: NoOptions, parameter: Parameter, facts: InitFacts) -> Distribution:
+def draw(options: NoOptions, parameter: Parameter, context: InitContext) -> Distribution:
     """The distribution of one parameter."""
     if (fixed := constant(parameter)) is not None:
         return fixed

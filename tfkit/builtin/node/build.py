@@ -8,24 +8,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...plugin import (
-    Classify,
-    Dense,
-    Layer,
-    LayerMix,
-    LayerParts,
-    NodeFacts,
-    Part,
-    Pool,
-    PositionSite,
-    Stack,
-    TokenLogits,
-    Tokens,
-    Wiring,
-    load,
-    modules_in,
-    sequence,
-)
+from ...nn.heads import Classify, Dense, LayerMix, Pool
+from ...nn.layer import LayerParts
+from ...nn.stack import Stack, Wiring
+from ...nn.tokens import TokenLogits, Tokens
+from ...plugin import Component
+from ...slots.layer import Layer, modules_in, sequence
+from ...slots.lazy import load
+from ...slots.node import NodeContext
+from ...slots.position import PositionSite
 from .entries import vocab_size
 from .options import (
     ClassifyOptions,
@@ -39,16 +30,16 @@ from .options import (
 from .stack_entry import shared_scheme, shared_schemes, sublayer_facts
 
 
-def _norm(norm: Part, width: int) -> nn.Module | None:
+def _norm(norm: Component, width: int) -> nn.Module | None:
     return None if norm.kind == "none" else load(norm.entry.build)(norm.options, width)
 
 
-def tokens(options: TokensOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
+def tokens(options: TokensOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
     width = options.d_model
     position = options.position
     scheme = load(position.entry.build)(position.options, PositionSite(width)) if position.entry.acts else None
     return Tokens(
-        facts.name,
+        context.name,
         _table(options.vocab_size or 0, width) if options.share is None else None,
         _table(options.segments, width) if options.segments else None,
         scheme,
@@ -63,17 +54,17 @@ def _table(rows: int, width: int) -> nn.Embedding:
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def stack(options: StackOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
-    width = facts.signals["input"].width
-    schemes = shared_schemes(options, facts)
+def stack(options: StackOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
+    width = context.signals["input"].width
+    schemes = shared_schemes(options, context)
     layers: list[nn.Module | None] = [None] * modules_in(options.layers)
     order = []
     for number, layer in sequence(options.layers):
         order.append(number)
         if layers[number] is None:
-            layers[number] = _layer(options, facts, layer, schemes)
+            layers[number] = _layer(options, context, layer, schemes)
     return Stack(
-        facts.name,
+        context.name,
         [layer for layer in layers if layer is not None],
         tuple(order),
         [load(scheme.entry.build)(scheme.options, site) for scheme, site in schemes],
@@ -84,18 +75,18 @@ def stack(options: StackOptions, facts: NodeFacts, keep_layers: bool) -> nn.Modu
     )
 
 
-def _layer(options: StackOptions, facts: NodeFacts, layer: Layer, schemes: list[Any]) -> nn.Module:
-    width = facts.signals["input"].width
+def _layer(options: StackOptions, context: NodeContext, layer: Layer, schemes: list[Any]) -> nn.Module:
+    width = context.signals["input"].width
     placement = layer.placement
     assert placement is not None
-    assert facts.stack is not None
-    constants = placement.entry.constants(placement.options, facts.stack)
+    assert context.stack is not None
+    constants = placement.entry.constants(placement.options, context.stack)
     branches, scales = {}, {}
     for sublayer in layer.sublayers or ():
         own = sublayer.options
-        pair = shared_scheme(options, facts, layer, sublayer)
-        wiring = Wiring(facts.name, own.name, schemes.index(pair) if pair is not None else None)
-        surroundings = sublayer_facts(options, facts, layer, sublayer)
+        pair = shared_scheme(options, context, layer, sublayer)
+        wiring = Wiring(context.name, own.name, schemes.index(pair) if pair is not None else None)
+        surroundings = sublayer_facts(options, context, layer, sublayer)
         branches[own.name] = load(sublayer.entry.build)(own, surroundings, wiring)
         scales[own.name] = constants.branch * own.residual_scale
     sites = placement.entry.norm_sites(placement.options, tuple(branches))
@@ -104,32 +95,32 @@ def _layer(options: StackOptions, facts: NodeFacts, layer: Layer, schemes: list[
     return load(placement.entry.build)(placement.options, parts)  # type: ignore[no-any-return]
 
 
-def dense(options: DenseOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
-    inner = facts.signals["input"].width
+def dense(options: DenseOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
+    inner = context.signals["input"].width
     width = options.d_model or inner
     activation = options.activation
     activate = None if activation.kind == "identity" else partial(load(activation.entry.function), options=activation.options)
     return Dense(nn.Linear(inner, width, options.bias), activate, _norm(options.output_norm, width), options.dropout)
 
 
-def token_logits(options: TokenLogitsOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
-    width = facts.signals["input"].width
-    size = vocab_size(options, facts)
+def token_logits(options: TokenLogitsOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
+    width = context.signals["input"].width
+    size = vocab_size(options, context)
     weight = nn.Linear(width, size, bias=False) if options.share is None else None
     bias = nn.Parameter(torch.zeros(size), requires_grad=options.bias is True) if options.bias else None
     scale = options.scale if isinstance(options.scale, float) else float(width) ** -0.5
     return TokenLogits(weight, bias, scale, options.softcap)
 
 
-def pool(options: PoolOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
-    tokens = facts.targets.get("tokens")
+def pool(options: PoolOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
+    tokens = context.targets.get("tokens")
     end_id = tokens.end_id if isinstance(tokens, TokensOptions) else None
-    return Pool(facts.name, options.take, end_id, _norm(options.output_norm, facts.signals["input"].width))
+    return Pool(context.name, options.take, end_id, _norm(options.output_norm, context.signals["input"].width))
 
 
-def classify(options: ClassifyOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
-    return Classify(nn.Linear(facts.signals["input"].width, options.classes, options.bias), options.dropout)
+def classify(options: ClassifyOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
+    return Classify(nn.Linear(context.signals["input"].width, options.classes, options.bias), options.dropout)
 
 
-def layer_mix(options: LayerMixOptions, facts: NodeFacts, keep_layers: bool) -> nn.Module:
-    return LayerMix(facts.signals["input"].depth + options.embeddings, options.embeddings)
+def layer_mix(options: LayerMixOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
+    return LayerMix(context.signals["input"].depth + options.embeddings, options.embeddings)

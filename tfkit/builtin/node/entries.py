@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...plugin import (
-    Cost,
-    InputRule,
-    NodeFacts,
-    NodeKind,
-    Parameter,
-    ParameterGroup,
-    PositionSite,
-    Rule,
-    Signal,
-    Sizes,
-    linear,
-)
-from .options import (
-    ClassifyOptions,
-    DenseOptions,
-    LayerMixOptions,
-    PoolOptions,
-    TokenLogitsOptions,
-    TokensOptions,
-)
+from ...plugin import NodeKind, Parameter, linear
+from ...slots.cost import Cost, Sizes
+from ...slots.node import InputRule, NodeContext, Rule, Signal
+from ...slots.parameter import ParameterGroup
+from ...slots.position import PositionSite
+from .options import ClassifyOptions, DenseOptions, LayerMixOptions, PoolOptions, TokenLogitsOptions, TokensOptions
 from .stack_entry import STACK
 
 
@@ -32,19 +17,19 @@ def _group(*parameters: Parameter) -> tuple[ParameterGroup, ...]:
     return (ParameterGroup(parameters),)
 
 
-def _tokens_output(options: TokensOptions, facts: NodeFacts) -> Signal:
-    length = f"L_{facts.name}"
-    return Signal(("B", length, options.d_model), length, tokens=facts.name, padded=options.pad_id is not None)
+def _tokens_output(options: TokensOptions, context: NodeContext) -> Signal:
+    length = f"L_{context.name}"
+    return Signal(("B", length, options.d_model), length, tokens=context.name, padded=options.pad_id is not None)
 
 
-def _tokens_input(options: TokensOptions, facts: NodeFacts) -> InputRule:
-    owner = facts.targets.get("share")
+def _tokens_input(options: TokensOptions, context: NodeContext) -> InputRule:
+    owner = context.targets.get("share")
     size = (owner.vocab_size if isinstance(owner, TokensOptions) else options.vocab_size) or 0
     counts = options.position.entry.counts_padding(options.position.options)
     return InputRule(size, options.pad_id, options.start_id, options.end_id, options.segments or 0, counts)
 
 
-def _tokens_parameters(options: TokensOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
+def _tokens_parameters(options: TokensOptions, context: NodeContext) -> tuple[ParameterGroup, ...]:
     width = options.d_model
     parameters: list[Parameter] = []
     if options.share is None:
@@ -57,16 +42,16 @@ def _tokens_parameters(options: TokensOptions, facts: NodeFacts) -> tuple[Parame
     return _group(*parameters)
 
 
-def _tokens_costs(options: TokensOptions, facts: NodeFacts, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
+def _tokens_costs(options: TokensOptions, context: NodeContext, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
     own = sizes[""]
     position = options.position
     flops = position.entry.flops(position.options, PositionSite(options.d_model), own.batch, own.queries, own.queries)
     return (Cost("embedding", flops, own.batch * own.queries * options.d_model),)
 
 
-def _tokens_rules(options: TokensOptions, facts: NodeFacts) -> tuple[Rule, ...]:
+def _tokens_rules(options: TokensOptions, context: NodeContext) -> tuple[Rule, ...]:
     broken: list[Rule] = []
-    owner = facts.targets.get("share")
+    owner = context.targets.get("share")
     if owner is not None and not isinstance(owner, TokensOptions):
         return (("share", f"`{options.share}` is no tokens node and has no table", "name a tokens node"),)
     vocab_size = owner.vocab_size if owner is not None else options.vocab_size
@@ -91,13 +76,13 @@ def _tokens_rules(options: TokensOptions, facts: NodeFacts) -> tuple[Rule, ...]:
     return tuple(broken)
 
 
-def _dense_width(options: DenseOptions, facts: NodeFacts) -> int:
-    return options.d_model or facts.signals["input"].width
+def _dense_width(options: DenseOptions, context: NodeContext) -> int:
+    return options.d_model or context.signals["input"].width
 
 
-def _dense_parameters(options: DenseOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
-    width, norm = _dense_width(options, facts), options.output_norm
-    weights = linear("linear", "dense", facts.signals["input"].width, width, options.bias)
+def _dense_parameters(options: DenseOptions, context: NodeContext) -> tuple[ParameterGroup, ...]:
+    width, norm = _dense_width(options, context), options.output_norm
+    weights = linear("linear", "dense", context.signals["input"].width, width, options.bias)
     return _group(*weights, *(p.under("output_norm") for p in norm.entry.parameters(norm.options, width)))
 
 
@@ -106,33 +91,33 @@ def _linear_cost(term: str, inner: int, outer: int, signal: Signal, sizes: Sizes
     return (Cost(term, 2 * tokens * inner * outer, tokens * (inner + outer)),)
 
 
-def _dense_costs(options: DenseOptions, facts: NodeFacts, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
-    signal = facts.signals["input"]
-    return _linear_cost("dense", signal.width, _dense_width(options, facts), signal, sizes[""])
+def _dense_costs(options: DenseOptions, context: NodeContext, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
+    signal = context.signals["input"]
+    return _linear_cost("dense", signal.width, _dense_width(options, context), signal, sizes[""])
 
 
-def _dense_rules(options: DenseOptions, facts: NodeFacts) -> tuple[Rule, ...]:
+def _dense_rules(options: DenseOptions, context: NodeContext) -> tuple[Rule, ...]:
     if options.activation.entry.gated:
         rule = f"{options.activation.kind} is gated and needs a second projection, which a dense node has not"
         return (("activation", rule, "choose one that is not gated"),)
     return ()
 
 
-def vocab_size(options: TokenLogitsOptions, facts: NodeFacts) -> int:
+def vocab_size(options: TokenLogitsOptions, context: NodeContext) -> int:
     """The ids that logits are over: the owner's where the table is shared."""
-    owner = facts.targets.get("share")
+    owner = context.targets.get("share")
     return (owner.vocab_size if isinstance(owner, TokensOptions) else options.vocab_size) or 0
 
 
-def _logits_parameters(options: TokenLogitsOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
-    size = vocab_size(options, facts)
-    own = () if options.share else linear("logits", "logits", facts.signals["input"].width, size, bias=False)
+def _logits_parameters(options: TokenLogitsOptions, context: NodeContext) -> tuple[ParameterGroup, ...]:
+    size = vocab_size(options, context)
+    own = () if options.share else linear("logits", "logits", context.signals["input"].width, size, bias=False)
     bias = (Parameter("bias", "bias", (size,), trainable=options.bias is True),) if options.bias else ()
     return _group(*own, *bias)
 
 
-def _logits_rules(options: TokenLogitsOptions, facts: NodeFacts) -> tuple[Rule, ...]:
-    owner, width = facts.targets.get("share"), facts.signals["input"].width
+def _logits_rules(options: TokenLogitsOptions, context: NodeContext) -> tuple[Rule, ...]:
+    owner, width = context.targets.get("share"), context.signals["input"].width
     if options.share is None:
         if options.vocab_size is None:
             return (("vocab_size", "`vocab_size` is missing", "write it, or `share` the table of a tokens node"),)
@@ -145,19 +130,19 @@ def _logits_rules(options: TokenLogitsOptions, facts: NodeFacts) -> tuple[Rule, 
     return ()
 
 
-def _logits_costs(options: TokenLogitsOptions, facts: NodeFacts, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
-    signal = facts.signals["input"]
-    return _linear_cost("logits", signal.width, vocab_size(options, facts), signal, sizes[""])
+def _logits_costs(options: TokenLogitsOptions, context: NodeContext, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
+    signal = context.signals["input"]
+    return _linear_cost("logits", signal.width, vocab_size(options, context), signal, sizes[""])
 
 
 def _pooled(signal: Signal) -> Signal:
     return Signal(("B", signal.width))
 
 
-def _pool_rules(options: PoolOptions, facts: NodeFacts) -> tuple[Rule, ...]:
-    if facts.signals["input"].length is None:
-        return (("input", f"`{options.input}` is one vector already, {facts.signals['input'].axes}", "read a sequence"),)
-    tokens = facts.targets.get("tokens")
+def _pool_rules(options: PoolOptions, context: NodeContext) -> tuple[Rule, ...]:
+    if context.signals["input"].length is None:
+        return (("input", f"`{options.input}` is one vector already, {context.signals['input'].axes}", "read a sequence"),)
+    tokens = context.targets.get("tokens")
     if options.take != "end_token":
         return (("tokens", f"`take: {options.take}` reads no token ids", "remove `tokens`"),) if options.tokens else ()
     if not isinstance(tokens, TokensOptions):
@@ -167,18 +152,18 @@ def _pool_rules(options: PoolOptions, facts: NodeFacts) -> tuple[Rule, ...]:
     return ()
 
 
-def _pool_parameters(options: PoolOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
+def _pool_parameters(options: PoolOptions, context: NodeContext) -> tuple[ParameterGroup, ...]:
     norm = options.output_norm
-    return _group(*(p.under("output_norm") for p in norm.entry.parameters(norm.options, facts.signals["input"].width)))
+    return _group(*(p.under("output_norm") for p in norm.entry.parameters(norm.options, context.signals["input"].width)))
 
 
-def _mix_parameters(options: LayerMixOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
-    layers = facts.signals["input"].depth + options.embeddings
+def _mix_parameters(options: LayerMixOptions, context: NodeContext) -> tuple[ParameterGroup, ...]:
+    layers = context.signals["input"].depth + options.embeddings
     return _group(Parameter("weight", "mix_weight", (layers,)), Parameter("scale", "mix_scale", (1,)))
 
 
-def _mix_rules(options: LayerMixOptions, facts: NodeFacts) -> tuple[Rule, ...]:
-    if facts.signals["input"].depth:
+def _mix_rules(options: LayerMixOptions, context: NodeContext) -> tuple[Rule, ...]:
+    if context.signals["input"].depth:
         return ()
     return (("input", f"`{options.input}` is one output, not the layers of a stack", "read its port: `NODE.layers`"),)
 
@@ -202,7 +187,7 @@ ENTRIES = [
         summary="a linear map, an activation, a norm",
         options=DenseOptions,
         inherits=frozenset({"dropout", "init"}),
-        output=lambda options, facts: facts.signals["input"].wide(_dense_width(options, facts)),
+        output=lambda options, context: context.signals["input"].wide(_dense_width(options, context)),
         parameters=_dense_parameters,
         costs=_dense_costs,
         rules=_dense_rules,
@@ -213,7 +198,7 @@ ENTRIES = [
         summary="scores over a vocabulary",
         options=TokenLogitsOptions,
         inherits=frozenset({"vocab_size", "init"}),
-        output=lambda options, facts: facts.signals["input"].wide(vocab_size(options, facts)),
+        output=lambda options, context: context.signals["input"].wide(vocab_size(options, context)),
         parameters=_logits_parameters,
         costs=_logits_costs,
         rules=_logits_rules,
@@ -225,7 +210,7 @@ ENTRIES = [
         options=PoolOptions,
         inherits=frozenset(),
         stepwise=lambda options: False,
-        output=lambda options, facts: _pooled(facts.signals["input"]),
+        output=lambda options, context: _pooled(context.signals["input"]),
         parameters=_pool_parameters,
         rules=_pool_rules,
         build="tfkit.builtin.node.build:pool",
@@ -235,12 +220,12 @@ ENTRIES = [
         summary="scores over classes",
         options=ClassifyOptions,
         inherits=frozenset({"dropout", "init"}),
-        output=lambda options, facts: facts.signals["input"].wide(options.classes),
-        parameters=lambda options, facts: _group(
-            *linear("linear", "classify", facts.signals["input"].width, options.classes, options.bias)
+        output=lambda options, context: context.signals["input"].wide(options.classes),
+        parameters=lambda options, context: _group(
+            *linear("linear", "classify", context.signals["input"].width, options.classes, options.bias)
         ),
-        costs=lambda options, facts, sizes: _linear_cost(
-            "classify", facts.signals["input"].width, options.classes, facts.signals["input"], sizes[""]
+        costs=lambda options, context, sizes: _linear_cost(
+            "classify", context.signals["input"].width, options.classes, context.signals["input"], sizes[""]
         ),
         build="tfkit.builtin.node.build:classify",
     ),
@@ -251,7 +236,7 @@ ENTRIES = [
         options=LayerMixOptions,
         inherits=frozenset(),
         takes_layers=True,
-        output=lambda options, facts: facts.signals["input"].wide(facts.signals["input"].width),
+        output=lambda options, context: context.signals["input"].wide(context.signals["input"].width),
         parameters=_mix_parameters,
         rules=_mix_rules,
         build="tfkit.builtin.node.build:layer_mix",

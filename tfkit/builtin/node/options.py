@@ -6,25 +6,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...plugin import (
-    AsTuple,
-    Layer,
-    LayersField,
-    NodeRef,
-    OneOf,
-    Options,
-    Part,
-    Positive,
-    Probability,
-    Size,
-    SlotField,
-    TokenId,
-    part_default,
-)
+from ...plugin import Component, OneOf, Options, Positive, Probability, Size, SlotField, component_default
+from ...slots.layer import Layer
+from ...slots.options import AsTuple, LayersField, NodeRef, TokenId
 
-Norm = Annotated[Part, SlotField("norm")]
-Position = Annotated[Part, SlotField("position")]
-Init = Annotated[Part, SlotField("init"), Field(description="how the weights are drawn")]
+Norm = Annotated[Component, SlotField("norm")]
+Position = Annotated[Component, SlotField("position")]
+Init = Annotated[Component, SlotField("init"), Field(description="how the weights are drawn")]
 Input = Annotated[str, NodeRef("input"), Field(description="the node it reads")]
 
 
@@ -39,10 +27,10 @@ class TokensOptions(Options):
     end_id: Annotated[TokenId | None, Field(description="the id a decoded sequence ends with")] = None
     scale: Annotated[float | str, OneOf("sqrt_d_model", number=True), Field(description="factor of the embedding")] = 1.0
     segments: Annotated[Size | None, Field(description="number of segment embeddings (BERT's token types)")] = None
-    position: Annotated[Position, Field(description="position scheme that acts on embeddings")] = part_default("none")
-    embedding_norm: Annotated[Norm, Field(description="norm after the sum of the embeddings")] = part_default("none")
+    position: Annotated[Position, Field(description="position scheme that acts on embeddings")] = component_default("none")
+    embedding_norm: Annotated[Norm, Field(description="norm after the sum of the embeddings")] = component_default("none")
     dropout: Annotated[Probability, Field(description="dropout of the embeddings")] = 0.0
-    init: Init = part_default("xavier")
+    init: Init = component_default("xavier")
 
     @property
     def factor(self) -> float:
@@ -56,12 +44,12 @@ class StackOptions(Options):
     memory: Annotated[str | None, NodeRef("memory"), Field(description="the node its cross-attention reads")] = None
     causal: Annotated[bool | None, Field(description="whether a token sees only itself and those before it")] = None
     final_norm: Annotated[Norm, Field(description="norm after the last layer; the placement's answer unless written")] = (
-        part_default("none")
+        component_default("none")
     )
     checkpoint: Annotated[bool, Field(description="compute activations again in the backward pass instead of keeping them")] = (
         False
     )
-    init: Init = part_default("xavier")
+    init: Init = component_default("xavier")
     layers: Annotated[tuple[Layer, ...], AsTuple, LayersField(), Field(min_length=1, description="the pattern of layers")]
 
 
@@ -70,11 +58,11 @@ class DenseOptions(Options):
 
     input: Input
     d_model: Annotated[Size | None, Field(description="output width; the input's unless written")] = None
-    activation: Annotated[Part, SlotField("activation"), Field(description="not gated")] = part_default("identity")
-    output_norm: Annotated[Norm, Field(description="norm of the output")] = part_default("none")
+    activation: Annotated[Component, SlotField("activation"), Field(description="not gated")] = component_default("identity")
+    output_norm: Annotated[Norm, Field(description="norm of the output")] = component_default("none")
     bias: bool = True
     dropout: Probability = 0.0
-    init: Init = part_default("xavier")
+    init: Init = component_default("xavier")
 
 
 class TokenLogitsOptions(Options):
@@ -86,7 +74,7 @@ class TokenLogitsOptions(Options):
     scale: Annotated[float | str, OneOf("inverse_sqrt_d_model", number=True), Field(description="factor of the input")] = 1.0
     softcap: Annotated[Positive | None, Field(description="c in c * tanh(logit / c)")] = None
     bias: Annotated[bool | str, OneOf("frozen", flag=True), Field(description="`frozen`: there, but not learnt")] = False
-    init: Init = part_default("xavier")
+    init: Init = component_default("xavier")
 
 
 class PoolOptions(Options):
@@ -95,7 +83,7 @@ class PoolOptions(Options):
     input: Input
     take: Annotated[str, OneOf("first", "last", "mean", "max", "end_token"), Field(description="which tokens make the vector")]
     tokens: Annotated[str | None, NodeRef("tokens"), Field(description="the tokens node whose end token is taken")] = None
-    output_norm: Annotated[Norm, Field(description="norm of the vector")] = part_default("none")
+    output_norm: Annotated[Norm, Field(description="norm of the vector")] = component_default("none")
 
 
 class ClassifyOptions(Options):
@@ -105,7 +93,7 @@ class ClassifyOptions(Options):
     classes: Size
     bias: bool = True
     dropout: Probability = 0.0
-    init: Init = part_default("xavier")
+    init: Init = component_default("xavier")
 
 
 class LayerMixOptions(Options):

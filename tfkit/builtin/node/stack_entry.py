@@ -5,64 +5,52 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ...plugin import (
-    AttentionSite,
-    Cost,
-    Layer,
-    LayerRun,
-    NodeFacts,
-    NodeKind,
-    NodeRef,
-    ParameterGroup,
-    Part,
-    PositionSite,
-    Rule,
-    Signal,
-    Sizes,
-    SublayerFacts,
-    applications,
-    depth,
-    layer_paths,
-    leaves,
-    marks,
-    sequence,
-)
+from ...plugin import Component, NodeKind
+from ...slots.cost import Cost, Sizes
+from ...slots.layer import Layer, LayerRun, applications, depth, layer_paths, leaves, sequence
+from ...slots.node import NodeContext, Rule, Signal
+from ...slots.options import NodeRef, field_annotations
+from ...slots.parameter import ParameterGroup
+from ...slots.position import PositionSite
+from ...slots.sublayer import AttentionSite, SublayerContext
 from ..sublayer.entries import acts_in_attention, position_site
 from ..sublayer.options import CrossAttentionOptions, SelfAttentionOptions
 from .options import StackOptions
 
 
-def sublayer_facts(options: StackOptions, facts: NodeFacts, layer: Layer, sublayer: Part) -> SublayerFacts:
+def sublayer_facts(options: StackOptions, context: NodeContext, layer: Layer, sublayer: Component) -> SublayerContext:
     """What surrounds one sub-layer of a stack."""
     memory = memory_of(options, sublayer)
-    signal = facts.memories.get(memory) if memory else None
-    width = facts.signals["input"].width
-    padded = facts.signals["input"].padded
+    signal = context.memories.get(memory) if memory else None
+    width = context.signals["input"].width
+    padded = context.signals["input"].padded
     reads = signal.padded if signal else padded
-    return SublayerFacts(width, signal.width if signal else None, bool(options.causal), layer.position, reads)
+    return SublayerContext(width, signal.width if signal else None, bool(options.causal), layer.position, reads)
 
 
-def memory_of(options: StackOptions, sublayer: Part) -> str | None:
+def memory_of(options: StackOptions, sublayer: Component) -> str | None:
     """The node that a sub-layer reads as memory: the one it names, or the stack's."""
     if sublayer.entry.reads != "memory":
         return None
-    fields = (name for name, mark in marks(type(sublayer.options), NodeRef) if mark.role == "memory")
+    fields = (name for name, annotation in field_annotations(type(sublayer.options), NodeRef) if annotation.role == "memory")
     named = next((ref for name in fields if (ref := getattr(sublayer.options, name)) is not None), None)
     return named or options.memory
 
 
-def shared_schemes(options: StackOptions, facts: NodeFacts) -> list[tuple[Part, PositionSite]]:
+def shared_schemes(options: StackOptions, context: NodeContext) -> list[tuple[Component, PositionSite]]:
     """The position schemes whose tables belong to the whole stack, in the order in which its layers use them."""
-    found: list[tuple[Part, PositionSite]] = []
+    found: list[tuple[Component, PositionSite]] = []
     for leaf in leaves(options.layers):
         for sublayer in leaf.layer.sublayers or ():
-            pair = shared_scheme(options, facts, leaf.layer, sublayer)
+            pair = shared_scheme(options, context, leaf.layer, sublayer)
             if pair is not None and pair not in found:
                 found.append(pair)
     return found
 
 
-def shared_scheme(options: StackOptions, facts: NodeFacts, layer: Layer, sublayer: Part) -> tuple[Part, PositionSite] | None:
+def shared_scheme(
+    options: StackOptions, context: NodeContext, layer: Layer, sublayer: Component
+) -> tuple[Component, PositionSite] | None:
     """The stack's scheme that a sub-layer uses, if any."""
     own = sublayer.options
     if not isinstance(own, SelfAttentionOptions) or isinstance(own, CrossAttentionOptions):
@@ -70,17 +58,17 @@ def shared_scheme(options: StackOptions, facts: NodeFacts, layer: Layer, sublaye
     scheme = layer.position
     if not acts_in_attention(scheme) or scheme.entry.tables(scheme.options) == "layer":
         return None
-    site = position_site(own, sublayer_facts(options, facts, layer, sublayer))
+    site = position_site(own, sublayer_facts(options, context, layer, sublayer))
     alike = scheme.entry.acts == {"scores"} and not scheme.entry.reads_query
     return scheme, replace(site, head_dim=0) if alike else site  # layers whose heads differ in width alone share a table
 
 
-def stack_parameters(options: StackOptions, facts: NodeFacts) -> tuple[ParameterGroup, ...]:
-    width = facts.signals["input"].width
+def stack_parameters(options: StackOptions, context: NodeContext) -> tuple[ParameterGroup, ...]:
+    width = context.signals["input"].width
     groups: list[ParameterGroup] = []
     for leaf in leaves(options.layers):
-        groups += layer_parameters(options, facts, leaf)
-    for number, (scheme, site) in enumerate(shared_schemes(options, facts)):
+        groups += layer_parameters(options, context, leaf)
+    for number, (scheme, site) in enumerate(shared_schemes(options, context)):
         tables = scheme.entry.parameters(scheme.options, site)
         groups.append(ParameterGroup(tuple(table.under(f"positions.{number}") for table in tables)))
     final = options.final_norm
@@ -88,17 +76,17 @@ def stack_parameters(options: StackOptions, facts: NodeFacts) -> tuple[Parameter
     return tuple(groups)
 
 
-def layer_parameters(options: StackOptions, facts: NodeFacts, leaf: LayerRun) -> Iterator[ParameterGroup]:
-    layer, width = leaf.layer, facts.signals["input"].width
+def layer_parameters(options: StackOptions, context: NodeContext, leaf: LayerRun) -> Iterator[ParameterGroup]:
+    layer, width = leaf.layer, context.signals["input"].width
     placement = layer.placement
     assert placement is not None
-    gains = placement.entry.constants(placement.options, facts.stack).gains if facts.stack else {}
+    gains = placement.entry.constants(placement.options, context.stack).gains if context.stack else {}
 
     def prefixes() -> Iterator[str]:
         return (f"layers.{number}" for number in leaf.numbers())
 
     for sublayer in layer.sublayers or ():
-        surroundings = sublayer_facts(options, facts, layer, sublayer)
+        surroundings = sublayer_facts(options, context, layer, sublayer)
         own = sublayer.entry.parameters(sublayer.options, surroundings)
         dim = sublayer.options.dim(width) if isinstance(sublayer.options, SelfAttentionOptions) else 0
         named = tuple(parameter.under(f"branches.{sublayer.options.name}") for parameter in own)
@@ -112,16 +100,16 @@ def layer_parameters(options: StackOptions, facts: NodeFacts, leaf: LayerRun) ->
     yield ParameterGroup(tuple(norms), leaf.times, prefixes)
 
 
-def stack_costs(options: StackOptions, facts: NodeFacts, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
+def stack_costs(options: StackOptions, context: NodeContext, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
     """The terms of all layers; equal terms are added up. A sub-layer's output and the norm's input are kept as well."""
     terms: dict[str, Cost] = {}
     own = sizes[""]
-    tokens = own.batch * own.queries * facts.signals["input"].width
+    tokens = own.batch * own.queries * context.signals["input"].width
     for times, layer in applications(options.layers):
         for sublayer in layer.sublayers or ():
             memory = memory_of(options, sublayer)
             where = sizes[memory] if memory else own
-            surroundings = sublayer_facts(options, facts, layer, sublayer)
+            surroundings = sublayer_facts(options, context, layer, sublayer)
             costs = sublayer.entry.costs(sublayer.options, surroundings, where)
             for cost in (*costs, Cost("residual", 0, tokens)):
                 before = terms.get(cost.term, Cost(cost.term, 0, 0))
@@ -130,15 +118,15 @@ def stack_costs(options: StackOptions, facts: NodeFacts, sizes: Mapping[str, Siz
     return tuple(terms.values())
 
 
-def stack_sites(options: StackOptions, facts: NodeFacts) -> Iterator[tuple[str, AttentionSite]]:
+def stack_sites(options: StackOptions, context: NodeContext) -> Iterator[tuple[str, AttentionSite]]:
     for index, (_, layer) in enumerate(sequence(options.layers)):
         for sublayer in layer.sublayers or ():
-            site = sublayer.entry.site(sublayer.options, sublayer_facts(options, facts, layer, sublayer))
+            site = sublayer.entry.site(sublayer.options, sublayer_facts(options, context, layer, sublayer))
             if site is not None:
                 yield f"{index}.{sublayer.options.name}", site
 
 
-def stack_rules(options: StackOptions, facts: NodeFacts) -> tuple[Rule, ...]:
+def stack_rules(options: StackOptions, context: NodeContext) -> tuple[Rule, ...]:
     broken: list[Rule] = []
     reads = [
         memory_of(options, s)
@@ -153,11 +141,11 @@ def stack_rules(options: StackOptions, facts: NodeFacts) -> tuple[Rule, ...]:
         rule = "a stack that reads a memory must say whether it is causal"
         broken.append(("causal", rule, "write `causal: true` for a decoder that predicts the next token, else `causal: false`"))
     for path, layer in layer_paths(options.layers, "layers"):
-        broken += _layer_rules(options, facts, path, layer)
+        broken += _layer_rules(options, context, path, layer)
     return tuple(broken)
 
 
-def _layer_rules(options: StackOptions, facts: NodeFacts, path: str, layer: Layer) -> Iterator[Rule]:
+def _layer_rules(options: StackOptions, context: NodeContext, path: str, layer: Layer) -> Iterator[Rule]:
     sublayers = layer.sublayers or ()
     names = tuple(sublayer.options.name for sublayer in sublayers)
     for name in sorted({name for name in names if names.count(name) > 1}):
@@ -178,14 +166,14 @@ def _layer_rules(options: StackOptions, facts: NodeFacts, path: str, layer: Laye
                 "write `memory: NODE` at the stack or at the sub-layer",
             )
             continue
-        surroundings = sublayer_facts(options, facts, layer, sublayer)
+        surroundings = sublayer_facts(options, context, layer, sublayer)
         for option, rule, fix in sublayer.entry.unsupported(sublayer.options, surroundings):
             at = f"{path}.position" if option == "position" and sublayer.entry.reads == "self" else f"{where}.{option}"
             yield at, rule, fix
 
 
-def stack_output(options: StackOptions, facts: NodeFacts) -> Signal:
-    signal = facts.signals["input"]
+def stack_output(options: StackOptions, context: NodeContext) -> Signal:
+    signal = context.signals["input"]
     return replace(signal, depth=depth(options.layers))
 
 

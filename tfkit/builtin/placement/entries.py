@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from ...plugin import Constants, NoOptions, OneOf, Options, Placement, StackFacts
+from ...plugin import NoOptions, OneOf, Options, Placement
+from ...slots.placement import Constants, StackFacts
 
 
 class ParallelOptions(Options):
@@ -27,13 +28,13 @@ def _parallel(options: ParallelOptions, sublayers: tuple[str, ...]) -> tuple[str
     return ("shared",) if options.norms == "shared" else sublayers
 
 
-def deepnorm_constants(options: NoOptions, facts: StackFacts) -> Constants:
+def deepnorm_constants(options: NoOptions, context: StackFacts) -> Constants:
     """alpha and beta of Wang et al. 2022, table "DeepNorm" of section 2 (https://arxiv.org/abs/2203.00555), for N encoder and
     M decoder layers: alpha multiplies the residual, beta the initial spread of value, output and feed-forward weights."""
-    own, partner = facts.num_layers, facts.partner_layers
-    if facts.role == "encoder":
+    own, partner = context.num_layers, context.partner_layers
+    if context.role == "encoder":
         alpha, beta = 0.81 * (own**4 * partner) ** (1 / 16), 0.87 * (own**4 * partner) ** (-1 / 16)
-    elif facts.role == "decoder":
+    elif context.role == "decoder":
         alpha, beta = (3 * own) ** 0.25, (12 * own) ** -0.25
     else:
         alpha, beta = (2 * own) ** 0.25, (8 * own) ** -0.25

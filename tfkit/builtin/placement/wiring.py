@@ -14,7 +14,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...plugin import LayerParts, NoOptions, StackRun, residuals
+from ...nn.layer import LayerParts, residuals
+from ...nn.runtime.context import StackContext
+from ...plugin import NoOptions
 from .entries import ParallelOptions
 
 
@@ -26,9 +28,9 @@ class Post(nn.Module):
         self.branches, self.norms = nn.ModuleDict(parts.branches), nn.ModuleDict(parts.norms)
         self.residuals = residuals(parts)
 
-    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
         for name, branch in self.branches.items():
-            x = self.norms[name](self.residuals[name](x, branch(x, run, index)))
+            x = self.norms[name](self.residuals[name](x, branch(x, context, index)))
         return x
 
 
@@ -40,9 +42,9 @@ class Pre(nn.Module):
         self.branches, self.norms = nn.ModuleDict(parts.branches), nn.ModuleDict(parts.norms)
         self.residuals = residuals(parts)
 
-    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
         for name, branch in self.branches.items():
-            x = self.residuals[name](x, branch(self.norms[name](x), run, index))
+            x = self.residuals[name](x, branch(self.norms[name](x), context, index))
         return x
 
 
@@ -54,9 +56,9 @@ class Sandwich(nn.Module):
         self.branches, self.norms = nn.ModuleDict(parts.branches), nn.ModuleDict(parts.norms)
         self.residuals = residuals(parts)
 
-    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
         for name, branch in self.branches.items():
-            inner = self.norms[f"{name}_out"](branch(self.norms[f"{name}_in"](x), run, index))
+            inner = self.norms[f"{name}_out"](branch(self.norms[f"{name}_in"](x), context, index))
             x = self.residuals[name](x, inner)
         return x
 
@@ -70,12 +72,12 @@ class Parallel(nn.Module):
         self.residuals, self.skip = residuals(replace(parts, skip=1.0)), parts.skip  # one residual, however many branches
         self.shared = shared
 
-    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
         once = self.norms["shared"](x) if self.shared else None
         total = x if self.skip == 1.0 else x * self.skip
         for name, branch in self.branches.items():
             normed = once if once is not None else self.norms[name](x)
-            total = self.residuals[name](total, branch(normed, run, index))
+            total = self.residuals[name](total, branch(normed, context, index))
         return total
 
 
@@ -86,9 +88,9 @@ class Bare(nn.Module):
         super().__init__()
         self.branches, self.residuals = nn.ModuleDict(parts.branches), residuals(parts)
 
-    def forward(self, x: Tensor, run: StackRun, index: int) -> Tensor:
+    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
         for name, branch in self.branches.items():
-            x = self.residuals[name](x, branch(x, run, index))
+            x = self.residuals[name](x, branch(x, context, index))
         return x
 
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...plugin import LinearBias, NoOptions, PositionSite, Span
+from ...attention.positions import PositionRange
+from ...plugin import LinearBias, NoOptions
+from ...slots.position import PositionSite
 
 
 def slopes(heads: int, device: torch.device) -> Tensor:
@@ -31,7 +33,7 @@ class Alibi(nn.Module):
         super().__init__()
         self.heads = heads
 
-    def prepare(self, span: Span) -> Tensor:
+    def prepare(self, span: PositionRange) -> Tensor:
         """The slopes (H,)."""
         return slopes(self.heads, span.device)
 

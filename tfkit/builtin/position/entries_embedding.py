@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ...plugin import OneOf, Options, Parameter, PositionScheme, PositionSite, Size
+from ...plugin import OneOf, Options, Parameter, PositionScheme, Size
+from ...slots.position import PositionSite
 
 EMBEDDINGS: frozenset[Literal["embeddings"]] = frozenset({"embeddings"})
 COUNT = "which tokens a position counts: `all`, or only the `visible` ones, so that padding does not shift what follows"

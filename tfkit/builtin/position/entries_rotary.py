@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ...plugin import OneOf, Options, PositionScheme, PositionSite, Size
+from ...plugin import OneOf, Options, PositionScheme, Size
+from ...slots.position import PositionSite
 
 USES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "linear": (frozenset(), frozenset()),

@@ -6,7 +6,8 @@ from typing import Annotated, Literal, cast
 
 from pydantic import Field
 
-from ...plugin import NoOptions, OneOf, Options, Parameter, PositionScheme, PositionSite
+from ...plugin import NoOptions, OneOf, Options, Parameter, PositionScheme
+from ...slots.position import PositionSite
 
 SCORES: frozenset[Literal["scores"]] = frozenset({"scores"})
 TABLES = "whether the layers of a stack share one table (`stack`) or each has its own (`layer`)"

@@ -11,7 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...plugin import Fault, InputError, PositionSite, Span
+from ...attention.positions import PositionRange
+from ...plugin import Diagnostic, InputError
+from ...slots.position import PositionSite
 from .entries_embedding import LearnedOptions, learned_rows
 
 
@@ -23,12 +25,12 @@ class Learned(nn.Module):
         self.max_len, self.offset, self.visible = max_len, offset, visible
         self.table = nn.Parameter(torch.empty(max_len + offset, width))
 
-    def embed(self, x: Tensor, span: Span) -> Tensor:
+    def embed(self, x: Tensor, span: PositionRange) -> Tensor:
         """x (B,L,M) to (B,L,M). Raises InputError when a position lies beyond the table."""
         last = span.offset + span.queries
         if last > self.max_len:
             message = f"the input reaches position {last}, and the table of learned positions ends at `max_len` {self.max_len}"
-            raise InputError(Fault("TFK061", message, "shorten the input, or build the model with a larger `max_len`"))
+            raise InputError(Diagnostic("TFK061", message, "shorten the input, or build the model with a larger `max_len`"))
         if not self.visible or span.visible is None:
             return x + self.table[self.offset + span.offset : self.offset + last].to(x.dtype)
         shown = span.visible[:, span.offset : last]

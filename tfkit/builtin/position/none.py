@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...plugin import NoOptions, PositionSite
+from ...plugin import NoOptions
+from ...slots.position import PositionSite
 
 
 def build(options: NoOptions, site: PositionSite) -> nn.Module:

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...plugin import DenseBias, PositionSite, Span
+from ...attention.positions import PositionRange
+from ...plugin import DenseBias
+from ...slots.position import PositionSite
 from .entries_scores import RelativeShawOptions
 
 
@@ -25,7 +27,7 @@ class RelativeShaw(nn.Module):
         self.max_distance = max_distance
         self.table = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
 
-    def prepare(self, span: Span) -> Tensor:
+    def prepare(self, span: PositionRange) -> Tensor:
         """The row of the table for each query and key, (Q, K)."""
         keys = torch.arange(span.keys, device=span.device)
         distance = keys - span.query_positions().unsqueeze(1)

@@ -18,7 +18,9 @@ from math import log
 import torch
 from torch import Tensor, nn
 
-from ...plugin import DistanceBias, PositionSite, Span
+from ...attention.positions import PositionRange
+from ...plugin import DistanceBias
+from ...slots.position import PositionSite
 from .entries_scores import RelativeT5Options
 
 
@@ -46,7 +48,7 @@ class RelativeT5(nn.Module):
         self.max_distance, self.causal = max_distance, causal
         self.table = nn.Parameter(torch.empty(buckets, heads))
 
-    def prepare(self, span: Span) -> Tensor:
+    def prepare(self, span: PositionRange) -> Tensor:
         """The bucket of every distance from -max_distance up, (R,)."""
         end = 0 if self.causal else self.max_distance
         distance = torch.arange(-self.max_distance, end + 1, device=span.device)

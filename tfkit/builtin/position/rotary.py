@@ -15,7 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...plugin import PositionSite, Span
+from ...attention.positions import PositionRange
+from ...slots.position import PositionSite
 from .entries_rotary import RotaryOptions, Scaling
 from .rotary_frequencies import attention_factor, frequencies
 
@@ -30,7 +31,7 @@ class Rotary(nn.Module):
         super().__init__()
         self.dims, self.base, self.scaling, self.interleaved = dims, base, scaling, interleaved
 
-    def prepare(self, span: Span) -> tuple[Waves, Waves]:
+    def prepare(self, span: PositionRange) -> tuple[Waves, Waves]:
         """The waves of the queries and those of the keys, in float32, or float64 where the model is."""
         queries = self._waves(span.query_positions(), span.dtype)
         if (span.offset, span.offset + span.queries) == (span.key_start, span.keys):

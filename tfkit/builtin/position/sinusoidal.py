@@ -16,7 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...plugin import PositionSite, Span
+from ...attention.positions import PositionRange
+from ...slots.position import PositionSite
 from .entries_embedding import SinusoidalOptions
 
 
@@ -39,7 +40,7 @@ class Sinusoidal(nn.Module):
         self.inclusive, self.interleaved, self.visible = inclusive, interleaved, visible
         self.projection = nn.Linear(2 * width, width, bias=False) if concat else None
 
-    def embed(self, x: Tensor, span: Span) -> Tensor:
+    def embed(self, x: Tensor, span: PositionRange) -> Tensor:
         """x (B,L,M) to (B,L,M)."""
         positions = span.visible_positions() if self.visible else span.query_positions()
         waves = sinusoids(positions, self.width, self.base, self.inclusive, self.interleaved).to(x.dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...plugin import ScoreSite
+from ...slots.score import ScoreSite
 from .entries import HiddenOptions
 
 

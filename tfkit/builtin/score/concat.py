@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...plugin import ScoreSite
+from ...slots.score import ScoreSite
 from .entries import HiddenOptions
 
 

@@ -9,7 +9,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...plugin import Cost, NoOptions, Options, Parameter, ScoreFunction, ScoreSite, Size, Sizes
+from ...plugin import NoOptions, Options, Parameter, ScoreFunction, Size
+from ...slots.cost import Cost, Sizes
+from ...slots.score import ScoreSite
 
 
 class HiddenOptions(Options):

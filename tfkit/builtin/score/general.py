@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...plugin import NoOptions, ScoreSite
+from ...plugin import NoOptions
+from ...slots.score import ScoreSite
 
 
 class General(nn.Module):

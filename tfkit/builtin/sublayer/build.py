@@ -6,26 +6,21 @@ from functools import partial
 
 from torch import nn
 
-from ...plugin import (
-    AttentionRule,
-    FeedForward,
-    HeadShape,
-    MultiHeadAttention,
-    Part,
-    PositionUse,
-    ScoreSite,
-    SublayerFacts,
-    Wiring,
-    load,
-)
+from ...nn.feed_forward import FeedForward
+from ...nn.multi_head import AttentionRule, HeadShape, MultiHeadAttention, PositionUse
+from ...nn.stack import Wiring
+from ...plugin import Component
+from ...slots.lazy import load
+from ...slots.score import ScoreSite
+from ...slots.sublayer import SublayerContext
 from .entries import acts_in_attention, own_table, position_site, scheme_of
 from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
 
-def attention(options: SelfAttentionOptions, facts: SublayerFacts, wiring: Wiring) -> nn.Module:
-    width, dim, bias = facts.width, options.dim(facts.width), options.bias
+def attention(options: SelfAttentionOptions, context: SublayerContext, wiring: Wiring) -> nn.Module:
+    width, dim, bias = context.width, options.dim(context.width), options.bias
     cross = isinstance(options, CrossAttentionOptions)
-    source = facts.memory_width if cross and facts.memory_width else width
+    source = context.memory_width if cross and context.memory_width else width
     inner, outer = options.num_heads * dim, options.kv_heads * dim
     projections = {
         "query": nn.Linear(width, inner, bias.query),
@@ -42,7 +37,7 @@ def attention(options: SelfAttentionOptions, facts: SublayerFacts, wiring: Wirin
         memory=options.memory if isinstance(options, CrossAttentionOptions) else None,
         score=options.score.kind,
     )
-    use, own = _position(options, facts, wiring)
+    use, own = _position(options, context, wiring)
     score = options.score
     scorer = load(score.entry.build)(score.options, ScoreSite(options.num_heads, dim)) if score.entry.build else None
     norms = [_norm(options.query_key_norm, dim) for _ in range(2)]
@@ -50,29 +45,29 @@ def attention(options: SelfAttentionOptions, facts: SublayerFacts, wiring: Wirin
     return MultiHeadAttention(wiring.name, projections, shape, rule, use, own, norms[0], norms[1], scorer)
 
 
-def _norm(norm: Part, width: int) -> nn.Module | None:
+def _norm(norm: Component, width: int) -> nn.Module | None:
     return None if norm.kind == "none" else load(norm.entry.build)(norm.options, width)
 
 
 def _position(
-    options: SelfAttentionOptions, facts: SublayerFacts, wiring: Wiring
+    options: SelfAttentionOptions, context: SublayerContext, wiring: Wiring
 ) -> tuple[PositionUse | None, nn.Module | None]:
-    scheme = scheme_of(options, facts)
+    scheme = scheme_of(options, context)
     if not acts_in_attention(scheme):
         return None, None
     entry = scheme.entry
-    mine = own_table(options, facts)
+    mine = own_table(options, context)
     use = PositionUse(
         rotates="queries_keys" in entry.acts,
         biases="scores" in entry.acts,
         reads_query=entry.reads_query,
         index=None if mine else wiring.scheme,
     )
-    return use, load(entry.build)(scheme.options, position_site(options, facts)) if mine else None
+    return use, load(entry.build)(scheme.options, position_site(options, context)) if mine else None
 
 
-def feed_forward(options: FeedForwardOptions, facts: SublayerFacts, wiring: Wiring) -> nn.Module:
-    width, inner, bias = facts.width, options.d_ff, options.bias
+def feed_forward(options: FeedForwardOptions, context: SublayerContext, wiring: Wiring) -> nn.Module:
+    width, inner, bias = context.width, options.d_ff, options.bias
     activation = options.activation
     gate = nn.Linear(width, inner, bias) if activation.entry.gated else None
     activate = partial(load(activation.entry.function), options=activation.options)

@@ -2,48 +2,41 @@
 
 from __future__ import annotations
 
-from ...plugin import (
-    AttentionSite,
-    Cost,
-    Parameter,
-    Part,
-    PositionSite,
-    ScoreSite,
-    Sizes,
-    SublayerFacts,
-    SublayerKind,
-    linear,
-)
+from ...plugin import Component, Parameter, SublayerKind, linear
+from ...slots.cost import Cost, Sizes
+from ...slots.position import PositionSite
+from ...slots.score import ScoreSite
+from ...slots.sublayer import AttentionSite, SublayerContext
 from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
 
-def acts_in_attention(position: Part) -> bool:
+def acts_in_attention(position: Component) -> bool:
     """Whether a scheme does anything inside an attention site."""
     return bool(position.entry.acts & {"queries_keys", "scores"})
 
 
-def scheme_of(options: SelfAttentionOptions, facts: SublayerFacts) -> Part:
+def scheme_of(options: SelfAttentionOptions, context: SublayerContext) -> Component:
     """The position scheme of a site: the layer's for self-attention, its own for cross-attention."""
-    return options.position if isinstance(options, CrossAttentionOptions) else facts.position
+    return options.position if isinstance(options, CrossAttentionOptions) else context.position
 
 
-def position_site(options: SelfAttentionOptions, facts: SublayerFacts) -> PositionSite:
+def position_site(options: SelfAttentionOptions, context: SublayerContext) -> PositionSite:
     cross = isinstance(options, CrossAttentionOptions)
-    dim = options.dim(facts.width)
-    return PositionSite(facts.width, options.num_heads, dim, causal=facts.causal and not cross, cross=cross)
+    dim = options.dim(context.width)
+    return PositionSite(context.width, options.num_heads, dim, causal=context.causal and not cross, cross=cross)
 
 
-def own_table(options: SelfAttentionOptions, facts: SublayerFacts) -> bool:
+def own_table(options: SelfAttentionOptions, context: SublayerContext) -> bool:
     """Whether the site holds a position table of its own; a stack's table is shared, and counted there."""
-    scheme = scheme_of(options, facts)
+    scheme = scheme_of(options, context)
     if not acts_in_attention(scheme):
         return False
     return scheme.entry.tables(scheme.options) == "layer" or isinstance(options, CrossAttentionOptions)
 
 
-def attention_parameters(options: SelfAttentionOptions, facts: SublayerFacts) -> tuple[Parameter, ...]:
-    width, dim, bias = facts.width, options.dim(facts.width), options.bias
-    source = facts.memory_width if isinstance(options, CrossAttentionOptions) and facts.memory_width else width
+def attention_parameters(options: SelfAttentionOptions, context: SublayerContext) -> tuple[Parameter, ...]:
+    width, dim, bias = context.width, options.dim(context.width), options.bias
+    source = context.memory_width if isinstance(options, CrossAttentionOptions) and context.memory_width else width
     inner, outer = options.num_heads * dim, options.kv_heads * dim
     parameters = [
         *linear("query", "query", width, inner, bias.query),
@@ -54,9 +47,9 @@ def attention_parameters(options: SelfAttentionOptions, facts: SublayerFacts) ->
     norm = options.query_key_norm
     for side in ("query_norm", "key_norm"):
         parameters += [parameter.under(side) for parameter in norm.entry.parameters(norm.options, dim)]
-    if own_table(options, facts):
-        scheme = scheme_of(options, facts)
-        site = position_site(options, facts)
+    if own_table(options, context):
+        scheme = scheme_of(options, context)
+        site = position_site(options, context)
         parameters += [parameter.under("position") for parameter in scheme.entry.parameters(scheme.options, site)]
     score = options.score
     weights = score.entry.parameters(score.options, ScoreSite(options.num_heads, dim))
@@ -64,22 +57,22 @@ def attention_parameters(options: SelfAttentionOptions, facts: SublayerFacts) ->
     return tuple(parameters)
 
 
-def attention_costs(options: SelfAttentionOptions, facts: SublayerFacts, sizes: Sizes) -> tuple[Cost, ...]:
+def attention_costs(options: SelfAttentionOptions, context: SublayerContext, sizes: Sizes) -> tuple[Cost, ...]:
     """Projections: O(L M H D). Attention itself: O(Q K H D), half of it for the scores and half for the values.
 
     Elements kept for a backward pass by the plain equation: the input of each projection, the three projected tensors, the
     weights, and the merged heads.
     """
     B, Q, K = sizes.batch, sizes.queries, sizes.keys
-    width, dim, heads, kv_heads = facts.width, options.dim(facts.width), options.num_heads, options.kv_heads
+    width, dim, heads, kv_heads = context.width, options.dim(context.width), options.num_heads, options.kv_heads
     cross = isinstance(options, CrossAttentionOptions)
-    source = (facts.memory_width or width) if cross else width
+    source = (context.memory_width or width) if cross else width
     projections = 2 * B * (2 * Q * width * heads * dim + 2 * K * source * kv_heads * dim)
     kept = B * (Q * width + 2 * Q * heads * dim + 2 * K * kv_heads * dim)
-    scheme = scheme_of(options, facts)
+    scheme = scheme_of(options, context)
     position = 0
     if acts_in_attention(scheme):
-        position = scheme.entry.flops(scheme.options, position_site(options, facts), B, Q, K)
+        position = scheme.entry.flops(scheme.options, position_site(options, context), B, Q, K)
     scores = options.score.entry.costs(options.score.options, ScoreSite(heads, dim), kv_heads, sizes)
     costs = [
         Cost("projections", projections, kept),
@@ -88,20 +81,20 @@ def attention_costs(options: SelfAttentionOptions, facts: SublayerFacts, sizes: 
     return (*costs, Cost("position", position, 0)) if position else tuple(costs)
 
 
-def attention_site(options: SelfAttentionOptions, facts: SublayerFacts) -> AttentionSite:
+def attention_site(options: SelfAttentionOptions, context: SublayerContext) -> AttentionSite:
     cross = isinstance(options, CrossAttentionOptions)
-    terms = {"key_visible"} if facts.padded else set()
-    if facts.causal and not cross:
+    terms = {"key_visible"} if context.padded else set()
+    if context.causal and not cross:
         terms.add("causal")
     if options.window is not None:
         terms.add("window")
-    scheme = scheme_of(options, facts)
+    scheme = scheme_of(options, context)
     kinds = sorted(scheme.entry.bias_kinds) if "scores" in scheme.entry.acts else []
-    learns = bool(kinds) and bool(scheme.entry.parameters(scheme.options, position_site(options, facts)))
+    learns = bool(kinds) and bool(scheme.entry.parameters(scheme.options, position_site(options, context)))
     return AttentionSite(
         heads=options.num_heads,
         kv_heads=options.kv_heads,
-        head_dim=options.dim(facts.width),
+        head_dim=options.dim(context.width),
         cross=cross,
         mask_terms=frozenset(terms),
         backend=options.backend,
@@ -113,10 +106,10 @@ def attention_site(options: SelfAttentionOptions, facts: SublayerFacts) -> Atten
     )
 
 
-def attention_rules(options: SelfAttentionOptions, facts: SublayerFacts) -> tuple[tuple[str, str, str], ...]:
+def attention_rules(options: SelfAttentionOptions, context: SublayerContext) -> tuple[tuple[str, str, str], ...]:
     """Every way in which heads, window and position do not fit: (option, rule with its numbers, fix)."""
     broken: list[tuple[str, str, str]] = []
-    width, heads, kv_heads = facts.width, options.num_heads, options.kv_heads
+    width, heads, kv_heads = context.width, options.num_heads, options.kv_heads
     if options.head_dim is None and width % heads:
         lower, upper = width // heads * heads, (width // heads + 1) * heads
         close = f"{upper}" if not lower else f"{lower} or {upper}"
@@ -131,31 +124,31 @@ def attention_rules(options: SelfAttentionOptions, facts: SublayerFacts) -> tupl
         rule = "`auto` chooses among all backends, so it stands alone"
         broken.append(("backend", rule, "write `backend: auto`, or a list without it"))
     cross = isinstance(options, CrossAttentionOptions)
-    if isinstance(options.window, int) and (cross or not facts.causal):
+    if isinstance(options.window, int) and (cross or not context.causal):
         rule = "a window given as one number counts backwards and needs a causal stack"
         broken.append(("window", rule, f"write [left, right], for instance [{options.window - 1}, {options.window - 1}]"))
     if cross and options.window is not None and not isinstance(options.window, int):
         broken.append(("window", "positions of two different sequences have no window", "remove it"))
-    scheme = scheme_of(options, facts)
+    scheme = scheme_of(options, context)
     if acts_in_attention(scheme):
-        for reason in scheme.entry.unsupported(scheme.options, position_site(options, facts)):
+        for reason in scheme.entry.unsupported(scheme.options, position_site(options, context)):
             broken.append(("position", f"{scheme.kind}: {reason}", "choose another head_dim, other options, or another scheme"))
     elif cross and scheme.entry.acts:
         broken.append(("position", f"{scheme.kind} acts on embeddings", "write it at the tokens node"))
     return tuple(broken)
 
 
-def ffn_parameters(options: FeedForwardOptions, facts: SublayerFacts) -> tuple[Parameter, ...]:
-    width, inner, bias = facts.width, options.d_ff, options.bias
+def ffn_parameters(options: FeedForwardOptions, context: SublayerContext) -> tuple[Parameter, ...]:
+    width, inner, bias = context.width, options.d_ff, options.bias
     gate = linear("gate", "ffn_gate", width, inner, bias) if options.activation.entry.gated else ()
     return (*linear("input", "ffn_in", width, inner, bias), *gate, *linear("output", "ffn_out", inner, width, bias))
 
 
-def ffn_costs(options: FeedForwardOptions, facts: SublayerFacts, sizes: Sizes) -> tuple[Cost, ...]:
+def ffn_costs(options: FeedForwardOptions, context: SublayerContext, sizes: Sizes) -> tuple[Cost, ...]:
     tokens = sizes.batch * sizes.queries
     maps = 3 if options.activation.entry.gated else 2
-    flops = 2 * tokens * facts.width * options.d_ff * maps
-    kept = tokens * (facts.width + options.d_ff * (2 if maps == 2 else 4))
+    flops = 2 * tokens * context.width * options.d_ff * maps
+    kept = tokens * (context.width + options.d_ff * (2 if maps == 2 else 4))
     return (Cost("ffn", flops, kept),)
 
 

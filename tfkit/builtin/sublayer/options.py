@@ -7,19 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from ...plugin import (
-    NodeRef,
-    OneOf,
-    Options,
-    Part,
-    Positive,
-    Probability,
-    Size,
-    SlotField,
-    SlotListField,
-    SublayerOptions,
-    part_default,
-)
+from ...plugin import Component, OneOf, Options, Positive, Probability, Size, SlotField, SublayerOptions, component_default
+from ...slots.options import NodeRef, SlotListField
 
 PROJECTIONS = ("query", "key", "value", "output")
 
@@ -89,12 +78,12 @@ class SelfAttentionOptions(SublayerOptions):
     )
     softcap: Annotated[Positive | None, Field(description="c in c * tanh(score / c)")] = None
     window: Annotated[Window | None, Field(description="n: the query and the n-1 keys before it; or [left, right]")] = None
-    score: Annotated[Part, SlotField("score"), Field(description="score function")] = part_default("dot")
-    query_key_norm: Annotated[Part, SlotField("norm"), Field(description="norm of each query and key head")] = part_default(
-        "none"
+    score: Annotated[Component, SlotField("score"), Field(description="score function")] = component_default("dot")
+    query_key_norm: Annotated[Component, SlotField("norm"), Field(description="norm of each query and key head")] = (
+        component_default("none")
     )
     backend: Annotated[Any, SlotListField("backend"), Field(description="attention backend, or several to fall back on")] = (
-        part_default("auto")
+        component_default("auto")
     )
 
     def dim(self, width: int) -> int:
@@ -112,8 +101,8 @@ class CrossAttentionOptions(SelfAttentionOptions):
     memory: Annotated[
         str | None, NodeRef("memory"), Field(description="the node to read; the stack's memory unless written")
     ] = None
-    position: Annotated[Part, SlotField("position"), Field(description="position scheme between the two sequences")] = (
-        part_default("none")
+    position: Annotated[Component, SlotField("position"), Field(description="position scheme between the two sequences")] = (
+        component_default("none")
     )
 
 
@@ -122,7 +111,7 @@ class FeedForwardOptions(SublayerOptions):
 
     d_ff: Annotated[Size, Field(description="inner features")]
     activation: Annotated[
-        Part, SlotField("activation"), Field(description="non-linear function; a gated one adds a projection")
+        Component, SlotField("activation"), Field(description="non-linear function; a gated one adds a projection")
     ]
     bias: Annotated[bool, Field(description="whether the projections have a bias")] = True
     dropout: Annotated[Probability, Field(description="dropout after the activation")] = 0.0

@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tile import LOG2_E, head_of, positions, pulled, read, scored, seen_keys, seen_queries, shown, worth_it, write
+from .tile import LOG2_E, head_of, is_worthwhile, positions, pulled, read, scored, seen_keys, seen_queries, shown, write
 
 
 @triton.jit(do_not_specialize=["Q"])
@@ -76,7 +76,7 @@ def keys_and_values(
         query_head, grad_head = head_of(query_rows, b, h), head_of(grad_rows, b, h)
         for row in range(begin // TILE_Q * TILE_Q, end, TILE_Q):
             rows = row + tl.arange(0, TILE_Q)
-            if worth_it(rows, keys, b, Q, K, mask):
+            if is_worthwhile(rows, keys, b, Q, K, mask):
                 query, grad, lse, sums, sees = read_queries(
                     query_rows, grad_rows, query_head, grad_head, LSE + head, SUMS + head, row, Q, D, V, TILE_Q,
                     TILE_D, TILE_V)  # fmt: skip
@@ -120,7 +120,7 @@ def queries(
     grad_query = tl.zeros([TILE_Q, TILE_D], tl.float32)
     for start in range(tl.min(first, 0) // TILE_K * TILE_K, tl.max(last, 0), TILE_K):
         keys = start + tl.arange(0, TILE_K)
-        if worth_it(rows, keys, b, Q, K, mask):
+        if is_worthwhile(rows, keys, b, Q, K, mask):
             key = read(key_rows, head_of(key_rows, b, g), start, K, D, TILE_K, TILE_D)
             value = read(value_rows, head_of(value_rows, b, g), start, K, V, TILE_K, TILE_V)
             _, raw = slopes(

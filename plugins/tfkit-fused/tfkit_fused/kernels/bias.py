@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from .backward import read_queries, slopes
-from .tile import head_of, positions, read, seen_keys, worth_it
+from .tile import head_of, is_worthwhile, positions, read, seen_keys
 
 
 @triton.jit
@@ -26,7 +26,7 @@ def slopes_at(
     position = positions(rows, b, offset, mask)
     first, last = seen_keys(rows, position, b, Q, K, mask)
     slope = tl.zeros([TILE_Q, TILE_K], tl.float32)
-    if (tl.min(first, 0) < start + TILE_K) & (tl.max(last, 0) > start) & worth_it(rows, keys, b, Q, K, mask):
+    if (tl.min(first, 0) < start + TILE_K) & (tl.max(last, 0) > start) & is_worthwhile(rows, keys, b, Q, K, mask):
         query, grad, lse, sums, sees = read_queries(
             query_rows, grad_rows, query_head, grad_head, LSE + head, SUMS + head, row, Q, D, V, TILE_Q, TILE_D,
             TILE_V)  # fmt: skip

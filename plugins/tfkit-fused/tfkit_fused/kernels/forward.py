@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tile import LN_2, head_of, kept, positions, read, scored, seen_keys, shown, worth_it, write
+from .tile import LN_2, head_of, is_worthwhile, kept, positions, read, scored, seen_keys, shown, write
 
 
 @triton.jit
@@ -23,7 +23,7 @@ def sweep(
     """The tiles of keys from `begin` to `end`, added to (total, weight, highest)."""
     for start in range(begin, end, TILE_K):
         keys = start + tl.arange(0, TILE_K)
-        if not MASKED or worth_it(rows, keys, b, Q, K, mask):
+        if not MASKED or is_worthwhile(rows, keys, b, Q, K, mask):
             key = read(key_rows, key_head, start, K, D, TILE_K, TILE_D)
             dot = tl.dot(query, tl.trans(key), input_precision="ieee")
             score, _ = scored(dot, rows[:, None], keys[None], position[:, None], b, h, Q, K, scores, bias)

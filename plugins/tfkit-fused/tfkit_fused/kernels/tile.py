@@ -108,7 +108,7 @@ def shown(rows, keys, first, last, b, h, Q, K, mask):
 
 
 @triton.jit
-def worth_it(rows, keys, b, Q, K, mask):
+def is_worthwhile(rows, keys, b, Q, K, mask):
     """Whether any query of a tile may see any of its keys by visibility and segments: False lets it be skipped."""
     if mask.key_visible is None and mask.query_segments is None:
         return True

@@ -1,0 +1,222 @@
+"""The command from end to end, and what it says of wrong words and files."""
+
+import json
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+import reported
+import stranger
+from tfkit_conformance.process import parent
+from tfkit_conformance.process.parent import ChildBug
+
+
+@pytest.fixture
+def acme(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(stranger.install(tmp_path / "site")))
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """The command with another end of its pipe: what a child would have answered."""
+
+    def answer(data):
+        asked = []
+
+        def evaluated(task, heard):
+            asked.append(task)
+            heard("contract", 10)
+            if isinstance(data, Exception):
+                raise data
+            return data
+
+        monkeypatch.setattr(parent, "evaluated", evaluated)
+        return asked
+
+    return answer
+
+
+def test_a_right_part_from_end_to_end(tfkit, tmp_path):
+    file, junit = tmp_path / "report.json", tmp_path / "report.xml"
+    done = tfkit("conformance", "none", "--slot", "norm", "--profile", "quick", "--json", file, "--junit", junit, "--seed", 3)
+    assert (done.code, done.err) == (0, "")
+    assert "CONFORMANT on cpu for float32, bfloat16: everything that none declares" in done.out
+    report = json.loads(file.read_text())
+    assert (report["verdict"], report["slot"], report["name"], report["seed"]) == ("CONFORMANT", "norm", "none", 3)
+    assert all(check["examples"] for check in report["checks"])
+    suite = ElementTree.parse(junit).getroot()[0]
+    assert len(suite.findall("testcase")) == len(report["checks"]) + 1
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_wrong_part_is_shown_and_shown_again_by_replay(tfkit, tmp_path):
+    file = tmp_path / "report.json"
+    done = tfkit("conformance", "acme.doubled", "--slot", "norm", "--profile", "quick", "--dtype", "float32", "--json", file)
+    assert (done.code, done.err) == (1, "")
+    assert "FAILED identity" in done.out
+    assert f"tfkit conformance --replay {file}" in " ".join(done.out.split())
+    again = tfkit("conformance", "--replay", file, "--json", "-")
+    assert again.code == 1
+    rows = again.json()["replayed"]
+    assert {row["status"] for row in rows} == {"failed"}
+    assert [row["was"] for row in rows] == [found["message"] for found in json.loads(file.read_text())["findings"]]
+    assert all(row["was"] in row["now"] for row in rows)
+
+
+@pytest.mark.usefixtures("acme")
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("acme.gpu", 3, "NOT RUN on cpu for float32: cpu is not among its declared devices exit code 3"),
+        ("acme.nonsense", 1, "`head_dim` is 8 to 4: no number is in it"),
+    ],
+)
+def test_declarations_that_cannot_be_tried(tfkit, name, code, words):
+    done = tfkit("conformance", name, "--profile", "quick")
+    assert (done.code, done.err) == (code, "")
+    assert words in " ".join(done.out.split())
+
+
+def test_what_is_asked_of_the_suite(tfkit, answers):
+    asked = answers(reported.right())
+    done = tfkit(
+        "conformance", "acme.flash", "--profile", "deep", "--device", "cuda:1", "--dtype", "bfloat16,float16", "--seed", "9",
+        "--options", '{"block": 16}', "--limit", "2.5",
+    )  # fmt: skip
+    assert done.code == 0
+    assert asked == [
+        {
+            "slot": "backend", "name": "acme.flash", "profile": "deep", "device": "cuda:1", "dtypes": ["bfloat16", "float16"],
+            "options": {"block": 16}, "seed": 9, "limit": 2.5,
+        }
+    ]  # fmt: skip
+    asked.clear()
+    tfkit("conformance", "acme.flash")
+    assert asked == [
+        {
+            "slot": "backend", "name": "acme.flash", "profile": "standard", "device": "cpu", "dtypes": None, "options": None,
+            "seed": 0, "limit": 60.0,
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("data", "code"), [(reported.right(), 0), (reported.wrong(), 1), (reported.incomplete(), 3), (reported.absent(), 3)]
+)
+def test_exit_codes_and_json_on_standard_output(tfkit, answers, data, code):
+    answers(data)
+    done = tfkit("conformance", "acme.flash", "--json", "-")
+    assert done.code == code
+    assert done.json() == json.loads(json.dumps(data))
+    assert tfkit("conformance", "acme.flash").code == code
+
+
+def test_a_part_that_is_not_there(tfkit):
+    done = tfkit("conformance", "egaer")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "TFK094 there is no attention backend `egaer` to judge; did you mean `eager`?\n"
+    done = tfkit("conformance", "egaer", "--json", "-")
+    assert (done.code, done.json()["diagnostics"][0]["code"]) == (2, "TFK094")
+    assert "TFK094 there is no slot `nrom` to judge; did you mean `norm`?" in tfkit("conformance", "x", "--slot", "nrom").err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["layer_norm"], "TFK094 there is no attention backend `layer_norm` to judge; there is a part of this name in another "
+                         "slot: --slot norm"),
+        (["dot", "--slot", "score"], "TFK094 no check is about parts of the slot `score`; slots that are judged: backend, "),
+        (["eager", "--options", '{"a": 1}'], "TFK010 backend `eager` has no option `a`; it has no options"),
+        (["layer_norm", "--slot", "norm", "--options", '{"epps": 1}'], "has no option `epps`; did you mean `eps`?"),
+        (["layer_norm", "--slot", "norm", "--options", '{"eps": "a"}'], "TFK021 options of norm `layer_norm`: eps:"),
+    ],
+)  # fmt: skip
+def test_a_part_and_options_that_are_meant_otherwise(tfkit, words, message):
+    done = tfkit("conformance", *words)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_part_whose_device_is_not_here_is_not_run(tfkit, tmp_path):
+    junit = tmp_path / "report.xml"
+    done = tfkit("conformance", "layer_norm", "--slot", "norm", "--device", "cuda", "--dtype", "float32", "--junit", junit)
+    assert (done.code, done.err) == (3, "")
+    assert "NOT RUN on cuda for float32: there is no device cuda here" in done.out
+    suite = ElementTree.parse(junit).getroot()[0]
+    assert suite.get("skipped") == suite.get("tests") != "1"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "TFK090 a name is missing"),
+        (["eager", "--profile", "quik"], "TFK094 there is no profile `quik`; profiles: quick, standard, deep"),
+        (["eager", "--dtype", "float8"], "TFK090 argument --dtype: unknown dtype `float8`"),
+        (["eager", "--device", "gpu"], "TFK090 argument --device: unknown device `gpu`"),
+        (["eager", "--options", "[]"], "TFK090 argument --options: a JSON object is expected"),
+        (["eager", "--options", "{"], "TFK090 argument --options: a JSON object is expected"),
+        (["eager", "--limit", "0"], "TFK090 argument --limit: seconds from 0.1 to 86400 are expected"),
+        (["eager", "--limit", "nan"], "TFK090 argument --limit"),
+        (["eager", "--jsn", "x"], "did you mean `--json`?"),
+        (["eager", "--json"], "TFK090 argument --json: expected one argument"),
+        (["--replay", "x", "--junit", "y"], "TFK090 --replay and --junit exclude each other"),
+        (["--replay", "nowhere.json"], "TFK095 nowhere.json cannot be read"),
+        (["--replay", "README.md"], "TFK095 README.md is no JSON"),
+    ],
+)
+def test_wrong_words(tfkit, words, message):
+    done = tfkit("conformance", *words)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_run(tfkit, answers, tmp_path):
+    asked = answers(reported.right())
+    for option in ("--json", "--junit"):
+        for place in (tmp_path, tmp_path / "nowhere" / "x"):
+            done = tfkit("conformance", "acme.flash", option, place)
+            assert done.code == 2
+            assert done.err.startswith("TFK081")
+            assert ("mkdir -p" in done.err) == (place != tmp_path)
+    assert asked == []
+
+
+def test_the_report_of_a_wrong_case_file_is_json_where_that_was_asked_for(tfkit, tmp_path):
+    (tmp_path / "x").write_text("[]")
+    done = tfkit("conformance", "--replay", tmp_path / "x", "--json", "-")
+    assert (done.code, done.json()["diagnostics"][0]["code"]) == (2, "TFK095")
+    assert tfkit("conformance", "--replay", tmp_path / "x", "--json", tmp_path / "y").err.startswith("TFK095")
+
+
+def test_a_bug_is_told_in_a_line_and_shown_on_request(tfkit, answers):
+    answers(ChildBug("ValueError: odd", [("tfkit_conformance.process.child", 3)], "where it was"))
+    done = tfkit("conformance", "acme.flash")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("TFK099 this is a bug in tfkit: ValueError: odd")
+    assert "where it was" in tfkit("conformance", "acme.flash", "--traceback").err
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_bug_of_a_plugin_is_its_own(tfkit, answers):
+    answers(ChildBug("ValueError: odd", [("tfkit_conformance.process.child", 3), ("acme_parts", 8), ("torch", 1)], ""))
+    assert "TFK056 the plugin acme-parts (acme_parts, line 8) failed: ValueError: odd" in tfkit("conformance", "acme.flash").err
+
+
+def test_a_part_of_another_slot_is_evaluated_and_replayed(tfkit, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(stranger.install(tmp_path / "site")))
+    file = tmp_path / "report.json"
+    done = tfkit("conformance", "acme.doubled", "--slot", "norm", "--profile", "quick", "--json", file)
+    assert (done.code, done.err) == (1, "")
+    assert "FAILED identity" in done.out
+    assert tfkit("conformance", "--replay", file).code == 1
+
+
+def test_the_command_imports_no_torch_and_no_rich_for_json():
+    words = "import sys; from tfkit.cli import main; code = main(['conformance', 'egaer', '--json', '-']); "
+    words += "print(code, sorted({'torch', 'rich', 'hypothesis'} & set(sys.modules)), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert done.stderr == "2 []\n"

@@ -1,0 +1,1 @@
+"""Mutants of parts of every slot but attention, and which laws kill them."""

@@ -1,0 +1,300 @@
+"""Seeded faults of norms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .mutant import Change, LawMutant, declares, method, patched
+
+Rule = Callable[[Any, Tensor, Any], Tensor]
+
+
+def _as(rule: Rule, wide: bool = True) -> Change:
+    """The module computes `rule(module, x, options)`, in float32 at least unless told otherwise."""
+
+    def patch(module: nn.Module, options: Any, width: int) -> None:
+        def forward(x: Tensor) -> Tensor:
+            inside = x.to(torch.promote_types(x.dtype, torch.float32)) if wide else x
+            return rule(module, inside, options).to(x.dtype)
+
+        method(module, "forward", forward)
+
+    return patched(patch)
+
+
+def _scaled(module: Any, normed: Tensor) -> Tensor:
+    bias = dict(module.named_parameters()).get("bias")
+    scaled: Tensor = normed * module.weight.to(normed.dtype)
+    return scaled if bias is None else scaled + bias.to(normed.dtype)
+
+
+def _centred(x: Tensor, dims: Any = -1) -> Tensor:
+    return x - x.mean(dims, keepdim=True)
+
+
+def _layer(variance: Callable[[Tensor, Any], Tensor]) -> Rule:
+    """Layer norm whose divisor is `variance(centred, options)`."""
+    return lambda module, x, options: _scaled(module, _centred(x) / variance(_centred(x), options))
+
+
+def _deviation(centred: Tensor, options: Any) -> Tensor:
+    return _root(centred, options)
+
+
+def _unbiased(centred: Tensor, options: Any) -> Tensor:
+    return torch.sqrt(centred.square().sum(-1, keepdim=True) / (centred.shape[-1] - 1) + options.eps)
+
+
+def _eps_outside(centred: Tensor, options: Any) -> Tensor:
+    return torch.add(torch.sqrt(centred.square().mean(-1, keepdim=True) + 1e-30), float(options.eps))
+
+
+def _across_tokens(module: Any, x: Tensor, options: Any) -> Tensor:
+    axis = -2 if x.dim() > 1 else -1
+    centred = _centred(x, axis)
+    return _scaled(module, centred / (centred.square().mean(axis, keepdim=True) + options.eps).sqrt())
+
+
+def _whole_sentence(module: Any, x: Tensor, options: Any) -> Tensor:
+    dims = (-2, -1) if x.dim() > 1 else -1
+    centred = _centred(x, dims)
+    return _scaled(module, centred / (centred.square().mean(dims, keepdim=True) + options.eps).sqrt())
+
+
+def _factor(module: Any, options: Any, x: Tensor) -> Tensor:
+    weight: Tensor = module.weight.to(x.dtype)
+    return weight + 1.0 if options.unit_offset else weight
+
+
+def _rms(root: Callable[[Tensor, Any], Tensor]) -> Rule:
+    """RMS norm whose divisor is `root(x, options)`."""
+    return lambda module, x, options: _factor(module, options, x) * x / root(x, options)
+
+
+def _root(x: Tensor, options: Any) -> Tensor:
+    return torch.sqrt(x.square().mean(-1, keepdim=True) + options.eps)
+
+
+def _twice_rounded(module: nn.Module, options: Any, width: int) -> None:
+    def forward(x: Tensor) -> Tensor:
+        inside = x.to(torch.promote_types(x.dtype, torch.float32))
+        return _factor(module, options, x) * (inside / _root(inside, options)).to(x.dtype)
+
+    method(module, "forward", forward)
+
+
+def _float32(module: nn.Module, options: Any, width: int) -> None:
+    own = module.forward
+    method(module, "forward", lambda x: own(x).to(torch.promote_types(x.dtype, torch.float32)))
+
+
+def _writes(module: nn.Module, options: Any, width: int) -> None:
+    def forward(x: Tensor) -> Tensor:
+        centred = _centred(x)
+        x.detach().copy_(centred.detach())
+        return _scaled(module, centred / _deviation(centred, options))
+
+    method(module, "forward", forward)
+
+
+def _running(module: nn.Module, options: Any, width: int) -> None:
+    held: dict[str, Tensor] = {}
+
+    def forward(x: Tensor) -> Tensor:
+        square = x.double().square().mean().detach()
+        held["square"] = 0.9 * held.get("square", square) + 0.1 * square
+        root = (held["square"] + options.eps).sqrt()
+        found: Tensor = (_factor(module, options, x.double()) * x.double() / root).to(x.dtype)
+        return found
+
+    method(module, "forward", forward)
+
+
+def _extra(module: nn.Module, options: Any, width: int) -> None:
+    module.gain = nn.Parameter(torch.ones(1))
+
+
+def _twin_row(module: Any, x: Tensor, options: Any) -> Tensor:
+    return _rms(_root)(module, x.contiguous().view(-1, x.shape[-1]).roll(1, 0).view(x.shape), options)
+
+
+def _nudged(module: nn.Module, options: Any, width: int) -> None:
+    method(module, "forward", lambda x: x * 1.01)
+
+
+UNIT = {"unit_offset": True}
+MUTANTS = (
+    LawMutant("layer_norm_unbiased", "norm", "layer_norm", "the variance divides by M - 1", _as(_layer(_unbiased))),
+    LawMutant(
+        "layer_norm_eps_outside", "norm", "layer_norm", "eps is added to the standard deviation", _as(_layer(_eps_outside))
+    ),
+    LawMutant(
+        "layer_norm_no_eps",
+        "norm",
+        "layer_norm",
+        "eps is left out: a zero vector gives NaN",
+        _as(_layer(lambda centred, options: centred.square().mean(-1, keepdim=True).sqrt())),
+    ),
+    LawMutant(
+        "layer_norm_no_mean",
+        "norm",
+        "layer_norm",
+        "the mean is not subtracted",
+        _as(lambda module, x, options: _scaled(module, x / _deviation(x, options))),
+    ),
+    LawMutant(
+        "layer_norm_no_root",
+        "norm",
+        "layer_norm",
+        "divides by the variance",
+        _as(_layer(lambda centred, options: centred.square().mean(-1, keepdim=True) + options.eps)),
+    ),
+    LawMutant(
+        "layer_norm_half", "norm", "layer_norm", "half dtypes are not computed in float32", _as(_layer(_deviation), wide=False)
+    ),
+    LawMutant("layer_norm_tokens", "norm", "layer_norm", "statistics are taken over the tokens", _as(_across_tokens)),
+    LawMutant(
+        "layer_norm_sentence", "norm", "layer_norm", "statistics are taken over tokens and features", _as(_whole_sentence)
+    ),
+    LawMutant(
+        "layer_norm_no_weight",
+        "norm",
+        "layer_norm",
+        "the scale is ignored",
+        _as(
+            lambda module, x, options: (
+                _scaled(module, _centred(x) / _deviation(_centred(x), options))
+                - (_centred(x) / _deviation(_centred(x), options)) * (module.weight.to(x.dtype) - 1)
+            )
+        ),
+        {"bias": True},
+    ),
+    LawMutant(
+        "layer_norm_no_bias",
+        "norm",
+        "layer_norm",
+        "the shift is ignored",
+        _as(lambda module, x, options: module.weight.to(x.dtype) * _centred(x) / _deviation(_centred(x), options)),
+        {"bias": True},
+    ),
+    LawMutant(
+        "layer_norm_bias_first",
+        "norm",
+        "layer_norm",
+        "the shift is added before the scale",
+        _as(
+            lambda module, x, options: (
+                module.weight.to(x.dtype) * (_centred(x) / _deviation(_centred(x), options) + module.bias.to(x.dtype))
+            )
+        ),
+        {"bias": True},
+    ),
+    LawMutant(
+        "layer_norm_detached",
+        "norm",
+        "layer_norm",
+        "no gradient goes through the statistics",
+        _as(_layer(lambda centred, options: _deviation(centred, options).detach())),
+    ),
+    LawMutant("layer_norm_writes", "norm", "layer_norm", "the mean is subtracted in place", patched(_writes)),
+    LawMutant("layer_norm_float32", "norm", "layer_norm", "half dtypes come back as float32", patched(_float32)),
+    LawMutant(
+        "layer_norm_extra", "norm", "layer_norm", "the module has a weight that its entry does not list", patched(_extra)
+    ),
+    LawMutant(
+        "layer_norm_claims",
+        "norm",
+        "layer_norm",
+        "its entry says that it changes nothing",
+        declares(claims=lambda options: frozenset({"identity"})),
+    ),
+    LawMutant("rms_norm_half", "norm", "rms_norm", "half dtypes are not computed in float32", _as(_rms(_root), wide=False)),
+    LawMutant(
+        "rms_norm_rounds_twice",
+        "norm",
+        "rms_norm",
+        "half dtypes are rounded before the scale and after it",
+        patched(_twice_rounded),
+    ),
+    LawMutant(
+        "rms_norm_mean",
+        "norm",
+        "rms_norm",
+        "the mean is subtracted",
+        _as(lambda module, x, options: _rms(_root)(module, _centred(x), options)),
+    ),
+    LawMutant(
+        "rms_norm_sum",
+        "norm",
+        "rms_norm",
+        "divides by the length of the vector, not by its root mean square",
+        _as(_rms(lambda x, options: (x.square().sum(-1, keepdim=True) + options.eps).sqrt())),
+    ),
+    LawMutant(
+        "rms_norm_eps_outside",
+        "norm",
+        "rms_norm",
+        "eps is added to the root",
+        _as(_rms(lambda x, options: (x.square().mean(-1, keepdim=True) + 1e-30).sqrt() + options.eps)),
+        {"eps": 1e-3},
+    ),
+    LawMutant(
+        "rms_norm_no_eps",
+        "norm",
+        "rms_norm",
+        "eps is left out: a zero vector gives NaN",
+        _as(_rms(lambda x, options: x.square().mean(-1, keepdim=True).sqrt())),
+    ),
+    LawMutant(
+        "rms_norm_no_offset",
+        "norm",
+        "rms_norm",
+        "`unit_offset` is ignored",
+        _as(lambda module, x, options: module.weight.to(x.dtype) * x / _root(x, options)),
+        UNIT,
+    ),
+    LawMutant(
+        "rms_norm_weight_twice",
+        "norm",
+        "rms_norm",
+        "the scale is applied twice",
+        _as(lambda module, x, options: _factor(module, options, x) ** 2 * x / _root(x, options)),
+    ),
+    LawMutant(
+        "rms_norm_detached",
+        "norm",
+        "rms_norm",
+        "no gradient goes through the root",
+        _as(_rms(lambda x, options: _root(x, options).detach())),
+    ),
+    LawMutant("rms_norm_running", "norm", "rms_norm", "statistics of earlier calls are mixed in", patched(_running)),
+    LawMutant(
+        "rms_norm_last_feature",
+        "norm",
+        "rms_norm",
+        "the last feature is left out of the mean",
+        _as(_rms(lambda x, options: (x[..., :-1].square().mean(-1, keepdim=True) + options.eps).sqrt())),
+    ),
+    LawMutant("rms_norm_other_token", "norm", "rms_norm", "tokens are exchanged", _as(_twin_row)),
+    LawMutant("no_norm_nudged", "norm", "none", "numbers grow by 1 %", patched(_nudged)),
+    LawMutant(
+        "rms_norm_parameters",
+        "norm",
+        "rms_norm",
+        "its entry lists a weight of another shape",
+        lambda subject: replace(
+            subject,
+            entry=replace(
+                subject.entry,
+                parameters=lambda options, width: tuple(
+                    replace(p, shape=(width + 1,)) for p in subject.entry.parameters(options, width)
+                ),
+            ),
+        ),
+    ),
+)

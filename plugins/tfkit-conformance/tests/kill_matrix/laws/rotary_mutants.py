@@ -1,0 +1,203 @@
+"""Seeded faults of rotary positions, on an implementation of its own: waves as complex numbers exp(i t f)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tfkit.attention.positions import PositionRange
+
+from .mutant import LawMutant, declares, method, patched
+
+ToTensor = Callable[[Tensor], Tensor]
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _angles(options: Any, dims: int, power: float = 2.0) -> Tensor:
+    return float(options.base) ** (-torch.arange(dims // 2, dtype=torch.float64) * power / dims)
+
+
+def turned(x: Tensor, waves: Tensor, dims: int, interleaved: bool) -> Tensor:
+    """The first `dims` features of x, each pair times a complex number."""
+    head = x[..., :dims].double()
+    pairs = torch.unflatten(head, -1, (-1, 2)) if interleaved else torch.unflatten(head, -1, (2, -1)).transpose(-1, -2)
+    spun = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * waves.to(x.device))
+    done = spun.flatten(-2) if interleaved else spun.transpose(-1, -2).flatten(-2)
+    return torch.cat((done.to(x.dtype), x[..., dims:]), -1)
+
+
+def spoilt(
+    positions: ToTensor = _same,
+    angles: ToTensor = _same,
+    power: float = 2.0,
+    queries: float = 1.0,
+    keys: float = 1.0,
+    swapped: bool = False,
+    from_zero: bool = False,
+    keys_as_queries: bool = False,
+    all_dims: bool = False,
+    in_dtype: bool = False,
+    grown: float = 1.0,
+) -> Callable[..., None]:
+    """Rotary positions with some of these faults. `queries` and `keys` multiply their angles."""
+
+    def patch(module: nn.Module, options: Any, site: Any) -> None:
+        dims = site.head_dim if all_dims else options.dims or site.head_dim
+        interleaved = bool(module.interleaved) is not swapped
+
+        def waves(where: Tensor, dtype: torch.dtype, sign: float) -> Tensor:
+            steps = positions(where.double() - (where[0] if from_zero and len(where) else 0))
+            turn = steps.unsqueeze(-1) * angles(_angles(options, dims, power)).to(where.device) * sign
+            turn = turn.to(dtype).double() if in_dtype else turn
+            return torch.polar(torch.full_like(turn, grown), turn)
+
+        def prepare(span: PositionRange) -> tuple[Tensor, Tensor]:
+            new = span.query_positions()[: span.keys - span.key_start] if keys_as_queries else span.key_positions()
+            return waves(span.query_positions(), span.dtype, queries), waves(new, span.dtype, keys)
+
+        def rotate(query: Tensor, key: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            wide = tables[1] if tables[1].shape[0] == key.shape[2] else tables[1][: key.shape[2]]
+            wide = wide if wide.shape[0] == key.shape[2] else wide.repeat(key.shape[2], 1)[: key.shape[2]]
+            return turned(query, tables[0], dims, interleaved), turned(key, wide, dims, interleaved)
+
+        method(module, "prepare", prepare)
+        method(module, "rotate", rotate)
+
+    return patch
+
+
+def _one_pair(angles: Tensor) -> Tensor:
+    return torch.cat((angles[:-1], angles[-1:] * 1.01)) if len(angles) > 1 else angles * 1.01
+
+
+def _remembers(module: nn.Module, options: Any, site: Any) -> None:
+    own: Any = module.prepare
+    kept: dict[tuple[int, int], Any] = {}
+
+    def prepare(span: PositionRange) -> Any:
+        key = (span.queries, span.keys - span.key_start)
+        if key not in kept:
+            kept[key] = own(span)
+        return kept[key]
+
+    method(module, "prepare", prepare)
+
+
+def _writes(module: nn.Module, options: Any, site: Any) -> None:
+    own: Any = module.rotate
+
+    def rotate(query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
+        done: tuple[Tensor, Tensor] = own(query, key, tables)
+        key.detach().copy_(done[1].detach())
+        return done
+
+    method(module, "rotate", rotate)
+
+
+def _stretched(module: nn.Module, options: Any, site: Any) -> None:
+    own: Any = module.rotate
+
+    def rotate(query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
+        spun, turned_key = own(query, key, tables)
+        steps = torch.arange(query.shape[2], device=query.device, dtype=query.dtype)[:, None]
+        return spun * (1 + 0.05 * steps), turned_key
+
+    method(module, "rotate", rotate)
+
+
+def _loses_tail(module: nn.Module, options: Any, site: Any) -> None:
+    own: Any = module.rotate
+
+    def rotate(query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
+        spun, turned_key = own(query, key, tables)
+        return torch.cat((spun[..., : options.dims], query[..., options.dims :] * 0), -1), turned_key
+
+    method(module, "rotate", rotate)
+
+
+YARN = {"kind": "yarn", "factor": 4.0, "trained_len": 64}
+LLAMA = {"kind": "llama3", "factor": 8.0, "trained_len": 64}
+
+
+def _diagnostic(name: str, summary: str, base: str = "rotary_half", **spoils: Any) -> LawMutant:
+    return LawMutant(name, "position", base, summary, patched(spoilt(**spoils)))
+
+
+MUTANTS = (
+    _diagnostic(
+        "rotary_bf16_positions",
+        "positions are rounded to bfloat16, so that 256 and 257 are one",
+        positions=lambda t: t.bfloat16().double(),
+    ),
+    _diagnostic("rotary_dtype_angles", "angles are rounded to the model's dtype", in_dtype=True),
+    _diagnostic("rotary_keys_only", "queries are not rotated", queries=0.0),
+    _diagnostic("rotary_opposite", "queries turn one way and keys the other", queries=-1.0),
+    _diagnostic("rotary_backwards", "both turn the wrong way: every score is right", queries=-1.0, keys=-1.0),
+    _diagnostic(
+        "rotary_half_as_interleaved", "pairs are neighbours where they must be half a head apart: still relative", swapped=True
+    ),
+    _diagnostic(
+        "rotary_interleaved_as_half",
+        "pairs are half a head apart where they must be neighbours: still relative",
+        "rotary_interleaved",
+        swapped=True,
+    ),
+    _diagnostic("rotary_one_pair", "the frequency of the last pair is 1 % too high", angles=_one_pair),
+    _diagnostic("rotary_exponent", "frequencies base^(-i/dims) in place of base^(-2i/dims)", power=1.0),
+    _diagnostic("rotary_from_zero", "every call starts at position 0, whatever its offset", from_zero=True),
+    _diagnostic("rotary_from_one", "the first position is 1: still relative", positions=lambda t: t + 1),
+    _diagnostic("rotary_keys_as_queries", "new keys are given the positions of the queries", keys_as_queries=True),
+    _diagnostic("rotary_grown", "rotated vectors are 1 % longer", grown=1.01),
+    LawMutant("rotary_all_dims", "position", "rotary_half", "`dims` is ignored", patched(spoilt(all_dims=True)), {"dims": 4}),
+    LawMutant(
+        "rotary_lost_tail",
+        "position",
+        "rotary_half",
+        "query features beyond `dims` are set to 0",
+        patched(_loses_tail),
+        {"dims": 4},
+    ),
+    LawMutant("rotary_yarn_ignored", "position", "rotary_half", "the scaling is ignored", patched(spoilt()), {"scaling": YARN}),
+    LawMutant(
+        "rotary_llama3_ignored",
+        "position",
+        "rotary_interleaved",
+        "the scaling is ignored",
+        patched(spoilt()),
+        {"scaling": LLAMA},
+    ),
+    LawMutant(
+        "rotary_yarn_factor",
+        "position",
+        "rotary_half",
+        "the attention factor of yarn is left out",
+        patched(
+            lambda module, options, site: setattr(
+                module, "scaling", options.scaling.model_copy(update={"attention_factor": 1.0})
+            )
+        ),
+        {"scaling": YARN},
+    ),
+    LawMutant(
+        "rotary_remembers",
+        "position",
+        "rotary_half",
+        "tables of an earlier call of the same length are used again",
+        patched(_remembers),
+    ),
+    LawMutant("rotary_writes", "position", "rotary_half", "keys are rotated in place", patched(_writes)),
+    LawMutant("rotary_stretched", "position", "rotary_interleaved", "later queries grow longer", patched(_stretched)),
+    LawMutant(
+        "rotary_odd",
+        "position",
+        "rotary_half",
+        "its `unsupported` accepts an odd number of features",
+        declares(unsupported=lambda options, site: ()),
+    ),
+)

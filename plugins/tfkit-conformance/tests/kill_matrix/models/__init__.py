@@ -1,0 +1,1 @@
+"""Mutants of whole models, and which properties of `verify` kill them."""

@@ -1,0 +1,155 @@
+"""Mistakes between the parts: which tensors, masks, positions and tables reach whom, and backends that change a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from tfkit.attention.types import AttentionInputs, AttentionOutput
+from tfkit.nn.model import Model
+from tfkit.nn.multi_head import MultiHeadAttention
+from tfkit.nn.runtime.context import ForwardContext, StackContext
+from tfkit.nn.runtime.node_output import NodeOutput, Padding
+from tfkit.nn.stack import Stack
+from tfkit.nn.tokens import Tokens
+
+from .tampering import attentions, each, stack, swap, with_run
+
+
+def cross_reads_target(model: Model) -> Model:
+    def forward(self: MultiHeadAttention, x: Tensor, run: StackContext, index: int) -> Tensor:
+        return MultiHeadAttention.forward(self, x, replace(run, memory=NodeOutput(x, run.padding), memo={}), index)
+
+    swap(attentions(model, True)[0], "forward", forward)
+    return model
+
+
+def memory_padding_ignored(model: Model) -> Model:
+    def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
+        assert run.memory is not None
+        return replace(run, memory=NodeOutput(run.memory.tensor, Padding()))
+
+    with_run(attentions(model, True)[-1], change)
+    return model
+
+
+def masked(**how: Callable[[Any], Any]) -> Callable[[Model], Model]:
+    """Change fields of the self-attention mask in the last layer."""
+
+    def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
+        mask = run.self_mask(self.rule.window)
+        changed = replace(mask, **{name: turn(getattr(mask, name)) for name, turn in how.items()})
+        return replace(run, memo={("self", self.rule.window): changed})
+
+    def apply(model: Model) -> Model:
+        with_run(attentions(model, False)[-1], change)
+        return model
+
+    return apply
+
+
+def first_row(visible: Tensor | None) -> Tensor | None:
+    return None if visible is None else visible[:1].expand_as(visible)
+
+
+def no_position(model: Model) -> Model:
+    for module in each(model, Tokens):
+        if module.position is not None:
+            swap(module.position, "embed", lambda self, x, span: x)
+    return model
+
+
+def no_rotation(model: Model) -> Model:
+    for scheme in stack(model, True).positions:
+        swap(scheme, "rotate", lambda self, query, key, tables: (query, key))
+    return model
+
+
+def keys_not_rotated(model: Model) -> Model:
+    def rotate(self: Any, query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
+        return type(self).rotate(self, query, key, tables)[0], key
+
+    for scheme in stack(model, True).positions:
+        swap(scheme, "rotate", rotate)
+    return model
+
+
+def copied_table(kind: type[nn.Module]) -> Callable[[Model], Model]:
+    def forward(self: Any, run: ForwardContext, *arguments: Any, table: Tensor | None = None, **keywords: Any) -> NodeOutput:
+        return type(self).forward(self, run, *arguments, table=None if table is None else table.detach().clone(), **keywords)  # type: ignore[no-any-return]
+
+    def apply(model: Model) -> Model:
+        for module in each(model, kind):
+            swap(module, "forward", forward)
+        return model
+
+    return apply
+
+
+def scale_dropped(model: Model) -> Model:
+    next(each(model, Tokens)).scale = 1.0
+    return model
+
+
+def ruled(**how: Any) -> Callable[[Model], Model]:
+    def apply(model: Model) -> Model:
+        last = attentions(model, False)[-1]
+        last.rule = replace(last.rule, **how)
+        return model
+
+    return apply
+
+
+def heads_reversed(model: Model) -> Model:
+    attention = attentions(model, False)[0]
+
+    def split(self: MultiHeadAttention, x: Tensor, heads: int) -> Tensor:
+        made = MultiHeadAttention._split(self, x, heads)
+        return made.flip(1) if heads == self.shape.kv_heads else made
+
+    swap(attention, "_split", split)
+    return model
+
+
+def rows_coupled(model: Model) -> Model:
+    def forward(self: Stack, *arguments: Any, **keywords: Any) -> NodeOutput:
+        made = Stack.forward(self, *arguments, **keywords)
+        return replace(made, tensor=made.tensor - 0.01 * made.tensor.mean(0, keepdim=True))
+
+    swap(stack(model, True), "forward", forward)
+    return model
+
+
+def padding_remembered(model: Model) -> Model:
+    """The padding of the first call is used in all others of the same shape."""
+    kept: dict[Any, Padding] = {}
+
+    def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
+        shown = run.padding.visible
+        if shown is None:
+            return run
+        return replace(run, padding=kept.setdefault(tuple(shown.shape), Padding(shown.roll(1, 0))))
+
+    with_run(attentions(model, False)[0], change)
+    return model
+
+
+def tampered_backends(change: Callable[[AttentionInputs], AttentionInputs]) -> Callable[[Model], Model]:
+    """Every backend of every site sees changed inputs."""
+
+    def wrap(attend: Any) -> Any:
+        def tampered(inputs: AttentionInputs, options: Any) -> AttentionOutput:
+            return attend(replace(change(inputs), prepared=None), options)  # type: ignore[no-any-return]
+
+        return tampered
+
+    def apply(model: Model) -> Model:
+        for attention, index, _ in model._site_table():
+            choice = attention.choices[index]
+            choice.candidates = tuple(replace(each, attend=wrap(each.attend)) for each in choice.candidates)
+        return model
+
+    return apply

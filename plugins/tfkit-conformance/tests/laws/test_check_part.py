@@ -1,0 +1,249 @@
+"""The report on a part: what is asked, what is told, what is replayed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from tfkit.errors import InputError, SpecError
+from tfkit.plugin import Activation, NoOptions, Norm, Parameter, PositionScheme
+from tfkit_conformance.finding import Violation
+from tfkit_conformance.laws import check_part, replay_part
+
+
+class Rope(torch.nn.Module):
+    """Rotary positions as many write them: float32 angles, waves in the model's dtype."""
+
+    def __init__(self, dims: int, base: float = 10000.0) -> None:
+        super().__init__()
+        self.dims, self.base = dims, base
+
+    def prepare(self, span):
+        return self.waves(span.query_positions(), span.dtype), self.waves(span.key_positions(), span.dtype)
+
+    def waves(self, positions, dtype):
+        angle = positions.float()[:, None] * self.base ** (-torch.arange(0, self.dims, 2).float() / self.dims)
+        angle = torch.cat((angle, angle), -1)
+        return angle.cos().to(dtype), angle.sin().to(dtype)
+
+    def rotate(self, query, key, tables):
+        return tuple(self.turn(x, *waves) for x, waves in zip((query, key), tables, strict=True))
+
+    def turn(self, x, cosine, sine):
+        a, b = x.chunk(2, -1)
+        return x * cosine + torch.cat((-b, a), -1) * sine
+
+
+class LateRope(Rope):
+    def prepare(self, span):
+        later = dataclasses.replace(span, offset=0)
+        return super().prepare(later)
+
+
+def rope(options, site):
+    return Rope(site.head_dim)
+
+
+def late_rope(options, site):
+    return LateRope(site.head_dim)
+
+
+def odd(options, site):
+    return (f"head_dim {site.head_dim} is odd",) if site.head_dim % 2 else ()
+
+
+def scheme(name: str, build: str, **more: object) -> PositionScheme:
+    return PositionScheme(
+        name=name, summary="rotary", acts=frozenset({"queries_keys"}), unsupported=odd, build=f"{__name__}:{build}", **more
+    )
+
+
+class ScaleNorm(torch.nn.Module):
+    """g x / |x|, Nguyen and Salazar 2019."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return (self.gain * wide / (wide.square().sum(-1, keepdim=True) + 1e-5).sqrt()).to(x.dtype)
+
+
+def scale_norm(options, width):
+    return ScaleNorm()
+
+
+SCALE_NORM = Norm(
+    name="acme.scale_norm",
+    summary="g x / |x|",
+    parameters=lambda options, width: (Parameter("gain", "norm_scale", (1,)),),
+    build=f"{__name__}:scale_norm",
+)
+
+
+def hard_swish(x, options):
+    return x * torch.nn.functional.relu6(x + 3) / 6
+
+
+@pytest.mark.parametrize("same_as", ["", "rotary_half"])
+def test_a_strangers_rope_is_judged_by_the_same_command(same_as, offering):
+    entry = scheme("acme.rope", "rope", same_as=same_as)
+    wide = offering("position", entry)
+    report = check_part("position", "acme.rope", catalogue=wide, profile="quick")
+    # Its options are not those of rotary_half, whose equation it has: saying so is what is wrong.
+    assert {finding.check for finding in report.findings} <= {"rotary_form"}
+    assert report.distribution == "acme"
+    assert {"relative", "rotation", "chunks"} <= {check.name for check in report.checks}
+    assert ("rotary_form" in {check.name for check in report.checks}) is bool(same_as)
+    report.raise_for_failures()
+    assert report.verdict == "CONFORMANT"
+
+
+def test_a_rope_without_its_offset_is_told_in_words_and_shrunk(offering):
+    wide = offering("position", scheme("acme.late", "late_rope"))
+    report = check_part("position", "acme.late", catalogue=wide, profile="quick")
+    assert report.verdict == "NONCONFORMANT"
+    assert report.exit_code == 1
+    chunks = next(finding for finding in report.findings if finding.check == "chunks")
+    assert chunks.message.startswith("query of positions ")
+    assert chunks.failed <= chunks.examples
+    assert (chunks.case["at"]["batch"], chunks.case["at"]["length"]) == (1, 2)
+    assert (chunks.got, chunks.want, chunks.bound) != (None, None, None)
+
+
+def test_a_finding_is_data_that_is_judged_again(offering):
+    wide = offering("position", scheme("acme.late", "late_rope"))
+    report = check_part("position", "acme.late", catalogue=wide, profile="quick")
+    for finding in report.findings:
+        case = json.loads(json.dumps(finding.case))
+        with pytest.raises(Violation, match=finding.check) as again:
+            replay_part(case, wide)
+        assert again.value.message == finding.message
+        assert repr(finding.case) in finding.snippet
+    repaired = offering("position", scheme("acme.late", "rope"))
+    assert replay_part(report.findings[0].case, repaired) is not None
+
+
+def test_the_same_seed_gives_the_same_report(offering):
+    wide = offering("position", scheme("acme.late", "late_rope"))
+    one, other = (check_part("position", "acme.late", catalogue=wide, profile="quick", seed=4) for _ in range(2))
+    assert one.findings == other.findings
+    assert one.ledger == other.ledger
+
+
+def test_options_that_are_not_those_of_same_as_are_told(offering, catalogue):
+    mine = dataclasses.replace(catalogue.find("norm", "rms_norm"), name="acme.rms", same_as="layer_norm")
+    report = check_part("norm", mine, catalogue=offering("norm", mine), profile="quick")
+    told = next(finding for finding in report.findings if finding.check == "layer_norm_form")
+    assert "its options are not those of `layer_norm`" in told.message
+
+
+def test_a_norm_nobody_knows_is_held_to_what_it_claims(offering):
+    wide = offering("norm", SCALE_NORM)
+    check_part("norm", "acme.scale_norm", catalogue=wide).raise_for_failures()
+    proud = dataclasses.replace(SCALE_NORM, claims=lambda options: frozenset({"scale_invariant", "unit_rms"}))
+    found = check_part("norm", proud, catalogue=wide, profile="quick").findings
+    assert [finding.check for finding in found] == ["unit_rms"]
+    vain = dataclasses.replace(SCALE_NORM, claims=lambda options: frozenset({"beautiful"}))
+    assert "['beautiful']" in check_part("norm", vain, catalogue=wide, profile="quick").findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        (
+            frozenset({"scale_invarient"}),
+            "it claims ['scale_invarient'], which no law is about; did you mean `scale_invariant`?",
+        ),
+        (frozenset({"beautiful"}), "it claims ['beautiful'], which no law is about; known: ['identity', "),
+        (["scale_invariant"], "`claims` must give a frozenset of names; it gave ['scale_invariant']"),
+        (None, "`claims` must give a frozenset of names; it gave None"),
+    ],
+)
+def test_claims_that_no_law_is_about_are_told_with_what_may_be_meant(claims, words, offering):
+    entry = dataclasses.replace(SCALE_NORM, claims=lambda options: claims)
+    report = check_part("norm", entry, catalogue=offering("norm", entry), profile="quick")
+    assert [finding.check for finding in report.findings] == ["declaration"]
+    assert words in report.findings[0].message
+
+
+def test_claims_that_raise_are_told_with_their_line(offering):
+    def claims(options):
+        raise LookupError("no table")
+
+    entry = dataclasses.replace(SCALE_NORM, claims=claims)
+    report = check_part("norm", entry, catalogue=offering("norm", entry), profile="quick")
+    assert [finding.check for finding in report.findings] == ["declaration"]
+    assert report.findings[0].message.startswith("`claims` raised LookupError: no table (tests/")
+
+
+@pytest.mark.parametrize(
+    ("slot", "entry", "words"),
+    [
+        ("norm", SCALE_NORM, "is no norm of the catalogue; did you mean `rms_norm`?"),
+        ("position", scheme("acme.rope", "rope"), "is no position of the catalogue; known: acme.rope, alibi, "),
+        ("activation", Activation(name="acme.a", summary="x", function=f"{__name__}:hard_swish"), "is no activation of the"),
+        ("placement", "pre", "is no placement of the catalogue; known: "),
+    ],
+)
+def test_same_as_names_a_part_that_is_there(slot, entry, words, offering, catalogue):
+    entry = dataclasses.replace(catalogue.find(slot, entry), name="acme.pre") if isinstance(entry, str) else entry
+    lost = dataclasses.replace(entry, same_as="rms_nrm")
+    report = check_part(slot, lost, catalogue=offering(slot, lost), profile="quick")
+    told = next(finding for finding in report.findings if finding.check == "declaration")
+    assert f"`same_as` names `rms_nrm`, which {words}" in told.message
+    assert report.exit_code == 1
+
+
+def test_an_activation_nobody_knows(offering):
+    entry = Activation(name="acme.hard_swish", summary="x relu6(x + 3) / 6", function=f"{__name__}:hard_swish")
+    check_part("activation", entry, catalogue=offering("activation", entry)).raise_for_failures()
+    closing = dataclasses.replace(entry, claims=lambda options: frozenset({"closes"}))
+    check_part("activation", closing, catalogue=offering("activation", closing)).raise_for_failures()
+    rising = dataclasses.replace(entry, claims=lambda options: frozenset({"monotone"}))
+    found = check_part("activation", rising, catalogue=offering("activation", rising), profile="quick").findings
+    assert [finding.check for finding in found] == ["monotone"]
+
+
+def test_a_scheme_that_refuses_everything_is_incomplete(offering):
+    entry = dataclasses.replace(scheme("acme.shy", "rope"), unsupported=lambda options, site: ("not today",))
+    report = check_part("position", entry, catalogue=offering("position", entry), profile="quick")
+    assert report.verdict == "INCOMPLETE"
+    assert "refuses every site" in next(check.note for check in report.checks if check.status == "inconclusive")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        (("colour", "red"), InputError, "no laws for the slot `colour`"),
+        (("norm", "rms_nrom"), SpecError, "did you mean `rms_norm`"),
+        (("norm", "rms_norm", {"options": {"eps": -1.0}}), SpecError, "eps"),
+        (("norm", "rms_norm", {"profile": "slow"}), InputError, "no profile `slow`"),
+        (("norm", "rms_norm", {"dtypes": ["int8"]}), InputError, "`int8` is no dtype"),
+    ],
+)
+def test_what_cannot_be_asked(arguments, error, said, catalogue):
+    slot, name, *rest = arguments
+    with pytest.raises(error, match=said):
+        check_part(slot, name, catalogue=catalogue, **(rest[0] if rest else {}))
+
+
+@pytest.mark.parametrize(
+    "change", [{"suite": 99}, {"law": "gravity"}, {"dtype": "int8"}, {"extra": 1}, {"at": 3}, {"seed": "x"}]
+)
+def test_a_case_that_is_none(change, catalogue):
+    case = {
+        "suite": 1, "slot": "norm", "name": "none", "law": "identity", "options": {}, "device": "cpu", "dtype": "float32",
+        "at": {"width": 4, "tokens": 1, "power": 1, "shift": 1}, "seed": 0,
+    }  # fmt: skip
+    assert replay_part(case, catalogue) is None
+    with pytest.raises(InputError, match="no stored case"):
+        replay_part({**case, **change}, catalogue)
+
+
+def test_no_options_is_a_model(catalogue):
+    assert check_part("norm", "none", catalogue=catalogue, profile="quick", options=NoOptions()).verdict == "CONFORMANT"

@@ -1,0 +1,125 @@
+"""A grade tells a careful kernel from one whose accumulator is too narrow, which the bound cannot; a promise is held."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kill_matrix.correct_kernels import CORRECT_KERNELS, classed
+from small_backend import declaring, small
+from tfkit.attention.capabilities import Capabilities, Numerics, Range
+from tfkit.builtin.attention.entries import EAGER
+from tfkit_conformance.attention.case import Case
+from tfkit_conformance.attention.evaluated import Evaluated
+from tfkit_conformance.attention.subject import subject_of
+from tfkit_conformance.finding import Violation
+from tfkit_conformance.mutants import ATTENTION_MUTANTS
+from tfkit_conformance.mutants.kernel import entry_of
+from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES
+from tfkit_conformance.suite.grade import GRADES, check_grade, grade_of, ratios
+from tfkit_conformance.suite.layers import output
+
+FAULTS = {diagnostic.name: diagnostic for diagnostic in ATTENTION_MUTANTS}
+WHOLE = next(specimen for specimen in CORRECT_KERNELS if specimen.name == "whole")
+OPEN = declaring(key_length=Range(), query_length=Range(), head_dim=Range(), dtypes={"float32", "bfloat16"})
+
+
+def backend(diagnostic, can=CAPABILITIES):
+    return subject_of(entry_of(diagnostic, "inaccurate", can), attend=FAULTS[diagnostic].fresh())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_eager_is_a(dtype):
+    letter, ratio = check_grade(subject_of(EAGER), dtype)
+    assert letter == "A"
+    assert 0.5 < ratio <= 1.5
+
+
+def test_output_and_every_gradient_are_graded():
+    assert set(ratios(subject_of(EAGER), "float32")) == {"output", "query", "key", "value"}
+    assert set(ratios(small(can=declaring(key_length=Range(), query_length=Range(), backward=False)), "float32")) == {"output"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "dtype", "tensor"),
+    [
+        ("output_in_bfloat16", "bfloat16", "output"),
+        ("sum_in_bfloat16", "bfloat16", "output"),
+        ("backward_query_in_bfloat16", "bfloat16", "query"),
+        ("backward_key_in_bfloat16", "float32", "key"),
+    ],
+)
+def test_an_accumulator_in_bfloat16_is_worse_than_a(diagnostic, dtype, tensor):
+    found = ratios(backend(diagnostic), dtype)
+    assert found[tensor] > GRADES["B"]
+    assert check_grade(backend(diagnostic), dtype) == ("C", max(found.values()))
+    assert max(ratios(backend("weights_unnormalised"), dtype).values()) < GRADES["B"]  # its output is the kernel's own
+
+
+def test_a_grade_sees_what_the_bound_cannot():
+    case = Case(H=2, G=2, Q=16, K=1024, D=64, V=64, dtype="bfloat16")
+    assert output(Evaluated(backend("output_in_bfloat16"), case)) <= 1
+    assert check_grade(backend("output_in_bfloat16"), "bfloat16")[0] == "C"
+
+
+def test_a_promised_grade_that_is_not_kept_is_a_failure():
+    promised = classed(Numerics(tf32=True, grade="A"))
+    with pytest.raises(Violation) as raised:
+        check_grade(backend("output_in_bfloat16", promised), "bfloat16")
+    said = raised.value
+    assert (said.check, said.tensor, said.bound) == ("grade", "output", 1.5)
+    letter = grade_of(said.got)
+    assert said.message == (
+        f"output in bfloat16 has {said.got:.2f} times the rounding error of a careful kernel: {letter}, where A is promised"
+    )
+    kept = subject_of(entry_of("right", "accurate", promised), attend=WHOLE.attend)
+    assert check_grade(kept, "bfloat16")[0] == "A"
+
+
+def test_a_better_grade_than_promised_is_none():
+    promised = Capabilities(
+        **{**EAGER.capabilities.model_dump(), "numerics": Numerics(probabilities="accumulation", grade="B")}
+    )
+    assert check_grade(subject_of(replace(EAGER, capabilities=promised)), "float32")[0] == "A"
+
+
+def test_a_grade_that_is_not_promised_fails_nobody():
+    assert check_grade(backend("output_in_bfloat16"), "bfloat16")[0] != "A"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "letter"),
+    [(0.0, "A"), (1.5, "A"), (1.51, "B"), (3.0, "B"), (3.01, "C"), (1e300, "C"), (float("inf"), "C"), (float("nan"), "C")],
+)
+def test_the_letters(ratio, letter):
+    assert grade_of(ratio) == letter
+
+
+def test_a_seed_is_another_draw():
+    subject = small(can=OPEN)
+    assert ratios(subject, "float32", 0) == ratios(subject, "float32", 0)
+    assert ratios(subject, "float32", 0) != ratios(subject, "float32", 1)
+
+
+@pytest.mark.parametrize(
+    "can",
+    [
+        OPEN,
+        declaring(query_length=Range(maximum=1), key_length=Range()),
+        declaring(
+            head_dim=Range(minimum=128, multiple=128),
+            key_length=Range(minimum=128, multiple=128),
+            query_length=Range(minimum=128),
+        ),
+    ],
+    ids=["open", "decoding", "blocky"],
+)  # fmt: skip
+def test_narrow_declarations_are_graded_too(can):
+    letter, _ = check_grade(small(WHOLE.attend, can), "float32")
+    assert letter == "A"
+
+
+def test_a_declaration_without_a_size_that_can_be_graded_says_so():
+    with pytest.raises(LookupError, match="accepts none of the sizes that are graded"):
+        check_grade(small(), "float32")

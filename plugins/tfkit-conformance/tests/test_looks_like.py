@@ -1,0 +1,122 @@
+"""What is wrong has a name: the seeded fault that does the same. What is right has none."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from kill_matrix.correct_kernels import CORRECT_KERNELS
+from small_backend import changing
+from tfkit.builtin.attention.entries import EAGER
+from tfkit_conformance.attention.case import Case
+from tfkit_conformance.attention.subject import subject_of
+from tfkit_conformance.mutants import ATTENTION_MUTANTS
+from tfkit_conformance.mutants.kernel import entry_of
+from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES, Kernel
+from tfkit_conformance.suite.looks_like import looks_like
+
+MUTANTS = {mutant.name: mutant for mutant in ATTENTION_MUTANTS}
+PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=6, seed=3)
+CAUSAL = replace(PLAIN, causal=True, offset=1)
+GRADIENTS = replace(PLAIN, gradients=True)
+
+
+@pytest.fixture(autouse=True)
+def no_hurry(monkeypatch):
+    """However busy the machine is."""
+    monkeypatch.setattr(sys.modules["tfkit_conformance.suite.looks_like"], "SECONDS", 600.0)
+
+
+def subject(attend):
+    return subject_of(entry_of("mine", "on trial", CAPABILITIES), attend=attend)
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("causal_one_too_many", CAUSAL),
+        ("causal_one_too_few", CAUSAL),
+        ("offset_of_first_row", replace(CAUSAL, offset=(1, 3))),
+        ("window_sides_swapped", replace(PLAIN, window=(2, 0), offset=2)),
+        ("window_left_ignored", replace(PLAIN, window=(1, 1), offset=1)),
+        ("window_right_ignored", replace(PLAIN, window=(1, 1), offset=1)),
+        ("key_lengths_one_too_many", replace(PLAIN, key_lengths=(3, 5))),
+        ("segments_in_order", replace(PLAIN, segments=3)),
+        ("key_visible_inverted", replace(PLAIN, key_visible="coins")),
+        ("mask_ignored", CAUSAL),
+        ("blind_row_mean_of_values", replace(CAUSAL, offset=-2)),
+        ("heads_interleaved", PLAIN),
+        ("scale_one_percent", PLAIN),
+        ("softcap_ignored", replace(PLAIN, softcap=0.7)),
+        ("bias_ignored", replace(PLAIN, bias="dense")),
+        ("linear_sign", replace(PLAIN, bias="linear", offset=2)),
+        ("lse_base_two", replace(PLAIN, lse=True)),
+        ("backward_query_unscaled", GRADIENTS),
+        ("backward_softcap_slope_missing", replace(GRADIENTS, softcap=0.7)),
+        ("group_gradient_averaged", GRADIENTS),
+        ("query_taken_as_contiguous", replace(PLAIN, layout="heads_last")),
+    ],
+)
+def test_a_fault_is_called_by_its_name(name, case):
+    assert looks_like(subject(MUTANTS[name].fresh()), case) == MUTANTS[name].summary
+
+
+def test_the_same_mistake_in_other_code_has_the_same_name():
+    eager = subject_of(EAGER)
+
+    def attend(inputs, options):
+        return eager.attend(replace(inputs, mask=replace(inputs.mask, offset=inputs.mask.offset + 1)), eager.options)
+
+    assert looks_like(subject(attend), replace(CAUSAL, dtype="bfloat16")) == MUTANTS["causal_one_too_many"].summary
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("specimen", CORRECT_KERNELS[:3], ids=lambda kernel_: kernel_.name)
+def test_what_is_right_looks_like_nothing(kernel_, dtype):
+    for case in (CAUSAL, replace(GRADIENTS, bias="distance", offset=1, lse=True)):
+        assert looks_like(subject(kernel_.attend), replace(case, dtype=dtype)) == ""
+
+
+@pytest.mark.parametrize(
+    "attend",
+    [
+        changing(lambda inputs, answer: replace(answer, output=answer.output * 1.37 + 0.11)),
+        changing(lambda inputs, answer: replace(answer, output=answer.output[..., :1])),
+        lambda inputs, options: None,
+        lambda inputs, options: {}["kernel"],
+    ],
+    ids=["unheard of", "shape", "nothing", "raises"],
+)
+def test_what_nobody_has_seeded_has_no_name(attend):
+    assert looks_like(subject(attend), GRADIENTS) == ""
+
+
+def test_a_larger_case_tells_faults_apart_that_a_small_one_does_not():
+    small = Case(Q=1, K=2, causal=True, offset=0)  # one key too many is all that is hidden
+    larger = replace(small, Q=3, K=6)
+    wrong = {name: subject(MUTANTS[name].fresh()) for name in ("causal_one_too_many", "mask_ignored")}
+    assert looks_like(wrong["causal_one_too_many"], small) == looks_like(wrong["mask_ignored"], small)
+    for name, each in wrong.items():
+        assert looks_like(each, small, [larger]) == MUTANTS[name].summary
+        assert looks_like(each, small, [small]) == looks_like(each, small)
+
+
+def test_among_equals_what_an_earlier_finding_looked_like_is_named():
+    small = Case(Q=1, K=2, causal=True, offset=0)
+    attend = subject(MUTANTS["causal_one_too_many"].fresh())
+    names = [MUTANTS[name].summary for name in ("causal_one_too_many", "mask_ignored")]
+    assert [looks_like(attend, small, (), [name]) for name in names] == names
+
+
+def test_it_takes_no_longer_than_it_may(monkeypatch):
+    monkeypatch.setattr(sys.modules["tfkit_conformance.suite.looks_like"], "SECONDS", -1.0)
+    assert looks_like(subject(MUTANTS["causal_one_too_many"].fresh()), CAUSAL) == ""
+
+
+def test_faults_that_remember_do_not_spoil_each_other():
+    assert looks_like(subject(Kernel()), replace(CAUSAL, seed=1)) == ""
+    remembering = subject(MUTANTS["remembers_scale"].fresh())
+    remembering.call(replace(PLAIN, scale=0.9).inputs())
+    assert looks_like(remembering, PLAIN) == ""  # nobody else was called with 0.9

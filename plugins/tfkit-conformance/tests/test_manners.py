@@ -1,0 +1,118 @@
+"""Whatever a backend does when it is called is a finding in words, and never an exception of the suite."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from small_backend import changing, declaring, small
+from tfkit.attention.capabilities import Range
+from tfkit.attention.types import AttentionOutput
+from tfkit_conformance.attention.case import case_of
+from tfkit_conformance.mutants.kernel.kernel import Kernel
+from tfkit_conformance.relations import RELATIONS
+from tfkit_conformance.suite import by_relation
+from tfkit_conformance.suite.again import replay
+from tfkit_conformance.suite.conformance import check_backend
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Three relations in place of all, which is quick."""
+    wanted = ("value_times_power", "later_keys", "keys_moved")
+    monkeypatch.setattr(by_relation, "RELATIONS", tuple(each for each in RELATIONS if each.name in wanted))
+
+
+def writes(inputs, options):
+    answer = Kernel()(inputs)
+    with torch.no_grad():
+        inputs.key.detach().add_(1)
+    return answer
+
+
+def sleeps(inputs, options):
+    while True:
+        time.sleep(0.01)
+
+
+def raises(inputs, options):
+    raise ArithmeticError("no such block size")
+
+
+def raises_late(inputs, options):
+    if inputs.key.shape[2] > 7:
+        raise IndexError("tuple index out of range")
+    return Kernel()(inputs)
+
+
+def drawing(inputs, answer):
+    torch.rand(1)
+    return answer
+
+
+INPUTS_VIEW = changing(lambda inputs, answer: replace(answer, output=inputs.value[:, :, :1].detach().expand_as(answer.output)))
+BAD_MANNERS = {
+    "raises": (raises, "raised ArithmeticError: no such block size (tests/"),
+    "raises late": (raises_late, "raised IndexError: tuple index out of range (tests/"),
+    "None": (lambda inputs, options: None, "gave a NoneType where an AttentionOutput is due"),
+    "a tensor": (lambda inputs, options: Kernel()(inputs).output, "gave a Tensor where an AttentionOutput is due"),
+    "no output": (lambda inputs, options: AttentionOutput(None), "output is a NoneType where a tensor is due"),
+    "a number": (changing(lambda inputs, answer: replace(answer, lse=1.0)), "lse is a float where a tensor is due"),
+    "dtype": (changing(lambda inputs, answer: replace(answer, output=answer.output.double())), "torch.float64 on cpu where"),
+    "shape": (changing(lambda inputs, answer: replace(answer, output=answer.output[:, :1, :, :1])), "is due"),
+    "nan": (changing(lambda inputs, answer: replace(answer, output=answer.output * torch.nan)), "output[0, 0, 0, 0] is nan"),
+    "infinity": (changing(lambda inputs, answer: replace(answer, output=answer.output.exp() * torch.inf)), "is inf"),
+    "view": (INPUTS_VIEW, "the output shares memory with an input"),
+    "writes": (writes, ""),
+    "draws": (changing(drawing), "drew random numbers although dropout is 0"),
+    "moods": (changing(lambda inputs, answer: replace(answer, output=answer.output * (1 + random.random()))),
+              "the same call gave another output the second time"),
+    "cut off": (changing(lambda inputs, answer: replace(answer, output=answer.output.detach())),
+                "the output does not require gradients although its inputs do"),
+    "asleep": (sleeps, "did not finish within 0.2 seconds"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("manners", BAD_MANNERS)
+def test_whatever_a_backend_does_is_a_finding_in_words(manners, few):
+    attend, words = BAD_MANNERS[manners]
+    limit = 0.2 if manners == "asleep" else 60.0
+    report = check_backend(small(attend), profile="quick", stop_at_first=True, limit=limit)
+    assert report.verdict == "NONCONFORMANT"
+    assert [found.check for found in report.findings] == ["contract"]
+    assert words in report.findings[0].message
+    assert replay(small(attend), case_of(report.findings[0].case), limit=limit).startswith("contract: ")
+
+
+def test_what_writes_its_inputs_without_gradients_is_told_which():
+    can = declaring(backward=False, deterministic_backward=False)
+    report = check_backend(small(writes, can), profile="quick", stop_at_first=True)
+    assert report.findings[0].message == "an input (1, 1, 1, 8) torch.float32 was written to"
+
+
+def test_an_answer_of_another_shape_to_larger_calls_is_told(few):
+    """The read-outs and the grade make larger calls than the case that is judged."""
+    for wide in (lambda inputs: inputs.value.shape[3] >= 16, lambda inputs: inputs.key.shape[2] > 200):
+        cut = changing(lambda inputs, answer, wide=wide: AttentionOutput(answer.output[..., 1:]) if wide(inputs) else answer)
+        can = declaring(head_dim=Range(), query_length=Range(), key_length=Range())
+        report = check_backend(small(cut, can), profile="quick", stop_at_first=True)
+        assert report.verdict == "NONCONFORMANT"
+        assert "is due" in report.findings[0].message
+
+
+def test_what_hangs_is_asked_nothing_more(few):
+    asked = []
+
+    def attend(inputs, options):
+        asked.append(inputs)
+        return sleeps(inputs, options)
+
+    report = check_backend(small(attend), profile="quick", limit=0.1, shrink_steps=40)
+    assert [found.message for found in report.findings] == ["did not finish within 0.1 seconds"]
+    assert report.missing
+    assert len(asked) == 1
+    assert sum(check.examples for check in report.checks) < 60

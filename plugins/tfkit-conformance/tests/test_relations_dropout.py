@@ -1,0 +1,160 @@
+"""Rule A7 is held: each way of dropping wrongly breaks a relation, and the statistics are exact."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import comb
+
+import pytest
+import torch
+
+from tfkit.attention.types import AttentionOutput
+from tfkit.builtin.attention import eager
+from tfkit.builtin.attention.entries import EAGER
+from tfkit.plugin import NoOptions
+from tfkit_conformance.attention.case import Case
+from tfkit_conformance.attention.evaluated import Evaluated
+from tfkit_conformance.attention.subject import subject_of
+from tfkit_conformance.finding import Violation
+from tfkit_conformance.relations import RELATIONS, fit
+from tfkit_conformance.relations.binomial import interval, tail
+from tfkit_conformance.relations.draws import drawn_factors, own_generator
+
+PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=8, gradients=True, lse=True, weights=True, seed=4)
+MASKED = replace(PLAIN, causal=True, offset=3, K=11, V=4, bias="linear", bias_gradient=True)
+BY_NAME = {relation.name: relation for relation in RELATIONS if relation.draws}
+
+
+def right(inputs, **changes):
+    return eager.attend(replace(inputs, **changes), NoOptions())
+
+
+def kept(inputs, factors, rate=None):
+    """The equation with given factors, 0 or 1, and the scaling of the call's rate."""
+    found = right(inputs, dropout=0.0, return_weights=True)
+    each = inputs.query.shape[1] // inputs.value.shape[1]
+    drawn = found.weights * factors / (1 - (inputs.dropout if rate is None else rate))
+    return AttentionOutput(drawn @ inputs.value.repeat_interleave(each, 1), found.weights, found.lse)
+
+
+def coins(inputs, *axes, rate=None):
+    sizes = dict(zip("BHQK", (*inputs.query.shape[:3], inputs.key.shape[2]), strict=True))
+    rate = inputs.dropout if rate is None else rate
+    return (torch.rand([size if axis in axes else 1 for axis, size in sizes.items()]) >= rate).float()
+
+
+def unscaled(inputs, options):
+    return kept(inputs, coins(inputs, *"BHQK"), rate=0.0)
+
+
+def too_rarely(inputs, options):
+    return kept(inputs, coins(inputs, *"BHQK", rate=0.8 * inputs.dropout))
+
+
+def never_the_first_key(inputs, options):
+    """Nor ever without the second, so that the share is right."""
+    factors = coins(inputs, *"BHQK")
+    factors[..., 0], factors[..., 1] = 1, 0
+    return kept(inputs, factors)
+
+
+def one_draw_for(axes):
+    return lambda inputs, options: kept(inputs, coins(inputs, *axes))
+
+
+def another_backward(inputs, options):
+    forward, backward = right(inputs), right(inputs)
+    return replace(forward, output=forward.output.detach() + backward.output - backward.output.detach())
+
+
+def dropped_weights(inputs, options):
+    factors = coins(inputs, *"BHQK")
+    found = kept(inputs, factors)
+    return replace(found, weights=found.weights * factors)
+
+
+def by_the_numbers(inputs, options):
+    torch.rand(1 + int((inputs.query == 0).all()) + int((inputs.value == 0).all()))
+    return right(inputs)
+
+
+def own_draws(inputs, options):
+    with torch.random.fork_rng(devices=[]):
+        return right(inputs)
+
+
+def always_the_same(inputs, options):
+    torch.rand(3)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return right(inputs)
+
+
+KILLS = {
+    "kept_weights_are_scaled": (unscaled,),
+    "kept_share": (too_rarely, never_the_first_key),
+    "nothing_is_shared": (one_draw_for("HQK"), one_draw_for("BQK"), one_draw_for("BHK"), one_draw_for("BHQ"), always_the_same),
+    "same_state_same_draw": (by_the_numbers,),
+    "generator_moves": (own_draws, by_the_numbers),
+    "one_draw_per_call": (another_backward, dropped_weights, unscaled),
+}
+
+
+def subject(attend):
+    return subject_of(EAGER, attend=attend)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [(name, diagnostic) for name, diagnostics in KILLS.items() for diagnostic in diagnostics]
+)
+def test_a_wrong_dropout_breaks_the_relation(name, diagnostic):
+    fitted = fit(BY_NAME[name], subject(diagnostic), PLAIN)
+    with pytest.raises(Violation) as found:
+        BY_NAME[name].run(Evaluated(subject(diagnostic), fitted))
+    assert found.value.check == name
+
+
+def test_every_relation_of_dropout_has_its_fault():
+    assert set(KILLS) == set(BY_NAME)
+
+
+@pytest.mark.parametrize("case", [PLAIN, MASKED], ids=["plain", "masked"])
+@pytest.mark.parametrize("name", BY_NAME)
+def test_the_right_dropout_breaks_none(name, case):
+    correct = subject_of(EAGER)
+    for seed in range(3):
+        share = BY_NAME[name].run(Evaluated(correct, fit(BY_NAME[name], correct, replace(case, seed=seed))))
+        assert share is None or 0 < share <= 1
+
+
+def test_words_tell_which_pair_and_how_often():
+    relation = BY_NAME["kept_share"]
+    case = fit(relation, subject(never_the_first_key), replace(PLAIN, B=1, H=1, G=1, Q=8, K=8))
+    with pytest.raises(Violation, match=r"keeps a weight in 96 of 96 draws, .* query row 0 of batch row 0, head 0, key 0"):
+        relation.run(Evaluated(subject(never_the_first_key), case))
+
+
+def test_the_draw_is_read_out_in_chunks_of_the_value_dim():
+    case = replace(PLAIN, K=11, V=4, dropout=0.5)
+    factors = coins(case.inputs(), *"BHQK")
+    fixed = subject(lambda inputs, options: kept(inputs, factors))
+    with own_generator("cpu", 0):
+        drawn = drawn_factors(Evaluated(fixed, case))
+    assert torch.equal(drawn, 2.0 * factors.double())
+
+
+def test_dropout_that_is_not_declared_voids_them():
+    poor = replace(EAGER, capabilities=EAGER.capabilities.model_copy(update={"dropout": False}))
+    assert {fit(relation, subject_of(poor), PLAIN) for relation in BY_NAME.values()} == {"dropout is not declared"}
+
+
+@pytest.mark.parametrize(("draws", "chance"), [(1, 0.5), (20, 0.3), (60, 0.9)])
+def test_tails_are_those_of_the_binomial_distribution(draws, chance):
+    exact = [comb(draws, count) * chance**count * (1 - chance) ** (draws - count) for count in range(draws + 1)]
+    for count in range(draws + 1):
+        side = exact[: count + 1] if count <= draws * chance else exact[count:]
+        assert tail(count, draws, chance) == pytest.approx(min(1.0, 2 * sum(side)), rel=1e-9)
+    for alarm in (1e-2, 1e-9):
+        low, high = interval(draws, chance, alarm)
+        inside = [count for count in range(draws + 1) if tail(count, draws, chance) >= alarm]
+        assert (low, high) == (inside[0], inside[-1])

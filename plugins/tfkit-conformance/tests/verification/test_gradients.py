@@ -1,0 +1,144 @@
+"""Gradients of whole models against float64: a wrong backward is found where it is, rounding is not taken for one."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import tfkit
+from kill_matrix.models.evaluation import LENGTHS, SPECS
+from tfkit_conformance.finding import Violation
+from tfkit_conformance.verification import verifier as run_module
+from tfkit_conformance.verification import verify
+from tfkit_conformance.verification.batch import draw
+from tfkit_conformance.verification.gradient_yardstick import gradient_yardstick
+from tfkit_conformance.verification.gradients import judge_gradients
+from tfkit_conformance.verification.properties import PROPERTIES
+from tfkit_conformance.verification.rounding import cast
+from tfkit_conformance.verification.site_runs import backward, random_towards, site_errors, with_site_errors
+from verification import faulty_backends
+from verification.shrunk import OVERRIDES
+
+ROOT = Path(__file__).parents[4] / "specs"
+OWN = ("site gradients", "gradients")
+
+
+@pytest.fixture(autouse=True)
+def only_gradients(monkeypatch):
+    monkeypatch.setattr(run_module, "PROPERTIES", [each for each in PROPERTIES if each.name in OWN])
+
+
+@pytest.fixture(scope="module")
+def wider(catalogue):
+    plugin = types.ModuleType("acme")
+    plugin.tfkit_attention_backends = faulty_backends.hookimpls(catalogue.find("backend", "eager"))
+    return catalogue.with_plugin(plugin, "acme")
+
+
+def evaluated(spec, catalogue, **how):
+    report = verify(spec, catalogue=catalogue, **{"parts": ["whole model"], **how})
+    return report, {(row.property, row.backend, row.dtype): row for row in report.rows}
+
+
+@pytest.mark.parametrize("shape", SPECS)
+def test_a_right_backward_passes_and_its_bounds_are_not_loose(shape, wider):
+    spec = tfkit.parse_spec(SPECS[shape], wider)
+    report, rows = evaluated(spec, wider, backends=["acme.right", "sdpa"], lengths=LENGTHS[shape])
+    assert report.verdict == "VERIFIED"
+    for backend in ("acme.right", "sdpa"):
+        assert 0.01 < rows["site gradients", backend, "float32"].worst < 1
+        assert 0.01 < rows["gradients", backend, "float32"].worst < 1
+        assert rows["site gradients", backend, "float64"].worst is not None
+
+
+def test_a_gradient_off_by_a_thousandth_at_one_site_is_found_there(wider):
+    spec = tfkit.parse_spec(SPECS["encoder-decoder"].replace("num_layers: 2", "num_layers: 1"), wider)
+    report, rows = evaluated(spec, wider, backends=["acme.memory_gradient"], lengths=LENGTHS["encoder-decoder"])
+    assert (report.verdict, report.exit_code) == ("FAILED", 1)
+    for dtype in ("float32", "float64"):
+        found = rows["site gradients", "acme.memory_gradient", dtype]
+        assert (found.status, found.tensor) == ("failed", "gradient of query")
+        assert "acme.memory_gradient at decoder.0.cross_attention" in found.message
+        assert abs(found.got / found.want - 1.001) < 1e-4
+
+
+def test_a_backward_that_is_wrong_only_after_another_forward_is_found(wider):
+    """Each call judged alone is right; the layers of a model have equal shapes."""
+    spec = tfkit.parse_spec(SPECS["decoder"], wider)
+    parts = ["sub-layers", "whole model"]
+    report, rows = evaluated(spec, wider, backends=["acme.workspace"], lengths=LENGTHS["decoder"], parts=parts)
+    assert {row.status for row in report.rows if row.property.startswith("attention")} == {"passed"}
+    assert rows["site gradients", "acme.workspace", "float32"].status == "failed"
+
+
+def test_a_gradient_of_the_model_that_no_site_explains_is_found(catalogue):
+    spec = tfkit.parse_spec(SPECS["decoder"], catalogue)
+    single = tfkit.build(spec, catalogue, backend="eager").eval()
+    wide = cast(single, torch.float64)
+    batch = draw(single, LENGTHS["decoder"], 3, 0, "cpu")
+    towards = random_towards(single(**batch.call()), batch.visible, torch.Generator().manual_seed(0))
+    stick = gradient_yardstick(tfkit.graph_of(spec), single, wide, batch, towards)
+    given, runs = backward(cast(single, torch.float32, "sdpa"), batch, towards)
+    explained = with_site_errors(wide, batch, towards, site_errors(runs, wide))
+    worst, blunt = judge_gradients("gradients", "sdpa", given, explained, stick)
+    assert 0.0 < worst < 1.0
+    assert blunt == ""
+    for name in set(given) - stick.zero:
+        wrong = {**given, name: given[name] * 1.001}
+        with pytest.raises(Violation, match=f"the gradient of `{name}`"):
+            judge_gradients("gradients", "sdpa", wrong, explained, stick)
+    assert stick.zero == frozenset(), "its keys are rotated, so that a key bias is seen"
+
+
+def test_what_the_sites_are_off_by_explains_a_backend_that_rounds_more(catalogue):
+    """Each site keeps its contract, and sdpa's gradients are a hundred times as far off as eager's: no fault by itself."""
+    spec = tfkit.load_spec(ROOT / "tiny-normless.yaml", catalogue, ["encoder.num_layers=2", "decoder.num_layers=2"])
+    report, _ = evaluated(spec, catalogue, backends=["sdpa", "eager"])
+    assert report.verdict == "VERIFIED"
+
+
+def test_a_norm_less_encoder_whose_gradients_sdpa_loses_is_told(catalogue):
+    """dS = P (dP - D) cancels: the right gradient is next to nothing, and what sdpa gives is hundreds."""
+    spec = tfkit.load_spec(ROOT / "tiny-normless.yaml", catalogue, [*OVERRIDES["tiny-normless"], "encoder.num_layers=12"])
+    report, rows = evaluated(spec, catalogue, backends=["sdpa", "eager"])
+    found = rows["gradients", "sdpa", "float32"]
+    assert (report.verdict, found.status) == ("FAILED", "failed")
+    assert "need not lower the loss" in found.message
+    assert "a norm before attention" in found.message
+    assert rows["gradients", "eager", "float32"].status == "reported"
+    assert rows["gradients", "eager", "float64"].status == "passed"
+
+
+def test_checkpointed_stacks_shared_tables_and_own_scores_are_judged(catalogue):
+    for name in ("deepnet-18-18", "t5-small", "tiny-additive"):
+        spec = tfkit.load_spec(ROOT / f"{name}.yaml", catalogue, OVERRIDES[name])
+        report, rows = evaluated(spec, catalogue, backends=["eager", "sdpa"])
+        assert report.verdict == ("INCOMPLETE" if name == "tiny-additive" else "VERIFIED"), name
+        row = rows["site gradients", "eager", "float32"]
+        if name == "tiny-additive":
+            assert (row.status, row.message[:29]) == ("not applicable", "the reference knows dot produ")
+        else:
+            assert row.worst > 0.01, name
+        assert rows["gradients", "eager", "float32"].status == "passed"
+
+
+def test_what_rounding_hides_is_decided_in_float64_or_not_at_all(wider):
+    """A backend without float64 gets no column of it, and where float32 cannot decide, nothing does."""
+    eager = wider.find("backend", "eager")
+    entry = replace(eager, name="acme.single", capabilities=eager.capabilities.model_copy(update={"dtypes": {"float32"}}))
+    plugin = types.ModuleType("acme2")
+    plugin.tfkit_attention_backends = tfkit.plugin.hookimpl(lambda: [entry])
+    catalogue = wider.with_plugin(plugin, "acme2")
+    short = ["encoder.num_layers=8"]
+    spec = tfkit.load_spec(ROOT / "tiny-normless.yaml", catalogue, [*OVERRIDES["tiny-normless"], *short])
+    report, rows = evaluated(spec, catalogue, backends=["acme.single"])
+    assert {row.dtype for row in report.rows} == {"float32"}
+    found = rows["gradients", "acme.single", "float32"]
+    assert (report.verdict, found.status) == ("INCOMPLETE", "inconclusive")
+    assert found.message.endswith("acme.single declares no float64 to decide in")
+    _, rows = evaluated(spec, catalogue, backends=["eager"])
+    assert rows["gradients", "eager", "float32"].message.endswith("; float64 decides")

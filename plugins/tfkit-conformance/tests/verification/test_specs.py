@@ -1,0 +1,31 @@
+"""The shipped specs pass, shrunk: every one of them can be shrunk, and those with the rarest parts are run here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tfkit
+from tfkit_conformance.verification import verify
+from verification.shrunk import OVERRIDES
+
+SPECS = Path(__file__).parents[4] / "specs"
+RUN = ("albert-base", "bert-pretraining", "clip-text", "gemma2-9b", "layer-mix", "t5-small")
+
+
+def test_every_shipped_spec_is_in_the_table(catalogue):
+    assert {path.stem for path in SPECS.glob("*.yaml")} == set(OVERRIDES)
+    for name, overrides in OVERRIDES.items():
+        assert tfkit.graph_of(tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, overrides)).parameters() < 100_000
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_a_shipped_spec_passes(name, catalogue):
+    spec = tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, OVERRIDES[name])
+    report = verify(spec, backends=["sdpa" if name != "gemma2-9b" else "eager"], catalogue=catalogue)
+    assert [row for row in report.rows if row.status in ("failed", "inconclusive", "not run")] == []
+    assert report.verdict == "VERIFIED"
+    assert max(row.worst for row in report.rows if row.worst is not None) > 0.1, (
+        "the bounds are not so loose that nothing nears them"
+    )

@@ -1,0 +1,131 @@
+"""`verify` as a function: what it judges, what it refuses, what it says of devices that are not here."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import tfkit
+from kill_matrix.models.evaluation import LENGTHS, SPECS
+from tfkit.errors import InputError, SpecError
+from tfkit_conformance.verification import verify
+from tfkit_conformance.verification.batch import draw, lengths_for
+from tfkit_conformance.verification.decoding import compositions
+from tfkit_conformance.verification.recording import record
+
+
+@pytest.fixture(scope="module")
+def spec(catalogue):
+    return tfkit.parse_spec(SPECS["encoder-decoder"].replace("backend: eager", "backend: [sdpa, eager]"), catalogue)
+
+
+@pytest.fixture(scope="module")
+def report(spec, catalogue):
+    return verify(spec, dtypes=("float32",), lengths=LENGTHS["encoder-decoder"], catalogue=catalogue)
+
+
+def test_every_site_is_judged_with_every_backend_that_the_spec_allows(report, spec):
+    sites = {row.where for row in report.rows if row.property.startswith("attention")}
+    assert sites == set(tfkit.build(spec, device="meta").sites)
+    evaluated = {
+        (row.where, row.backend) for row in report.rows if row.property.startswith("attention") and row.worst is not None
+    }
+    assert evaluated == {(site, backend) for site in sites for backend in ("sdpa", "eager")}
+
+
+def test_a_backend_without_gradients_is_judged_forward_and_one_that_refuses_says_why(catalogue):
+    text = SPECS["decoder"].replace("head_dim: 12, ", "head_dim: 12, softcap: 20.0, ")
+    spec = tfkit.parse_spec(text, catalogue)
+    report = verify(spec, lengths={"tokens": 4}, backends=["flex", "sdpa"], parts=["sub-layers"], catalogue=catalogue)
+    found = {row.backend: row for row in report.rows if row.property.startswith("attention")}
+    assert (found["flex"].status, found["sdpa"].status) == ("passed", "refused")
+    assert "no backward on the CPU" in found["flex"].message
+    assert "softcap" in found["sdpa"].message
+
+
+def test_the_whole_model_is_judged_in_the_dtype_and_in_float64(report):
+    assert {(r.dtype, r.backend) for r in report.rows if r.property == "decoding in chunks"} == {
+        (dtype, backend) for dtype in ("float32", "float64") for backend in ("sdpa", "eager")
+    }
+    assert report.verdict == "VERIFIED"
+    json.dumps(report.as_data())
+
+
+def test_a_trained_model_is_judged_with_its_own_weights_and_left_as_it_is(spec, catalogue):
+    model = tfkit.build(spec, catalogue, backend="eager")
+    before, sites = {name: tensor.clone() for name, tensor in model.state_dict().items()}, model.sites
+    report = verify(model, lengths=LENGTHS["encoder-decoder"], catalogue=catalogue)
+    assert (report.verdict, report.backends, report.weights) == ("VERIFIED", ("eager",), "as given")
+    assert model.training
+    assert model.sites == sites
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_an_absent_device_is_not_run_and_never_passes(spec, catalogue):
+    report = verify(spec, devices=("cuda",), catalogue=catalogue)
+    assert [(row.status, row.message) for row in report.rows] == [("not run", "there is no CUDA device here")]
+    assert (report.verdict, report.exit_code) == ("INCOMPLETE", 3)
+
+
+def test_wrong_input_is_refused_in_words(spec, catalogue):
+    with pytest.raises(SpecError, match="no attention backend `egaer`"):
+        verify(spec, backends=["egaer"], catalogue=catalogue)
+    with pytest.raises(InputError, match="no input `src`"):
+        verify(spec, lengths={"src": 3}, catalogue=catalogue)
+    with pytest.raises(InputError, match="float31"):
+        verify(spec, dtypes=("float31",), catalogue=catalogue)
+    with pytest.raises(InputError, match="a row"):
+        verify(spec, batch=0, catalogue=catalogue)
+
+
+def test_a_batch_of_one_row_of_one_token_is_judged_as_far_as_it_goes(spec, catalogue):
+    report = verify(spec, batch=1, lengths={"source": 1, "target": 1}, backends=["eager"], catalogue=catalogue)
+    assert report.verdict == "VERIFIED"
+    assert {row.property for row in report.rows if row.status == "not applicable"} >= {"batch split", "causal independence"}
+
+
+def test_a_batch_is_whole_right_and_left_padded_and_its_inputs_differ(spec, catalogue):
+    model = tfkit.build(spec, catalogue)
+    batch = draw(model, lengths_for(tfkit.graph_of(spec), None), 3, 0, "cpu")
+    source, target = batch.visible["source"], batch.visible["target"]
+    assert source.shape != target.shape
+    ends = {name: [(bool(row[0]), bool(row[-1])) for row in shown] for name, shown in batch.visible.items()}
+    assert ends == {
+        "source": [(True, True), (True, False), (False, True)],
+        "target": [(True, False), (False, True), (True, True)],
+    }
+    assert source[0].all()
+    assert target[2].all()
+    assert (batch.ids["target"][target.logical_not()] == 0).all()
+    assert (batch.ids["target"] == 2).sum(1).tolist() == [1, 1, 1]
+
+
+def test_a_recording_holds_every_call_and_leaves_nothing_behind(spec, catalogue):
+    model = tfkit.build(spec, catalogue).eval()
+    batch = draw(model, LENGTHS["encoder-decoder"], 3, 0, "cpu")
+    choices = [attention.choices[index] for attention, index, _ in model._site_table()]
+    with torch.no_grad():
+        want = model(**batch.call())["logits"]
+    found = record(model, batch)
+    assert torch.equal(found.nodes["logits"].output.tensor, want)
+    assert set(found.sites) == set(model.sites)
+    assert set(found.layers) == {("encoder", 0), ("decoder", 0), ("decoder", 1)}
+    assert found.sites["decoder.1.cross_attention"].inputs.key.shape[2] == LENGTHS["encoder-decoder"]["source"]
+    assert [attention.choices[index] for attention, index, _ in model._site_table()] == choices
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_compositions_are_all_there():
+    assert sorted(compositions(4)) == [[1, 1, 1, 1], [1, 1, 2], [1, 2, 1], [1, 3], [2, 1, 1], [2, 2], [3, 1], [4]]
+    assert len(list(compositions(6))) == 32
+
+
+def test_a_named_backend_that_serves_no_call_leaves_the_proof_incomplete(catalogue):
+    spec = tfkit.parse_spec(SPECS["decoder"].replace("head_dim: 12, ", "head_dim: 12, softcap: 20.0, "), catalogue)
+    report = verify(spec, lengths={"tokens": 4}, backends=["eager", "sdpa"], catalogue=catalogue)
+    assert (report.verdict, report.exit_code) == ("INCOMPLETE", 3)
+    assert {row.backend for row in report.missed} == {"sdpa"}

@@ -1,0 +1,94 @@
+"""The conformance kit: what proves that a part does what its declaration says. Usable without pytest.
+
+    report = check_backend("acme.flash", profile="standard")       # attention, against a float64 reference
+    report = check_part("position", "acme.rope")                   # any other slot, by its laws
+    report = verify("specs/transformer-base.yaml")                 # a whole model
+    report.raise_for_failures()
+
+Names are imported when first used: importing the package imports neither torch nor Hypothesis.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .attention.bound import Bounds, bounds
+    from .attention.case import Case, case_of
+    from .attention.compare import error_ratios
+    from .attention.reference import Reference
+    from .attention.reference import reference as reference_attention
+    from .attention.strategies import cases
+    from .attention.subject import BackendUnderTest, subject_of
+    from .finding import Finding, Inconclusive, Violation
+    from .laws import check_part
+    from .relations import RELATIONS, Relation
+    from .report import CheckResult, ConformanceReport, LedgerRow
+    from .suite.again import replay
+    from .suite.conformance import check_backend
+    from .verification import verify
+
+_HOMES = {
+    "Bounds": "attention.bound",
+    "Case": "attention.case",
+    "CheckResult": "report",
+    "ConformanceReport": "report",
+    "Finding": "finding",
+    "Inconclusive": "finding",
+    "LedgerRow": "report",
+    "RELATIONS": "relations",
+    "Reference": "attention.reference",
+    "Relation": "relations",
+    "BackendUnderTest": "attention.subject",
+    "Violation": "finding",
+    "bounds": "attention.bound",
+    "case_of": "attention.case",
+    "cases": "attention.strategies",
+    "check_backend": "suite.conformance",
+    "check_part": "laws",
+    "error_ratios": "attention.compare",
+    "reference_attention": "attention.reference",
+    "replay": "suite.again",
+    "subject_of": "attention.subject",
+    "verify": "verification",
+}
+
+_OWN_NAMES = {"reference_attention": "reference"}
+"""Names that their home calls otherwise."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), _OWN_NAMES.get(name, name))
+
+
+def __dir__() -> list[str]:
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})
+
+
+__all__ = [
+    "Bounds",
+    "Case",
+    "CheckResult",
+    "ConformanceReport",
+    "Finding",
+    "Inconclusive",
+    "LedgerRow",
+    "RELATIONS",
+    "Reference",
+    "Relation",
+    "BackendUnderTest",
+    "Violation",
+    "bounds",
+    "case_of",
+    "cases",
+    "check_backend",
+    "check_part",
+    "error_ratios",
+    "reference_attention",
+    "replay",
+    "subject_of",
+    "verify",
+]

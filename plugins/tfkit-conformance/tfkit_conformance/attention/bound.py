@@ -1,0 +1,181 @@
+"""How far a correct backend may be from the float64 reference: a componentwise worst case, computed from the reference.
+
+Notation of `reference`; u_a is the unit roundoff of the accumulation type, u_o of the storage type, gamma(n) = n u_a / (1 -
+n u_a) (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1), u_m = 2^-11 where products are TF32, else 0,
+u_p that of the probabilities, n_b the number of key blocks. A relative error e_ij of exp(S_ij) moves the softmax by
+
+    E_ij  = (gamma(D+2) + 2 u_m) scale sum|q||k|  +  u_a (3|R| + 3|bias| + 3|S| + 6 + 5 n_b + 4 (max S - S) + 2|lse| + 2|max S|)
+            [scores rounded to storage: + u_o (3|R| + 2 + 2|C|)]   [softcap: + u_a (2|R| + 4|C|)]
+            [scale q rounded to storage: + u_o scale sum|q||k| + eta sum|k|]                                 e = exp(E) - 1
+    T_O   = sum_j P e |Z v_j - O| / den + (u_p + 2 u_m) sum P Z|v| + gamma(K + n_b + 2) (sum P Z|v| + |O|) + 4 u_a|O| + u_o|O|
+            den_i = 1 - sum_j P e; below 1/4 the row is too ill-conditioned to judge   [dropout: + 3 u_a sum P Z|v|]
+    E_dP  = (gamma(V+2) + 2 u_m) Z |dO| . |v|
+    E_D   = the larger of  sum|dO| T_O + gamma(V+2) |dO| . |O|  and  sum_j (e' P |dP| + P E_dP + gamma(K) P |dP|)
+    E_dS  = e' P |dP - D| + P (E_dP + E_D) + 2 u_a P (|dP| + |D|)        e' = (e + sum_j P e) / den + gamma(K + n_b + 2)
+    E_dR  = (E_dS [scores rounded to storage: + 3 u_o|dS|]) (1 - (C/c)^2) + |dS| (2|C/c| E_C / c + 4 u_a)
+    T_dq  = scale (E_dR |k| + (u_p + 2 u_m + gamma(K)) |dR||k|) + 2 u_o |dq|      dk, dv, dbias: linear in dR, P Z, dS alike
+
+all times 1.02 for second order, plus what underflow may take. The composition follows the softmax analysis of Blanchard, Higham
+and Higham (https://doi.org/10.1093/imanum/draa038). It is a worst case on purpose: inputs exist on which correct kernels come
+within 5 % of it, and a square-root law would accuse them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tfkit.attention.capabilities import Numerics
+from tfkit.attention.types import DistanceBias, LinearBias
+
+from .reference import Reference, bias_gradient, sum_groups
+
+UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+SMALLEST = {torch.float64: 2.0**-1022, torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0**-25 + 2.0**-126}
+SMALLEST_BLOCK = 16
+SECOND_ORDER = 1.02
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The largest error a correct backend may show, element by element; `evaluated` (B,H,Q) is False where a row's scores
+    overflow the storage type: the row and the gradients are then not evaluated."""
+
+    output: Tensor
+    weights: Tensor
+    lse: Tensor
+    gradients: dict[str, Tensor]
+    evaluated: Tensor
+
+
+def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
+    """Bounds for a backend of the given numerics class on the reference's own inputs. `tf32`: torch's switch is on."""
+    inputs, dtype = found.inputs, found.inputs.query.dtype
+    B, H, Q, D = found.query.shape
+    K, V = found.value.shape[2:]
+    G, scale, blocks = inputs.key.shape[1], abs(inputs.scale), math.ceil(K / SMALLEST_BLOCK)
+    half = dtype in (torch.bfloat16, torch.float16)
+    u_o, u_a = UNIT[dtype], UNIT[torch.promote_types(dtype, torch.float32)]
+    u_m = 2.0**-11 if numerics.tf32 and tf32 and dtype == torch.float32 else 0.0
+    u_p = u_o if half and numerics.probabilities == "storage" else 0.0
+    u_s = u_o if half and numerics.scores == "storage" else 0.0
+    u_q = u_o if half and numerics.query_prescaled else 0.0
+    eta = SMALLEST[dtype]
+
+    def gamma(terms: int) -> float:
+        return terms * u_a / (1.0 - terms * u_a)
+
+    def seen(tensor: Tensor) -> Tensor:
+        return torch.where(found.visible, tensor, 0.0)
+
+    query, key, value, grad_output = (t.abs() for t in (found.query, found.key, found.value, found.grad_output))
+    P, Z, output, dP, row_sums, dS, dR = (
+        found.weights, found.drawn, found.output, found.grad_weights, found.row_sums, found.grad_scores, found.grad_raw,
+    )  # fmt: skip
+    PZ, shown = P * Z, found.visible.double()
+    n = gamma(K + blocks + 2)
+
+    # ---- the scores, and with them the weights
+    raw, scores = found.raw.abs(), found.scores.abs()
+    lse = torch.where(found.lse.isinf(), 0.0, found.lse)[..., None]
+    highest = torch.where(
+        found.lse.isinf()[..., None], 0.0, found.scores.masked_fill(~found.visible, -math.inf).amax(-1, keepdim=True)
+    )
+    E_capped = (gamma(D + 2) + 2 * u_m + u_q) * scale * (query @ key.mT) + 3 * u_a * raw + 3 * u_s * raw + 2 * u_s
+    if u_q:
+        E_capped = E_capped + eta * key.sum(-1)[:, :, None]  # a scaled query may be subnormal: in float16 soon
+    if inputs.softcap is not None:
+        E_capped = E_capped + u_a * (2 * raw + 4 * found.capped.abs()) + 2 * u_s * found.capped.abs()
+    E = E_capped + u_a * (
+        3 * scores + 6 + 5 * blocks + 4 * (highest - found.scores).clamp(min=0) + 2 * lse.abs() + 2 * highest.abs()
+    )
+    if found.bias is not None:
+        E = E + 3 * u_a * found.bias.abs() + u_s * scores
+    e = seen(torch.expm1(E.clamp(max=50.0)))
+    den = 1.0 - (P * e).sum(-1, keepdim=True)
+    evaluated = den > 0.25
+    den = den.clamp(min=0.25)
+
+    # ---- output
+    magnitude = PZ @ value
+    moved = torch.stack([(P * e / den * (Z * v[:, :, None] - o[..., None]).abs()).sum(-1) for v, o in _columns(found)], -1)
+    dropped = 0.0 if bool((Z == 1).all()) else 3 * u_a
+    T_O = (
+        moved
+        + (u_p + 2 * u_m + dropped) * magnitude
+        + n * (magnitude + output.abs())
+        + 4 * u_a * output.abs()
+        + eta * ((shown * Z) @ value + 1)
+    )
+    T_O = SECOND_ORDER * T_O + 1.01 * u_o * output.abs()
+
+    # ---- weights' gradient, then the scores'
+    e_P = (e + (P * e).sum(-1, keepdim=True)) / den + n
+    E_dP = (gamma(V + 2) + 2 * u_m + u_s + dropped) * Z * (grad_output @ value.mT) + u_s * dP.abs()
+    from_output = (grad_output * T_O).sum(-1, keepdim=True) + gamma(V + 2) * (grad_output * output.abs()).sum(-1, keepdim=True)
+    from_weights = (P * (e_P * dP.abs() + E_dP + (n + 2 * u_m + u_s) * dP.abs())).sum(-1, keepdim=True)
+    E_D = torch.maximum(from_output, from_weights)
+    E_dS = P * (e_P * (dP - row_sums).abs() + E_dP + E_D + 2 * (u_a + u_s) * (dP.abs() + row_sums.abs()))
+    E_dS = E_dS + (2 * eta * ((dP - row_sums).abs() + 1) * shown if u_s else 0.0)
+    E_dR, tiny = E_dS, eta * shown
+    if inputs.softcap is not None:
+        t = found.capped / inputs.softcap
+        E_dR = (E_dS + 3 * u_s * dS.abs()) * (1 - t**2) + dS.abs() * (2 * t.abs() * E_capped / abs(inputs.softcap) + 4 * u_a)
+
+    # ---- what is linear in them: a product adds its own rounding, and partial sums are rounded where the class says so
+    stored = u_o if half and numerics.gradients == "storage" else 0.0
+    over_keys = u_p + 2 * u_m + n + stored * math.ceil(K / 32)
+    over_queries = u_p + 2 * u_m + gamma(Q + blocks + 2) + stored * math.ceil(Q / 32)
+    dv = (PZ * e_P + tiny).mT @ grad_output + (over_queries + dropped) * (PZ.mT @ grad_output)
+    dk = scale * ((E_dR + tiny).mT @ query + over_queries * (dR.abs().mT @ query))
+    dq = scale * ((E_dR + tiny) @ key + over_keys * (dR.abs() @ key))
+    per_head, lost = (2 * u_o, eta) if G < H else (u_o, 0.0)  # a gradient per head, rounded, then their sum, rounded
+    dk_head, dv_head = scale * (dR.mT @ found.query).abs(), (PZ.mT @ found.grad_output).abs()
+    want = found.gradients
+    gradients = {
+        "query": SECOND_ORDER * dq + 2 * u_o * want["query"].abs() + eta,
+        "key": sum_groups(SECOND_ORDER * dk + per_head * dk_head + lost, G) + u_o * want["key"].abs() + eta,
+        "value": sum_groups(SECOND_ORDER * dv + per_head * dv_head + lost, G) + u_o * want["value"].abs() + eta,
+    }
+    if inputs.bias is not None:
+        terms = B * Q * K if isinstance(inputs.bias, DistanceBias) else dS.numel() // want["bias"].numel()
+        pulled = E_dS + (2 * stored + gamma(terms)) * dS.abs() + tiny
+        sign = -1.0 if isinstance(inputs.bias, LinearBias) else 1.0
+        kept = inputs.bias.slopes.dtype if isinstance(inputs.bias, LinearBias) else inputs.bias.values.dtype
+        own, smallest = UNIT[kept], SMALLEST[kept]
+        if isinstance(inputs.bias, DistanceBias):
+            pulled = pulled + own * dS.abs()  # gathered in the bias's dtype, and so are the gradients of all pairs
+        summed = sign * bias_gradient(inputs.bias, inputs.mask.offset, pulled)
+        gradients["bias"] = SECOND_ORDER * summed + 2 * own * want["bias"].abs() + eta + smallest
+    evaluated = evaluated & (_largest(found, numerics) <= torch.finfo(dtype).max)
+    T_lse = (P * e).sum(-1) / den[..., 0] + UNIT[torch.float32] * 4 * (lse.abs() + highest.abs() + 1)[..., 0] + n
+    T_P = SECOND_ORDER * P * e_P + 2 * u_o * P + eta * shown
+    return Bounds(T_O, T_P, T_lse, gradients, evaluated[..., 0])
+
+
+def _largest(found: Reference, numerics: Numerics) -> Tensor:
+    """The largest number of each row (B,H,Q,1) that the class keeps in the storage type on its way: beyond the range of that
+    type a correct backend overflows, though its results would fit."""
+    kept = [torch.zeros_like(found.raw)]
+    if numerics.scores == "storage":
+        kept += [found.raw, found.scores, found.grad_weights, found.grad_scores * max(1.0, abs(found.inputs.softcap or 1.0))]
+    if numerics.scores == "storage" or numerics.probabilities == "storage":
+        kept.append(found.grad_raw)
+    return torch.stack([tensor.abs().amax(-1, keepdim=True) for tensor in kept]).amax(0)
+
+
+def worst_ratio(got: Tensor, want: Tensor, bound: Tensor) -> float:
+    """The largest |got - want| / bound: above 1 is wrong; inf where `got` has a NaN or the wrong shape."""
+    if got.shape != want.shape:
+        return math.inf
+    got = got.detach().to("cpu", torch.float64)
+    error = torch.where(got == want, 0.0, (got - want).abs() / bound)
+    return math.inf if bool(error.isnan().any()) else float(error.max())
+
+
+def _columns(found: Reference) -> list[tuple[Tensor, Tensor]]:
+    """Value feature by value feature, (B,H,K) and (B,H,Q): keeps |Z v - O| at (B,H,Q,K)."""
+    return list(zip(found.value.unbind(-1), found.output.unbind(-1), strict=True))

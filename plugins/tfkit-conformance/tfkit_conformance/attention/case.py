@@ -1,0 +1,205 @@
+"""One attention call as data: what it asks for and how its tensors are drawn. A case is drawn, stored as JSON and run again.
+
+Structure is in the fields; elements come from the seed, drawn on the CPU and then moved, so that a case is the same call on
+every device. `key_visible`, `segments` and `visible` say a pattern, whose elements come from the seed too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfkit.attention.capabilities import AttentionRequest
+from tfkit.attention.types import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias, Mask
+from tfkit.errors import Diagnostic, InputError
+
+from .elements import arranged, drawn_call, grad_arranged
+from .fields import misfits
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of attention.
+
+    B H G Q K D V     sizes, H a multiple of G
+    offset            int, or one per batch row: then it is given as a tensor
+    key_lengths, query_lengths   one per batch row; equal ones are given as one tensor where `shared_lengths`
+    key_visible       "coins" (each key with probability 0.7), "left" or "right" (padding on that side)
+    segments          the number of segments that queries and keys are spread over
+    visible           the axes along which the mask differs, a subset of "BHQK"; "Q.K" without batch and head axes
+    bias              "dense" (along `bias_axes`), "linear" or "distance" (`bias_values` values from `bias_low` on)
+    bias_dtype        "float32" or "query"
+    regime, layout, grad_layout   the values of elements, and how they lie in memory: see `attention/elements.py`
+    gradients         whether query, key, value (and the bias where `bias_gradient`) require gradients
+    """
+
+    B: int = 1
+    H: int = 1
+    G: int = 1
+    Q: int = 1
+    K: int = 1
+    D: int = 8
+    V: int = 8
+    dtype: str = "float32"
+    causal: bool = False
+    window: tuple[int | None, int | None] | None = None
+    offset: int | tuple[int, ...] | None = None
+    key_lengths: tuple[int, ...] | None = None
+    query_lengths: tuple[int, ...] | None = None
+    shared_lengths: bool = False
+    key_visible: str | None = None
+    segments: int | None = None
+    visible: str | None = None
+    bias: str | None = None
+    bias_axes: str = "BHQK"
+    bias_values: int = 5
+    bias_low: int = -3
+    bias_dtype: str = "float32"
+    bias_gradient: bool = False
+    softcap: float | None = None
+    scale: float | None = None
+    dropout: float = 0.0
+    lse: bool = False
+    weights: bool = False
+    gradients: bool = False
+    regime: str = "normal"
+    layout: str = "contiguous"
+    grad_layout: str = "contiguous"
+    seed: int = 0
+    name: str = ""
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return DTYPES[self.dtype]
+
+    def mask(self, device: str = "cpu") -> Mask:
+        """The mask of the call."""
+        draw = torch.Generator().manual_seed(self.seed + 1)
+        key_lengths = _integers(self.key_lengths, device)
+        query_lengths = _integers(self.query_lengths, device)
+        if self.shared_lengths and self.key_lengths == self.query_lengths:
+            query_lengths = key_lengths
+        query_segments = key_segments = None
+        if self.segments is not None:
+            query_segments = torch.randint(0, self.segments + 1, (self.B, self.Q), generator=draw).to(device)
+            key_segments = torch.randint(0, self.segments, (self.B, self.K), generator=draw).to(device)
+        return Mask(
+            causal=self.causal,
+            window=self.window,
+            offset=_integers(self.offset, device) if isinstance(self.offset, tuple) else self.offset,
+            key_lengths=key_lengths,
+            query_lengths=query_lengths,
+            key_visible=None if self.key_visible is None else self._key_visible(draw).to(device),
+            query_segments=query_segments,
+            key_segments=key_segments,
+            visible=None if self.visible is None else self._visible(draw).to(device),
+        )
+
+    def inputs(self, device: str = "cpu") -> AttentionInputs:
+        """The call itself, every tensor on the device."""
+        dtype = self.torch_dtype
+        made = drawn_call(self.regime, (self.B, self.H, self.G, self.Q, self.K, self.D, self.V), self.seed)
+        query, key, value = (arranged(tensor.to(dtype), self.layout, device).requires_grad_(self.gradients) for tensor in made)
+        return AttentionInputs(
+            query, key, value, self.mask(device), self.scale if self.scale is not None else self.D**-0.5,
+            bias=self._bias(device), softcap=self.softcap, dropout=self.dropout,
+            return_weights=self.weights, return_lse=self.lse,
+        )  # fmt: skip
+
+    def grad_output(self, device: str = "cpu") -> Tensor:
+        """The gradient (B,H,Q,V) that enters the backward pass."""
+        draw = torch.Generator().manual_seed(self.seed + 3)
+        drawn = torch.randn(self.B, self.H, self.Q, self.V, generator=draw, dtype=torch.float64)
+        if self.regime == "lattice":
+            drawn = drawn.mul(1.5).round().clamp(-2, 2)
+        return grad_arranged(drawn.to(self.torch_dtype), self.grad_layout, device)
+
+    def request(self, device: str = "cpu") -> AttentionRequest:
+        """What the case asks of a backend, as `judge` reads it."""
+        return AttentionRequest(
+            device=device.partition(":")[0],
+            cuda_capability=torch.cuda.get_device_capability(device) if device.startswith("cuda") else None,
+            dtype=self.dtype,
+            head_dim=self.D,
+            value_dim=self.V,
+            queries=self.Q,
+            keys=self.K,
+            mask_terms=self.terms(),
+            tensor_offset=isinstance(self.offset, tuple),
+            bias=self.bias,
+            bias_gradient=self.bias is not None and self.bias_gradient,
+            dropout=self.dropout > 0.0,
+            weights=self.weights,
+            lse=self.lse,
+            grouped=self.G != self.H,
+            softcap=self.softcap is not None,
+            gradients=self.gradients or (self.bias is not None and self.bias_gradient),
+        )
+
+    def terms(self) -> frozenset[str]:
+        """The mask terms that are set, as `Capabilities.mask_terms` spells them."""
+        named = ("causal", "window", "key_lengths", "query_lengths", "key_visible", "segments", "visible")
+        return frozenset(name for name in named if getattr(self, name) not in (None, False))
+
+    def as_data(self) -> dict[str, Any]:
+        """The case as JSON has it: what differs from a plain call."""
+        plain = Case()
+        return {name: value for name, value in asdict(self).items() if value != getattr(plain, name) or name in "BHGQKDV"}
+
+    def _key_visible(self, draw: torch.Generator) -> Tensor:
+        keys = torch.arange(self.K)
+        if self.key_visible == "coins":
+            return torch.rand(self.B, self.K, generator=draw) < 0.7
+        pads = torch.randint(0, self.K + 1, (self.B, 1), generator=draw)
+        return keys >= pads if self.key_visible == "left" else keys < self.K - pads
+
+    def _visible(self, draw: torch.Generator) -> Tensor:
+        axes = self.visible or ""
+        sizes = [getattr(self, axis) if axis in axes else 1 for axis in "BHQK"]
+        return torch.rand(sizes[2:] if "." in axes else sizes, generator=draw) < 0.6
+
+    def _bias(self, device: str) -> Bias | None:
+        if self.bias is None:
+            return None
+        draw = torch.Generator().manual_seed(self.seed + 2)
+        dtype = self.torch_dtype if self.bias_dtype == "query" else torch.float32
+        if self.bias == "linear":
+            slopes = torch.rand(self.H, generator=draw, dtype=torch.float64) * 0.5 + 0.01
+            return LinearBias(slopes.to(torch.float32).to(device).requires_grad_(self.bias_gradient))
+        if self.bias == "distance":
+            values = torch.randn(self.H, self.bias_values, generator=draw, dtype=torch.float64)
+            return DistanceBias(values.to(dtype).to(device).requires_grad_(self.bias_gradient), self.bias_low)
+        sizes = [getattr(self, axis) if axis in self.bias_axes else 1 for axis in "BHQK"]
+        dense = torch.randn(sizes[2:] if "." in self.bias_axes else sizes, generator=draw, dtype=torch.float64)
+        return DenseBias(dense.to(dtype).to(device).requires_grad_(self.bias_gradient))
+
+
+def case_of(data: object) -> Case:
+    """A case from JSON data. Raises InputError for anything that is none."""
+    if not isinstance(data, Mapping):
+        raise _wrong(f"a case is a mapping, not {type(data).__name__}")
+    known = {field.name: field for field in fields(Case)}
+    for name in data:
+        if name not in known:
+            raise _wrong(f"a case has no field `{name}`")
+    fields_of: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    case = Case(**fields_of)
+    for reason in misfits(case, tuple(DTYPES)):
+        raise _wrong(reason)
+    return case
+
+
+def _wrong(reason: str) -> InputError:
+    return InputError(
+        Diagnostic("TFK095", f"this is no stored case: {reason}", "replay what a conformance report holds as `case`")
+    )
+
+
+def _integers(numbers: tuple[int, ...] | None, device: str) -> Tensor | None:
+    return None if numbers is None else torch.tensor(numbers, device=device)

@@ -1,0 +1,159 @@
+"""What a declaration promises, cut into cells that a run must meet: every mask term alone and in pairs, every bias alone and
+with every mask term, every shape and every feature. A declared cell without an example makes a run INCOMPLETE.
+
+A cell fixes some entries of a case's plan (`plan_of`); an example meets the cell when its plan has these entries.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from tfkit.attention.capabilities import BIAS_KINDS, MASK_TERMS, Capabilities, Range
+
+from .case import Case
+from .elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
+
+Plan = dict[str, Any]
+SHAPES = ("Q = 1", "Q < K", "Q > K", "Q = K", "K = 1")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`fixed` is what an example must have: entries of `plan_of`."""
+
+    group: str
+    name: str
+    fixed: tuple[tuple[str, Any], ...]
+
+    def meets(self, plan: Plan) -> bool:
+        return all(plan[key] == value for key, value in self.fixed)
+
+
+def plan_of(case: Case) -> Plan:
+    """The features of a case, by the names that cells and strategies use."""
+    return {
+        "terms": case.terms(),
+        "bias": case.bias,
+        "bias_gradient": case.bias_gradient,
+        "tensor_offset": isinstance(case.offset, tuple),
+        "shape": shape_of(case.Q, case.K),
+        "edge": edge_of(case.K),
+        "heads": "own" if case.G == case.H else "one" if case.G == 1 else "shared",
+        "value_dim": case.V != case.D,
+        "softcap": case.softcap is not None,
+        "lse": case.lse,
+        "weights": case.weights,
+        "gradients": case.gradients,
+        "regime": case.regime,
+        "layout": case.layout,
+        "grad_layout": case.grad_layout,
+    }
+
+
+def shape_of(Q: int, K: int) -> str:
+    """The class of a pair of lengths; the rarest name that fits."""
+    if K == 1:
+        return "K = 1"
+    if Q == 1:
+        return "Q = 1"
+    return "Q = K" if Q == K else "Q < K" if Q < K else "Q > K"
+
+
+def edge_of(K: int) -> str:
+    """Where a key length stands to the block sizes of kernels: multiples of 16 from 16 to 256, one less, one more."""
+    if 15 <= K <= 257:
+        for name, length in (("block", K), ("block - 1", K + 1), ("block + 1", K - 1)):
+            if length % 16 == 0:
+                return name
+    return "between"
+
+
+def cells(can: Capabilities, gradients: bool) -> list[Cell]:
+    """The cells of a declaration, in the order in which they are told. `gradients`: whether there is a backward here."""
+    terms = [term for term in MASK_TERMS if term in can.mask_terms]
+    kinds = [kind for kind in BIAS_KINDS if kind in can.bias_kinds]
+    made = [Cell("mask", "no mask", _fixed(terms=frozenset(), bias=None))]
+    made += [Cell("mask", term, _fixed(terms=frozenset({term}), bias=None)) for term in terms]
+    made += [
+        Cell("mask pair", f"{one} + {other}", _fixed(terms=frozenset({one, other}), bias=None))
+        for one, other in combinations(terms, 2)
+    ]
+    for kind in kinds:
+        made.append(Cell("bias", kind, _fixed(terms=frozenset(), bias=kind)))
+        if gradients and kind in can.bias_gradient:
+            made.append(Cell("bias", f"gradient of a {kind} bias", _fixed(bias=kind, bias_gradient=True)))
+        made += [Cell("bias + mask", f"{kind} + {term}", _fixed(terms=frozenset({term}), bias=kind)) for term in terms]
+    if can.tensor_offset:
+        made += [
+            Cell("offset per row", term, _fixed(terms=frozenset({term}), tensor_offset=True))
+            for term in terms
+            if term in ("causal", "window")
+        ]
+        made += [
+            Cell("offset per row", f"{kind} bias", _fixed(bias=kind, tensor_offset=True))
+            for kind in kinds
+            if kind in ("linear", "distance")
+        ]
+    made += [Cell("shape", shape, _fixed(shape=shape)) for shape in SHAPES if _possible(shape, can)]
+    if "causal" in can.mask_terms:
+        made += [
+            Cell("shape", f"{shape}, causal", _fixed(shape=shape, terms=frozenset({"causal"})))
+            for shape in ("Q = 1", "Q = K")
+            if _possible(shape, can)
+        ]
+    if can.key_length is not None and (can.key_length.maximum or 257) >= 257:
+        made += [Cell("shape", f"K = {edge}", _fixed(edge=edge)) for edge in _edges(can)]
+    if can.grouped_queries:
+        made += [Cell("heads", "some heads share", _fixed(heads="shared")), Cell("heads", "all share one", _fixed(heads="one"))]
+    if can.value_dim_differs:
+        made.append(Cell("heads", "V != D", _fixed(value_dim=True)))
+    if can.softcap:
+        made.append(Cell("feature", "softcap", _fixed(softcap=True, bias=None)))
+        made += [Cell("feature", f"softcap + {kind} bias", _fixed(softcap=True, bias=kind)) for kind in kinds]
+    if can.lse:
+        made.append(Cell("feature", "lse", _fixed(lse=True)))
+    if can.weights != "none":
+        made.append(Cell("feature", "weights", _fixed(weights=True)))
+    made += [Cell("numbers", regime, _fixed(regime=regime)) for regime in REGIMES]
+    made += [Cell("memory", layout, _fixed(layout=layout)) for layout in LAYOUTS]
+    if gradients:
+        made += [
+            Cell("memory", f"{layout} output gradient", _fixed(grad_layout=layout, gradients=True)) for layout in GRAD_LAYOUTS
+        ]
+    return made
+
+
+def _fixed(**entries: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple(entries.items())
+
+
+def _possible(shape: str, can: Capabilities) -> bool:
+    queries, keys = can.query_length, can.key_length
+    if queries is None or keys is None:
+        return False
+    if shape == "K = 1":
+        return 1 in keys
+    if shape == "Q = 1":
+        return 1 in queries and first_from(2, keys) is not None
+    if shape == "Q = K":
+        return first_from(2, queries, keys) is not None
+    low, high = (queries, keys) if shape == "Q < K" else (keys, queries)
+    smaller = first_from(2, low)
+    return smaller is not None and first_from(smaller + 1, high) is not None
+
+
+def first_from(least: int, *allowed: Range) -> int | None:
+    """The first number from `least` on that is in every range."""
+    step = math.lcm(*(each.multiple for each in allowed))
+    number = max(least, *(each.minimum for each in allowed))
+    number += -number % step
+    return number if all(number in each for each in allowed) else None
+
+
+def _edges(can: Capabilities) -> list[str]:
+    assert can.key_length is not None
+    lengths = [K for K in range(15, 258) if K in can.key_length]
+    return [edge for edge in ("block - 1", "block", "block + 1") if any(edge_of(K) == edge for K in lengths)]

@@ -1,0 +1,84 @@
+"""One backend, one call: how far output, log-sum-exp and every gradient are from the float64 reference, in bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfkit.attention.capabilities import AttentionRequest, Numerics
+from tfkit.attention.types import BIAS_NAMES, AttentionInputs, AttentionOutput, LinearBias
+
+from .bound import bounds, worst_ratio
+from .reference import reference
+
+Attend = Callable[[AttentionInputs, Any], AttentionOutput]
+
+
+def request_of(inputs: AttentionInputs, gradients: bool | None = None) -> AttentionRequest:
+    """What a call asks of a backend, as `judge` reads it: the gradients that its tensors require, or with `gradients` those of
+    all of them, or of none."""
+    query, value, bias = inputs.query, inputs.value, inputs.bias
+    wanted = [name for name, leaf in leaves_of(inputs).items() if gradients or (gradients is None and leaf.requires_grad)]
+    return AttentionRequest(
+        device=query.device.type,
+        cuda_capability=torch.cuda.get_device_capability(query.device) if query.is_cuda else None,
+        dtype=str(query.dtype).removeprefix("torch."),
+        head_dim=query.shape[3],
+        value_dim=value.shape[3],
+        queries=query.shape[2],
+        keys=value.shape[2],
+        mask_terms=inputs.mask.terms(),
+        tensor_offset=isinstance(inputs.mask.offset, Tensor),
+        bias=None if bias is None else BIAS_NAMES[type(bias)],
+        bias_gradient="bias" in wanted,
+        dropout=inputs.dropout > 0.0,
+        weights=inputs.return_weights,
+        lse=inputs.return_lse,
+        grouped=query.shape[1] != value.shape[1],
+        softcap=inputs.softcap is not None,
+        gradients=bool(wanted),
+    )
+
+
+def leaves_of(inputs: AttentionInputs) -> dict[str, Tensor]:
+    """The tensors of a call that can carry a gradient, by name: query, key, value and, where there is one, bias."""
+    leaves = {"query": inputs.query, "key": inputs.key, "value": inputs.value}
+    if inputs.bias is not None:
+        leaves["bias"] = inputs.bias.slopes if isinstance(inputs.bias, LinearBias) else inputs.bias.values
+    return leaves
+
+
+def gradients_of(output: Tensor, inputs: AttentionInputs, grad_output: Tensor) -> dict[str, Tensor]:
+    """The gradient of every leaf that requires one. Raises RuntimeError where the output does not depend on it."""
+    leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if leaf.requires_grad}
+    return dict(zip(leaves, torch.autograd.grad(output, list(leaves.values()), grad_output), strict=True)) if leaves else {}
+
+
+def error_ratios(
+    attend: Attend,
+    options: Any,
+    numerics: Numerics,
+    inputs: AttentionInputs,
+    grad_output: Tensor,
+    drawn: Tensor | None = None,
+) -> dict[str, float]:
+    """Largest error over bound of the output, of what else was asked for, and of each gradient; above 1 is wrong.
+
+    Raises ValueError where some row's scores are too large for its dtype, so that nothing can be said.
+    """
+    found = attend(inputs, options)
+    wanted = reference(inputs, grad_output, drawn)
+    bound = bounds(wanted, numerics, tf32=inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32)
+    if not bool(bound.evaluated.all()):
+        raise ValueError("the scores are too large for this dtype: the case is inconclusive")
+    ratios = {"output": worst_ratio(found.output, wanted.output, bound.output)}
+    if found.weights is not None:
+        ratios["weights"] = worst_ratio(found.weights, wanted.weights, bound.weights)
+    if found.lse is not None:
+        ratios["lse"] = worst_ratio(found.lse, wanted.lse, bound.lse)
+    for name, gradient in gradients_of(found.output, inputs, grad_output).items():
+        ratios[name] = worst_ratio(gradient, wanted.gradients[name], bound.gradients[name])
+    return ratios

@@ -1,0 +1,111 @@
+"""A case with all that its checks share: the call, what the backend gave, the reference, the bounds. Each is made once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from tfkit.attention.types import AttentionInputs, AttentionOutput
+
+from ..finding import Inconclusive, Violation
+from ..raised import format_exception
+from .bound import Bounds, bounds
+from .case import Case
+from .compare import gradients_of
+from .reference import Reference, reference, visible_pairs
+from .subject import BackendUnderTest
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """`case` on the subject's device, lazily. Raises Inconclusive where the reference itself leaves the dtype's range."""
+
+    subject: BackendUnderTest
+    case: Case
+
+    @cached_property
+    def inputs(self) -> AttentionInputs:
+        return self.case.inputs(self.subject.device)
+
+    @cached_property
+    def grad_output(self) -> Tensor:
+        return self.case.grad_output(self.subject.device)
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """(B,H,Q,K) bool, pair by pair."""
+        case = self.case
+        return visible_pairs(self.inputs.mask, case.B, case.H, case.Q, case.K)
+
+    @cached_property
+    def output(self) -> AttentionOutput:
+        return run(self.subject, self.inputs)
+
+    @cached_property
+    def gradients(self) -> dict[str, Tensor]:
+        return run_backward(self.subject, self.output, self.inputs, self.grad_output)
+
+    @cached_property
+    def reference(self) -> Reference:
+        found = reference(self.inputs, self.grad_output)
+        largest = torch.finfo(self.case.torch_dtype).max
+        if any(float(tensor.abs().max()) > largest for tensor in (found.output, *found.gradients.values())):
+            raise Inconclusive(f"the right answer is beyond the range of {self.case.dtype}")
+        return found
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """Raises Inconclusive where some row's scores are too large to be judged."""
+        tf32 = self.subject.tf32 or tf32_allowed(self.inputs)
+        made = bounds(self.reference, self.subject.capabilities.numerics, tf32)
+        if not bool(made.evaluated.all()):
+            raise Inconclusive(f"some scores are too large for {self.case.dtype} in this numerics class")
+        return made
+
+
+def tf32_allowed(inputs: AttentionInputs) -> bool:
+    """Whether torch's own switch lets float32 products be TF32 here."""
+    return inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32
+
+
+def run(subject: BackendUnderTest, inputs: AttentionInputs, check: str = "contract") -> AttentionOutput:
+    """Call the backend. Raises Violation where it raises, or gives no AttentionOutput of the right shape."""
+    try:
+        found = subject.call(inputs)
+    except Violation:
+        raise
+    except Exception as reason:  # whatever a backend raises, its author is told which call and why
+        raise Violation(check, f"raised {format_exception(reason)} for a call that it declares") from reason
+    if not isinstance(found, AttentionOutput):
+        raise Violation(check, f"gave a {type(found).__name__} where an AttentionOutput is due")
+    for name, tensor in (("output", found.output), ("weights", found.weights), ("lse", found.lse)):
+        if not isinstance(tensor, Tensor) and (tensor is not None or name == "output"):
+            raise Violation(check, f"{name} is a {type(tensor).__name__} where a tensor is due", tensor=name)
+    got, want = found.output, (*inputs.query.shape[:3], inputs.value.shape[3])
+    if tuple(got.shape) != want or got.device.type != inputs.query.device.type:
+        where = f"{want} on {inputs.query.device}"
+        raise Violation(check, f"output is {tuple(got.shape)} on {got.device} where {where} is due", tensor="output")
+    return found
+
+
+def run_backward(
+    subject: BackendUnderTest, found: AttentionOutput, inputs: AttentionInputs, grad_output: Tensor, check: str = "contract"
+) -> dict[str, Tensor]:
+    """The gradients of a call. Raises Violation where there are none."""
+    if not found.output.requires_grad:
+        raise Violation(check, "the output does not require gradients although its inputs do: they would be lost silently")
+    try:
+        return gradients_of(found.output, inputs, grad_output)
+    except Violation:
+        raise
+    except Exception as reason:  # as above, from the backward pass
+        raise Violation(check, f"its backward pass raised {format_exception(reason)} for a call that it declares") from reason
+
+
+def changed(inputs: AttentionInputs, gradients: bool, **tensors: Tensor) -> AttentionInputs:
+    """The call with other query, key or value, as leaves that require gradients or not."""
+    leaves = {name: tensor.detach().requires_grad_(gradients) for name, tensor in tensors.items()}
+    return replace(inputs, **leaves)  # type: ignore[arg-type]

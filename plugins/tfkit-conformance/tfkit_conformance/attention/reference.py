@@ -1,0 +1,177 @@
+"""The float64 reference that every attention backend is judged by: forward and backward written out, no autograd.
+
+    R_ij = scale q_i . k_j          C_ij = c tanh(R_ij / c), or R_ij          S_ij = C_ij + bias_ij
+    P_ij = exp(S_ij - lse_i) over visible j, 0 elsewhere; a row that sees no key is 0, its lse -inf
+    O_i  = sum_j P_ij Z_ij v_j      Z is the dropout draw: 0, or 1/(1-p); 1 without dropout
+
+    dP_ij = Z_ij dO_i . v_j         D_i = sum_j P_ij dP_ij      dS_ij = P_ij (dP_ij - D_i)      dR_ij = dS_ij (1 - (C_ij/c)^2)
+    dq_i  = scale sum_j dR_ij k_j   dk_j = scale sum_i dR_ij q_i      dv_j = sum_i P_ij Z_ij dO_i
+    dbias: dense sums dS to the shape of its values, linear -dS |d|, distance dS by clamped d;  d = j - (offset + i)
+
+Visibility is plain loops over rule A4 and shares no line with `tfkit.attention.rendering`: one error cannot hide twice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tfkit.attention.types import AttentionInputs, Bias, DenseBias, LinearBias, Mask
+
+from ..finding import Violation
+from .subject import under_test
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Every quantity of the equations above, (B,H,Q,K) or as named there, float64; key and value repeated to H heads.
+
+    `gradients` has "query", "key", "value" and, where there is a bias, "bias": in the shapes of the inputs.
+    """
+
+    inputs: AttentionInputs
+    visible: Tensor
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    grad_output: Tensor
+    raw: Tensor
+    capped: Tensor
+    bias: Tensor | None
+    scores: Tensor
+    weights: Tensor
+    drawn: Tensor
+    output: Tensor
+    lse: Tensor
+    grad_weights: Tensor
+    row_sums: Tensor
+    grad_scores: Tensor
+    grad_raw: Tensor
+    gradients: dict[str, Tensor]
+
+
+def reference(inputs: AttentionInputs, grad_output: Tensor | None = None, drawn: Tensor | None = None) -> Reference:
+    """The contract in float64 on the CPU: output, log-sum-exp, weights and gradients, on exactly the given inputs.
+
+    `grad_output` (B,H,Q,V) defaults to zeros, `drawn` (B,H,Q,K), the factors of a dropout draw, to ones.
+    Raises Violation when a backend asks for it while it is being judged.
+    """
+    if under_test():
+        raise Violation("contract", f"`{under_test()}` calls the reference that it is judged by")
+    B, H, Q, _ = inputs.query.shape
+    G, K, V = inputs.value.shape[1:]
+    query, key, value = (_wide(tensor) for tensor in (inputs.query, inputs.key, inputs.value))
+    key, value = (tensor.repeat_interleave(H // G, dim=1) for tensor in (key, value))
+    grad_output = torch.zeros(B, H, Q, V, dtype=torch.float64) if grad_output is None else _wide(grad_output)
+    drawn = torch.ones(B, H, Q, K, dtype=torch.float64) if drawn is None else _wide(drawn)
+    shown = visible_pairs(inputs.mask, B, H, Q, K)
+
+    raw = inputs.scale * (query @ key.mT)
+    capped = raw if inputs.softcap is None else inputs.softcap * torch.tanh(raw / inputs.softcap)
+    bias = None if inputs.bias is None else bias_pairs(inputs.bias, inputs.mask.offset, B, H, Q, K)
+    scores = capped if bias is None else capped + bias
+
+    hidden = scores.masked_fill(~shown, -math.inf)
+    highest = hidden.amax(-1, keepdim=True)
+    highest = torch.where(highest.isinf(), 0.0, highest)
+    unnormalised = torch.exp(hidden - highest)
+    total = unnormalised.sum(-1, keepdim=True)
+    weights = torch.where(total > 0, unnormalised / torch.where(total > 0, total, 1.0), 0.0)
+    output = (weights * drawn) @ value
+
+    grad_weights = drawn * (grad_output @ value.mT)
+    row_sums = (weights * grad_weights).sum(-1, keepdim=True)
+    grad_scores = weights * (grad_weights - row_sums)
+    slope = 1.0 if inputs.softcap is None else 1.0 - (capped / inputs.softcap) ** 2
+    grad_raw = grad_scores * slope
+    gradients = {
+        "query": inputs.scale * (grad_raw @ key),
+        "key": sum_groups(inputs.scale * (grad_raw.mT @ query), G),
+        "value": sum_groups((weights * drawn).mT @ grad_output, G),
+    }
+    if inputs.bias is not None:
+        gradients["bias"] = bias_gradient(inputs.bias, inputs.mask.offset, grad_scores)
+    return Reference(
+        inputs, shown, query, key, value, grad_output, raw, capped, bias, scores, weights, drawn, output,
+        (highest + torch.log(total)).squeeze(-1), grad_weights, row_sums, grad_scores, grad_raw, gradients,
+    )  # fmt: skip
+
+
+def visible_pairs(mask: Mask, B: int, H: int, Q: int, K: int) -> Tensor:
+    """Rule A4 key by key: bool (B,H,Q,K), True where query i of batch row b and head h sees key j."""
+    offsets = _offsets(mask.offset, B)
+    key_lengths = None if mask.key_lengths is None else mask.key_lengths.tolist()
+    query_lengths = None if mask.query_lengths is None else mask.query_lengths.tolist()
+    key_visible = None if mask.key_visible is None else mask.key_visible.tolist()
+    query_segments = None if mask.query_segments is None else mask.query_segments.tolist()
+    key_segments = None if mask.key_segments is None else mask.key_segments.tolist()
+
+    def sees(b: int, i: int, j: int) -> bool:
+        position = offsets[b] + i
+        if mask.causal and j > position:
+            return False
+        if mask.window is not None:
+            left, right = mask.window
+            if left is not None and j < position - left:
+                return False
+            if right is not None and j > position + right:
+                return False
+        if key_lengths is not None and j >= key_lengths[b]:
+            return False
+        if query_lengths is not None and i >= query_lengths[b]:
+            return False
+        if key_visible is not None and not key_visible[b][j]:
+            return False
+        if query_segments is not None and key_segments is not None:
+            return bool(query_segments[b][i] == key_segments[b][j])
+        return True
+
+    pairs = torch.tensor([[[[sees(b, i, j) for j in range(K)] for i in range(Q)]] for b in range(B)])
+    shown = pairs.expand(B, H, Q, K)
+    return shown.clone() if mask.visible is None else shown & mask.visible.cpu().broadcast_to(B, H, Q, K)
+
+
+def bias_pairs(bias: Bias, offset: int | Tensor | None, B: int, H: int, Q: int, K: int) -> Tensor:
+    """The bias of every pair: float64 (B,H,Q,K)."""
+    if isinstance(bias, DenseBias):
+        return _wide(bias.values).broadcast_to(B, H, Q, K)
+    away = _distances(offset, B, Q, K)
+    if isinstance(bias, LinearBias):
+        return -_wide(bias.slopes)[None, :, None, None] * away[:, None].abs()
+    index = (away - bias.low).clamp(0, bias.values.shape[1] - 1)
+    return torch.stack([_wide(bias.values)[:, row] for row in index])
+
+
+def bias_gradient(bias: Bias, offset: int | Tensor | None, grad_scores: Tensor) -> Tensor:
+    """The gradient of the bias's own tensor, from that of the scores (B,H,Q,K): a linear map of it."""
+    if isinstance(bias, DenseBias):
+        return grad_scores.sum_to_size(bias.values.shape)
+    B, _, Q, K = grad_scores.shape
+    away = _distances(offset, B, Q, K)
+    if isinstance(bias, LinearBias):
+        return -(grad_scores * away[:, None].abs()).sum((0, 2, 3))
+    index = (away - bias.low).clamp(0, bias.values.shape[1] - 1).flatten()
+    return torch.zeros(bias.values.shape, dtype=torch.float64).index_add(1, index, grad_scores.transpose(0, 1).flatten(1))
+
+
+def sum_groups(gradient: Tensor, groups: int) -> Tensor:
+    """Sum over the query heads that read one key/value head: (B,H,K,*) -> (B,G,K,*)."""
+    B, H, *rest = gradient.shape
+    return gradient.reshape(B, groups, H // groups, *rest).sum(2)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float64)
+
+
+def _offsets(offset: int | Tensor | None, B: int) -> list[int]:
+    return offset.tolist() if isinstance(offset, Tensor) else [offset or 0] * B
+
+
+def _distances(offset: int | Tensor | None, B: int, Q: int, K: int) -> Tensor:
+    """j - (offset[b] + i): (B,Q,K) integers."""
+    positions = torch.tensor([[start + i for i in range(Q)] for start in _offsets(offset, B)])
+    return torch.arange(K)[None, None] - positions[:, :, None]

@@ -1,0 +1,213 @@
+"""Hypothesis strategies of attention calls, drawn from a declaration: nothing is drawn that the backend does not claim.
+
+    @given(cases(subject, "bfloat16"))
+    def test_mine(case): ...
+
+Structure and a seed are drawn, never elements. Simple comes first, so that a failure shrinks to few keys and one feature.
+Lengths stand on, before and after the block sizes of kernels (multiples of 16 from 16 to 256); B, H, D, V and the lengths
+differ where they can, so that a swapped axis fails, and Q = K in a third of the cases, for the fast paths of square calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from tfkit.attention.capabilities import BIAS_KINDS, MASK_TERMS, Range
+
+from .case import Case
+from .cells import Cell, Plan, edge_of, first_from
+from .elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
+from .subject import BackendUnderTest
+
+HEAD_DIMS = (8, 16, 32, 24, 64, 40, 12, 20, 48, 80, 96, 128, 256)
+MOST_PAIRS = 12_000
+"""The largest B * Q * K: visibility is judged key by key."""
+
+BLOCKS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256)
+
+
+@st.composite
+def cases(draw: DrawFn, subject: BackendUnderTest, dtype: str, cell: Cell | None = None, gradients: bool | None = None) -> Case:
+    """Calls that the subject's declaration accepts, of one dtype, in one cell where one is given.
+
+    `gradients` fixes whether they require gradients; by default they do where the declaration allows it.
+    """
+    can, fixed = subject.capabilities, dict(cell.fixed) if cell else {}
+    assert can.query_length is not None
+    assert can.key_length is not None
+    terms = _terms(draw, subject, fixed)
+    Q, K = _lengths(draw, can.query_length, can.key_length, fixed)
+    bias = fixed["bias"] if "bias" in fixed else draw(st.sampled_from([None, None, *_kinds(subject)]))
+    B = draw(st.integers(1, max(1, min(3, MOST_PAIRS // (Q * K)))))
+    G, heads = _heads(draw, subject, fixed, B)
+    D, V = _dims(draw, subject, fixed)
+    Q, K = _distinct(Q, K, {B, G, G * heads, D, V}, can.query_length, can.key_length, fixed)
+    near = bool({"causal", "window"} & terms) or bias in ("linear", "distance")
+    tensor = fixed["tensor_offset"] if "tensor_offset" in fixed else can.tensor_offset and near and draw(st.booleans())
+    wants = can.backward if gradients is None else gradients
+    shared = "key_lengths" in terms and "query_lengths" in terms and Q == K and draw(st.booleans())
+    key_lengths = _row_lengths(draw, B, K) if "key_lengths" in terms else None
+    query_lengths = _row_lengths(draw, B, Q) if "query_lengths" in terms else None
+    case = Case(
+        B=B, H=G * heads, G=G, Q=Q, K=K, D=D, V=V, dtype=dtype,
+        causal="causal" in terms,
+        window=draw(_windows()) if "window" in terms else None,
+        offset=_offset(draw, B, Q, K, tensor) if near or draw(st.booleans()) else None,
+        key_lengths=key_lengths,
+        query_lengths=key_lengths if shared else query_lengths,
+        shared_lengths=shared,
+        key_visible=draw(st.sampled_from(["right", "left", "coins"])) if "key_visible" in terms else None,
+        segments=draw(st.integers(1, 3)) if "segments" in terms else None,
+        visible=draw(st.sampled_from(["BHQK", "HK", "Q.K", "BQ", "BK", "HQ", "BQK", "H"])) if "visible" in terms else None,
+        bias=bias,
+        bias_axes=draw(st.sampled_from(["BHQK", "HQK", "BK", "Q.K", "H", "QK"])) if bias == "dense" else "BHQK",
+        bias_values=draw(st.integers(1, 9)) if bias == "distance" else 5,
+        bias_low=draw(st.integers(-6, 2)) if bias == "distance" else -3,
+        bias_dtype="query" if bias in ("dense", "distance") and draw(st.booleans()) else "float32",
+        softcap=draw(st.sampled_from([1.5, 0.75, 20.0])) if _has(draw, fixed, "softcap", can.softcap, 5) else None,
+        scale=draw(st.sampled_from([None, None, None, 0.3, 1.0])),
+        lse=_has(draw, fixed, "lse", can.lse, 3),
+        weights=_has(draw, fixed, "weights", can.weights != "none", 3),
+        gradients=fixed.get("gradients", wants) and can.backward,
+        regime=_one(draw, fixed, "regime", REGIMES),
+        layout=_one(draw, fixed, "layout", LAYOUTS),
+        grad_layout=_one(draw, fixed, "grad_layout", GRAD_LAYOUTS),
+        seed=draw(st.integers(0, 2**16)),
+    )  # fmt: skip
+    return case if bias is None else _with_bias_gradient(draw, subject, case, fixed)
+
+
+def _terms(draw: DrawFn, subject: BackendUnderTest, fixed: Plan) -> frozenset[str]:
+    if "terms" in fixed:
+        return frozenset(fixed["terms"])
+    known = [term for term in MASK_TERMS if term in subject.capabilities.mask_terms]
+    if fixed.get("tensor_offset") and fixed.get("bias") is None:
+        known = [term for term in known if term in ("causal", "window")]
+    return frozenset(draw(st.lists(st.sampled_from(known), unique=True, max_size=3))) if known else frozenset()
+
+
+def _kinds(subject: BackendUnderTest) -> list[str]:
+    return [kind for kind in BIAS_KINDS if kind in subject.capabilities.bias_kinds]
+
+
+def _has(draw: DrawFn, fixed: Plan, name: str, able: bool, one_in: int) -> bool:
+    if name in fixed:
+        return bool(fixed[name])
+    return able and draw(st.integers(0, one_in - 1)) == one_in - 1
+
+
+def _one(draw: DrawFn, fixed: Plan, name: str, choices: tuple[str, ...]) -> Any:
+    """One of the choices: the plain first one in half of the cases."""
+    return fixed[name] if name in fixed else draw(st.sampled_from([*choices[:1] * len(choices), *choices[1:]]))
+
+
+def _with_bias_gradient(draw: DrawFn, subject: BackendUnderTest, case: Case, fixed: Plan) -> Case:
+    from dataclasses import replace
+
+    able = case.bias in subject.capabilities.bias_gradient and case.gradients
+    return replace(
+        case, bias_gradient=bool(fixed["bias_gradient"]) if "bias_gradient" in fixed else able and draw(st.booleans())
+    )
+
+
+def _allowed(lengths: list[int], allowed: Range) -> list[int]:
+    found = [length for length in lengths if length in allowed]
+    return found or [allowed.minimum + (-allowed.minimum) % allowed.multiple]
+
+
+def _length(draw: DrawFn, allowed: Range, longest: int) -> int:
+    small = _allowed(list(range(1, 14)), allowed)
+    edges = _allowed([K for block in BLOCKS for K in (block - 1, block, block + 1) if longest >= K], allowed)
+    return draw(st.one_of(st.sampled_from(small), st.sampled_from(small), st.sampled_from(edges)))
+
+
+def _lengths(draw: DrawFn, queries: Range, keys: Range, fixed: Plan) -> tuple[int, int]:
+    shape, edge = fixed.get("shape"), fixed.get("edge")
+    if edge is not None:
+        K = draw(st.sampled_from([K for K in _allowed(list(range(15, 258)), keys) if edge_of(K) == edge]))
+    else:
+        K = 1 if shape == "K = 1" else _length(draw, keys, 257)
+    if shape == "Q = 1":
+        return 1, K if K > 1 else first_from(2, keys) or K
+    if shape == "Q = K" or (shape is None and draw(st.integers(0, 2)) == 2):
+        near = K if K <= 100 else draw(st.sampled_from([63, 64, 65, 80, 95, 96, 97]))
+        fits = near > 1 and near in queries and near in keys
+        square = near if fits else first_from(2, queries, keys)
+        if square is not None and (edge is None or square == K):
+            return square, square
+    Q = _length(draw, queries, max(13, min(130, MOST_PAIRS // K)))
+    if shape == "Q < K" and not 1 < Q < K:
+        Q, K = _ordered(queries, keys, K)
+    if shape == "Q > K" and not 1 < K < Q:
+        K, Q = _ordered(keys, queries, min(Q, 40))
+    return Q, K
+
+
+def _ordered(low: Range, high: Range, near: int) -> tuple[int, int]:
+    """Two lengths, the first below the second and above 1."""
+    for least in (max(2, near // 2), 2):
+        small = first_from(least, low)
+        large = None if small is None else first_from(small + 1, high)
+        if small is not None and large is not None:
+            return small, large
+    raise AssertionError("a cell that no lengths can meet")
+
+
+def _distinct(Q: int, K: int, taken: set[int], queries: Range, keys: Range, fixed: Plan) -> tuple[int, int]:
+    """The lengths, moved off the other sizes where that changes no class of them."""
+    if "edge" in fixed or min(Q, K) == 1:
+        return Q, K
+    if Q == K:
+        while Q in taken and Q + 1 in queries and Q + 1 in keys:
+            Q += 1
+        return Q, Q
+    low, high = min(Q, K), max(Q, K)
+    while high in taken and high + 1 in (keys if high == K else queries):
+        high += 1
+    while low in taken and low + 1 < high and low + 1 in (queries if K > Q else keys):
+        low += 1
+    return (low, high) if Q < K else (high, low)
+
+
+def _heads(draw: DrawFn, subject: BackendUnderTest, fixed: Plan, B: int) -> tuple[int, int]:
+    """(G, H // G)."""
+    kinds = ["own", "shared", "one"] if subject.capabilities.grouped_queries else ["own"]
+    kind = fixed["heads"] if "heads" in fixed else draw(st.sampled_from(kinds))
+    if kind == "one":
+        return 1, draw(st.sampled_from([2, 4]))
+    if kind == "shared":
+        return draw(st.sampled_from([2, 3])), draw(st.sampled_from([2, 3]))
+    return draw(st.sampled_from([1, 4, 5] if B > 1 else [1, 2, 5])), 1
+
+
+def _dims(draw: DrawFn, subject: BackendUnderTest, fixed: Plan) -> tuple[int, int]:
+    allowed = subject.capabilities.head_dim
+    assert allowed is not None
+    dims = _allowed(list(HEAD_DIMS), allowed)
+    short = dims[:6]
+    D = draw(st.one_of(st.sampled_from(short), st.sampled_from(dims)))
+    differs = (
+        fixed["value_dim"]
+        if "value_dim" in fixed
+        else (subject.capabilities.value_dim_differs and draw(st.integers(0, 3)) == 3)
+    )
+    others = [dim for dim in short if dim != D]
+    return (D, draw(st.sampled_from(others))) if differs and others else (D, D)
+
+
+def _offset(draw: DrawFn, B: int, Q: int, K: int, tensor: bool) -> int | tuple[int, ...]:
+    one = st.one_of(st.just(0), st.just(K - Q), st.integers(-3, K + 2))
+    return tuple(draw(one) for _ in range(B)) if tensor else draw(one)
+
+
+def _windows() -> SearchStrategy[tuple[int | None, int | None]]:
+    side = st.one_of(st.none(), st.integers(0, 6), st.sampled_from([15, 16, 31, 64]))
+    return st.tuples(side, side).filter(lambda window: window != (None, None))
+
+
+def _row_lengths(draw: DrawFn, B: int, length: int) -> tuple[int, ...]:
+    """One length per batch row; out of range means the clamped length, 0 hides everything."""
+    return tuple(draw(st.one_of(st.integers(1, length), st.integers(-1, length + 2))) for _ in range(B))

@@ -1,0 +1,76 @@
+"""A backend under test: its declaration, its functions, and the device it is tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tfkit.attention.backend import AttentionBackend, Verdict, check_request
+from tfkit.attention.capabilities import AttentionRequest, Capabilities
+from tfkit.attention.types import AttentionInputs, AttentionOutput
+from tfkit.slots.lazy import load
+
+Attend = Callable[[AttentionInputs, Any], AttentionOutput]
+Prepare = Callable[..., Any]
+
+_UNDER_TEST: ContextVar[str] = ContextVar("_UNDER_TEST", default="")
+
+
+@dataclass(frozen=True)
+class BackendUnderTest:
+    """One backend with its options on one device; `call` runs it as the dispatcher would. `tf32`: its float32 products are
+    TF32 whatever torch's own switch says."""
+
+    entry: AttentionBackend
+    options: Any
+    device: str
+    attend: Attend
+    prepare: Prepare | None = None
+    tf32: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.entry.capabilities
+
+    def evaluate(self, request: AttentionRequest) -> Verdict:
+        """What its declaration says to a request."""
+        return check_request(self.entry, request, self.options)
+
+    def accepts(self, request: AttentionRequest) -> bool:
+        """Whether its declaration accepts a request with nothing left open."""
+        return self.evaluate(request).accepted
+
+    def call(self, inputs: AttentionInputs) -> AttentionOutput:
+        """One call, without autocast; meanwhile the reference refuses to be asked."""
+        token = _UNDER_TEST.set(self.name)
+        try:
+            with torch.autocast(inputs.query.device.type, enabled=False):
+                return self.attend(inputs, self.options)
+        finally:
+            _UNDER_TEST.reset(token)
+
+
+def subject_of(
+    entry: AttentionBackend, options: Any = None, device: str = "cpu", attend: Attend | None = None, tf32: bool = False
+) -> BackendUnderTest:
+    """A backend of the catalogue, its functions imported; `attend` replaces its function (a seeded fault).
+
+    Raises PluginError where its functions cannot be imported.
+    """
+    options = entry.options() if options is None else options
+    if attend is not None:
+        return BackendUnderTest(entry, options, device, attend, tf32=tf32)
+    return BackendUnderTest(entry, options, device, load(entry.attend), load(entry.prepare) if entry.prepare else None)
+
+
+def under_test() -> str:
+    """The name of the backend that is being called right now, or nothing."""
+    return _UNDER_TEST.get()

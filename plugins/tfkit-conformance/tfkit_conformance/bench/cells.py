@@ -1,0 +1,124 @@
+"""What is measured: cells, each one kind of attention call with its pass, `causal-d64-512/training` for instance.
+
+The sizes follow the set-up of the FlashAttention papers (https://arxiv.org/abs/2407.08608, section 4.1): the batch has as many
+rows as make `tokens` tokens, the heads as make `width` features. `forward` is one call without gradients, `training` the call
+and its backward pass.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from tfkit.errors import Diagnostic, InputError
+
+from .lengths import NOMINAL
+
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+CACHES = (1024, 4096, 16384, 65536, 131072)
+GROUPS = 4
+"""Query heads that share a key/value head where decoding is measured, as in Llama 3."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the calls are. `cache` is the number of keys, over all rows, that decoding reads."""
+
+    tokens: int
+    width: int
+    cache: int
+
+
+SCALES = {"cuda": Scale(16384, 2048, 131072), "cpu": Scale(1024, 512, 16384)}
+"""What is usual on a device."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kind of call. `length` is that of queries and keys, of the keys alone where `decode`; `text` draws lengths of
+    sentences instead (multi30k, wmt, or even: from half of `length` up), and `side` says whose: encoder, decoder or cross."""
+
+    name: str
+    family: str
+    head_dim: int
+    length: int
+    training: bool = False
+    causal: bool = False
+    window: int | None = None
+    bias: str | None = None
+    dropout: float = 0.0
+    decode: bool = False
+    groups: int = 1
+    text: str | None = None
+    side: str = "encoder"
+
+    def batch(self, scale: Scale) -> int:
+        """Rows; where lengths differ, two at least."""
+        return max(1 if self.text is None else 2, (scale.cache if self.decode else scale.tokens) // self.length)
+
+    def heads(self, scale: Scale) -> tuple[int, int]:
+        """Query heads, key/value heads."""
+        heads = max(self.groups, scale.width // self.head_dim)
+        return heads, heads // self.groups
+
+
+def _kinds() -> Iterator[Cell]:
+    for head_dim in (64, 128):
+        for length in LENGTHS:
+            yield Cell(f"dense-d{head_dim}-{length}", "dense", head_dim, length)
+            yield Cell(f"causal-d{head_dim}-{length}", "causal", head_dim, length, causal=True)
+    for text in ("multi30k", "wmt"):
+        for side in ("encoder", "decoder", "cross"):
+            causal = side == "decoder"
+            yield Cell(f"{text}-{side}", "padded", 64, NOMINAL[text], causal=causal, text=text, side=side)
+    for length in (512, 2048, 8192):
+        yield Cell(f"t5-{length}", "T5 bias", 64, length, bias="distance")
+        yield Cell(f"alibi-{length}", "ALiBi", 128, length, causal=True, bias="linear")
+    for length in (2048, 4096, 16384):
+        yield Cell(f"window-{length}", "window", 128, length, causal=True, window=1024)
+    for length in CACHES:
+        yield Cell(f"decode-{length}", "decode", 128, length, causal=True, decode=True, groups=GROUPS)
+    for length in (512, 2048):
+        yield Cell(f"dropout-{length}", "dropout", 64, length, dropout=0.1)
+
+
+def _passes(cell: Cell) -> Iterator[Cell]:
+    if not cell.dropout:
+        yield replace(cell, name=f"{cell.name}/forward")
+    if not cell.decode:
+        yield replace(cell, name=f"{cell.name}/training", training=True)
+
+
+CELLS: tuple[Cell, ...] = tuple(made for kind in _kinds() for made in _passes(kind))
+
+QUICK = (
+    "dense-d64-512/*", "causal-d64-512/*", "dense-d128-512/forward", "causal-d64-1024/forward", "multi30k-*/training",
+    "wmt-*/training",    "t5-512/*", "alibi-512/training", "window-2048/forward", "decode-4096", "decode-16384", "dropout-512",
+)  # fmt: skip
+"""What is measured on a CPU where nobody says: about a minute on two cores."""
+
+
+def chosen(patterns: Iterable[str]) -> list[Cell]:
+    """The cells that match any pattern (`*` for any text), with their pass or without. Raises InputError for a pattern that
+    matches none."""
+    found: dict[str, Cell] = {}
+    for pattern in patterns:
+        matching = [cell for cell in CELLS if _matches(cell, pattern)]
+        if not matching:
+            known = list(dict.fromkeys(cell.name.partition("/")[0] for cell in CELLS))
+            near = difflib.get_close_matches(pattern.partition("/")[0], known, 1)
+            fix = f"did you mean `{near[0]}`?" if near else "`tfkit bench attention --list` lists them"
+            raise InputError(Diagnostic("TFK090", f"argument --cells: no cell matches `{pattern}`", fix))
+        found |= {cell.name: cell for cell in matching}
+    return [cell for cell in CELLS if cell.name in found]
+
+
+def _matches(cell: Cell, pattern: str) -> bool:
+    return pattern == "all" or any(fnmatchcase(name, pattern) for name in (cell.name, cell.name.partition("/")[0]))
+
+
+def usual(device: str) -> list[Cell]:
+    """What is measured where nobody says."""
+    return list(CELLS) if device == "cuda" else chosen(QUICK)

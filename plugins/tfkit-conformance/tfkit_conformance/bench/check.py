@@ -1,0 +1,132 @@
+"""Whether what is timed is right: a block of rows of one batch row and one key/value head against the float64 reference.
+
+The gradient of the output is zero outside the block, so that the block alone makes every gradient, and all of them can be
+judged at any length. The bound is that of the conformance suite, from the backend's own numerics class. A draw of dropout is
+another on every call and backend: such a call is judged without its dropout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from tfkit.attention.capabilities import Numerics
+from tfkit.attention.choice import BoundBackend
+from tfkit.attention.dispatch import attend
+from tfkit.attention.types import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias, Mask, Prepared
+
+from ..attention.bound import Bounds, bounds, worst_ratio
+from ..attention.reference import Reference, reference
+from .call import Call
+
+PAIRS = 1 << 15
+"""Pairs of one head that are judged."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The largest error as a share of its bound (above 1: wrong), and in which tensor; None where nothing could be said."""
+
+    worst: float | None
+    tensor: str
+
+    @property
+    def wrong(self) -> bool:
+        return self.worst is not None and not self.worst <= 1.0
+
+
+class Judge:
+    """The judge of one call, for all backends."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        inputs = call.inputs
+        B, _, Q, _ = inputs.query.shape
+        K = inputs.key.shape[2]
+        self.row, self.group = B - 1, inputs.key.shape[1] - 1
+        live = Q if inputs.mask.query_lengths is None else min(Q, int(inputs.mask.query_lengths[self.row]))
+        count = max(1, min(Q, PAIRS // K))
+        end = max(count, min(Q, live + count // 4))  # rows that see something and, where there are any, some that do not
+        self.rows = slice(end - count, end)
+        shared = inputs.query.shape[1] // inputs.key.shape[1]
+        self.heads = slice(self.group * shared, (self.group + 1) * shared)
+        self._bounds: dict[Numerics, Bounds] = {}
+
+    @cached_property
+    def inputs(self) -> AttentionInputs:
+        """The block alone, as a call of its own."""
+        whole, at = self.call.inputs, slice(self.row, self.row + 1)
+        group = slice(self.group, self.group + 1)
+        return replace(
+            whole, query=whole.query[at, self.heads, self.rows].detach(), key=whole.key[at, group].detach(),
+            value=whole.value[at, group].detach(), mask=_block(whole.mask, at, self.rows), bias=_heads(whole.bias, self.heads),
+            dropout=0.0,
+        )  # fmt: skip
+
+    @cached_property
+    def grad_output(self) -> Tensor:
+        """Zero but for the block."""
+        made = torch.zeros_like(self.call.grad_output)
+        made[self.row, self.heads, self.rows] = self.call.grad_output[self.row, self.heads, self.rows]
+        return made
+
+    @cached_property
+    def reference(self) -> Reference:
+        return reference(self.inputs, self.grad_output[self.row : self.row + 1, self.heads, self.rows])
+
+    def bounds(self, numerics: Numerics) -> Bounds:
+        if numerics not in self._bounds:
+            tf32 = self.inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32
+            self._bounds[numerics] = bounds(self.reference, numerics, tf32)
+        return self._bounds[numerics]
+
+    def evaluate(self, backend: BoundBackend, prepared: Prepared | None = None) -> Verdict:
+        """Run the call once more, with what the backend has prepared, and judge it."""
+        call, numerics = self.call, backend.entry.capabilities.numerics
+        inputs = replace(call.inputs, dropout=0.0, prepared=prepared)
+        found = attend(backend, inputs).output
+        block = found[self.row : self.row + 1, self.heads, self.rows]
+        bound = self.bounds(numerics)
+        if not bool(bound.evaluated.all()):
+            return Verdict(None, "output")
+        ratios = {"output": worst_ratio(block, self.reference.output, bound.output)}
+        if not bool(torch.isfinite(found).all()):
+            return Verdict(float("inf"), "output")
+        if call.cell.training:
+            leaves = [leaf for leaf in call.leaves if leaf.requires_grad]
+            gradients = torch.autograd.grad(found, leaves, self.grad_output)
+            for (name, want), got in zip(self.reference.gradients.items(), gradients, strict=False):
+                ratios[name] = worst_ratio(self._part(name, got), want, bound.gradients[name])
+        worst = max(ratios, key=lambda name: ratios[name])
+        return Verdict(ratios[worst], worst)
+
+    def _part(self, name: str, gradient: Tensor) -> Tensor:
+        """The block's part of a gradient."""
+        if name == "query":
+            return gradient[self.row : self.row + 1, self.heads, self.rows]
+        if name == "bias":
+            return gradient[self.heads]
+        return gradient[self.row : self.row + 1, self.group : self.group + 1]
+
+
+def _block(mask: Mask, at: slice, rows: slice) -> Mask:
+    """The mask of one batch row, from query `rows.start` on."""
+    lengths = mask.query_lengths
+    return replace(
+        mask,
+        offset=mask.offset[at] + rows.start if isinstance(mask.offset, Tensor) else (mask.offset or 0) + rows.start,
+        key_lengths=None if mask.key_lengths is None else mask.key_lengths[at],
+        query_lengths=None if lengths is None else lengths[at] - rows.start,
+    )
+
+
+def _heads(bias: Bias | None, heads: slice) -> Bias | None:
+    if bias is None:
+        return None
+    if isinstance(bias, LinearBias):
+        return LinearBias(bias.slopes.detach()[heads])
+    values = bias.values.detach()
+    return DistanceBias(values[heads], bias.low) if isinstance(bias, DistanceBias) else DenseBias(values)

@@ -1,0 +1,195 @@
+"""`tfkit bench attention`: every backend at every cell, in one run, as data.
+
+tfkit_bench         version of this form
+command, seconds    what was run, how long it took
+machine             device, device_name, capability, threads, versions, ... (see `machine_of`)
+settings            dtype, rounds, budget, seed, tokens, width, cache (of the sizes), memory (how it was measured)
+ceiling             flops and bytes per second of a large matrix product and a large copy
+cells               name, family, training, shape, pairs, flops, bytes, and `backends`: name, status, reason, reasons,
+                    seconds (every timed call), median, low, high (quartiles), flops_per_second, bytes_per_second, share (of
+                    the ceiling that bounds the cell), peak_bytes, prepare_seconds, best_peer (time of the best other backend
+                    over this one's: above 1 it is the fastest), worst_error (share of its bound), worst_tensor
+missing             cell, reason: what was not run
+interrupted         whether somebody stopped it
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tfkit.catalogue import Catalogue
+
+from .call import Call, call_of, request_of
+from .candidate import Candidate, DeviceLost, entered, guarded, prepare
+from .ceiling import ceiling_of, higher
+from .cells import Cell, Scale
+from .check import Judge
+from .machine import machine_of
+from .timer import Clock, bounded_memory, clock_of
+
+FORM = 1
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`rounds` turns of every backend at every cell, fewer where `budget` seconds in all ask for it (None: no end)."""
+
+    device: str
+    dtype: str
+    rounds: int
+    scale: Scale
+    budget: float | None = None
+    seed: int = 0
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    backends: Sequence[tuple[Any, Any]],
+    catalogue: Catalogue,
+    settings: Settings,
+    command: str,
+    progress: Progress = lambda done, total, words: None,
+) -> dict[str, Any]:
+    """Measure; `told` hears how many cells are done, of how many, and what is going on. An interruption ends it early, with
+    all that was measured."""
+    begun, clock = time.monotonic(), clock_of(settings.device)
+    data: dict[str, Any] = {
+        "tfkit_bench": FORM,
+        "command": command,
+        "seconds": 0.0,
+        "machine": machine_of(settings.device, catalogue),
+        "settings": {
+            "dtype": settings.dtype, "rounds": settings.rounds, "budget": settings.budget, "seed": settings.seed,
+            "tokens": settings.scale.tokens, "width": settings.scale.width, "cache": settings.scale.cache,
+            "memory": clock.memory,
+        },
+        "ceiling": {},
+        "cells": [],
+        "missing": [],
+        "interrupted": False,
+    }  # fmt: skip
+    dtype, reason = getattr(torch, settings.dtype), "interrupted"
+    try:
+        with bounded_memory(settings.device):
+            progress(0, len(cells), "ceilings")
+            data["ceiling"] = ceiling_of(clock, dtype, settings.device)
+            for number, cell in enumerate(cells):
+                left = None if settings.budget is None else settings.budget - (time.monotonic() - begun)
+                if left is not None and left <= 0:
+                    reason = f"the budget of {settings.budget:g} s was spent"
+                    break
+                share = None if left is None else left / (len(cells) - number)
+                progress(number, len(cells), cell.name)
+                run_cell(cell, backends, settings, clock, share, data)
+            progress(len(cells), len(cells), "ceilings")
+            data["ceiling"] = higher(data["ceiling"], ceiling_of(clock, dtype, settings.device))
+    except KeyboardInterrupt:
+        data["interrupted"] = True
+    except DeviceLost as lost:
+        reason = f"the device was lost to {lost}"
+    done = {row["name"] for row in data["cells"]}
+    data["missing"] += [{"cell": cell.name, "reason": reason} for cell in cells if cell.name not in done]
+    data["seconds"] = time.monotonic() - begun
+    for row in data["cells"]:
+        _rate(row, data["ceiling"])
+    return data
+
+
+def run_cell(
+    cell: Cell, backends: Sequence[tuple[Any, Any]], settings: Settings, clock: Clock, share: float | None, data: dict[str, Any]
+) -> None:
+    """One cell, added to `data` with what was measured of it, also when it is interrupted."""
+    candidates: list[Candidate] = []
+    call: Call | None = None
+    if settings.device.startswith("cuda"):
+        torch.compiler.reset()  # what compiles does so for the shapes of this cell, and meets no limit of recompilations
+    try:
+        call = _made(cell, settings, data)
+        if call is None:
+            return
+        capability = data["machine"]["capability"]
+        request = request_of(call, tuple(capability) if capability else None)
+        candidates = [entered(entry, options, call, request) for entry, options in backends]
+        _measure(candidates, Judge(call), clock, settings, share)
+    except KeyboardInterrupt:
+        for candidate in candidates:
+            if candidate.running and not candidate.seconds:
+                candidate.stop("skipped", "interrupted")
+        raise
+    finally:
+        if call is not None and any(candidate.seconds or not candidate.running for candidate in candidates):
+            data["cells"].append(_row(call, candidates))
+
+
+def _made(cell: Cell, settings: Settings, data: dict[str, Any]) -> Call | None:
+    try:
+        return call_of(cell, settings.scale, getattr(torch, settings.dtype), settings.device, settings.seed)
+    except (RuntimeError, MemoryError) as reason:  # torch's allocator raises either
+        said = " ".join(str(reason).split())[:200]
+        data["missing"].append({"cell": cell.name, "reason": f"its tensors could not be made: {said}"})
+        return None
+
+
+def _measure(candidates: list[Candidate], evaluated: Judge, clock: Clock, settings: Settings, share: float | None) -> None:
+    """Warm up, then rounds in which each takes its turn, in another order every time."""
+    begun = time.monotonic()
+    able = [candidate for candidate in candidates if candidate.running]
+    longest = float("inf") if share is None else share
+    round_time = sum(
+        prepare(candidate, evaluated, clock, settings.device, longest) for candidate in able if candidate.backend is not None
+    )
+    rounds = settings.rounds
+    if share is not None and round_time > 0:
+        rounds = max(1, min(rounds, int((share - (time.monotonic() - begun)) / round_time)))
+    order = random.Random(settings.seed)
+    for _ in range(rounds):
+        turn = [candidate for candidate in able if candidate.running]
+        order.shuffle(turn)
+        for candidate in turn:
+            with guarded(candidate, settings.device):
+                candidate.seconds.append(clock.time(candidate.step))
+
+
+def _row(call: Call, candidates: list[Candidate]) -> dict[str, Any]:
+    medians = {candidate.name: median for candidate in candidates if (median := candidate.median()) is not None}
+    rows = []
+    for candidate in candidates:
+        median = medians.get(candidate.name)
+        low, high = _quartiles(candidate.seconds)
+        others = [time for name, time in medians.items() if name != candidate.name]
+        rows.append({
+            "name": candidate.name, "status": candidate.status, "reason": candidate.reason, "reasons": list(candidate.reasons),
+            "seconds": candidate.seconds, "median": median, "low": low, "high": high,
+            "flops_per_second": call.flops / median if median else None,
+            "bytes_per_second": call.bytes / median if median and call.cell.decode else None,
+            "share": None, "peak_bytes": candidate.peak_bytes, "prepare_seconds": candidate.prepare_seconds,
+            "best_peer": min(others) / median if median and others else None,
+            "worst_error": candidate.worst_error, "worst_tensor": candidate.worst_tensor,
+        })  # fmt: skip
+    return {
+        "name": call.cell.name, "family": call.cell.family, "training": call.cell.training, "decode": call.cell.decode,
+        "shape": call.shape(), "pairs": call.pairs, "flops": call.flops, "bytes": call.bytes, "backends": rows,
+    }  # fmt: skip
+
+
+def _quartiles(seconds: list[float]) -> tuple[float | None, float | None]:
+    if len(seconds) < 2:
+        return (seconds[0], seconds[0]) if seconds else (None, None)
+    low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return low, high
+
+
+def _rate(row: dict[str, Any], ceiling: dict[str, float]) -> None:
+    """The share of the ceiling that bounds a cell: bytes where it decodes, else operations."""
+    rate, most = ("bytes_per_second", ceiling.get("bytes")) if row["decode"] else ("flops_per_second", ceiling.get("flops"))
+    for backend in row["backends"]:
+        if backend[rate] is not None and most:
+            backend["share"] = backend[rate] / most

@@ -1,0 +1,135 @@
+"""An activation in the layer it is for, `tfkit.nn.feed_forward`:
+
+plain   output(f(input(x)))              gated   output(f(gate(x)) * input(x))
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .example import LawExample
+from .law import Law, PartUnderTest, Structure, always, claims
+from .placement_parts import run_of
+from .rounding import gamma
+
+
+def _draw(subject: PartUnderTest, options: Any, random: Random) -> Structure:
+    return {
+        "width": random.choice((2, 3, 5, 8)), "inner": random.choice((4, 7, 12, 16)),
+        "tokens": random.choice((2, 3, 5, 9)), "batch": random.choice((1, 2)),
+    }  # fmt: skip
+
+
+class _Layer:
+    """The layer, its projections and its input."""
+
+    def __init__(self, trial: LawExample) -> None:
+        at = trial.at
+        self.input, self.output = (_linear(trial, *sizes) for sizes in ((at["width"], at["inner"]), (at["inner"], at["width"])))
+        self.gate = _linear(trial, at["width"], at["inner"]) if trial.entry.gated else None
+        self.module = trial.subject.block(
+            self.input, self.gate, self.output, lambda x: trial.subject.make(x, trial.options), 0.0
+        )  # fmt: skip
+        self.x = trial.normal(at["batch"], at["tokens"], at["width"])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        found: Tensor = self.module(x, run_of(x.shape[1]), 0)
+        return found
+
+
+def _linear(trial: LawExample, fan_in: int, fan_out: int) -> nn.Linear:
+    made = nn.Linear(fan_in, fan_out, device=trial.device, dtype=trial.dtype)
+    with torch.no_grad():
+        made.weight.copy_(trial.normal(fan_out, fan_in))
+        made.bias.copy_(trial.normal(fan_out))
+    return made
+
+
+def _tokens(trial: LawExample) -> None:
+    layer = _Layer(trial)
+    other = trial.normal(*layer.x.shape)
+    token = int(trial.generator.initial_seed() % trial.at["tokens"])
+    other[0, token] = layer.x[0, token]
+    trial.equal(f"token {token} depends on other tokens", layer(other)[0, token], layer(layer.x)[0, token])
+
+
+def _zero(trial: LawExample) -> None:
+    layer = _Layer(trial)
+    with torch.no_grad():
+        layer.output.weight.zero_()
+        layer.output.bias.zero_()
+    found = layer(layer.x)
+    trial.equal("with an output projection of zeros the layer does not give 0", found, torch.zeros_like(found))
+
+
+def _equation(trial: LawExample) -> float:
+    """Where `output` picks one feature each, what is seen is f of the right projection, and nothing of another."""
+    layer = _Layer(trial)
+    with torch.no_grad():
+        layer.output.weight.zero_()
+        layer.output.bias.zero_()
+        for feature in range(min(layer.output.weight.shape)):
+            layer.output.weight[feature, feature] = 1.0
+    seen = min(layer.output.weight.shape)
+    found = layer(layer.x)[..., :seen]
+    x = layer.x.double()
+    first = x @ layer.input.weight.double().T + layer.input.bias.double()
+    through = first if layer.gate is None else x @ layer.gate.weight.double().T + layer.gate.bias.double()
+    leaf = through.detach().requires_grad_()
+    value = trial.subject.make(leaf, trial.options)
+    slope = torch.autograd.grad(value.sum(), leaf)[0]
+    value = value.detach()
+    factor = torch.ones_like(value) if layer.gate is None else first.detach()
+    size = (value.abs() + 1 + (slope.abs() + 1) * _reach(x, layer.gate or layer.input)) * (
+        factor.abs() + _reach(x, layer.input)
+    )
+    bound = (8 * trial.unit + gamma(trial.at["width"] + 32)) * size + trial.tiny
+    equation = "output(f(input(x)))" if layer.gate is None else "output(f(gate(x)) * input(x))"
+    return trial.within(f"the layer is not {equation}", found, (value * factor)[..., :seen], bound[..., :seen])
+
+
+def _reach(x: Tensor, linear: nn.Linear) -> Tensor:
+    """The size of what a projection adds up."""
+    found: Tensor = (x.abs() @ linear.weight.double().abs().T + linear.bias.double().abs()).detach()
+    return found
+
+
+def _shut(trial: LawExample) -> None:
+    """A gate that is far below 0 lets nothing through, where the function closes."""
+    if not trial.entry.gated or not claims("closes")(trial.subject, trial.options):
+        return
+    layer = _Layer(trial)
+    assert layer.gate is not None
+    with torch.no_grad():
+        layer.gate.weight.zero_()
+        layer.gate.bias.fill_(-1000.0)
+        layer.output.bias.zero_()
+    found = layer(layer.x)
+    trial.within("a gate at -1000 lets something through", found, torch.zeros_like(found), 2.0**-20)
+
+
+SMALLER = {"tokens": 2, "batch": 1, "width": 1, "inner": 1}
+LAWS = (
+    Law("ffn_tokens", "R37: a feed-forward layer treats every token on its own, bit for bit", always, _draw, _tokens, SMALLER),
+    Law("ffn_zero", "R37: an output projection of zeros gives 0", always, _draw, _zero, SMALLER),
+    Law(
+        "ffn_equation",
+        "output(f(input(x))), or output(f(gate(x)) * input(x)) where gated",
+        always,
+        _draw,
+        _equation,
+        SMALLER | {"tokens": 1},
+    ),
+    Law(
+        "ffn_gate",
+        "R37: a gate at minus infinity shuts, where the function closes",
+        always,
+        _draw,
+        _shut,
+        SMALLER | {"tokens": 1},
+    ),
+)

@@ -1,0 +1,277 @@
+"""Judging one part of a slot by every law that concerns it: `check_part`, and `replay_part` for one stored case."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from random import Random
+from typing import Any
+
+import torch
+
+from tfkit.catalogue import Catalogue, load_catalogue
+from tfkit.errors import BuildError, Diagnostic, InputError
+
+from ..finding import Finding, Inconclusive, Raised, Violation
+from ..raised import call_of, format_exception
+from ..report import SUITE, CheckResult, ConformanceReport, LedgerRow
+from .activation import LAWS as ACTIVATION
+from .example import DTYPES, LawExample
+from .law import Excluded, Law, PartUnderTest, subject_of
+from .norm import LAWS as NORM
+from .options import entry_of, parsed, variants
+from .placement import LAWS as PLACEMENT
+from .position_claims import LAWS as POSITION_CLAIMS
+from .position_closed import LAWS as POSITION_FORMS
+from .position_contract import LAWS as POSITION
+from .position_numbers import LAWS as POSITION_NUMBERS
+from .position_padding import LAWS as POSITION_PADDING
+from .structure import misfit
+
+LAWS: dict[str, tuple[Law, ...]] = {
+    "position": (*POSITION, *POSITION_NUMBERS, *POSITION_PADDING, *POSITION_CLAIMS, *POSITION_FORMS),
+    "norm": NORM,
+    "placement": PLACEMENT,
+    "activation": ACTIVATION,
+}
+"""The laws of every slot that has some."""
+
+Event = Callable[[str, dict[str, Any]], None]
+
+PROFILES = {"quick": 6, "standard": 24, "deep": 120}
+"""How many cases of each law are judged in each dtype."""
+
+USUAL_DTYPES = {"quick": ("float32", "bfloat16"), "standard": ("float32", "bfloat16", "float16"), "deep": tuple(DTYPES)}
+TRIES = 60
+
+
+def check_part(
+    slot: str,
+    name_or_entry: Any,
+    *,
+    profile: str = "standard",
+    seed: int = 0,
+    device: str = "cpu",
+    dtypes: Sequence[str] | None = None,
+    catalogue: Catalogue | None = None,
+    options: Any = None,
+    event: Event = lambda law, case: None,
+) -> ConformanceReport:
+    """Judge a position scheme, norm, placement or activation by its laws.
+
+    `name_or_entry` is a name of the catalogue or an entry; `options` a mapping (or options) to judge it with, else its default
+    options and those next to them: every choice of every option that is one of some names or a flag. `event` hears of every
+    case before it is judged.
+
+    Raises SpecError for an unknown name or wrong options, InputError for an unknown slot, profile or dtype, BuildError where
+    the device is not there.
+    """
+    if slot not in LAWS:
+        raise InputError(Diagnostic("TFK073", f"there are no laws for the slot `{slot}`", f"known: {', '.join(LAWS)}"))
+    dtypes = tuple(USUAL_DTYPES.get(profile, ()) if dtypes is None else dtypes)
+    if profile not in PROFILES:
+        raise InputError(Diagnostic("TFK073", f"there is no profile `{profile}`", f"known: {', '.join(PROFILES)}"))
+    if wrong := [dtype for dtype in dtypes if dtype not in DTYPES]:
+        raise InputError(Diagnostic("TFK071", f"`{wrong[0]}` is no dtype of a model", f"known: {', '.join(DTYPES)}"))
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise BuildError(Diagnostic("TFK046", "there is no CUDA device here", "use `--device cpu`"))
+    catalogue = catalogue or load_catalogue()
+    subject = subject_of(catalogue, slot, entry_of(catalogue, slot, name_or_entry))
+    chosen = variants(catalogue, subject.entry) if options is None else [parsed(catalogue, slot, subject.entry, options)]
+    return evaluate(subject, chosen, options is not None, profile, seed, device, dtypes, event)
+
+
+def evaluate(
+    subject: PartUnderTest,
+    chosen: list[Any],
+    written: bool,
+    profile: str,
+    seed: int,
+    device: str,
+    dtypes: tuple[str, ...],
+    event: Event = lambda law, case: None,
+    hasty: bool = False,
+    laws: Collection[str] = (),
+) -> ConformanceReport:
+    """The report on a part whose code is at hand, with one or more options. A `hasty` one begins with the equations, ends with
+    the first violation and does not shrink it. `laws`, where there are some, are the only ones judged."""
+    begun = time.perf_counter()
+    checks: list[CheckResult] = []
+    findings: list[Finding] = []
+    ledger: list[LedgerRow] = []
+    for law in reversed(LAWS[subject.slot]) if hasty else LAWS[subject.slot]:
+        if hasty and findings:
+            break
+        if laws and law.name not in laws:
+            continue
+        concerned = [options for options in chosen if law.applies(subject, options)]
+        if not concerned:
+            continue
+        course = _LawRun(law, subject, concerned, device, seed, max(PROFILES[profile], len(concerned)), event, hasty)
+        course.run(law.dtypes or dtypes)
+        if course.examples or not course.excluded:
+            checks.append(course.result())
+        findings += course.findings
+        ledger.append(LedgerRow("law", law.name, course.counts, "" if course.examples else course.excluded))
+    return ConformanceReport(
+        slot=subject.slot, name=str(subject.entry.name), distribution=subject.distribution,
+        options=_data(chosen[0]) if written else {}, device=device, dtypes=tuple(dtypes), profile=profile, seed=seed,
+        versions={"tfkit": _version(), "torch": torch.__version__}, checks=tuple(checks), findings=tuple(findings),
+        ledger=tuple(ledger), seconds=time.perf_counter() - begun,
+    )  # fmt: skip
+
+
+def replay_part(case: Any, catalogue: Catalogue | None = None) -> float | None:
+    """Judge the one case of a finding again, on the part as it is now: raises its Violation, or gives the error as a share of
+    its bound (None where the law is exact). Raises InputError where `case` is none of this suite."""
+    needed = {"suite", "slot", "name", "law", "options", "at", "dtype", "device", "seed"}
+    if not isinstance(case, dict) or set(case) != needed:
+        raise _no_case(f"a case is a mapping with {', '.join(sorted(needed))}")
+    if case["suite"] != SUITE:
+        raise _no_case(f"it is of suite {case['suite']!r}, this is suite {SUITE}")
+    if wrong := [key for key in ("slot", "name", "law", "dtype", "device") if not isinstance(case[key], str)]:
+        raise _no_case(f"`{wrong[0]}` is no text")
+    if type(case["seed"]) is not int or not 0 <= case["seed"] < 1 << 63:
+        raise _no_case("`seed` is no whole number from 0 up that fits into 64 bits")
+    if not isinstance(case["options"], dict) or not isinstance(case["at"], dict):
+        raise _no_case("`options` and `at` are objects")
+    law = next((law for law in LAWS.get(case["slot"], ()) if law.name == case["law"]), None)
+    if law is None or case["dtype"] not in DTYPES:
+        raise _no_case(f"no law `{case['law']}` of the slot `{case['slot']}` has cases in {case['dtype']}")
+    catalogue = catalogue or load_catalogue()
+    entry = entry_of(catalogue, case["slot"], case["name"])
+    options = parsed(catalogue, case["slot"], entry, case["options"])
+    subject = subject_of(catalogue, case["slot"], entry)
+    if reason := misfit(law, subject, options, case["at"]):
+        raise _no_case(reason)
+    return retry(subject, law, options, case)
+
+
+def retry(subject: PartUnderTest, law: Law, options: Any, case: dict[str, Any]) -> float | None:
+    """One case; whatever the part raises on its own is a violation of the law."""
+    trial = LawExample(law.name, subject, options, case["at"], case["dtype"], case["device"], case["seed"])
+    try:
+        return law.evaluate(trial)
+    except (Violation, Inconclusive):
+        raise
+    except Exception as reason:  # whatever a part raises, its author is told which call and why
+        call = f"`{call_of(reason)}` " if call_of(reason) else ""
+        raise Raised(law.name, f"{call}raised {format_exception(reason)} for a call that it declares") from reason
+
+
+def _no_case(reason: str) -> InputError:
+    return InputError(
+        Diagnostic("TFK095", f"this is no stored case: {reason}", "replay what a conformance report holds as `case`")
+    )
+
+
+def _version() -> str:
+    return version("tfkit")
+
+
+def _data(options: Any) -> dict[str, Any]:
+    return dict(options.model_dump(exclude_none=True))
+
+
+@dataclass
+class _LawRun:
+    """One law over its cases, dtype by dtype; the first violation is shrunk and told, the others are counted."""
+
+    law: Law
+    subject: PartUnderTest
+    chosen: list[Any]
+    device: str
+    seed: int
+    cases: int
+    event: Event
+    hasty: bool
+    counts: dict[str, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    worst: float | None = None
+    failed: int = 0
+    examples: int = 0
+    nothing: str = ""
+    excluded: str = ""
+    seconds: float = 0.0
+
+    def run(self, dtypes: tuple[str, ...]) -> None:
+        begun = time.perf_counter()
+        first: tuple[dict[str, Any], Any, Violation] | None = None
+        for dtype in dtypes:
+            self.counts[dtype] = 0
+            for options, case in self._drawn(dtype):
+                self.event(self.law.name, case)
+                try:
+                    share = retry(self.subject, self.law, options, case)
+                except Inconclusive as reason:
+                    self.nothing = str(reason)
+                    continue
+                except Violation as found:
+                    self.failed += 1
+                    first = first or (case, options, found)
+                else:
+                    self.worst = share if self.worst is None or (share or 0.0) > self.worst else self.worst
+                self.examples += 1
+                self.counts[dtype] += 1
+        if first is not None:
+            self.findings.append(self._finding(*first))
+        self.seconds = time.perf_counter() - begun
+
+    def _drawn(self, dtype: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+        for number in range(self.cases):
+            options = self.chosen[number % len(self.chosen)]
+            random = Random(f"{self.seed} {self.law.name} {dtype} {number}")
+            try:
+                at = self.law.draw(self.subject, options, random)
+            except Excluded as reason:
+                self.excluded = str(reason)
+                continue
+            except Inconclusive as reason:
+                self.nothing = str(reason)
+                continue
+            yield options, {
+                "suite": SUITE, "slot": self.subject.slot, "name": str(self.subject.entry.name), "law": self.law.name,
+                "options": _data(options), "at": at, "dtype": dtype, "device": self.device, "seed": random.getrandbits(32),
+            }  # fmt: skip
+
+    def _finding(self, case: dict[str, Any], options: Any, found: Violation) -> Finding:
+        if not self.hasty:
+            case, found = self._shrunk(case, options, found)
+        return Finding(
+            self.law.name, self.law.rule, found.message, found.tensor, found.index, found.got, found.want, found.bound,
+            case=case, failed=self.failed, examples=self.examples, snippet=_snippet(case),
+        )  # fmt: skip
+
+    def _shrunk(self, case: dict[str, Any], options: Any, found: Violation) -> tuple[dict[str, Any], Violation]:
+        """The same violation with the smallest sizes that still show it."""
+        left, changed = TRIES, True
+        while changed and left > 0:
+            changed = False
+            for size, least in self.law.shrinks.items():
+                here = case["at"].get(size)
+                for smaller in sorted({least, (least + here) // 2, here - 1}) if isinstance(here, int) and here > least else ():
+                    left -= 1
+                    candidate = {**case, "at": {**case["at"], size: smaller}}
+                    self.event(self.law.name, candidate)
+                    try:
+                        retry(self.subject, self.law, options, candidate)
+                    except Violation as again:
+                        if isinstance(again, Raised) == isinstance(found, Raised):
+                            case, found, changed = candidate, again, True
+                            break
+                    except Inconclusive:
+                        continue
+        return case, found
+
+    def result(self) -> CheckResult:
+        status = "failed" if self.failed else "passed" if self.examples else "inconclusive"
+        note = f"{self.failed} of {self.examples} cases" if self.failed else "" if self.examples else self.nothing
+        return CheckResult(
+            self.law.name, self.law.rule, self.law.rule, status, self.examples, self.worst, self.seconds, note,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+def _snippet(case: dict[str, Any]) -> str:
+    return f"from tfkit_conformance.laws import replay_part\n\nreplay_part({case!r})\n"

@@ -1,0 +1,147 @@
+"""One case of one law at work: the part built as a model builds it, numbers from the case's seed, and verdicts in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tfkit.builder import materialise
+
+from ..attention.bound import SMALLEST, UNIT
+from ..finding import Violation
+from ..raised import format_exception
+from .law import PartUnderTest, Structure
+
+DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
+SINGLE = UNIT[torch.float32]
+
+
+class LawExample:
+    """`at` is the structure that the law drew; `dtype` and `device` those of the tensors."""
+
+    def __init__(
+        self, law: str, subject: PartUnderTest, options: Any, at: Structure, dtype: str, device: str, seed: int
+    ) -> None:
+        self.law, self.subject, self.options, self.at = law, subject, options, at
+        self.entry, self.dtype, self.device = subject.entry, DTYPES[dtype], torch.device(device)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    @property
+    def unit(self) -> float:
+        """The unit roundoff of the dtype."""
+        return UNIT[self.dtype]
+
+    @property
+    def tiny(self) -> float:
+        """What underflow may take."""
+        return SMALLEST[self.dtype]
+
+    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Normally distributed numbers, rounded to the dtype."""
+        drawn = torch.randn(shape, generator=self.generator, dtype=torch.float64)
+        return drawn.to(self.dtype if dtype is None else dtype).to(self.device)
+
+    def built(self, *where: Any, dtype: torch.dtype | None = None) -> nn.Module:
+        """The module as a model holds it: made without storage, then given drawn weights, none of them 0, all of them held
+        exactly by every dtype."""
+        module = self.bare(*where)
+        materialise(module, self.device, self.dtype if dtype is None else dtype)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                drawn = torch.randn(parameter.shape, generator=self.generator, dtype=torch.float64)
+                steps = (drawn * 32).round()
+                parameter.copy_(torch.where(steps == 0, 1.0, steps) / 32)
+        return module
+
+    def bare(self, *where: Any) -> nn.Module:
+        """The module on the meta device."""
+        with torch.device("meta"):
+            module = self.subject.make(self.options, *where)
+        if not isinstance(module, nn.Module):
+            raise self.broken(f"its build gives a {type(module).__name__}, no nn.Module")
+        return module
+
+    def twin(self, module: nn.Module, *where: Any, dtype: torch.dtype = torch.float64) -> nn.Module:
+        """A second module with the same weights in another dtype."""
+        other = self.bare(*where)
+        materialise(other, self.device, dtype)
+        weights = dict(module.named_parameters())
+        with torch.no_grad():
+            for name, parameter in other.named_parameters():
+                parameter.copy_(weights[name])
+        return other
+
+    # ---- verdicts
+
+    def broken(self, message: str, **numbers: Any) -> Violation:
+        """The violation of this law."""
+        return Violation(self.law, message, **numbers)
+
+    def alike(self, what: str, got: object, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+        """`got`, which must be a tensor of this shape, of the trial's dtype and on its device."""
+        if not isinstance(got, Tensor):
+            raise self.broken(f"{what} is a {type(got).__name__}, no tensor")
+        if tuple(got.shape) != tuple(shape):
+            raise self.broken(f"{what} has shape {tuple(got.shape)}; it must be {tuple(shape)}", tensor=what)
+        if dtype is not None and got.dtype != dtype:
+            raise self.broken(f"{what} is {got.dtype} where the input is {dtype}", tensor=what)
+        if got.device.type != self.device.type:
+            raise self.broken(f"{what} is on {got.device}, not on {self.device}", tensor=what)
+        return got
+
+    def finite(self, what: str, got: Tensor) -> None:
+        """Every number must be finite."""
+        bad = ~got.detach().isfinite()
+        if bool(bad.any()):
+            index = tuple(bad.nonzero()[0].tolist())
+            raise self.broken(f"{what} is {got[index].item()} at {list(index)}", tensor=what, index=index)
+
+    def equal(self, message: str, got: Tensor, want: Tensor, what: str = "output") -> None:
+        """Every bit must be the same; `message` says what is wrong otherwise."""
+        got, want = got.detach(), want.detach()
+        if got.shape != want.shape:
+            raise self.broken(f"{message}: shape {tuple(got.shape)} against {tuple(want.shape)}", tensor=what)
+        same = (got == want) | (got.isnan() & want.isnan())
+        if not bool(same.all()):
+            index = tuple((~same).nonzero()[0].tolist())
+            raise self.broken(
+                f"{message}, at {list(index)}", tensor=what, index=index,
+                got=float(got[index]), want=float(want[index]), bound=0.0,
+            )  # fmt: skip
+
+    def within(self, message: str, got: Tensor, want: Tensor, bound: Tensor | float, what: str = "output") -> float:
+        """The largest |got - want| / bound, which must be at most 1; `message` says what is wrong otherwise."""
+        got, want = got.detach().double(), want.detach().double()
+        if got.shape != want.shape:
+            raise self.broken(f"{message}: shape {tuple(got.shape)} against {tuple(want.shape)}", tensor=what)
+        if not got.numel():
+            return 0.0
+        limits = torch.as_tensor(bound, dtype=torch.float64, device=got.device).detach().expand_as(got)
+        share = torch.where(got == want, 0.0, (got - want).abs() / limits).nan_to_num(nan=torch.inf)
+        place = int(share.flatten().argmax())
+        worst = float(share.flatten()[place])
+        if worst > 1.0:
+            index = tuple(int(axis) for axis in torch.unravel_index(torch.tensor(place), got.shape))
+            raise self.broken(
+                f"{message}, at {list(index)}", tensor=what, index=index,
+                got=float(got[index]), want=float(want[index]), bound=float(limits[index]),
+            )  # fmt: skip
+        return worst
+
+    def differs(self, message: str, one: Tensor, other: Tensor) -> None:
+        """At least one number must not be the same; `message` says what is wrong otherwise."""
+        if torch.equal(one.detach(), other.detach()):
+            raise self.broken(message)
+
+    def refuses(self, message: str, error: type[Exception], call: Callable[[], object]) -> None:
+        """The call must raise `error`; `message` says what is wrong otherwise."""
+        try:
+            call()
+        except error:
+            return
+        except Exception as other:  # whatever else a part raises is told as the violation that it is
+            raise self.broken(f"{message}; it raised {format_exception(other)} in place of {error.__name__}") from other
+        raise self.broken(message)

@@ -1,0 +1,77 @@
+"""The options that a part is judged with: those that are written, or the default ones and their neighbours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from tfkit.catalogue import Catalogue
+from tfkit.errors import Diagnostic, SpecError
+from tfkit.slots.options import Entry, OneOf
+
+LENGTHS = (11, 24)
+"""Values of `max_len`, where it may be left unwritten: small, so that its end is met."""
+
+
+def entry_of(catalogue: Catalogue, slot: str, name_or_entry: Any) -> Any:
+    """The entry itself, or the one that has this name. Raises SpecError where there is none."""
+    if isinstance(name_or_entry, Entry):
+        return name_or_entry
+    found = catalogue.find(slot, str(name_or_entry))
+    if found is None:
+        fix = catalogue.why_missing(slot, str(name_or_entry))
+        raise SpecError(Diagnostic("TFK012", f"`{name_or_entry}` names no {slot}", fix))
+    return found
+
+
+def parsed(catalogue: Catalogue, slot: str, entry: Any, written: Any) -> Any:
+    """Options from a mapping. Raises SpecError with the first thing that is wrong."""
+    if isinstance(written, entry.options):
+        return written
+    try:
+        return entry.options.model_validate(written, context={"catalogue": catalogue})
+    except ValidationError as reason:
+        first = reason.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise SpecError(Diagnostic("TFK021", f"options of {slot} `{entry.name}`: {place}: {first['msg']}")) from None
+
+
+def variants(catalogue: Catalogue, entry: Any) -> list[Any]:
+    """The default options, and each that differs from them in one option that is a flag or one of some names (or `max_len`)."""
+    written: list[dict[str, Any]] = [{}]
+    for name, field in entry.options.model_fields.items():
+        values: list[Any] = [value for location in field.metadata if isinstance(location, OneOf) for value in location.names]
+        if field.annotation is bool:
+            values = [False, True]
+        if name == "max_len":
+            values = list(LENGTHS)
+        written += [{name: value} for value in values]
+    found: list[Any] = []
+    for each in written:
+        try:
+            options = entry.options.model_validate(each, context={"catalogue": catalogue})
+        except ValidationError:
+            continue
+        if options not in found:
+            found.append(options)
+    if not found:
+        needed = ", ".join(f"`{name}`" for name, field in entry.options.model_fields.items() if field.is_required())
+        raise SpecError(Diagnostic("TFK030", f"`{entry.name}` cannot be judged without options: {needed}", "write them"))
+    return found
+
+
+def shared(trial: Any) -> Any:
+    """The options as the built-in of the same mathematics has them."""
+    entry, subject = trial.entry, trial.subject
+    if not entry.same_as:
+        return trial.options
+    known = subject.catalogue.find(subject.slot, entry.same_as)
+    if known is None:
+        raise trial.broken(f"`same_as` names `{entry.same_as}`, which is no {subject.slot} of the catalogue")
+    try:
+        return known.options.model_validate(
+            trial.options.model_dump(exclude_none=True), context={"catalogue": subject.catalogue}
+        )
+    except ValidationError as reason:
+        raise trial.broken(f"its options are not those of `{entry.same_as}`, which `same_as` promises: {reason}") from None

@@ -1,0 +1,118 @@
+"""Whether padding changes what a position scheme does to the tokens around it, which `counts_padding` must say."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .example import LawExample
+from .law import Excluded, Law, PartUnderTest, Structure
+from .position_use import (
+    SHRINKS,
+    acts_somewhere,
+    bias_rounding,
+    draw,
+    effect,
+    inputs_of,
+    module_of,
+    reach,
+    relative_bound,
+    rounding,
+    scores,
+    site_of,
+    span_of,
+)
+
+
+def _pads(trial: LawExample) -> float:
+    """`left` hidden tokens before, with the same visible ones after."""
+    at, length, worst = trial.at, trial.at["length"], 0.0
+    left = at["left"]
+    site = site_of(trial.subject, at)
+    module, (x, query, key) = trial.built(site), inputs_of(trial, length)
+    visible = torch.ones(at["batch"], left + length, dtype=torch.bool, device=trial.device)
+    visible[:, :left] = False
+    longer = [torch.cat((trial.normal(*t.shape[:-2], left, t.shape[-1]), t), -2) for t in (x, query, key)]
+    padded = (longer[0], longer[1], longer[2])
+    tight = effect(trial, module, (x, query, key), span_of(trial, length))
+    wide = effect(trial, module, padded, span_of(trial, left + length, visible=visible))
+    pairs: list[tuple[str, Tensor, Tensor, Tensor]] = []
+    if tight.embed is not None and wide.embed is not None:
+        got = wide.embed[:, left:]
+        pairs.append(("embeddings", got, tight.embed, rounding(trial, left + length, got, tight.embed)))
+    if tight.query is not None and tight.key is not None and wide.query is not None and wide.key is not None:
+        got, want = scores(wide.query, wide.key)[..., left:, left:], scores(tight.query, tight.key)
+        pairs.append(("scores", got, want, relative_bound(trial, left + length, tight.query, tight.key)))
+    if tight.bias is not None and wide.bias is not None:
+        got = wide.bias[..., left:, left:]
+        pairs.append(("bias", got, tight.bias, bias_rounding(trial, module, (x, query, key), span_of(trial, length))))
+    counts = trial.entry.counts_padding(trial.options)
+    said = f"{left} hidden tokens before the others change {{}}, and `counts_padding` says that they do not"
+    if counts:
+        if all(torch.equal(got, want) for _, got, want, _ in pairs):
+            raise trial.broken(
+                f"`counts_padding` says that padding counts, and {left} hidden tokens before the others change nothing"
+            )
+        return worst
+    for name, got, want, bound in pairs:
+        worst = max(worst, trial.within(said.format(name), got, want, bound, name))
+    return worst
+
+
+def _draw_padded(subject: PartUnderTest, options: Any, random: Random) -> Structure:
+    at = draw(subject, options, random)
+    limit = reach(subject, options, at)
+    left = random.choice((1, 2, 5))
+    if limit == 1:
+        raise Excluded("it has one position: there is no room for padding")
+    if limit is not None:
+        left = min(left, limit - 1)
+        at["length"] = min(at["length"], limit - left)
+    return {**at, "left": left}
+
+
+def _scattered(trial: LawExample) -> float:
+    """Where padding does not count, hidden tokens between the others do not either (for embeddings)."""
+    at, length = trial.at, trial.at["length"]
+    module, (x, _, _) = module_of(trial), inputs_of(trial, length)
+    visible = torch.rand(at["batch"], length, generator=trial.generator).to(trial.device) < 0.6
+    visible[:, length // 2] = True
+    got, worst = module.embed(x, span_of(trial, length, visible=visible)), 0.0  # type: ignore[operator]
+    for row in range(at["batch"]):
+        close = x[row : row + 1, visible[row]]
+        want = module.embed(close, span_of(trial, close.shape[1]))[0]  # type: ignore[operator]
+        seen = got[row, visible[row]]
+        said = (
+            f"hidden tokens between the visible ones of batch row {row} shift them, and `counts_padding` says that they do not"
+        )
+        worst = max(worst, trial.within(said, seen, want, rounding(trial, length, seen, want), "embeddings"))
+    return worst
+
+
+def _uncounted_embeddings(subject: PartUnderTest, options: Any) -> bool:
+    return "embeddings" in subject.entry.acts and not subject.entry.counts_padding(options)
+
+
+FLAT = ("float32",)
+LAWS = (
+    Law(
+        "counts_padding",
+        "R17: `counts_padding` says whether hidden tokens before the others change them",
+        acts_somewhere,
+        _draw_padded,
+        _pads,
+        SHRINKS | {"left": 1},
+    ),
+    Law(
+        "hidden_between",
+        "R17: where padding does not count, neither do hidden tokens between the others",
+        _uncounted_embeddings,
+        draw,
+        _scattered,
+        SHRINKS,
+        FLAT,
+    ),
+)

@@ -1,0 +1,76 @@
+"""Bounds that hold for any part, whatever its equation, since they ask only that it computes it stably.
+
+A map is mixed forward-backward stable (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 1.5) where what it
+computes is a slightly wrong answer to a slightly wrong question. To first order, with the Jacobians J_i of its float64 run,
+
+    |y - f(x)| <= c ( sum_i |J_i| |x_i|  +  |y| )
+
+where c is the unit roundoff of the dtype times the number of roundings to it, plus gamma of the float32 steps in between.
+
+Derivatives are judged by differences along one random direction v, against one random cotangent g. With a step h,
+
+    phi(t) = <g, f(x + t v)>,   D+ = (phi(h) - phi(0)) / h,   D- = (phi(0) - phi(-h)) / h
+
+phi'(0) lies within |D+ - D-| of their mean (at a kink too, where it is one of them), up to the rounding of phi over h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from .example import SINGLE, LawExample
+
+STEP = 2.0**-10
+
+
+def gamma(terms: int, unit: float = SINGLE) -> float:
+    """n u / (1 - n u)."""
+    return terms * unit / (1.0 - terms * unit)
+
+
+def sensitivity(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Tensor:
+    """sum_i |J_i| |x_i| + |y|, of the shape of y; the inputs are float64."""
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+    output = function(*leaves)
+    total = output.detach().abs().clone()
+    if not output.requires_grad:
+        return total
+    flat = total.view(-1)
+    for number in range(flat.numel()):
+        rows = torch.autograd.grad(output.reshape(-1)[number], leaves, retain_graph=True, allow_unused=True)
+        for row, leaf in zip(rows, leaves, strict=True):
+            if row is not None:
+                flat[number] += (row.abs() * leaf.detach().abs()).sum()
+    return total
+
+
+def derivative_holds(trial: LawExample, function: Callable[[], Tensor], leaves: Sequence[Tensor]) -> float:
+    """The gradient of every leaf against differences, in float64; the largest error as a share of its bound."""
+    output = function()
+    if not output.requires_grad:
+        raise trial.broken("the output carries no gradient")
+    cotangent = trial.normal(*output.shape, dtype=torch.float64)
+    gradients = torch.autograd.grad(output, list(leaves), cotangent, allow_unused=True)
+    here, worst = output.detach().clone(), 0.0
+    for number, (leaf, gradient) in enumerate(zip(leaves, gradients, strict=True)):
+        if gradient is None:
+            raise trial.broken(f"input or weight {number} of shape {tuple(leaf.shape)} gets no gradient")
+        trial.finite("a gradient", gradient)
+        direction = trial.normal(*leaf.shape, dtype=torch.float64)
+        with torch.no_grad():
+            leaf.add_(direction, alpha=STEP)
+            ahead = function().clone()
+            leaf.sub_(direction, alpha=2 * STEP)
+            behind = function().clone()
+            leaf.add_(direction, alpha=STEP)
+        right = float(((ahead - here) * cotangent).sum()) / STEP
+        left = float(((here - behind) * cotangent).sum()) / STEP
+        rounded = 4 * SINGLE / STEP * float((cotangent * here).abs().sum())
+        message = f"the gradient of an input or weight of shape {tuple(leaf.shape)} is not the slope that differences show"
+        bound = abs(right - left) + rounded
+        got, want = torch.tensor([float((gradient * direction).sum())]), torch.tensor([(right + left) / 2])
+        worst = max(worst, trial.within(message, got, want, bound, "gradient"))
+    return worst

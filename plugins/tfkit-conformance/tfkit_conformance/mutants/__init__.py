@@ -1,0 +1,16 @@
+"""Attention backends that are wrong on purpose, family by family: what the conformance suite is judged by, and what it names
+when a backend does the same."""
+
+from __future__ import annotations
+
+from . import backward, bias, dropout, heads, masks, softmax, strides, system
+from . import fully_masked_rows as fully_masked_rows
+from .mutant import Mutant
+
+ATTENTION_MUTANTS: tuple[Mutant, ...] = (
+    *masks.MUTANTS, *fully_masked_rows.MUTANTS, *softmax.MUTANTS, *heads.MUTANTS, *backward.MUTANTS, *bias.MUTANTS,
+    *dropout.MUTANTS, *strides.MUTANTS, *system.MUTANTS,
+)  # fmt: skip
+"""Every seeded fault of an attention backend."""
+
+__all__ = ["ATTENTION_MUTANTS", "Mutant"]

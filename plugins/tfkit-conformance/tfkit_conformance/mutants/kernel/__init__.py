@@ -1,0 +1,11 @@
+"""A correct attention kernel in stages, each of which a mutant may replace."""
+
+from __future__ import annotations
+
+from tfkit.attention.backend import AttentionBackend
+from tfkit.attention.capabilities import Capabilities
+
+
+def entry_of(name: str, summary: str, capabilities: Capabilities) -> AttentionBackend:
+    """The entry of a backend that is not found by name; its function is handed over beside it."""
+    return AttentionBackend(name=name, summary=summary, attend=f"{__name__}.kernel:attend", capabilities=capabilities)

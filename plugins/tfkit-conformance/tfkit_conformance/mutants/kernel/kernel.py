@@ -1,0 +1,159 @@
+"""A fused kernel told in plain torch, every stage of it replaceable: seeded faults and correct specimens are made of it.
+
+`Kernel()` covers the whole contract. A correct kernel of the kill matrix is this kernel with other settings. A mutant is
+this kernel with one stage replaced:
+`Kernel(scale=lambda call: call.scale * 1.01)`. The stages are in `stages`, the two passes that
+run them in `passes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tfkit.attention.capabilities import BIAS_KINDS, MASK_TERMS, Capabilities, Device, Numerics, Range
+from tfkit.attention.types import AttentionInputs, AttentionOutput, Bias, LinearBias
+from tfkit.errors import BackendRefused, Diagnostic
+
+from . import stages
+from .passes import backward_pass, forward_pass
+
+CAPABILITIES = Capabilities(
+    devices=(Device(kind="cpu"), Device(kind="cuda")),
+    dtypes=frozenset({"float64", "float32", "bfloat16", "float16"}),
+    head_dim=Range(),
+    value_dim_differs=True,
+    query_length=Range(),
+    key_length=Range(),
+    mask_terms=frozenset(MASK_TERMS),
+    tensor_offset=True,
+    bias_kinds=frozenset(BIAS_KINDS),
+    bias_gradient=frozenset(BIAS_KINDS),
+    dropout=True,
+    weights="detached",
+    lse=True,
+    grouped_queries=True,
+    softcap=True,
+    backward=True,
+    deterministic_backward=True,
+    numerics=Numerics(tf32=True),
+)
+"""What the kernel declares: all of the contract but other scores than the dot product, second derivatives and compilation."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """softmax(scale q k^T + bias, masked) v, called as a backend is. First the settings, then the stages; all can be replaced.
+
+    block, query_block     how many keys, and in the backward pass queries, are looked at together
+    split                  into how many parts the keys are split, merged by their maxima
+    base2                  exponentials as powers of 2
+    tf32                   float32 products of factors rounded to TF32
+    prescaled              the query is scaled first and rounded to the storage type
+    probabilities          the type in which p and dR enter their products
+    """
+
+    block: int = 16
+    query_block: int = 64
+    split: int = 1
+    base2: bool = True
+    tf32: bool = False
+    prescaled: bool = False
+    probabilities: Literal["storage", "accumulation"] = "storage"
+
+    # the call: the mask's terms, the heads, the biases, the draw
+    positions: Callable[[AttentionInputs], Tensor] = stages.positions
+    terms: dict[str, stages.Term] = field(default_factory=lambda: stages.TERMS)
+    join: Callable[[list[Tensor]], Tensor] = stages.all_of
+    see: Callable[[Tensor, AttentionInputs], Tensor] = stages.as_seen
+    read_keys: Callable[[Tensor, int], Tensor] = stages.read_heads
+    read_values: Callable[[Tensor, int], Tensor] = stages.read_heads
+    bias_positions: Callable[[AttentionInputs], Tensor] = stages.positions
+    biases: dict[type, stages.BiasOf] = field(default_factory=lambda: stages.BIASES)
+    draw: Callable[[AttentionInputs], Tensor | None] = stages.draw
+
+    # forward: the scores of a block, then one step of the online softmax
+    scale: Callable[[AttentionInputs], float] = lambda call: call.scale
+    score: Callable[[Tensor, Tensor | float, AttentionInputs], tuple[Tensor, Tensor | float]] = stages.capped_and_biased
+    hide: Callable[[Tensor, Tensor], Tensor] = stages.hide
+    highest: Callable[[Tensor, Tensor], Tensor] = stages.highest
+    fade: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = stages.fade
+    keep: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = stages.keep
+    merge: Callable[[Tensor], Tensor] = stages.merge
+    masked: Callable[[Tensor, Tensor, Tensor], Tensor] = stages.zero_fully_masked
+    report: Callable[[Tensor, Tensor], Tensor] = stages.log_sum_exp
+
+    # backward: what it reads again, the gradient of a block's scores, the sums
+    see_again: Callable[[Tensor, AttentionInputs], Tensor] = stages.as_seen
+    draw_again: Callable[[Tensor, AttentionInputs], Tensor] = stages.as_drawn
+    incoming: Callable[[Tensor, Tensor], Tensor] = stages.only_seeing_rows
+    row_sums: Callable[[Tensor, Tensor], Tensor] = stages.row_sums
+    lse_again: Callable[[Tensor, Tensor], Tensor] = stages.lse_again
+    grad_scores: Callable[[Tensor, Tensor, Tensor, slice, int], Tensor] = stages.grad_scores
+    slope: Callable[[Tensor | float], Tensor | float] = stages.slope_of
+    add: Callable[[str, Tensor, Tensor, slice, AttentionInputs], Tensor] = stages.add
+    gather: Callable[[Tensor, int], Tensor] = stages.gather_heads
+    bias_gradients: dict[type, stages.BiasOf] = field(default_factory=lambda: stages.BIAS_GRADIENTS)
+    gradients: Callable[[dict[str, Tensor], AttentionInputs], dict[str, Tensor]] = stages.as_found
+
+    def __call__(self, inputs: AttentionInputs, options: Any = None) -> AttentionOutput:
+        """Output, and on request weights (without gradient) and log-sum-exp. Raises BackendRefused for other scores than the
+        dot product."""
+        if inputs.score is not None:
+            raise BackendRefused(Diagnostic("TFK060", "this kernel has no other scores than the dot product"))
+        values = None if inputs.bias is None else stages.bias_values(inputs.bias)
+        found = _Attention.apply(self, inputs, inputs.query, inputs.key, inputs.value, values)  # type: ignore[no-untyped-call]
+        return AttentionOutput(*found)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kernel: Kernel, call: AttentionInputs, *leaves: Tensor | None) -> tuple[Tensor | None, ...]:
+        output, weights, lse, kept = forward_pass(kernel, call)
+        ctx.kernel, ctx.call = kernel, call
+        ctx.save_for_backward(*leaves, output, *kept)
+        ctx.mark_non_differentiable(*(tensor for tensor in (weights, lse) if tensor is not None))
+        return output, weights, lse
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors  # asked once: checkpointing forgets them then
+        leaves, output, kept = saved[:4], saved[4], saved[5:]
+        call = replace(ctx.call, query=leaves[0], key=leaves[1], value=leaves[2], bias=_with_values(ctx.call.bias, leaves[3]))
+        with torch.no_grad():
+            found = backward_pass(ctx.kernel, call, grad_output, output, kept, with_bias=ctx.needs_input_grad[5])
+        gradients: list[Tensor | None] = []
+        for name, leaf, wanted in zip(("query", "key", "value", "bias"), leaves, ctx.needs_input_grad[2:], strict=True):
+            gradients.append(_once(found[name].to(leaf.dtype), leaves) if wanted else None)
+        return None, None, *gradients
+
+
+class _Once(torch.autograd.Function):
+    """The identity, whose own gradient is refused."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *leaves: Tensor | None) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
+        raise BackendRefused(Diagnostic("TFK060", "this kernel has no second derivative"))
+
+
+def _once(gradient: Tensor, leaves: tuple[Tensor | None, ...]) -> Tensor:
+    """The gradient, which refuses a second derivative when one is asked of it: in a graph that is kept for one."""
+    return _Once.apply(gradient, *leaves) if torch.is_grad_enabled() else gradient  # type: ignore[no-untyped-call]
+
+
+def _with_values(bias: Bias | None, values: Tensor) -> Bias | None:
+    if bias is None:
+        return None
+    return LinearBias(values) if isinstance(bias, LinearBias) else replace(bias, values=values)
+
+
+attend = Kernel()
+"""The kernel with its default settings, as an entry names it."""

@@ -1,0 +1,249 @@
+"""The process that runs the suite, so that nothing a part does reaches the command: started and heard by `watch`.
+
+    standard input     one JSON task: {"do": "judge" | "replay" | "smaller" | "list", ...}
+    standard output    JSON lines, in this order; what a part prints goes to standard error instead
+        {"about": {...}}            who is judged: distribution and dtypes
+        {"at": [check, case]}       before every example
+        {"said": [words, ...]}      what each stored case says now (of a replay)
+        {"answer": ...}             the report as data, or what was asked for
+        {"faults": [...], "kind"}   or the error of tfkit that ended it
+        {"bug": {...}}              or any other exception
+        {"left": "SystemExit: 3"}   or what a part raised to end the process
+
+One process judges one task and ends without waiting for threads or exit handlers that a part has left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from difflib import get_close_matches
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tfkit.catalogue import Catalogue, load_catalogue
+from tfkit.errors import Diagnostic, InputError, TfkitError
+
+from .stored import Stored
+
+if TYPE_CHECKING:
+    from ..attention.case import Case
+
+SLOTS = ("backend", "position", "norm", "placement", "activation")
+"""The slots whose parts are judged."""
+
+Task = dict[str, Any]
+Say = Callable[[str, Any], None]
+
+
+def main() -> None:
+    """Do the one task of standard input."""
+    say = _channel()
+    code = 0
+    try:
+        task = json.loads(sys.stdin.read())
+        say("answer", DOES[task["do"]](task, say))
+    except TfkitError as error:
+        say(
+            "diagnostics",
+            {"kind": type(error).__name__, "diagnostics": [_diagnostic(diagnostic) for diagnostic in error.diagnostics]},
+        )
+    except Exception as bug:
+        frames = [[str(frame.f_globals.get("__name__", "")), line] for frame, line in traceback.walk_tb(bug.__traceback__)]
+        said = " ".join(f"{type(bug).__name__}: {bug}".split())
+        say("bug", {"said": said, "frames": frames, "traceback": traceback.format_exc()})
+    except BaseException as leaving:
+        say("left", f"{type(leaving).__name__}: {leaving}".removesuffix(": "))
+        code = 1
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _channel() -> Say:
+    """Writes lines to what was standard output; from now on file descriptor 1 is standard error."""
+    own: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(kind: str, data: Any) -> None:
+        own.write(json.dumps({kind: plain(data)}) + "\n")
+        own.flush()
+
+    return say
+
+
+def evaluate(task: Task, say: Say) -> dict[str, Any]:
+    """One part by every check of its slot: the report as data."""
+    catalogue = load_catalogue()
+    slot, name = task["slot"], task["name"]
+    entry = _entry(catalogue, slot, name)
+    options = _options(catalogue, slot, entry, task["options"])
+    say("about", {"distribution": catalogue.registered[slot][name].distribution, "dtypes": task["dtypes"] or _declared(entry)})
+    usual = {key: task[key] for key in ("profile", "device", "dtypes", "seed")}
+    if slot == "backend":
+        from ..suite.conformance import check_backend
+
+        event = _event(say)
+        return check_backend(name, options=options, catalogue=catalogue, limit=task["limit"], event=event, **usual).as_data()
+    from ..laws import check_part
+    from .case_again import absent
+
+    if reason := absent(task["device"]):
+        return _not_run(catalogue, task, entry, f"not run: {reason}")
+
+    return check_part(slot, name, options=options, catalogue=catalogue, event=_event(say), **usual).as_data()
+
+
+def replay(task: Task, say: Say) -> list[str]:
+    """Stored cases one after the other, as `tfkit_conformance.process.case_again` tells of them."""
+    catalogue = load_catalogue()
+    from .case_again import backend_case_again, law_case_again
+
+    said = []
+    for stored in (Stored(**each) for each in task["stored"]):
+        entry = _entry(catalogue, stored.slot, stored.name)
+        say("at", [stored.check, stored.case])
+        if stored.slot == "backend":
+            options = _options(catalogue, stored.slot, entry, stored.options)
+            words = backend_case_again(stored, options, catalogue, task["limit"])
+        else:
+            words = law_case_again(stored, entry, catalogue)
+        said.append(words)
+        say("said", [words])
+    return said
+
+
+def smaller(task: Task, say: Say) -> None:
+    """Smaller cases than the one that ended a process, one after the other; whoever listens knows at which this one ended."""
+    catalogue = load_catalogue()
+    from ..attention.case import case_of
+    from ..resolve import resolve
+    from ..suite.again import replay
+    from ..suite.smaller import smaller_cases
+    from .case_again import WHOLE
+
+    entry = _entry(catalogue, "backend", task["name"])
+    options = _options(catalogue, "backend", entry, task["options"])
+    subject, _ = resolve(task["name"], options, task["device"], catalogue)
+    for case in islice(smaller_cases(case_of(task["case"]), subject), task["most"]):
+        say("at", [task["check"], case.as_data()])
+        replay(subject, case, check="" if task["check"] in WHOLE else task["check"], limit=task["limit"])
+
+
+def _not_run(catalogue: Catalogue, task: Task, entry: Any, reason: str) -> dict[str, Any]:
+    """The report on a part whose device is not there."""
+    from ..report import CheckResult, ConformanceReport
+    from ..resolve import versions
+
+    slot, name = task["slot"], task["name"]
+    return ConformanceReport(
+        slot, name, catalogue.registered[slot][name].distribution, task["options"] or {}, task["device"],
+        tuple(task["dtypes"] or ()), task["profile"], task["seed"], versions("cpu"),
+        tuple(CheckResult(check, "", "", "not run", note=reason) for check in _checks(catalogue, slot, entry)),
+    ).as_data()  # fmt: skip
+
+
+def listed(task: Task, say: Say) -> list[list[str]]:
+    """The names of the checks of each part, before any of them has run."""
+    catalogue = load_catalogue()
+    from ..attention.case import DTYPES
+
+    for dtype in task["dtypes"]:
+        if dtype not in DTYPES:
+            raise InputError(Diagnostic("TFK094", f"there is no dtype `{dtype}` to judge in", f"dtypes: {', '.join(DTYPES)}"))
+    return [_checks(catalogue, slot, _entry(catalogue, slot, name)) for slot, name in task["parts"]]
+
+
+def _checks(catalogue: Catalogue, slot: str, entry: Any) -> list[str]:
+    if slot == "backend":
+        from ..relations import RELATIONS
+        from ..suite.layers import LAYERS
+
+        known = [f"known: {failure.check}" for failure in entry.known_failures]
+        relations = [f"{relation.number} {relation.name}" for relation in RELATIONS]
+        names = ["declaration", *known, *(layer.name for layer in LAYERS), "refusals", *relations, "grade"]
+        return list(dict.fromkeys(names))
+    from ..laws.check import LAWS
+    from ..laws.law import subject_of
+    from ..laws.options import variants
+
+    subject = subject_of(catalogue, slot, entry)
+    chosen = variants(catalogue, entry)
+    return [law.name for law in LAWS[slot] if any(law.applies(subject, options) for options in chosen)]
+
+
+DOES: dict[str, Callable[[Task, Say], Any]] = {"judge": evaluate, "replay": replay, "smaller": smaller, "list": listed}
+
+
+def _entry(catalogue: Catalogue, slot: str, name: str) -> Any:
+    """Raises InputError for a slot or a name that is none."""
+    if slot not in SLOTS:
+        near = get_close_matches(slot, SLOTS, 1)
+        known = slot in catalogue.registered
+        fix = f"did you mean `{near[0]}`?" if near and not known else f"slots that are judged: {', '.join(SLOTS)}"
+        message = f"no check is about parts of the slot `{slot}`" if known else f"there is no slot `{slot}` to judge"
+        raise InputError(Diagnostic("TFK094", message, fix))
+    entry = catalogue.find(slot, name)
+    if entry is None or (slot == "backend" and name == "auto"):
+        what = "attention backend" if slot == "backend" else slot
+        raise InputError(
+            Diagnostic("TFK094", f"there is no {what} `{name}` to judge", _reported_elsewhere(catalogue, slot, name))
+        )
+    return entry
+
+
+def _reported_elsewhere(catalogue: Catalogue, slot: str, name: str) -> str:
+    """What to write in place of a name that the slot has not."""
+    if name == "auto" and slot == "backend":
+        return "`auto` chooses among backends and is none itself"
+    others = [other for other in SLOTS if other != slot and catalogue.find(other, name) is not None]
+    if others:
+        slots = " or ".join(f"--slot {other}" for other in others)
+        return f"there is a part of this name in another slot: {slots}"
+    return catalogue.why_missing(slot, name)
+
+
+def _options(catalogue: Catalogue, slot: str, entry: Any, written: Any) -> Any:
+    """Options from what is written; None for a part of a slot whose laws choose options themselves. Raises SpecError."""
+    if written is None and slot != "backend":
+        return None
+    known = entry.options.model_fields
+    for key in sorted(set(written or ()) - set(known)):
+        near = get_close_matches(key, known, 1)
+        fix = f"did you mean `{near[0]}`?" if near else f"options: {', '.join(known)}" if known else "it has no options"
+        raise InputError(Diagnostic("TFK010", f"{slot} `{entry.name}` has no option `{key}`", fix))
+    from ..laws.options import parsed
+
+    return parsed(catalogue, slot, entry, written or {})
+
+
+def _declared(entry: Any) -> list[str]:
+    capabilities = getattr(entry, "capabilities", None)
+    return sorted(capabilities.dtypes) if capabilities is not None else []
+
+
+def _event(say: Say) -> Callable[[str, Any], None]:
+    def event(check: str, case: Case | dict[str, Any] | None) -> None:
+        say("at", [check, case if case is None or isinstance(case, dict) else case.as_data()])
+
+    return event
+
+
+def plain(data: Any) -> Any:
+    """The data with numbers that JSON has not as words: "nan", "inf", "-inf"."""
+    if isinstance(data, float) and not math.isfinite(data):
+        return str(data)
+    if isinstance(data, dict):
+        return {str(key): plain(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple, set, frozenset)):
+        return [plain(value) for value in data]
+    return data
+
+
+def _diagnostic(diagnostic: Diagnostic) -> dict[str, Any]:
+    return asdict(diagnostic)

@@ -1,0 +1,102 @@
+"""A report check by check, as test runners have it: what passed, what did not and in which words, what was not tried.
+
+failed     a rule is broken, or a declared cell was not exercised, or nothing could be judged
+known      a failure that the author knows, which still fails
+skipped    does not apply to this part, or its device is not there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Data = Mapping[str, Any]
+Outcome = Literal["passed", "failed", "known", "skipped"]
+
+LEDGER = "ledger"
+"""The row beside the checks: every declared cell was exercised."""
+
+OUTCOMES: dict[str, Outcome] = {
+    "passed": "passed", "failed": "failed", "known": "known", "inconclusive": "failed", "not applicable": "skipped",
+    "not run": "skipped",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CheckOutcome:
+    """One check for a test runner; `words` say why it did not pass."""
+
+    name: str
+    outcome: Outcome
+    words: str = ""
+    seconds: float = 0.0
+
+
+def outcomes(report: Data) -> list[CheckOutcome]:
+    """Every check of a report, as data, and its ledger."""
+    rows = [_check(check, report["findings"]) for check in report["checks"]]
+    return [*rows, _ledger(report)]
+
+
+def _check(check: Data, findings: Iterable[Data]) -> CheckOutcome:
+    outcome = OUTCOMES[check["status"]]
+    words = "\n\n".join(finding_in_words(found) for found in findings if found["check"] == check["name"])
+    said = ": ".join(part for part in (check["status"], check["note"].removeprefix(f"{check['status']}: ")) if part)
+    return CheckOutcome(check["name"], outcome, "" if outcome == "passed" else words or said, check["seconds"])
+
+
+def _ledger(report: Data) -> CheckOutcome:
+    missing = [row for row in report["ledger"] if row["missing"]]
+    if missing:
+        return CheckOutcome(
+            LEDGER, "failed", "\n".join(["declared, but not exercised:", *(f"  {cell_in_words(row)}" for row in missing)])
+        )
+    if not report["ledger"]:
+        return CheckOutcome(LEDGER, "skipped", "nothing was exercised")
+    return CheckOutcome(LEDGER, "passed")
+
+
+def cell_in_words(row: Data) -> str:
+    """`mask pair: causal + window (float32 0, bfloat16 2)`."""
+    counts = ", ".join(f"{dtype} {number}" for dtype, number in row["counts"].items())
+    return f"{row['group']}: {row['cell']} ({counts})"
+
+
+def finding_in_words(found: Data) -> str:
+    """The words, the numbers, what it looks like, and Python that shows it."""
+    lines = [found["message"]]
+    numbers = numbers_in_words(found)
+    if numbers:
+        lines.append(numbers)
+    if found["failed"]:
+        lines.append(f"{found['failed']} of {found['examples']} examples failed")
+    if found["looks_like"]:
+        lines.append(f"looks like: {found['looks_like']}")
+    return "\n".join(lines) + (f"\n\n{found['snippet'].rstrip()}" if found["snippet"] else "")
+
+
+def numbers_in_words(found: Data) -> str:
+    """`output[0, 1, 2]: got 0.5, the reference 0.25, allowed 1e-06`, as far as they are known."""
+    index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
+    place = f"{found['tensor'] or 'element'}{index}: " if found["tensor"] or index else ""
+    got, want = format_distinct(found["got"], found["want"])
+    known = (("got", got), ("the reference", want), ("allowed", shown(found["bound"])))
+    said = [f"{name} {value}" for name, value in known if value]
+    return place + ", ".join(said) if said else ""
+
+
+def format_distinct(got: Any, want: Any) -> tuple[str, str]:
+    """Two numbers in as many digits as it takes to see that they differ, six at least."""
+    for digits in (6, 9, 17):
+        pair = shown(got, digits), shown(want, digits)
+        if pair[0] != pair[1]:
+            break
+    return pair
+
+
+def shown(value: Any, digits: int = 6) -> str:
+    """A number in so many digits, nothing where there is none; those that JSON has not are words already."""
+    if value is None:
+        return ""
+    return f"{value:.{digits}g}" if isinstance(value, (int, float)) else str(value)

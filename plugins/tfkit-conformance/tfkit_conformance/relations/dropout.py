@@ -1,0 +1,230 @@
+"""Rule A7: dropout keeps a weight with probability 1 - p and scales it by 1/(1-p), by one draw per call of torch's generator.
+
+    values      each kept weight is 0 or P/(1-p)                share     kept pairs ~ Binomial(n, 1-p), and pair by pair
+    one draw    the gradients are those of the factors that the forward pass drew, read out under the same generator state
+    no sharing  two heads, batch rows, queries or calls agree on n pairs with probability (p^2 + (1-p)^2)^n only
+    generator   same state, same draw, whatever the numbers; every call moves the generator, by the shapes alone
+
+Statistical checks give a false alarm with probability `ALARM` at most, each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ..attention.bound import Bounds, bounds
+from ..attention.case import Case
+from ..attention.compare import gradients_of
+from ..attention.evaluated import Evaluated, run, run_backward, tf32_allowed
+from ..attention.reference import Reference, reference
+from ..attention.subject import BackendUnderTest
+from ..finding import Inconclusive, Violation
+from .binomial import interval, tail
+from .draws import drawn_factors, flat, generator_state, kept_draws, kept_weights, own_generator, set_generator_state
+from .paired_calls import leaf_copies, wants_gradients, within
+from .relation import Demand, Feature, Relation
+
+ALARM = 1e-9
+DRAWS = 96
+"""Draws per case of the statistical checks."""
+
+COMPARISONS = 1024
+"""More pairs of draws are not compared in one case."""
+
+
+def _kept_weights_are_scaled(evaluated: Evaluated) -> float:
+    """One read-out at the case's own queries: each element is 0 or what the reference says."""
+    check, inputs = "kept_weights_are_scaled", evaluated.inputs
+    with own_generator(evaluated.subject.device, evaluated.case.seed):
+        state = generator_state(evaluated.subject.device)
+        drawn = drawn_factors(evaluated)
+        set_generator_state(evaluated.subject.device, state)
+        kept = kept_weights(evaluated.subject, inputs)
+    identity = torch.eye(evaluated.case.K, dtype=inputs.query.dtype, device=inputs.query.device)
+    value = identity.expand(evaluated.case.B, evaluated.case.G, -1, -1)
+    due = reference(replace(inputs, value=value), drawn=drawn)
+    allowed = _bounds(evaluated, due)
+    factor = 1 / (1 - inputs.dropout)
+    because = f"is neither 0 nor its weight times {factor:g} under dropout {inputs.dropout:g}, read out by one-hot values"
+    return within(check, "output", kept, due.output, allowed.output, because)
+
+
+def _share(evaluated: Evaluated) -> None:
+    """All visible pairs of all draws together, and each pair over the draws."""
+    check, p = "kept_share", evaluated.inputs.dropout
+    with own_generator(evaluated.subject.device, evaluated.case.seed):
+        kept = kept_draws(evaluated, DRAWS)
+    shown = evaluated.visible
+    pairs = int(shown.sum())
+    if not pairs:
+        return
+    together, draws = int(kept[:, shown].sum()), DRAWS * pairs
+    if tail(together, draws, 1 - p) < ALARM / 2:
+        low, high = interval(draws, 1 - p, ALARM / 2)
+        raise Violation(check, f"dropout {p:g} keeps {together} of {draws} weights; {low} to {high} are likely",
+                        got=together / draws, want=1 - p)  # fmt: skip
+    each = kept.sum(0)
+    low, high = interval(DRAWS, 1 - p, ALARM / 2 / pairs)
+    wrong = shown & ((each < low) | (each > high))
+    if bool(wrong.any()):
+        count = int(each[wrong][0])
+        raise _violation(check, wrong, f"dropout {p:g} keeps a weight in {count} of {DRAWS} draws, {low} to {high} are likely:")
+
+
+def _nothing_is_shared(evaluated: Evaluated) -> None:
+    with own_generator(evaluated.subject.device, evaluated.case.seed):
+        kept = kept_draws(evaluated, DRAWS)
+    shown = evaluated.visible[None].expand(kept.shape)
+    for axis, name in enumerate(("calls one after another", "batch rows", "heads", "query rows", "keys")):
+        for one, other in _pairs(kept.shape[axis]):
+            _differ(evaluated, name, kept.select(axis, one), kept.select(axis, other),
+                    shown.select(axis, one) & shown.select(axis, other), one, other)  # fmt: skip
+
+
+def _pairs(size: int) -> list[tuple[int, int]]:
+    """Neighbours, and the first with the last."""
+    found = list(pairwise(range(size)))
+    return [*found, (0, size - 1)] if size > 2 else found
+
+
+def _differ(evaluated: Evaluated, name: str, one: Tensor, other: Tensor, both: Tensor, first: int, second: int) -> None:
+    """Two draws that agree on every pair: unlikely enough, or shared."""
+    p, count = evaluated.inputs.dropout, int(both.sum())
+    by_chance = count * math.log(p**2 + (1 - p) ** 2)
+    if by_chance > math.log(ALARM / COMPARISONS) or bool(((one != other) & both).any()):
+        return
+    raise Violation("nothing_is_shared", f"{name} {first} and {second} share one dropout draw: all {count} pairs agree, which "
+                    f"has a chance of 1 in 10^{-by_chance / math.log(10):.0f}")  # fmt: skip
+
+
+def _same_state_same_draw(evaluated: Evaluated) -> None:
+    subject, inputs = evaluated.subject, evaluated.inputs
+    representable = evaluated.reference.weights > 4 * torch.finfo(evaluated.case.torch_dtype).tiny
+    readings = (
+        ("when values name the keys in another order", flat(inputs), True, evaluated.visible),
+        ("for other queries and biases", inputs, False, evaluated.visible & representable),
+    )
+    with own_generator(subject.device, evaluated.case.seed):
+        state = generator_state(subject.device)
+        first = drawn_factors(evaluated) > 0
+        for words, other, backwards, readable in readings:
+            set_generator_state(subject.device, state)
+            again = kept_weights(subject, other, backwards) > 0
+            wrong = evaluated.visible & ((again & ~first) | (~again & first & readable))
+            if bool(wrong.any()):
+                raise _violation("same_state_same_draw", wrong, f"the same generator state gives another draw {words}: see")
+
+
+def _generator_moves(evaluated: Evaluated) -> None:
+    check, subject, device = "generator_moves", evaluated.subject, evaluated.subject.device
+    other = replace(evaluated.case, seed=evaluated.case.seed + 1).inputs(device)
+    after = []
+    with own_generator(device, evaluated.case.seed):
+        state = generator_state(device)
+        for inputs in (evaluated.inputs, other, leaf_copies(evaluated.inputs, value=torch.zeros_like(evaluated.inputs.value))):
+            set_generator_state(device, state)
+            run(subject, inputs, check)
+            after.append(generator_state(device))
+    if torch.equal(after[0], state):
+        raise Violation(check, "a call with dropout leaves torch's generator where it was: the next drops the same weights")
+    if not (torch.equal(after[0], after[1]) and torch.equal(after[0], after[2])):
+        raise Violation(check, "how far a call moves torch's generator depends on its numbers, not on its sizes alone")
+
+
+def _one_draw_per_call(evaluated: Evaluated) -> float:
+    """Output, lse, weights and gradients against the reference with the factors that were drawn; recomputation included."""
+    subject, device, worst = evaluated.subject, evaluated.subject.device, 0.0
+    with own_generator(device, evaluated.case.seed):
+        state = generator_state(device)
+        drawn = drawn_factors(evaluated)
+        set_generator_state(device, state)
+        inputs = leaf_copies(evaluated.inputs)
+        found = run(subject, inputs, "one_draw_per_call")
+        gradients: dict[str, Tensor] = {}
+        again: dict[str, Tensor] = {}
+        if wants_gradients(inputs):
+            gradients = run_backward(subject, found, inputs, evaluated.grad_output, "one_draw_per_call")
+            set_generator_state(device, state)
+            again = _recomputed(evaluated)
+    due = reference(evaluated.inputs, evaluated.grad_output, drawn)
+    allowed = _bounds(evaluated, due)
+    forward = (("output", found.output, due.output, allowed.output), ("lse", found.lse, due.lse, allowed.lse),
+               ("weights", found.weights, due.weights, allowed.weights))  # fmt: skip
+    for name, got, want, bound in forward:
+        if got is not None:
+            words = "is not what the dropout draw says" if name == "output" else "is due as it is before dropout, and is not"
+            worst = max(worst, within("one_draw_per_call", name, got, want, bound, f"{words}, by more than its bound"))
+    for how, made in (("", gradients), (" when the call is checkpointed", again)):
+        for name, gradient in made.items():
+            because = f"is not that of the draw of the forward pass{how}, by more than its bound"
+            want, bound = due.gradients[name], allowed.gradients[name]
+            worst = max(worst, within("one_draw_per_call", f"gradient of {name}", gradient, want, bound, because))
+    return worst
+
+
+def _bounds(evaluated: Evaluated, due: Reference) -> Bounds:
+    subject = evaluated.subject
+    made = bounds(due, subject.capabilities.numerics, subject.tf32 or tf32_allowed(evaluated.inputs))
+    if not bool(made.evaluated.all()):
+        raise Inconclusive("some scores are too large for this dtype in this numerics class")
+    return made
+
+
+def _recomputed(evaluated: Evaluated) -> dict[str, Tensor]:
+    inputs = leaf_copies(evaluated.inputs)
+
+    def output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return evaluated.subject.call(replace(inputs, query=query, key=key, value=value)).output
+
+    made = checkpoint(output, inputs.query, inputs.key, inputs.value, use_reentrant=False)
+    return gradients_of(made, inputs, evaluated.grad_output)
+
+
+def _violation(check: str, wrong: Tensor, words: str) -> Violation:
+    index = tuple(int(number) for number in wrong.nonzero()[0])
+    where = f"query row {index[2]} of batch row {index[0]}, head {index[1]}, key {index[3]}"
+    return Violation(check, f"{words} {where}", tensor="weights", index=index)
+
+
+def _dropping(case: Case, subject: BackendUnderTest) -> Case:
+    """The case with dropout, where it is declared."""
+    if not subject.capabilities.dropout:
+        return case
+    return replace(case, dropout=case.dropout or (0.1, 0.5, 0.25)[case.seed % 3])
+
+
+def _often(case: Case, subject: BackendUnderTest) -> Case:
+    """A small call that drops often, so that few draws tell much."""
+    if not subject.capabilities.dropout:
+        return case
+    dropping = replace(case, dropout=(0.5, 0.3)[case.seed % 2], gradients=False, bias_gradient=False)
+    small = replace(dropping, Q=min(case.Q, 8), K=min(case.K, case.V))
+    return small if subject.accepts(small.request(subject.device)) else dropping
+
+
+_NO_DROPOUT = Feature("dropout is not declared", lambda case, subject: not subject.capabilities.dropout)
+
+
+def _relation(name: str, summary: str, run: Callable[[Evaluated], float | None], demand: Demand = "exact",
+              adapt: Callable[[Case, BackendUnderTest], Case] = _dropping) -> Relation:  # fmt: skip
+    return Relation(name, "A7", summary, demand, run, "A7", adapt, (_NO_DROPOUT,), draws=True)
+
+
+DROPOUT = (
+    _relation("kept_weights_are_scaled", "Each weight is dropped, or kept times 1/(1-p).", _kept_weights_are_scaled, "bound"),
+    _relation("one_draw_per_call", "Forward, backward and recomputation use one draw; lse and weights are those before it.",
+              _one_draw_per_call, "bound"),
+    _relation("kept_share", "Each pair is kept with probability 1-p.", _share, adapt=_often),
+    _relation("nothing_is_shared", "Calls, batch rows, heads and queries have draws of their own.", _nothing_is_shared,
+              adapt=_often),
+    _relation("same_state_same_draw", "The same generator state gives the same draw, whatever the numbers.",
+              _same_state_same_draw),
+    _relation("generator_moves", "A call moves the generator, by its sizes alone.", _generator_moves),
+)  # fmt: skip

@@ -1,0 +1,120 @@
+"""R1, R39, A9, A10: which gradients arrive, and what the declaration promises of them.
+
+one at a time      each tensor's gradient is the same when it is the only one that is wanted
+weights            where they are declared differentiable, their gradient is that of the output with one-hot values:
+                   O = P Z V with V = 1 is P itself
+deterministic      the same call twice gives the same gradients, bit for bit
+double backward    torch.autograd.gradgradcheck in its fast mode: random projections, in float64
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..attention.case import Case
+from ..attention.compare import leaves_of
+from ..attention.evaluated import Evaluated, run, run_backward
+from ..attention.subject import BackendUnderTest
+from ..finding import Violation
+from ..raised import format_exception
+from .fitting import NO_GRADIENTS
+from .paired_calls import Call, identical, leaf_copies, with_leaves, within
+from .relation import Feature, Relation
+
+
+def _one_gradient_at_a_time(evaluated: Evaluated) -> float:
+    check, worst = "one_gradient_at_a_time", 0.0
+    leaves = leaves_of(evaluated.inputs)
+    wanted = [name for name, leaf in leaves.items() if leaf.requires_grad]
+    for wanted_name in wanted:
+        inputs = leaf_copies(evaluated.inputs)
+        for name, leaf in leaves_of(inputs).items():
+            leaf.requires_grad_(name == wanted_name)
+        found = run(evaluated.subject, inputs, check)
+        if not found.output.requires_grad:
+            raise Violation(check, f"no gradient reaches {wanted_name} when it is the only tensor that requires one")
+        alone = run_backward(evaluated.subject, found, inputs, evaluated.grad_output, check)[wanted_name]
+        because = "is another, by more than both bounds, when it is the only one wanted"
+        bound = 2 * evaluated.bounds.gradients[wanted_name]
+        title = f"gradient of {wanted_name}"
+        worst = max(worst, within(check, title, alone, evaluated.gradients[wanted_name], bound, because))
+    return worst
+
+
+def _weights_carry_gradients(evaluated: Evaluated) -> float:
+    check, case = "weights_carry_gradients", evaluated.case
+    inputs = leaf_copies(replace(evaluated.inputs, return_weights=True))
+    found = run(evaluated.subject, inputs, check)
+    if found.weights is None or not found.weights.requires_grad:
+        raise Violation(check, "the weights carry no gradient although they are declared differentiable")
+    draw = torch.Generator().manual_seed(case.seed + 10)
+    sent = torch.randn(found.weights.shape, generator=draw, dtype=torch.float64).to(found.weights)
+    leaves = {name: leaf for name, leaf in leaves_of(inputs).items() if leaf.requires_grad and name != "value"}
+    gradients = torch.autograd.grad(found.weights, list(leaves.values()), sent)
+    identity = torch.eye(case.K, dtype=inputs.query.dtype, device=inputs.query.device).expand(case.B, case.G, -1, -1)
+    due = Call(evaluated.subject, replace(inputs, value=identity), sent)
+    worst = 0.0
+    for name, gradient in zip(leaves, gradients, strict=True):
+        bound, want = due.bounds.gradients[name], due.reference.gradients[name]
+        because = "that the weights send is wrong by more than its bound"
+        worst = max(worst, within(check, f"gradient of {name}", gradient, want, bound, because))
+    return worst
+
+
+def _deterministic_backward(evaluated: Evaluated) -> None:
+    again = Call(evaluated.subject, leaf_copies(evaluated.inputs), evaluated.grad_output)
+    for name, gradient in evaluated.gradients.items():
+        because = "is another when the same call is made again, although deterministic_backward is declared"
+        identical("deterministic_backward", f"gradient of {name}", again.gradients[name], gradient, because)
+
+
+def _double_backward(evaluated: Evaluated) -> None:
+    inputs = evaluated.inputs
+    leaves = {name: leaf.detach().clone().requires_grad_(name != "bias") for name, leaf in leaves_of(inputs).items()}
+    bias = leaves.get("bias")
+    checked = [name for name in leaves if name != "bias" or (bias is not None and bias.dtype == torch.float64)]
+
+    def output(*tensors: Tensor) -> Tensor:
+        call = with_leaves(inputs, {**leaves, **dict(zip(checked, tensors, strict=True))})
+        return evaluated.subject.call(call).output
+
+    with torch.random.fork_rng(devices=[inputs.query.device] if inputs.query.is_cuda else []):
+        torch.manual_seed(evaluated.case.seed)
+        try:
+            torch.autograd.gradgradcheck(output, [leaves[name] for name in checked], fast_mode=True)
+        except Exception as reason:
+            raise Violation("double_backward", f"its second derivatives are wrong: {format_exception(reason)}") from reason
+
+
+def _small_double(case: Case, subject: BackendUnderTest) -> Case:
+    return replace(case, dtype="float64", regime="normal", gradients=True, weights=False, lse=False)
+
+
+_NO_DOUBLE_BACKWARD = Feature("double_backward is not declared", lambda case, subject: not subject.capabilities.double_backward)
+_NO_DOUBLE = Feature("float64 is not declared", lambda case, subject: "float64" not in subject.capabilities.dtypes)
+_DETACHED = Feature(
+    "differentiable weights are not declared", lambda case, subject: subject.capabilities.weights != "differentiable"
+)
+_NOT_DETERMINISTIC = Feature(
+    "deterministic_backward is not declared", lambda case, subject: not subject.capabilities.deterministic_backward
+)
+_NOT_HERE = Feature(
+    "a deterministic backward of this call is refused on this device",
+    lambda case, subject: not subject.accepts(replace(case.request(subject.device), deterministic=True)),
+)
+_NO_QUERY_GRADIENTS = Feature(NO_GRADIENTS.words, lambda case, subject: not case.gradients)
+
+GRADIENTS = (
+    Relation("one_gradient_at_a_time", "A10", "A gradient arrives, and is the same, when it is the only one wanted.", "bound",
+             _one_gradient_at_a_time, rule="A10", voided_by=(NO_GRADIENTS,)),
+    Relation("weights_carry_gradients", "A9", "Weights declared differentiable send their gradient to queries and keys.",
+             "capability", _weights_carry_gradients, rule="A9",
+             adapt=lambda case, subject: replace(case, weights=True), voided_by=(_DETACHED, _NO_QUERY_GRADIENTS)),
+    Relation("deterministic_backward", "R1", "The same call twice gives the same gradients.", "capability",
+             _deterministic_backward, rule="A10", voided_by=(_NOT_DETERMINISTIC, NO_GRADIENTS, _NOT_HERE)),
+    Relation("double_backward", "R39", "Second derivatives are right, in float64.", "capability",
+             _double_backward, rule="A10", adapt=_small_double, voided_by=(_NO_DOUBLE_BACKWARD, _NO_DOUBLE)),
+)  # fmt: skip

@@ -1,0 +1,195 @@
+"""R1, R40, R41: how a call is made is no part of what it says.
+
+again          the same call twice; the same call after another of the same sizes; two calls at once in two threads
+no gradients   under no_grad and inference_mode                     p = 0     leaves the generator alone
+checkpoint     non-reentrant, with the forward pass done again      compiled  traced by Dynamo, run op by op
+prepared       with the mask rendered once for all layers
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from tfkit.attention.types import AttentionInputs, Bias, Shapes
+
+from ..attention.case import Case
+from ..attention.compare import gradients_of
+from ..attention.evaluated import Evaluated, run, run_backward
+from ..attention.subject import BackendUnderTest
+from ..finding import Violation
+from ..raised import format_exception
+from .call_parts import repeats
+from .draws import generator_state
+from .fitting import NO_GRADIENTS
+from .paired_calls import Call, all_identical, identical, leaf_copies, named, outcome, wants_gradients, within
+from .relation import Feature, Relation
+
+
+def _again(evaluated: Evaluated) -> None:
+    because = "is another when the same call is made again"
+    found = run(evaluated.subject, leaf_copies(evaluated.inputs)).output
+    first = run(evaluated.subject, leaf_copies(evaluated.inputs)).output
+    identical("again", "output", found.detach(), first.detach(), because)
+
+
+def _after_another_call(evaluated: Evaluated) -> None:
+    """A, then B with another mask, bias and numbers, then A. Gradients are compared where they are deterministic."""
+    case = evaluated.case
+    first = Call(evaluated.subject, leaf_copies(evaluated.inputs), evaluated.grad_output)
+    before = outcome(first)
+    other = replace(case, seed=case.seed + 1)
+    if case.key_lengths is not None:
+        other = replace(other, key_lengths=tuple(case.K - max(0, length) for length in case.key_lengths))
+    if case.query_lengths is not None:
+        other = replace(other, query_lengths=tuple(case.Q - max(0, length) for length in case.query_lengths))
+    outcome(Call(evaluated.subject, other.inputs(evaluated.subject.device), other.grad_output(evaluated.subject.device)))
+    after = outcome(Call(evaluated.subject, leaf_copies(evaluated.inputs), evaluated.grad_output))
+    because = "changed after a call with another mask and other numbers: something is kept between calls"
+    for name in filter(_comparable(evaluated), before):
+        identical("after_another_call", name, after[name], before[name], because)
+
+
+def _two_threads(evaluated: Evaluated) -> None:
+    """What a thread gives alone, it gives beside another that makes another call."""
+    case, subject = evaluated.case, evaluated.subject
+    other = replace(case, seed=case.seed + 1)
+    calls = [(case, evaluated.inputs), (other, other.inputs(subject.device))]
+    alone = [_in_threads(subject, [call])[0] for call in calls]
+    for _ in range(2):
+        together = _in_threads(subject, calls)
+        for before, after in zip(alone, together, strict=True):
+            for name in filter(_comparable(evaluated), before):
+                because = "changed because another thread made a call at the same time"
+                identical("two_threads", name, after[name], before[name], because)
+
+
+def _in_threads(subject: BackendUnderTest, calls: list[tuple[Case, AttentionInputs]]) -> list[dict[str, Tensor]]:
+    """The outcome of each call, each made in a thread of its own, all at once."""
+    ready = threading.Barrier(len(calls))
+    found: list[dict[str, Tensor]] = [{} for _ in calls]
+    raised: list[BaseException] = []
+
+    def work(index: int, case: Case, inputs: AttentionInputs) -> None:
+        leaves, sent = leaf_copies(inputs), case.grad_output(subject.device)
+        ready.wait()
+        try:  # no cached property here: some Pythons hold a lock while one is made
+            output = run(subject, leaves)
+            found[index] = named(output, run_backward(subject, output, leaves, sent) if wants_gradients(leaves) else {})
+        except BaseException as reason:  # carried to the thread that waits, and raised there
+            raised.append(reason)
+
+    threads = [threading.Thread(target=work, args=(index, *call), daemon=True) for index, call in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if raised:
+        raise raised[0]
+    return found
+
+
+def _comparable(evaluated: Evaluated) -> Callable[[str], bool]:
+    sure, same = evaluated.subject.capabilities.deterministic_backward, repeats(evaluated)
+    return lambda name: same(name) and (sure or not name.startswith("gradient"))
+
+
+def _without_gradients(evaluated: Evaluated) -> float:
+    worst = 0.0
+    for name, mode in (("no_grad", torch.no_grad), ("inference_mode", torch.inference_mode)):
+        with mode():
+            found = run(evaluated.subject, evaluated.inputs, "without_gradients")
+        if found.output.requires_grad:
+            raise Violation("without_gradients", f"the output requires gradients under {name}")
+        because = f"differs under {name} by more than both bounds"
+        want, bound = evaluated.output.output, 2 * evaluated.bounds.output
+        worst = max(worst, within("without_gradients", "output", found.output, want, bound, because))
+    return worst
+
+
+def _checkpoint(evaluated: Evaluated) -> float:
+    inputs = leaf_copies(evaluated.inputs)
+
+    def output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return evaluated.subject.call(replace(inputs, query=query, key=key, value=value)).output
+
+    try:
+        found = checkpoint(output, inputs.query, inputs.key, inputs.value, use_reentrant=False)
+        gradients = gradients_of(found, inputs, evaluated.grad_output)
+    except Exception as reason:  # whatever the backend or torch raises, the author is told
+        raise Violation("checkpoint", f"fails when the call is checkpointed: {format_exception(reason)}") from reason
+    return _within("checkpoint", evaluated, gradients, "differs by more than both bounds when the call is checkpointed")
+
+
+def _compiled(evaluated: Evaluated) -> float:
+    """Dynamo's state is cleared first: it would stop compiling after a few calls of other shapes."""
+    inputs = leaf_copies(evaluated.inputs)
+    torch._dynamo.reset()
+    traced = torch.compile(lambda: evaluated.subject.attend(inputs, evaluated.subject.options).output, backend="aot_eager")
+    try:
+        found = traced()
+        gradients = gradients_of(found, inputs, evaluated.grad_output) if wants_gradients(inputs) else {}
+    except Exception as reason:  # whatever tracing raises, the author is told
+        raise Violation(
+            "compiled", f"fails under torch.compile, although compile is declared: {format_exception(reason)}"
+        ) from reason
+    because = "differs by more than both bounds when the call is compiled"
+    worst = within("compiled", "output", found, evaluated.output.output, 2 * evaluated.bounds.output, because)
+    return max(worst, _within("compiled", evaluated, gradients, because))
+
+
+def _within(check: str, evaluated: Evaluated, gradients: dict[str, Tensor], because: str) -> float:
+    worst = 0.0
+    for name, gradient in gradients.items():
+        bound = 2 * evaluated.bounds.gradients[name]
+        worst = max(worst, within(check, f"gradient of {name}", gradient, evaluated.gradients[name], bound, because))
+    return worst
+
+
+def _prepared(evaluated: Evaluated) -> None:
+    """What `prepare` made of the mask, with or without the bias, changes no bit."""
+    subject, inputs = evaluated.subject, evaluated.inputs
+    if subject.prepare is None:
+        return
+    query, key = inputs.query, inputs.key
+    shapes = Shapes(query.shape[0], query.shape[1], query.shape[2], key.shape[2], query.dtype, query.device)
+    for given in ("mask and bias", "mask") if inputs.bias is not None else ("mask",):
+        leaves = leaf_copies(inputs)
+        bias: Bias | None = leaves.bias if given == "mask and bias" else None
+        made = subject.prepare(leaves.mask, bias, shapes, subject.options)
+        because = f"is another when the call comes with its {given} prepared"
+        call = Call(subject, replace(leaves, prepared=made), evaluated.grad_output)
+        all_identical("prepared", call, evaluated, because, _comparable(evaluated))
+
+
+def _generator_left_alone(evaluated: Evaluated) -> None:
+    before = generator_state(evaluated.subject.device)
+    outcome(Call(evaluated.subject, leaf_copies(evaluated.inputs), evaluated.grad_output))
+    if not torch.equal(before, generator_state(evaluated.subject.device)):
+        raise Violation("generator_left_alone", "a call without dropout draws from torch's generator")
+
+
+_NO_COMPILE = Feature("compile is not declared", lambda case, subject: not subject.capabilities.compile)
+_NO_PREPARE = Feature("it has no `prepare`", lambda case, subject: subject.prepare is None)
+_NO_QUERY_GRADIENTS = Feature(NO_GRADIENTS.words, lambda case, subject: not case.gradients)
+
+MODES = (
+    Relation("again", "R1", "The same call twice gives the same output.", "exact", _again),
+    Relation("after_another_call", "R1", "Nothing is kept between calls.", "exact", _after_another_call),
+    Relation("two_threads", "R1", "Two threads that call at once give what each gives alone.", "exact", _two_threads),
+    Relation("generator_left_alone", "R40", "A call without dropout draws no random number.", "exact",
+             _generator_left_alone, rule="A7"),
+    Relation("without_gradients", "R41", "Under no_grad and inference_mode the output is the same.", "bound",
+             _without_gradients),
+    Relation("checkpoint", "R41", "A checkpointed call gives the same gradients.", "bound",
+             _checkpoint, rule="A10", voided_by=(_NO_QUERY_GRADIENTS,)),
+    Relation("compiled", "R41", "A compiled call gives the same.", "bound", _compiled, rule="A11",
+             voided_by=(_NO_COMPILE,), slow=True),
+    Relation("prepared", "R41", "A call with its mask prepared for all layers gives the same.", "exact",
+             _prepared, voided_by=(_NO_PREPARE,)),
+)  # fmt: skip

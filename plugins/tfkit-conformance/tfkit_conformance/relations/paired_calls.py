@@ -1,0 +1,162 @@
+"""The other call of a relation, and how the outcomes of two calls are compared: bit for bit, or within both their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tfkit.attention.types import AttentionInputs, AttentionOutput, Bias, LinearBias
+
+from ..attention.bound import Bounds, bounds
+from ..attention.compare import leaves_of
+from ..attention.evaluated import run, run_backward, tf32_allowed
+from ..attention.reference import Reference, reference
+from ..attention.subject import BackendUnderTest
+from ..finding import Inconclusive, Violation
+
+
+class Called(Protocol):
+    """What a `Evaluated` and a `Call` have in common."""
+
+    @property
+    def subject(self) -> BackendUnderTest: ...
+    @property
+    def inputs(self) -> AttentionInputs: ...
+    @property
+    def grad_output(self) -> Tensor: ...
+    @property
+    def output(self) -> AttentionOutput: ...
+    @property
+    def gradients(self) -> dict[str, Tensor]: ...
+    @property
+    def bounds(self) -> Bounds: ...
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call derived from a case: what the backend gives for it, and its bounds, each made once."""
+
+    subject: BackendUnderTest
+    inputs: AttentionInputs
+    grad_output: Tensor
+
+    @cached_property
+    def output(self) -> AttentionOutput:
+        return run(self.subject, self.inputs)
+
+    @cached_property
+    def gradients(self) -> dict[str, Tensor]:
+        return run_backward(self.subject, self.output, self.inputs, self.grad_output)
+
+    @cached_property
+    def reference(self) -> Reference:
+        return reference(self.inputs, self.grad_output)
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        made = bounds(self.reference, self.subject.capabilities.numerics, self.subject.tf32 or tf32_allowed(self.inputs))
+        if not bool(made.evaluated.all()):
+            raise Inconclusive("some scores are too large for this dtype in this numerics class")
+        return made
+
+
+def wants_gradients(inputs: AttentionInputs) -> bool:
+    """Whether any tensor of the call requires a gradient."""
+    return any(leaf.requires_grad for leaf in leaves_of(inputs).values())
+
+
+def outcome(called: Called) -> dict[str, Tensor]:
+    """Everything that a call gives, by name: output, lse, weights, and its gradients as `gradient of query`."""
+    return named(called.output, called.gradients if wants_gradients(called.inputs) else {})
+
+
+def named(found: AttentionOutput, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Output, lse, weights and gradients by the names that they are told by."""
+    given = {"output": found.output, "lse": found.lse, "weights": found.weights}
+    there = {name: tensor.detach() for name, tensor in given.items() if tensor is not None}
+    return there | {f"gradient of {name}": gradient for name, gradient in gradients.items()}
+
+
+def leaf_copies(inputs: AttentionInputs, **tensors: Tensor) -> AttentionInputs:
+    """The call with other tensors (`bias` too), every one a leaf of its own that lies in memory as before: kernels choose their
+    order of summation by strides and alignment, so only then may two calls be compared bit for bit."""
+    made = {}
+    for name, old in leaves_of(inputs).items():
+        made[name] = lying_as(old, tensors.get(name, old)).requires_grad_(old.requires_grad)
+    return with_leaves(inputs, made)
+
+
+def with_leaves(inputs: AttentionInputs, tensors: dict[str, Tensor]) -> AttentionInputs:
+    """The call with these tensors, by the names of `leaves_of`."""
+    bias: Bias | None = inputs.bias
+    if bias is not None:
+        given = tensors["bias"]
+        bias = replace(bias, slopes=given) if isinstance(bias, LinearBias) else replace(bias, values=given)
+    return replace(inputs, query=tensors["query"], key=tensors["key"], value=tensors["value"], bias=bias)
+
+
+def identical(check: str, name: str, got: Tensor, want: Tensor, because: str) -> None:
+    """Raise Violation unless both are the same, bit for bit; a NaN equals a NaN."""
+    same = (got == want) | (got.isnan() & want.isnan())
+    if not bool(same.all()):
+        index = _first(~same)
+        raise Violation(
+            check,
+            f"{format_element(name, index)} {because}",
+            tensor=name,
+            index=index,
+            got=float(got[index]),
+            want=float(want[index]),
+        )
+
+
+def all_identical(check: str, got: Called, want: Called, because: str, names: Callable[[str], bool]) -> None:
+    """Raise Violation unless what two calls give under these names is the same, bit for bit."""
+    found, wanted = outcome(got), outcome(want)
+    for name in filter(names, wanted):
+        identical(check, name, found[name], wanted[name], because)
+
+
+def within(check: str, name: str, got: Tensor, want: Tensor, bound: Tensor, because: str) -> float:
+    """The largest |got - want| / bound. Raises Violation where it is above 1, or where there is a NaN."""
+    got, want, bound = (tensor.detach().to("cpu", torch.float64) for tensor in (got, want, bound))
+    ratio = torch.where(got == want, 0.0, (got - want).abs() / bound)
+    ratio = torch.where(ratio.isnan(), torch.inf, ratio)
+    worst = float(ratio.max())
+    if worst > 1.0:
+        index = tuple(int(number) for number in torch.unravel_index(ratio.argmax(), ratio.shape))
+        raise Violation(
+            check, f"{format_element(name, index)} {because}", tensor=name, index=index,
+            got=float(got[index]), want=float(want[index]), bound=float(bound[index]),
+        )  # fmt: skip
+    return worst
+
+
+def format_element(name: str, index: tuple[int, ...]) -> str:
+    """Which element this is, in words."""
+    if name in ("output", "lse", "weights"):
+        row = f"row {index[2]} of batch row {index[0]}, head {index[1]}"
+        return f"{name} {row}" + (f", key {index[3]}," if name == "weights" else "")
+    if name == "gradient of query":
+        return f"gradient of query row {index[2]} of batch row {index[0]}, head {index[1]}"
+    if name in ("gradient of key", "gradient of value"):
+        return f"{name} {index[2]} of batch row {index[0]}, key/value head {index[1]}"
+    return f"{name} at {list(index)}"
+
+
+def _first(wrong: Tensor) -> tuple[int, ...]:
+    return tuple(int(number) for number in wrong.nonzero()[0])
+
+
+def lying_as(old: Tensor, values: Tensor) -> Tensor:
+    """`values` in fresh memory with the strides and the offset of `old`. Where `old` repeats memory, the values repeat too."""
+    room = old.storage_offset() + 1 + sum((size - 1) * stride for size, stride in zip(old.shape, old.stride(), strict=True))
+    made = torch.zeros(room, dtype=old.dtype, device=old.device).as_strided(old.shape, old.stride(), old.storage_offset())
+    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in old.stride())
+    made[once].copy_(values.detach()[once])
+    return made

@@ -1,0 +1,76 @@
+"""A metamorphic relation: what a change of a call must do to its outcome, whatever the right outcome is.
+
+    exact        bit for bit, because no rounding differs
+    bound        within the sum of the error bounds of both calls, because the order of a sum or a rounding may differ
+    capability   bit for bit, but only where the declaration promises it
+
+A relation first adapts a drawn case (one without hidden keys is given some); features in `voided_by` void it all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from ..attention.case import Case
+from ..attention.compare import request_of
+from ..attention.evaluated import Evaluated
+from ..attention.subject import BackendUnderTest
+from .call_parts import Piece, stored
+
+Demand = Literal["exact", "bound", "capability"]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Something in a case, or missing from a declaration, that voids a relation; `words` names it for a reader."""
+
+    words: str
+    present: Callable[[Case, BackendUnderTest], bool]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """`run` raises Violation in words, or Inconclusive; it gives the largest error as a share of its bound, None where exact.
+
+    `adapt` makes a drawn case fit. `calls` are the further calls that it makes, so that what a declaration does not allow is
+    known beforehand. `draws`: it is about dropout; all others want calls without. `number` is R1 to R42, or
+    the rule that the relation follows from; `rule` the rule of the contract that it shows.
+    """
+
+    name: str
+    number: str
+    summary: str
+    demand: Demand
+    run: Callable[[Evaluated], float | None]
+    rule: str = ""
+    adapt: Callable[[Case, BackendUnderTest], Case] = lambda case, subject: case
+    voided_by: tuple[Feature, ...] = ()
+    calls: Callable[[Evaluated], list[Piece]] | None = None
+    draws: bool = False
+    slow: bool = False
+
+    def applies(self, case: Case, subject: BackendUnderTest) -> str:
+        """Nothing, or the feature that voids the relation for this case, in words."""
+        if case.dropout and not self.draws:
+            return "dropout"
+        return next((feature.words for feature in self.voided_by if feature.present(case, subject)), "")
+
+
+def fit(relation: Relation, subject: BackendUnderTest, case: Case) -> Case | str:
+    """The case as the relation wants it, or, in words, why the relation cannot be tried on it."""
+    adapted = relation.adapt(case, subject)
+    reason = relation.applies(adapted, subject)
+    if reason:
+        return reason
+    verdict = subject.evaluate(adapted.request(subject.device))
+    if verdict.refused:
+        return f"not declared: {', '.join(verdict.refused)}"
+    if relation.calls is not None:
+        evaluated = Evaluated(subject, adapted)
+        for piece in relation.calls(evaluated):
+            verdict = subject.evaluate(request_of(stored(piece, evaluated.inputs)))
+            if verdict.refused:
+                return f"the other call is not declared: {', '.join(verdict.refused)}"
+    return adapted

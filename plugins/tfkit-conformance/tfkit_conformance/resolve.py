@@ -1,0 +1,65 @@
+"""What a run is about: the backend that a name stands for, whether its device is there, and the versions that took part."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterable
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from tfkit.attention.backend import AttentionBackend
+from tfkit.catalogue import Catalogue, load_catalogue
+from tfkit.errors import Diagnostic, InputError
+
+from .attention.case import DTYPES
+from .attention.subject import BackendUnderTest, subject_of
+
+
+def resolve(
+    backend: str | AttentionBackend | BackendUnderTest, options: Any, device: str, catalogue: Catalogue | None
+) -> tuple[BackendUnderTest, str]:
+    """The subject, and the distribution that it comes from; a Subject brings its own device. Raises InputError for a name or a
+    device that is none."""
+    if isinstance(backend, BackendUnderTest):
+        return backend, ""
+    if re.fullmatch(r"[a-z]+(:[0-9]{1,3})?", device) is None:
+        raise InputError(Diagnostic("TFK094", f"there is no device `{device}` to judge on", "devices: cpu, cuda, cuda:1"))
+    if isinstance(backend, AttentionBackend):
+        return subject_of(backend, options, device), ""
+    catalogue = catalogue or load_catalogue()
+    entry = catalogue.find("backend", backend)
+    if not isinstance(entry, AttentionBackend):
+        fix = catalogue.why_missing("backend", backend)
+        raise InputError(Diagnostic("TFK094", f"there is no attention backend `{backend}` to judge", fix))
+    if isinstance(options, dict):
+        options = entry.options.model_validate(options)
+    return subject_of(entry, options, device), catalogue.registered["backend"][backend].distribution
+
+
+def known_dtypes(dtypes: Iterable[str]) -> frozenset[str]:
+    """The dtypes that are asked for. Raises InputError for one that does not exist."""
+    asked = frozenset(dtypes)
+    for dtype in sorted(asked - set(DTYPES)):
+        raise InputError(Diagnostic("TFK094", f"there is no dtype `{dtype}` to judge in", f"dtypes: {', '.join(DTYPES)}"))
+    return asked
+
+
+def device_there(subject: BackendUnderTest) -> str:
+    """Why nothing can run on the subject's device, or nothing."""
+    kind, _, number = subject.device.partition(":")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        return f"not run: there is no device {subject.device} here"
+    if kind not in {device.kind for device in subject.capabilities.devices}:
+        return f"not run: {kind} is not among its declared devices"
+    return ""
+
+
+def versions(device: str) -> dict[str, str]:
+    """tfkit, torch, Python, and the machine."""
+    found = {"tfkit": version("tfkit"), "torch": torch.__version__, "python": platform.python_version()}
+    if device.startswith("cuda") and torch.cuda.is_available():
+        found["device"] = torch.cuda.get_device_name(device)
+    return found | {"machine": platform.machine()}

@@ -1,0 +1,157 @@
+"""The conformance suite of attention backends: everything that a declaration promises is tried, and judged.
+
+    declaration    it makes sense at all
+    refusals       what is not declared is refused
+    layers         every declared cell, dtype by dtype, by the layers of `tfkit_conformance.suite.layers`
+    relations      the metamorphic relations of `tfkit_conformance.relations`
+    dropout        where it is declared
+    grade          accuracy beyond the bound
+    known          stored failures that the author knows still fail
+
+Nothing declared passes by not being tried: the ledger counts the examples of every cell.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tfkit.attention.backend import AttentionBackend
+from tfkit.catalogue import Catalogue
+
+from ..attention.case import DTYPES
+from ..attention.subject import BackendUnderTest
+from ..finding import Finding
+from ..profile import profile_of
+from ..report import ConformanceReport
+from ..resolve import device_there, known_dtypes, resolve, versions
+from ..search import SHRINK_STEPS
+from .by_cell import judge_cells
+from .by_relation import judge_relations
+from .declaration import nonsense
+from .grade import check_grade
+from .known import check_known
+from .layers import LAYERS
+from .refusals import check_refusals, plain_case
+from .runner import Event, Run, Tally
+
+QUICK = ("float32", "bfloat16")
+"""The dtypes of the quick profile, where they are declared."""
+
+
+def check_backend(
+    backend: str | AttentionBackend | BackendUnderTest,
+    *,
+    profile: str = "standard",
+    device: str = "cpu",
+    dtypes: Iterable[str] | None = None,
+    options: Any = None,
+    seed: int = 0,
+    catalogue: Catalogue | None = None,
+    limit: float = 60.0,
+    stop_at_first: bool = False,
+    shrink_steps: int = SHRINK_STEPS,
+    event: Event = lambda check, case: None,
+) -> ConformanceReport:
+    """Judge an attention backend: by name, as an entry, or as a Subject with a function of its own.
+
+    `dtypes` restricts the run; by default all that are declared, in the quick profile float32 and bfloat16 of them. `limit` is
+    how many seconds one example may take, `shrink_steps` how many cases are judged to make a failing one small; `event` hears
+    of every example before it is judged.
+    Raises InputError for a backend, profile, device or dtype that does not exist; what the backend does wrong is in the report.
+    """
+    chosen = profile_of(profile)
+    subject, distribution = resolve(backend, options, device, catalogue)
+    started = time.perf_counter()
+    asked = None if dtypes is None else known_dtypes(dtypes)
+    declared = [dtype for dtype in DTYPES if dtype in subject.capabilities.dtypes]
+    usual = [dtype for dtype in QUICK if dtype in declared] if profile == "quick" else []
+    wanted = tuple(dtype for dtype in declared if dtype in (usual or declared if asked is None else asked))
+    run = Run(subject, chosen, seed, wanted, stop_at_first, limit, shrink_steps, event)
+    _run_all(run)
+    for dtype in sorted((asked or frozenset()) - set(declared)):
+        tally = run.tally(f"layers in {dtype}", "", f"{dtype} was asked for")
+        tally.note = f"{dtype} is not declared"
+    checks, findings = run.results()
+    return ConformanceReport(
+        "backend", subject.name, distribution, subject.options.model_dump(), subject.device, wanted, profile, seed,
+        versions(subject.device), checks, findings, tuple(run.ledger.values()), run.grades,
+        round(time.perf_counter() - started, 2),
+    )  # fmt: skip
+
+
+def _run_all(run: Run) -> None:
+    subject = run.subject
+    tally = run.tally("declaration", "A3", "the declaration makes sense")
+    tally.examples = 1
+    wrong = list(nonsense(subject.capabilities))
+    if wrong:
+        tally.failed = len(wrong)
+        tally.finding = Finding("declaration", "A3", "; ".join(wrong))
+        return
+    reason = device_there(subject)
+    for layer in LAYERS:  # said to be "not run" until they are: where every call is refused, nothing has passed
+        run.tally(layer.name, layer.rule, layer.summary).note = reason
+    if reason:
+        return
+    gradients = subject.capabilities.backward and _backward_here(subject, run.dtypes)
+    with _settings_kept():
+        check_known(run.tally, run.finding_of, subject, run.limit)
+        run.once("refusals", "A3", "what is not declared is refused", lambda dtype, tally: _refusals(run, dtype, tally))
+        for turn, size in enumerate(run.profile.rounds):
+            judge_cells(run, gradients, turn, size.cell)
+            if "contract" in run.reported_checks():
+                note = "not judged: what breaks the contract cannot be compared"
+                run.tally("relations", "", "metamorphic relations").note = note
+                break
+            judge_relations(run, gradients, turn, size.relation)
+        if "contract" not in run.reported_checks():
+            run.once("grade", "A8", "accuracy beyond the bound", lambda dtype, tally: _grade(run, dtype, tally))
+
+
+def _refusals(run: Run, dtype: str, tally: Tally) -> None:
+    tally.examples += check_refusals(run.subject, dtype, run.event)
+    tally.void = "everything is declared"
+
+
+def _grade(run: Run, dtype: str, tally: Tally) -> None:
+    try:
+        letter, ratio = check_grade(run.subject, dtype, run.seed)
+    except LookupError as reason:
+        promised = run.subject.capabilities.numerics.grade is not None
+        tally.note, tally.void = (str(reason), "") if promised else ("", str(reason))
+        return
+    tally.examples += 1
+    run.grades[dtype] = f"{letter} ({ratio:.2f})"
+
+
+def _backward_here(subject: BackendUnderTest, dtypes: tuple[str, ...]) -> bool:
+    """Whether gradients are accepted on this device, whatever else a call has."""
+    return any(subject.accepts(replace(plain_case(subject, dtype), gradients=True).request(subject.device)) for dtype in dtypes)
+
+
+@contextmanager
+def _settings_kept() -> Iterator[None]:
+    """torch's process-wide settings as the suite needs them, and afterwards as they were."""
+    state, deterministic = torch.get_rng_state(), _deterministic()
+    _be_deterministic(False, False)
+    torch.manual_seed(0)
+    try:
+        yield
+    finally:
+        _be_deterministic(*deterministic)
+        torch.set_rng_state(state)
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _be_deterministic(wanted: bool, warn_only: bool) -> None:
+    if _deterministic() != (wanted, warn_only):  # touching the switch imports torch's compiler, which takes seconds
+        torch.use_deterministic_algorithms(wanted, warn_only=warn_only)

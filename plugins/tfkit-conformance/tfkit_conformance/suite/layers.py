@@ -1,0 +1,184 @@
+"""The layers of judgement that every case passes, in order; the first that fails is what is told.
+
+    contract    shape, dtype, device, aliasing, inputs unwritten, NaN, gradients present, nothing random, repeatable
+    support     which key each query reads, forward and backward, exactly (`tfkit_conformance.suite.probes`)
+    scores      the weights themselves, read out by one-hot values, within the bound
+    output      output, log-sum-exp and weights within the bound
+    gradients   query, key, value and bias gradients within the bound
+
+So a wrong mask is told as "query row 3 of batch row 1 sees key 17; it must not", and not as 0.0031 > 0.0029.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..attention.compare import leaves_of
+from ..attention.evaluated import Evaluated, changed, run
+from ..finding import Violation
+from .probes import head_codes, read_backward, read_forward, tell_difference
+
+
+@dataclass(frozen=True)
+class Layer:
+    """`judge` raises Violation or Inconclusive, and gives the largest error as a share of its bound, None where it is exact."""
+
+    name: str
+    rule: str
+    summary: str
+    evaluate: Callable[[Evaluated], float | None]
+
+
+def contract(evaluated: Evaluated) -> None:
+    """Rules A1, A5, A7 and A10 as far as one call shows them."""
+    case, inputs = evaluated.case, evaluated.inputs
+    given = [*leaves_of(inputs).values(), *_mask_tensors(evaluated)]
+    before = [tensor.detach().clone() for tensor in given]
+    state = torch.get_rng_state()
+    found = evaluated.output
+    _check_unwritten(given, before, "")
+    _check_tensor("output", found.output, (case.B, case.H, case.Q, case.V), case.torch_dtype, inputs.query.device)
+    if case.lse:
+        if found.lse is None:
+            raise Violation("contract", "gave no log-sum-exp although it was asked for and is declared")
+        _check_tensor("lse", found.lse, (case.B, case.H, case.Q), torch.float32, inputs.query.device, infinite=True)
+    if case.weights:
+        if found.weights is None:
+            raise Violation("contract", "gave no weights although they were asked for and are declared")
+        _check_tensor("weights", found.weights, (case.B, case.H, case.Q, case.K), case.torch_dtype, inputs.query.device)
+    owned = {tensor.untyped_storage().data_ptr() for tensor in leaves_of(inputs).values()}
+    if found.output.untyped_storage().data_ptr() in owned:
+        raise Violation("contract", "the output shares memory with an input; writing to one would change the other")
+    if case.gradients or case.bias_gradient:
+        gradients = evaluated.gradients
+        for name, leaf in leaves_of(inputs).items():
+            if leaf.requires_grad:
+                _check_tensor(f"gradient of {name}", gradients[name], tuple(leaf.shape), leaf.dtype, leaf.device)
+        _check_unwritten(given, before, " in the backward pass")
+    if not torch.equal(torch.get_rng_state(), state):
+        raise Violation("contract", "drew random numbers although dropout is 0")
+    first = found.output.detach().clone()
+    again = run(evaluated.subject, inputs).output
+    if not torch.equal(found.output, first) or again.untyped_storage().data_ptr() == found.output.untyped_storage().data_ptr():
+        raise Violation("contract", "the second call wrote into the output of the first")
+    if not torch.equal(again, first):
+        worst = float((again.detach().double() - first.double()).abs().max())
+        raise Violation("contract", f"the same call gave another output the second time, by up to {worst:.3g}")
+
+
+def support(evaluated: Evaluated) -> None:
+    """A4 and A1: who sees whom, and from which head, in the forward pass."""
+    read, case = read_forward(evaluated), evaluated.case
+    tell_difference("support", read, evaluated.visible, "see")
+    total = read.sum(-1)
+    own = head_codes(case).repeat_interleave(case.H // case.G, 1)[..., None].expand(total.shape)
+    wrong = evaluated.visible.any(-1) & ((total / own - 1).abs() > 0.25)
+    if bool(wrong.any()):
+        b, h, i = (int(axis[0]) for axis in wrong.nonzero(as_tuple=True))
+        group = h // (case.H // case.G)
+        raise Violation(
+            "support",
+            f"query head {h} of batch row {b} does not read key/value head {group} of its own batch row (row {i})",
+            tensor="output", index=(b, h, i), got=float(total[b, h, i]), want=float(own[b, h, i]),
+        )  # fmt: skip
+
+
+def support_of_gradients(evaluated: Evaluated) -> None:
+    """A4 in the backward pass, which has a mask of its own."""
+    if evaluated.case.gradients:
+        tell_difference("support of gradients", read_backward(evaluated), evaluated.visible, "send gradient to")
+
+
+def scores(evaluated: Evaluated) -> float | None:
+    """The weights read out: one-hot values over a chunk of keys, the queries and keys of the case."""
+    case = evaluated.case
+    start = (case.seed % max(1, (case.K - 1) // case.V + 1)) * case.V
+    chunk = torch.zeros(case.K, case.V, dtype=case.torch_dtype, device=evaluated.inputs.value.device)
+    rows = torch.arange(start, min(start + case.V, case.K), device=chunk.device)
+    chunk[rows, rows - start] = 1
+    value = chunk.expand(case.B, case.G, -1, -1).contiguous()
+    plain = Evaluated(evaluated.subject, replace(case, gradients=False, bias_gradient=False, lse=False, weights=False))
+    plain.__dict__["inputs"] = changed(plain.inputs, False, value=value)
+    return within("scores", "weights", plain.output.output, plain.reference.output, plain.bounds.output)
+
+
+def output(evaluated: Evaluated) -> float | None:
+    """The output, and what else was asked for."""
+    found, wanted, bound = evaluated.output, evaluated.reference, evaluated.bounds
+    worst = within("output", "output", found.output, wanted.output, bound.output)
+    if found.lse is not None and evaluated.case.lse:
+        worst = max(worst, within("output", "lse", found.lse, wanted.lse, bound.lse))
+    if found.weights is not None and evaluated.case.weights:
+        worst = max(worst, within("output", "weights", found.weights, wanted.weights, bound.weights))
+    return worst
+
+
+def gradients(evaluated: Evaluated) -> float | None:
+    """Every gradient that was asked for."""
+    if not (evaluated.case.gradients or evaluated.case.bias_gradient):
+        return None
+    found, wanted, bound = evaluated.gradients, evaluated.reference.gradients, evaluated.bounds.gradients
+    return max(within("gradients", f"gradient of {name}", found[name], wanted[name], bound[name]) for name in found)
+
+
+LAYERS = (
+    Layer("contract", "A1", "shapes, dtypes, no aliasing, no writing, repeatable, gradients arrive", contract),
+    Layer("support", "A4", "which keys and which head each query reads, exactly", support),
+    Layer("support of gradients", "A4", "which queries send a gradient to which value, exactly", support_of_gradients),
+    Layer("scores", "A2", "every attention weight, read out, within the error bound", scores),
+    Layer("output", "A2", "output, log-sum-exp and weights within the error bound", output),
+    Layer("gradients", "A10", "every gradient within the error bound", gradients),
+)
+
+
+def within(check: str, tensor: str, got: Tensor, want: Tensor, bound: Tensor) -> float:
+    """The largest |got - want| / bound. Raises Violation with the worst element where it is above 1."""
+    if got.shape != want.shape:
+        raise Violation(check, f"{tensor} has shape {tuple(got.shape)} where {tuple(want.shape)} is due", tensor=tensor)
+    got = got.detach().to("cpu", torch.float64)
+    error = torch.where(got == want, 0.0, (got - want).abs() / bound).nan_to_num(nan=torch.inf)
+    worst = float(error.max())
+    if worst <= 1:
+        return worst
+    flat = int(error.argmax())
+    index = tuple(int(axis) for axis in torch.unravel_index(torch.tensor(flat), error.shape))
+    place = ", ".join(str(axis) for axis in index)
+    g, w, b = float(got[index]), float(want[index]), float(bound[index])
+    raise Violation(
+        check,
+        f"{tensor}[{place}] is {g:.6g}, the reference {w:.6g}: off by {abs(g - w):.3g}, {worst:.3g} times the allowed {b:.3g}",
+        tensor=tensor, index=index, got=g, want=w, bound=b,
+    )  # fmt: skip
+
+
+def _check_tensor(
+    name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, infinite: bool = False
+) -> None:
+    if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device.type != device.type:
+        got, want = (
+            f"{tuple(s)} {d} on {p}" for s, d, p in ((tensor.shape, tensor.dtype, tensor.device), (shape, dtype, device))
+        )
+        raise Violation("contract", f"{name} is {got} where {want} is due", tensor=name)
+    bad = tensor.isnan() if infinite else ~tensor.isfinite()
+    if bool(bad.any()):
+        index = tuple(int(axis[0]) for axis in bad.nonzero(as_tuple=True))
+        place = ", ".join(str(axis) for axis in index)
+        raise Violation("contract", f"{name}[{place}] is {float(tensor[index].detach())}", tensor=name, index=index)
+
+
+def _check_unwritten(given: list[Tensor], before: list[Tensor], when: str) -> None:
+    """Before the backward pass too: autograd would say of a written input only that something was modified in place."""
+    for tensor, kept in zip(given, before, strict=True):
+        if not torch.equal(tensor, kept):
+            raise Violation("contract", f"an input {tuple(tensor.shape)} {tensor.dtype} was written to{when}")
+
+
+def _mask_tensors(evaluated: Evaluated) -> list[Tensor]:
+    mask = evaluated.inputs.mask
+    fields = (mask.offset, mask.key_lengths, mask.query_lengths, mask.key_visible, mask.query_segments, mask.key_segments,
+              mask.visible)  # fmt: skip
+    return [tensor for tensor in fields if isinstance(tensor, Tensor)]

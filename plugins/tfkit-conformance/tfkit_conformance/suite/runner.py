@@ -1,0 +1,162 @@
+"""One run of the suite while it is under way: what each check has seen, and the findings so far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from ..attention.case import Case
+from ..attention.subject import BackendUnderTest
+from ..finding import Finding, Inconclusive, OutOfTime, Violation, renamed
+from ..limit import time_limit
+from ..profile import Profile
+from ..report import CheckResult, LedgerRow, Status
+from ..search import Outcome
+from .looks_like import looks_like
+from .snippet import snippet_of
+
+Event = Callable[[str, Case | None], None]
+
+
+@dataclass
+class Tally:
+    """One check while it runs."""
+
+    rule: str
+    summary: str
+    examples: int = 0
+    failed: int = 0
+    known: int = 0
+    inconclusive: int = 0
+    worst: float | None = None
+    seconds: float = 0.0
+    note: str = ""
+    finding: Finding | None = None
+    void: str = ""
+
+    def saw(self, share: float | None, counted: bool) -> None:
+        """Keep the largest error, of `counted` examples only. Shrinking the failure of another check may fail this one too, on
+        cases that were not drawn: its row would say "passed" beside an error above its bound."""
+        if counted and share is not None:
+            self.worst = max(share, self.worst or 0.0)
+
+    def result(self, name: str) -> CheckResult:
+        status: Status = "passed"
+        if self.finding is not None:
+            status = "failed"
+        elif self.known:
+            status = "known"
+        elif not self.examples:
+            status = "not applicable" if self.void else "not run"
+        elif self.inconclusive == self.examples:
+            status = "inconclusive"
+        note = self.note or ("" if self.examples else self.void)
+        if self.inconclusive:
+            note = "; ".join([*([note] if note else []), f"{self.inconclusive} inconclusive"])
+        return CheckResult(name, self.rule, self.summary, status, self.examples, self.worst, round(self.seconds, 3), note)
+
+
+FEW_STEPS = 25
+"""Steps for shrinking a finding after the first three."""
+
+
+@dataclass
+class Run:
+    """One run of the suite: what it was asked for, and what it has found so far. `event` hears of every example before it is
+    judged, so that whoever watches the process knows what it was doing when it died."""
+
+    subject: BackendUnderTest
+    profile: Profile
+    seed: int
+    dtypes: tuple[str, ...]
+    stop_at_first: bool
+    limit: float
+    shrink_steps: int
+    event: Event
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    ledger: dict[tuple[str, str], LedgerRow] = field(default_factory=dict)
+    grades: dict[str, str] = field(default_factory=dict)
+    hung: bool = False
+
+    @property
+    def failed(self) -> bool:
+        return any(tally.finding is not None for tally in self.tallies.values())
+
+    @property
+    def over(self) -> bool:
+        return self.hung or (self.stop_at_first and self.failed)
+
+    def tally(self, name: str, rule: str, summary: str) -> Tally:
+        return self.tallies.setdefault(name, Tally(rule, summary))
+
+    def once(self, name: str, rule: str, summary: str, evaluate: Callable[[str, Tally], None]) -> None:
+        """A check that draws no cases: `judge(dtype, tally)` for every dtype."""
+        tally = self.tally(name, rule, summary)
+        for dtype in self.dtypes:
+            if self.over:
+                return
+            self.event(f"{name} {dtype}", None)
+            started = time.perf_counter()
+            try:
+                with time_limit(self.limit):
+                    evaluate(dtype, tally)
+            except Violation as violation:
+                self.hung = self.hung or isinstance(violation, OutOfTime)
+                tally.failed += 1
+                tally.finding = tally.finding or self.finding_of(renamed(violation, name), None)
+            except Inconclusive:
+                tally.inconclusive += 1
+            finally:
+                tally.seconds += time.perf_counter() - started
+
+    def reported_checks(self) -> frozenset[str]:
+        return frozenset(name for name, tally in self.tallies.items() if tally.finding is not None)
+
+    def steps_left(self) -> int:
+        """Steps for shrinking: enough for the first findings, few for what most likely has the same cause."""
+        if self.stop_at_first:
+            return 0
+        return self.shrink_steps if len(self.reported_checks()) < 3 else min(self.shrink_steps, FEW_STEPS)
+
+    def record(self, outcome: Outcome, adapt: Callable[[Case], Case] = lambda case: case) -> None:
+        violation = outcome.violation
+        if violation is None:
+            return
+        self.hung = self.hung or isinstance(violation, OutOfTime)
+        tally = self.tallies.get(violation.check) or self.tally(violation.check, "", "")
+        if tally.finding is None:
+            case = adapt(outcome.case)
+            found = self.finding_of(violation, case)
+            if self.shrink_steps and not self.over and len(self.reported_checks()) < 3:
+                self.event("looking for a seeded fault that does the same", case)
+                named = [other.finding.looks_like for other in self.tallies.values() if other.finding is not None]
+                alike = looks_like(self.subject, case, [adapt(other) for other in outcome.failures], named)
+                found = replace(found, looks_like=alike)
+            if not outcome.stable:
+                found = replace(found, message=f"{found.message} (the same case does not always fail)")
+            tally.finding = found
+
+    def finding_of(self, violation: Violation, case: Case | None) -> Finding:
+        tally = self.tallies.get(violation.check)
+        return Finding(
+            violation.check,
+            tally.rule if tally else "",
+            violation.message,
+            violation.tensor,
+            violation.index,
+            violation.got,
+            violation.want,
+            violation.bound,
+            {} if case is None else case.as_data(),
+            snippet="" if case is None else snippet_of(self.subject.name, case, self.subject.device, violation.check),
+        )
+
+    def results(self) -> tuple[tuple[CheckResult, ...], tuple[Finding, ...]]:
+        """Every check's result, and the findings in the order of the checks."""
+        found = tuple(
+            replace(tally.finding, failed=tally.failed, examples=max(tally.examples, tally.failed))
+            for tally in self.tallies.values()
+            if tally.finding is not None
+        )
+        return tuple(tally.result(name) for name, tally in self.tallies.items()), found

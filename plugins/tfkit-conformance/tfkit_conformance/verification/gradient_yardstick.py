@@ -1,0 +1,93 @@
+"""How far the gradients of two correct evaluations of a model may be apart beside what their attention sites are off by,
+measured under eager: see `tfkit_conformance.verification.gradients`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tfkit.graph import Graph
+from tfkit.nn.model import Model
+
+from ..attention.bound import UNIT
+from .approximate import wide as widened
+from .batch import Batch
+from .described import said_sites
+from .rounding import FACTOR
+from .site_runs import Gradients, backward, site_errors, with_site_errors
+
+
+@dataclass(frozen=True)
+class GradientYardstick:
+    """By parameter: the `exact` gradient; under eager in a dtype what is `left` of its error beside what the sites were off by,
+    and the length of its error as a `share` of the gradient's. `zero` are those whose gradient is 0, or cannot be told from it.
+    `towards` are the gradients of the outputs, `wide` the float64 model."""
+
+    wide: Model
+    towards: Gradients
+    exact: Gradients
+    left: dict[str, float]
+    share: dict[str, float]
+    zero: frozenset[str]
+    dtype: torch.dtype
+
+    def tolerance(self, name: str, size: float) -> float:
+        """The most that may be left of the error of a gradient whose largest number is `size`, absolutely."""
+        return FACTOR * max(self.left[name], 4.0 * UNIT[self.dtype] * size)
+
+    def at(self, dtype: torch.dtype) -> GradientYardstick:
+        """The same for another dtype, by the ratio of the unit roundoffs."""
+        ratio = UNIT[dtype] / UNIT[self.dtype]
+        left, share = ({name: each * ratio for name, each in table.items()} for table in (self.left, self.share))
+        return replace(self, left=left, share=share, dtype=dtype)
+
+
+def gradient_yardstick(graph: Graph, single: Model, wide: Model, batch: Batch, towards: Gradients) -> GradientYardstick:
+    """Measured on a model under eager in some dtype, and the same in float64."""
+    dtype = next(single.parameters()).dtype
+    exact, _ = backward(wide, batch, towards)
+    given, runs = backward(single, batch, towards)
+    explained = with_site_errors(wide, batch, towards, site_errors(runs, wide))
+    left = {name: _furthest(given[name], explained[name]) for name in exact}
+    share = {name: share_of(given[name], exact[name]) for name in exact}
+    ratio = FACTOR * UNIT[torch.float64] / UNIT[dtype]
+    zero = frozenset(name for name in exact if largest(exact[name]) <= ratio * _furthest(given[name], exact[name]))
+    return GradientYardstick(wide, towards, exact, left, share, zero | unseen_biases(wide, graph), dtype)
+
+
+def unseen_biases(model: Model, graph: Graph) -> frozenset[str]:
+    """The key biases that a softmax does not see, by parameter name: they add one number to all scores of a query."""
+    found = set()
+    table = {site: attention for attention, _, site in model._site_table()}
+    names = {id(p): name for name, p in model.named_parameters()}
+    for said in said_sites(graph).values():
+        rotated = said.scheme is not None and "queries_keys" in said.scheme.entry.acts
+        bias = table[said.name].key.bias
+        plain = said.options.query_key_norm.kind == "none" and said.site.softcap is None and said.site.score == "dot"
+        if bias is not None and plain and not rotated:
+            found.add(names[id(bias)])
+    return frozenset(found)
+
+
+def largest(tensor: Tensor) -> float:
+    return float(tensor.abs().max()) if tensor.numel() else 0.0
+
+
+def _furthest(given: Tensor, want: Tensor) -> float:
+    furthest = float((widened(given) - widened(want)).abs().max()) if given.numel() else 0.0
+    return math.inf if math.isnan(furthest) else furthest
+
+
+def share_of(given: Tensor, exact: Tensor) -> float:
+    """The length of the error over that of the exact gradient; 0 where both are."""
+    error, length = float((widened(given) - widened(exact)).norm()), float(widened(exact).norm())
+    if math.isnan(error):
+        return math.inf
+    return error / length if length else (math.inf if error else 0.0)
+
+
+def short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,69 @@
+"""Every part of a model judged where it stands, on the inputs that it really had in a run of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from tfkit.graph import Graph
+from tfkit.nn.model import Model
+from tfkit.slots.options import Component
+
+from ..finding import Violation
+from .described import said_layers, said_sites, stacks
+from .recording import Call, Recording
+from .requested import request
+from .tokenwise import feed_forward, norm, projections, tokenwise_nodes
+from .wiring import layer_wiring, stack_wiring
+
+
+@dataclass(frozen=True)
+class Local:
+    """One check to be made: the property, where, and what to call."""
+
+    property: str
+    rule: str
+    where: str
+    check: Callable[[], float | None]
+
+
+def local_checks(model: Model, graph: Graph, recording: Recording) -> Iterator[Local]:
+    """Everything that is judged once per run, whatever the backends."""
+    for node in stacks(graph):
+        yield Local("wiring of the stack", "", node.name, partial(stack_wiring, graph, recording, node.name))
+    sites = said_sites(graph)
+    for said in said_layers(graph):
+        where = f"{said.stack}.{said.index}"
+        yield Local("wiring of the layer", "", where, partial(layer_wiring, graph, recording, said))
+        for name in said.sublayers:
+            full = f"{where}.{name}"
+            if full in sites:
+                yield Local("request", "A4", full, partial(request, recording, sites[full]))
+                yield Local("projections", "", full, partial(projections, recording, sites[full]))
+            else:
+                yield Local("feed-forward", "R37", full, partial(feed_forward, recording, said, name))
+        applied = recording.layers.get((said.stack, said.index))
+        for part, calls in applied.parts.items() if applied else ():
+            if part.startswith("norms.") and said.layer.norm.kind != "none":
+                yield _norms(f"{where}.{part.removeprefix('norms.')}", said.layer.norm, calls)
+    for name, call in recording.final_norms.items():
+        if graph.nodes[name].options.final_norm.kind != "none":
+            yield _norms(f"{name}.final_norm", graph.nodes[name].options.final_norm, [call])
+    for name, node in graph.nodes.items():
+        for below in ("embedding_norm", "output_norm"):
+            asked = getattr(node.options, below, None)
+            if isinstance(asked, Component) and asked.kind != "none":
+                yield _norms(f"{name}.{below}", asked, recording.inner.get((name, below), []))
+    for name, check in tokenwise_nodes(graph).items():
+        node = graph.nodes[name]
+        yield Local(node.part.kind, "", name, partial(check, model, recording, node))
+
+
+def _norms(where: str, part: Component, calls: list[Call]) -> Local:
+    def check() -> float:
+        if not calls:
+            raise Violation("norm", f"the norm {where} was not applied")
+        return max(norm(call, part, where) for call in calls)
+
+    return Local("norm", "R36", where, check)

@@ -1,0 +1,191 @@
+"""What happened inside a model during one call: the tensors that went into every node, layer, sub-layer and attention site.
+
+Forward hooks note what a module was given and gave; a site's call is noted by a stand-in for its backend choice, which hands on
+the chosen backend's own `attend` with a note taken. Nothing is patched but the one model, and all is taken off again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tfkit.attention.choice import BackendChoice, BoundBackend
+from tfkit.attention.types import AttentionInputs, AttentionOutput
+from tfkit.nn.model import Model
+from tfkit.nn.multi_head import MultiHeadAttention
+from tfkit.nn.runtime.node_output import NodeOutput
+from tfkit.nn.stack import Stack
+
+from .batch import Batch
+
+
+@dataclass
+class Call:
+    """One call of a module: its arguments, its first one (the tensor), and what it gave."""
+
+    module: nn.Module
+    arguments: tuple[Any, ...]
+    output: Any = None
+
+    @property
+    def x(self) -> Tensor:
+        return self.arguments[0]  # type: ignore[no-any-return]
+
+
+@dataclass
+class SiteCall:
+    """One call of attention: the layer, its application's index, and what its backend was given and gave."""
+
+    attention: MultiHeadAttention
+    index: int
+    inputs: AttentionInputs
+    backend: BoundBackend
+    output: Tensor
+
+
+@dataclass
+class LayerCall:
+    """One application of a layer: its own call and those of its direct parts, by their names in the layer."""
+
+    call: Call
+    parts: dict[str, list[Call]] = field(default_factory=dict)
+
+
+@dataclass
+class Recording:
+    """Everything noted: `nodes` by name (streams), `layers` by (stack, index), `sites` by name."""
+
+    batch: Batch
+    nodes: dict[str, Call] = field(default_factory=dict)
+    layers: dict[tuple[str, int], LayerCall] = field(default_factory=dict)
+    sites: dict[str, SiteCall] = field(default_factory=dict)
+    final_norms: dict[str, Call] = field(default_factory=dict)
+    inner: dict[tuple[str, str], list[Call]] = field(default_factory=dict)
+    """Calls of norms and positions directly below a node that is no stack."""
+
+
+class Noting:
+    """Stands where a site's backend choice stands, and gives the same backend with its calls noted."""
+
+    def __init__(self, choice: BackendChoice, attention: MultiHeadAttention, index: int, site: str, into: Recording) -> None:
+        self.choice, self.attention, self.index, self.site, self.into = choice, attention, index, site, into
+
+    def select(self, *arguments: Any, **keywords: Any) -> BoundBackend:
+        chosen = self.choice.select(*arguments, **keywords)
+
+        def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
+            found = chosen.attend(inputs, options)
+            self.into.sites[self.site] = SiteCall(self.attention, self.index, inputs, chosen, found.output)
+            return found
+
+        return replace(chosen, attend=attend)
+
+
+PARTS = ("branches", "norms")
+PROJECTIONS = ("query", "key", "value", "output")
+
+
+@torch.no_grad()
+def record(model: Model, batch: Batch, by_lengths: bool = False) -> Recording:
+    """One call of a model in evaluation mode, noted. `by_lengths` tells padding by lengths; it must then stand on the right."""
+    found = Recording(batch)
+    keywords = batch.call()
+    if by_lengths:
+        keywords["lengths"] = {name: shown.sum(1) for name, shown in keywords.pop("masks").items()}
+    with ExitStack() as undo:
+        for name, node in model.nodes.items():
+            undo.enter_context(_noted(node, lambda call, name=name: found.nodes.__setitem__(name, call)))
+            if isinstance(node, Stack):
+                undo.enter_context(_stack_noted(node, found))
+            else:
+                for below, module in node.named_children():
+                    undo.enter_context(_noted(module, found.inner.setdefault((name, below), []).append))
+        for attention, index, site in model._site_table():
+            choice = attention.choices[index]
+            undo.callback(attention.choices.__setitem__, index, choice)
+            attention.choices[index] = Noting(choice, attention, index, site, found)  # type: ignore[assignment]
+        model(**keywords)
+    return found
+
+
+@contextmanager
+def _stack_noted(stack: Stack, found: Recording) -> Iterator[None]:
+    """Every application of every layer of a stack; the parts of a layer are noted with the application they belong to."""
+    current: list[LayerCall] = []
+    started = [0]
+
+    def begin(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        current.append(LayerCall(Call(module, (*arguments, *keywords.values()))))
+
+    def end(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+        call = current.pop()
+        call.call.output = output
+        found.layers[stack.name, started[0]] = call
+        started[0] += 1
+
+    def part(name: str) -> Any:
+        return lambda call: current[-1].parts.setdefault(name, []).append(call)
+
+    with ExitStack() as undo:
+        for layer in stack.layers:
+            undo.callback(layer.register_forward_pre_hook(begin, with_kwargs=True).remove)
+            undo.callback(layer.register_forward_hook(end).remove)
+            for name, module in _parts(layer):
+                undo.enter_context(_noted(module, part(name)))
+        if stack.final_norm is not None:
+            undo.enter_context(_noted(stack.final_norm, lambda call: found.final_norms.__setitem__(stack.name, call)))
+        yield
+
+
+def _parts(layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The sub-layers and norms of a layer by the names their weights have, and the projections of its attentions."""
+    for kind in PARTS:
+        for name, module in dict(layer.named_children()).get(kind, nn.ModuleDict()).named_children():
+            yield f"{kind}.{name}", module
+            if isinstance(module, MultiHeadAttention):
+                for projection in PROJECTIONS:
+                    yield f"{kind}.{name}.{projection}", module.get_submodule(projection)
+
+
+@contextmanager
+def _noted(module: nn.Module, note: Any) -> Iterator[None]:
+    def hook(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
+        note(Call(module, (*arguments, *keywords.values()), output))
+
+    handle = module.register_forward_hook(hook, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def node_outputs(model: Model) -> Iterator[dict[str, list[Tensor]]]:
+    """What every node gives while the block runs, call by call."""
+    found: dict[str, list[Tensor]] = {name: [] for name in model.nodes}
+
+    def noting(name: str) -> Any:
+        def hook(module: nn.Module, arguments: Any, output: NodeOutput) -> None:
+            found[name].append(output.tensor)
+
+        return hook
+
+    handles = [node.register_forward_hook(noting(name)) for name, node in model.nodes.items()]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def run(model: Model, batch: Batch) -> dict[str, Tensor]:
+    """The output of every node, by name."""
+    with node_outputs(model) as found:
+        model(**batch.call())
+    return {name: tensors[0] for name, tensors in found.items()}

@@ -1,0 +1,181 @@
+"""What happens at every attention site of a model on the way back, and a model whose sites are off by what is given.
+
+Nothing is patched but the backend choices of the one model, and all is put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfkit.attention.choice import BackendChoice, BoundBackend
+from tfkit.attention.types import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, Shapes
+from tfkit.nn.model import Model
+
+from ..attention.compare import gradients_of, leaves_of
+from .batch import Batch
+from .sites import prepared, with_leaves
+
+Gradients = dict[str, Tensor]
+Attend = Callable[[AttentionInputs, Any], AttentionOutput]
+
+
+@dataclass
+class SiteRun:
+    """One call of a site: its backend, what it was given and gave, the gradient that reached it and those that it passed on."""
+
+    backend: BoundBackend
+    inputs: AttentionInputs
+    output: Tensor
+    grad_output: Tensor | None = None
+    gradients: Gradients = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SiteError:
+    """What a site was off by, in float64: its output, and the gradient of each tensor that it reads."""
+
+    output: Tensor
+    gradients: Gradients
+
+
+def backward(model: Model, batch: Batch, towards: Gradients) -> tuple[Gradients, dict[str, SiteRun]]:
+    """The gradient of every trainable parameter for gradients `towards` of the outputs, and what happened at every site."""
+    runs: dict[str, SiteRun] = {}
+
+    def noting(site: str, backend: BoundBackend) -> Attend:
+        def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
+            gradients: Gradients = {}
+            found = backend.attend(_split(inputs, backend, gradients), options)
+            run = SiteRun(backend, inputs, found.output.detach(), gradients=gradients)
+            if site not in runs:  # an activation checkpoint calls it again, and throws that result away
+                runs[site] = run
+            if found.output.requires_grad:
+                found.output.register_hook(lambda gradient: setattr(run, "grad_output", gradient.detach()))  # type: ignore[no-untyped-call]
+            return found
+
+        return attend
+
+    with _attending(model, noting):
+        return _gradients(model, batch, towards), runs
+
+
+def with_site_errors(model: Model, batch: Batch, towards: Gradients, errors: dict[str, SiteError]) -> Gradients:
+    """The gradients of a float64 model in which every site is off by what is given, forward and backward."""
+
+    def off(site: str, backend: BoundBackend) -> Attend:
+        def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
+            found = backend.attend(inputs, options)
+            if site not in errors:
+                return found
+            leaves = leaves_of(inputs)
+            added = [errors[site].gradients.get(name) if leaf.requires_grad else None for name, leaf in leaves.items()]
+            made = _Off.apply(found.output, errors[site].output, added, *leaves.values())  # type: ignore[no-untyped-call]
+            return AttentionOutput(made)
+
+        return attend
+
+    with _attending(model, off):
+        return _gradients(model, batch, towards)
+
+
+class _Off(torch.autograd.Function):
+    """x + e forward; backward, constants added to the gradients of further tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, error: Tensor, added: list[Tensor | None], *leaves: Tensor) -> Tensor:
+        ctx.added = [None if each is None else each.to(x) for each in added]
+        return x + error.to(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        return gradients[0], None, None, *ctx.added
+
+
+@contextmanager
+def _attending(model: Model, around: Callable[[str, BoundBackend], Attend]) -> Iterator[None]:
+    """Meanwhile the backends of every site attend as `around` says."""
+    before = [(attention, index, attention.choices[index]) for attention, index, _ in model._site_table()]
+    for attention, index, choice in before:
+        made = tuple(replace(each, attend=around(choice.site, each)) for each in choice.candidates)
+        attention.choices[index] = BackendChoice(choice.site, choice.requested_backends, made, choice.automatic, choice.others)
+    try:
+        yield
+    finally:
+        for attention, index, choice in before:
+            attention.choices[index] = choice
+
+
+def _split(inputs: AttentionInputs, backend: BoundBackend, into: Gradients) -> AttentionInputs:
+    """The same call on views of its tensors, whose gradients are those of this call alone."""
+
+    def own(name: str, tensor: Tensor) -> Tensor:
+        if not tensor.requires_grad:
+            return tensor
+        view = tensor.view_as(tensor)
+        view.register_hook(lambda gradient: into.__setitem__(name, gradient.detach().clone()))  # type: ignore[no-untyped-call]
+        return view
+
+    bias, made = inputs.bias, inputs.prepared
+    if isinstance(bias, (DenseBias, DistanceBias)) and bias.values.requires_grad:
+        bias = replace(bias, values=own("bias", bias.values))
+        if made is not None and backend.prepare is not None:  # of the bias of all layers, past the view
+            B, H, Q, _ = inputs.query.shape
+            shapes = Shapes(B, H, Q, inputs.key.shape[2], inputs.query.dtype, inputs.query.device)
+            made = backend.prepare(inputs.mask, bias, shapes, backend.options)
+    query, key, value = own("query", inputs.query), own("key", inputs.key), own("value", inputs.value)
+    return replace(inputs, query=query, key=key, value=value, bias=bias, prepared=made)
+
+
+def _gradients(model: Model, batch: Batch, towards: Gradients) -> Gradients:
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    outputs = {name: tensor for name, tensor in model(**batch.call()).items() if tensor.requires_grad}
+    ends = [towards[name].to(tensor) for name, tensor in outputs.items()]
+    found = torch.autograd.grad(list(outputs.values()), list(parameters.values()), ends, allow_unused=True)
+    return {
+        name: torch.zeros_like(parameter) if gradient is None else gradient
+        for (name, parameter), gradient in zip(parameters.items(), found, strict=True)
+    }
+
+
+def random_towards(outputs: Gradients, shown: dict[str, Tensor], generator: torch.Generator) -> Gradients:
+    """A gradient for each output that every dtype holds exactly, zero where a position is padding."""
+    found = {}
+    for name, tensor in outputs.items():
+        drawn = torch.randn(tensor.shape, generator=generator).bfloat16().double()
+        if name in shown:
+            drawn = drawn * shown[name].cpu().reshape(*shown[name].shape, *([1] * (drawn.dim() - 2)))
+        found[name] = drawn
+    return found
+
+
+def site_errors(runs: dict[str, SiteRun], wide: Model) -> dict[str, SiteError]:
+    """What every site was off by from the float64 model's own backend on the same inputs; nothing for those with a score
+    function of their own, and for those that no gradient reached."""
+    exact = {choice.site: choice.candidates[0] for choice in (a.choices[i] for a, i, _ in wide._site_table())}
+    found = {}
+    for site, run in runs.items():
+        if run.inputs.score is None and run.grad_output is not None:
+            inputs = _wide_call(run.inputs)
+            wanted = exact[site].attend(prepared(exact[site], inputs), exact[site].options).output
+            gradients = gradients_of(wanted, inputs, run.grad_output.double())
+            off = {name: given.double() - gradients[name] for name, given in run.gradients.items()}
+            found[site] = SiteError(run.output.double() - wanted.detach(), off)
+    return found
+
+
+def _wide_call(inputs: AttentionInputs) -> AttentionInputs:
+    """The same call in float64, on copies of its tensors that a gradient can be asked for."""
+    given = with_leaves(inputs, False)
+    bias: Any = given.bias
+    if isinstance(bias, LinearBias):
+        bias = LinearBias(bias.slopes.double())
+    elif bias is not None:
+        bias = replace(bias, values=bias.values.double().requires_grad_())
+    query, key, value = (tensor.double().requires_grad_() for tensor in (given.query, given.key, given.value))
+    return replace(given, query=query, key=key, value=value, bias=bias)

@@ -1,0 +1,98 @@
+"""What a token may depend on: nothing after it in a causal stack, nothing under padding, and on what it reads.
+
+R19   causal independence: other tokens after t leave every output up to t as it was, to the bit, at one shape
+A6    ids under padding change nothing that is real, to the bit
+      every input changes every output that follows it: nothing is read from elsewhere
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..finding import Violation
+from .batch import other_ids
+from .comparison import same
+from .described import memories, stepwise_chain, tokens_of
+from .recording import run
+from .row import NotApplicable
+from .subject import ModelUnderTest
+
+
+def causal_independence(subject: ModelUnderTest) -> None:
+    """R19, for every causal stack and several t."""
+    found = False
+    for tokens, rule in subject.model.plan.inputs.items():
+        chain = stepwise_chain(subject.graph, tokens)
+        causal = [name for name in chain if getattr(subject.graph.nodes[name].options, "causal", None)]
+        if not causal:
+            continue
+        ids = subject.batch.ids[tokens]
+        L = ids.shape[1]
+        if L < 2:
+            continue
+        found = True
+        for number, t in enumerate(sorted({0, L // 2, L - 2})):
+            later = torch.arange(L, device=ids.device) > t
+            if rule.end_id is not None:
+                later = later & (ids != rule.end_id)  # a pooled node may look for it
+            changed = torch.where(later, other_ids(rule, ids, subject.generator(number)), ids)
+            after = run(subject.model, subject.batch.with_ids(tokens, changed))
+            for name in chain:
+                words = f"tokens of `{tokens}` after position {t} must not change what stands up to it"
+                same("causal", after[name][:, : t + 1], subject.baseline[name][:, : t + 1], words, f"`{name}`")
+            last = causal[-1]
+            if torch.equal(after[last][:, t + 1 :], subject.baseline[last][:, t + 1 :]):
+                raise Violation("causal", f"`{last}` does not change with the tokens of `{tokens}` after position {t} at all")
+    if not found:
+        raise NotApplicable("no causal stack of two positions or more")
+
+
+def padding_content(subject: ModelUnderTest) -> None:
+    """A6: real outputs do not change with ids under padding."""
+    hidden = [name for name, shown in subject.batch.visible.items() if not bool(shown.all())]
+    if not hidden:
+        raise NotApplicable("no input is long enough to be padded")
+    for number, name in enumerate(hidden):
+        ids, shown = subject.batch.ids[name], subject.batch.visible[name]
+        others = other_ids(subject.model.plan.inputs[name], ids, subject.generator(number))
+        after = run(subject.model, subject.batch.with_ids(name, torch.where(shown, ids, others)))
+        where = subject.shown()
+        for node in subject.baseline:
+            words = f"ids of `{name}` under padding must change nothing that is real"
+            same("padding", after[node], subject.baseline[node], words, f"`{node}`", where.get(node))
+
+
+def inputs_matter(subject: ModelUnderTest) -> None:
+    """Every row of every output changes with each input that it follows, and every stack with each memory that it reads."""
+    for number, (name, rule) in enumerate(subject.model.plan.inputs.items()):
+        ids, shown = subject.batch.ids[name], subject.batch.visible[name]
+        if rule.vocab_size < 3:
+            continue
+        changed = torch.where(shown, other_ids(rule, ids, subject.generator(number)), ids)
+        if rule.end_id is not None:
+            changed = torch.where(ids == rule.end_id, ids, changed)
+        after = run(subject.model, subject.batch.with_ids(name, changed))
+        where = subject.shown()
+        for node in subject.following(name):
+            differs = _rows_that_differ(after[node], subject.baseline[node], where.get(node)) | (changed == ids).all(1)
+            if not bool(differs.all()) and not _selects(subject, node):
+                row = int((~differs).nonzero()[0])
+                raise Violation("dependence", f"batch row {row} of `{node}` does not change with the ids of `{name}`")
+
+
+def _rows_that_differ(got: Tensor, want: Tensor, shown: Tensor | None) -> Tensor:
+    differs = got != want
+    if shown is not None:
+        differs = differs & shown.reshape(*shown.shape, *([1] * (differs.dim() - 2)))
+    return differs.flatten(1).any(1)
+
+
+def _selects(subject: ModelUnderTest, node: str) -> bool:
+    """Whether a pooled node may rest on a token that was kept, such as the end token of a row of one."""
+    return tokens_of(subject.graph, node) is None and not memories_anywhere(subject)
+
+
+def memories_anywhere(subject: ModelUnderTest) -> set[str]:
+    stacks = [name for name, node in subject.graph.nodes.items() if getattr(node.options, "layers", None)]
+    return {memory for stack in stacks for memory in memories(subject.graph, stack)}

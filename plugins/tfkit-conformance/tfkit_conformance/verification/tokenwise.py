@@ -1,0 +1,199 @@
+"""What acts on every token alone: projections, feed-forward layers, norms, embeddings, dense nodes and logits.
+
+Each is computed again in float64 from what it was really given, by the equation that the spec names, and held against the
+bound of `tfkit_conformance.verification.approximate`:
+
+    projection     y = W x + b
+    feed-forward   y = W_2 f(W_1 x + b_1) + b_2, gated W_2 (f(W_g x + b_g) * (W_1 x + b_1)) + b_2; each token alone, to the bit
+    norm           layer norm and RMS norm by their definitions; another norm is not judged here
+    embedding      scale E[id] + S[segment] + p(position)
+    dense          f(W x + b)
+    logits         softcap(scale x E^T + b)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tfkit.attention.positions import PositionRange
+from tfkit.graph import Graph, Node
+from tfkit.graph.model_graph import base
+from tfkit.nn.feed_forward import FeedForward
+from tfkit.nn.heads import Classify, Dense
+from tfkit.nn.model import Model
+from tfkit.nn.tokens import TokenLogits, Tokens
+from tfkit.slots.lazy import load
+from tfkit.slots.options import Component
+from tfkit.slots.position import PositionSite
+
+from ..finding import Violation
+from .approximate import Approximate, elementwise, exact, layer_norm, linear, product, rms_norm, weighted_sum, wide
+from .comparison import close, same
+from .described import SaidLayer, SaidSite
+from .recording import Call, Recording
+from .row import NotApplicable
+
+
+def projections(recording: Recording, said: SaidSite) -> float:
+    """Query, key, value and output projections of one site."""
+    stack, index, name = said.name.split(".", 2)
+    parts = recording.layers[stack, int(index)].parts
+    worst = 0.0
+    for projection in ("query", "key", "value", "output"):
+        call = parts[f"branches.{name}.{projection}"][0]
+        want = linear(exact(call.x), _weight(call.module), _bias(call.module))
+        words = f"the {projection} projection of {said.name}"
+        worst = max(worst, close("projection", call.output, want.value, want.bound, words, "its output"))
+    return worst
+
+
+def feed_forward(recording: Recording, said: SaidLayer, name: str) -> float:
+    """One feed-forward layer by the activation that the spec names, and each of its tokens alone."""
+    call = recording.layers[said.stack, said.index].parts[f"branches.{name}"][0]
+    module, part = call.module, said.sublayers[name]
+    words = f"{said.stack}.{said.index}.{name}"
+    if not isinstance(module, FeedForward):
+        raise NotApplicable(f"no equation is known for the sub-layer `{part.kind}`")
+    activation = part.options.activation
+    x = exact(call.x)
+    inner = linear(x, module.input.weight, module.input.bias)
+    if activation.entry.gated:
+        if module.gate is None:
+            raise Violation("feed-forward", f"{words}: `{activation.kind}` is gated, and there is no gate")
+        gate = elementwise(linear(x, module.gate.weight, module.gate.bias), _function(activation))
+        features = product(gate, inner)
+    else:
+        features = elementwise(inner, _function(activation))
+    want = linear(features, module.output.weight, module.output.bias)
+    worst = close("feed-forward", call.output, want.value, want.bound, f"{words} with {activation.kind}", "its output")
+    _tokens_alone(call, words)
+    return worst
+
+
+@torch.no_grad()
+def _tokens_alone(call: Call, words: str) -> None:
+    """Changing all tokens but every third leaves those as they were, to the bit."""
+    kept = torch.arange(call.x.shape[1], device=call.x.device) % 3 == 1
+    changed = torch.where(kept[:, None], call.x, call.x.flip(1) * 0.5 + 1.0)
+    again = call.module(changed, *call.arguments[1:])
+    same("feed-forward", again[:, kept], call.output[:, kept], f"{words}: a token must not depend on others", "its output")
+
+
+def norm(call: Call, part: Component, words: str) -> float:
+    """One application of a norm."""
+    options: Any = part.options
+    if part.kind == "layer_norm":
+        want = layer_norm(call.x, _weight(call.module), _bias(call.module) if options.bias else None, options.eps)
+    elif part.kind == "rms_norm":
+        want = rms_norm(call.x, _weight(call.module), options.eps, options.unit_offset)
+    else:
+        raise NotApplicable(f"no equation is known for the norm `{part.kind}`")
+    return close("norm", call.output, want.value, want.bound, f"{part.kind} {words}", "its output")
+
+
+def embedding(model: Model, recording: Recording, node: Node) -> float:
+    """The vectors of one tokens node, before its norm."""
+    module, call, options = model.nodes[node.name], recording.nodes[node.name], node.options
+    if not isinstance(module, Tokens):
+        raise NotApplicable(f"no equation is known for the node `{node.part.kind}`")
+    ids, rows = recording.batch.ids[node.name].cpu(), recording.batch.segments
+    table = _table(model, node)
+    x = weighted_sum([(options.factor, exact(table.cpu()[ids]))])
+    terms = [(1.0, x)]
+    if options.segments:
+        segments = _child(module, "segments")
+        terms.append((1.0, exact(_weight(segments).cpu()[rows[node.name].cpu()])))
+    position = options.position
+    if position.entry.acts:
+        terms.append((1.0, _added(_child(module, "position"), recording, node, table)))
+    want = weighted_sum(terms) if len(terms) > 1 else x
+    normed = recording.inner.get((node.name, "embedding_norm"), [])
+    got = normed[0].x if normed else call.output.tensor
+    if normed:
+        same("embedding", call.output.tensor, normed[0].output, f"`{node.name}` gives its norm's output", "its output")
+    return close(
+        "embedding", got, want.value, want.bound, f"`{node.name}` before its norm" if normed else f"`{node.name}`", "its output"
+    )
+
+
+def _added(scheme: nn.Module, recording: Recording, node: Node, table: Tensor) -> Approximate:
+    """p(position), from the spec's scheme made anew in float64; only schemes that add can be judged so."""
+    shown = recording.batch.visible[node.name].cpu()
+    B, L = shown.shape
+    span = PositionRange(L, L, 0, 0, torch.device("cpu"), torch.float64, shown)
+    part = node.options.position
+    made: Any = load(part.entry.build)(part.options, PositionSite(table.shape[1])).to(torch.float64)
+    made.load_state_dict({name: wide(tensor) for name, tensor in scheme.state_dict().items()})
+    with torch.no_grad():
+        x = torch.randn(B, L, table.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        nothing = made.embed(torch.zeros_like(x), span)
+        if not torch.allclose(made.embed(x, span) - x, nothing, rtol=0, atol=1e-9):
+            raise NotApplicable(f"`{node.options.position.kind}` here does more than add to an embedding")
+    zero = torch.zeros_like(nothing)
+    return weighted_sum([(1.0, Approximate(nothing, zero, table.dtype))])
+
+
+def dense(model: Model, recording: Recording, node: Node) -> float:
+    """The linear map and the activation of a dense or classifying node, before its norm."""
+    module = model.nodes[node.name]
+    if not isinstance(module, (Dense, Classify)):
+        raise NotApplicable(f"no equation is known for the node `{node.part.kind}`")
+    given = recording.nodes[base(node.edges.reads["input"])].output.tensor
+    want = linear(exact(given), module.linear.weight, module.linear.bias)
+    if isinstance(module, Dense) and node.options.activation.kind != "identity":
+        want = elementwise(want, _function(node.options.activation))
+    normed = recording.inner.get((node.name, "output_norm"), [])
+    got = normed[0].x if normed else recording.nodes[node.name].output.tensor
+    return close("dense", got, want.value, want.bound, f"`{node.name}`", "its output")
+
+
+def logits(model: Model, recording: Recording, node: Node) -> float:
+    """Scores over a vocabulary, by the table that the spec names."""
+    module = model.nodes[node.name]
+    if not isinstance(module, TokenLogits):
+        raise NotApplicable(f"no equation is known for the node `{node.part.kind}`")
+    given, options = recording.nodes[base(node.edges.reads["input"])].output.tensor, node.options
+    scale = options.scale if isinstance(options.scale, float) else float(given.shape[-1]) ** -0.5
+    x = exact(given) if scale == 1.0 else weighted_sum([(scale, exact(given))])
+    want = linear(x, _table(model, node), module.bias)
+    if options.softcap is not None:
+        cap = options.softcap
+        want = elementwise(want, lambda t: cap * torch.tanh(t / cap))
+    return close("logits", recording.nodes[node.name].output.tensor, want.value, want.bound, f"`{node.name}`", "its output")
+
+
+def _table(model: Model, node: Node) -> Tensor:
+    """The table that a node uses: its own, or that of the node at the end of `share`."""
+    module: Any = model.nodes[node.edges.owner or node.name]
+    weight: Tensor = module.table() if isinstance(module, Tokens) else module.logits.weight
+    return weight.detach()
+
+
+def _function(activation: Component) -> Callable[[Tensor], Tensor]:
+    function = load(activation.entry.function)
+    return lambda x: function(x, activation.options)
+
+
+def _child(module: nn.Module, name: str) -> nn.Module:
+    found = dict(module.named_children()).get(name)
+    if found is None:
+        raise Violation("embedding", f"the spec asks for `{name}`, and the module has none")
+    return found
+
+
+def _weight(module: nn.Module) -> Tensor:
+    return dict(module.named_parameters())["weight"]
+
+
+def _bias(module: nn.Module) -> Tensor | None:
+    return dict(module.named_parameters()).get("bias")
+
+
+def tokenwise_nodes(graph: Graph) -> dict[str, Callable[[Model, Recording, Node], float]]:
+    """The check of every node that acts on tokens alone, by node."""
+    kinds = {"tokens": embedding, "dense": dense, "classify": dense, "token_logits": logits}
+    return {name: kinds[node.part.kind] for name, node in graph.nodes.items() if node.part.kind in kinds}

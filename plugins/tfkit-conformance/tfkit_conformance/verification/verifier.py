@@ -1,0 +1,339 @@
+"""`verify`: a spec or a built model in, a table of proofs out.
+
+First every part where it stands: the model is run twice, padding told by masks and by lengths, and each sub-layer judged on the
+inputs it really had, each attention site with every backend that it may use. Then the whole model: with each backend, in each
+dtype asked for, by the relations of `verification/properties.py`; with those that declare float64 in float64 too,
+where rounding hides no fault.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tfkit.attention.backend import check_request
+from tfkit.attention.choice import BoundBackend, request_of_class
+from tfkit.builder import build
+from tfkit.catalogue import Catalogue, load_catalogue
+from tfkit.errors import Diagnostic, InputError, TfkitError
+from tfkit.graph import Graph, graph_of, max_input_lengths
+from tfkit.nn.model import Model
+from tfkit.slots.options import CONTRACT
+from tfkit.spec.model import ModelSpec
+
+from ..finding import Inconclusive, Violation
+from ..raised import format_exception
+from .backends import by_site, declaring, requested_backends
+from .batch import Batch, draw, lengths_for
+from .gradient_yardstick import GradientYardstick, gradient_yardstick
+from .local import local_checks
+from .memory import no_room
+from .properties import PROPERTIES
+from .recording import Recording, record
+from .recording import run as outputs_of
+from .repeated import against_exact
+from .rounding import Yardstick, cast, copied, yardstick
+from .row import NotApplicable, Reported, Row, VerifyReport
+from .site_runs import random_towards
+from .sites import judge_sites
+from .subject import ModelUnderTest, shown_positions
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+WIDE = "float64"
+PARTS = (SUB_LAYERS, WHOLE_MODEL) = ("sub-layers", "whole model")
+
+
+def verify(
+    model: Model | ModelSpec | Mapping[str, Any] | str | Path,
+    *,
+    backends: Sequence[str] | None = None,
+    devices: Sequence[str] = ("cpu",),
+    dtypes: Sequence[str] = ("float32",),
+    batch: int = 3,
+    lengths: Mapping[str, int] | None = None,
+    seed: int = 0,
+    parts: Sequence[str] = PARTS,
+    catalogue: Catalogue | None = None,
+    progress: Callable[[str], None] | None = None,
+    keep: Callable[[VerifyReport], None] | None = None,
+) -> VerifyReport:
+    """Judge a model, part by part and as a whole, with every backend that it may use.
+
+    A spec is built with the weights of `seed`, and whatever is constant in them (biases, norms) moved away from its start, so
+    that leaving it out shows; a built model is judged with the weights that it has. `lengths` (by input) and `batch` size the
+    inputs; the cost grows with their product. `parts` can leave out the sub-layers or the whole model. A device that is not
+    here, and what does not fit in memory, give rows "not run". `progress` is told what is judged next; `keep` is given the
+    report as it stands each time a part is done, with `finished` False.
+
+    Raises SpecError for a wrong spec or backend, InputError for lengths, dtypes and sizes that the model cannot have,
+    BuildError where the weights alone do not fit in memory.
+    """
+    began = time.perf_counter()
+    _check(devices, dtypes, batch, parts)
+    catalogue = catalogue or load_catalogue()
+    given, words = _built(model, seed, catalogue)
+    graph = graph_of(given.spec)
+    chosen = lengths_for(graph, lengths)
+    rows: list[Row] = []
+
+    def report(finished: bool) -> VerifyReport:
+        return VerifyReport(
+            given.plan.name, given.parameter_count(), words, tuple(devices), tuple(dtypes), tuple(wished), batch,
+            chosen, seed, versions(catalogue), tuple(rows), time.perf_counter() - began, backends is not None, finished,
+        )  # fmt: skip
+
+    wished, evaluated_by = requested_backends(given, backends), by_site(given, backends, catalogue)
+    wide = {name: requested for name, requested in wished.items() if name in declaring(evaluated_by, WIDE)}
+    for device in devices:
+        missing = absent(device)
+        if missing:
+            rows.append(Row("whole model", "everything", "", given.plan.name, "", "", device, "not run", None, missing))
+            continue
+        asked: dict[str, tuple[Sequence[str], dict[str, Any]]] = dict.fromkeys(dtypes, (parts, wished))
+        if WHOLE_MODEL in parts and wide and WIDE not in asked:
+            asked[WIDE] = (WHOLE_MODEL,), wide
+        for dtype, (wanted, with_) in asked.items():
+            try:
+                run = _Run(
+                    given.to(device), graph, device, dtype, with_, set(wide), evaluated_by, chosen, batch, seed, progress
+                )
+            except Exception as reason:
+                if not no_room(reason):
+                    raise
+                row = Row("whole model", "everything", "", given.plan.name, "", dtype, device, "not run")
+                rows.append(replace(row, message=no_room(reason)))
+                continue
+            for stage in run.stages(wanted):
+                rows += stage
+                if keep is not None:
+                    keep(report(False))
+    return report(True)
+
+
+class _Run:
+    """One device and dtype. `wishes` are the backends by name as a spec says them, `wide` those that float64 decides for."""
+
+    def __init__(
+        self, model: Model, graph: Graph, device: str, dtype: str, requested_backends: dict[str, Any], wide: set[str],
+        evaluated_by: dict[str, dict[str, BoundBackend]], lengths: dict[str, int], batch: int, seed: int,
+        progress: Callable[[str], None] | None,
+    ) -> None:  # fmt: skip
+        self.given, self.graph, self.device, self.dtype, self.seed = model, graph, device, dtype, seed
+        self.model = cast(model, DTYPES[dtype])
+        self.requested_backends, self.wide, self.by_site, self.progress = requested_backends, wide, evaluated_by, progress
+        self.batch = draw(self.model, lengths, batch, seed, device)
+
+    def stages(self, parts: Sequence[str]) -> Iterator[list[Row]]:
+        """The rows of each part of `parts`, those of the whole model backend by backend."""
+        if SUB_LAYERS in parts:
+            yield list(self.sub_layers())
+        if WHOLE_MODEL in parts:
+            yield from self.whole_model()
+
+    def evaluated(self, row: Row, check: Callable[[], float | None]) -> Row:
+        """The row with what came of a check, announced before it is made."""
+        self.announce(row)
+        return evaluated(row, check)
+
+    def announce(self, row: Row) -> None:
+        if self.progress is not None:
+            with_ = f" with {row.backend}" if row.backend else ""
+            where = f", {row.where}" if row.part == SUB_LAYERS else ""
+            self.progress(f"{row.part}{with_} in {row.dtype} on {row.device}: {row.property}{where}")
+
+    def sub_layers(self) -> Iterator[Row]:
+        recordings: list[Recording] = []
+        row = Row("sub-layers", "run", "", self.model.plan.name, "", self.dtype, self.device, "passed")
+
+        def note() -> None:
+            for batch, by_lengths in ((self.batch, False), (_right(self.batch), True)):
+                recordings.append(record(self.model, batch, by_lengths))
+
+        ran = self.evaluated(row, note)
+        if ran.status != "passed":
+            yield ran
+            return
+        for local in local_checks(self.model, self.graph, recordings[0]):
+            own = replace(row, property=local.property, rule=local.rule, where=local.where)
+            yield self.evaluated(own, local.check)
+        for recording, how in zip(recordings, ("padding by mask", "padding by lengths"), strict=True):
+            for found in judge_sites(recording, self.by_site, self.seed):
+                own = replace(row, property=f"attention, {how}", rule="A1-A5", where=found.site, backend=found.backend)
+                self.announce(own)
+                own = replace(own, status=found.status, worst=found.worst, message=found.message)
+                yield with_numbers(own, found.violation) if found.violation else own
+
+    def whole_model(self) -> Iterator[list[Row]]:
+        dtype = DTYPES[self.dtype]
+        row = Row("whole model", "run", "", self.model.plan.name, "", self.dtype, self.device, "passed")
+        measured: list[Any] = []
+
+        def measure() -> None:
+            single = self.model if dtype != torch.float64 else cast(self.given, torch.float32)
+            wide = self.model if dtype == torch.float64 else cast(self.given, torch.float64)
+            stick, exact = yardstick(single, wide, self.batch)
+            shown = shown_positions(self.graph, self.batch)
+            outputs = {name: exact[name] for name in self.model.plan.outputs}
+            towards = random_towards(outputs, shown, torch.Generator().manual_seed(self.seed + 1003))
+            slopes = gradient_yardstick(self.graph, single, wide, self.batch, towards)
+            measured.extend((stick, slopes, exact) if dtype == stick.dtype else (stick.at(dtype), slopes.at(dtype), exact))
+
+        ran = self.evaluated(row, measure)
+        if ran.status != "passed":
+            yield [ran]
+            return
+        for name, requested in self.requested_backends.items():
+            yield list(self._with_backend(replace(row, backend=name), requested, *measured))
+
+    def _with_backend(
+        self, row: Row, requested: list[Any], stick: Yardstick, slopes: GradientYardstick, exact: dict[str, torch.Tensor]
+    ) -> Iterator[Row]:
+        subjects: list[ModelUnderTest] = []
+
+        def ready() -> None:
+            model = cast(self.given, DTYPES[self.dtype], requested)
+            baseline = outputs_of(model, self.batch)
+            subjects.append(
+                ModelUnderTest(model, self.graph, self.batch, baseline, stick, row.backend, requested, self.seed, self.device,
+                        DTYPES[self.dtype], slopes, max_input_lengths(self.graph))
+            )  # fmt: skip
+
+        ran = self.evaluated(row, ready)
+        if ran.status != "passed":
+            yield ran
+            return
+        subject = subjects[0]
+        unused = _unused(subject, row.backend)
+        if unused:
+            yield replace(row, property="run", status="refused", message=f"it serves no call in {self.dtype}: {unused}")
+            return
+        own = replace(row, property="float64 run", rule="")
+        yield self._decided(self._blunt(self.evaluated(own, lambda: against_exact(subject, exact)), stick))
+        for each in PROPERTIES:
+            own = replace(row, property=each.name, rule=each.rule)
+            found = self.evaluated(own, lambda each=each: each.check(subject))  # type: ignore[misc]
+            yield self._decided(found if each.rule == "A10" else self._blunt(found, stick))
+
+    def _blunt(self, row: Row, stick: Yardstick) -> Row:
+        """A rounded property passes in a dtype in which a fault could not be told from rounding: that is no proof."""
+        if row.status != "passed" or row.worst is None or not stick.blunt():
+            return row
+        share = max(stick.error.values())
+        return replace(row, status="reported", message=f"rounding in {self.dtype} alone moves outputs by {share:.1%}")
+
+    def _decided(self, row: Row) -> Row:
+        """What rounding hides is decided in float64, or not at all where the backend declares none."""
+        if row.status != "reported":
+            return row
+        if row.backend in self.wide:
+            return replace(row, message=f"{row.message}; float64 decides")
+        return replace(row, status="inconclusive", message=f"{row.message}, and {row.backend} declares no float64 to decide in")
+
+
+def evaluated(row: Row, check: Callable[[], float | None]) -> Row:
+    """The row with what came of a check: nothing that a part raises goes further."""
+    try:
+        return replace(row, worst=check())
+    except Violation as violation:
+        return with_numbers(replace(row, status="failed", message=violation.message), violation)
+    except NotApplicable as reason:
+        return replace(row, status="not applicable", message=str(reason))
+    except Reported as reason:
+        return replace(row, status="reported", worst=reason.worst, message=str(reason))
+    except Inconclusive as reason:
+        return replace(row, status="inconclusive", message=str(reason))
+    except Exception as reason:  # whatever a plugin's part raises while it is judged is its failure, and told as such
+        if said := no_room(reason):
+            return replace(row, status="not run", message=said)
+        if isinstance(reason, TfkitError):
+            return replace(row, status="failed", message=" ".join(str(reason).split()))
+        return replace(row, status="failed", message=f"raised {format_exception(reason)}")
+
+
+def with_numbers(row: Row, violation: Violation) -> Row:
+    return replace(
+        row, tensor=violation.tensor, index=violation.index, got=violation.got, want=violation.want, bound=violation.bound
+    )
+
+
+def absent(device: str) -> str:
+    """Why nothing can run on a device, or nothing."""
+    place = torch.device(device)
+    if place.type != "cuda" or (place.index or 0) < torch.cuda.device_count():
+        return ""
+    return "there is no CUDA device here" if not torch.cuda.device_count() else f"there is no device {device} here"
+
+
+def versions(catalogue: Catalogue) -> dict[str, str]:
+    """What a table was made with."""
+    plugins = {distribution: number for _, distribution, number in catalogue.plugins}
+    return {
+        "tfkit": version("tfkit"),
+        "contract": str(CONTRACT),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        **plugins,
+    }
+
+
+def _built(model: Model | ModelSpec | Mapping[str, Any] | str | Path, seed: int, catalogue: Catalogue) -> tuple[Model, str]:
+    """The model, and what its weights are."""
+    if isinstance(model, Model):
+        if model.spec is None:
+            raise InputError(Diagnostic("TFK073", "the model keeps no spec to be judged by", "build it with tfkit.build"))
+        return copied(model).eval(), "as given"
+    return disturbed(build(model, catalogue, seed=seed), seed), f"seed {seed}"
+
+
+@torch.no_grad()
+def disturbed(model: Model, seed: int) -> Model:
+    """What is constant at the start (biases, the scales of norms) is moved, so that leaving it out would show."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        if parameter.numel() and bool((parameter == parameter.flatten()[0]).all()):
+            parameter.add_((0.1 * torch.randn(parameter.shape, generator=generator)).to(parameter))
+    return model
+
+
+def _right(batch: Batch) -> Batch:
+    """The same batch with all padding moved to the right, as lengths tell it."""
+    ids, visible, segments = {}, {}, {}
+    for name, shown in batch.visible.items():
+        order = (~shown).to(torch.int8).argsort(dim=1, stable=True)
+        ids[name], visible[name] = batch.ids[name].gather(1, order), shown.gather(1, order)
+        if name in batch.segments:
+            segments[name] = batch.segments[name].gather(1, order)
+    return Batch(ids, visible, segments)
+
+
+def _unused(subject: ModelUnderTest, backend: str) -> str:
+    """Why a backend served no call of the model, or nothing. A call that it refuses goes to eager."""
+    reasons: dict[str, None] = {}
+    for attention, index, _ in subject.model._site_table():
+        choice = attention.choices[index]
+        for call, number in choice.decided.items():
+            if choice.candidates[number].kind == backend:
+                return ""
+            request = request_of_class(call)
+            refused = (
+                check_request(each.entry, request, each.options).refused for each in choice.candidates if each.kind == backend
+            )
+            reasons |= dict.fromkeys(reason for each in refused for reason in each)
+    return f"{'; '.join(reasons)}; every call went to eager" if reasons else ""
+
+
+def _check(devices: Sequence[str], dtypes: Sequence[str], batch: int, parts: Sequence[str]) -> None:
+    if not parts or not set(parts) <= set(PARTS):
+        raise InputError(Diagnostic("TFK073", f"parts are {', '.join(parts) or 'none'}", f"some of {', '.join(PARTS)}"))
+    for name in dtypes:
+        if name not in DTYPES:
+            raise InputError(Diagnostic("TFK071", f"dtype {name!r} is none of {', '.join(DTYPES)}"))
+    if not devices or not dtypes or batch < 1:
+        raise InputError(Diagnostic("TFK073", "a device, a dtype and a row are needed at least"))

@@ -1,0 +1,109 @@
+"""Weights: their names are the spec's, they carry from backend to backend, and each learns.
+
+    A12   a state dict has the names of the spec, loads into a model built for another backend, and gives there, to the bit,
+          what `set_backend` gives here
+          every trainable parameter gets a finite gradient from a random loss that is not zero everywhere; the rows of a shared
+          table get one from every node that uses it
+
+A key bias adds one number to all scores of a query where nothing acts between the projection and the scores: the softmax does
+not see it, and its gradient is nothing but rounding. It may be zero.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tfkit.builder import build
+from tfkit.graph.model_graph import base
+from tfkit.nn.model import Model
+from tfkit.nn.runtime.context import ForwardContext
+from tfkit.nn.runtime.node_output import NodeOutput, Padding
+
+from ..finding import Violation
+from .comparison import same
+from .gradient_yardstick import unseen_biases
+from .recording import node_outputs, run
+from .rounding import copied
+from .row import NotApplicable
+from .subject import ModelUnderTest
+
+
+def checkpoint(subject: ModelUnderTest) -> None:
+    """A12."""
+    own = subject.model.state_dict()
+    listed = {f"nodes.{node.name}.{p.name}" for node in subject.graph.nodes.values() for p in node.parameters()}
+    if set(own) != listed:
+        odd = sorted(set(own) ^ listed)[0]
+        raise Violation(
+            "checkpoint", f"`{odd}` is {'missing from' if odd in listed else 'no name of the spec, but in'} the state dict"
+        )
+    if subject.model.spec is None:
+        raise NotApplicable("the model keeps no spec to be built from")
+    other: Model = build(subject.model.spec, subject.model._rebind.catalogue, device="meta", dtype=subject.dtype)  # type: ignore[attr-defined]
+    other.to_empty(device=subject.device).load_state_dict(own)
+    other.set_backend("eager")
+    other.retarget(torch.device(subject.device), subject.dtype)
+    other.set_backend(subject.requested)
+    after = run(other.eval(), subject.batch)
+    for name, tensor in subject.baseline.items():
+        same("checkpoint", after[name], tensor, "weights loaded into a model built anew must give the same bits", f"`{name}`")
+
+
+def gradient_flow(subject: ModelUnderTest) -> None:
+    """Every parameter learns, through every node that uses it."""
+    model: Model = copied(subject.model)
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not parameters:
+        raise NotApplicable("the model has no trainable parameter")
+    if subject.model.sites and min(ids.shape[1] for ids in subject.batch.ids.values()) < 2:
+        raise NotApplicable("over one token, a softmax is 1 and has no gradient")
+    generator = subject.generator(3)
+    with node_outputs(model) as found:
+        outputs = model(**subject.batch.call())
+    loss = torch.zeros((), dtype=torch.float64, device=subject.device)
+    for tensor in outputs.values():
+        weight = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
+        loss = loss + (tensor.double() * weight).sum()
+    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, retain_graph=True)
+    unseen = unseen_biases(subject.model, subject.graph)
+    for name, gradient in zip(parameters, gradients, strict=True):
+        if gradient is None:
+            raise Violation("gradient flow", f"no gradient reaches `{name}` {tuple(parameters[name].shape)}")
+        if not bool(gradient.isfinite().all()):
+            index = tuple((~gradient.isfinite()).nonzero()[0].tolist())
+            raise Violation("gradient flow", f"the gradient of `{name}`{list(index)} is {float(gradient[index])}", index=index)
+        if not bool(gradient.any()) and name not in unseen:
+            raise Violation("gradient flow", f"the gradient of `{name}` {tuple(gradient.shape)} is zero everywhere")
+    _shared_tables(subject, model, {name: tensors[0] for name, tensors in found.items()}, generator)
+
+
+def _shared_tables(subject: ModelUnderTest, model: Model, outputs: dict[str, Tensor], generator: torch.Generator) -> None:
+    """A node that shares a table passes a gradient to the rows that it uses: those of its ids, or all where it is logits."""
+    for name, node in subject.graph.nodes.items():
+        owner = node.edges.owner
+        if owner is None:
+            continue
+        table = model.nodes[owner].table()  # type: ignore[operator]
+        if not table.requires_grad:
+            continue
+        is_tokens = node.kind.input_rule is not None
+        given = outputs[name] if is_tokens else _alone(model, name, outputs[base(node.edges.reads["input"])], table)
+        weight = torch.randn(given.shape, generator=generator, dtype=torch.float64).to(given.device, given.dtype)
+        gradient = None
+        if given.requires_grad:
+            (gradient,) = torch.autograd.grad(given, [table], weight, allow_unused=True, retain_graph=True)
+        used = torch.ones(table.shape[0], dtype=torch.bool, device=table.device)
+        if is_tokens:
+            used = torch.zeros_like(used).index_fill(0, subject.batch.ids[name].flatten().long(), True)
+        reached = torch.zeros_like(used) if gradient is None else gradient.any(1)
+        missed = (used & ~reached).nonzero()
+        if len(missed):
+            message = f"`{name}` uses row {int(missed[0])} of the table of `{owner}`, and passes no gradient to it"
+            raise Violation("gradient flow", message, index=(int(missed[0]),))
+
+
+def _alone(model: Model, name: str, given: Tensor, table: Tensor) -> Tensor:
+    """What a node of logits gives for its input, when only its table can pass a gradient."""
+    made: NodeOutput = model.nodes[name](ForwardContext({}, {}, {}), input=NodeOutput(given.detach(), Padding()), table=table)
+    return made.tensor

@@ -1,0 +1,170 @@
+"""Each tensor goes where the spec says: from node to layer, through norms, sub-layers and residuals, to the next.
+
+For every application of a layer, with x the stream, f a sub-layer, a and b the residual's factors as the placement's entry
+gives them for this stack:
+
+    post, deepnorm   x = norm(a x + b f(x))                       none       x = a x + b f(x)
+    pre              x = a x + b f(norm(x))                       parallel   x = a x + the sum of b f(norm(x)), one x for all
+    sandwich         x = a x + b norm_out(f(norm_in(x)))
+
+Where a tensor is handed on, what arrives equals what was given, to the bit. Where it is summed, what arrives is within the
+rounding of that sum (`tfkit_conformance.verification.approximate`). Post-norm of Vaswani et al. 2017 (https://arxiv.org/abs/1706.03762),
+pre-norm of Xiong et al. 2020 (https://arxiv.org/abs/2002.04745).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from tfkit.graph import Graph
+from tfkit.graph.model_graph import base, layers_of
+from tfkit.slots.layer import sequence
+
+from ..finding import Violation
+from .approximate import Approximate, exact, weighted_sum
+from .comparison import close, same
+from .described import SaidLayer, memory_of
+from .recording import Call, LayerCall, Recording
+from .row import NotApplicable
+
+CHECK = "wiring"
+
+
+def stack_wiring(graph: Graph, recording: Recording, stack: str) -> float | None:
+    """The stream from a stack's input node through its layers and its final norm. Raises Violation."""
+    node, output = graph.nodes[stack], recording.nodes[stack].output.tensor
+    given = recording.nodes[base(node.edges.reads["input"])].output.tensor
+    numbers = [number for number, _ in sequence(layers_of(node.options))]
+    depth = len(numbers)
+    applied = [index for name, index in recording.layers if name == stack]
+    if len(applied) != depth:
+        raise Violation(CHECK, f"`{stack}` has {depth} layers in the spec, and {len(applied)} were applied")
+    for index in range(depth):
+        call = recording.layers[stack, index].call
+        if call.module is not recording.nodes[stack].module.get_submodule(f"layers.{numbers[index]}"):
+            raise Violation(CHECK, f"layer {index} of `{stack}` must be its module `layers.{numbers[index]}`, and is another")
+        same(CHECK, call.x, given, f"layer {index} of `{stack}` must read what came before it", "its input")
+        given = call.output
+    final, call_of_final = node.options.final_norm.kind, recording.final_norms.get(stack)
+    if final == "none":
+        same(CHECK, output, given, f"`{stack}` ends in no norm, so it gives what its last layer gives", "its output")
+    elif call_of_final is None:
+        raise Violation(CHECK, f"`{stack}` must end in a {final}, and it was not applied")
+    else:
+        same(CHECK, call_of_final.x, given, f"the final norm of `{stack}` must read the last layer", "its input")
+        same(CHECK, output, call_of_final.output, f"`{stack}` gives what its final norm gives", "its output")
+    return None
+
+
+def layer_wiring(graph: Graph, recording: Recording, said: SaidLayer) -> float | None:
+    """One application of a layer by its placement's equation. Raises Violation, or NotApplicable for an unknown placement."""
+    wire = WIRINGS.get(said.placement.kind)
+    if wire is None:
+        raise NotApplicable(f"no equation is known for the placement `{said.placement.kind}`")
+    call = recording.layers[said.stack, said.index]
+    words = f"layer {said.index} of `{said.stack}`, placement {said.placement.kind}"
+    parts = _Parts(call, words)
+    for name, part in said.sublayers.items():
+        if part.entry.reads == "memory":
+            _memory_wiring(graph, recording, parts, said, name)
+    result = wire(said, parts, exact(call.call.x))
+    got = call.call.output
+    return max(parts.worst, close(CHECK, got, result.value, result.bound, words, "the layer's output"))
+
+
+class _Parts:
+    """The parts of one application of a layer, each call found once; what flows between them is compared on the way."""
+
+    def __init__(self, call: LayerCall, words: str) -> None:
+        self.call, self.words, self.worst = call, words, 0.0
+
+    def find(self, name: str) -> Call:
+        calls = self.call.parts.get(name, [])
+        if len(calls) != 1:
+            raise Violation(CHECK, f"{self.words}: `{name}` was applied {len(calls)} times, not once")
+        return calls[0]
+
+    def apply(self, name: str, x: Approximate | Tensor) -> Tensor:
+        """What a part gave, having been given x: to the bit where x is a tensor, within its bound where it is a sum."""
+        call = self.find(name)
+        words = f"{self.words}: what `{name}` reads"
+        if isinstance(x, Approximate):
+            self.worst = max(self.worst, close(CHECK, call.x, x.value, x.bound, words, "its input"))
+        else:
+            same(CHECK, call.x, x, words, "its input")
+        return call.output  # type: ignore[no-any-return]
+
+
+def _memory_wiring(graph: Graph, recording: Recording, parts: _Parts, said: SaidLayer, name: str) -> None:
+    """Keys and values of a cross-attention are made from the memory that the spec names."""
+    memory = memory_of(graph.nodes[said.stack], said.sublayers[name])
+    assert memory is not None
+    want = recording.nodes[memory].output.tensor
+    for projection in ("key", "value"):
+        calls = parts.call.parts.get(f"branches.{name}.{projection}", [])
+        words = f"{parts.words}: the {projection} of `{name}` must be made from `{memory}`"
+        if len(calls) != 1:
+            raise Violation(CHECK, f"{words}, and its projection was applied {len(calls)} times")
+        same(CHECK, calls[0].x, want, words, "what its projection reads")
+
+
+def _norm(parts: _Parts, said: SaidLayer, site: str, x: Approximate | Tensor) -> Tensor | Approximate:
+    """A norm's output; no norm at all hands on what it is given."""
+    return x if said.layer.norm.kind == "none" else parts.apply(f"norms.{site}", x)
+
+
+def _sum(said: SaidLayer, name: str, x: Approximate, branch: Tensor | Approximate) -> Approximate:
+    added = branch if isinstance(branch, Approximate) else exact(branch)
+    return weighted_sum([(said.skip, x), (said.branch[name], added)])
+
+
+def _settled(x: Approximate | Tensor) -> Approximate:
+    return x if isinstance(x, Approximate) else exact(x)
+
+
+def _post(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
+    node_output: Approximate | Tensor = x
+    for name in said.sublayers:
+        here = _settled(node_output)
+        node_output = _norm(parts, said, name, _sum(said, name, here, parts.apply(f"branches.{name}", node_output)))
+    return _settled(node_output)
+
+
+def _pre(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
+    for name in said.sublayers:
+        x = _sum(said, name, x, parts.apply(f"branches.{name}", _norm(parts, said, name, x)))
+    return x
+
+
+def _sandwich(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
+    for name in said.sublayers:
+        inner = parts.apply(f"branches.{name}", _norm(parts, said, f"{name}_in", x))
+        x = _sum(said, name, x, _norm(parts, said, f"{name}_out", inner))
+    return x
+
+
+def _parallel(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
+    shared = said.placement.options.norms == "shared"
+    total = x
+    for name in said.sublayers:
+        normed = _norm(parts, said, "shared" if shared else name, x)
+        total = _sum(said, name, total, parts.apply(f"branches.{name}", normed))
+    return total
+
+
+def _bare(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
+    for name in said.sublayers:
+        x = _sum(said, name, x, parts.apply(f"branches.{name}", x))
+    return x
+
+
+WIRINGS: dict[str, Callable[[SaidLayer, _Parts, Approximate], Approximate]] = {
+    "post": _post,
+    "deepnorm": _post,
+    "pre": _pre,
+    "sandwich": _sandwich,
+    "parallel": _parallel,
+    "none": _bare,
+}

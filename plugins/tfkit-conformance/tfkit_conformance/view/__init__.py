@@ -1,0 +1,1 @@
+"""Reports as text, tables and pages."""

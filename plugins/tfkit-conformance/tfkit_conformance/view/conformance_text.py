@@ -1,0 +1,249 @@
+"""`tfkit conformance` for people: who was judged, check by check and cell by cell, what is wrong, the verdict in a sentence."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tfkit.view.terminal import shown
+
+Data = Mapping[str, Any]
+
+STYLES = {
+    "passed": "green", "failed": "bold red", "known": "yellow", "inconclusive": "yellow", "not run": "yellow",
+    "not applicable": "dim",
+}  # fmt: skip
+
+SNIPPETS = 3
+"""How many findings are shown with their Python; the report has it for all."""
+
+
+def conformance_text(data: Data, file: str | None = None) -> list[RenderableType]:
+    """A report as `ConformanceReport.as_data` gives it; `file` is where it was written, for `--replay`."""
+    parts: list[RenderableType] = [*_header(data), "", checks_table(data["checks"]), *_notes(data["checks"])]
+    if data["ledger"]:
+        parts += ["", *_ledger(data["ledger"])]
+    if data["grades"]:
+        grades = ", ".join(f"{dtype} {grade}" for dtype, grade in data["grades"].items())
+        parts += ["", Text(f"accuracy: {grades}, in rounding errors of a careful kernel (A to 1.5, B to 3)")]
+    by_message: dict[str, list[Data]] = {}
+    for found in data["findings"]:
+        by_message.setdefault(found["message"], []).append(found)
+    for number_of_it, same in enumerate(by_message.values()):
+        parts += ["", *_finding(same, number_of_it < SNIPPETS)]
+    if any(found["case"] for found in data["findings"]):
+        parts += ["", Text(_how_to_replay(data, file), "dim")]
+    return [*parts, "", verdict_line(data), Text(f"exit code {data['exit_code']}, {data['seconds']:.0f} s")]
+
+
+def _header(data: Data) -> list[Text]:
+    slot = "" if data["slot"] == "backend" else f"{data['slot']} "
+    source = data["distribution"]
+    title = Text(slot).append(shown(data["name"]), "bold").append(f" of {source}" if source else "")
+    options = " ".join(f"{name}={value}" for name, value in data["options"].items())
+    words = [data["device"], ", ".join(data["dtypes"]) or "no dtype", f"profile {data['profile']}", f"seed {data['seed']}"]
+    versions = [f"{name} {version}" for name, version in data["versions"].items()]
+    lines = [title, Text(", ".join(words)), Text(", ".join([*versions, f"suite {data['suite']}"]), "dim")]
+    return lines[:1] + ([Text(f"options: {shown(options)}")] if options else []) + lines[1:]
+
+
+def checks_table(checks: Iterable[Data]) -> Table:
+    """Check, rule, examples, largest error as a share of its bound, verdict, seconds."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
+    table.add_column("check", overflow="fold")
+    table.add_column("rule", overflow="fold")
+    for name in ("examples", "error/bound"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("s", justify="right", no_wrap=True)
+    for check in _folded(checks):
+        style = STYLES[check["status"]]
+        table.add_row(
+            Text(shown(check["name"]), "dim" if style == "dim" else ""), Text(check["rule"], "dim"), str(check["examples"]),
+            number(check["worst"]), Text("FAILED" if check["status"] == "failed" else check["status"], style),
+            f"{check['seconds']:.1f}",
+        )  # fmt: skip
+    return table
+
+
+def _folded(checks: Iterable[Data]) -> list[Data]:
+    """The checks as rows: relations that passed in one row together, and what does not apply left to the remarks."""
+    rows = [check for check in checks if check["status"] != "not applicable"]
+    passed = [row for row in rows if row["status"] == "passed" and _is_relation(row["name"])]
+    if len(passed) < 2:
+        return rows
+    together = {
+        "name": f"{len(passed)} relations",
+        "rule": "",
+        "status": "passed",
+        "examples": sum(row["examples"] for row in passed),
+        "worst": max((row["worst"] for row in passed if isinstance(row["worst"], (int, float))), default=None),
+        "seconds": sum(row["seconds"] for row in passed),
+    }
+    first = rows.index(passed[0])
+    kept = [row for row in rows if row not in passed]
+    return [*kept[:first], together, *kept[first:]]
+
+
+def _is_relation(name: str) -> bool:
+    """Relations are called by their number: `R12 batch_split`, `A7 kept_share`."""
+    return re.match(r"[AR][0-9]+ ", name) is not None
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """A number in few digits; those that JSON has not are words already. Nothing where there is none."""
+    if value is None:
+        return ""
+    return f"{value:.{digits}g}" if isinstance(value, (int, float)) and math.isfinite(value) else str(value)
+
+
+def _notes(checks: Iterable[Data]) -> list[RenderableType]:
+    """Each remark once, with the checks that it is about."""
+    by_note: dict[str, list[str]] = {}
+    for check in checks:
+        if check["note"]:
+            status = check["status"]
+            words = (
+                check["note"] if status in ("passed", "failed") else f"{status}: {check['note'].removeprefix(f'{status}: ')}"
+            )
+            by_note.setdefault(words, []).append(check["name"])
+    lines = [Text(f"{_few(names)}: {shown(note)}", "dim") for note, names in by_note.items()]
+    return ["", *lines] if lines else []
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+
+
+def _ledger(rows: list[Data]) -> list[RenderableType]:
+    """A line for every group of cells; every cell that was missed, or refused by its declaration, is named."""
+    groups: dict[str, list[Data]] = {}
+    for row in rows:
+        groups.setdefault(row["group"], []).append(row)
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
+    table.add_column("declared", no_wrap=True)
+    table.add_column("exercised", no_wrap=True)
+    table.add_column("fewest examples of a cell", overflow="fold")
+    for group, cells in groups.items():
+        wanted = [cell for cell in cells if not cell["refused"]]
+        met = sum(not cell["missing"] for cell in wanted)
+        refused = f", {len(cells) - len(wanted)} refused" if len(wanted) < len(cells) else ""
+        table.add_row(
+            group, Text(f"{met} of {len(wanted)}{refused}", "" if met == len(wanted) else "bold yellow"), _fewest(wanted)
+        )
+    lines: list[RenderableType] = [table]
+    lines += [Text(f"not exercised: {_cell(row)} ({_counts(row)})", "bold yellow") for row in rows if row["missing"]]
+    by_reason: dict[str, list[str]] = {}
+    for row in rows:
+        if row["refused"]:
+            by_reason.setdefault(row["refused"], []).append(_cell(row))
+    lines += [Text(f"refused: {'; '.join(cells)}: {shown(reason)}", "dim") for reason, cells in by_reason.items()]
+    return lines
+
+
+def _fewest(cells: list[Data]) -> str:
+    fewest: dict[str, int] = {}
+    for cell in cells:
+        for dtype, count in cell["counts"].items():
+            fewest[dtype] = min(count, fewest.get(dtype, count))
+    return ", ".join(f"{dtype} {count}" for dtype, count in fewest.items())
+
+
+def _cell(row: Data) -> str:
+    return f"{row['group']}: {row['cell']}"
+
+
+def _counts(row: Data) -> str:
+    return ", ".join(f"{dtype} {count}" for dtype, count in row["counts"].items())
+
+
+def _finding(same: list[Data], with_snippet: bool) -> list[RenderableType]:
+    """What one or more findings say in the same words."""
+    found = same[0]
+    rule = f" ({found['rule']})" if 0 < len(found["rule"]) <= 8 else ""
+    often = f", {found['failed']} of {found['examples']} examples" if found["failed"] else ""
+    lines = [Text("FAILED ", "bold red").append(f"{shown(found['check'])}{rule}{often}", "bold")]
+    lines.append(Text(shown(found["message"])))
+    got, want = _format_distinct(found["got"], found["want"])
+    numbers = [("got", got), ("the reference", want), ("allowed error", number(found["bound"], 6))]
+    said = ", ".join(f"{name} {value}" for name, value in numbers if value)
+    if said:
+        index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
+        lines.append(Text(f"{found['tensor']}{index}: {said}".removeprefix(": ")))
+    if found["looks_like"]:
+        lines.append(Text("looks like: ").append(shown(found["looks_like"]), "bold"))
+    if len(same) > 1:
+        lines.append(Text(f"the same in {_few([other['check'] for other in same[1:]])}", "dim"))
+    shown_lines: list[RenderableType] = [lines[0], *(Padding(line, (0, 0, 0, 2)) for line in lines[1:])]
+    if found["snippet"] and with_snippet:
+        shown_lines += ["", _python(found["snippet"])]
+    return shown_lines
+
+
+def _format_distinct(got: Any, want: Any) -> tuple[str, str]:
+    """Two numbers in as many digits as it takes to see that they differ, six at least."""
+    for digits in (6, 9, 17):
+        pair = number(got, digits), number(want, digits)
+        if pair[0] != pair[1]:
+            break
+    return pair
+
+
+def _python(snippet: str) -> RenderableType:
+    """Neither indented nor wrapped: it is there to be pasted. (Rich prints a Text as it is where it stands in something.)"""
+    return Group(Text(snippet.rstrip(), "dim", no_wrap=True, overflow="ignore"))
+
+
+def _how_to_replay(data: Data, file: str | None) -> str:
+    slot = "" if data["slot"] == "backend" else f"--slot {data['slot']} "
+    if file is not None:
+        return f"run the findings again: tfkit conformance --replay {shown(file)}"
+    return f"run the findings again: tfkit conformance {slot}{data['name']} --json FILE, then tfkit conformance --replay FILE"
+
+
+def verdict_line(data: Data) -> Text:
+    """The verdict in one sentence."""
+    verdict, words = verdict_in_words(data)
+    style = {"CONFORMANT": "bold green", "NONCONFORMANT": "bold red"}.get(verdict, "bold yellow")
+    return Text(verdict, style).append(f" {words}", "")
+
+
+def verdict_in_words(data: Data) -> tuple[str, str]:
+    """The verdict, and what it means here."""
+    tried = [dtype for dtype in data["dtypes"] if any(row["counts"].get(dtype) for row in data["ledger"])] or data["dtypes"]
+    refused = [dtype for dtype in data["dtypes"] if dtype not in tried]
+    where = f"on {data['device']} for {', '.join(tried) or 'no dtype'}"
+    by_status: dict[str, list[Data]] = {}
+    for check in data["checks"]:
+        by_status.setdefault(check["status"], []).append(check)
+    if data["verdict"] == "CONFORMANT":
+        left = f"; {' and '.join(refused)} {'is' if len(refused) == 1 else 'are'} refused there" if refused else ""
+        return "CONFORMANT", f"{where}: everything that {data['name']} declares there was exercised and is right{left}"
+    if data["verdict"] == "NONCONFORMANT":
+        names = [check["name"] for check in by_status["failed"]]
+        return "NONCONFORMANT", f"{where}: {_count(len(names), 'check')} failed: {_few(names)}"
+    left_out = by_status.get("not run", [])
+    if left_out and not by_status.keys() & {"known", "inconclusive"} and len(by_status.get("passed", [])) <= 1:
+        notes = dict.fromkeys(check["note"].removeprefix("not run: ") for check in left_out if check["note"])
+        return "NOT RUN", f"{where}: {'; '.join(notes) or 'nothing was tried'}"
+    reasons = []
+    missing = [row for row in data["ledger"] if row["missing"]]
+    if missing:
+        was = "was" if len(missing) == 1 else "were"
+        reasons.append(f"{_count(len(missing), 'declared cell')} {was} not exercised: {_few([_cell(row) for row in missing])}")
+    for status, said in (("known", "known to fail"), ("inconclusive", "inconclusive"), ("not run", "not run")):
+        names = [check["name"] for check in by_status.get(status, [])]
+        if names:
+            reasons.append(f"{_count(len(names), 'check')} {said}: {_few(names)}")
+    return "INCOMPLETE", f"{where}: {'; '.join(reasons) or 'no check has evaluated anything'}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,79 @@
+"""The rows of a verification folded: equal sites and layers become one line, `encoder.0-5.self_attention`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfkit.view.formatting import ranges
+
+WORDS = {"passed": "holds", "failed": "FAILED", "not run": "not run", "inconclusive": "inconclusive", "refused": "refused",
+         "not applicable": "does not apply", "reported": "reported"}  # fmt: skip
+"""Statuses as people read them."""
+
+WITHOUT_NUMBERS = ("dependence", "dropout on", "gradient flow")
+"""Properties that compare no numbers."""
+
+
+def folded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that differ in their layer alone are one, with the worst of their errors; failures stay alone."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for number, row in enumerate(rows):
+        node, index, rest = pieces(row["where"])
+        alone = number if row["status"] == "failed" or index is None else -1
+        key = (*(row[name] for name in ("part", "property", "rule", "backend", "dtype", "device", "status")), node, rest, alone)
+        groups.setdefault((*key, _key(row, index)), []).append(row)
+    return [_folded(group) for group in groups.values()]
+
+
+def _key(row: Mapping[str, Any], index: int | None) -> str:
+    return str(row["message"]).replace(str(row["where"]), "") if index is not None else str(row["message"])
+
+
+def _folded(group: list[dict[str, Any]]) -> dict[str, Any]:
+    worst = [row["worst"] for row in group if row["worst"] is not None]
+    node, index, rest = pieces(group[0]["where"])
+    where = group[0]["where"]
+    if len(group) > 1 and index is not None:
+        numbers = sorted({pieces(row["where"])[1] or 0 for row in group})
+        where = f"{node}.{ranges(numbers)}" + (f".{rest}" if rest else "")
+    return {**group[0], "where": where, "worst": max(worst, key=float) if worst else None, "count": len(group)}
+
+
+def pieces(where: str) -> tuple[str, int | None, str]:
+    """`encoder`, 3 and `self_attention` of `encoder.3.self_attention`; a place of another shape stands alone."""
+    node, _, below = where.partition(".")
+    index, _, rest = below.partition(".")
+    return (node, int(index), rest) if index.isdigit() else (where, None, "")
+
+
+def error_in_words(row: Mapping[str, Any]) -> str:
+    """The largest error as a share of its bound, `exact` where not one bit may change, nothing where nothing was judged."""
+    if row["status"] not in ("passed", "reported"):
+        return ""
+    if row["worst"] is None:
+        return "holds" if row["property"] in WITHOUT_NUMBERS else "exact"
+    return f"{float(row['worst']):.2f}"
+
+
+def verdict_in_words(data: Mapping[str, Any]) -> str:
+    """One sentence."""
+    rows = data["rows"]
+    evaluated = [row for row in rows if row["status"] in ("passed", "failed")]
+    errors = [float(row["worst"]) for row in evaluated if row["status"] == "passed" and row["worst"] is not None]
+    where = (
+        f"on {', '.join(data['devices'])} in {', '.join(data['dtypes'])} with {', '.join(data['backends']) or 'no attention'}"
+    )
+    if data["verdict"] == "FAILED":
+        failed = [row for row in rows if row["status"] == "failed"]
+        return f"FAILED: {len(failed)} of {len(evaluated)} checks of {data['name']} failed {where}."
+    if data["verdict"] == "INCOMPLETE":
+        missed = [
+            f"{' '.join(filter(None, (row['backend'], row['dtype'], row['device'])))}: {row['message']}"
+            for row in data["missed"]
+        ]
+        reasons = "; ".join(dict.fromkeys([*missed, *(["the run has not finished"] if not data["finished"] else [])]))
+        why = reasons or "nothing was evaluated"
+        return f"INCOMPLETE: nothing failed in {len(evaluated)} checks of {data['name']}, but {why}."
+    largest = f"the largest error is {max(errors, default=0.0):.2f} of what is allowed"
+    return f"VERIFIED: {data['name']} passed all {len(evaluated)} checks that apply {where}; {largest}."

@@ -1,0 +1,58 @@
+"""Fixtures that several test directories share; their `conftest.py` files import them."""
+
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+from rich.console import Console
+
+from tfkit.catalogue import load_catalogue
+from tfkit.graph import graph_of
+from tfkit.spec import load_spec, parse_spec
+
+SPECS = Path(__file__).parents[1] / "specs"
+
+settings.register_profile("tfkit", derandomize=True, deadline=None, database=None)
+settings.load_profile("tfkit")
+
+
+@pytest.fixture(scope="session")
+def catalogue():
+    """The built-in parts, whatever plugins are installed beside them."""
+    return load_catalogue(point for point in entry_points(group="tfkit") if point.name == "builtin")
+
+
+@pytest.fixture
+def drawn():
+    """The text of renderables on a terminal of some columns, without colours."""
+
+    def draw(*renderables, width=80):
+        console = Console(width=width, highlight=False, markup=False, color_system=None)
+        with console.capture() as capture:
+            for renderable in renderables:
+                console.print(renderable)
+        return capture.get()
+
+    return draw
+
+
+@pytest.fixture
+def described(catalogue):
+    """The spec and the graph of a shipped spec, or of a text."""
+
+    def describe(source):
+        spec = parse_spec(source, catalogue) if "\n" in source else load_spec(SPECS / source, catalogue)
+        return spec, graph_of(spec)
+
+    return describe
+
+
+@pytest.fixture(scope="session")
+def one_thread():
+    """Small models run faster on one thread: more threads only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

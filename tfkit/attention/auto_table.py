@@ -1,0 +1,167 @@
+"""The measured table that `auto` goes by, as a file: what `tfkit bench auto --json FILE` writes.
+
+    {"tfkit_auto": 1, "device": "cpu", "device_name": "...", "capability": null, "threads": 1, "versions": {"torch": "..."},
+     "command": "...", "rows": {"sdpa": [{"dtypes": ["float32"], "lengths": [1, 45], "gradients": true, ...,
+     "relative_time": 0.9}]}}
+
+A row's conditions are those of `AutoRow`; device, compute capability and what it was measured on are said once, above. A plugin
+ships such files as package data and names them in its entry with `AutoTable`; a user's own file is given to a catalogue
+(`Catalogue.with_auto_table`). Other keys of the file tell people how it was made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, overload
+
+from pydantic import ConfigDict, ValidationError
+
+from ..errors import Diagnostic, InputError, PluginError
+from ..files import FileModel, parse_json, refusals
+from ..slots.options import Options
+from .capabilities import AttentionRequest, Names
+
+FORM = 1
+
+
+class AutoRow(Options):
+    """One row of the table that `auto` goes by: on this class of calls the backend takes `relative_time` times as
+    long as `eager` on the same call. None in a condition means: any. `lengths` bounds max(Q, K), both ends included.
+    `masked`: by anything but causality; `biased`: any bias; `decoding`: a single query. `capability` is the CUDA compute
+    capability that it was measured on. `measured` says on what; `published` links to the figure where it is somebody else's."""
+
+    device: str
+    capability: tuple[int, int] | None = None
+    dtypes: Names
+    lengths: tuple[int, int | None] = (1, None)
+    gradients: bool | None = None
+    dropout: bool | None = None
+    masked: bool | None = None
+    biased: bool | None = None
+    bias_gradient: bool | None = None
+    decoding: bool | None = None
+    compiled: bool | None = None
+    relative_time: float
+    measured: str = ""
+    published: str = ""
+
+    def covers(self, request: AttentionRequest) -> bool:
+        """Whether the row speaks of this class of calls. An unknown length counts as long, unknown gradients as wanted."""
+        length = max(request.queries or 2**40, request.keys or 2**40)
+        wanted = {
+            "gradients": request.gradients is not False,
+            "dropout": request.dropout,
+            "masked": bool(request.mask_terms - {"causal"}),
+            "biased": request.bias is not None,
+            "bias_gradient": request.bias_gradient,
+            "decoding": request.queries == 1,
+            "compiled": request.compiled,
+        }
+        return (
+            request.device in (None, self.device)
+            and (self.capability is None or request.cuda_capability in (None, self.capability))
+            and (request.dtype is None or request.dtype in self.dtypes)
+            and self.lengths[0] <= length <= (self.lengths[1] or length)
+            and all(getattr(self, name) in (None, value) for name, value in wanted.items())
+        )
+
+
+@dataclass(frozen=True)
+class AutoTable(Sequence[AutoRow]):
+    """The rows of one backend in tables that ship with its plugin: `files` of the package, then `more`. Nothing is read before
+    a row is asked for."""
+
+    package: str
+    files: tuple[str, ...]
+    backend: str
+    more: tuple[AutoRow, ...] = ()
+
+    @cached_property
+    def rows(self) -> tuple[AutoRow, ...]:
+        """Raises PluginError where a file is not there or is no table."""
+        from importlib.resources import files
+
+        found: list[AutoRow] = []
+        for file in self.files:
+            where = f"{self.package}/{file}"
+            try:
+                table = parse_table(files(self.package).joinpath(file).read_text(encoding="utf-8"), where)
+            except (OSError, ModuleNotFoundError) as reason:
+                raise PluginError(
+                    Diagnostic("TFK062", f"{where} cannot be read: {reason}", "install the plugin anew")
+                ) from None
+            except InputError as error:
+                raise PluginError(error.diagnostics) from None
+            found += table.get(self.backend, ())
+        return (*found, *self.more)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> AutoRow: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[AutoRow]: ...
+
+    def __getitem__(self, index: int | slice) -> AutoRow | Sequence[AutoRow]:
+        return self.rows[index]
+
+
+class _Versions(FileModel):
+    """The versions that a table was measured with. Those of other packages are not shown."""
+
+    model_config = ConfigDict(extra="ignore")
+    torch: str = ""
+
+
+class _Table(FileModel):
+    """What a file says around its rows. Its other keys tell people how it was made."""
+
+    model_config = ConfigDict(extra="ignore")
+    device: str
+    device_name: str = ""
+    capability: list[int] | None = None
+    threads: int | None = None
+    versions: _Versions = _Versions()
+    rows: dict[str, list[dict[str, Any]]]
+
+
+def parse_table(text: str, where: str) -> dict[str, tuple[AutoRow, ...]]:
+    """The rows of a table by backend. Raises InputError where the text is none; `where` names it."""
+
+    def refuse(reason: str) -> InputError:
+        return InputError(Diagnostic("TFK062", f"{where}: {reason}", "measure one: tfkit bench auto --json FILE"))
+
+    try:
+        data = parse_json(text)
+    except ValueError as reason:
+        raise refuse(f"this is no JSON: {reason}") from None
+    if not isinstance(data, dict) or "rows" not in data:
+        raise refuse("this is no table of `auto`: it has no `rows` by backend")
+    if data.get("tfkit_auto") != FORM:
+        raise refuse(f"its form is {str(data.get('tfkit_auto'))[:40]}, this tfkit reads {FORM}")
+    try:
+        table = _Table.model_validate(data)
+    except ValidationError as error:
+        raise refuse(refusals(error)[0]) from None
+    shared = {"device": table.device, "capability": table.capability, "measured": measured_on(data)}
+    found: dict[str, tuple[AutoRow, ...]] = {}
+    for backend, rows in table.rows.items():
+        try:
+            found[backend] = tuple(AutoRow.model_validate_json(json.dumps({**row, **shared})) for row in rows)
+        except ValidationError as error:
+            raise refuse(f"the rows of `{backend}`: {refusals(error)[0]}") from None
+    return found
+
+
+def measured_on(data: dict[str, Any]) -> str:
+    """What a table was measured on: `NVIDIA H100 80GB HBM3, torch 2.11.0`, with threads on a CPU."""
+    torch = data.get("versions", {}).get("torch")
+    words = [data.get("device_name", "an unnamed device")]
+    if data.get("device") == "cpu" and data.get("threads") is not None:
+        words.append(f"{data['threads']} thread{'s' if data['threads'] != 1 else ''}")
+    return ", ".join([*words, *([f"torch {torch}"] if torch else [])])

@@ -1,0 +1,138 @@
+"""The slot entry of an attention backend, and the check of a request against what the entry declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..slots.options import Entry
+from .auto_table import AutoRow
+from .capabilities import AttentionRequest, Capabilities
+
+
+@dataclass(frozen=True)
+class KnownFailure:
+    """A check that its author knows to fail, shown in every report and never called conformant. `case` is the stored case (a
+    finding's `case`), which must still fail in `check`: a known failure that passes is an error. Drawn cases that have all
+    features in `where` (entries of `tfkit_conformance.attention.cells.plan_of`, such as {"terms": ["segments"]}) are not judged
+    anew."""
+
+    check: str
+    reason: str
+    case: Mapping[str, Any]
+    where: Mapping[str, Any]
+    issue: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a backend refuses a request, and on what still unknown facts its answer depends."""
+
+    refused: tuple[str, ...] = ()
+    depends: tuple[str, ...] = ()
+
+    @property
+    def accepted(self) -> bool:
+        return not self.refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionBackend(Entry):
+    """`attend`, a `"module:function"`, is called as `attend(inputs, options)` and gives an `AttentionOutput`
+    (`tfkit.attention.types`). `unsupported(request, options)` adds reasons that no single axis can say; it must be monotone:
+    asking for less never adds a reason. `prepare`, a `"module:function"`, is called as
+    `prepare(mask, bias, shapes, options)` once per stack and forward; its result reaches every layer as `inputs.prepared`.
+    `auto` holds the measured rows by which `auto` may choose this backend, written down or in files (`AutoTable`); the first
+    that covers a call counts, and with none, `auto` never does. `known_failures` lists the checks that it is known to fail.
+    `threads` says that several threads may be in `attend` and `prepare` at once; a search by any other backend takes one batch
+    after the other.
+    """
+
+    attend: str
+    capabilities: Capabilities
+    unsupported: Callable[[AttentionRequest, Any], tuple[str, ...]] = lambda request, options: ()
+    prepare: str | None = None
+    auto: Sequence[AutoRow] = ()
+    known_failures: tuple[KnownFailure, ...] = ()
+    threads: bool = False
+
+
+AUTO = Entry(name="auto", summary="the fastest backend that is measured and right for each class of calls")
+"""`backend: auto`, a word of the language rather than a backend: it lets the measured rows choose."""
+
+
+def check_request(backend: AttentionBackend, request: AttentionRequest, options: Any) -> Verdict:
+    """Every reason why `backend` cannot serve `request`; what it does not declare, it cannot do."""
+    can = backend.capabilities
+    refused: list[str] = []
+    depends: list[str] = []
+
+    def ask(value: Any, name: str, fits: Callable[[Any], bool], reason: Callable[[Any], str]) -> None:
+        if value is None:
+            depends.append(name)
+        elif not fits(value):
+            refused.append(reason(value))
+
+    ask(request.device, "the device", lambda kind: any(kind == device.kind for device in can.devices),
+        lambda kind: f"device {kind} is not among {_names(device.kind for device in can.devices)}")  # fmt: skip
+    if request.device is not None:
+        _check_capability(can, request, refused, depends)
+    ask(request.dtype, "the dtype", lambda dtype: dtype in can.dtypes,
+        lambda dtype: f"dtype {dtype} is not among {_names(can.dtypes)}")  # fmt: skip
+    for name, value, allowed in (
+        ("head_dim", request.head_dim, can.head_dim),
+        ("query length", request.queries, can.query_length),
+        ("key length", request.keys, can.key_length),
+    ):
+        if allowed is None:
+            refused.append(f"no {name} is declared")
+        elif value is None:
+            if (allowed.minimum, allowed.maximum, allowed.multiple) != (1, None, 1):
+                depends.append(f"the {name}")
+        elif value not in allowed:
+            refused.append(f"{name} {value} is outside {allowed}")
+    if request.value_dim is not None and request.value_dim != request.head_dim and not can.value_dim_differs:
+        refused.append(f"value dim {request.value_dim} differs from head_dim {request.head_dim}")
+    for term in sorted(request.mask_terms - can.mask_terms):
+        refused.append(f"mask term {term} is not declared")
+    if request.bias is not None and request.bias not in can.bias_kinds:
+        refused.append(f"{request.bias} bias is not declared")
+    elif request.bias is not None and request.bias_gradient and request.bias not in can.bias_gradient:
+        refused.append(f"no gradient for a {request.bias} bias")
+    if not {request.score, "*"} & can.scores:
+        refused.append(f"score function {request.score} is not declared")
+    for wanted, able, reason in (
+        (request.tensor_offset, can.tensor_offset, "an offset per batch row is not declared"),
+        (request.dropout, can.dropout, "dropout is not declared"),
+        (request.weights, can.weights != "none", "it returns no attention weights"),
+        (request.lse, can.lse, "it returns no log-sum-exp"),
+        (request.grouped, can.grouped_queries, "fewer key/value heads than query heads are not declared"),
+        (request.softcap, can.softcap, "softcap is not declared"),
+        (request.gradients, can.backward, "it has no backward"),
+        (request.deterministic and request.gradients, can.deterministic_backward, "its backward is not deterministic"),
+        (request.compiled, can.compile, "it does not work under torch.compile"),
+        (request.exported, can.export, "it does not work under torch.export"),
+    ):
+        if wanted and not able:
+            refused.append(reason)
+    if request.gradients is None and not can.backward:
+        depends.append("whether gradients are wanted")
+    refused.extend(backend.unsupported(request, options))
+    return Verdict(tuple(refused), tuple(depends))
+
+
+def _check_capability(can: Capabilities, request: AttentionRequest, refused: list[str], depends: list[str]) -> None:
+    needs = [device.minimum_capability for device in can.devices if device.kind == request.device]
+    if not needs or None in needs:
+        return
+    lowest = min(need for need in needs if need)
+    if request.cuda_capability is None:
+        depends.append("the compute capability")
+    elif request.cuda_capability < lowest:
+        have, need = (f"sm_{major}{minor}" for major, minor in (request.cuda_capability, lowest))
+        refused.append(f"{have} is older than {need}")
+
+
+def _names(names: Any) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -1,0 +1,125 @@
+"""Attention backend: one function that computes softmax(scale q k^T + bias, masked) v, and a declaration of what it can do.
+
+Every axis of `Capabilities` defaults to "no". The same object answers the static check of a spec, `auto`, `tfkit plan`, the
+support table of the README and the conformance tests: what is declared must work, what is not declared is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from ..slots.options import Options
+
+MASK_TERMS = ("causal", "window", "key_lengths", "query_lengths", "key_visible", "segments", "visible")
+"""The terms a mask may have, in the order of `tfkit.attention.types.Mask`."""
+
+BIAS_KINDS = ("dense", "linear", "distance")
+"""The kinds of bias a call may have."""
+
+
+def _frozen(value: Any) -> Any:
+    """A list or a set as a frozen set. What is neither, or holds lists, is left to the check of its type."""
+    try:
+        return value if isinstance(value, str) else frozenset(value)
+    except TypeError:
+        return value
+
+
+Names = Annotated[frozenset[str], BeforeValidator(_frozen)]
+
+
+class Range(Options):
+    """Whole numbers from `minimum` to `maximum` (None: no end) that are multiples of `multiple`."""
+
+    minimum: int = 1
+    maximum: int | None = None
+    multiple: int = 1
+
+    def __contains__(self, number: int) -> bool:
+        return self.minimum <= number <= (self.maximum or number) and number % self.multiple == 0
+
+    def __str__(self) -> str:
+        end = f"to {self.maximum}" if self.maximum else "up"
+        return f"{self.minimum} {end}" + (f", multiples of {self.multiple}" if self.multiple > 1 else "")
+
+
+class Device(Options):
+    """A kind of device (`cpu`, `cuda`), on CUDA from a compute capability up: (9, 0) is Hopper."""
+
+    kind: str
+    minimum_capability: tuple[int, int] | None = None
+
+
+class Numerics(Options):
+    """Where a backend rounds; the error bound that judges it is computed from this.
+
+    `scores`, `probabilities` and `gradients` say whether these are kept in the accumulation type or rounded to the storage
+    type on the way; `query_prescaled` that scale * query is rounded to the storage type before its product with the key;
+    `tf32` that float32 products may be computed in TF32 when torch's own switch allows it. `grade` promises an accuracy
+    beyond the bound (`tfkit_conformance.suite.grade`), A or B, and is judged only where it is promised.
+    """
+
+    scores: Literal["accumulation", "storage"] = "accumulation"
+    probabilities: Literal["accumulation", "storage"] = "storage"
+    gradients: Literal["accumulation", "storage"] = "accumulation"
+    query_prescaled: bool = False
+    tf32: bool = False
+    grade: Literal["A", "B"] | None = None
+
+
+class Capabilities(Options):
+    """What a backend can do, axis by axis of the contract. `scores` names score functions, `*` standing for any."""
+
+    devices: Annotated[tuple[Device, ...], BeforeValidator(tuple)] = ()
+    dtypes: Names = frozenset()
+    head_dim: Range | None = None
+    value_dim_differs: bool = False
+    query_length: Range | None = None
+    key_length: Range | None = None
+    mask_terms: Names = frozenset()
+    tensor_offset: bool = False
+    bias_kinds: Names = frozenset()
+    bias_gradient: Names = frozenset()
+    dropout: bool = False
+    weights: Literal["none", "detached", "differentiable"] = "none"
+    lse: bool = False
+    grouped_queries: bool = False
+    softcap: bool = False
+    scores: Names = frozenset({"dot"})
+    backward: bool = False
+    double_backward: bool = False
+    deterministic_backward: bool = False
+    batch_invariant: bool = False
+    compile: bool = False
+    export: bool = False
+    numerics: Numerics = Numerics()
+
+
+@dataclass(frozen=True)
+class AttentionRequest:
+    """What one attention site asks of a backend, for one class of calls. None means: not known before the call."""
+
+    device: str | None = None
+    cuda_capability: tuple[int, int] | None = None
+    dtype: str | None = None
+    head_dim: int | None = None
+    value_dim: int | None = None
+    queries: int | None = None
+    keys: int | None = None
+    mask_terms: frozenset[str] = frozenset()
+    tensor_offset: bool = False
+    bias: str | None = None
+    bias_gradient: bool = False
+    dropout: bool = False
+    weights: bool = False
+    lse: bool = False
+    grouped: bool = False
+    softcap: bool = False
+    score: str = "dot"
+    gradients: bool | None = None
+    deterministic: bool = False
+    compiled: bool = False
+    exported: bool = False

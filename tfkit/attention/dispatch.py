@@ -1,0 +1,98 @@
+"""The way into a backend: check the shapes, switch autocast off, call.
+
+Autocast is switched off because a backend's own products would be cast again: float32 attention under bf16 autocast is then
+wrong by 8.7e-3 where its inputs are exact.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import Diagnostic, InputError, PluginError
+from .choice import BoundBackend
+from .types import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias
+
+
+def attend(backend: BoundBackend, inputs: AttentionInputs) -> AttentionOutput:
+    """softmax(scale q k^T + bias, masked) v by one backend: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V) -> (B,H,Q,V).
+
+    Raises InputError for tensors that do not fit together, PluginError for a backend whose output is not what is due.
+    """
+    _check_shapes(inputs)
+    query = inputs.query
+    if torch.is_autocast_enabled(query.device.type):
+        with torch.autocast(query.device.type, enabled=False):
+            found = backend.attend(inputs, backend.options)
+    else:
+        found = backend.attend(inputs, backend.options)
+    wanted = (*query.shape[:3], inputs.value.shape[3])
+    if not isinstance(found, AttentionOutput):
+        _blame(backend, f"gave a {type(found).__name__}", "an AttentionOutput")
+    elif found.output.shape != wanted or found.output.dtype != query.dtype:
+        output = found.output
+        _blame(backend, f"gave an output {tuple(output.shape)} {output.dtype}", f"(B, H, Q, V) = {wanted} {query.dtype}")
+    return found
+
+
+def _blame(backend: BoundBackend, found: str, wanted: str) -> None:
+    raise PluginError(
+        Diagnostic("TFK056", f"the attention backend `{backend.kind}` {found} where {wanted} is due", "repair its `attend`")
+    )
+
+
+def _check_shapes(inputs: AttentionInputs) -> None:
+    query, key, value = inputs.query, inputs.key, inputs.value
+    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
+        _refuse(inputs, "query, key and value have four axes each: (B,H,Q,D), (B,G,K,D), (B,G,K,V)")
+    B, H, Q, D = query.shape
+    G, K = key.shape[1], key.shape[2]
+    if key.shape[0] != B or key.shape[3] != D or value.shape[:3] != (B, G, K) or H % G:
+        _refuse(inputs, "batch, key length and head dim must agree, and key heads must divide query heads")
+    if B < 1 or Q < 1 or K < 1:
+        _refuse(inputs, "an empty batch or sequence has no attention")
+    if not query.dtype == key.dtype == value.dtype:
+        _refuse(inputs, "query, key and value have one dtype")
+    _check_mask(inputs, B, H, Q, K)
+
+
+def _check_mask(inputs: AttentionInputs, B: int, H: int, Q: int, K: int) -> None:
+    mask = inputs.mask
+    for name, tensor, wanted in (
+        ("key_lengths", mask.key_lengths, (B,)),
+        ("query_lengths", mask.query_lengths, (B,)),
+        ("key_visible", mask.key_visible, (B, K)),
+        ("query_segments", mask.query_segments, (B, Q)),
+        ("key_segments", mask.key_segments, (B, K)),
+    ):
+        if tensor is not None and tensor.shape != wanted:
+            _refuse(inputs, f"mask.{name} has shape {tuple(tensor.shape)} where {wanted} is needed")
+    if mask.visible is not None:
+        _check_broadcast(inputs, "mask.visible", mask.visible, (B, H, Q, K))
+    if (mask.query_segments is None) != (mask.key_segments is None):
+        _refuse(inputs, "mask.query_segments and mask.key_segments are given together or not at all")
+    offset, bias = mask.offset, inputs.bias
+    if isinstance(offset, Tensor) and (offset.shape != (B,) or offset.is_floating_point()):
+        _refuse(inputs, f"mask.offset is {offset.dtype} {tuple(offset.shape)}; one integer per batch row is needed")
+    if offset is None and (mask.causal or mask.window is not None or isinstance(bias, (LinearBias, DistanceBias))):
+        _refuse(inputs, "causal, a window and a position bias need `mask.offset`, the position of the first query")
+    if isinstance(bias, DenseBias):
+        _check_broadcast(inputs, "bias.values", bias.values, (B, H, Q, K))
+    elif isinstance(bias, LinearBias) and bias.slopes.shape != (H,):
+        _refuse(inputs, f"bias.slopes has shape {tuple(bias.slopes.shape)} where one slope per head, ({H},), is needed")
+    elif isinstance(bias, DistanceBias) and (bias.values.dim() != 2 or bias.values.shape[0] != H):
+        _refuse(inputs, f"bias.values has shape {tuple(bias.values.shape)} where one row per head, ({H}, R), is needed")
+
+
+def _check_broadcast(inputs: AttentionInputs, name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
+    sizes = (1,) * (4 - tensor.dim()) + tuple(tensor.shape)
+    if tensor.dim() > 4 or any(size not in (1, full) for size, full in zip(sizes, wanted, strict=True)):
+        _refuse(inputs, f"{name} has shape {tuple(tensor.shape)}, which does not broadcast to (B, H, Q, K) = {wanted}")
+
+
+def _refuse(inputs: AttentionInputs, rule: str) -> None:
+    shapes = ", ".join(
+        f"{name} {tuple(tensor.shape)} {tensor.dtype}"
+        for name, tensor in (("query", inputs.query), ("key", inputs.key), ("value", inputs.value))
+    )
+    raise InputError(Diagnostic("TFK070", f"attention inputs do not fit: {shapes}", rule))

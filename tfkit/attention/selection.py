@@ -1,0 +1,55 @@
+"""How a backend is chosen from candidates, said without torch: `tfkit plan` and a running model use the same two functions.
+
+`auto` takes, among the candidates that accept a request, the one whose row for that class of calls has the smallest
+`relative_time` (eager = 1.0); a candidate without such a row is not considered. Any other wish keeps its own order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import Diagnostic
+from .auto_table import AutoRow
+from .backend import AttentionBackend, Verdict, check_request
+from .capabilities import AttentionRequest
+
+Candidate = tuple[AttentionBackend, Any]
+
+
+def auto_row(backend: AttentionBackend, request: AttentionRequest) -> AutoRow | None:
+    """The first row of `backend` that covers the request, or None."""
+    return next((row for row in backend.auto if row.covers(request)), None)
+
+
+def ranked(candidates: list[Candidate], request: AttentionRequest, automatic: bool) -> list[tuple[int, Verdict]]:
+    """The candidates' indices with their verdicts, in the order in which they are tried."""
+    verdicts = [(index, check_request(entry, request, options)) for index, (entry, options) in enumerate(candidates)]
+    if not automatic:
+        return verdicts
+    timed = []
+    for index, verdict in verdicts:
+        row = auto_row(candidates[index][0], request)
+        if row is None:
+            verdict = Verdict((*verdict.refused, "`auto` has no figure for this class of calls"), verdict.depends)
+        timed.append((row.relative_time if row is not None else float("inf"), index, verdict))
+    return [(index, verdict) for _, index, verdict in sorted(timed, key=lambda candidate: candidate[:2])]
+
+
+def refusal(
+    site: str,
+    requested: str,
+    order: list[tuple[int, Verdict]],
+    candidates: list[Candidate],
+    request: AttentionRequest,
+    others: tuple[Candidate, ...],
+) -> Diagnostic:
+    """One message: what was asked, why each candidate refuses, and which installed backends would do."""
+    reasons = "; ".join(
+        f"{candidates[index][0].name}: {', '.join(verdict.refused)}" for index, verdict in order if not verdict.accepted
+    )
+    tried = {candidates[index][0].name for index, _ in order}
+    able = [
+        entry.name for entry, options in others if entry.name not in tried and check_request(entry, request, options).accepted
+    ]
+    fix = f"backends that would work here: {', '.join(able)}" if able else "no installed backend can do this"
+    return Diagnostic("TFK060", f"backend {requested} cannot serve {site}: {reasons}", fix, path=site)

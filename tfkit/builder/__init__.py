@@ -1,0 +1,7 @@
+"""Graph and catalogue -> Model: modules, parameters, backends, initialisation."""
+
+from .assemble import build
+from .initialisation import fill, initialise
+from .memory import materialise
+
+__all__ = ["build", "fill", "initialise", "materialise"]

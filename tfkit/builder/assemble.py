@@ -1,0 +1,117 @@
+"""From a spec to a running model: build on the meta device, compare the modules with the graph, allocate once, initialise.
+
+Nothing is allocated twice: modules are made without storage, given storage on their device, and filled tensor by tensor.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..attention.choice import bind
+from ..catalogue import Catalogue, load_catalogue
+from ..errors import BackendRefused, BuildError, Diagnostic, InputError
+from ..graph import Graph, Node, graph_of
+from ..graph.model_graph import base
+from ..nn.device_moves import device_here
+from ..nn.model import Model
+from ..slots.lazy import load
+from ..spec import load_spec, parse_spec
+from ..spec.model import ModelSpec
+from .backends import BackendResolver
+from .initialisation import initialise
+from .memory import check_fits, materialise
+from .model_plan import plan_of
+
+
+def build(
+    spec: ModelSpec | Mapping[str, Any] | str | os.PathLike[str],
+    catalogue: Catalogue | None = None,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    backend: Any = None,
+) -> Model:
+    """A model from a spec, its path, or a Python mapping of what its file would hold, initialised by the spec's initialisers.
+
+    The same seed gives the same weights on every device: each parameter is drawn from a generator of its own, seeded by `seed`
+    and the parameter's name, so that changing one part of a spec leaves the weights of the others as they were. `backend`
+    replaces the spec's wish at every site. On `device="meta"` nothing is allocated or initialised.
+
+    Raises SpecError for a wrong spec, BackendRefused where a site has no backend on this device, BuildError where the model
+    does not fit or a plugin's module does not have the parameters that its entry lists.
+    """
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise InputError(
+            Diagnostic("TFK071", f"dtype {dtype!r} is no floating torch.dtype", "pass torch.float32, torch.bfloat16, ...")
+        )
+    if not isinstance(spec, (ModelSpec, Mapping, str, os.PathLike)):
+        message = f"a spec is a path, a mapping or a ModelSpec, not a {type(spec).__name__}"
+        raise InputError(Diagnostic("TFK073", message, "tfkit.parse_spec reads text, tfkit.load_spec a file"))
+    catalogue = catalogue or load_catalogue()
+    if not isinstance(spec, ModelSpec):
+        spec = parse_spec(spec, catalogue) if isinstance(spec, Mapping) else load_spec(spec, catalogue)
+    graph = graph_of(spec)
+    device = device_here(device)
+    check_fits(graph, device, dtype)
+    binder = BackendResolver(dict(graph.sites()), catalogue, device, dtype)
+    model = _modules(graph, binder, backend)
+    _check_parameters(graph, model)
+    model.spec = spec
+    materialise(model, device, dtype)
+    if device.type != "meta":
+        initialise(model, graph, catalogue, seed)
+    return model
+
+
+def _modules(graph: Graph, binder: BackendResolver, backend: Any) -> Model:
+    read_layers = {base(ref) for node in graph.nodes.values() for ref in node.edges.reads.values() if ref.endswith(".layers")}
+    with torch.device("meta"):
+        nodes = {name: _module(node, name in read_layers) for name, node in graph.nodes.items()}
+        eager = binder.catalogue.find("backend", "eager")
+        model = Model(plan_of(graph, nodes), nodes, binder, bind(eager, eager.options()))
+    refused: list[Diagnostic] = []
+    for attention, index, site in model._site_table():
+        try:
+            attention.choices[index] = binder(site, list(binder.sites[site].backend) if backend is None else backend)
+        except BackendRefused as refusal:
+            refused += refusal.diagnostics
+    if refused:
+        raise BackendRefused(refused)
+    return model
+
+
+def _module(node: Node, keep_layers: bool) -> nn.Module:
+    return load(node.kind.build)(node.options, node.context, keep_layers)  # type: ignore[no-any-return]
+
+
+def _check_parameters(graph: Graph, model: Model) -> None:
+    """The modules have exactly the parameters that the graph counts: same names, same shapes."""
+    built = {name: _described(p.shape, p.requires_grad) for name, p in model.named_parameters()}
+    listed = {
+        f"nodes.{node.name}.{p.name}": _described(p.shape, p.trainable)
+        for node in graph.nodes.values()
+        for p in node.parameters()
+    }
+    if buffers := [name for name, _ in model.named_buffers()]:
+        message = f"`{buffers[0]}` is a buffer; modules are built without storage, so its numbers are lost"
+        raise BuildError(Diagnostic("TFK054", message, "compute what is no parameter when the module runs"))
+    differing = sorted(name for name in set(built) | set(listed) if built.get(name) != listed.get(name))
+    fix = "the entry's `parameters` and the module that its `build` gives must agree"
+    diagnostics = [
+        Diagnostic(
+            "TFK054", f"`{name}` is {built.get(name, 'missing')} in the module, {listed.get(name, 'missing')} in its entry", fix
+        )
+        for name in differing
+    ]
+    if diagnostics:
+        raise BuildError(diagnostics)
+
+
+def _described(shape: Iterable[int], trainable: bool) -> str:
+    return f"{tuple(shape)}{'' if trainable else ' frozen'}"

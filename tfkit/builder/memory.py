@@ -1,0 +1,37 @@
+"""Storage for the parameters of a model: whether it fits, and its allocation."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import nn
+
+from ..errors import BuildError, Diagnostic
+from ..graph import Graph
+
+
+def materialise(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Give every parameter storage of its own, uninitialised, on a device and in a dtype; a shared module has it once."""
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            storage = torch.empty(parameter.shape, device=device, dtype=dtype)
+            module.register_parameter(name, nn.Parameter(storage, parameter.requires_grad))
+
+
+def check_fits(graph: Graph, device: torch.device, dtype: torch.dtype) -> None:
+    """Raises BuildError with both numbers when the parameters alone are larger than the device's memory."""
+    needed = (graph.parameters() + graph.parameters(trainable=False)) * dtype.itemsize
+    if device.type == "cpu":
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    elif device.type == "cuda" and torch.cuda.is_available():
+        there = torch.cuda.get_device_properties(device).total_memory
+    elif device.type == "cuda":
+        raise BuildError(
+            Diagnostic("TFK046", "there is no CUDA device here", "use `--device cpu`, or `tfkit plan` to plan for one")
+        )
+    else:
+        return
+    if needed > there:
+        message = f"the parameters need {needed:,} bytes in {dtype}, but {device} has {there:,}"
+        raise BuildError(Diagnostic("TFK045", message, "make the model smaller, choose a smaller dtype, or another device"))

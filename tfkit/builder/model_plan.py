@@ -1,0 +1,66 @@
+"""What a model needs of its graph at run time: wires, input rules, label rules, and what can be decoded step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from ..graph import Graph, max_input_lengths
+from ..graph.model_graph import base
+from ..nn.heads import Classify
+from ..nn.labels import LabelRule, label_rule
+from ..nn.model_plan import ModelPlan, Wire
+from ..nn.tokens import TokenLogits
+from ..slots.node import InputRule
+
+
+def plan_of(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:
+    wires = {name: Wire(node.edges.reads, node.edges.memories, node.edges.owner) for name, node in graph.nodes.items()}
+    inputs = {
+        node.name: node.kind.input_rule(node.options, node.context)
+        for node in graph.inputs()
+        if node.kind.input_rule is not None
+    }
+    followers = {name: _followers(graph, name) for name in inputs}
+    undecodable = {}
+    for name, following in followers.items():
+        reason = _undecodable(graph, following)
+        if reason:
+            undecodable[name] = reason
+    widths = {name: graph.nodes[name].signal.width for name in graph.outputs}
+    limits = {name: limit for name, limit in max_input_lengths(graph).items() if limit is not None}
+    labels = {
+        name: _labels(graph, name, module, inputs, undecodable)
+        for name, module in modules.items()
+        if name in graph.outputs and isinstance(module, (TokenLogits, Classify))
+    }
+    return ModelPlan(graph.name, wires, inputs, graph.outputs, widths, followers, undecodable, limits, labels)
+
+
+def _labels(
+    graph: Graph, name: str, module: nn.Module, inputs: Mapping[str, InputRule], undecodable: Mapping[str, str]
+) -> LabelRule:
+    """What the labels of an output of logits are; classes are not over the vocabulary of the tokens that they follow."""
+    tokens = graph.nodes[name].signal.tokens if isinstance(module, TokenLogits) else None
+    return label_rule(inputs.get(tokens or ""), tokens, tokens not in undecodable, len(inputs) == 1)
+
+
+def _followers(graph: Graph, name: str) -> frozenset[str]:
+    """The nodes whose output depends on an input node, itself included."""
+    found = {name}
+    for other, node in graph.nodes.items():
+        if found & {base(ref) for ref in (*node.edges.reads.values(), *node.edges.memories)}:
+            found.add(other)
+    return frozenset(found)
+
+
+def _undecodable(graph: Graph, following: frozenset[str]) -> str | None:
+    for name in following:
+        node = graph.nodes[name]
+        if not node.kind.stepwise(node.options):
+            return f"`{name}` ({node.part.kind}) needs the whole sequence"
+        for ref in (node.edges.reads.get("memory"), *node.edges.memories):
+            if ref is not None and base(ref) in following:
+                return f"`{name}` reads `{ref}` as a memory, which would grow"
+    return None

@@ -1,0 +1,38 @@
+"""The batch that costs are counted for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..graph import Batch, Graph, max_input_lengths
+from .arguments import nearest, usage_error
+
+USUAL = 32
+"""Positions per row where nobody says how many."""
+
+
+def batch_of(graph: Graph, size: int, lengths: Mapping[str, int] | None) -> Batch:
+    """A batch with a length for every input. Raises UsageError for an unknown input, a missing one, or one too long."""
+    most = max_input_lengths(graph)
+    if lengths is None:
+        return Batch(size, {name: min(USUAL, limit or USUAL) for name, limit in most.items()})
+    for name, length in lengths.items():
+        if name not in most:
+            fix = nearest(name, most) or f"inputs: {', '.join(most)}"
+            raise usage_error(f"argument --lengths: the model has no input `{name}`", fix)
+        limit = most[name]
+        if limit is not None and length > limit:
+            raise usage_error(f"argument --lengths: {name}={length} is longer than its position table, {limit}")
+    missing = [name for name in most if name not in lengths]
+    if missing:
+        raise usage_error(f"argument --lengths: there is none for {', '.join(missing)}", f"inputs: {', '.join(most)}")
+    return Batch(size, lengths)
+
+
+def check_lengths(graph: Graph, lengths: Iterable[int]) -> None:
+    """Raises UsageError for a length of queries or keys that no input of the model can have."""
+    most = list(max_input_lengths(graph).values())
+    for length in lengths:
+        if most and all(limit is not None and length > limit for limit in most):
+            tables = " or ".join(sorted({str(limit) for limit in most}))
+            raise usage_error(f"argument --lengths: {length} is longer than the position table, {tables}")

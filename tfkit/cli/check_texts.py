@@ -1,0 +1,43 @@
+"""The checks that reports name: what each evaluates, what it demands, what leaves it nothing to evaluate.
+
+A distribution that ships checks names a JSON file in the entry-point group `tfkit.checks`, so that `tfkit explain` imports
+neither the checks nor torch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+
+@dataclass(frozen=True)
+class Check:
+    """`name` as reports have it; `evaluates` says what is evaluated; `rule` is the rule of the contract or the number of the
+    relation; `void` lists the features that leave it nothing to evaluate."""
+
+    name: str
+    evaluates: str
+    rule: str
+    summary: str
+    demand: str = ""
+    void: tuple[str, ...] = ()
+
+
+def all_checks() -> list[Check]:
+    """The checks of all installed distributions; those of tfkit-conformance: slot by slot, then those of `tfkit verify`."""
+    files = [point.load() for point in entry_points(group="tfkit.checks")]
+    read = [each for file in files for each in json.loads(file.read_text(encoding="utf-8"))]
+    return [Check(**{**each, "void": tuple(each["void"])}) for each in read]
+
+
+def checks_named(words: str) -> list[Check]:
+    """The checks with this name, number (`R19`) or rule (`A5`), in any case."""
+    wanted = words.casefold()
+    return [check for check in all_checks() if wanted in _calls(check)]
+
+
+def _calls(check: Check) -> set[str]:
+    first, _, rest = check.name.partition(" ")
+    numbered = {first, rest} if first[:1] in "AR" and first[1:].isdigit() else set()
+    return {word.casefold() for word in {check.name, check.rule, *numbered} if word}

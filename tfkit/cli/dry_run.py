@@ -1,0 +1,59 @@
+"""One small forward of a built model: ids from its vocabularies, short rows, one of them padded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..nn.model import Model
+from ..slots.node import InputRule
+
+ROWS, USUAL = 3, 8
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The shapes that went in and came out, by node, and the outputs that hold a number that is none."""
+
+    inputs: dict[str, tuple[int, ...]]
+    outputs: dict[str, tuple[int, ...]]
+    not_finite: tuple[str, ...]
+
+
+@torch.no_grad()
+def try_once(model: Model, longest: Mapping[str, int | None], device: str, seed: int) -> DryRun:
+    """Run the model in eval mode, as it was before. Inputs differ in length, so that no axis is mistaken for another."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs, lengths = {}, {}
+    for number, (name, rule) in enumerate(model.plan.inputs.items()):
+        length = min(max(USUAL - number, 1), longest.get(name) or USUAL)
+        short = max(length - 3, 1)
+        ids = _ids(rule, length, short, generator)
+        inputs[name] = ids.to(device)
+        if rule.pad_id is None:
+            lengths[name] = torch.tensor([length] * (ROWS - 1) + [short]).to(device)
+    training = model.training
+    model.eval()
+    outputs: dict[str, Tensor] = model(lengths=lengths, **inputs)
+    model.train(training)
+    return DryRun(
+        {name: tuple(ids.shape) for name, ids in inputs.items()},
+        {name: tuple(tensor.shape) for name, tensor in outputs.items()},
+        tuple(name for name, tensor in outputs.items() if not bool(tensor.isfinite().all())),
+    )
+
+
+def _ids(rule: InputRule, length: int, short: int, generator: torch.Generator) -> Tensor:
+    """Ids that are no padding, an end token at the end of each row where there is one, the last row padded."""
+    real = torch.tensor([number for number in range(min(rule.vocab_size, 1000)) if number != rule.pad_id] or [0])
+    ids = real[torch.randint(len(real), (ROWS, length), generator=generator)]
+    ends = [length] * (ROWS - 1) + [short]
+    for row, end in enumerate(ends):
+        if rule.end_id is not None:
+            ids[row, end - 1] = rule.end_id
+        if rule.pad_id is not None:
+            ids[row, end:] = rule.pad_id
+    return ids

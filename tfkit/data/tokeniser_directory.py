@@ -1,0 +1,55 @@
+"""Tokenisers in a directory, beside the model that speaks in their ids."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ConfigDict, RootModel
+
+from ..errors import Diagnostic, InputError
+from ..files import read_model
+from .tokeniser import TextTokeniser
+
+JOINT = "tokeniser.json"
+LABELS = "labels.json"
+"""The classes of a classifier, in the order of its output."""
+SEPARATE = {"source": "source.json", "target": "target.json"}
+TOKENISER_FILES = (JOINT, *SEPARATE.values())
+"""The names that files of tokenisers may have."""
+
+
+class _Labels(RootModel[list[str]]):
+    model_config = ConfigDict(strict=True)
+
+
+def tokeniser_texts(tokenisers: Mapping[str, TextTokeniser]) -> dict[str, str]:
+    """Tokenisers by column as texts by file name: one file where all columns share it."""
+    if len({id(each) for each in tokenisers.values()}) == 1:
+        return {JOINT: next(iter(tokenisers.values())).to_json()}
+    return {SEPARATE[column]: each.to_json() for column, each in tokenisers.items()}
+
+
+def read_labels(directory: Path) -> tuple[str, ...]:
+    """The labels of the classifier that stands in a directory. Raises InputError where there are none, StoreError where the
+    file is damaged."""
+    path = directory / LABELS
+    if not os.path.lexists(path):
+        raise InputError(
+            Diagnostic(
+                "TFK116", f"{path} cannot be read: No such file or directory", "name a classifier that `tfkit train` has made"
+            )
+        )
+    return tuple(read_model(path, _Labels).root)
+
+
+def read_tokenisers(directory: Path, columns: tuple[str, ...]) -> dict[str, TextTokeniser]:
+    """The tokenisers that stand in a directory. Raises InputError where there are none."""
+    if os.path.lexists(directory / JOINT):
+        return dict.fromkeys(columns, TextTokeniser.load(directory / JOINT, links=False))
+    missing = [SEPARATE[column] for column in columns if not os.path.lexists(directory / SEPARATE[column])]
+    if missing:
+        message = f"{directory} has no tokeniser: neither {JOINT} nor {', '.join(missing)}"
+        raise InputError(Diagnostic("TFK104", message, "name a model that `tfkit train` has made"))
+    return {column: TextTokeniser.load(directory / SEPARATE[column], links=False) for column in columns}

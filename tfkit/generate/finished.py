@@ -1,0 +1,116 @@
+"""The finished hypotheses of a batch of sentences, the best `size` of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .hypothesis import Hypothesis
+
+
+@dataclass(frozen=True)
+class BeamHistory:
+    """What is known of hypotheses (S, P): their token `ids` (S, P, N), the `chances` of these tokens (S, P, N), and by site the
+    `weights` (S, P, N, H, K) with which they were chosen."""
+
+    ids: Tensor
+    log_probs: Tensor
+    weights: dict[str, Tensor]
+
+    def pick(self, index: Tensor) -> BeamHistory:
+        """The hypotheses index (S', P') of all S * P, as if these stood in one row."""
+        shape, flat = index.shape, index.flatten()
+
+        def rows(tensor: Tensor) -> Tensor:
+            return tensor.flatten(0, 1).index_select(0, flat).view(*shape, *tensor.shape[2:])
+
+        return BeamHistory(rows(self.ids), rows(self.log_probs), {site: rows(tensor) for site, tensor in self.weights.items()})
+
+    def grown(self, ids: Tensor, log_probs: Tensor, weights: dict[str, Tensor]) -> BeamHistory:
+        """With one more token each: ids and chances (S, P), weights (S, P, H, K), of which K may have grown."""
+        return BeamHistory(
+            torch.cat([self.ids, ids[..., None]], 2),
+            torch.cat([self.log_probs, log_probs[..., None]], 2),
+            {site: torch.cat([_wide(self.weights[site], new), new[:, :, None]], 2) for site, new in weights.items()},
+        )
+
+
+def _wide(old: Tensor, new: Tensor) -> Tensor:
+    """Weights of earlier tokens, 0 at the keys that were not there yet."""
+    return functional.pad(old, (0, new.shape[-1] - old.shape[-1]))
+
+
+class FinishedHypotheses:
+    """`scores` (S, size), best first, -inf where no hypothesis is kept yet; earlier ones come first among equals."""
+
+    def __init__(self, sentences: int, size: int, history: BeamHistory, totals: Tensor) -> None:
+        self.size = size
+        self.scores = totals.new_full((sentences, size), -torch.inf)
+        self.totals = self.scores.clone()
+        self.lengths = torch.zeros(sentences, size, dtype=torch.int64, device=totals.device)
+        self.ended = torch.zeros(sentences, size, dtype=torch.bool, device=totals.device)
+        nothing = torch.zeros(sentences, size, dtype=torch.int64, device=totals.device)
+        self.history = history.pick(nothing)
+
+    def add(self, scores: Tensor, totals: Tensor, ended: Tensor, history: BeamHistory) -> None:
+        """Hypotheses (S, P) of one length, all with their scores, -inf for those that are not to be kept."""
+        length = history.ids.shape[2]
+        S, P = scores.shape
+        before = self.history
+        more = length - before.ids.shape[2]
+        held = BeamHistory(
+            functional.pad(before.ids, (0, more)),
+            functional.pad(before.log_probs, (0, more)),
+            {
+                site: functional.pad(_wide(tensor, history.weights[site]), (0, 0, 0, 0, 0, more))
+                for site, tensor in before.weights.items()
+            },
+        )
+        both = BeamHistory(
+            torch.cat([held.ids, history.ids], 1),
+            torch.cat([held.log_probs, history.log_probs], 1),
+            {site: torch.cat([tensor, history.weights[site]], 1) for site, tensor in held.weights.items()},
+        )
+        ranked, order = torch.cat([self.scores, scores], 1).sort(dim=1, descending=True, stable=True)
+        order = order[:, : self.size]
+        self.scores = ranked[:, : self.size]
+        self.totals = torch.cat([self.totals, totals], 1).gather(1, order)
+        self.lengths = functional.pad(self.lengths, (0, P), value=length).gather(1, order)
+        self.ended = torch.cat([self.ended, ended], 1).gather(1, order)
+        self.history = both.pick(order + torch.arange(S, device=order.device)[:, None] * (self.size + P))
+
+    def take(self, rows: Tensor) -> list[list[Hypothesis]]:
+        """The hypotheses of the sentences `rows`, best first."""
+        scores, totals = self.scores[rows].tolist(), self.totals[rows].tolist()
+        lengths, ended = self.lengths[rows].tolist(), self.ended[rows].tolist()
+        ids, log_probs = self.history.ids[rows], self.history.log_probs[rows]
+        weights = {site: tensor[rows].transpose(2, 3) for site, tensor in self.history.weights.items()}
+        found = []
+        for row, kept in enumerate(scores):
+            found.append(
+                [
+                    Hypothesis(
+                        ids[row, rank, :length],
+                        totals[row][rank],
+                        score,
+                        log_probs[row, rank, :length],
+                        ended[row][rank],
+                        {site: tensor[row, rank, :, :length] for site, tensor in weights.items()},
+                    )
+                    for rank, score in enumerate(kept)
+                    if (length := lengths[row][rank])
+                ]
+            )
+        return found
+
+    def keep(self, rows: Tensor) -> None:
+        """Only the sentences `rows` go on."""
+        self.scores, self.totals = self.scores[rows], self.totals[rows]
+        self.lengths, self.ended = self.lengths[rows], self.ended[rows]
+        history = self.history
+        self.history = BeamHistory(
+            history.ids[rows], history.log_probs[rows], {site: tensor[rows] for site, tensor in history.weights.items()}
+        )

@@ -1,0 +1,76 @@
+"""What is to be searched for, as one value that can be checked, kept and printed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from ..errors import Diagnostic, InputError
+from .beam import GNMT, check_beams
+from .penalty import LengthPenalty
+from .sample import check_sampling
+
+OWN = {
+    "greedy": frozenset[str](),
+    "beam": frozenset({"beams", "length_penalty", "n_best"}),
+    "sample": frozenset({"n_best", "temperature", "top_k", "top_p", "seed"}),
+}
+"""The settings that each kind of search has for itself."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """The settings of a search over many sources; every one is used, or it is an error.
+
+    kind            `greedy`; `beam`, with `beams`, `length_penalty` and `n_best` hypotheses; or `sample`, with `temperature`,
+                    `top_k`, `top_p`, `seed` and `n_best` samples
+    length_factor   a source of L tokens may have floor(length_factor * L) + extra_length new tokens, the end token included;
+    extra_length    1 and 50 are those of "Attention Is All You Need"
+
+    Raises InputError for values out of range, and for settings of another kind.
+    """
+
+    kind: Literal["greedy", "beam", "sample"] = "beam"
+    beams: int = 5
+    length_penalty: LengthPenalty = GNMT
+    n_best: int = 1
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    length_factor: float = 1.0
+    extra_length: int = 50
+
+    def __post_init__(self) -> None:
+        if self.kind not in OWN:
+            raise InputError(Diagnostic("TFK078", f"the kind of search is {self.kind!r}", f"it is one of {', '.join(OWN)}"))
+        for setting in fields(self):
+            name, value = setting.name, getattr(self, setting.name)
+            owners = [kind for kind, names in OWN.items() if name in names]
+            if owners and self.kind not in owners and value != setting.default:
+                message = f"{name} is {value!r}, which a {self.kind} search does not read"
+                raise InputError(Diagnostic("TFK078", message, f"leave it out, or make the kind {' or '.join(owners)}"))
+        if self.kind == "beam":
+            check_beams(self.beams, self.n_best, self.length_penalty)
+        elif self.kind == "sample":
+            check_sampling(self.temperature, self.top_k, self.top_p, self.seed, self.n_best)
+        factor, extra = self.length_factor, self.extra_length
+        if not _is(factor, (int, float)) or not math.isfinite(factor) or factor < 0:
+            raise InputError(Diagnostic("TFK078", f"length_factor is {factor!r}", "it is a number from 0 up"))
+        if not _is(extra, int) or extra < 0 or factor == extra == 0:
+            message = f"extra_length is {extra!r}, length_factor {factor!r}"
+            raise InputError(Diagnostic("TFK078", message, "extra_length is a whole number from 0 up; one of them is above 0"))
+
+    @property
+    def width(self) -> int:
+        """The rows that each source takes in a batch."""
+        return {"greedy": 1, "beam": self.beams, "sample": self.n_best}[self.kind]
+
+    def limit(self, length: int) -> int:
+        """How many new tokens a source of `length` tokens may have, at least one."""
+        return max(1, math.floor(self.length_factor * length) + self.extra_length)
+
+
+def _is(value: Any, kinds: Any) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)

@@ -1,0 +1,33 @@
+"""How long an input of a model may be: its tables of positions say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..slots.layer import leaves
+from ..slots.options import Component, SlotField, field_annotations
+from .model_graph import Graph
+
+
+def max_input_lengths(graph: Graph) -> dict[str, int | None]:
+    """The most positions each input may have: the smallest position table on its way, None where there is none."""
+    found: dict[str, int | None] = {node.name: None for node in graph.inputs()}
+    for node in graph.nodes.values():
+        name = (node.signal.length or "").removeprefix("L_")
+        for part in _positions(node.options):
+            limit = part.entry.max_len(part.options)
+            if limit is not None and name in found:
+                found[name] = min(limit, found[name] or limit)
+    return found
+
+
+def _positions(options: Any) -> Iterator[Component]:
+    """Every position scheme that a node names."""
+    models = [options]
+    for leaf in leaves(getattr(options, "layers", None) or ()):
+        models += [leaf.layer, *(part.options for part in leaf.layer.sublayers or ())]
+    for model in models:
+        for name, annotation in field_annotations(type(model), SlotField):
+            if annotation.slot == "position" and getattr(model, name) is not None:
+                yield getattr(model, name)

@@ -1,0 +1,102 @@
+"""The files of a saved model, and where the best model of a run stands.
+
+spec.yaml           the resolved spec
+model.safetensors   the weights
+plan.json           the requested backends of each site, and the table of those chosen on the device it was built for
+versions.json       versions of tfkit, its contract, torch and the plugins; size and SHA-256 of the other files
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, RootModel, field_validator
+
+from ..errors import Diagnostic, StoreError
+from ..files import FileModel, FileRecord, child, read_model
+
+FORMAT = 1
+
+SPEC, WEIGHTS, PLAN, VERSIONS = "spec.yaml", "model.safetensors", "plan.json", "versions.json"
+
+BEST = "best.json"
+"""Beside several models, the file that names the best one."""
+
+LARGEST_TEXTS = 256 << 20
+"""So many bytes the files of a saved model may have together, its weights left out."""
+
+NAME_A_MODEL = "name a directory that `tfkit build -o` or `tfkit train -o` wrote"
+
+
+class Versions(FileModel):
+    """The content of versions.json."""
+
+    format: Literal[1]
+    contract: int
+    dtype: Literal["float64", "float32", "bfloat16", "float16"]
+    python: str
+    torch: str
+    plugins: dict[str, str]
+    files: dict[str, FileRecord]
+
+    @field_validator("files")
+    @classmethod
+    def _complete(cls, files: dict[str, FileRecord]) -> dict[str, FileRecord]:
+        if missing := {SPEC, WEIGHTS, PLAN} - files.keys():
+            raise ValueError(f"it does not list {', '.join(sorted(missing))}")
+        if (total := sum(facts.bytes for name, facts in files.items() if name != WEIGHTS)) > LARGEST_TEXTS:
+            raise ValueError(f"beside the weights {total:,} bytes are listed, and at most {LARGEST_TEXTS:,} are read")
+        return files
+
+
+class Format(FileModel):
+    """The format alone, of a file that may have another one."""
+
+    model_config = ConfigDict(extra="ignore")
+    format: int
+
+
+class _PlanRow(FileModel):
+    site: str
+    lengths: list[int | None] | None
+    chosen: str | None
+
+
+class Plan(FileModel):
+    """The content of plan.json. The backends of `sites` are judged by the catalogue."""
+
+    sites: dict[str, list[Any]]
+    device: str
+    dtype: str
+    table: list[_PlanRow]
+
+
+class Best(FileModel):
+    """The content of best.json."""
+
+    model: str
+    metric: str
+    score: float
+
+
+class _Object(RootModel[dict[str, Any]]):
+    """Any object."""
+
+
+def model_in(directory: Path) -> Path:
+    """The directory of a model: this one, or the best of the run that stands here. Raises StoreError."""
+    models = directory / "models"
+    best = models / BEST
+    if not os.path.lexists(best):
+        return directory
+    try:
+        return child(child(directory, models.name), read_model(best, Best).model)
+    except ValueError as reason:
+        raise StoreError(Diagnostic("TFK082", f"{best} does not name a model beside it: {reason}", "it was altered")) from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file. Raises StoreError."""
+    return read_model(path, _Object, fix=NAME_A_MODEL).root

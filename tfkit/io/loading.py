@@ -1,0 +1,114 @@
+"""Read a saved model back: every file is checked first, and the numbers are equal bit for bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ..builder import build
+from ..catalogue import Catalogue, load_catalogue
+from ..errors import Diagnostic, StoreError
+from ..files import FileRecord, check_digest, check_header, check_sizes, compare_tensors, read_bytes, read_model
+from ..graph import graph_of
+from ..nn.model import Model
+from ..spec import ModelSpec, parse_spec
+from ..spec.located import Diagnostics
+from ..spec.reader import read_text
+from .layout import FORMAT, NAME_A_MODEL, PLAN, SPEC, VERSIONS, WEIGHTS, Format, Plan, Versions, model_in
+from .replacing import words
+
+
+def load(
+    directory: str | Path, *, device: str | torch.device = "cpu", backend: Any = None, catalogue: Catalogue | None = None
+) -> Model:
+    """The model that `save` wrote, with the same numbers; of a training run's directory the best one. `backend` replaces the
+    backends it was saved with at every site.
+
+    Raises StoreError where a file is missing, altered, or of another format; SpecError and BackendRefused as `tfkit.build`.
+    """
+    directory = model_in(Path(directory))
+    catalogue = catalogue or load_catalogue()
+    versions = _check_files(directory)
+    dtype: torch.dtype = getattr(torch, versions.dtype)
+    spec = _saved_spec(directory / SPEC, catalogue)
+    _check_room(directory / WEIGHTS, versions.files[WEIGHTS], spec, dtype)
+    # On `meta` no backend is refused: what the device cannot do is asked once the wishes are known.
+    model = build(spec, catalogue, device="meta", dtype=dtype)
+    requested_backends = read_model(directory / PLAN, Plan).sites
+    if set(requested_backends) != set(model.sites):
+        message = f"{directory / PLAN} has other attention sites than {directory / SPEC}"
+        raise StoreError(Diagnostic("TFK082", message, "it was altered"))
+    for requested, sites in [(backend, list(requested_backends))] if backend is not None else _by_wish(requested_backends):
+        model.set_backend(requested, sites)
+    check_header(directory / WEIGHTS, _facts(model.state_dict()), "the spec")
+    check_digest(directory / WEIGHTS, versions.files[WEIGHTS])
+    # Copied rather than kept: at the addresses that the file gives them, matrix products may round differently.
+    model.to_empty(device=device).load_state_dict(read_weights(directory))
+    model.retarget(torch.device(device), dtype)
+    return model
+
+
+def _check_files(directory: Path) -> Versions:
+    """The versions of a saved model, whose files have their sizes and all but the weights their digests."""
+    path = directory / VERSIONS
+    found = read_model(path, Format, fix=NAME_A_MODEL).format
+    if found != FORMAT:
+        message = f"{directory} has format {found}, this tfkit reads {FORMAT}"
+        raise StoreError(Diagnostic("TFK083", message, "load it with the tfkit that wrote it"))
+    versions = read_model(path, Versions)
+    for name, facts in check_sizes(path, versions.files).items():
+        if name != WEIGHTS:
+            check_digest(directory / name, facts)
+    return versions
+
+
+def _saved_spec(path: Path, catalogue: Catalogue) -> ModelSpec:
+    """The spec of a saved model. It was resolved when it was written, so it extends no other file."""
+    try:
+        text = read_bytes(path, links=False)
+    except OSError as reason:
+        raise StoreError(Diagnostic("TFK082", f"{path} cannot be read: {reason.strerror}")) from None
+    if "extends" in read_text(text, str(path), Diagnostics()).mapping:
+        raise StoreError(Diagnostic("TFK082", f"{path} extends another file, which no saved spec does", "it was altered"))
+    return parse_spec(text, catalogue, file=str(path))
+
+
+def _check_room(path: Path, facts: FileRecord, spec: ModelSpec, dtype: torch.dtype) -> None:
+    """Raises StoreError where a file is too small for the weights of a spec, before modules are made for them."""
+    graph = graph_of(spec)
+    needed = (graph.parameters() + graph.parameters(trainable=False)) * dtype.itemsize
+    if facts.bytes < needed:
+        message = f"{path} has {facts.bytes:,} bytes, and the weights of the spec need {needed:,}"
+        raise StoreError(Diagnostic("TFK082", message, "it was altered"))
+
+
+def read_weights(directory: Path) -> dict[str, Tensor]:
+    """The weights of a saved model that was checked. Raises StoreError."""
+    try:
+        return load_file(directory / WEIGHTS)
+    except (SafetensorError, OSError) as reason:
+        raise StoreError(Diagnostic("TFK082", f"{directory / WEIGHTS} cannot be read: {words(reason)}")) from None
+
+
+def check_tensors(path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], whose: str) -> None:
+    """The tensors of a file have the names, shapes and dtypes of those that something (`whose`: "the spec") needs. Raises
+    StoreError."""
+    compare_tensors(path, _facts(tensors), _facts(like), whose)
+
+
+def _facts(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {name: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in tensors.items()}
+
+
+def _by_wish(sites: Mapping[str, list[Any]]) -> list[tuple[list[Any], list[str]]]:
+    grouped: dict[str, tuple[list[Any], list[str]]] = {}
+    for site, requested in sites.items():
+        grouped.setdefault(json.dumps(requested), (requested, []))[1].append(site)
+    return list(grouped.values())

@@ -1,0 +1,70 @@
+"""Put a finished directory in place. Only files that tfkit wrote are replaced."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+
+from ..errors import Diagnostic, StoreError
+from ..files import FileRecord, check_removable, file_record, read_model, remove_written
+from .layout import PLAN, SPEC, VERSIONS, WEIGHTS, Versions
+
+
+def check_place(directory: Path, overwrite: bool) -> None:
+    """Raises StoreError, TFK080, where a model may not be saved because of what stands there."""
+    if os.path.lexists(directory) and written_names(directory) and not overwrite:
+        raise StoreError(
+            Diagnostic("TFK080", f"{directory} exists already", "choose another directory, or pass overwrite (--force)")
+        )
+
+
+def written_names(directory: Path) -> set[str]:
+    """The names of the files of a saved model that may be replaced; none of an empty directory. Raises StoreError, TFK080, for
+    anything else: a link, a directory that holds anything that tfkit did not write there."""
+    try:
+        if directory.is_symlink():
+            raise OSError(None, "it is a link")
+        if not any(directory.iterdir()):
+            return set()
+        files = read_model(directory / VERSIONS, Versions).files
+    except (OSError, StoreError) as reason:
+        why = reason.strerror if isinstance(reason, OSError) else reason.diagnostics[0].message
+        message = f"{directory} exists and is no saved model, so it is not replaced: {why}"
+        raise StoreError(Diagnostic("TFK080", message, "choose another directory")) from None
+    # Anybody can write a listing. Beside the files of every model it vouches only for those whose digests it knows.
+    names = {VERSIONS, SPEC, WEIGHTS, PLAN} | {name for name, facts in files.items() if _is_as_listed(directory / name, facts)}
+    check_removable(directory, names)
+    return names
+
+
+def _is_as_listed(path: Path, facts: FileRecord) -> bool:
+    try:
+        return path.lstat().st_size == facts.bytes and file_record(path) == facts.model_dump()
+    except OSError:
+        return False
+
+
+def put_in_place(draft: Path, directory: Path, names: Collection[str]) -> None:
+    """Give a finished draft beside a directory its name. What stands there, files of these `names` that tfkit wrote and nothing
+    else, goes only once the draft does. Raises OSError, and StoreError as `check_removable`."""
+    if not os.path.lexists(directory):
+        draft.rename(directory)
+        return
+    check_removable(directory, names)
+    old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".old", dir=directory.parent))
+    kept = old / directory.name
+    try:
+        directory.rename(kept)
+        draft.rename(directory)
+    finally:  # also when interrupted: the old model stays until the new one stands
+        if not directory.exists():
+            kept.rename(directory)
+        if kept.exists():
+            remove_written(kept, names)
+        old.rmdir()
+
+
+def words(reason: Exception) -> str:
+    return (reason.strerror if isinstance(reason, OSError) else None) or str(reason)

@@ -1,0 +1,107 @@
+"""Write a built model into a directory: no pickle, and the directory appears whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from ..catalogue import Catalogue, load_catalogue
+from ..errors import Diagnostic, StoreError
+from ..files import child, file_record, umask
+from ..graph import Target, graph_of, plan
+from ..nn.model import Model
+from ..slots.options import CONTRACT
+from ..spec import to_yaml
+from .layout import FORMAT, PLAN, SPEC, VERSIONS, WEIGHTS
+from .replacing import check_place, put_in_place, words, written_names
+
+
+def save(
+    model: Model,
+    directory: str | Path,
+    *,
+    overwrite: bool = False,
+    catalogue: Catalogue | None = None,
+    texts: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a model, and `texts` by file name that belong to it (its tokenisers). The directory appears whole or not at all: it
+    is written beside its place and then renamed.
+
+    Raises StoreError where it exists already, or where the disk is full or not writable; what stood there is left as it was.
+    `overwrite` replaces a saved model, if the directory holds nothing beside the files that were saved there.
+    """
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    directory = Path(directory).absolute()
+    check_place(directory, overwrite)
+    empty = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
+    if empty:
+        message = f"`{empty[0]}` and {len(empty) - 1} more are on the meta device and have no numbers"
+        raise StoreError(Diagnostic("TFK081", message, "build the model on another device"))
+    catalogue = catalogue or load_catalogue()
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".draft", dir=directory.parent))
+    except (OSError, ValueError) as reason:  # ValueError: a NUL in the name
+        raise StoreError(Diagnostic("TFK081", f"{directory.parent} cannot be written: {words(reason)}")) from None
+    try:
+        _write(model, draft, catalogue, texts or {})
+        draft.chmod(0o777 & ~umask())
+        put_in_place(draft, directory, written_names(directory) if os.path.lexists(directory) else ())
+    except (OSError, ValueError, SafetensorError, RuntimeError) as reason:  # ValueError: a name that no file can have
+        raise StoreError(
+            Diagnostic("TFK081", f"{directory} could not be written: {words(reason)}", "nothing was changed")
+        ) from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return directory
+
+
+def _write(model: Model, draft: Path, catalogue: Catalogue, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        if name in (SPEC, WEIGHTS, PLAN, VERSIONS):
+            raise ValueError(f"`texts` may not hold {name}, which is written with every model")
+        child(draft, name).write_text(text, encoding="utf-8")
+    (draft / SPEC).write_text(to_yaml(model.spec), encoding="utf-8")
+    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    save_file(tensors, draft / WEIGHTS)
+    first = next(model.parameters(), None)
+    device, dtype = (first.device.type, first.dtype) if first is not None else ("cpu", torch.float32)
+    target = Target(device=device, dtype=str(dtype).removeprefix("torch."), training=False)
+    table = [
+        {"site": row.site, "lengths": row.lengths, "chosen": row.chosen}
+        for row in plan(graph_of(model.spec), catalogue, target)
+    ]
+    _write_json(
+        draft / PLAN, {"sites": model.requested_backends, "device": target.device, "dtype": target.dtype, "table": table}
+    )
+    files = {name: file_record(draft / name) for name in (SPEC, WEIGHTS, PLAN, *texts)}
+    plugins = {distribution: version for _, distribution, version in catalogue.plugins}
+    _write_json(
+        draft / VERSIONS,
+        {
+            "format": FORMAT,
+            "contract": CONTRACT,
+            "dtype": target.dtype,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "plugins": plugins,
+            "files": files,
+        },
+    )
+    for path in draft.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def _write_json(path: Path, data: Any) -> None:
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,79 @@
+"""Where a model is, and how it may travel: to devices that are here, by copy and by `tfkit.save`, never by pickle."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NoReturn, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import BuildError, Diagnostic, StoreError
+
+Own = TypeVar("Own", bound="Placed")
+
+
+def device_here(device: Any) -> torch.device:
+    """The device of that name. Raises BuildError where this machine or this build of torch does not have it."""
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError, ImportError) as reason:
+        words = str(reason).strip().splitlines()
+        message = f"there is no device {device} here: {words[0] if words else type(reason).__name__}"
+        fix = 'use the device "cpu" (`--device cpu`), or `tfkit plan` to plan for one that is not there'
+        raise BuildError(Diagnostic("TFK046", message, fix)) from None
+    return found
+
+
+class Placed(nn.Module):
+    """A module that knows its device and dtype, those of its first parameter."""
+
+    @property
+    def device(self) -> torch.device:
+        first = next(self.parameters(), None)
+        return torch.device("cpu") if first is None else first.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        first = next(self.parameters(), None)
+        return torch.float32 if first is None else first.dtype
+
+    def to(self: Own, *args: Any, **kwargs: Any) -> Own:
+        """As torch.nn.Module.to. Raises BuildError where the device is not here."""
+        device = kwargs.get("device", args[0] if args else None)
+        if device is not None and not isinstance(device, (Tensor, torch.dtype)):
+            device_here(device)
+        return super().to(*args, **kwargs)
+
+    def cuda(self: Own, device: int | torch.device | None = None) -> Own:
+        """As torch.nn.Module.cuda. Raises BuildError where there is no such device here."""
+        device_here("cuda" if device is None else device)
+        return super().cuda(device)
+
+    def to_empty(self: Own, *, device: Any, recurse: bool = True) -> Own:
+        """As torch.nn.Module.to_empty. Raises BuildError where the device is not here."""
+        return super().to_empty(device=None if device is None else device_here(device), recurse=recurse)
+
+    def __copy__(self: Own) -> Own:
+        return self._with_state(dict(self.__dict__))
+
+    def __deepcopy__(self: Own, memo: dict[int, Any]) -> Own:
+        made = self._with_state({})
+        memo[id(self)] = made
+        made.__setstate__(copy.deepcopy(self.__dict__, memo))  # type: ignore[no-untyped-call]
+        return made
+
+    def _with_state(self: Own, state: dict[str, Any]) -> Own:
+        made = self.__class__.__new__(self.__class__)
+        made.__setstate__(state)  # type: ignore[no-untyped-call]
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Raises StoreError: pickle would hold code of this process, and run code where it is read."""
+        message = "a model cannot be pickled (torch.save, pickle.dumps, multiprocessing): its backends are code of this process"
+        fix = (
+            "use tfkit.save(model, directory) and tfkit.load(directory), or torch.save(model.state_dict(), path); what "
+            "torch.save has begun at its path holds no model"
+        )
+        raise StoreError(Diagnostic("TFK081", message, fix))

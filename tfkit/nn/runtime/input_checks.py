@@ -1,0 +1,82 @@
+"""What a caller hands to a model, checked where it enters: nothing is cast, padded or broadcast to make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import Diagnostic, InputError
+from .node_output import Padding
+
+
+def check_tensor(label: str, given: Any) -> None:
+    """Raises InputError where something that is no tensor is given."""
+    if not isinstance(given, Tensor):
+        raise InputError(Diagnostic("TFK071", f"{label} is a {type(given).__name__}", "give a tensor"))
+
+
+def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
+    """Raises InputError where ids (B, L) are no token ids of this vocabulary; on CUDA the device reports it, without a sync."""
+    check_tensor(f"`{name}`", ids)
+    shape = tuple(ids.shape)
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise InputError(Diagnostic("TFK071", f"`{name}` has dtype {ids.dtype}", "token ids are int64 or int32"))
+    if ids.dim() != 2 or 0 in shape:
+        raise InputError(Diagnostic("TFK070", f"`{name}` has shape {shape}", "token ids are (batch, length), both at least 1"))
+    if torch.compiler.is_compiling() or ids.is_meta:
+        return
+    if ids.device.type != "cpu":
+        torch._assert_async(
+            ((ids >= 0) & (ids < vocab_size)).all(), f"TFK072: an id in `{name}` is outside 0..{vocab_size - 1}"
+        )
+        return
+    low, high = (int(bound) for bound in ids.aminmax())
+    if low < 0 or high >= vocab_size:
+        wrong = low if low < 0 else high
+        row, column = ((ids == wrong).nonzero()[0]).tolist()
+        message = f"`{name}` {shape} holds the id {wrong} at [{row}, {column}], but the vocabulary has {vocab_size} ids"
+        raise InputError(Diagnostic("TFK072", message, f"ids are 0..{vocab_size - 1}"))
+
+
+def check_places(parameter: nn.Parameter | None, tensors: Mapping[str, Any]) -> None:
+    """Raises InputError where a tensor is on another device than a model, whose first `parameter` tells. Parameters that are
+    sharded or offloaded are moved when they are used, and are not asked."""
+    if type(parameter) is not nn.Parameter:
+        return
+    for label, tensor in tensors.items():
+        if isinstance(tensor, Tensor) and tensor.device != parameter.device:
+            message = f"{label} is on {tensor.device}, the model on {parameter.device}"
+            raise InputError(Diagnostic("TFK071", message, "move one of them: ids.to(model.device), or model.to(ids.device)"))
+
+
+def check_segments(name: str, segments: Tensor, ids: Tensor, count: int) -> None:
+    """Raises InputError where segments are no (B, L) numbers below `count`, the rows of the segment table (0: none)."""
+    if not count:
+        raise InputError(Diagnostic("TFK073", f"`{name}` has no segments", "write `segments: 2` at this node"))
+    check_tensor(f"`segments of {name}`", segments)
+    if segments.shape != ids.shape:
+        message = f"the segments of `{name}` have shape {tuple(segments.shape)}, its ids {tuple(ids.shape)}"
+        raise InputError(Diagnostic("TFK070", message))
+    check_ids(f"segments of {name}", segments, count)
+
+
+def given_padding(name: str, ids: Tensor, mask: Tensor | None, lengths: Tensor | None) -> Padding | None:
+    """The padding that a mask (B, L) bool or lengths (B,) integers state, None where neither is given."""
+    if mask is not None and lengths is not None:
+        raise InputError(Diagnostic("TFK073", f"both a mask and lengths are given for `{name}`", "give one"))
+    if mask is not None:
+        check_tensor(f"the mask of `{name}`", mask)
+        if mask.dtype is not torch.bool or mask.shape != ids.shape:
+            message = f"the mask of `{name}` is {mask.dtype} {tuple(mask.shape)}, its ids are {tuple(ids.shape)}"
+            raise InputError(Diagnostic("TFK070", message, "a mask is bool, True for real tokens, of the ids' shape"))
+        return Padding(visible=mask)
+    if lengths is not None:
+        check_tensor(f"the lengths of `{name}`", lengths)
+        if lengths.is_floating_point() or lengths.dtype is torch.bool or lengths.shape != ids.shape[:1]:
+            message = f"the lengths of `{name}` are {lengths.dtype} {tuple(lengths.shape)}, its ids are {tuple(ids.shape)}"
+            raise InputError(Diagnostic("TFK070", message, "lengths are integers, one per row"))
+        return Padding(lengths=lengths)
+    return None

@@ -1,0 +1,96 @@
+"""What authors of sub-layers, nodes, placements, position schemes and initialisers need beside `tfkit.plugin`.
+
+Contexts that an entry's functions receive, declarations of parameters and costs, blocks to build from. Importing this imports
+no torch. Names that need torch are imported when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ..slots.cost import Cost, Sizes
+from ..slots.init import Distribution, InitContext
+from ..slots.layer import Layer
+from ..slots.lazy import load
+from ..slots.node import InputRule, NodeContext, Signal
+from ..slots.options import NodeRef
+from ..slots.parameter import ParameterGroup
+from ..slots.placement import Constants, StackFacts
+from ..slots.position import PositionSite
+from ..slots.score import ScoreSite
+from ..slots.sublayer import AttentionSite, SublayerContext
+
+if TYPE_CHECKING:
+    from ..attention.positions import PositionRange
+    from ..nn.feed_forward import FeedForward
+    from ..nn.layer import LayerParts, residuals
+    from ..nn.multi_head import AttentionRule, HeadShape, MultiHeadAttention, PositionUse
+    from ..nn.runtime.context import ForwardContext, StackContext
+    from ..nn.runtime.node_output import NodeOutput
+    from ..nn.stack import Wiring
+
+_IMPORTS_TORCH = {
+    "tfkit.attention.positions": ("PositionRange",),
+    "tfkit.nn.feed_forward": ("FeedForward",),
+    "tfkit.nn.layer": (
+        "LayerParts",
+        "residuals",
+    ),
+    "tfkit.nn.multi_head": (
+        "AttentionRule",
+        "HeadShape",
+        "MultiHeadAttention",
+        "PositionUse",
+    ),
+    "tfkit.nn.runtime.context": (
+        "ForwardContext",
+        "StackContext",
+    ),
+    "tfkit.nn.runtime.node_output": ("NodeOutput",),
+    "tfkit.nn.stack": ("Wiring",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _IMPORTS_TORCH.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})
+
+
+__all__ = [
+    "AttentionRule",
+    "AttentionSite",
+    "Constants",
+    "Cost",
+    "Distribution",
+    "FeedForward",
+    "ForwardContext",
+    "HeadShape",
+    "InitContext",
+    "InputRule",
+    "Layer",
+    "LayerParts",
+    "MultiHeadAttention",
+    "NodeContext",
+    "NodeOutput",
+    "NodeRef",
+    "ParameterGroup",
+    "PositionRange",
+    "PositionSite",
+    "PositionUse",
+    "ScoreSite",
+    "Signal",
+    "Sizes",
+    "StackContext",
+    "StackFacts",
+    "SublayerContext",
+    "Wiring",
+    "load",
+    "residuals",
+]

@@ -1,0 +1,134 @@
+"""A value that remembers where it was written. Specs are merged as trees of these, never as plain dicts, so that an inherited
+value still points at the line it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final, NoReturn
+
+from ..errors import Diagnostic, Location, SpecError
+
+
+class Invalid:
+    """Stands where something was written that a fault already describes, so that nothing is said about it twice."""
+
+    def __repr__(self) -> str:
+        return "INVALID"
+
+
+INVALID: Final = Invalid()
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A value of a spec: a scalar, a list of `Located`, a mapping from names to `Located`, or `INVALID`.
+
+    `path` is where it was written (`defaults.norm.eps`), also after it was inherited; `text` is how a scalar was spelt;
+    `key` is the place of the key that names it.
+    """
+
+    value: Any
+    location: Location
+    path: str = ""
+    text: str = ""
+    key: Location | None = None
+
+    @property
+    def mapping(self) -> dict[str, Located]:
+        """Its children by name; empty for anything that is no mapping."""
+        return self.value if isinstance(self.value, dict) else {}
+
+    @property
+    def items(self) -> list[Located]:
+        """Its children in order; empty for anything that is no list."""
+        return self.value if isinstance(self.value, list) else []
+
+    def get(self, name: str) -> Located | None:
+        return self.mapping.get(name)
+
+    def holding(self, value: Any) -> Located:
+        """The same place with another value."""
+        return replace(self, value=value)
+
+    @property
+    def kind(self) -> str | None:
+        """What `kind` names, if it names anything."""
+        kind = self.get("kind")
+        return kind.value if kind is not None and isinstance(kind.value, str) else None
+
+    @property
+    def shown(self) -> str:
+        """What was written, in a few words."""
+        if isinstance(self.value, dict):
+            return "a mapping is written"
+        if isinstance(self.value, list):
+            return "a list is written"
+        if self.value is None and self.text in ("", "null"):
+            return "nothing is written"
+        return f"`{short(self.text)}` is written"
+
+
+def short(text: str, limit: int = 60) -> str:
+    """Text as a message shows it: one line, not too long."""
+    text = " ".join(text.split()) or text[:1]
+    text = "".join(letter if letter.isprintable() else "?" for letter in text[: limit + 1])
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def plain(node: Located) -> Any:
+    """The value without its marks."""
+    if isinstance(node.value, dict):
+        return {name: plain(child) for name, child in node.value.items()}
+    if isinstance(node.value, list):
+        return [plain(child) for child in node.value]
+    return node.value
+
+
+def child_path(path: str, name: str | int) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+class Diagnostics:
+    """The faults found so far, each once. A fault that many nodes inherit has one place, and is one fault."""
+
+    LIMIT = 500
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, Location | None, str], Diagnostic] = {}
+        self.meant: set[str] = set()  # names that a misspelt key probably meant: that they are missing is no news
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, code: str, location: Location, path: str, message: str, fix: str = "") -> None:
+        """Keeps a fault. Raises SpecError with those found so far when there are too many to be of use."""
+        self._found.setdefault((code, location, message), Diagnostic(code, message, fix, path, location))
+        if len(self._found) >= self.LIMIT:
+            self._found["TFK001", None, ""] = Diagnostic(
+                "TFK001", f"there are more than {self.LIMIT} faults", "these are the first"
+            )
+            raise self.error()
+
+    def extend(self, diagnostics: Iterable[Diagnostic]) -> None:
+        for diagnostic in diagnostics:
+            self._found.setdefault((diagnostic.code, diagnostic.location, diagnostic.message), diagnostic)
+
+    def fatal(self, code: str, location: Location, path: str, message: str, fix: str = "") -> NoReturn:
+        """Raises SpecError with this fault and those found before."""
+        self.extend([Diagnostic(code, message, fix, path, location)])
+        raise self.error()
+
+    def stop(self) -> None:
+        """Raises SpecError if there is any fault."""
+        if self._found:
+            raise self.error()
+
+    def error(self) -> SpecError:
+        """All faults as one error, sorted by place."""
+        return SpecError(sorted(self._found.values(), key=_place))
+
+
+def _place(diagnostic: Diagnostic) -> tuple[bool, str, int, int, str]:
+    location = diagnostic.location or Location("")
+    return diagnostic.location is None, location.file, location.line, location.column, diagnostic.code

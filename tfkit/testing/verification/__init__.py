@@ -1,6 +1,0 @@
-"""Proofs about one model: every sub-layer where it stands, with every backend, and the model as a whole."""
-
-from .row import Row, VerifyReport
-from .run import verify
-
-__all__ = ["Row", "VerifyReport", "verify"]

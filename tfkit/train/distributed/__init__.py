@@ -1,0 +1,1 @@
+"""Training in several processes: DDP, FSDP2, gloo, sharded checkpoints."""

@@ -1,0 +1,36 @@
+"""A row of the table that `auto` goes by, as data and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..attention.auto_table import AutoRow
+
+CONDITIONS = {
+    "gradients": ("gradients", "no gradients"),
+    "dropout": ("dropout", "no dropout"),
+    "masked": ("masked", "not masked"),
+    "biased": ("biased", "no bias"),
+    "bias_gradient": ("a bias that learns", "no bias that learns"),
+    "decoding": ("one query", "more than one query"),
+    "compiled": ("compiled", "not compiled"),
+}
+"""Every condition of a row, where it holds and where it does not."""
+
+
+def row_data(row: AutoRow) -> dict[str, Any]:
+    """`dtypes`, `lengths`, `conditions` (those that the row has), `capability`, `relative_time`, `measured` and `published`."""
+    conditions = {name: getattr(row, name) for name in CONDITIONS if getattr(row, name) is not None}
+    return {
+        "dtypes": sorted(row.dtypes), "lengths": list(row.lengths), "conditions": conditions,
+        "capability": list(row.capability) if row.capability else None, "relative_time": row.relative_time,
+        "measured": row.measured or None, "published": row.published or None,
+    }  # fmt: skip
+
+
+def row_in_words(row: Mapping[str, Any]) -> str:
+    """`float32, lengths 97 up, no gradients, no dropout`."""
+    low, high = row["lengths"]
+    lengths = "any length" if (low, high) == (1, None) else f"lengths {low} {'up' if high is None else f'to {high}'}"
+    return ", ".join([*row["dtypes"], lengths, *(CONDITIONS[name][not holds] for name, holds in row["conditions"].items())])

@@ -1,0 +1,72 @@
+"""Numbers and options in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from ..slots.options import Component, LayersField, NodeRef, field_annotations
+from ..spec.located import short
+
+STEPS = ("", "k", "M", "G", "T", "P", "E")
+
+
+def percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f}%" if whole else ""
+
+
+def scaled(number: int, unit: str) -> str:
+    """Three digits and a decimal prefix: `3.21 GFLOPs`."""
+    value, step = float(number), 0
+    while value >= 999.5 and step < len(STEPS) - 1:
+        value, step = value / 1000, step + 1
+    return f"{value:.3g} {STEPS[step]}{unit}" if value < 1000 else f"{value:,.0f} {STEPS[step]}{unit}"
+
+
+def ranges(numbers: list[int]) -> str:
+    """`0-5`, `0,2,..,40` or `0-3,5`: where a pattern repeats, in as few words as say it."""
+    if len(numbers) > 3 and (step := numbers[1] - numbers[0]) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1, step)):
+        return f"{numbers[0]},{numbers[1]},..,{numbers[-1]}"
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] + 1 == number:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number, number])
+    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def says(options: BaseModel, skip: frozenset[str] = frozenset()) -> str:
+    """What an options model says beyond its defaults; edges and layers are shown elsewhere."""
+    hidden = skip | {name for kind in (NodeRef, LayersField) for name, _ in field_annotations(type(options), kind)}
+    dumped = options.model_dump()
+    found = []
+    for name, field in type(options).model_fields.items():
+        value = getattr(options, name)
+        if name in hidden or (not field.is_required() and _same(value, field.default)):
+            continue
+        found.append(f"{name} {in_words(value, dumped[name])}")
+    return ", ".join(found)
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether a value is its field's default; that of a slot is the name of a part."""
+    parts = value if isinstance(value, tuple) else (value,)
+    if isinstance(default, str) and len(parts) == 1 and isinstance(parts[0], Component):
+        return parts[0].kind == default and not says(parts[0].options)
+    return bool(value == default)
+
+
+def in_words(value: Any, dumped: Any = None) -> str:
+    """A value as a person would say it."""
+    if isinstance(value, Component):
+        more = says(value.options)
+        return f"{value.kind} ({more})" if more else value.kind
+    if isinstance(value, tuple) and value and all(isinstance(item, Component) for item in value):
+        return " or ".join(map(in_words, value))
+    if isinstance(value, bool) or dumped is True or dumped is False:
+        return "true" if dumped else "false"
+    if isinstance(dumped, dict):
+        return " ".join(f"{name}: {in_words(item, item)}" for name, item in dumped.items())
+    return short(f"{value:g}" if isinstance(value, float) else str(dumped))
