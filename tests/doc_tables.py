@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import tfkit
-import tfkit.plugin
 from tfkit import hooks
 
 Run = Callable[[str], str]
 JSON_FORMS = {
     "show --json": "tfkit.view.model_data", "plan --json": "tfkit.view.plan_data", "plugins --json": "tfkit.view.plugins_data",
-    "bench attention --json FILE": "tfkit.bench.run", "bench auto --json FILE": "tfkit.slots.auto_table",
+    "bench attention --json FILE": "tfkit_conformance.bench.measure", "bench auto --json FILE": "tfkit.attention.auto_table",
 }  # fmt: skip
 """The modules whose docstrings, behind the first paragraph, describe what a command prints."""
 ROOT = Path(__file__).parents[1]
@@ -82,9 +81,9 @@ def backends(run: Run) -> str:
     row("devices", lambda can: ", ".join(device["kind"] for device in can["devices"]))
     row("dtypes", lambda can: ", ".join(sorted(can["dtypes"])))
     row("head_dim", lambda can: _range(**can["head_dim"]))
-    for term in tfkit.plugin.MASK_TERMS:
+    for term in sorted({term for can in able for term in can["mask_terms"]}):
         row(f"mask: {term}", lambda can, term=term: _tick(term in can["mask_terms"]))
-    for kind in tfkit.plugin.BIAS_KINDS:
+    for kind in sorted({kind for can in able for kind in can["bias_kinds"]}):
         row(f"bias: {kind}", lambda can, kind=kind: _bias(kind, **can))
     row("scores", lambda can: ", ".join(sorted(can["scores"])).replace("*", "any"))
     row("weights", lambda can: can["weights"])
@@ -170,13 +169,12 @@ def _keys(schema: dict[str, Any]) -> str:
 
 
 def shipped_specs(run: Run) -> str:
-    names = sorted(path.name for path in (ROOT / "specs").glob("*.yaml"))
-    body = []
-    for name in names:
-        found = json.loads(run(f"tfkit show specs/{name} --json"))
-        link = f"[source]({found['reference']})" if found["reference"] else "–"
-        body.append([f"`{name}`", f"{found['parameters']:,}", link])
-    return rows(["spec", "parameters", "published"], *body)
+    body, catalogue = [], built_in()
+    for path in sorted((ROOT / "specs").glob("*.yaml")):
+        spec = tfkit.load_spec(path, catalogue=catalogue)
+        link = f"[source]({spec.reference})" if spec.reference else "–"
+        body.append([f"`{path.name}`", f"{tfkit.graph_of(spec).parameters():,}", _cell(spec.description) or "–", link])
+    return rows(["spec", "parameters", "what it is", "published"], *body)
 
 
 def api(module: str) -> Callable[[Run], str]:
@@ -232,5 +230,5 @@ def measurements(run: Run) -> str:
 TABLES: dict[str, Callable[[Run], str]] = {
     "api": api("tfkit"), "backends": backends, "checks": checks, "codes": codes, "commands": commands, "entries": entries,
     "hooks": hook_list, "json": json_forms, "measurements": measurements, "plugin-api": api("tfkit.plugin"),
-    "recipe-keys": recipe_keys, "rules": rules, "slots": slots, "specs": shipped_specs,
+    "model-parts-api": api("tfkit.plugin.model_parts"), "recipe-keys": recipe_keys, "rules": rules, "slots": slots, "specs": shipped_specs,
 }  # fmt: skip

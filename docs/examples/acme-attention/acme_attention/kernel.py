@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tfkit.plugin import AttentionInputs, AttentionOutput, NoOptions, guard, open_blind_rows, select_rows
+from tfkit.plugin import AttentionInputs, AttentionOutput, NoOptions, require_capabilities, unmask_empty_rows, select_rows
 
 from . import CAPABILITIES
 
-check = guard("acme.flash", CAPABILITIES)
+check = require_capabilities("acme.flash", CAPABILITIES)
 
 
 def draft(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
@@ -30,6 +30,6 @@ def _attend(inputs: AttentionInputs, offset: Tensor) -> AttentionOutput:
     scores, rows = inputs.scale * inputs.query @ inputs.key.mT, None
     if inputs.mask.causal:
         queries, keys = torch.arange(scores.shape[2])[:, None], torch.arange(scores.shape[3])
-        visible, rows = open_blind_rows((keys <= offset + queries).expand(scores.shape))
+        visible, rows = unmask_empty_rows((keys <= offset + queries).expand(scores.shape))
         scores = scores.masked_fill(~visible, -torch.inf)
     return AttentionOutput(select_rows(torch.softmax(scores, -1) @ inputs.value, rows))
