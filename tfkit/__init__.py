@@ -56,7 +56,7 @@ _HOMES = {
     "BuildError": "errors",
     "Catalogue": "catalogue",
     "Classifier": "text",
-    "DecodingState": "nn.cache",
+    "DecodingState": "nn.runtime.decoding_state",
     "Diagnostic": "errors",
     "Generated": "generate",
     "GnmtLengthPenalty": "generate",
