@@ -39,6 +39,8 @@ PART = re.compile(
     r"|(?P<vary><!-- numbers vary -->\n)?^```(?P<language>console|python)\n(?P<body>.*?)\n```$",
     re.DOTALL | re.MULTILINE,
 )
+PROGRESS = re.compile(r"\w+: [0-9]+ s, |step [0-9]+, epoch [0-9]+: loss ")
+"""How lines begin that a slow command prints every few seconds, on a fast machine none of them."""
 NUMBER = r"[0-9][0-9,.]*(?:e[+-]?[0-9]+)?"
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml"}
 
@@ -106,7 +108,7 @@ class Scratch:
             ["bash", "-c", command],
             cwd=self.directory, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        return "\n".join(line.rstrip() for line in done.stdout.splitlines())
+        return "\n".join(line.rstrip() for line in done.stdout.splitlines() if not PROGRESS.match(line))
 
     def execute(self, code: str, file: str, line: int) -> None:
         """Run a Python block; an error names the line of the page."""
