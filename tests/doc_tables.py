@@ -229,6 +229,6 @@ def measurements(run: Run) -> str:
 
 TABLES: dict[str, Callable[[Run], str]] = {
     "api": api("tfkit"), "backends": backends, "checks": checks, "codes": codes, "commands": commands, "entries": entries,
-    "hooks": hook_list, "json": json_forms, "measurements": measurements, "plugin-api": api("tfkit.plugin"),
-    "model-parts-api": api("tfkit.plugin.model_parts"), "recipe-keys": recipe_keys, "rules": rules, "slots": slots, "specs": shipped_specs,
+    "hooks": hook_list, "json": json_forms, "measurements": measurements, "model-parts-api": api("tfkit.plugin.model_parts"),
+    "plugin-api": api("tfkit.plugin"), "recipe-keys": recipe_keys, "rules": rules, "slots": slots, "specs": shipped_specs,
 }  # fmt: skip

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 
-import documented
 import pytest
 
+import documented
 from tfkit.catalogue import load_catalogue
 from tfkit.graph import graph_of
 from tfkit.spec import parse_spec
@@ -16,7 +17,13 @@ PAGES = {str(page.relative_to(documented.ROOT)): page for page in documented.pag
 STALE = "<!-- generated: hooks -->\n```python\n```\n<!-- end -->"
 
 
-@pytest.mark.parametrize("name", PAGES)
+def is_slow(name):
+    """Whether the page trains or proves something that no earlier page does."""
+    new = set(documented.blocks(PAGES[name].read_text(encoding="utf-8"))) - documented.shown_before(PAGES[name])
+    return any(re.search(r"^\$ tfkit (train|verify|conformance)", block, flags=re.M) for block in new)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if is_slow(name) else name for name in PAGES])
 def test_a_page_is_what_the_generator_writes(name):
     text = PAGES[name].read_text(encoding="utf-8")
     made = documented.written(text, documented.shown_before(PAGES[name]), name)
@@ -85,15 +92,17 @@ def help_of(command: str) -> str:
 def test_commands_that_are_not_run_exist_with_their_options(name):
     text = PAGES[name].read_text(encoding="utf-8")
     lines = [line for block in re.findall(r"```sh\n(.*?)```", text, flags=re.S) for line in block.splitlines()]
-    lines += re.findall(r"`((?:\w+=\w+ )?(?:tfkit|python bench/|make) ?[^`]+)`", text)
+    lines += re.findall(r"`((?:\w+=\w+ )?(?:tfkit|python (?:bench|plugins)/|make) ?[^`]+)`", text)
     for line in lines:
         words = line.partition("  #")[0]
         for target in re.findall(r"^make (\S+)", words):
             assert f"\n{target}:" in (documented.ROOT / "Makefile").read_text(encoding="utf-8"), line
-        for script in re.findall(r"python (bench/\S+)", words):
-            source = (documented.ROOT / script).read_text(encoding="utf-8")
-            shared = (documented.ROOT / "bench" / "interleaved.py").read_text(encoding="utf-8")
-            assert all(f'"{option}"' in source + shared for option in re.findall(r" (--[\w-]+)", words)), line
+        for script in re.findall(r"python ((?:bench|plugins)/\S+)", words):
+            path, options = documented.ROOT / script, re.findall(r" (--[\w-]+)", words)
+            assert path.exists(), line
+            if options:
+                source = path.read_text(encoding="utf-8") + Path(path.parent, "interleaved.py").read_text(encoding="utf-8")
+                assert all(f'"{option}"' in source for option in options), line
         for command, rest in re.findall(r"\btfkit ([a-z]+)\b([^|<>]*)", words):
             options = [option for option in re.findall(r" (--?[a-z][\w-]*)", rest) if option != "--help"]
             assert all(re.search(rf"(?<![\w-]){option}\b", help_of(f"tfkit {command}")) for option in options), line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tfkit.plugin import AttentionInputs, AttentionOutput, NoOptions, require_capabilities, unmask_empty_rows, select_rows
+from tfkit.plugin import AttentionInputs, AttentionOutput, NoOptions, require_capabilities, select_rows, unmask_empty_rows
 
 from . import CAPABILITIES
 
