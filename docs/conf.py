@@ -18,6 +18,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["examples"]
+smartquotes = False  # `--json` stays as it is
 html_theme = "furo"
 html_title = f"tfkit {release}"
 html_static_path = ["_static"]

@@ -106,7 +106,7 @@ def codes(run: Run) -> str:
     sections = []
     for code in (each for each in json.loads(run("tfkit explain --json")) if "code" in each):
         example = "\n".join(f"    {line}" for line in code["wrong"].splitlines())
-        sections.append(f"({code['code']})=\n## {code['code']}: {code['title']}\n\n{_text(code['rule'])}\n\n{example}\n\n"
+        sections.append(f"({code['code']})=\n## {code['code']}: {code['title']}\n\n{_text(code['rule'])}\n\nWrong:\n\n{example}\n\n"
                         f"Fix: {_text(code['fix'])}")  # fmt: skip
     return "\n\n".join(sections)
 
@@ -136,7 +136,7 @@ def json_forms(run: Run) -> str:
     sections = []
     for command, module in JSON_FORMS.items():
         _, _, form = inspect.cleandoc(import_module(module).__doc__ or "").partition("\n\n")
-        sections.append(f"### tfkit {command}\n\n```text\n{form.rstrip()}\n```")
+        sections.append(f"### `tfkit {command}`\n\n```text\n{form.rstrip()}\n```")
     return "\n\n".join(sections)
 
 
