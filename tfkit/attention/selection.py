@@ -52,4 +52,4 @@ def refusal(
         entry.name for entry, options in others if entry.name not in tried and check_request(entry, request, options).accepted
     ]
     fix = f"backends that would work here: {', '.join(able)}" if able else "no installed backend can do this"
-    return Diagnostic("TFK060", f"backend {requested} cannot serve {site}: {reasons}", fix, path=site)
+    return Diagnostic("TFK060", f"backend {requested} cannot serve this site: {reasons}", fix, path=site)
