@@ -1,4 +1,4 @@
-"""Whatever a part raises is told with the line of its own code, in attention, in the laws and in whole models."""
+"""Whatever a part raises is reported with the line of its own code, in attention, in the laws and in whole models."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from tfkit.errors import Diagnostic, InputError
 from tfkit.plugin import Norm
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated
-from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.laws import check_part
 from tfkit_conformance.mutants.kernel import entry_of
@@ -92,7 +92,9 @@ def flash(tmp_path, monkeypatch):
 
 def contract(attend, case=PLAIN) -> str:
     with pytest.raises(Violation) as found:
-        layers.contract(Evaluated(subject_of(entry_of("tried", "a backend on trial", CAPABILITIES), attend=attend), case))
+        layers.contract(
+            Evaluated(backend_under_test(entry_of("tried", "a backend on trial", CAPABILITIES), attend=attend), case)
+        )
     return found.value.message
 
 

@@ -8,18 +8,18 @@ import pytest
 
 from kill_matrix.correct_kernels import CORRECT_KERNELS
 from tfkit.builtin.attention.entries import EAGER, SDPA
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
 from tfkit_conformance.attention.evaluated import Evaluated
-from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Inconclusive
 from tfkit_conformance.relations import RELATIONS, fit
 
-ONLINE = next(specimen for specimen in CORRECT_KERNELS if specimen.name == "online_16")
+ONLINE = next(kernel for kernel in CORRECT_KERNELS if kernel.name == "online_16")
 SUBJECTS = {
-    "eager": subject_of(EAGER),
-    "sdpa": subject_of(SDPA),
-    "online": subject_of(ONLINE.entry, attend=ONLINE.attend),
+    "eager": backend_under_test(EAGER),
+    "sdpa": backend_under_test(SDPA),
+    "online": backend_under_test(ONLINE.entry, attend=ONLINE.attend),
 }
 TERMS = ("causal", "window", "key_lengths", "query_lengths", "key_visible", "segments", "visible")
 COSTLY = {"compiled", "kept_share", "nothing_is_shared"}

@@ -14,13 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .attention.backend_under_test import BackendUnderTest, backend_under_test
     from .attention.bound import Bounds, bounds
-    from .attention.case import Case, case_of
+    from .attention.case import Case
+    from .attention.case_data import case_of
     from .attention.compare import error_ratios
     from .attention.reference import Reference
     from .attention.reference import reference as reference_attention
     from .attention.strategies import cases
-    from .attention.subject import BackendUnderTest, subject_of
     from .finding import Finding, Inconclusive, Violation
     from .laws import check_part
     from .relations import RELATIONS, Relation
@@ -40,17 +41,17 @@ _HOMES = {
     "RELATIONS": "relations",
     "Reference": "attention.reference",
     "Relation": "relations",
-    "BackendUnderTest": "attention.subject",
+    "BackendUnderTest": "attention.backend_under_test",
     "Violation": "finding",
     "bounds": "attention.bound",
-    "case_of": "attention.case",
+    "case_of": "attention.case_data",
     "cases": "attention.strategies",
     "check_backend": "suite.conformance",
     "check_part": "laws",
     "error_ratios": "attention.compare",
     "reference_attention": "attention.reference",
     "replay": "suite.again",
-    "subject_of": "attention.subject",
+    "backend_under_test": "attention.backend_under_test",
     "verify": "verification",
 }
 
@@ -69,6 +70,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "BackendUnderTest",
     "Bounds",
     "Case",
     "CheckResult",
@@ -79,8 +81,8 @@ __all__ = [
     "RELATIONS",
     "Reference",
     "Relation",
-    "BackendUnderTest",
     "Violation",
+    "backend_under_test",
     "bounds",
     "case_of",
     "cases",
@@ -89,6 +91,5 @@ __all__ = [
     "error_ratios",
     "reference_attention",
     "replay",
-    "subject_of",
     "verify",
 ]

@@ -46,7 +46,7 @@ class Raised(Violation):
 
 
 def renamed(violation: Violation, check: str) -> Violation:
-    """The same, told by another check: a relation is judged by functions that others share."""
+    """The same, told by another check: a relation is evaluated by functions that others share."""
     return type(violation)(
         check, violation.message, tensor=violation.tensor, index=violation.index, got=violation.got, want=violation.want,
         bound=violation.bound,
@@ -61,7 +61,7 @@ class Inconclusive(Exception):
 @dataclass(frozen=True)
 class Finding:
     """One violation as a report keeps it. `case` is what `--replay` runs again; `failed` of `examples` cases broke the rule;
-    `looks_like` names the seeded fault that does the same to this case; `snippet` is Python that shows it."""
+    `looks_like` names the mutant that does the same to this case; `snippet` is Python that shows it."""
 
     check: str
     rule: str

@@ -1,4 +1,4 @@
-"""What one example may take: code that runs longer is interrupted and told as a violation."""
+"""What one example may take: code that runs longer is interrupted and reported as a violation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report on a part: what is asked, what is told, what is replayed."""
+"""The report on a part: what is asked, what is reported, what is replayed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def hard_swish(x, options):
 
 
 @pytest.mark.parametrize("same_as", ["", "rotary_half"])
-def test_a_strangers_rope_is_judged_by_the_same_command(same_as, offering):
+def test_a_strangers_rope_is_evaluated_by_the_same_command(same_as, offering):
     entry = scheme("acme.rope", "rope", same_as=same_as)
     wide = offering("position", entry)
     report = check_part("position", "acme.rope", catalogue=wide, profile="quick")
@@ -115,7 +115,7 @@ def test_a_rope_without_its_offset_is_told_in_words_and_shrunk(offering):
     assert (chunks.got, chunks.want, chunks.bound) != (None, None, None)
 
 
-def test_a_finding_is_data_that_is_judged_again(offering):
+def test_a_finding_is_data_that_is_evaluated_again(offering):
     wide = offering("position", scheme("acme.late", "late_rope"))
     report = check_part("position", "acme.late", catalogue=wide, profile="quick")
     for finding in report.findings:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention.capabilities import AttentionRequest, Numerics
-from tfkit.attention.types import BIAS_NAMES, AttentionInputs, AttentionOutput, LinearBias
+from tfkit.inspection import BIAS_NAMES
+from tfkit.plugin import AttentionInputs, AttentionOutput, AttentionRequest, LinearBias, Numerics
 
 from .bound import bounds, worst_ratio
 from .reference import reference
@@ -18,8 +18,8 @@ Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 
 
 def request_of(inputs: AttentionInputs, gradients: bool | None = None) -> AttentionRequest:
-    """What a call asks of a backend, as `judge` reads it: the gradients that its tensors require, or with `gradients` those of
-    all of them, or of none."""
+    """What a call asks of a backend, as `evaluate` reads it: the gradients that its tensors require, or with `gradients` those
+    of all of them, or of none."""
     query, value, bias = inputs.query, inputs.value, inputs.bias
     wanted = [name for name, leaf in leaves_of(inputs).items() if gradients or (gradients is None and leaf.requires_grad)]
     return AttentionRequest(

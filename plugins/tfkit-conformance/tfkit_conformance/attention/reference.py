@@ -1,4 +1,4 @@
-"""The float64 reference that every attention backend is judged by: forward and backward written out, no autograd.
+"""The float64 reference that every attention backend is evaluated by: forward and backward written out, no autograd.
 
     R_ij = scale q_i . k_j          C_ij = c tanh(R_ij / c), or R_ij          S_ij = C_ij + bias_ij
     P_ij = exp(S_ij - lse_i) over visible j, 0 elsewhere; a row that sees no key is 0, its lse -inf
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, Bias, DenseBias, LinearBias, Mask
+from tfkit.plugin import AttentionInputs, Bias, DenseBias, LinearBias, Mask
 
 from ..finding import Violation
-from .subject import under_test
+from .backend_under_test import under_test
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ def reference(inputs: AttentionInputs, grad_output: Tensor | None = None, drawn:
     """The contract in float64 on the CPU: output, log-sum-exp, weights and gradients, on exactly the given inputs.
 
     `grad_output` (B,H,Q,V) defaults to zeros, `drawn` (B,H,Q,K), the factors of a dropout draw, to ones.
-    Raises Violation when a backend asks for it while it is being judged.
+    Raises Violation when a backend asks for it while it is being evaluated.
     """
     if under_test():
-        raise Violation("contract", f"`{under_test()}` calls the reference that it is judged by")
+        raise Violation("contract", f"`{under_test()}` calls the reference that it is evaluated by")
     B, H, Q, _ = inputs.query.shape
     G, K, V = inputs.value.shape[1:]
     query, key, value = (_wide(tensor) for tensor in (inputs.query, inputs.key, inputs.value))

@@ -15,16 +15,17 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from tfkit.attention.capabilities import BIAS_KINDS, MASK_TERMS, Range
+from tfkit.inspection import BIAS_KINDS, MASK_TERMS
+from tfkit.plugin import Range
 
+from .backend_under_test import BackendUnderTest
 from .case import Case
 from .cells import Cell, Plan, edge_of, first_from
 from .elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
-from .subject import BackendUnderTest
 
 HEAD_DIMS = (8, 16, 32, 24, 64, 40, 12, 20, 48, 80, 96, 128, 256)
 MOST_PAIRS = 12_000
-"""The largest B * Q * K: visibility is judged key by key."""
+"""The largest B * Q * K: visibility is evaluated key by key."""
 
 BLOCKS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256)
 

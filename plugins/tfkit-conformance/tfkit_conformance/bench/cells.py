@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from tfkit.errors import Diagnostic, InputError
+from tfkit import Diagnostic, InputError
 
 from .lengths import NOMINAL
 

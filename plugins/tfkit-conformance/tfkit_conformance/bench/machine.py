@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tfkit.catalogue import Catalogue
+from tfkit import Catalogue
 
 PACKAGES = ("tfkit", "torch", "triton", "flash-attn", "flash-attn-3", "flash-attn-4")
 

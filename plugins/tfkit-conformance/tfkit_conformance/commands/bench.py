@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from tfkit.cli.arguments import Parser, add_device, add_dtype, names, place, usage_error, whole
-from tfkit.cli.output import check_place, print_json, print_rich, print_text, write_whole
+from tfkit.commands import (
+    Parser,
+    add_device,
+    add_dtype,
+    check_place,
+    names,
+    place,
+    print_json,
+    print_rich,
+    print_text,
+    requested_backends_of,
+    usage_error,
+    whole,
+    write_whole,
+)
 
 from .conformance import seconds
+from .status_line import status_line
 
 SUMMARY = "measure attention backends on this device"
 
@@ -21,7 +33,7 @@ classes of calls that `auto` tells apart; --json FILE then writes the table that
 `--auto-table FILE`, Catalogue.with_auto_table and a plugin's AutoTable read.
 
 Rates count visible pairs alone: 4 x head_dim operations each forward, 10 x
-head_dim backward; decoding counts bytes. Every call is judged against the
+head_dim backward; decoding counts bytes. Every call is evaluated against the
 float64 reference before it is timed; a wrong one is shown as wrong, not timed.
 
 Exit codes: 0 fine; 1 a backend was wrong or failed; 2 the input is wrong;
@@ -73,15 +85,15 @@ def run(options: argparse.Namespace) -> int:
         chosen = cells.usual(kind) if options.cells is None else cells.chosen(options.cells)
         if options.list:
             return _list(chosen, scale, options.json)
-    from tfkit.cli.device import check_device
+    from ..resolve import require_device
 
-    check_device(options.device)
+    require_device(options.device)
     return _measure_auto(options, kind, scale) if options.what == "auto" else _measure(options, kind, chosen, scale)
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    alien = ("lengths",) if options.what == "attention" else ("cells", "html", "list")
-    for name in alien:
+    unsupported = ("lengths",) if options.what == "attention" else ("cells", "html", "list")
+    for name in unsupported:
         if getattr(options, name):
             raise usage_error(f"argument --{name}: `tfkit bench {options.what}` takes none", "see `tfkit bench --help`")
     if options.html == "-":
@@ -104,7 +116,7 @@ def _list(cells: list[Any], scale: Any, json: str | None) -> int:
 def _measure(options: argparse.Namespace, kind: str, cells: list[Any], scale: Any) -> int:
     import json
 
-    from tfkit.catalogue import load_catalogue
+    from tfkit import load_catalogue
 
     from ..bench.measure import Settings, run_cells
     from ..view.bench_page import bench_page
@@ -115,8 +127,8 @@ def _measure(options: argparse.Namespace, kind: str, cells: list[Any], scale: An
     dtype = options.dtype or ("bfloat16" if kind == "cuda" else "float32")
     settings = Settings(options.device, dtype, options.rounds or ROUNDS[kind], scale, budget, options.seed)
     command = options.command_line
-    with progress() as report:
-        data = run_cells(cells, backends_of(options.backends, catalogue), catalogue, settings, command, report)
+    with status_line() as write:
+        data = run_cells(cells, backends_of(options.backends, catalogue), catalogue, settings, command, write)
     if options.json == "-":
         print_json(data)
     else:
@@ -129,7 +141,7 @@ def _measure(options: argparse.Namespace, kind: str, cells: list[Any], scale: An
 
 
 def _measure_auto(options: argparse.Namespace, kind: str, scale: Any) -> int:
-    from tfkit.catalogue import load_catalogue
+    from tfkit import load_catalogue
 
     from ..bench.auto import UNIT, measure_auto
     from ..bench.classes import DTYPES, classes
@@ -141,9 +153,9 @@ def _measure_auto(options: argparse.Namespace, kind: str, scale: Any) -> int:
     dtypes = DTYPES[kind] if options.dtype is None else (options.dtype,)
     settings = Settings(options.device, dtypes[0], options.rounds or ROUNDS[kind], scale, options.budget, options.seed)
     command = options.command_line
-    with progress() as report:
+    with status_line() as write:
         table, reports = measure_auto(
-            list(classes(kind, options.lengths)), dtypes, backends_of(wanted, catalogue), catalogue, settings, command, report
+            list(classes(kind, options.lengths)), dtypes, backends_of(wanted, catalogue), catalogue, settings, command, write
         )
     if options.json == "-":
         print_text(auto_json(table))
@@ -175,27 +187,9 @@ def exit_code(data: dict[str, Any]) -> int:
 
 def backends_of(wanted: list[str] | None, catalogue: Any) -> list[tuple[Any, Any]]:
     """The backends of these names with their options as they are by default, or all that are installed."""
-    from tfkit.cli.backend_args import requested_backends_of
-
     if wanted is None:
         return list(catalogue.ready("backend"))
     if "auto" in wanted:
         raise usage_error("argument --backends: `auto` chooses among backends and is none", "name the backends")
     parts = requested_backends_of(list(dict.fromkeys(wanted)), catalogue) or ()
     return [(part.entry, part.options) for part in parts]
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on standard error while something is measured, on a terminal only, gone when it is over."""
-    if not sys.stderr.isatty():
-        yield lambda done, total, words: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from tfkit.view.console import EscapingConsole
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=EscapingConsole(sys.stderr), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, words: bar.update(task, completed=done, total=total, description=words)

@@ -1,4 +1,4 @@
-"""`tfkit conformance`: whether a part does what it declares, judged in a process of its own."""
+"""`tfkit conformance`: whether a part does what it declares, evaluated in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,29 +7,41 @@ import json
 import sys
 from typing import Any
 
-from tfkit.cli.arguments import Parser, device, dtype, names, place, reading, seed, usage_error
-from tfkit.cli.output import check_place, print_bug_report, print_json, print_rich, write_whole
-from tfkit.files import parse_json
-from tfkit.view.terminal import shown, write_drawn
+from tfkit.commands import (
+    Parser,
+    check_place,
+    device,
+    dtype,
+    names,
+    parse_json,
+    place,
+    print_bug_report,
+    print_json,
+    print_rich,
+    reading,
+    seed,
+    usage_error,
+    write_whole,
+)
+
+from .status_line import status_line
 
 SUMMARY = "evaluate an attention backend, or another part, by the conformance suite"
 
 EPILOG = """\
 Exit codes: 0 conformant; 1 not; 2 the input is wrong; 3 incomplete: something
-declared was not exercised or not judged, is a known failure, or its device is
+declared was not exercised or not evaluated, is a known failure, or its device is
 not there. With --replay: 1 if a case still fails, 0 if all pass, else 3.
 
 --json FILE writes the report: `slot`, `name`, `verdict`, `exit_code`, `checks`
 (`name`, `rule`, `status`, `examples`, `worst`, the largest error as a share of
 its bound), `findings` (`check`, `message`, `case`, `snippet`, ...), `ledger`
 (examples of every declared cell by dtype), `grades`, `versions`, `suite`.
-`--json -` writes it to standard output instead of the text, and faults too; a
+`--json -` writes it to standard output instead of the text, and errors too; a
 number that JSON has not is a text: "nan", "inf", "-inf".
 
 What the part prints goes to standard error. A part that kills its process or
-never returns is told of in the report as any other failure."""
-
-NARROW = 40
+never returns is reported of in the report as any other failure."""
 
 
 def arguments(parser: Parser) -> None:
@@ -62,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         return _replay(options) if options.replay else _evaluate(options)
     except ChildBug as bug:
-        from tfkit.cli.plugin_attribution import innermost_plugin
+        from tfkit.commands import innermost_plugin
 
         if options.traceback:
             print(bug.where, file=sys.stderr)
@@ -81,8 +93,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         "device": options.device or "cpu", "dtypes": options.dtypes, "options": options.options, "seed": options.seed,
         "limit": options.limit,
     }  # fmt: skip
-    with _Progress() as progress:
-        data = evaluated(task, heard=progress.heard)
+    with status_line() as write:
+        data = evaluated(task, progress=lambda check, examples: write(f"{examples} examples, {check}"))
     _write(options, data)
     if options.junit is not None:
         from ..process.junit import junit
@@ -138,32 +150,3 @@ def seconds(text: str) -> float:
     if not 0.1 <= found <= 86400:
         raise argparse.ArgumentTypeError(f"seconds from 0.1 to 86400 are expected, `{text}` is written")
     return found
-
-
-class _Progress:
-    """One line on a terminal that says what is being tried, gone when it is over. Elsewhere only what is `done` is told, for a
-    run may take an hour."""
-
-    def __init__(self) -> None:
-        self.shows = sys.stderr.isatty()
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.said("")
-
-    def heard(self, check: str, examples: int) -> None:
-        if examples % 10 == 0:
-            self.said(f"{examples} examples, {check}")
-
-    def said(self, words: str) -> None:
-        if self.shows:
-            write_drawn(sys.stderr, f"\r\x1b[K{shown(words)[:NARROW]}")
-            sys.stderr.flush()
-
-    def done(self, words: str) -> None:
-        if self.shows:
-            self.said(words)
-        else:
-            print(words, file=sys.stderr, flush=True)

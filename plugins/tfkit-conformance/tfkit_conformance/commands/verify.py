@@ -7,36 +7,39 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfkit.cli.arguments import (
+from tfkit import Diagnostic, StoreError
+from tfkit.commands import (
     Parser,
+    Progress,
     add_auto_table,
     add_common,
     add_set,
+    check_place,
     device,
     dtype,
     lengths_by_input,
     names,
     place,
+    print_json,
+    print_rich,
     reading,
     seed,
     usage_error,
     whole,
+    write_whole,
 )
-from tfkit.cli.output import check_place, print_json, print_rich, write_whole
-from tfkit.cli.progress import Progress
-from tfkit.errors import Diagnostic, StoreError
 
 if TYPE_CHECKING:
-    from tfkit.catalogue import Catalogue
+    from tfkit import Catalogue
 
 SUMMARY = "prove a model: every part with every backend, and the whole"
 
 EPILOG = """\
-Every sub-layer is judged on the inputs that it has in a run of the model, each
+Every sub-layer is evaluated on the inputs that it has in a run of the model, each
 attention site with every backend that the spec allows, by error bounds; then
 the whole model: causal independence to the bit, decoding in every chunking,
 padding, batches, order of tokens, dropout, gradients, checkpoints. Backends
-that declare float64 are judged in float64 too, where rounding hides no fault.
+that declare float64 are evaluated in float64 too, where rounding hides no error.
 -o FILE is rewritten each time a part is done, INCOMPLETE until all are.
 Exit code 0 if all holds, 1 if something failed, 2 for wrong input, 3 if
 something asked for could not be run: a device that is not here, or lengths
@@ -50,9 +53,9 @@ def arguments(parser: Parser) -> None:
         "spec", metavar="SPEC", type=reading, help="a spec, YAML or JSON, or a directory that `tfkit build -o` wrote"
     )
     add_set(parser)
-    parser.add_argument("--weights", metavar="DIR", type=reading, help="judge the spec with the weights of a saved model")
+    parser.add_argument("--weights", metavar="DIR", type=reading, help="evaluate the spec with the weights of a saved model")
     parser.add_argument(
-        "--backend", metavar="NAME[,NAME]", type=names, help="backends to judge, instead of those that the spec allows"
+        "--backend", metavar="NAME[,NAME]", type=names, help="backends to evaluate, instead of those that the spec allows"
     )
     add_auto_table(parser)
     parser.add_argument(
@@ -81,7 +84,7 @@ def dtypes(text: str) -> list[str]:
 def run(options: argparse.Namespace) -> int:
     if options.output is not None:
         _check_place(options.output)
-    from tfkit.cli.backend_args import catalogue_of, check_auto
+    from tfkit.commands import catalogue_of, check_auto
 
     check_auto(options)
     catalogue = catalogue_of(options)
@@ -143,7 +146,7 @@ def _check_place(output: str) -> None:
 
 def _model(options: argparse.Namespace, catalogue: Catalogue) -> Any:
     """The spec, or a model with the weights that were saved."""
-    from tfkit.spec import load_spec
+    from tfkit import load_spec
 
     saved = Path(options.spec).is_dir()
     if saved and (options.overrides or options.weights):
@@ -151,12 +154,12 @@ def _model(options: argparse.Namespace, catalogue: Catalogue) -> Any:
     spec = None if saved else load_spec(options.spec, catalogue, options.overrides)
     if not saved and options.weights is None:
         return spec
-    from tfkit.io import load
+    from tfkit import load
 
     found = load(options.spec if saved else options.weights, catalogue=catalogue)
     if saved:
         return found
-    from tfkit.builder import build
+    from tfkit import build
 
     model = build(spec, catalogue, device="meta", dtype=next(found.parameters()).dtype)  # type: ignore[arg-type]
     weights = found.state_dict()

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.builder import materialise
+from tfkit.inspection import materialise
 
 from ..attention.bound import SMALLEST, UNIT
+from ..attention.case import DTYPES
 from ..finding import Violation
 from ..raised import format_exception
-from .law import PartUnderTest, Structure
+from .part import PartUnderTest, Structure
 
-DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 SINGLE = UNIT[torch.float32]
 
 
@@ -81,7 +81,7 @@ class LawExample:
         return Violation(self.law, message, **numbers)
 
     def alike(self, what: str, got: object, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-        """`got`, which must be a tensor of this shape, of the trial's dtype and on its device."""
+        """`got`, which must be a tensor of this shape, of the example's dtype and on its device."""
         if not isinstance(got, Tensor):
             raise self.broken(f"{what} is a {type(got).__name__}, no tensor")
         if tuple(got.shape) != tuple(shape):
@@ -142,6 +142,6 @@ class LawExample:
             call()
         except error:
             return
-        except Exception as other:  # whatever else a part raises is told as the violation that it is
+        except Exception as other:  # whatever else a part raises is reported as the violation that it is
             raise self.broken(f"{message}; it raised {format_exception(other)} in place of {error.__name__}") from other
         raise self.broken(message)

@@ -18,7 +18,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from tfkit.nn.model import Model
+from tfkit import Model
 
 from .noise import PROBE, Noise
 from .site_noise import disturbed_sites
@@ -34,8 +34,8 @@ def rounding(
     """For each tensor that `compute` gives, how far a correct program for the same may be off, element by element.
 
     `compute` works in float64 and gives the same at every call; operations of its backward pass count as well. `unit` is the
-    unit roundoff of the dtype that is judged. The attention sites of `model`, which `compute` runs, are disturbed by what the
-    contract allows there. Two correct results differ by no more than `APART` times this.
+    unit roundoff of the dtype that is evaluated. The attention sites of `model`, which `compute` runs, are disturbed by what
+    the contract allows there. Two correct results differ by no more than `APART` times this.
     """
     plain = [tensor.detach().clone() for tensor in compute()]
     spreads = [torch.zeros_like(tensor) for tensor in plain]

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention.capabilities import Numerics
-from tfkit.attention.choice import BackendChoice, BoundBackend
-from tfkit.attention.types import AttentionInputs, AttentionOutput
-from tfkit.nn.model import Model
-from tfkit.nn.multi_head import MultiHeadAttention
+from tfkit import Model
+from tfkit.inspection import BackendChoice, BoundBackend
+from tfkit.plugin import AttentionInputs, AttentionOutput, Numerics
+from tfkit.plugin.model_parts import MultiHeadAttention
 
 from ..attention.bound import UNIT, bounds
 from ..attention.compare import leaves_of

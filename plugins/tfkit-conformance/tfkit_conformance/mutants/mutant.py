@@ -1,4 +1,4 @@
-"""A seeded fault: a backend that is wrong on purpose, in one way, so that a suite can be judged by whether it notices."""
+"""A mutant: a backend that is wrong on purpose, in one way, so that a suite can be evaluated by whether it notices."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tfkit.attention.backend import AttentionBackend
-from tfkit.attention.capabilities import Capabilities
-from tfkit.attention.types import AttentionInputs, AttentionOutput
+from tfkit.plugin import AttentionBackend, AttentionInputs, AttentionOutput, Capabilities
 
 from .kernel import entry_of
 from .kernel.kernel import CAPABILITIES
@@ -18,9 +16,9 @@ Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault. `summary` finishes the sentence "looks like: ...". `fresh` makes the faulty backend, which may remember its
-    earlier calls; `equivalent_when` says on which calls it does nothing wrong, where the summary does not; `seen_by` names the
-    checks that are expected to see it, where only some can."""
+    """One mutant. `summary` finishes the sentence "looks like: ...". `fresh` makes the mutant, which may remember its
+    earlier calls; `equivalent_when` says on which calls it does nothing wrong, where the summary does not; `killed_by` names
+    the checks that are expected to see it, where only some can."""
 
     name: str
     family: str
@@ -28,11 +26,11 @@ class Mutant:
     fresh: Callable[[], Attend]
     capabilities: Capabilities = CAPABILITIES
     equivalent_when: str = ""
-    seen_by: frozenset[str] = frozenset()
+    killed_by: frozenset[str] = frozenset()
 
     @property
     def attend(self) -> Attend:
-        """The faulty backend, as it is before its first call."""
+        """The mutant, as it is before its first call."""
         return self.fresh()
 
     @property
@@ -42,7 +40,7 @@ class Mutant:
 
 
 def of_family(family: str) -> Callable[..., Mutant]:
-    """Writes the faults of one family, most of which remember nothing."""
+    """Writes the mutants of one family, most of which remember nothing."""
 
     def mutant(
         name: str, summary: str, attend: Attend, equivalent_when: str = "", capabilities: Capabilities = CAPABILITIES

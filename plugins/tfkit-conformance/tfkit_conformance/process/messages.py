@@ -1,6 +1,6 @@
 """A report check by check, as test runners have it: what passed, what did not and in which words, what was not tried.
 
-failed     a rule is broken, or a declared cell was not exercised, or nothing could be judged
+failed     a rule is broken, or a declared cell was not exercised, or nothing could be evaluated
 known      a failure that the author knows, which still fails
 skipped    does not apply to this part, or its device is not there
 """

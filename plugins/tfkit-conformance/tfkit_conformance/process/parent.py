@@ -26,8 +26,8 @@ from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 from typing import Any, TextIO, cast
 
-from tfkit import errors
-from tfkit.errors import Diagnostic, PluginError, TfkitError
+import tfkit
+from tfkit import Diagnostic, PluginError, TfkitError
 
 from ..finding import Finding
 from ..report import CheckResult, ConformanceReport, Status
@@ -51,7 +51,7 @@ SHRINK_PROCESSES, SHRINK_CASES = 12, 400
 """Bounds of the search for a smaller case that ends the process too: processes, and cases tried in all of them. They are
 counts, not seconds: a slow machine finds the same case."""
 
-Heard = Callable[[str, int], None]
+Progress = Callable[[str, int], None]
 Lines = queue.Queue["str | None"]
 
 
@@ -66,7 +66,7 @@ class ChildBug(Exception):
 
 @dataclass
 class ChildRun:
-    """What was heard of one child. `ended` says in words how it ended without an answer, or nothing; `overdue` that it was
+    """What was progress of one child. `ended` says in words how it ended without an answer, or nothing; `overdue` that it was
     killed from here."""
 
     about: dict[str, Any] = field(default_factory=dict)
@@ -80,13 +80,13 @@ class ChildRun:
     seconds: float = 0.0
 
 
-def evaluated(task: dict[str, Any], grace: float = GRACE, heard: Heard = lambda check, examples: None) -> dict[str, Any]:
+def evaluated(task: dict[str, Any], grace: float = GRACE, progress: Progress = lambda check, examples: None) -> dict[str, Any]:
     """The report on one part as data: `slot`, `name`, `options`, `profile`, `device`, `dtypes`, `seed` and `limit` as
     `check_backend` and `check_part` have them. Whatever the part does to its process is in the report.
 
     Raises what these raise, and ChildBug.
     """
-    child_run = run({"do": "judge", **task}, task["limit"], grace, heard)
+    child_run = run({"do": "evaluate", **task}, task["limit"], grace, progress)
     if not child_run.ended:
         return dict(child_run.answer)
     if child_run.case and task["slot"] == "backend" and not child_run.overdue:
@@ -134,7 +134,7 @@ def run(
     task: dict[str, Any],
     limit: float,
     grace: float,
-    heard: Heard = lambda check, examples: None,
+    progress: Progress = lambda check, examples: None,
 ) -> ChildRun:
     """Give the task to a child and hear it to its end."""
     child_run, begun = ChildRun(), time.monotonic()
@@ -154,13 +154,13 @@ def run(
             if line is None:
                 child_run.ended = _describe_end(process, process.wait())
                 break
-            if _take(child_run, line, heard):
+            if _take(child_run, line, progress):
                 break
     child_run.seconds = round(time.monotonic() - begun, 2)
     return child_run
 
 
-def _take(child_run: ChildRun, line: str, heard: Heard) -> bool:
+def _take(child_run: ChildRun, line: str, progress: Progress) -> bool:
     """Take in one line; whether it is the last. Raises the child's error."""
     try:
         [(kind, data)] = json.loads(line).items()
@@ -172,14 +172,14 @@ def _take(child_run: ChildRun, line: str, heard: Heard) -> bool:
     elif kind == "at":
         child_run.check, child_run.case = data[0], data[1] or {}
         child_run.examples[child_run.check] = child_run.examples.get(child_run.check, 0) + 1
-        heard(child_run.check, sum(child_run.examples.values()))
+        progress(child_run.check, sum(child_run.examples.values()))
     elif kind == "said":
         child_run.said += data
     elif kind == "left":
         child_run.ended = f"ended the process by raising {data}"
     elif kind == "diagnostics":
         diagnostics = [Diagnostic(each["code"], each["message"], each["fix"], each["path"]) for each in data["diagnostics"]]
-        raise getattr(errors, data["kind"], TfkitError)(diagnostics)
+        raise getattr(tfkit, data["kind"], TfkitError)(diagnostics)
     elif kind == "bug":
         raise ChildBug(data["said"], [(module, line) for module, line in data["frames"]], data["traceback"])
     elif kind == "answer":
@@ -286,7 +286,7 @@ def _snippet(task: dict[str, Any], child_run: ChildRun) -> str:
     if task["slot"] != "backend":
         return f"from tfkit_conformance.laws import replay_part\n\nreplay_part({child_run.case!r})\n"
     return (
-        "from tfkit_conformance.attention.case import case_of\nfrom tfkit_conformance.suite.again import replay\n\n"
+        "from tfkit_conformance.attention.case_data import case_of\nfrom tfkit_conformance.suite.again import replay\n\n"
         f"case = case_of({child_run.case!r})\n"
         f'print(replay("{task["name"]}", case, device="{task["device"]}"))\n'
     )

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, Bias, DenseBias, LinearBias, Mask
+from tfkit.plugin import AttentionInputs, Bias, DenseBias, LinearBias, Mask
 
 from ..attention.compare import leaves_of, request_of
 from ..attention.elements import arranged
@@ -151,9 +151,9 @@ def repeats(called: Called) -> Callable[[str], bool]:
 
 
 @contextmanager
-def deterministic_dropout(called: Called) -> Iterator[None]:
-    """On CUDA torch's switch, where the declaration promises something of it. Bits are judged, and not torch's warnings, which
-    are of cuBLAS's workspace and of what the reference computes too."""
+def deterministic_if_declared(called: Called) -> Iterator[None]:
+    """On CUDA torch's switch, where the declaration promises something of it. Bits are evaluated, and not torch's warnings,
+    which are of cuBLAS's workspace and of what the reference computes too."""
     if not (called.inputs.query.is_cuda and wants_gradients(called.inputs) and repeats(called)("gradient")):
         yield
         return

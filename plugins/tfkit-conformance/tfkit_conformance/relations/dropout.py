@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.bound import Bounds, bounds
 from ..attention.case import Case
 from ..attention.compare import gradients_of
 from ..attention.evaluated import Evaluated, run, run_backward, tf32_allowed
 from ..attention.reference import Reference, reference
-from ..attention.subject import BackendUnderTest
 from ..finding import Inconclusive, Violation
 from .binomial import interval, tail
 from .draws import drawn_factors, flat, generator_state, kept_draws, kept_weights, own_generator, set_generator_state

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.reference import visible_pairs
-from ..attention.subject import BackendUnderTest
 from .relation import Feature
 
 SOFTCAP = Feature("a softcap", lambda case, subject: case.softcap is not None)
@@ -24,7 +24,7 @@ READS_POSITIONS = Feature(
     lambda case, subject: bool({"causal", "window", "key_lengths"} & case.terms()) or case.bias in ("linear", "distance"),
 )
 NOTHING_HIDDEN = Feature("no key is hidden from every query", lambda case, subject: not hides_keys(case))
-NO_BLIND_ROW = Feature("every query sees a key", lambda case, subject: not has_fully_masked_rows(case))
+NO_FULLY_MASKED_ROW = Feature("every query sees a key", lambda case, subject: not has_fully_masked_rows(case))
 
 
 def lacks(term: str) -> Feature:

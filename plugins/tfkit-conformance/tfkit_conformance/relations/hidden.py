@@ -12,13 +12,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, DenseBias
+from tfkit.plugin import AttentionInputs, DenseBias
 
 from ..attention.evaluated import Evaluated
 from ..finding import Violation
 from .call_parts import Piece, repeats, rewriting
 from .fitting import (
-    NO_BLIND_ROW,
+    NO_FULLY_MASKED_ROW,
     NO_GRADIENTS,
     NOTHING_HIDDEN,
     both,
@@ -182,6 +182,6 @@ HIDDEN = (
     Relation(
         "fully_masked_rows", "R29", "A query that sees no key gives 0 and sends no gradient, whatever it holds or receives.",
         "exact",
-        _fully_masked_rows, rule="A5", adapt=both(own_memory, with_fully_masked_rows), voided_by=(NO_BLIND_ROW,),
+        _fully_masked_rows, rule="A5", adapt=both(own_memory, with_fully_masked_rows), voided_by=(NO_FULLY_MASKED_ROW,),
     ),
 )  # fmt: skip

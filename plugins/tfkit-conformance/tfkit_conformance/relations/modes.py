@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from tfkit.attention.types import AttentionInputs, Bias, Shapes
+from tfkit.plugin import AttentionInputs, Bias, Shapes
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import gradients_of
 from ..attention.evaluated import Evaluated, run, run_backward
-from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 from ..raised import format_exception
 from .call_parts import repeats
@@ -121,7 +121,7 @@ def _checkpoint(evaluated: Evaluated) -> float:
     try:
         found = checkpoint(output, inputs.query, inputs.key, inputs.value, use_reentrant=False)
         gradients = gradients_of(found, inputs, evaluated.grad_output)
-    except Exception as reason:  # whatever the backend or torch raises, the author is told
+    except Exception as reason:  # whatever the backend or torch raises, the author is reported
         raise Violation("checkpoint", f"fails when the call is checkpointed: {format_exception(reason)}") from reason
     return _within("checkpoint", evaluated, gradients, "differs by more than both bounds when the call is checkpointed")
 
@@ -134,7 +134,7 @@ def _compiled(evaluated: Evaluated) -> float:
     try:
         found = traced()
         gradients = gradients_of(found, inputs, evaluated.grad_output) if wants_gradients(inputs) else {}
-    except Exception as reason:  # whatever tracing raises, the author is told
+    except Exception as reason:  # whatever tracing raises, the author is reported
         raise Violation(
             "compiled", f"fails under torch.compile, although compile is declared: {format_exception(reason)}"
         ) from reason

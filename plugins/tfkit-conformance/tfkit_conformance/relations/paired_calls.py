@@ -10,13 +10,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, AttentionOutput, Bias, LinearBias
+from tfkit.plugin import AttentionInputs, AttentionOutput, Bias, LinearBias
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.bound import Bounds, bounds
 from ..attention.compare import leaves_of
 from ..attention.evaluated import run, run_backward, tf32_allowed
 from ..attention.reference import Reference, reference
-from ..attention.subject import BackendUnderTest
 from ..finding import Inconclusive, Violation
 
 
@@ -76,7 +76,7 @@ def outcome(called: Called) -> dict[str, Tensor]:
 
 
 def named(found: AttentionOutput, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Output, lse, weights and gradients by the names that they are told by."""
+    """Output, lse, weights and gradients by the names that they are reported by."""
     given = {"output": found.output, "lse": found.lse, "weights": found.weights}
     there = {name: tensor.detach() for name, tensor in given.items() if tensor is not None}
     return there | {f"gradient of {name}": gradient for name, gradient in gradients.items()}

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import request_of
 from ..attention.evaluated import Evaluated
-from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, stored
 
 Demand = Literal["exact", "bound", "capability"]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfkit.attention.backend import AttentionBackend
-from tfkit.catalogue import Catalogue
-from tfkit.errors import Diagnostic, InputError
+from tfkit import Catalogue, Diagnostic, InputError
+from tfkit.plugin import AttentionBackend
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.evaluated import Evaluated
-from ..attention.subject import BackendUnderTest
 from ..finding import Inconclusive, Violation, renamed
 from ..limit import time_limit
 from ..resolve import resolve
@@ -27,7 +26,7 @@ def replay(
     catalogue: Catalogue | None = None,
     limit: float = 60.0,
 ) -> str:
-    """Judge one case: by every layer, or by one check. Gives "passed", "inconclusive: why", or what is wrong in words.
+    """Evaluate one case: by every layer, or by one check. Gives "passed", "inconclusive: why", or what is wrong in words.
 
     Raises InputError for a backend or a check that does not exist.
     """
@@ -43,7 +42,7 @@ def replay(
 
 
 def run_check(subject: BackendUnderTest, case: Case, check: str = "") -> float | None:
-    """Judge one case by one check, or by all layers. Raises Violation, Inconclusive, InputError."""
+    """Evaluate one case by one check, or by all layers. Raises Violation, Inconclusive, InputError."""
     from ..relations import RELATIONS
 
     layers = [layer for layer in LAYERS if check in ("", layer.name)]

@@ -1,4 +1,4 @@
-"""The layers of judgement that every case passes, in order; the first that fails is what is told.
+"""The layers of evaluation that every case passes, in order; the first that fails is what is reported.
 
     contract    shape, dtype, device, aliasing, inputs unwritten, NaN, gradients present, nothing random, repeatable
     support     which key each query reads, forward and backward, exactly (`tfkit_conformance.suite.probes`)
@@ -6,7 +6,7 @@
     output      output, log-sum-exp and weights within the bound
     gradients   query, key, value and bias gradients within the bound
 
-So a wrong mask is told as "query row 3 of batch row 1 sees key 17; it must not", and not as 0.0031 > 0.0029.
+So a wrong mask is reported as "query row 3 of batch row 1 sees key 17; it must not", and not as 0.0031 > 0.0029.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from torch import Tensor
 from ..attention.compare import leaves_of
 from ..attention.evaluated import Evaluated, changed, run
 from ..finding import Violation
-from .probes import head_codes, read_backward, read_forward, tell_difference
+from .probes import compare_visibility, head_codes, read_backward, read_forward
 
 
 @dataclass(frozen=True)
 class Layer:
-    """`judge` raises Violation or Inconclusive, and gives the largest error as a share of its bound, None where it is exact."""
+    """`evaluate` raises Violation or Inconclusive, and gives the largest error as a share of its bound, None where it is
+    exact."""
 
     name: str
     rule: str
@@ -73,7 +74,7 @@ def contract(evaluated: Evaluated) -> None:
 def support(evaluated: Evaluated) -> None:
     """A4 and A1: who sees whom, and from which head, in the forward pass."""
     read, case = read_forward(evaluated), evaluated.case
-    tell_difference("support", read, evaluated.visible, "see")
+    compare_visibility("support", read, evaluated.visible, "see")
     total = read.sum(-1)
     own = head_codes(case).repeat_interleave(case.H // case.G, 1)[..., None].expand(total.shape)
     wrong = evaluated.visible.any(-1) & ((total / own - 1).abs() > 0.25)
@@ -90,7 +91,7 @@ def support(evaluated: Evaluated) -> None:
 def support_of_gradients(evaluated: Evaluated) -> None:
     """A4 in the backward pass, which has a mask of its own."""
     if evaluated.case.gradients:
-        tell_difference("support of gradients", read_backward(evaluated), evaluated.visible, "send gradient to")
+        compare_visibility("support of gradients", read_backward(evaluated), evaluated.visible, "send gradient to")
 
 
 def scores(evaluated: Evaluated) -> float | None:
@@ -138,7 +139,7 @@ LAYERS = (
 def within(check: str, tensor: str, got: Tensor, want: Tensor, bound: Tensor) -> float:
     """The largest |got - want| / bound. Raises Violation with the worst element where it is above 1."""
     if got.shape != want.shape:
-        raise Violation(check, f"{tensor} has shape {tuple(got.shape)} where {tuple(want.shape)} is due", tensor=tensor)
+        raise Violation(check, f"{tensor} has shape {tuple(got.shape)}, expected {tuple(want.shape)}", tensor=tensor)
     got = got.detach().to("cpu", torch.float64)
     error = torch.where(got == want, 0.0, (got - want).abs() / bound).nan_to_num(nan=torch.inf)
     worst = float(error.max())
@@ -162,7 +163,7 @@ def _check_tensor(
         got, want = (
             f"{tuple(s)} {d} on {p}" for s, d, p in ((tensor.shape, tensor.dtype, tensor.device), (shape, dtype, device))
         )
-        raise Violation("contract", f"{name} is {got} where {want} is due", tensor=name)
+        raise Violation("contract", f"{name} is {got}, expected {want}", tensor=name)
     bad = tensor.isnan() if infinite else ~tensor.isfinite()
     if bool(bad.any()):
         index = tuple(int(axis[0]) for axis in bad.nonzero(as_tuple=True))

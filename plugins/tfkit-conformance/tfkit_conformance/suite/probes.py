@@ -15,11 +15,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias
+from tfkit.plugin import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.evaluated import Evaluated, run, run_backward
-from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 
 FAINT = 2.0**-10
@@ -62,7 +62,7 @@ def head_codes(case: Case) -> Tensor:
     return 2.0 ** ((torch.arange(case.B)[:, None] * case.G + torch.arange(case.G)) % 6)
 
 
-def tell_difference(check: str, found: Tensor, visible: Tensor, verb: str) -> None:
+def compare_visibility(check: str, found: Tensor, visible: Tensor, verb: str) -> None:
     """Raise Violation in words where `found > 0` (B,H,Q,K) is not `visible`."""
     wrong = ((found > 0) != visible) | found.isnan()
     if not bool(wrong.any()):

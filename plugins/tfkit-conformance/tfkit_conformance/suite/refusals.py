@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from tfkit.attention.capabilities import BIAS_KINDS, MASK_TERMS
-from tfkit.attention.types import AttentionInputs, AttentionOutput
+from tfkit.inspection import BIAS_KINDS, MASK_TERMS
+from tfkit.plugin import AttentionInputs, AttentionOutput
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import DTYPES, Case
-from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from itertools import chain, combinations
 from typing import Any, cast
 
-from ..attention.case import DTYPES, Case
-from ..attention.fields import misfits
-from ..attention.subject import BackendUnderTest
+from ..attention.backend_under_test import BackendUnderTest
+from ..attention.case import Case
+from ..attention.case_data import invalid_fields
 
 FEATURES = (
     ("causal",), ("window",), ("key_lengths",), ("query_lengths",), ("key_visible",), ("segments",), ("visible",), ("bias",),
@@ -27,7 +27,7 @@ def smaller_cases(case: Case, subject: BackendUnderTest) -> Iterator[Case]:
     """Cases that ask for less than `case` and that the subject accepts, the least first, each once."""
     seen = {_said(case)}
     for other in sorted((*_plainer(case), *_shorter(case)), key=_weight):
-        if _weight(other) < _weight(case) and _said(other) not in seen and not any(misfits(other, tuple(DTYPES))):
+        if _weight(other) < _weight(case) and _said(other) not in seen and not any(invalid_fields(other)):
             seen.add(_said(other))
             if subject.accepts(other.request(subject.device)):
                 yield other

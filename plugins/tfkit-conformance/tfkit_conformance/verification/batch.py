@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.errors import Diagnostic, InputError
-from tfkit.graph import Graph, max_input_lengths
-from tfkit.nn.model import Model
-from tfkit.slots.node import InputRule
+from tfkit import Diagnostic, Graph, InputError, Model
+from tfkit.inspection import max_input_lengths
+from tfkit.plugin.model_parts import InputRule
 
 USUAL = (27, 22, 25)
 

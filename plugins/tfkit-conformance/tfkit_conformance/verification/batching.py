@@ -14,11 +14,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .described import said_sites, tokens_of
+from .expected import expected_sites, tokens_of
+from .model_under_test import ModelUnderTest
 from .recording import run
 from .rounding import agree
 from .row import NotApplicable
-from .subject import ModelUnderTest
 
 MORE = 3
 
@@ -62,7 +62,7 @@ def left_padding(subject: ModelUnderTest) -> float:
         for name, rule in subject.model.plan.inputs.items()
         if rule.counts_padding
     }
-    for said in said_sites(subject.graph).values():
+    for said in expected_sites(subject.graph).values():
         if said.memory is not None and said.scheme is not None:
             for tokens in (said.tokens, tokens_of(subject.graph, said.memory)):
                 if tokens is not None:

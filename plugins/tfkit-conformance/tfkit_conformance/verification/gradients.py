@@ -38,10 +38,10 @@ from ..attention.reference import reference
 from ..finding import Inconclusive, Violation
 from .comparison import close
 from .gradient_yardstick import GradientYardstick, largest, share_of, short
+from .model_under_test import ModelUnderTest
 from .rounding import LARGEST
 from .row import NotApplicable, Reported
 from .site_runs import Gradients, SiteRun, site_errors, with_site_errors
-from .subject import ModelUnderTest
 
 
 def site_gradients(subject: ModelUnderTest) -> float:
@@ -49,8 +49,8 @@ def site_gradients(subject: ModelUnderTest) -> float:
     runs = _served(subject)
     known = {site: run for site, run in runs.items() if run.inputs.score is None and run.grad_output is not None}
     if not known:
-        raise NotApplicable("the reference knows dot products; other scores are judged by the gradients of the parameters")
-    return max(judge_site("site gradients", site, run) for site, run in known.items())
+        raise NotApplicable("the reference knows dot products; other scores are evaluated by the gradients of the parameters")
+    return max(check_site("site gradients", site, run) for site, run in known.items())
 
 
 def parameter_gradients(subject: ModelUnderTest) -> float:
@@ -62,7 +62,7 @@ def parameter_gradients(subject: ModelUnderTest) -> float:
     if not stick.exact:
         raise NotApplicable("the model has no trainable parameter")
     explained = with_site_errors(stick.wide, subject.batch, stick.towards, site_errors(runs, stick.wide))
-    worst, blunt = judge_gradients("gradients", subject.backend, given, explained, stick)
+    worst, blunt = check_gradients("gradients", subject.backend, given, explained, stick)
     if blunt:
         raise Reported(blunt, worst)
     return worst
@@ -78,7 +78,7 @@ def _served(subject: ModelUnderTest) -> dict[str, SiteRun]:
     return runs
 
 
-def judge_site(check: str, site: str, run: SiteRun) -> float:
+def check_site(check: str, site: str, run: SiteRun) -> float:
     """The largest error over its bound of one call of a site. Raises Violation, or Inconclusive for scores beyond the dtype."""
     wanted = reference(run.inputs, run.grad_output)
     tf32 = run.inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32
@@ -93,7 +93,7 @@ def judge_site(check: str, site: str, run: SiteRun) -> float:
     return worst
 
 
-def judge_gradients(
+def check_gradients(
     check: str, backend: str, given: Gradients, explained: Gradients, stick: GradientYardstick
 ) -> tuple[float, str]:
     """The largest remaining error over its tolerance, and what the dtype alone does to a gradient that says nothing then, or

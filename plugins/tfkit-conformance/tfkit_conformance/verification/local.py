@@ -1,4 +1,4 @@
-"""Every part of a model judged where it stands, on the inputs that it really had in a run of the model."""
+"""Every part of a model evaluated where it stands, on the inputs that it really had in a run of the model."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from tfkit.graph import Graph
-from tfkit.nn.model import Model
-from tfkit.slots.options import Component
+from tfkit import Graph, Model
+from tfkit.plugin import Component
 
 from ..finding import Violation
-from .described import said_layers, said_sites, stacks
+from .expected import expected_layers, expected_sites, stacks
 from .recording import Call, Recording
 from .requested import request
 from .tokenwise import feed_forward, norm, projections, tokenwise_nodes
@@ -29,11 +28,11 @@ class Local:
 
 
 def local_checks(model: Model, graph: Graph, recording: Recording) -> Iterator[Local]:
-    """Everything that is judged once per run, whatever the backends."""
+    """Everything that is evaluated once per run, whatever the backends."""
     for node in stacks(graph):
         yield Local("wiring of the stack", "", node.name, partial(stack_wiring, graph, recording, node.name))
-    sites = said_sites(graph)
-    for said in said_layers(graph):
+    sites = expected_sites(graph)
+    for said in expected_layers(graph):
         where = f"{said.stack}.{said.index}"
         yield Local("wiring of the layer", "", where, partial(layer_wiring, graph, recording, said))
         for name in said.sublayers:

@@ -1,4 +1,4 @@
-"""Whether an exception says that memory ran out: then nothing is wrong with what was judged, and nothing is shown either.
+"""Whether an exception says that memory ran out: then nothing is wrong with what was evaluated, and nothing is shown either.
 
 torch has a type of its own for this on CUDA alone. A CPU, other devices and libraries say it in the words of a RuntimeError.
 """

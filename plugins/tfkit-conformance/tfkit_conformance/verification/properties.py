@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from .batching import batch_permutation, batch_split, left_padding, right_padding
 from .decoding import chunkings, failed_step, reordered
 from .gradients import parameter_gradients, site_gradients
+from .model_under_test import ModelUnderTest
 from .order import order_of_tokens
 from .repeated import deterministic, dropout_acts, training_without_dropout
-from .subject import ModelUnderTest
 from .tokens_seen import causal_independence, inputs_matter, padding_content
 from .weights import checkpoint, gradient_flow
 

@@ -14,12 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.attention.choice import BackendChoice, BoundBackend
-from tfkit.attention.types import AttentionInputs, AttentionOutput
-from tfkit.nn.model import Model
-from tfkit.nn.multi_head import MultiHeadAttention
-from tfkit.nn.runtime.node_output import NodeOutput
-from tfkit.nn.stack import Stack
+from tfkit import Model
+from tfkit.inspection import BackendChoice, BoundBackend, Stack, attention_sites
+from tfkit.plugin import AttentionInputs, AttentionOutput
+from tfkit.plugin.model_parts import MultiHeadAttention, NodeOutput
 
 from .batch import Batch
 
@@ -105,7 +103,7 @@ def record(model: Model, batch: Batch, by_lengths: bool = False) -> Recording:
             else:
                 for below, module in node.named_children():
                     undo.enter_context(_noted(module, found.inner.setdefault((name, below), []).append))
-        for attention, index, site in model._site_table():
+        for attention, index, site in attention_sites(model):
             choice = attention.choices[index]
             undo.callback(attention.choices.__setitem__, index, choice)
             attention.choices[index] = Noting(choice, attention, index, site, found)  # type: ignore[assignment]

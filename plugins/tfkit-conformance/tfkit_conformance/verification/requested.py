@@ -14,18 +14,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import LinearBias
+from tfkit.plugin import LinearBias
 
 from ..attention.reference import visible_pairs
 from ..finding import Violation
 from .comparison import same
-from .described import SaidSite
+from .expected import ExpectedSite
 from .recording import Recording, SiteCall
 
 CHECK = "request"
 
 
-def request(recording: Recording, said: SaidSite) -> float | None:
+def request(recording: Recording, said: ExpectedSite) -> float | None:
     """What one site asked for against the spec. Raises Violation."""
     call = recording.sites.get(said.name)
     if call is None:
@@ -37,7 +37,7 @@ def request(recording: Recording, said: SaidSite) -> float | None:
     return None
 
 
-def _sizes(call: SiteCall, said: SaidSite) -> None:
+def _sizes(call: SiteCall, said: ExpectedSite) -> None:
     inputs, site = call.inputs, said.site
     wanted = (
         ("scale", inputs.scale, said.scale),
@@ -53,7 +53,7 @@ def _sizes(call: SiteCall, said: SaidSite) -> None:
             raise Violation(CHECK, f"{said.name}: the {name} is {got}, the spec says {want}")
 
 
-def _visible(recording: Recording, call: SiteCall, said: SaidSite) -> None:
+def _visible(recording: Recording, call: SiteCall, said: ExpectedSite) -> None:
     inputs = call.inputs
     B, H, Q, K = *inputs.query.shape[:3], inputs.key.shape[2]
     got = visible_pairs(inputs.mask, B, H, Q, K)
@@ -76,7 +76,7 @@ def _visible(recording: Recording, call: SiteCall, said: SaidSite) -> None:
                     raise Violation(CHECK, message, tensor="mask", index=(b, 0, i, j))
 
 
-def _tensors(recording: Recording, call: SiteCall, said: SaidSite) -> None:
+def _tensors(recording: Recording, call: SiteCall, said: ExpectedSite) -> None:
     stack, index, name = said.name.split(".", 2)
     parts = recording.layers[stack, int(index)].parts
     rotates = said.scheme is not None and "queries_keys" in said.scheme.entry.acts
@@ -94,7 +94,7 @@ def _tensors(recording: Recording, call: SiteCall, said: SaidSite) -> None:
     same(CHECK, read, merged, f"{said.name}: the output projection must read the heads, one after the other", "its input")
 
 
-def _bias(call: SiteCall, said: SaidSite) -> None:
+def _bias(call: SiteCall, said: ExpectedSite) -> None:
     bias = call.inputs.bias
     acts = said.scheme is not None and "scores" in said.scheme.entry.acts
     if not acts and bias is not None:

@@ -13,10 +13,10 @@ from torch import Tensor
 from ..finding import Violation
 from .batch import other_ids
 from .comparison import same
-from .described import memories, stepwise_chain, tokens_of
+from .expected import memories, stepwise_chain, tokens_of
+from .model_under_test import ModelUnderTest
 from .recording import run
 from .row import NotApplicable
-from .subject import ModelUnderTest
 
 
 def causal_independence(subject: ModelUnderTest) -> None:

@@ -18,14 +18,13 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from tfkit.graph import Graph
-from tfkit.graph.model_graph import base, layers_of
-from tfkit.slots.layer import sequence
+from tfkit import Graph
+from tfkit.inspection import layers_of, sequence
 
 from ..finding import Violation
 from .approximate import Approximate, exact, weighted_sum
 from .comparison import close, same
-from .described import SaidLayer, memory_of
+from .expected import ExpectedLayer, memory_of, node_of
 from .recording import Call, LayerCall, Recording
 from .row import NotApplicable
 
@@ -35,7 +34,7 @@ CHECK = "wiring"
 def stack_wiring(graph: Graph, recording: Recording, stack: str) -> float | None:
     """The stream from a stack's input node through its layers and its final norm. Raises Violation."""
     node, output = graph.nodes[stack], recording.nodes[stack].output.tensor
-    given = recording.nodes[base(node.edges.reads["input"])].output.tensor
+    given = recording.nodes[node_of(node.edges.reads["input"])].output.tensor
     numbers = [number for number, _ in sequence(layers_of(node.options))]
     depth = len(numbers)
     applied = [index for name, index in recording.layers if name == stack]
@@ -58,7 +57,7 @@ def stack_wiring(graph: Graph, recording: Recording, stack: str) -> float | None
     return None
 
 
-def layer_wiring(graph: Graph, recording: Recording, said: SaidLayer) -> float | None:
+def layer_wiring(graph: Graph, recording: Recording, said: ExpectedLayer) -> float | None:
     """One application of a layer by its placement's equation. Raises Violation, or NotApplicable for an unknown placement."""
     wire = WIRINGS.get(said.placement.kind)
     if wire is None:
@@ -97,7 +96,7 @@ class _Parts:
         return call.output  # type: ignore[no-any-return]
 
 
-def _memory_wiring(graph: Graph, recording: Recording, parts: _Parts, said: SaidLayer, name: str) -> None:
+def _memory_wiring(graph: Graph, recording: Recording, parts: _Parts, said: ExpectedLayer, name: str) -> None:
     """Keys and values of a cross-attention are made from the memory that the spec names."""
     memory = memory_of(graph.nodes[said.stack], said.sublayers[name])
     assert memory is not None
@@ -110,12 +109,12 @@ def _memory_wiring(graph: Graph, recording: Recording, parts: _Parts, said: Said
         same(CHECK, calls[0].x, want, words, "what its projection reads")
 
 
-def _norm(parts: _Parts, said: SaidLayer, site: str, x: Approximate | Tensor) -> Tensor | Approximate:
+def _norm(parts: _Parts, said: ExpectedLayer, site: str, x: Approximate | Tensor) -> Tensor | Approximate:
     """A norm's output; no norm at all hands on what it is given."""
     return x if said.layer.norm.kind == "none" else parts.apply(f"norms.{site}", x)
 
 
-def _sum(said: SaidLayer, name: str, x: Approximate, branch: Tensor | Approximate) -> Approximate:
+def _sum(said: ExpectedLayer, name: str, x: Approximate, branch: Tensor | Approximate) -> Approximate:
     added = branch if isinstance(branch, Approximate) else exact(branch)
     return weighted_sum([(said.skip, x), (said.branch[name], added)])
 
@@ -124,7 +123,7 @@ def _settled(x: Approximate | Tensor) -> Approximate:
     return x if isinstance(x, Approximate) else exact(x)
 
 
-def _post(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
+def _post(said: ExpectedLayer, parts: _Parts, x: Approximate) -> Approximate:
     node_output: Approximate | Tensor = x
     for name in said.sublayers:
         here = _settled(node_output)
@@ -132,20 +131,20 @@ def _post(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
     return _settled(node_output)
 
 
-def _pre(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
+def _pre(said: ExpectedLayer, parts: _Parts, x: Approximate) -> Approximate:
     for name in said.sublayers:
         x = _sum(said, name, x, parts.apply(f"branches.{name}", _norm(parts, said, name, x)))
     return x
 
 
-def _sandwich(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
+def _sandwich(said: ExpectedLayer, parts: _Parts, x: Approximate) -> Approximate:
     for name in said.sublayers:
         inner = parts.apply(f"branches.{name}", _norm(parts, said, f"{name}_in", x))
         x = _sum(said, name, x, _norm(parts, said, f"{name}_out", inner))
     return x
 
 
-def _parallel(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
+def _parallel(said: ExpectedLayer, parts: _Parts, x: Approximate) -> Approximate:
     shared = said.placement.options.norms == "shared"
     total = x
     for name in said.sublayers:
@@ -154,13 +153,13 @@ def _parallel(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
     return total
 
 
-def _bare(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
+def _bare(said: ExpectedLayer, parts: _Parts, x: Approximate) -> Approximate:
     for name in said.sublayers:
         x = _sum(said, name, x, parts.apply(f"branches.{name}", x))
     return x
 
 
-WIRINGS: dict[str, Callable[[SaidLayer, _Parts, Approximate], Approximate]] = {
+WIRINGS: dict[str, Callable[[ExpectedLayer, _Parts, Approximate], Approximate]] = {
     "post": _post,
     "deepnorm": _post,
     "pre": _pre,

@@ -1,4 +1,5 @@
-"""`tfkit conformance` for people: who was judged, check by check and cell by cell, what is wrong, the verdict in a sentence."""
+"""`tfkit conformance` for people: who was evaluated, check by check and cell by cell, what is wrong, the verdict in a
+sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tfkit.view.terminal import shown
+from tfkit.commands import shown
 
 Data = Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""A seeded fault: a known part with one thing wrong, as a careless author would leave it. The laws are judged by these."""
+"""A mutant: a known part with one thing wrong, as a careless author would leave it. The laws are evaluated by these."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import nn
 
-from tfkit_conformance.laws.law import BackendUnderTest
+from tfkit_conformance.laws.part import PartUnderTest
 
-Change = Callable[[BackendUnderTest], BackendUnderTest]
+Change = Callable[[PartUnderTest], PartUnderTest]
 
 
 @dataclass(frozen=True)
 class LawMutant:
-    """`summary` says in words what is wrong with `base`, a built-in of `slot`, judged with `options` (else with its default
+    """`summary` says in words what is wrong with `base`, a built-in of `slot`, evaluated with `options` (else with its default
     ones and those next to them); `change` makes it so."""
 
     name: str
@@ -29,7 +29,7 @@ class LawMutant:
 def patched(patch: Callable[..., None]) -> Change:
     """The module is built and then spoilt by `patch(module, options, *where)`."""
 
-    def change(subject: BackendUnderTest) -> BackendUnderTest:
+    def change(subject: PartUnderTest) -> PartUnderTest:
         def make(options: Any, *where: Any) -> nn.Module:
             module: nn.Module = subject.make(options, *where)
             patch(module, options, *where)

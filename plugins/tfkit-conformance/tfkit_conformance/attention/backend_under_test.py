@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from tfkit.attention.backend import AttentionBackend, Verdict, check_request
-from tfkit.attention.capabilities import AttentionRequest, Capabilities
-from tfkit.attention.types import AttentionInputs, AttentionOutput
-from tfkit.slots.lazy import load
+from tfkit.inspection import Verdict, check_request
+from tfkit.plugin import AttentionBackend, AttentionInputs, AttentionOutput, AttentionRequest, Capabilities
+from tfkit.plugin.model_parts import load
 
 Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 Prepare = Callable[..., Any]
@@ -58,10 +57,10 @@ class BackendUnderTest:
             _UNDER_TEST.reset(token)
 
 
-def subject_of(
+def backend_under_test(
     entry: AttentionBackend, options: Any = None, device: str = "cpu", attend: Attend | None = None, tf32: bool = False
 ) -> BackendUnderTest:
-    """A backend of the catalogue, its functions imported; `attend` replaces its function (a seeded fault).
+    """A backend of the catalogue, its functions imported; `attend` replaces its function (a mutant).
 
     Raises PluginError where its functions cannot be imported.
     """
