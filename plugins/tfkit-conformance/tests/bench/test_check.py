@@ -27,7 +27,7 @@ def test_right_backends_pass(name, dtype, cell_of, scale, monkeypatch) -> None:
             continue
         check = ReferenceCheck(call_of(cell, scale, dtype, "cpu", 0))
         for entry in (EAGER, SDPA):
-            verdict = check.check(bind(entry, entry.options()))
+            verdict = check.evaluate(bind(entry, entry.options()))
             assert verdict.worst is not None
             assert not verdict.wrong, (entry.name, verdict)
 
@@ -55,7 +55,7 @@ def test_a_mutant_of_a_thousandth_is_seen(tensor, cell_of, scale, backend_of) ->
         return replace(found, output=found.output * 1.001) if tensor == "output" else found
 
     check = ReferenceCheck(call_of(cell_of("t5-512/training"), scale, torch.float32, "cpu", 0))
-    verdict = check.check(bind(*backend_of("mutant", mutant)))
+    verdict = check.evaluate(bind(*backend_of("mutant", mutant)))
     assert verdict.wrong
     assert verdict.tensor == tensor or tensor == "output"
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tfkit.view.terminal import shown
-from tfkit_conformance.view.conformance_text import number
+from tfkit_conformance.process.messages import format_number
 
 Data = Mapping[str, Any]
 
@@ -54,7 +54,7 @@ def _correct_kernels(rows: list[Data]) -> list[RenderableType]:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         alarms = Text(str(len(row["alarms"])), "bold red" if row["alarms"] else "green")
-        table.add_row(Text(row["name"]), str(row["examples"]), alarms, number(row["worst"]), f"{row['seconds']:.1f}")
+        table.add_row(Text(row["name"]), str(row["examples"]), alarms, format_number(row["worst"], 3), f"{row['seconds']:.1f}")
     told = [
         Padding(Text(f"{row['name']}: {shown(alarm)}", "bold red"), (0, 0, 0, 2)) for row in rows for alarm in row["alarms"]
     ]

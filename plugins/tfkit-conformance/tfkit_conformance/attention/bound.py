@@ -30,6 +30,7 @@ from torch import Tensor
 
 from tfkit.plugin import DistanceBias, LinearBias, Numerics
 
+from ..differences import error_ratio, worst_of
 from .reference import Reference, bias_gradient, sum_groups
 
 UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
@@ -168,11 +169,7 @@ def _largest(found: Reference, numerics: Numerics) -> Tensor:
 
 def worst_ratio(got: Tensor, want: Tensor, bound: Tensor) -> float:
     """The largest |got - want| / bound: above 1 is wrong; inf where `got` has a NaN or the wrong shape."""
-    if got.shape != want.shape:
-        return math.inf
-    got = got.detach().to("cpu", torch.float64)
-    error = torch.where(got == want, 0.0, (got - want).abs() / bound)
-    return math.inf if bool(error.isnan().any()) else float(error.max())
+    return worst_of(error_ratio(got, want, bound))[0] if got.shape == want.shape else math.inf
 
 
 def _columns(found: Reference) -> list[tuple[Tensor, Tensor]]:

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from tfkit.plugin import AttentionInputs, AttentionOutput
+from tfkit.plugin import AttentionInputs, AttentionOutput, Numerics
 
 from ..finding import Inconclusive, Violation
 from ..raised import format_exception
@@ -59,16 +59,18 @@ class Evaluated:
     @cached_property
     def bounds(self) -> Bounds:
         """Raises Inconclusive where some row's scores are too large to be evaluated."""
-        tf32 = self.subject.tf32 or tf32_allowed(self.inputs)
-        made = bounds(self.reference, self.subject.capabilities.numerics, tf32)
-        if not bool(made.evaluated.all()):
-            raise Inconclusive(f"some scores are too large for {self.case.dtype} in this numerics class")
-        return made
+        return bounds_of(self.reference, self.subject.capabilities.numerics, self.subject.tf32)
 
 
-def tf32_allowed(inputs: AttentionInputs) -> bool:
-    """Whether torch's own switch lets float32 products be TF32 here."""
-    return inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32
+def bounds_of(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
+    """The bounds of a call. `tf32`: its float32 products are TF32 whatever torch's switch says. Raises Inconclusive where some
+    row's scores are too large for the dtype."""
+    query = found.inputs.query
+    made = bounds(found, numerics, tf32 or (query.is_cuda and torch.backends.cuda.matmul.allow_tf32))
+    if not bool(made.evaluated.all()):
+        dtype = str(query.dtype).removeprefix("torch.")
+        raise Inconclusive(f"some scores are too large for {dtype} in this numerics class")
+    return made
 
 
 def run(subject: BackendUnderTest, inputs: AttentionInputs, check: str = "contract") -> AttentionOutput:

@@ -119,20 +119,8 @@ SMALLER = {"tokens": 2, "batch": 1, "width": 1, "inner": 1}
 LAWS = (
     Law("ffn_tokens", "R37: a feed-forward layer treats every token on its own, bit for bit", always, _draw, _tokens, SMALLER),
     Law("ffn_zero", "R37: an output projection of zeros gives 0", always, _draw, _zero, SMALLER),
-    Law(
-        "ffn_equation",
-        "output(f(input(x))), or output(f(gate(x)) * input(x)) where gated",
-        always,
-        _draw,
-        _equation,
-        SMALLER | {"tokens": 1},
-    ),
-    Law(
-        "ffn_gate",
-        "R37: a gate at minus infinity shuts, where the function closes",
-        always,
-        _draw,
-        _shut,
-        SMALLER | {"tokens": 1},
-    ),
-)
+    Law("ffn_equation", "output(f(input(x))), or output(f(gate(x)) * input(x)) where gated", always, _draw, _equation,
+        SMALLER | {"tokens": 1}),
+    Law("ffn_gate", "R37: a gate at minus infinity shuts, where the function closes", always, _draw, _shut,
+        SMALLER | {"tokens": 1}),
+)  # fmt: skip

@@ -12,6 +12,7 @@ from tfkit.inspection import materialise
 
 from ..attention.bound import SMALLEST, UNIT
 from ..attention.case import DTYPES
+from ..differences import at_element, differing, error_ratio, first_of, worst_of
 from ..finding import Violation
 from ..raised import format_exception
 from .part import PartUnderTest, Structure
@@ -96,7 +97,7 @@ class LawExample:
         """Every number must be finite."""
         bad = ~got.detach().isfinite()
         if bool(bad.any()):
-            index = tuple(bad.nonzero()[0].tolist())
+            index = first_of(bad)
             raise self.broken(f"{what} is {got[index].item()} at {list(index)}", tensor=what, index=index)
 
     def equal(self, message: str, got: Tensor, want: Tensor, what: str = "output") -> None:
@@ -104,31 +105,18 @@ class LawExample:
         got, want = got.detach(), want.detach()
         if got.shape != want.shape:
             raise self.broken(f"{message}: shape {tuple(got.shape)} against {tuple(want.shape)}", tensor=what)
-        same = (got == want) | (got.isnan() & want.isnan())
-        if not bool(same.all()):
-            index = tuple((~same).nonzero()[0].tolist())
-            raise self.broken(
-                f"{message}, at {list(index)}", tensor=what, index=index,
-                got=float(got[index]), want=float(want[index]), bound=0.0,
-            )  # fmt: skip
+        wrong = differing(got, want)
+        if bool(wrong.any()):
+            index = first_of(wrong)
+            raise at_element(self.law, f"{message}, at {list(index)}", what, index, got, want, 0.0)
 
     def within(self, message: str, got: Tensor, want: Tensor, bound: Tensor | float, what: str = "output") -> float:
         """The largest |got - want| / bound, which must be at most 1; `message` says what is wrong otherwise."""
-        got, want = got.detach().double(), want.detach().double()
         if got.shape != want.shape:
             raise self.broken(f"{message}: shape {tuple(got.shape)} against {tuple(want.shape)}", tensor=what)
-        if not got.numel():
-            return 0.0
-        limits = torch.as_tensor(bound, dtype=torch.float64, device=got.device).detach().expand_as(got)
-        share = torch.where(got == want, 0.0, (got - want).abs() / limits).nan_to_num(nan=torch.inf)
-        place = int(share.flatten().argmax())
-        worst = float(share.flatten()[place])
+        worst, index = worst_of(error_ratio(got, want, bound))
         if worst > 1.0:
-            index = tuple(int(axis) for axis in torch.unravel_index(torch.tensor(place), got.shape))
-            raise self.broken(
-                f"{message}, at {list(index)}", tensor=what, index=index,
-                got=float(got[index]), want=float(want[index]), bound=float(limits[index]),
-            )  # fmt: skip
+            raise at_element(self.law, f"{message}, at {list(index)}", what, index, got, want, bound)
         return worst
 
     def differs(self, message: str, one: Tensor, other: Tensor) -> None:

@@ -172,30 +172,17 @@ def _draw_apart(subject: PartUnderTest, options: Any, random: Random) -> Structu
 FLAT = ("float32",)
 LAWS = (
     Law("declaration", "build gives the declared weights and nothing else", always, draw_wide, _declaration, dtypes=FLAT),
-    Law(
-        "outputs",
-        "(..., M) to (..., M) in the dtype of x; finite; nothing written; no state; training as in evaluation",
-        always,
-        draw_wide,
-        _outputs,
-        SHRINKS,
-    ),
+    Law("outputs", "(..., M) to (..., M) in the dtype of x; finite; nothing written; no state; training as in evaluation",
+        always, draw_wide, _outputs, SHRINKS),
     Law("layouts", "any strides give the same numbers", always, draw, _layouts, FEW),
     Law("tokens", "R37: a token is normed on its own, bit for bit", always, draw_many, _tokens, SHRINKS | {"tokens": 2}),
     Law("gradients", "a gradient reaches the input and every weight", always, draw, _gradients, FEW),
     Law("weights", "every number of every weight changes the output", always, draw, _weights, FEW, FLAT),
-    Law(
-        "slopes_hold",
-        "R39: gradients are the slopes that differences show, in float64",
-        always,
-        _draw_apart,
-        _slopes_hold,
-        {"tokens": 1, "width": 8},
-        ("float64",),
-    ),
+    Law("slopes_hold", "R39: gradients are the slopes that differences show, in float64", always, _draw_apart, _slopes_hold,
+        {"tokens": 1, "width": 8}, ("float64",)),
     Law("dtypes", "every dtype is within three roundings of its own float64 run", always, draw, _dtypes, FEW),
     Law("rounds_once", "half dtypes are computed in float32 and rounded once", claims("rounds_once"), draw, _rounds_once, FEW),
     Law("extremes", "zero vectors and numbers of 1e4 and more stay finite", always, draw_wide, _extremes, SHRINKS),
     *CLAIMED,
     *FORMS,
-)
+)  # fmt: skip

@@ -78,16 +78,9 @@ def _deepnorm(example: LawExample) -> float:
 
 SMALLER = {"tokens": 1, "batch": 1, "width": 2, "layers": 1}
 LAWS = (
-    Law(
-        "wiring",
-        "the placement's equation, in float64",
-        known_as("post", "pre", "sandwich", "deepnorm", "parallel", "none"),
-        draw,
-        _wiring,
-        SMALLER,
-        ("float64",),
-    ),
+    Law("wiring", "the placement's equation, in float64", known_as("post", "pre", "sandwich", "deepnorm", "parallel", "none"),
+        draw, _wiring, SMALLER, ("float64",)),
     Law(
         "deepnorm_constants", "alpha and beta of the paper", known_as("deepnorm"), draw, _deepnorm, {"layers": 1}, ("float64",)
     ),
-)
+)  # fmt: skip

@@ -182,32 +182,14 @@ def _draw_even(subject: PartUnderTest, options: Any, random: Random) -> Structur
 
 
 LAWS = (
-    Law(
-        "rotary_form",
-        "the equation of rotary positions",
-        known_as("rotary_half", "rotary_interleaved"),
-        _draw_at,
-        _rotary,
-        MOVED,
-    ),
-    Law(
-        "sinusoidal_form",
-        "the equation of sinusoids",
-        known_as("sinusoidal", "sinusoidal_halves"),
-        _draw_at,
-        _sinusoidal,
-        MOVED,
-    ),
+    Law("rotary_form", "the equation of rotary positions", known_as("rotary_half", "rotary_interleaved"), _draw_at, _rotary,
+        MOVED),
+    Law("sinusoidal_form", "the equation of sinusoids", known_as("sinusoidal", "sinusoidal_halves"), _draw_at, _sinusoidal,
+        MOVED),
     Law("sinusoidal_products", "p(t) . p(t + s) does not depend on t", _even, _draw_even, _distances, MOVED, ("float64",)),
     Law("learned_form", "row offset + t of the table is added", known_as("learned"), _draw_at, _learned, MOVED),
-    Law(
-        "alibi_form",
-        "-slope |distance| with the published slopes, for any number of heads",
-        known_as("alibi"),
-        _draw_heads,
-        _alibi,
-        {"heads": 1},
-    ),
+    Law("alibi_form", "-slope |distance| with the published slopes, for any number of heads", known_as("alibi"), _draw_heads,
+        _alibi, {"heads": 1}),
     Law("relative_t5_form", "every distance has the value of its bucket", known_as("relative_t5"), _draw_at, _relative_t5),
     Law("relative_shaw_form", "scale q . a[clip(distance)]", known_as("relative_shaw"), _draw_at, _relative_shaw, MOVED),
-)
+)  # fmt: skip

@@ -122,22 +122,9 @@ def _draw_small(subject: PartUnderTest, options: Any, random: Random) -> Structu
 
 LAWS = (
     Law("gradients", "a gradient reaches every input and every table", acts_somewhere, draw, _gradients, SHRINKS),
-    Law(
-        "slopes_hold",
-        "R39: gradients are the slopes that differences show, in float64",
-        acts_somewhere,
-        _draw_small,
-        _slopes_hold,
-        SHRINKS,
-        ("float64",),
-    ),
+    Law("slopes_hold", "R39: gradients are the slopes that differences show, in float64", acts_somewhere, _draw_small,
+        _slopes_hold, SHRINKS, ("float64",)),
     Law("dtypes", "every dtype is within four roundings of its own float64 run", acts_somewhere, _draw_small, _dtypes, SHRINKS),
-    Law(
-        "reads_query",
-        "the bias depends on the query exactly where `reads_query` says so",
-        _in_attention,
-        draw,
-        _reads_query,
-        SHRINKS,
-    ),
-)
+    Law("reads_query", "the bias depends on the query exactly where `reads_query` says so", _in_attention, draw, _reads_query,
+        SHRINKS),
+)  # fmt: skip

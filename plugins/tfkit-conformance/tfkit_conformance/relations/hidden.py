@@ -15,6 +15,7 @@ from torch import Tensor
 from tfkit.plugin import AttentionInputs, DenseBias
 
 from ..attention.evaluated import Evaluated
+from ..differences import at_element, first_of
 from ..finding import Violation
 from .call_parts import Piece, repeats, rewriting
 from .fitting import (
@@ -139,10 +140,8 @@ def _same_but(check: str, before: dict[str, Tensor], call: Call, because: str) -
 def _zero(check: str, name: str, tensor: Tensor, rows: Tensor, because: str) -> None:
     wrong = (tensor != 0) & rows[..., None].to(tensor.device)
     if bool(wrong.any()):
-        index = tuple(int(number) for number in wrong.nonzero()[0])
-        raise Violation(
-            check, f"{format_element(name, index)} {because}", tensor=name, index=index, got=float(tensor[index]), want=0.0
-        )
+        index = first_of(wrong)
+        raise at_element(check, f"{format_element(name, index)} {because}", name, index, tensor, torch.zeros_like(tensor))
 
 
 _run_appended, _calls_appended = rewriting(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from tfkit.plugin import AttentionInputs, Bias, Shapes
+from tfkit.plugin import AttentionInputs, Bias, shapes_of
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
@@ -156,12 +156,10 @@ def _prepared(evaluated: Evaluated) -> None:
     subject, inputs = evaluated.subject, evaluated.inputs
     if subject.prepare is None:
         return
-    query, key = inputs.query, inputs.key
-    shapes = Shapes(query.shape[0], query.shape[1], query.shape[2], key.shape[2], query.dtype, query.device)
     for given in ("mask and bias", "mask") if inputs.bias is not None else ("mask",):
         leaves = leaf_copies(inputs)
         bias: Bias | None = leaves.bias if given == "mask and bias" else None
-        made = subject.prepare(leaves.mask, bias, shapes, subject.options)
+        made = subject.prepare(leaves.mask, bias, shapes_of(inputs), subject.options)
         because = f"is another when the call comes with its {given} prepared"
         call = Call(subject, replace(leaves, prepared=made), evaluated.grad_output)
         all_identical("prepared", call, evaluated, because, _comparable(evaluated))

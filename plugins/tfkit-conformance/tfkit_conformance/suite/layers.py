@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..attention.compare import leaves_of
 from ..attention.evaluated import Evaluated, changed, run
+from ..differences import at_element, error_ratio, first_of, worst_of
 from ..finding import Violation
 from .probes import compare_visibility, head_codes, read_backward, read_forward
 
@@ -79,7 +80,7 @@ def support(evaluated: Evaluated) -> None:
     own = head_codes(case).repeat_interleave(case.H // case.G, 1)[..., None].expand(total.shape)
     wrong = evaluated.visible.any(-1) & ((total / own - 1).abs() > 0.25)
     if bool(wrong.any()):
-        b, h, i = (int(axis[0]) for axis in wrong.nonzero(as_tuple=True))
+        b, h, i = first_of(wrong)
         group = h // (case.H // case.G)
         raise Violation(
             "support",
@@ -140,20 +141,15 @@ def within(check: str, tensor: str, got: Tensor, want: Tensor, bound: Tensor) ->
     """The largest |got - want| / bound. Raises Violation with the worst element where it is above 1."""
     if got.shape != want.shape:
         raise Violation(check, f"{tensor} has shape {tuple(got.shape)}, expected {tuple(want.shape)}", tensor=tensor)
-    got = got.detach().to("cpu", torch.float64)
-    error = torch.where(got == want, 0.0, (got - want).abs() / bound).nan_to_num(nan=torch.inf)
-    worst = float(error.max())
+    worst, index = worst_of(error_ratio(got, want, bound))
     if worst <= 1:
         return worst
-    flat = int(error.argmax())
-    index = tuple(int(axis) for axis in torch.unravel_index(torch.tensor(flat), error.shape))
-    place = ", ".join(str(axis) for axis in index)
     g, w, b = float(got[index]), float(want[index]), float(bound[index])
-    raise Violation(
-        check,
-        f"{tensor}[{place}] is {g:.6g}, the reference {w:.6g}: off by {abs(g - w):.3g}, {worst:.3g} times the allowed {b:.3g}",
-        tensor=tensor, index=index, got=g, want=w, bound=b,
-    )  # fmt: skip
+    place = ", ".join(map(str, index))
+    message = (
+        f"{tensor}[{place}] is {g:.6g}, the reference {w:.6g}: off by {abs(g - w):.3g}, {worst:.3g} times the allowed {b:.3g}"
+    )
+    raise at_element(check, message, tensor, index, got, want, bound)
 
 
 def _check_tensor(
@@ -166,8 +162,8 @@ def _check_tensor(
         raise Violation("contract", f"{name} is {got}, expected {want}", tensor=name)
     bad = tensor.isnan() if infinite else ~tensor.isfinite()
     if bool(bad.any()):
-        index = tuple(int(axis[0]) for axis in bad.nonzero(as_tuple=True))
-        place = ", ".join(str(axis) for axis in index)
+        index = first_of(bad)
+        place = ", ".join(map(str, index))
         raise Violation("contract", f"{name}[{place}] is {float(tensor[index].detach())}", tensor=name, index=index)
 
 

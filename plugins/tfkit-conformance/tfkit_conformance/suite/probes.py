@@ -20,6 +20,7 @@ from tfkit.plugin import AttentionInputs, Bias, DenseBias, DistanceBias, LinearB
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.evaluated import Evaluated, run, run_backward
+from ..differences import first_of
 from ..finding import Violation
 
 FAINT = 2.0**-10
@@ -67,7 +68,7 @@ def compare_visibility(check: str, found: Tensor, visible: Tensor, verb: str) ->
     wrong = ((found > 0) != visible) | found.isnan()
     if not bool(wrong.any()):
         return
-    b, h, i, j = (int(axis[0]) for axis in wrong.nonzero(as_tuple=True))
+    b, h, i, j = first_of(wrong)
     if bool(found[b, h, i, j].isnan()):
         what = f"is NaN at key {j}"
     elif bool(visible[b, h, i, j]):

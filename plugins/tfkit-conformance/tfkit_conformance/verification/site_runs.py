@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tfkit import Model
 from tfkit.inspection import BackendChoice, BoundBackend, attention_sites
-from tfkit.plugin import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, Shapes
+from tfkit.plugin import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, shapes_of
 
 from ..attention.compare import gradients_of, leaves_of
 from .batch import Batch
@@ -125,9 +125,7 @@ def _split(inputs: AttentionInputs, backend: BoundBackend, into: Gradients) -> A
     if isinstance(bias, (DenseBias, DistanceBias)) and bias.values.requires_grad:
         bias = replace(bias, values=own("bias", bias.values))
         if made is not None and backend.prepare is not None:  # of the bias of all layers, past the view
-            B, H, Q, _ = inputs.query.shape
-            shapes = Shapes(B, H, Q, inputs.key.shape[2], inputs.query.dtype, inputs.query.device)
-            made = backend.prepare(inputs.mask, bias, shapes, backend.options)
+            made = backend.prepare(inputs.mask, bias, shapes_of(inputs), backend.options)
     query, key, value = own("query", inputs.query), own("key", inputs.key), own("value", inputs.value)
     return replace(inputs, query=query, key=key, value=value, bias=bias, prepared=made)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tfkit.inspection import BoundBackend, check_request
-from tfkit.plugin import AttentionInputs, DenseBias, DistanceBias, LinearBias, Shapes
+from tfkit.plugin import AttentionInputs, DenseBias, DistanceBias, LinearBias, shapes_of
 
 from ..attention.bound import Bounds, bounds
 from ..attention.compare import gradients_of, request_of
@@ -134,9 +134,7 @@ def prepared(backend: BoundBackend, inputs: AttentionInputs) -> AttentionInputs:
     """The call with what the backend makes of its mask, as a stack would hand it over."""
     if backend.prepare is None:
         return replace(inputs, prepared=None)
-    B, H, Q, _ = inputs.query.shape
-    shapes = Shapes(B, H, Q, inputs.key.shape[2], inputs.query.dtype, inputs.query.device)
-    return replace(inputs, prepared=backend.prepare(inputs.mask, None, shapes, backend.options))
+    return replace(inputs, prepared=backend.prepare(inputs.mask, None, shapes_of(inputs), backend.options))
 
 
 def with_leaves(inputs: AttentionInputs, gradients: bool) -> AttentionInputs:
