@@ -92,7 +92,7 @@ def test_a_case_of_a_law_says_of_which_part_it_is(stored):
         ({"backend": "x", "check": [1], **CASE}, "`check` is .1., expected a text"),
         ({"backend": "x", "options": 3, **CASE}, "`options` is no object"),
         ({"backend": "x", "device": "cuda:x", **CASE}, "`device` is 'cuda:x', expected cpu, cuda or cuda:1"),
-        ({"backend": "x", "device": "cuda:" + "9" * 99, **CASE}, "`device` is 'cuda:9+[.]{3} where"),
+        ({"backend": "x", "device": "cuda:" + "9" * 99, **CASE}, "`device` is 'cuda:9+[.]{3}, expected"),
         ({"check": "x" * 10**6, **LAW, "device": "y"}, "`device` is 'y'"),
         ('{"B": 1e999}', "1e999 is larger than any number"),
         ('{"B": 1, "B": 2}', "there twice"),

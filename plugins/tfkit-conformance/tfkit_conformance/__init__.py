@@ -1,9 +1,17 @@
-"""The conformance kit: what proves that a part does what its declaration says. Usable without pytest.
+"""Checks of parts and of models. pytest is not needed.
 
     report = check_backend("acme.flash", profile="standard")       # attention, against a float64 reference
     report = check_part("position", "acme.rope")                   # any other slot, by its laws
     report = verify("specs/transformer-base.yaml")                 # a whole model
     report.raise_for_failures()
+
+Checks      `check_backend` and `check_part` give a `ConformanceReport` (`CheckResult`, `Finding`, `LedgerRow`); `verify` gives
+            a `VerifyReport`; `replay` runs one stored case again. `RELATIONS` are the metamorphic relations (`Relation`).
+Cases       `Case` is one attention call as data, `case_of` reads one, `cases` draws them (Hypothesis), `backend_under_test`
+            binds a backend, or another function in its place.
+Comparing   `reference_attention` is the float64 result (`Reference`), `bounds` the largest error that a correct backend can
+            have (`Bounds`), `error_ratios` the errors of one call as shares of these bounds.
+Exceptions  A check raises `Violation` where a rule is broken, `Inconclusive` where a case cannot decide.
 
 Names are imported when first used: importing the package imports neither torch nor Hypothesis.
 """

@@ -69,7 +69,7 @@ def test_no_number_anywhere_is_wrong(cell_of, scale, backend_of) -> None:
 
     assert (
         ReferenceCheck(call_of(cell_of("dense-d64-512/forward"), scale, torch.float32, "cpu", 0))
-        .check(bind(*backend_of("mutant", mutant)))
+        .evaluate(bind(*backend_of("mutant", mutant)))
         .wrong
     )
 

@@ -60,9 +60,20 @@ class BackendUnderTest:
 def backend_under_test(
     entry: AttentionBackend, options: Any = None, device: str = "cpu", attend: Attend | None = None, tf32: bool = False
 ) -> BackendUnderTest:
-    """A backend of the catalogue, its functions imported; `attend` replaces its function (a mutant).
+    """Binds a backend to options and a device.
 
-    Raises PluginError where its functions cannot be imported.
+    Args:
+        entry: the slot entry.
+        options: its options; the defaults by default.
+        device: "cpu", "cuda" or "cuda:1".
+        attend: a function to call in place of the entry's, such as a mutant.
+        tf32: the float32 products of the backend are TF32 whatever torch's switch says.
+
+    Returns:
+        The backend with its functions imported.
+
+    Raises:
+        PluginError: its functions cannot be imported.
     """
     options = entry.options() if options is None else options
     if attend is not None:

@@ -52,7 +52,19 @@ class Bounds:
 
 
 def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
-    """Bounds for a backend of the given numerics class on the reference's own inputs. `tf32`: torch's switch is on."""
+    """The largest error that a correct backend of a numerics class can have on a call.
+
+    Args:
+        found: the reference of the call.
+        numerics: where the backend rounds.
+        tf32: float32 products may be TF32.
+
+    Returns:
+        Bounds for output, weights, log-sum-exp and gradients, element by element.
+
+    Reference:
+        The equations above; Higham 2002, section 3.1; Blanchard, Higham and Higham (https://doi.org/10.1093/imanum/draa038).
+    """
     inputs, dtype = found.inputs, found.inputs.query.dtype
     B, H, Q, D = found.query.shape
     K, V = found.value.shape[2:]

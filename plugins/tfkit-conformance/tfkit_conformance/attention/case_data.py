@@ -19,7 +19,17 @@ Test = Callable[[Any], bool]
 
 
 def case_of(data: object) -> Case:
-    """A case from JSON data. Raises InputError for data that is no case."""
+    """Reads a case from JSON data, for instance from `Finding.case`.
+
+    Args:
+        data: a mapping with fields of `Case`.
+
+    Returns:
+        The case; fields that are not given have their defaults.
+
+    Raises:
+        InputError: a field is unknown or invalid, or the fields do not fit together.
+    """
     if not isinstance(data, Mapping):
         raise not_a_case(f"a case is a mapping, not {type(data).__name__}")
     known = {field.name for field in fields(Case)}

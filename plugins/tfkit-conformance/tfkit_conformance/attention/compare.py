@@ -65,9 +65,21 @@ def error_ratios(
     grad_output: Tensor,
     drawn: Tensor | None = None,
 ) -> dict[str, float]:
-    """Largest error over bound of the output, of what else was asked for, and of each gradient; above 1 is wrong.
+    """The errors of one call of a backend, as shares of their bounds: above 1 is wrong.
 
-    Raises ValueError where some row's scores are too large for its dtype, so that nothing can be said.
+    Args:
+        attend: the backend's function.
+        options: its options.
+        numerics: its numerics class.
+        inputs: the call.
+        grad_output: the gradient (B,H,Q,V) of the output.
+        drawn: the factors (B,H,Q,K) of a dropout draw; ones by default.
+
+    Returns:
+        The largest ratio by tensor: output, weights and lse where they are given, and each gradient.
+
+    Raises:
+        ValueError: some row's scores are too large for its dtype, so that the case cannot decide.
     """
     found = attend(inputs, options)
     wanted = reference(inputs, grad_output, drawn)

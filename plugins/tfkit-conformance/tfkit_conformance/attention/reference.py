@@ -54,10 +54,18 @@ class Reference:
 
 
 def reference(inputs: AttentionInputs, grad_output: Tensor | None = None, drawn: Tensor | None = None) -> Reference:
-    """The contract in float64 on the CPU: output, log-sum-exp, weights and gradients, on exactly the given inputs.
+    """Attention in float64 on the CPU, on exactly the given inputs.
 
-    `grad_output` (B,H,Q,V) defaults to zeros, `drawn` (B,H,Q,K), the factors of a dropout draw, to ones.
-    Raises Violation when a backend asks for it while it is being evaluated.
+    Args:
+        inputs: the call.
+        grad_output: the gradient (B,H,Q,V) of the output; zeros by default.
+        drawn: the factors (B,H,Q,K) of a dropout draw; ones by default.
+
+    Returns:
+        Output, log-sum-exp, weights, gradients and every intermediate of the equations above.
+
+    Raises:
+        Violation: the backend that is being checked calls this function.
     """
     if under_test():
         raise Violation("contract", f"`{under_test()}` calls the reference that it is evaluated by")

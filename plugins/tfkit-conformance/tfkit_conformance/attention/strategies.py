@@ -32,9 +32,16 @@ BLOCKS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256)
 
 @st.composite
 def cases(draw: DrawFn, subject: BackendUnderTest, dtype: str, cell: Cell | None = None, gradients: bool | None = None) -> Case:
-    """Calls that the subject's declaration accepts, of one dtype, in one cell where one is given.
+    """Draws calls that the declaration of a backend accepts.
 
-    `gradients` fixes whether they require gradients; by default they do where the declaration allows it.
+    Args:
+        subject: the backend.
+        dtype: of query, key and value.
+        cell: the cell of the declaration that the calls must be in; any by default.
+        gradients: whether the calls require gradients; by default they do where a backward is declared.
+
+    Returns:
+        A Hypothesis strategy of `Case`.
     """
     can, fixed = subject.capabilities, dict(cell.fixed) if cell else {}
     assert can.query_length is not None

@@ -59,14 +59,27 @@ def check_part(
     options: Any = None,
     event: Event = lambda law, case: None,
 ) -> ConformanceReport:
-    """Evaluate a position scheme, norm, placement or activation by its laws.
+    """Checks a position scheme, norm, placement or activation by its laws.
 
-    `name_or_entry` is a name of the catalogue or an entry; `options` a mapping (or options) to evaluate it with, else its
-    default options and those next to them: every choice of every option that is one of some names or a flag. `event` is
-    called before each case is evaluated.
+    Args:
+        slot: "position", "norm", "placement" or "activation".
+        name_or_entry: a name of the catalogue, or an entry.
+        profile: how many cases of each law: "quick" 6, "standard" 24, "deep" 120 for each dtype.
+        seed: of the drawn cases.
+        device: "cpu", "cuda" or "cuda:1".
+        dtypes: by default those of the profile.
+        catalogue: where names are looked up; by default all that is installed.
+        options: the only options to check with. By default the part's default options, and each choice of each option that is a
+            flag or one of some names.
+        event: called with the law and the case before each case.
 
-    Raises SpecError for an unknown name or wrong options, InputError for an unknown slot, profile or dtype, BuildError where
-    the device is not there.
+    Returns:
+        The report; its ledger has a row for each law.
+
+    Raises:
+        SpecError: the name is unknown, or the options are wrong.
+        InputError: the slot, profile or dtype does not exist.
+        BuildError: the device is missing.
     """
     if slot not in LAWS:
         raise InputError(Diagnostic("TFK073", f"there are no laws for the slot `{slot}`", f"known: {', '.join(LAWS)}"))

@@ -58,12 +58,31 @@ def check_backend(
     shrink_steps: int = SHRINK_STEPS,
     event: Event = lambda check, case: None,
 ) -> ConformanceReport:
-    """Evaluate an attention backend: by name, as an entry, or as a Subject with a function of its own.
+    """Checks an attention backend against everything that it declares.
 
-    `dtypes` restricts the run; by default all that are declared, in the quick profile float32 and bfloat16 of them. `limit` is
-    how many seconds one example may take, `shrink_steps` how many cases are evaluated to make a failing one small; `event`
-    hears of every example before it is evaluated.
-    Raises InputError for a backend, profile, device or dtype that does not exist; what the backend does wrong is in the report.
+    Args:
+        backend: a name of the catalogue, an entry, or a `BackendUnderTest` with a function of its own.
+        profile: how many cases: "quick", "standard" or "deep".
+        device: "cpu", "cuda" or "cuda:1"; a `BackendUnderTest` has its own.
+        dtypes: only these; by default all that are declared, in the quick profile float32 and bfloat16 of them.
+        options: options of the backend, as a mapping or as its options model.
+        seed: of the drawn cases.
+        catalogue: where names are looked up; by default all that is installed.
+        limit: seconds that one example may take.
+        stop_at_first: end the run at the first finding, and do not shrink it.
+        shrink_steps: the largest number of cases that are tried to make a failing case small.
+        event: called with the check and the case before each example.
+
+    Returns:
+        The report: verdict, checks, findings with stored cases, and the ledger of declared cells.
+
+    Raises:
+        InputError: a backend, profile, device or dtype does not exist.
+        PluginError: the functions of the backend cannot be imported.
+        What the backend does wrong is in the report.
+
+    Reference:
+        The rules A1 to A12 of the attention contract (`tfkit explain A1`).
     """
     chosen = profile_of(profile)
     subject, distribution = resolve(backend, options, device, catalogue)

@@ -65,16 +65,33 @@ def verify(
     progress: Callable[[str], None] | None = None,
     keep: Callable[[VerifyReport], None] | None = None,
 ) -> VerifyReport:
-    """Evaluate a model, part by part and as a whole, with every backend that it may use.
+    """Verifies a model: every sub-layer where it stands, and the whole, with every backend that it may use.
 
-    A spec is built with the weights of `seed`, and whatever is constant in them (biases, norms) moved away from its start, so
-    that leaving it out shows; a built model is evaluated with the weights that it has. `lengths` (by input) and `batch` size
-    the inputs; the cost grows with their product. `parts` can leave out the sub-layers or the whole model. A device that is not
-    here, and what does not fit in memory, give rows "not run". `progress` gets the next step in words; `keep` is given
-    the report as it stands each time a part is done, with `finished` False.
+    Args:
+        model: a spec, a mapping, a path or a built model. A spec is built with the weights of `seed`; parameters that
+            are constant at initialisation (biases, norms) are changed, so that a module that leaves them out is found. A built
+            model is verified with its own weights.
+        backends: the backends to verify, in place of those that the spec allows.
+        devices: a device that is missing gives rows "not run".
+        dtypes: the whole model is verified in float64 too, with the backends that declare it.
+        batch: rows of the input; of three, one is whole, one padded on the right, one on the left.
+        lengths: positions by input. Time grows with the product of lengths and batch.
+        seed: of the inputs, and of the weights of a spec.
+        parts: "sub-layers", "whole model", or both.
+        catalogue: where names are looked up; by default all that is installed.
+        progress: called with the next step in words.
+        keep: called with the report so far each time a part is done; its `finished` is False.
 
-    Raises SpecError for a wrong spec or backend, InputError for lengths, dtypes and sizes that the model cannot have,
-    BuildError where the weights alone do not fit in memory.
+    Returns:
+        The report: one `Row` for each property at each place, and the verdict. What does not fit in memory is "not run".
+
+    Raises:
+        SpecError: the spec or a backend is wrong.
+        InputError: lengths, dtypes or sizes that the model cannot have.
+        BuildError: the weights do not fit in memory.
+
+    Reference:
+        The properties are in `verification/properties.py`, the tolerances in `verification/rounding.py`.
     """
     began = time.perf_counter()
     _check(devices, dtypes, batch, parts)
