@@ -299,7 +299,7 @@ def tensors(made: Any) -> list[torch.Tensor]:
 
 
 def constants(few: bool = False) -> dict[str, Any]:
-    """Each constant of the bound times 8 and by 8: what is lost, which false alarms it raises, and by how much the bound moves."""
+    """Each constant of the bound times 8 and by 8: detections lost, false alarms, and by how much the bound moves."""
     calls = cells(few)
     evaluation, formula = Evaluation(calls, given(calls, few)), Formula(few)
     seen, false_alarms = evaluation.false_alarms(bound.bounds)

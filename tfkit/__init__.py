@@ -80,6 +80,8 @@ _HOMES = {
     "beam_search": "generate",
     "build": "builder",
     "corpus_scores": "metrics",
+    "generate_batched": "generate",
+    "generate_stream": "generate",
     "graph_of": "graph",
     "greedy": "generate",
     "load": "io",
@@ -89,8 +91,6 @@ _HOMES = {
     "parse_spec": "spec",
     "sample": "generate",
     "save": "io",
-    "generate_batched": "generate",
-    "generate_stream": "generate",
 }
 
 

@@ -116,7 +116,7 @@ def test_a11_what_depends_on_the_call_is_refused_at_the_call(model_of: Callable[
 
 
 @pytest.mark.parametrize(
-    "wish", ["spda", {"kind": "sdpa", "kernal": "math"}, {"kind": "sdpa", "kernel": "fast"}, [], 3, None, {}]
+    "requested", ["spda", {"kind": "sdpa", "kernal": "math"}, {"kind": "sdpa", "kernel": "fast"}, [], 3, None, {}]
 )
 def test_a_wish_that_is_none_is_an_error_and_changes_nothing(requested: Any, model_of: Callable[..., Model]) -> None:
     model = model_of(backend="eager")

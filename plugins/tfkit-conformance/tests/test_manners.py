@@ -62,7 +62,7 @@ BAD_MANNERS = {
     "a tensor": (lambda inputs, options: Kernel()(inputs).output, "gave a Tensor, expected an AttentionOutput"),
     "no output": (lambda inputs, options: AttentionOutput(None), "output is a NoneType, expected a tensor"),
     "a number": (changing(lambda inputs, answer: replace(answer, lse=1.0)), "lse is a float, expected a tensor"),
-    "dtype": (changing(lambda inputs, answer: replace(answer, output=answer.output.double())), "torch.float64 on cpu, expected"),
+    "dtype": (changing(lambda inputs, answer: replace(answer, output=answer.output.double())), "torch.float64 on cpu, exp"),
     "shape": (changing(lambda inputs, answer: replace(answer, output=answer.output[:, :1, :, :1])), ", expected "),
     "nan": (changing(lambda inputs, answer: replace(answer, output=answer.output * torch.nan)), "output[0, 0, 0, 0] is nan"),
     "infinity": (changing(lambda inputs, answer: replace(answer, output=answer.output.exp() * torch.inf)), "is inf"),

@@ -119,7 +119,7 @@ def test_a_part_that_is_not_there(tfkit):
     assert (done.code, done.out) == (2, "")
     assert done.err == "TFK094 there is no attention backend `egaer`; did you mean `eager`?\n"
     done = tfkit("conformance", "egaer", "--json", "-")
-    assert (done.code, done.json()["mutants"][0]["code"]) == (2, "TFK094")
+    assert (done.code, done.json()["diagnostics"][0]["code"]) == (2, "TFK094")
     assert "TFK094 there is no slot `nrom`; did you mean `norm`?" in tfkit("conformance", "x", "--slot", "nrom").err
 
 
@@ -188,7 +188,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_run(tfkit, an
 def test_the_report_of_a_wrong_case_file_is_json_where_that_was_asked_for(tfkit, tmp_path):
     (tmp_path / "x").write_text("[]")
     done = tfkit("conformance", "--replay", tmp_path / "x", "--json", "-")
-    assert (done.code, done.json()["mutants"][0]["code"]) == (2, "TFK095")
+    assert (done.code, done.json()["diagnostics"][0]["code"]) == (2, "TFK095")
     assert tfkit("conformance", "--replay", tmp_path / "x", "--json", tmp_path / "y").err.startswith("TFK095")
 
 
