@@ -93,7 +93,7 @@ def test_the_data_say_what_differs_from_a_plain_call():
     ],
     ids=str,
 )
-def test_what_is_no_case_is_told(data, words):
+def test_what_is_no_case_is_reported(data, words):
     with pytest.raises(InputError) as raised:
         case_of(data)
     (diagnostic,) = raised.value.diagnostics

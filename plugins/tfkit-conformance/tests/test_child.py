@@ -25,7 +25,7 @@ def task(name, slot="backend", **more):
 
 @pytest.fixture
 def acme(tmp_path, monkeypatch):
-    """The stranger's plugin on the path of this process, which is that of its children."""
+    """A third-party plugin on the path of this process, which is that of its children."""
 
     def installed(**texts):
         monkeypatch.syspath_prepend(str(stranger.install(tmp_path / "site", **texts)))
@@ -170,7 +170,7 @@ def test_a_bug_arrives_with_its_way():
     assert "Traceback" in caught.value.where
 
 
-def test_lines_of_strangers_are_no_answers(capsys):
+def test_lines_of_third_party_are_no_answers(capsys):
     child_run = ChildRun()
     for line in ("noise\n", "[1]\n", '{"a": 1, "b": 2}\n', "3\n"):
         assert not _take(child_run, line, lambda check, examples: None)

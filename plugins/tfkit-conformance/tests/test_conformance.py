@@ -83,7 +83,7 @@ def test_a_backend_that_decodes_only_is_conformant_too(few):
     assert report.grades["float32"].startswith(("A (", "B ("))
 
 
-def test_a_wrong_mask_is_told_with_the_smallest_case_and_by_its_name(few):
+def test_a_wrong_mask_is_reported_with_the_smallest_case_and_by_its_name(few):
     mutant = MUTANTS["causal_one_too_many"]
     subject = small(mutant.fresh())
     report = check_backend(subject, profile="quick", shrink_steps=1000)
@@ -373,7 +373,7 @@ def test_a_backend_comes_by_name_by_entry_or_as_a_subject(catalogue, few, monkey
         check_backend("eager", device="cpu;", catalogue=catalogue)
 
 
-def test_a_grade_is_told_and_a_broken_promise_is_a_finding(monkeypatch):
+def test_a_grade_is_reported_and_a_broken_promise_is_a_finding(monkeypatch):
     monkeypatch.setattr(by_relation, "RELATIONS", ())
     monkeypatch.setattr(by_cell, "cells", lambda can, gradients: cells.cells(can, gradients)[:1])
     wide = {

@@ -1,4 +1,4 @@
-"""No correct implementation is falsely alarmed: every kernel stays within its bound, in every dtype and regime, dropout
+"""No correct implementation raises an alarm: every kernel stays within its bound, in every dtype and regime, dropout
 included."""
 
 from __future__ import annotations

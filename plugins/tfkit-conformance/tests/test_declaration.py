@@ -51,7 +51,7 @@ def test_a_declaration_that_cannot_be_meant_is_a_finding(declared, words):
     assert (report.verdict, called) == ("NONCONFORMANT", [])
 
 
-def test_everything_that_a_declaration_gets_wrong_is_told_at_once():
+def test_everything_that_a_declaration_gets_wrong_is_reported_at_once():
     assert list(nonsense(SMALL)) == []
     assert [wrong for entry in ENTRIES for wrong in nonsense(entry.capabilities)] == []
     assert len(list(nonsense(Capabilities()))) == 5

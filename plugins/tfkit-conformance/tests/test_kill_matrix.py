@@ -1,4 +1,4 @@
-"""The suite evaluated by mutants, in small: every mutant of a frozen selection is seen, no right backend is falsely alarmed,
+"""The suite evaluated by mutants, in small: every mutant of a frozen selection is seen, no correct backend raises an alarm,
 and a suite with its checks taken out lets the mutants live, so that the evaluation can fail."""
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_the_selection_has_mutants_of_every_family():
     assert {term for can, _ in SELECTION.values() if can for term in can.mask_terms} <= set(MASK_TERMS)
 
 
-def test_every_mutant_of_the_selection_is_seen_by_the_check_made_for_it(reduced, monkeypatch):
+def test_every_mutant_of_the_selection_is_killed_by_the_check_made_for_it(reduced, monkeypatch):
     monkeypatch.setattr(by_relation, "RELATIONS", DROPOUT)  # the other relations come later than the layers anyway
     told = []
     report = kill_matrix.run_kill_matrix("quick", seeds=(0,), families=FAMILIES, progress=told.append)
@@ -95,7 +95,7 @@ def test_every_mutant_of_the_selection_is_seen_by_the_check_made_for_it(reduced,
     assert sum(data["kills"].values()) == len(SELECTION)
 
 
-def test_a_suite_without_its_checks_lets_them_live(reduced, monkeypatch):
+def test_a_suite_without_its_checks_lets_mutants_survive(reduced, monkeypatch):
     chosen = CHOSEN[::4]
     monkeypatch.setattr(kill_matrix, "ATTENTION_MUTANTS", chosen)
     monkeypatch.setattr(by_cell, "LAYERS", ())
@@ -108,7 +108,7 @@ def test_a_suite_without_its_checks_lets_them_live(reduced, monkeypatch):
     assert told[0].endswith("under seed 0")
 
 
-def test_a_mutant_must_be_seen_under_every_seed():
+def test_a_mutant_must_be_killed_under_every_seed():
     row = kill_matrix.MutantRow("x", "masks", "y", ("support", ""), 0.0)
     report = kill_matrix.KillMatrixReport("quick", (0, 1), (row,), (), 0.0)
     assert not row.killed
@@ -116,7 +116,7 @@ def test_a_mutant_must_be_seen_under_every_seed():
     assert not kill_matrix.MutantRow("x", "masks", "y", (), 0.0).killed
 
 
-def test_no_right_backend_is_accused(reduced, monkeypatch):
+def test_no_right_backend_raises_a_false_alarm(reduced, monkeypatch):
     monkeypatch.setattr(kill_matrix, "ATTENTION_MUTANTS", ())
     monkeypatch.setattr(by_relation, "RELATIONS", RELATIONS[::3])
     report = kill_matrix.run_kill_matrix("quick", seeds=(0,))
@@ -125,7 +125,7 @@ def test_no_right_backend_is_accused(reduced, monkeypatch):
     assert (report.alarmed, report.exit_code) == ((), 0)
 
 
-def test_an_accused_backend_is_an_alarm(monkeypatch):
+def test_an_alarm_on_a_correct_backend_fails_the_run(monkeypatch):
     wrong = next(mutant for mutant in CHOSEN if mutant.name == "scale_one_percent")
     kernel = CorrectKernel("wrong", "Off by one percent.", wrong.fresh(), wrong.capabilities)
     monkeypatch.setattr(by_relation, "RELATIONS", ())

@@ -45,7 +45,7 @@ def by_name(report):
     return {check.name: check for check in report.checks}
 
 
-def test_without_being_told_it_is_a_failure():
+def test_without_being_reported_it_is_a_failure():
     report = run(windows_scaled, stop_at_first=True)
     assert report.verdict == "NONCONFORMANT"
     assert report.findings[0].check == "scores"

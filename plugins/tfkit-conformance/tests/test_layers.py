@@ -108,7 +108,7 @@ def leaf_detached(name):
     ],
     ids=lambda value: value if isinstance(value, str) and value in MUTANTS else "",
 )  # fmt: skip
-def test_a_mutant_is_first_seen_by_the_layer_that_names_it(mutant, case, layer, words):
+def test_a_mutant_is_first_killed_by_the_layer_that_names_it(mutant, case, layer, words):
     name, violation = first(MUTANTS[mutant].fresh(), case)
     assert (name, violation.check) == (layer, layer)
     assert words in violation.message
@@ -135,14 +135,14 @@ def test_a_mutant_is_first_seen_by_the_layer_that_names_it(mutant, case, layer, 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_what_is_no_answer_is_told(attend, case, layer, words):
+def test_what_is_no_answer_is_reported(attend, case, layer, words):
     name, violation = first(attend, case)
     assert (name, violation.check) == (layer, layer)
     assert words in violation.message
 
 
 @pytest.mark.parametrize("leaf", ["query", "key", "value"])
-def test_an_input_written_in_the_forward_pass_is_told_before_autograd_trips_over_it(leaf):
+def test_an_input_written_in_the_forward_pass_is_reported_before_autograd_trips_over_it(leaf):
     def attend(inputs, options):
         answer = Kernel()(inputs)
         getattr(inputs, leaf).detach().mul_(2)
@@ -153,7 +153,7 @@ def test_an_input_written_in_the_forward_pass_is_told_before_autograd_trips_over
     assert (name, violation.message) == ("contract", f"an input {shape} torch.float32 was written to")
 
 
-def test_an_input_written_in_the_backward_pass_is_told_as_such():
+def test_an_input_written_in_the_backward_pass_is_reported_as_such():
     def attend(inputs, options):
         def write(grad):
             inputs.value.data.mul_(2)
@@ -168,7 +168,7 @@ def test_an_input_written_in_the_backward_pass_is_told_as_such():
     )  # fmt: skip
 
 
-def test_a_head_that_sees_what_only_another_may_is_told_by_its_number():
+def test_a_head_that_sees_what_only_another_may_is_reported_by_its_number():
     case = replace(PLAIN, visible="BHQK", seed=5)
     _, violation = first(MUTANTS["visible_of_first_head"].fresh(), case)
     b, h, i, j = violation.index
@@ -185,7 +185,7 @@ def test_one_key_of_many_shows():
     assert violation.message.startswith("query row 0 of batch row 0, head 0, sees key 280; it must not (6 of 1800 pairs")
 
 
-def test_a_nan_in_a_readout_is_told_as_one():
+def test_a_nan_in_a_readout_is_reported_as_one():
     visible = torch.ones(1, 1, 2, 2, dtype=torch.bool)
     read = torch.tensor([[[[1.0, torch.nan], [1.0, 1.0]]]])
     with pytest.raises(Violation, match=re.escape("query row 0 of batch row 0, head 0, is NaN at key 1")):

@@ -88,13 +88,13 @@ def test_whatever_a_backend_does_is_a_finding_in_words(manners, few):
     assert replay(small(attend), case_of(report.findings[0].case), limit=limit).startswith("contract: ")
 
 
-def test_what_writes_its_inputs_without_gradients_is_told_which():
+def test_what_writes_its_inputs_without_gradients_is_reported_which():
     can = declaring(backward=False, deterministic_backward=False)
     report = check_backend(small(writes, can), profile="quick", stop_at_first=True)
     assert report.findings[0].message == "an input (1, 1, 1, 8) torch.float32 was written to"
 
 
-def test_an_answer_of_another_shape_to_larger_calls_is_told(few):
+def test_an_answer_of_another_shape_to_larger_calls_is_reported(few):
     """The read-outs and the grade make larger calls than the case that is evaluated."""
     for wide in (lambda inputs: inputs.value.shape[3] >= 16, lambda inputs: inputs.key.shape[2] > 200):
         cut = changing(lambda inputs, answer, wide=wide: AttentionOutput(answer.output[..., 1:]) if wide(inputs) else answer)

@@ -1,4 +1,4 @@
-"""The checks as items of a stranger's pytest."""
+"""The checks as pytest items of a plugin's author."""
 
 import subprocess
 import sys

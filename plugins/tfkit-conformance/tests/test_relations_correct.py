@@ -1,4 +1,4 @@
-"""No relation accuses a backend that is right: random calls of every kind, four dtypes, three backends."""
+"""No relation raises a false alarm: random calls of every kind, four dtypes, three backends."""
 
 from __future__ import annotations
 

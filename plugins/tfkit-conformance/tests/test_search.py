@@ -101,7 +101,7 @@ def test_what_does_not_fail_again_is_not_stable():
     assert found.case == calls[3]
 
 
-def test_what_is_told_already_is_not_shrunk_and_the_search_goes_on():
+def test_what_is_reported_already_is_not_shrunk_and_the_search_goes_on():
     evaluated = []
 
     def evaluate(number):
@@ -187,7 +187,7 @@ def test_a_check_that_hangs_is_a_violation():
     assert (found.violation.check, found.violation.message) == ("contract", "did not finish within 0.1 seconds")
 
 
-def test_a_check_that_hangs_ends_the_search_though_its_check_is_told():
+def test_a_check_that_hangs_ends_the_search_though_its_check_is_reported():
     evaluated = []
 
     def evaluate(number):

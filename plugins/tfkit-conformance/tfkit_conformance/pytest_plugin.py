@@ -1,4 +1,4 @@
-"""The conformance suite as items of pytest, one per check; registered by entry point, so that an author only writes
+"""The conformance suite as items of pytest, one per check; registered by entry point
 
     pytest --tfkit-backend=acme.flash                      tfkit::acme.flash::support PASSED ...
     pytest --tfkit-part=position:acme.rope,norm:acme.norm
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 MARKER = "tfkit_conformance"
 BESIDE = ("ledger", "process")
-"""Items beside the checks: every declared cell was exercised; the part lets its process live."""
+"""Items beside the checks: every declared cell was exercised; the part did not end its process."""
 
 PROCESS = BESIDE[1]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tfkit", "tfkit: conformance of attention backends and other parts")
-    group.addoption("--tfkit-backend", metavar="NAME[,NAME]", help="evaluate these attention backends")
-    group.addoption("--tfkit-part", metavar="SLOT:NAME[,..]", help="evaluate these parts of other slots, position:acme.rope")
+    group.addoption("--tfkit-backend", metavar="NAME[,NAME]", help="check these attention backends")
+    group.addoption("--tfkit-part", metavar="SLOT:NAME[,..]", help="check these parts of other slots, position:acme.rope")
     group.addoption("--tfkit-profile", metavar="PROFILE", default="quick", help="quick, standard or deep (default quick)")
     group.addoption("--tfkit-device", metavar="DEVICE", default="cpu", help="cpu, cuda or cuda:1 (default cpu)")
     group.addoption("--tfkit-dtype", metavar="DTYPE,...", help="only these dtypes (default all that are declared)")
@@ -99,7 +99,7 @@ def _task(config: pytest.Config, slot: str, name: str, profile: str) -> dict[str
 
 
 class PartCollector(pytest.Collector):
-    """One part, evaluated once."""
+    """One part; the suite runs once for all its items."""
 
     def __init__(self, *, name: str, parent: pytest.Session, nodeid: str, task: dict[str, Any], checks: list[str]) -> None:
         super().__init__(name=name, parent=parent, nodeid=nodeid)
@@ -111,7 +111,7 @@ class PartCollector(pytest.Collector):
         return [CheckItem.from_parent(self, name=name) for name in (*self.checks, *BESIDE)]
 
     def outcomes(self) -> dict[str, CheckOutcome]:
-        """What every check said, by name. The first call runs the suite."""
+        """The outcome of every check, by name. The first call runs the suite."""
         from tfkit import TfkitError
 
         from .process.messages import outcomes
@@ -129,7 +129,7 @@ class PartCollector(pytest.Collector):
 
 
 class CheckItem(pytest.Item):
-    """One check of one part; `process` tells of whatever failed without an item of its own."""
+    """One check of one part; `process` reports failures that have no item of their own."""
 
     def __init__(self, *, name: str, parent: PartCollector) -> None:
         super().__init__(name=name, parent=parent)

@@ -1,4 +1,4 @@
-"""What a part under test raised, in words: the exception, its message and the line of the part's own code.
+"""Describes an exception of a part under test: its type, its message and the line of the part's own code.
 
     RuntimeError: Expected size 8 but got 5 (acme/flash.py:42)
 

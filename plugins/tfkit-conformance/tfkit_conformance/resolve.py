@@ -1,4 +1,4 @@
-"""What a run is about: the backend that a name stands for, whether its device is there, and the versions that took part."""
+"""Resolves what a run needs: the backend of a name, the device, the versions."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ SHRINK_STEPS = 200
 
 @dataclass
 class Outcome:
-    """What a search saw. `failures` are all cases that failed, from the first to the smallest, `case` is the smallest and
-    `violation` what it said; `stable` is False where the same case did not fail again."""
+    """The result of a search. `failures` are all cases that failed, from the first to the smallest, `case` is the smallest and
+    `violation` its violation; `stable` is False where the same case did not fail again."""
 
     examples: int = 0
     inconclusive: list[str] = field(default_factory=list)
@@ -74,7 +74,7 @@ def search(
             found.examples += not failures
             violation = _evaluated(evaluate, case, limit, found, shrinking=bool(failures))
             if failures and violation is not None and violation.check != next(iter(failures.values())).check:
-                violation = None  # another mutant: it is reported when this one is mended
+                violation = None  # another error: it is reported once this one is fixed
         if violation is None or (violation.check in reported and not isinstance(violation, OutOfTime)):
             return
         if case not in failures:

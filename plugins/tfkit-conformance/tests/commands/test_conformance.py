@@ -174,7 +174,7 @@ def test_wrong_words(tfkit, words, message):
     assert message in done.err
 
 
-def test_a_place_that_cannot_be_written_is_told_before_anything_is_run(tfkit, answers, tmp_path):
+def test_a_place_that_cannot_be_written_is_reported_before_anything_is_run(tfkit, answers, tmp_path):
     asked = answers(reported.right())
     for option in ("--json", "--junit"):
         for place in (tmp_path, tmp_path / "nowhere" / "x"):
@@ -192,7 +192,7 @@ def test_the_report_of_a_wrong_case_file_is_json_where_that_was_asked_for(tfkit,
     assert tfkit("conformance", "--replay", tmp_path / "x", "--json", tmp_path / "y").err.startswith("TFK095")
 
 
-def test_a_bug_is_told_in_a_line_and_shown_on_request(tfkit, answers):
+def test_a_bug_is_reported_in_a_line_and_shown_on_request(tfkit, answers):
     answers(ChildBug("ValueError: odd", [("tfkit_conformance.process.child", 3)], "where it was"))
     done = tfkit("conformance", "acme.flash")
     assert (done.code, done.out) == (1, "")

@@ -1,7 +1,7 @@
 """The suite evaluated by mutants: every mutant must be seen, no correct implementation alarmed.
 
 A suite that has never been seen to fail proves nothing. Mutants are seeded one at a time into a kernel that is right, and each
-must be found under every seed; the zoo of correct kernels, each honest about where it rounds, must pass under every seed.
+must be found under every seed; the correct kernels, each declaring where it rounds, must pass under every seed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def run_kill_matrix(
     progress: Progress = lambda line: None,
     correct_kernels: bool = True,
 ) -> KillMatrixReport:
-    """Evaluate the suite: attention mutants and the zoo by `check_backend`, those of other slots by `check_part`, those of
+    """Evaluate the suite: attention mutants and correct kernels by `check_backend`, those of other slots by `check_part`, those of
     whole models by `verify`. `families` restricts the mutants; `progress` hears one line per mutant."""
     started, wanted = time.perf_counter(), None if families is None else set(families)
     rows = []

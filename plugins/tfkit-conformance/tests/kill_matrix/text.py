@@ -17,7 +17,7 @@ Data = Mapping[str, Any]
 
 
 def kill_matrix_text(data: Data) -> list[RenderableType]:
-    """The mutants by family, each with what saw it; the checks by what they saw; the zoo; the outcome in one sentence."""
+    """The mutants by family, each with what saw it; the checks by what they saw; the correct kernels; the outcome in one sentence."""
     seeds = ", ".join(map(str, data["seeds"]))
     parts: list[RenderableType] = [Text(f"the suite evaluated by mutants, profile {data['profile']}, seeds {seeds}")]
     families: dict[str, list[Data]] = {}

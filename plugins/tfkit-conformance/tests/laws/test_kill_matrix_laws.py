@@ -30,7 +30,7 @@ def test_names_are_single_and_every_slot_has_mutants(catalogue):
 
 
 @pytest.mark.parametrize("slot", SOME)
-def test_a_mutant_is_seen(slot, catalogue):
+def test_a_mutant_is_killed(slot, catalogue):
     rows = list(evaluate_law_mutants("standard", (7,), catalogue=catalogue, only=SOME[slot]))
     assert [row.name for row in rows if not row.killed] == []
     assert sorted(row.name for row in rows) == sorted(SOME[slot])
@@ -68,8 +68,8 @@ KILLED_BY = {
 
 
 @pytest.mark.parametrize("name", KILLED_BY)
-def test_it_is_seen_by_the_law_that_it_breaks(name, catalogue):
-    """Not only by the equation of a part that is known by name: a stranger's part has none."""
+def test_it_is_killed_by_the_law_that_it_breaks(name, catalogue):
+    """By that law alone: a third-party part has no known equation."""
     (row,) = kill_matrix("standard", (3,), catalogue, only=[name], laws=[KILLED_BY[name]])
     assert row.killed_by == ((KILLED_BY[name],),)
     assert row.said

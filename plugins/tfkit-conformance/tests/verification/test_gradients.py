@@ -101,7 +101,7 @@ def test_what_the_sites_are_off_by_explains_a_backend_that_rounds_more(catalogue
     assert report.verdict == "VERIFIED"
 
 
-def test_a_norm_less_encoder_whose_gradients_sdpa_loses_is_told(catalogue):
+def test_a_norm_less_encoder_whose_gradients_sdpa_loses_is_reported(catalogue):
     """dS = P (dP - D) cancels: the right gradient is next to nothing, and what sdpa gives is hundreds."""
     spec = tfkit.load_spec(ROOT / "tiny-normless.yaml", catalogue, [*OVERRIDES["tiny-normless"], "encoder.num_layers=12"])
     report, rows = evaluated(spec, catalogue, backends=["sdpa", "eager"])

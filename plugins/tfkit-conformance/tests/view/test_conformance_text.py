@@ -39,7 +39,7 @@ def test_a_right_part(drawn):
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_a_wrong_part_is_told_in_words_numbers_and_python(drawn):
+def test_a_wrong_part_is_reported_in_words_numbers_and_python(drawn):
     text = drawn(*conformance_text(reported.wrong(), "report.json"))
     assert rows_of(text)["support"] == ["A4", "40", "FAILED", "0.5"]
     for part in (
@@ -54,7 +54,7 @@ def test_a_wrong_part_is_told_in_words_numbers_and_python(drawn):
         assert part in flat(text), part
 
 
-def test_what_is_found_again_in_the_same_words_is_told_once(drawn):
+def test_what_is_found_again_in_the_same_words_is_reported_once(drawn):
     again = [FINDING.__class__(f"R{number}", "A1", FINDING.message) for number in range(6)]
     text = flat(drawn(*conformance_text(report(PASSED, findings=(FINDING, *again)))))
     assert text.count(FINDING.message) == 1

@@ -1,4 +1,4 @@
-"""A backend under test: its declaration, its functions, and the device it is tried on."""
+"""A backend under test: its declaration, its functions, and the device of its calls."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BackendUnderTest:
         return self.entry.capabilities
 
     def evaluate(self, request: AttentionRequest) -> Verdict:
-        """What its declaration says to a request."""
+        """The verdict of its declaration on a request."""
         return check_request(self.entry, request, self.options)
 
     def accepts(self, request: AttentionRequest) -> bool:

@@ -8,7 +8,7 @@ u_p that of the probabilities, n_b the number of key blocks. A relative error e_
             [scores rounded to storage: + u_o (3|R| + 2 + 2|C|)]   [softcap: + u_a (2|R| + 4|C|)]
             [scale q rounded to storage: + u_o scale sum|q||k| + eta sum|k|]                                 e = exp(E) - 1
     T_O   = sum_j P e |Z v_j - O| / den + (u_p + 2 u_m) sum P Z|v| + gamma(K + n_b + 2) (sum P Z|v| + |O|) + 4 u_a|O| + u_o|O|
-            den_i = 1 - sum_j P e; below 1/4 the row is too ill-conditioned to evaluate   [dropout: + 3 u_a sum P Z|v|]
+            den_i = 1 - sum_j P e; below 1/4 the row is too ill-conditioned to check   [dropout: + 3 u_a sum P Z|v|]
     E_dP  = (gamma(V+2) + 2 u_m) Z |dO| . |v|
     E_D   = the larger of  sum|dO| T_O + gamma(V+2) |dO| . |O|  and  sum_j (e' P |dP| + P E_dP + gamma(K) P |dP|)
     E_dS  = e' P |dP - D| + P (E_dP + E_D) + 2 u_a P (|dP| + |D|)        e' = (e + sum_j P e) / den + gamma(K + n_b + 2)
@@ -17,7 +17,7 @@ u_p that of the probabilities, n_b the number of key blocks. A relative error e_
 
 all times 1.02 for second order, plus what underflow may take. The composition follows the softmax analysis of Blanchard, Higham
 and Higham (https://doi.org/10.1093/imanum/draa038). It is a worst case on purpose: inputs exist on which correct kernels come
-within 5 % of it, and a square-root law would accuse them.
+within 5 % of it, and a square-root law would raise false alarms.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Case:
         return grad_arranged(drawn.to(self.torch_dtype), self.grad_layout, device)
 
     def request(self, device: str = "cpu") -> AttentionRequest:
-        """What the case asks of a backend, as `evaluate` reads it."""
+        """What the case requests from a backend, for `check_request`."""
         return AttentionRequest(
             device=device.partition(":")[0],
             cuda_capability=torch.cuda.get_device_capability(device) if device.startswith("cuda") else None,

@@ -73,7 +73,7 @@ def edge_of(K: int) -> str:
 
 
 def cells(can: Capabilities, gradients: bool) -> list[Cell]:
-    """The cells of a declaration, in the order in which they are reported. `gradients`: whether there is a backward here."""
+    """The cells of a declaration, in report order. `gradients`: whether there is a backward here."""
     terms = [term for term in MASK_TERMS if term in can.mask_terms]
     kinds = [kind for kind in BIAS_KINDS if kind in can.bias_kinds]
     made = [Cell("mask", "no mask", _fixed(terms=frozenset(), bias=None))]

@@ -1,4 +1,4 @@
-"""One backend, one call: how far output, log-sum-exp and every gradient are from the float64 reference, in bounds."""
+"""The errors of one call of a backend against the float64 reference, as shares of their bounds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 
 
 def request_of(inputs: AttentionInputs, gradients: bool | None = None) -> AttentionRequest:
-    """What a call asks of a backend, as `evaluate` reads it: the gradients that its tensors require, or with `gradients` those
-    of all of them, or of none."""
+    """What a call requests from a backend, for `check_request`. `gradients` overrides the `requires_grad` of its tensors."""
     query, value, bias = inputs.query, inputs.value, inputs.bias
     wanted = [name for name, leaf in leaves_of(inputs).items() if gradients or (gradients is None and leaf.requires_grad)]
     return AttentionRequest(

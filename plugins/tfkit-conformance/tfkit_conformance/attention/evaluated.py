@@ -1,4 +1,4 @@
-"""A case with all that its checks share: the call, what the backend gave, the reference, the bounds. Each is made once."""
+"""A case with what its checks share: the call, the backend's output, the reference, the bounds. Each is computed once."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def run(subject: BackendUnderTest, inputs: AttentionInputs, check: str = "contra
         found = subject.call(inputs)
     except Violation:
         raise
-    except Exception as reason:  # whatever a backend raises, its author is reported which call and why
+    except Exception as reason:  # any exception of a backend is reported with the call that raised it
         raise Violation(check, f"raised {format_exception(reason)} for a call that it declares") from reason
     if not isinstance(found, AttentionOutput):
         raise Violation(check, f"gave a {type(found).__name__}, expected an AttentionOutput")

@@ -1,4 +1,4 @@
-"""The float64 reference that every attention backend is evaluated by: forward and backward written out, no autograd.
+"""The float64 reference of attention: forward and backward written out, no autograd.
 
     R_ij = scale q_i . k_j          C_ij = c tanh(R_ij / c), or R_ij          S_ij = C_ij + bias_ij
     P_ij = exp(S_ij - lse_i) over visible j, 0 elsewhere; a row that sees no key is 0, its lse -inf
@@ -8,7 +8,7 @@
     dq_i  = scale sum_j dR_ij k_j   dk_j = scale sum_i dR_ij q_i      dv_j = sum_i P_ij Z_ij dO_i
     dbias: dense sums dS to the shape of its values, linear -dS |d|, distance dS by clamped d;  d = j - (offset + i)
 
-Visibility is plain loops over rule A4 and shares no line with `tfkit.attention.rendering`: one error cannot hide twice.
+Visibility is plain loops over rule A4 and shares no line with `tfkit.attention.rendering`: an error cannot be in both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hypothesis strategies of attention calls, drawn from a declaration: nothing is drawn that the backend does not claim.
+"""Hypothesis strategies of attention calls, drawn from a declaration: only calls that the backend declares are drawn.
 
     @given(cases(subject, "bfloat16"))
     def test_mine(case): ...
@@ -25,7 +25,7 @@ from .elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
 
 HEAD_DIMS = (8, 16, 32, 24, 64, 40, 12, 20, 48, 80, 96, 128, 256)
 MOST_PAIRS = 12_000
-"""The largest B * Q * K: visibility is evaluated key by key."""
+"""The largest B * Q * K: the reference computes visibility key by key in Python."""
 
 BLOCKS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256)
 

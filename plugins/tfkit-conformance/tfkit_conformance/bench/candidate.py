@@ -1,4 +1,4 @@
-"""One backend at one cell: accepted or refused, evaluated, then timed turn by turn; nothing that it raises stops the others."""
+"""One backend at one cell: accepted or refused, checked, then timed in turns. Its exceptions do not stop the others."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Candidate:
 
 
 def entered(entry: AttentionBackend, options: Any, call: Call, request: AttentionRequest) -> Candidate:
-    """A backend that stands for a cell, or its refusal."""
+    """A backend as a candidate for a cell, or its refusal."""
     candidate = Candidate(entry.name)
     verdict = check_request(entry, request, options)
     if verdict.refused:
@@ -85,7 +85,7 @@ def entered(entry: AttentionBackend, options: Any, call: Call, request: Attentio
 
 
 def prepare(candidate: Candidate, evaluated: ReferenceCheck, clock: Clock, device: str, longest: float) -> float:
-    """Everything before the rounds: evaluated, warmed up, its memory measured. Gives the seconds of a warm call; a rival whose
+    """Everything before the rounds: the check, warm-up, memory. Gives the seconds of a warm call; a candidate whose
     call takes more than `longest` seconds is stopped with the one time that it has. Raises DeviceLost."""
     with guarded(candidate, device):
         assert candidate.backend is not None

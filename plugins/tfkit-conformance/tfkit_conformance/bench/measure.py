@@ -10,7 +10,7 @@ cells               name, family, training, shape, pairs, flops, bytes, and `bac
                     the ceiling that bounds the cell), peak_bytes, prepare_seconds, best_peer (time of the best other backend
                     over this one's: above 1 it is the fastest), worst_error (share of its bound), worst_tensor
 missing             cell, reason: what was not run
-interrupted         whether somebody stopped it
+interrupted         whether the run was interrupted
 """
 
 from __future__ import annotations

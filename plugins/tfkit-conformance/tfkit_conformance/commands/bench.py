@@ -29,11 +29,11 @@ SUMMARY = "measure attention backends on this device"
 
 EPILOG = """\
 attention measures every backend at every kind of call. auto measures the
-classes of calls that `auto` tells apart; --json FILE then writes the table that
+classes of calls that `auto` distinguishes; --json FILE then writes the table that
 `--auto-table FILE`, Catalogue.with_auto_table and a plugin's AutoTable read.
 
 Rates count visible pairs alone: 4 x head_dim operations each forward, 10 x
-head_dim backward; decoding counts bytes. Every call is evaluated against the
+head_dim backward; decoding counts bytes. Every call is checked against the
 float64 reference before it is timed; a wrong one is shown as wrong, not timed.
 
 Exit codes: 0 fine; 1 a backend was wrong or failed; 2 the input is wrong;
@@ -46,7 +46,7 @@ was measured until then printed and written.
 
 ROUNDS = {"cuda": 30, "cpu": 11}
 USUAL_BUDGET = 60.0
-"""Seconds for the usual cells of a CPU where nobody says."""
+"""Default seconds for the default cells of a CPU."""
 
 
 def arguments(parser: Parser) -> None:

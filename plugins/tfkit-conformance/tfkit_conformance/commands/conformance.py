@@ -1,4 +1,4 @@
-"""`tfkit conformance`: whether a part does what it declares, evaluated in a process of its own."""
+"""`tfkit conformance`: checks in a child process whether a part does what it declares."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SUMMARY = "evaluate an attention backend, or another part, by the conformance su
 
 EPILOG = """\
 Exit codes: 0 conformant; 1 not; 2 the input is wrong; 3 incomplete: something
-declared was not exercised or not evaluated, is a known failure, or its device is
+declared was not exercised or not checked, is a known failure, or its device is
 not there. With --replay: 1 if a case still fails, 0 if all pass, else 3.
 
 --json FILE writes the report: `slot`, `name`, `verdict`, `exit_code`, `checks`

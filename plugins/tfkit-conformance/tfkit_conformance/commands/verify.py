@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 SUMMARY = "prove a model: every part with every backend, and the whole"
 
 EPILOG = """\
-Every sub-layer is evaluated on the inputs that it has in a run of the model, each
+Every sub-layer is checked on its inputs in a run of the model, each
 attention site with every backend that the spec allows, by error bounds; then
 the whole model: causal independence to the bit, decoding in every chunking,
 padding, batches, order of tokens, dropout, gradients, checkpoints. Backends
-that declare float64 are evaluated in float64 too, where rounding hides no error.
+that declare float64 are checked in float64 too, where rounding hides no error.
 -o FILE is rewritten each time a part is done, INCOMPLETE until all are.
 Exit code 0 if all holds, 1 if something failed, 2 for wrong input, 3 if
 something asked for could not be run: a device that is not here, or lengths
@@ -53,9 +53,9 @@ def arguments(parser: Parser) -> None:
         "spec", metavar="SPEC", type=reading, help="a spec, YAML or JSON, or a directory that `tfkit build -o` wrote"
     )
     add_set(parser)
-    parser.add_argument("--weights", metavar="DIR", type=reading, help="evaluate the spec with the weights of a saved model")
+    parser.add_argument("--weights", metavar="DIR", type=reading, help="verify the spec with the weights of a saved model")
     parser.add_argument(
-        "--backend", metavar="NAME[,NAME]", type=names, help="backends to evaluate, instead of those that the spec allows"
+        "--backend", metavar="NAME[,NAME]", type=names, help="backends to verify, instead of those that the spec allows"
     )
     add_auto_table(parser)
     parser.add_argument(
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     reports = []
 
     def keep(report: Any) -> None:
-        """The file always holds all that is known, whole."""
+        """Rewrites the file with all rows so far."""
         reports.append(report)
         if options.output is not None:
             from ..view.verify_files import FILES

@@ -1,4 +1,4 @@
-"""What every activation owes a feed-forward layer: one number in, one number out, whatever stands beside it."""
+"""Laws of every activation: elementwise, smooth where it claims so, finite, in every dtype."""
 
 from __future__ import annotations
 

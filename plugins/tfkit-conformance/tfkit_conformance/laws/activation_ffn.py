@@ -1,4 +1,4 @@
-"""An activation in the layer it is for, `tfkit.nn.feed_forward`:
+"""Laws of an activation inside a feed-forward layer (`tfkit.plugin.model_parts.FeedForward`):
 
 plain   output(f(input(x)))              gated   output(f(gate(x)) * input(x))
 """
@@ -70,7 +70,7 @@ def _zero(example: LawExample) -> None:
 
 
 def _equation(example: LawExample) -> float:
-    """Where `output` picks one feature each, what is seen is f of the right projection, and nothing of another."""
+    """With an output projection that picks single features, the output is f of the right projection."""
     layer = _Layer(example)
     with torch.no_grad():
         layer.output.weight.zero_()

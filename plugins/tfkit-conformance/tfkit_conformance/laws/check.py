@@ -1,4 +1,4 @@
-"""Evaluating one part of a slot by every law that concerns it: `check_part`, and `replay_part` for one stored case."""
+"""Checks one part of a slot by every law that applies to it (`check_part`), and one stored case again (`replay_part`)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LAWS: dict[str, tuple[Law, ...]] = {
 Event = Callable[[str, dict[str, Any]], None]
 
 PROFILES = {"quick": 6, "standard": 24, "deep": 120}
-"""How many cases of each law are evaluated in each dtype."""
+"""Cases of each law in each dtype."""
 
 USUAL_DTYPES = {"quick": ("float32", "bfloat16"), "standard": ("float32", "bfloat16", "float16"), "deep": tuple(DTYPES)}
 TRIES = 60
@@ -162,13 +162,13 @@ def replay_part(case: Any, catalogue: Catalogue | None = None) -> float | None:
 
 
 def retry(subject: PartUnderTest, law: Law, options: Any, case: dict[str, Any]) -> float | None:
-    """One case; whatever the part raises on its own is a violation of the law."""
+    """One case; any exception of the part is a violation of the law."""
     example = LawExample(law.name, subject, options, case["at"], case["dtype"], case["device"], case["seed"])
     try:
         return law.evaluate(example)
     except (Violation, Inconclusive):
         raise
-    except Exception as reason:  # whatever a part raises, its author is reported which call and why
+    except Exception as reason:  # any exception of a part is reported with the call that raised it
         call = f"`{call_of(reason)}` " if call_of(reason) else ""
         raise Raised(law.name, f"{call}raised {format_exception(reason)} for a call that it declares") from reason
 

@@ -1,4 +1,4 @@
-"""What a part builds is what its entry declares: the same weights with the same shapes, and nothing besides."""
+"""Compares what a part builds with what its entry declares: weights, shapes, no further parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .example import LawExample
 
 
 def check_claims(example: LawExample) -> None:
-    """What the entry claims and what it is the same as are names that laws know. Any other would leave it unjudged."""
+    """The names in `claims` and `same_as` are known: no law would check an unknown one."""
     claimed, same_as = example.entry.claimed(example.options), example.entry.same_as
     known = CLAIMS[example.subject.slot]
     if not isinstance(claimed, (frozenset, set)):

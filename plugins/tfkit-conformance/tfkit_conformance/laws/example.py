@@ -1,4 +1,4 @@
-"""One case of one law at work: the part built as a model builds it, numbers from the case's seed, and verdicts in words."""
+"""One case of a law: builds the part as a model does, draws numbers from the case's seed, compares tensors."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class LawExample:
                 parameter.copy_(weights[name])
         return other
 
-    # ---- verdicts
+    # ---- comparisons
 
     def broken(self, message: str, **numbers: Any) -> Violation:
         """The violation of this law."""
@@ -130,6 +130,6 @@ class LawExample:
             call()
         except error:
             return
-        except Exception as other:  # whatever else a part raises is reported as the violation that it is
+        except Exception as other:  # any other exception is a violation too
             raise self.broken(f"{message}; it raised {format_exception(other)} in place of {error.__name__}") from other
         raise self.broken(message)

@@ -1,4 +1,4 @@
-"""A law: a statement about every part of a slot, or about every part that claims it, evaluated on drawn cases.
+"""A law: a property of every part of a slot, or of every part that claims it, checked on drawn cases.
 
 A case is a mapping that JSON can hold: the options, the structure (sizes, positions) that the law drew, the dtype and the seed
 of the numbers. The same case always gives the same tensors.
@@ -32,22 +32,22 @@ class Law:
 
 
 def always(subject: PartUnderTest, options: Any) -> bool:
-    """For laws of the contract, which every part of the slot obeys."""
+    """Applies to every part of the slot."""
     return True
 
 
 def claims(name: str) -> Callable[[PartUnderTest, Any], bool]:
-    """For laws that a part claims."""
+    """Applies to parts that claim a property."""
 
     def applies(subject: PartUnderTest, options: Any) -> bool:
         try:
             return name in subject.entry.claimed(options)
-        except Exception:  # it says nothing that can be held to; the law `declaration` tells why
+        except Exception:  # the law `declaration` reports why
             return False
 
     return applies
 
 
 def known_as(*names: str) -> Callable[[PartUnderTest, Any], bool]:
-    """For the closed form of an equation."""
+    """Applies to parts with one of these equations."""
     return lambda subject, options: subject.mathematics in names

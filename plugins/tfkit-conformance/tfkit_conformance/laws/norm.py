@@ -1,4 +1,4 @@
-"""What every norm owes a model: a map of the last axis, token by token, in the dtype of its input, with its own weights."""
+"""Laws of every norm: a map of the last axis, token by token, in the dtype of its input, with its own weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vectors that norms are evaluated on."""
+"""The vectors that norms are checked on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that a part is evaluated with: those that are written, or the default ones and their neighbours."""
+"""The options that a part is checked with: the given ones, or the defaults and variants that differ in one option."""
 
 from __future__ import annotations
 

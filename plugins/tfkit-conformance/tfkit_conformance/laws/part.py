@@ -14,13 +14,13 @@ Structure = dict[str, Any]
 
 
 class Excluded(Exception):
-    """The part's own declaration leaves no case of this law: a table of one position has no order."""
+    """The declaration of the part leaves no case for this law: a table of one position has no order."""
 
 
 @dataclass(frozen=True)
 class PartUnderTest:
-    """The part that is evaluated. `make` is what its entry names as `build` or `function`; `block` is the feed-forward layer
-    that an activation stands in. Mutants replace them."""
+    """The part under test. `make` is the function that its entry names as `build` or `function`; `block` is the feed-forward
+    layer around an activation. Mutants replace them."""
 
     slot: str
     entry: Any
@@ -36,7 +36,7 @@ class PartUnderTest:
 
 
 def part_under_test(catalogue: Catalogue, slot: str, entry: Any) -> PartUnderTest:
-    """The part as its plugin offers it. Raises PluginError where its code cannot be imported."""
+    """The part as its plugin registers it. Raises PluginError where its code cannot be imported."""
     offer = catalogue.registered[slot].get(entry.name)
     reference = entry.function if slot == "activation" else entry.build
     return PartUnderTest(slot, entry, load(reference), catalogue, offer.distribution if offer else "")

@@ -1,4 +1,4 @@
-"""What every placement owes a stack: each sub-layer and each norm used as declared, the residual and its constants honoured."""
+"""Laws of every placement: each sub-layer and each norm used as declared, the residual and its constants honoured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stand-ins for sub-layers and norms, which write down how a placement uses them, and layers wired from them."""
+"""Stand-ins for sub-layers and norms that record how a placement uses them, and layers built from them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Log:
 
 
 class Branch(nn.Module):
-    """A sub-layer that treats each token on its own: W tanh(x), or what it was set to give."""
+    """A sub-layer that treats each token on its own: W tanh(x), or a fixed output."""
 
     def __init__(self, name: str, weight: Tensor, mode: Mode, fixed: Tensor | None, log: Log) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class NormStandIn(nn.Module):
 
 @dataclass
 class Wired:
-    """A layer, its stand-ins by name, and what they wrote down."""
+    """A layer, its stand-ins by name, and their records."""
 
     layer: nn.Module
     branches: dict[str, Branch]

@@ -54,7 +54,7 @@ def _declaration(example: LawExample) -> None:
     if entry.acts - {"embeddings"} and (tables == "none") == bool(declared):
         raise example.broken(f"it has {len(declared)} parameters at attention and says that its tables belong to `{tables}`")
     if entry.acts == {"scores"} and not entry.reads_query:
-        # Layers whose heads differ in width alone share one table, and are not told the width.
+        # Layers whose heads differ in width alone share one table, and do not receive the width.
         narrow = PositionSite(site.width, site.heads, 0, site.rows, site.causal, site.cross)
         if [p.shape for p in entry.parameters(options, narrow)] != [p.shape for p in declared]:
             raise example.broken("its tables depend on head_dim though its bias does not read the query")

@@ -1,4 +1,4 @@
-"""Bounds that hold for any part, whatever its equation, since they ask only that it computes it stably.
+"""Bounds for a part with any equation; they assume only that it is computed stably.
 
 A map is mixed forward-backward stable (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 1.5) where what it
 computes is a slightly wrong answer to a slightly wrong question. To first order, with the Jacobians J_i of its float64 run,

@@ -1,4 +1,4 @@
-"""What the fields of an options model may hold, read off the model: so that a part nobody knew of can be tried as well.
+"""The values that the fields of an options model accept, read from the model: unknown parts can be tried too.
 
     choices    OneOf names, Literal, bool            whole, real    numbers between the bounds of their Field
     part       a SlotField: an entry of a slot       model          an options model inside the options

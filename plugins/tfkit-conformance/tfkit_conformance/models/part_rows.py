@@ -38,7 +38,7 @@ def factors_of(catalogue: Catalogue) -> dict[str, Sequence[str]]:
 
 
 def untried(catalogue: Catalogue) -> list[tuple[str, str]]:
-    """The parts that cannot be tried: they require an option whose values nobody can guess."""
+    """The parts that cannot be tried: they require an option whose values cannot be read from its type."""
     slots = (*SLOTS, "sublayer")
     return [(slot, entry.name) for slot in slots for entry in catalogue.entries(slot) if not tryable(entry)]
 

@@ -1,4 +1,4 @@
-"""How far rounding alone may move what a computation gives, found by disturbing it: the rule for whole models.
+"""How far rounding alone may change the result of a computation, measured by disturbing it.
 
 A bound a priori multiplies from layer to layer until it says nothing. Here a computation is run again while every operation
 in it, forward and backward, has Gaussian noise g_k of the size b_k of its own rounding error added (see `noise`). To first

@@ -1,4 +1,4 @@
-"""Noise of the size that the contract allows at every attention site of a model: what a correct backend may be off by there.
+"""Noise of the size of the contract's error bound at every attention site of a model.
 
 A site's output becomes that of the float64 reference plus T_O g, and on the way back the gradients of query, key, value and
 bias become the reference's plus T_dq g, T_dk g, T_dv g, T_dbias g, with the bounds T of `attention.bound` and fresh

@@ -1,5 +1,5 @@
-"""Attention backends that are wrong on purpose, family by family: what the conformance suite is evaluated by, and what it names
-when a backend does the same."""
+"""Mutants: attention backends with one error each, by family. The suite is evaluated by them, and names the one that matches a
+failing backend."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a stored case says of the part as it is now, in words:
+"""The result of a stored case on the part as it is now, in words:
 
 passed                 the check that failed holds
-refused: why           the part's declaration excludes the case by now: that mends a finding, too
+refused: why           the declaration of the part now excludes the case, which resolves a finding too
 not run: why           its device is not there
 inconclusive: why      nothing can be said
 anything else          what is wrong
@@ -24,7 +24,7 @@ from ..suite.again import replay
 from .stored import Stored
 
 WHOLE = ("", "layers", "import")
-"""Checks of a finding that stand for all layers: nobody knows in which of them a process ended."""
+"""Checks of a finding that stand for all layers: it is unknown in which layer a process ended."""
 
 
 def backend_case_again(stored: Stored, options: Any, catalogue: Catalogue, limit: float) -> str:

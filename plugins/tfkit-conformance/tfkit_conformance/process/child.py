@@ -1,8 +1,8 @@
-"""The process that runs the suite, so that nothing a part does reaches the command: started and progress by `watch`.
+"""The process that runs the suite, so that a part cannot affect the command: started and progress by `watch`.
 
     standard input     one JSON task: {"do": "evaluate" | "replay" | "smaller" | "list", ...}
     standard output    JSON lines, in this order; what a part prints goes to standard error instead
-        {"about": {...}}            who is evaluated: distribution and dtypes
+        {"about": {...}}            the part: distribution and dtypes
         {"at": [check, case]}       before every example
         {"said": [words, ...]}      what each stored case says now (of a replay)
         {"answer": ...}             the report as data, or what was asked for
@@ -10,7 +10,7 @@
         {"bug": {...}}              or any other exception
         {"left": "SystemExit: 3"}   or what a part raised to end the process
 
-One process evaluates one task and ends without waiting for threads or exit handlers that a part has left behind.
+One process does one task and ends without waiting for threads or exit handlers that a part has left behind.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..attention.case import Case
 
 SLOTS = ("backend", "position", "norm", "placement", "activation")
-"""The slots whose parts are evaluated."""
+"""The slots with checks."""
 
 Task = dict[str, Any]
 Say = Callable[[str, Any], None]
@@ -99,7 +99,7 @@ def evaluate(task: Task, say: Say) -> dict[str, Any]:
 
 
 def replay(task: Task, say: Say) -> list[str]:
-    """Stored cases one after the other, as `tfkit_conformance.process.case_again` tells of them."""
+    """Runs stored cases one after the other: see `tfkit_conformance.process.case_again`."""
     catalogue = load_catalogue()
     from .case_again import backend_case_again, law_case_again
 
@@ -118,7 +118,7 @@ def replay(task: Task, say: Say) -> list[str]:
 
 
 def smaller(task: Task, say: Say) -> None:
-    """Smaller cases than the one that ended a process, one after the other; whoever listens knows at which this one ended."""
+    """Runs smaller cases than the one that ended a process, one after the other; the parent knows the last one that started."""
     catalogue = load_catalogue()
     from ..attention.case_data import case_of
     from ..resolve import resolve
@@ -188,11 +188,11 @@ def _entry(catalogue: Catalogue, slot: str, name: str) -> Any:
     entry = catalogue.find(slot, name)
     if entry is None or (slot == "backend" and name == "auto"):
         what = "attention backend" if slot == "backend" else slot
-        raise InputError(Diagnostic("TFK094", f"there is no {what} `{name}`", _reported_elsewhere(catalogue, slot, name)))
+        raise InputError(Diagnostic("TFK094", f"there is no {what} `{name}`", _suggestion(catalogue, slot, name)))
     return entry
 
 
-def _reported_elsewhere(catalogue: Catalogue, slot: str, name: str) -> str:
+def _suggestion(catalogue: Catalogue, slot: str, name: str) -> str:
     """What to write in place of a name that the slot has not."""
     if name == "auto" and slot == "backend":
         return "`auto` chooses among backends and is none itself"

@@ -1,4 +1,4 @@
-"""A report check by check, as test runners have it: what passed, what did not and in which words, what was not tried.
+"""A report as outcomes for test runners, check by check.
 
 failed     a rule is broken, or a declared cell was not exercised, or nothing could be evaluated
 known      a failure that the author knows, which still fails

@@ -1,4 +1,4 @@
-"""The side that survives: starts `child`, hears what it does, and tells how it ended if it did not answer.
+"""Runs the suite in a child process (`child`), reads its messages, and reports how it ended if it did not answer.
 
     dies by a signal           a finding: "the backend killed the process (SIGSEGV) in check support", with a smaller case
     says nothing for too long  killed, and a finding: "did not finish within 60 seconds"
@@ -10,6 +10,8 @@ to Python by then, a loop in C for instance, is killed from here, `grace` second
 
 from __future__ import annotations
 
+# Not a process pool such as pebble: the child is a fresh isolated interpreter whose standard output a part cannot write to, it
+# reports the running case before each example, and its whole process group is killed.
 import json
 import os
 import platform
@@ -35,7 +37,7 @@ from .interpreter import ENVIRONMENT, python_command
 from .stored import Stored
 
 CALM = {"OMP_WAIT_POLICY": "passive"}
-"""Threads that wait without turning: the calls are small, and beside other work turning makes a run ten times as long."""
+"""OpenMP threads sleep while they wait: the calls are small, and spinning beside other work makes a run ten times as long."""
 
 BOOT = "from tfkit_conformance.process.child import main; main()"
 GRACE = 5.0
@@ -124,9 +126,7 @@ def checks_of(parts: Sequence[tuple[str, str]], dtypes: Sequence[str] = ()) -> l
     child_run = run({"do": "list", "parts": [list(part) for part in parts], "dtypes": list(dtypes)}, IMPORT, GRACE)
     if child_run.ended:
         names = ", ".join(name for _, name in parts)
-        raise PluginError(
-            Diagnostic("TFK096", f"importing {names} {child_run.ended}", "mend what its plugin does when it is imported")
-        )
+        raise PluginError(Diagnostic("TFK096", f"importing {names} {child_run.ended}", "fix what its plugin does at import"))
     return [list(names) for names in child_run.answer]
 
 
@@ -136,7 +136,7 @@ def run(
     grace: float,
     progress: Progress = lambda check, examples: None,
 ) -> ChildRun:
-    """Give the task to a child and hear it to its end."""
+    """Gives the task to a child process and reads its messages to the end."""
     child_run, begun = ChildRun(), time.monotonic()
     with _child(task) as (process, lines):
         overdue = 0
@@ -161,7 +161,7 @@ def run(
 
 
 def _take(child_run: ChildRun, line: str, progress: Progress) -> bool:
-    """Take in one line; whether it is the last. Raises the child's error."""
+    """Reads one message; True where it is the last. Raises the error of the child."""
     try:
         [(kind, data)] = json.loads(line).items()
     except (ValueError, AttributeError):  # written by a part that found the pipe
@@ -299,7 +299,7 @@ def _check(child_run: ChildRun, said: str) -> str:
 
 
 def _examples(child_run: ChildRun) -> dict[str, int]:
-    """How many examples of every check were begun."""
+    """How many examples of every check were started."""
     found: dict[str, int] = {}
     for said, number in child_run.examples.items():
         check = _check(child_run, said)

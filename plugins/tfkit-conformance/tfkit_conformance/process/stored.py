@@ -25,7 +25,7 @@ NAMED = ("backend", "check", "device", "options", "suite")
 
 @dataclass(frozen=True)
 class Stored:
-    """One case to be run again, and by what; a finding without a case has an empty one. `was` is what it said then."""
+    """One case to be run again, and by which part; a finding without a case has an empty one. `was` is its earlier message."""
 
     slot: str
     name: str

@@ -1,4 +1,4 @@
-"""R19, R20, R23: a call cut along its lengths. Positions tell each part where it stands (rule A4).
+"""R19, R20, R23: a call split along its lengths; offsets give each part its positions (rule A4).
 
 prefix      under causality, the first t rows need only the keys up to the last of their positions
 cache       queries in chunks, each at its own offset, against the keys that are there by then: incremental decoding

@@ -193,7 +193,7 @@ def _dropping(case: Case, subject: BackendUnderTest) -> Case:
 
 
 def _often(case: Case, subject: BackendUnderTest) -> Case:
-    """A small call that drops often, so that few draws tell much."""
+    """A small call with a high dropout rate, so that few draws suffice."""
     if not subject.capabilities.dropout:
         return case
     dropping = replace(case, dropout=(0.5, 0.3)[case.seed % 2], gradients=False, bias_gradient=False)

@@ -54,7 +54,7 @@ def has_fully_masked_rows(case: Case) -> bool:
 
 
 def moderate(case: Case, subject: BackendUnderTest) -> Case:
-    """Numbers from which nothing underflows where a power of two more or less could tell."""
+    """Numbers that do not underflow when they are scaled by a power of two."""
     calm = ("normal", "large", "offset_values", "ties", "lattice")
     return replace(case, regime=case.regime if case.regime in calm else "normal")
 

@@ -1,4 +1,4 @@
-"""R1, R40, R41: how a call is made is no part of what it says.
+"""R1, R40, R41: the way a call is made does not change its result.
 
 again          the same call twice; the same call after another of the same sizes; two calls at once in two threads
 no gradients   under no_grad and inference_mode                     p = 0     leaves the generator alone
@@ -121,7 +121,7 @@ def _checkpoint(evaluated: Evaluated) -> float:
     try:
         found = checkpoint(output, inputs.query, inputs.key, inputs.value, use_reentrant=False)
         gradients = gradients_of(found, inputs, evaluated.grad_output)
-    except Exception as reason:  # whatever the backend or torch raises, the author is reported
+    except Exception as reason:  # any exception of the backend or torch is reported
         raise Violation("checkpoint", f"fails when the call is checkpointed: {format_exception(reason)}") from reason
     return _within("checkpoint", evaluated, gradients, "differs by more than both bounds when the call is checkpointed")
 
@@ -134,7 +134,7 @@ def _compiled(evaluated: Evaluated) -> float:
     try:
         found = traced()
         gradients = gradients_of(found, inputs, evaluated.grad_output) if wants_gradients(inputs) else {}
-    except Exception as reason:  # whatever tracing raises, the author is reported
+    except Exception as reason:  # any exception of tracing is reported
         raise Violation(
             "compiled", f"fails under torch.compile, although compile is declared: {format_exception(reason)}"
         ) from reason

@@ -58,7 +58,7 @@ def outcome(called: Called) -> dict[str, Tensor]:
 
 
 def named(found: AttentionOutput, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Output, lse, weights and gradients by the names that they are reported by."""
+    """Output, lse, weights and gradients by their names in reports."""
     given = {"output": found.output, "lse": found.lse, "weights": found.weights}
     there = {name: tensor.detach() for name, tensor in given.items() if tensor is not None}
     return there | {f"gradient of {name}": gradient for name, gradient in gradients.items()}

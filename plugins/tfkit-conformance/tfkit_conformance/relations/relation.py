@@ -1,4 +1,4 @@
-"""A metamorphic relation: what a change of a call must do to its outcome, whatever the right outcome is.
+"""A metamorphic relation: how a change of a call must change its outcome, independent of the right outcome.
 
     exact        bit for bit, because no rounding differs
     bound        within the sum of the error bounds of both calls, because the order of a sum or a rounding may differ

@@ -1,4 +1,4 @@
-"""Every declared cell in every dtype, through all layers of evaluation; the ledger counts what was met."""
+"""Checks every declared cell in every dtype by all layers; the ledger counts the examples of each cell."""
 
 from __future__ import annotations
 

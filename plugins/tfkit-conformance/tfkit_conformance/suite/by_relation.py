@@ -20,7 +20,7 @@ ATTEMPTS = 4
 
 
 def check_relations(run: Run, gradients: bool, turn: int, examples: int) -> None:
-    """One round: so many examples of every relation, in every dtype; of a slow one a single example in the first round."""
+    """One round: so many examples of every relation, in every dtype; a slow one gets a single example in the first round."""
     for number, relation in enumerate(RELATIONS):
         for dtype in run.dtypes[:1] if relation.slow and turn == 0 else run.dtypes:
             if run.over:

@@ -1,4 +1,4 @@
-"""The conformance suite of attention backends: everything that a declaration promises is tried, and evaluated.
+"""The conformance suite of attention backends: everything that a declaration promises is tried and checked.
 
     declaration    it makes sense at all
     refusals       what is not declared is refused
@@ -8,7 +8,7 @@
     grade          accuracy beyond the bound
     known          stored failures that the author knows still fail
 
-Nothing declared passes by not being tried: the ledger counts the examples of every cell.
+The ledger counts the examples of every cell, so that an untried cell does not pass.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _grade(run: Run, dtype: str, tally: Tally) -> None:
 
 
 def _backward_here(subject: BackendUnderTest, dtypes: tuple[str, ...]) -> bool:
-    """Whether gradients are accepted on this device, whatever else a call has."""
+    """Whether any call with gradients is accepted on this device."""
     return any(subject.accepts(replace(plain_case(subject, dtype), gradients=True).request(subject.device)) for dtype in dtypes)
 
 

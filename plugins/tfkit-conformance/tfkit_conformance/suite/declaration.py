@@ -1,4 +1,4 @@
-"""A declaration must make sense before a call is made: nothing it names is unknown, nothing it promises is empty."""
+"""Checks a declaration before a call is made: no unknown names, no empty promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How accurate a backend is, beyond being within the bound: a grade, not a verdict.
+"""The accuracy of a backend beyond the bound: a grade, not a verdict.
 
     ratio = rms(output - exact) / rms(best - exact)       best: float32 accumulation throughout, rounded once to storage
 

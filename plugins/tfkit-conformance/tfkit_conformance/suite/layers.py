@@ -1,4 +1,4 @@
-"""The layers of evaluation that every case passes, in order; the first that fails is what is reported.
+"""The layers of checks that every case passes in order; the first that fails is reported.
 
     contract    shape, dtype, device, aliasing, inputs unwritten, NaN, gradients present, nothing random, repeatable
     support     which key each query reads, forward and backward, exactly (`tfkit_conformance.suite.probes`)
@@ -6,7 +6,7 @@
     output      output, log-sum-exp and weights within the bound
     gradients   query, key, value and bias gradients within the bound
 
-So a wrong mask is reported as "query row 3 of batch row 1 sees key 17; it must not", and not as 0.0031 > 0.0029.
+A wrong mask is reported as "query row 3 of batch row 1 sees key 17; it must not", and not as 0.0031 > 0.0029.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def contract(evaluated: Evaluated) -> None:
 
 
 def support(evaluated: Evaluated) -> None:
-    """A4 and A1: who sees whom, and from which head, in the forward pass."""
+    """A4 and A1: which keys each query sees, and from which head, in the forward pass."""
     read, case = read_forward(evaluated), evaluated.case
     compare_visibility("support", read, evaluated.visible, "see")
     total = read.sum(-1)

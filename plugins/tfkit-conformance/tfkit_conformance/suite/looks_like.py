@@ -1,4 +1,4 @@
-"""Which mutant does the same to a case: a name for what is wrong ("causal limit one key too far").
+"""The mutant with the same result on a case: a name for the error ("causal limit one key too far").
 
 A mutant is named when it fails this case too and gives, tensor by tensor, what the backend gave, within the error bounds.
 """

@@ -1,4 +1,4 @@
-"""Read-outs: calls that spell out, without any tolerance, which key each query reads and which head it reads it from.
+"""Read-outs: calls that show exactly which keys each query reads, and from which head.
 
     forward    nearly equal scores, values one-hot over a chunk of keys, times 2^c for the key/value head (b, g) of code c:
                output[b,h,i,j] > 0 exactly where query i sees key j; the sum over j is 2^c of the head that was read

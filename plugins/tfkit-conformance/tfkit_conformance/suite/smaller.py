@@ -1,7 +1,7 @@
 """Smaller cases to try where a case ends the process: nothing can be shrunk from within, so they are listed, the least first.
 
-First features are taken away, then sizes: whoever runs the list stops at the first case that ends the process as well, and
-begins anew from that one.
+First features are removed, then sizes are reduced. The caller stops at the first case that ends the process too, and starts
+again from that one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which backends are evaluated: those that the spec allows at each site, or those that are asked for by name."""
+"""The backends to verify: those that the spec allows at each site, or those that are requested by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfkit.inspection import BoundBackend, attention_sites, bind
 
 
 def by_site(model: Model, names: Sequence[str] | None, catalogue: Catalogue) -> dict[str, dict[str, BoundBackend]]:
-    """The backends to evaluate at every site, by site and name. Raises SpecError for a name that nobody offers."""
+    """The backends to evaluate at every site, by site and name. Raises SpecError for an unknown name."""
     if names is not None:
         named = {name: _named(name, catalogue) for name in names}
         return dict.fromkeys(model.sites, named)

@@ -1,4 +1,4 @@
-"""Two tensors compared: to the bit, or within a bound, told by the element that is furthest off."""
+"""Compares two tensors, to the bit or within a bound; messages name the worst element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the spec says of each part of a built model, so that a module is evaluated by what was written, not by itself."""
+"""What the spec says about each part of a built model: modules are checked against the spec, not against themselves."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def expected_sites(graph: Graph) -> dict[str, ExpectedSite]:
     """Every attention site by name."""
     sites = dict(graph.sites())
     found = {}
-    for said in expected_layers(graph):
-        node = graph.nodes[said.stack]
-        for name, part in said.sublayers.items():
-            full = f"{said.stack}.{said.index}.{name}"
+    for expected in expected_layers(graph):
+        node = graph.nodes[expected.stack]
+        for name, part in expected.sublayers.items():
+            full = f"{expected.stack}.{expected.index}.{name}"
             if full not in sites:
                 continue
             memory = memory_of(node, part)
-            scheme = said.layer.position if memory is None else part.options.position
+            scheme = expected.layer.position if memory is None else part.options.position
             acts = scheme.entry.acts & {"queries_keys", "scores"}
             causal = bool(node.options.causal) and memory is None
             found[full] = ExpectedSite(

@@ -1,5 +1,7 @@
-"""How far the gradients of two correct evaluations of a model may be apart beside what their attention sites are off by,
-measured under eager: see `tfkit_conformance.verification.gradients`."""
+"""The tolerance for gradients of a model beyond the errors of its attention sites, measured under eager.
+
+See `tfkit_conformance.verification.gradients`.
+"""
 
 from __future__ import annotations
 
@@ -63,10 +65,12 @@ def unseen_biases(model: Model, graph: Graph) -> frozenset[str]:
     found = set()
     table = {site: attention for attention, _, site in attention_sites(model)}
     names = {id(p): name for name, p in model.named_parameters()}
-    for said in expected_sites(graph).values():
-        rotated = said.scheme is not None and "queries_keys" in said.scheme.entry.acts
-        bias = table[said.name].key.bias
-        plain = said.options.query_key_norm.kind == "none" and said.site.softcap is None and said.site.score == "dot"
+    for expected in expected_sites(graph).values():
+        rotated = expected.scheme is not None and "queries_keys" in expected.scheme.entry.acts
+        bias = table[expected.name].key.bias
+        plain = (
+            expected.options.query_key_norm.kind == "none" and expected.site.softcap is None and expected.site.score == "dot"
+        )
         if bias is not None and plain and not rotated:
             found.add(names[id(bias)])
     return frozenset(found)

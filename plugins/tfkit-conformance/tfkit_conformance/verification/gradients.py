@@ -9,7 +9,7 @@ can be measured: with x a tensor that the site reads, O what it gives and dO the
                     (`tfkit_conformance.attention.bound`). No error is propagated, so the bound is as sharp as for a call alone.
 2. gradients        The float64 model is run again with each site off by its e_O forward and by its e_x backward, nothing else.
                     Let h be its gradients: the exact gradient and, to all orders, what the sites' own errors make of it. What
-                    is left, g - h, is rounded outside the sites, by the same modules whatever the backend:
+                    is left, g - h, is rounded outside the sites, by the same modules for all backends:
 
                         max |g - h|  <=  FACTOR max(max |g_eager - h_eager|, 4 u max |h|)
 
@@ -25,7 +25,7 @@ can be measured: with x a tensor that the site reads, O what it gives and dO the
                     the size of the contract's is then larger than the right answer.
 
 Left out of 2 and 3 are gradients that are zero by the equations (a key bias that the softmax does not see), and those that
-float64 cannot tell from zero: max |g*| is at most FACTOR max |g_eager - g*|, scaled to the unit roundoff of float64.
+float64 cannot distinguish from zero: max |g*| is at most FACTOR max |g_eager - g*|, scaled to the unit roundoff of float64.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def check_site(check: str, site: str, run: SiteRun) -> float:
     tf32 = run.inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32
     bound = bounds(wanted, run.backend.entry.capabilities.numerics, tf32=tf32)
     if not bool(bound.evaluated.all()):
-        raise Inconclusive(f"the scores of {site} are too large for {short(run.output.dtype)}: nothing can be said")
+        raise Inconclusive(f"the scores of {site} are too large for {short(run.output.dtype)}: the case cannot decide")
     words = f"{run.backend.kind} at {site}, for the gradient that reached it"
     worst = close(check, run.output, wanted.output, bound.output, words, "output")
     for name, given in run.gradients.items():

@@ -1,4 +1,4 @@
-"""What a property of a whole model is checked on: the model with one backend, in one dtype, and what it gives."""
+"""The model under test: with one backend, in one dtype, with its outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R35: a model knows the order of its tokens by its position schemes alone.
+"""R35: a model distinguishes the order of tokens only through its position schemes.
 
 With the causal limit and the windows taken off a copy of the model, a stack without positions is permutation equivariant:
 tokens in another order give outputs in that order, up to rounding. A stack with positions must not be, or no scheme acts.

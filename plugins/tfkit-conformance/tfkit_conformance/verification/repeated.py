@@ -1,6 +1,6 @@
-"""What a model gives is a function of its inputs, and dropout acts in training alone.
+"""The output of a model depends on its inputs alone, and dropout acts in training only.
 
-R1    the same call gives the same bits, whatever the state of the random numbers
+R1    the same call gives the same bits, for any state of the random generator
 R40   with every dropout at 0, training mode gives what evaluation mode gives, to the bit
       with the dropout that the spec asks for, training mode gives something else
 R2    float64, the same weights widened: the largest error over the largest output, node by node, is at most FACTOR times

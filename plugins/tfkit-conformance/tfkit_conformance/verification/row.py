@@ -15,11 +15,11 @@ Status = Literal["passed", "failed", "refused", "inconclusive", "not applicable"
 
 
 class NotApplicable(Exception):
-    """The model lacks what a property speaks of; the message says what."""
+    """The property does not apply to the model; the message gives the reason."""
 
 
 class Reported(Exception):
-    """Rounding alone may do what an error would: no proof in this dtype. `worst` is the largest error over its tolerance."""
+    """Rounding in this dtype may hide an error: no proof. `worst` is the largest error over its tolerance."""
 
     def __init__(self, message: str, worst: float | None = None) -> None:
         super().__init__(message)
@@ -87,7 +87,7 @@ class VerifyReport:
 
     @property
     def verdict(self) -> Literal["VERIFIED", "FAILED", "INCOMPLETE"]:
-        """What the rows say together; the refusal of a backend that nobody named is an answer, not a gap."""
+        """The verdict over all rows. A refusal by a backend that was not asked for by name is no gap."""
         statuses = {row.status for row in self.rows}
         if "failed" in statuses:
             return "FAILED"

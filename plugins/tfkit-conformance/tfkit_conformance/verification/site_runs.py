@@ -1,6 +1,6 @@
-"""What happens at every attention site of a model on the way back, and a model whose sites are off by what is given.
+"""Records the backward pass at every attention site of a model, and adds given errors at its sites.
 
-Nothing is patched but the backend choices of the one model, and all is put back.
+Only the backend choices of this model are replaced; they are restored afterwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every attention backend at every site, on the inputs that the site really had.
+"""Checks every attention backend at every site, on the inputs of the site in a run of the model.
 
 Output, log-sum-exp where declared, and the gradients of query, key, value and bias are held against the float64 reference by
 the componentwise bound of the backend's numerics class (`attention/bound.py`). The reference writes visibility as
@@ -32,7 +32,7 @@ CHECK = "attention"
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What came of one backend at one site."""
+    """The result of one backend at one site."""
 
     site: str
     backend: str
@@ -93,12 +93,12 @@ def _check_one(
         known[key] = bounds(wanted, numerics, tf32=inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32)
     bound = known[key]
     if not bool(bound.evaluated.all()):
-        return Evaluated(site, name, "inconclusive", None, "the scores are too large for this dtype: nothing can be said")
+        return Evaluated(site, name, "inconclusive", None, "the scores are too large for this dtype: the case cannot decide")
     try:
         worst = _errors(site, name, backend, inputs, grad_output, wanted, bound)
     except Violation as violation:
         return Evaluated(site, name, "failed", None, violation.message, violation)
-    except Exception as reason:  # a backend is a stranger's code: whatever it raises is its failure, and reported as such
+    except Exception as reason:  # any exception of a backend is reported as its failure
         if no_room(reason):
             raise
         return Evaluated(site, name, "failed", None, f"raised {format_exception(reason)} for a call that it declares")

@@ -1,7 +1,7 @@
-"""What acts on every token alone: projections, feed-forward layers, norms, embeddings, dense nodes and logits.
+"""Checks of modules that act on each token alone: projections, feed-forward layers, norms, embeddings, dense nodes, logits.
 
-Each is computed again in float64 from what it was really given, by the equation that the spec names, and held against the
-bound of `tfkit_conformance.verification.approximate`:
+Each is computed again in float64 from its recorded input, by the equation that the spec names, and compared within the bound
+of `tfkit_conformance.verification.approximate`:
 
     projection     y = W x + b
     feed-forward   y = W_2 f(W_1 x + b_1) + b_2, gated W_2 (f(W_g x + b_g) * (W_1 x + b_1)) + b_2; each token alone, to the bit
@@ -32,24 +32,24 @@ from .recording import Call, Recording
 from .row import NotApplicable
 
 
-def projections(recording: Recording, said: ExpectedSite) -> float:
+def projections(recording: Recording, expected: ExpectedSite) -> float:
     """Query, key, value and output projections of one site."""
-    stack, index, name = said.name.split(".", 2)
+    stack, index, name = expected.name.split(".", 2)
     parts = recording.layers[stack, int(index)].parts
     worst = 0.0
     for projection in ("query", "key", "value", "output"):
         call = parts[f"branches.{name}.{projection}"][0]
         want = linear(exact(call.x), _weight(call.module), _bias(call.module))
-        words = f"the {projection} projection of {said.name}"
+        words = f"the {projection} projection of {expected.name}"
         worst = max(worst, close("projection", call.output, want.value, want.bound, words, "its output"))
     return worst
 
 
-def feed_forward(recording: Recording, said: ExpectedLayer, name: str) -> float:
+def feed_forward(recording: Recording, expected: ExpectedLayer, name: str) -> float:
     """One feed-forward layer by the activation that the spec names, and each of its tokens alone."""
-    call = recording.layers[said.stack, said.index].parts[f"branches.{name}"][0]
-    module, part = call.module, said.sublayers[name]
-    words = f"{said.stack}.{said.index}.{name}"
+    call = recording.layers[expected.stack, expected.index].parts[f"branches.{name}"][0]
+    module, part = call.module, expected.sublayers[name]
+    words = f"{expected.stack}.{expected.index}.{name}"
     if not isinstance(module, FeedForward):
         raise NotApplicable(f"no equation is known for the sub-layer `{part.kind}`")
     activation = part.options.activation

@@ -1,6 +1,6 @@
 """`verify`: a spec or a built model in, a table of proofs out.
 
-First every part where it stands: the model is run twice, padding told by masks and by lengths, and each sub-layer evaluated on
+First the parts: the model is run twice, with padding given by masks and by lengths, and each sub-layer is checked on
 the inputs it really had, each attention site with every backend that it may use. Then the whole model: with each backend, in
 each dtype asked for, by the relations of `verification/properties.py`; with those that declare float64 in float64 too,
 where rounding hides no error.
@@ -267,7 +267,7 @@ def evaluated(row: Row, check: Callable[[], float | None]) -> Row:
         return replace(row, status="reported", worst=reason.worst, message=str(reason))
     except Inconclusive as reason:
         return replace(row, status="inconclusive", message=str(reason))
-    except Exception as reason:  # whatever a plugin's part raises while it is evaluated is its failure, and reported as such
+    except Exception as reason:  # any exception of a plugin's part is reported as its failure
         if said := no_room(reason):
             return replace(row, status="not run", message=said)
         if isinstance(reason, TfkitError):
@@ -313,7 +313,7 @@ def disturbed(model: Model, seed: int) -> Model:
 
 
 def _right(batch: Batch) -> Batch:
-    """The same batch with all padding moved to the right, as lengths tell it."""
+    """The same batch with all padding moved to the right, as lengths require."""
     ids, visible, segments = {}, {}, {}
     for name, shown in batch.visible.items():
         order = (~shown).to(torch.int8).argsort(dim=1, stable=True)

@@ -1,4 +1,4 @@
-"""Weights: their names are the spec's, they carry from backend to backend, and each learns.
+"""Weights: names as in the spec, independent of backends, and each with a gradient.
 
     A12   a state dict has the names of the spec, loads into a model built for another backend, and gives there, to the bit,
           what `set_backend` gives here

@@ -57,7 +57,7 @@ def figures(backend: Mapping[str, Any], decode: bool) -> dict[str, str]:
 
 
 def said(backend: Mapping[str, Any]) -> str:
-    """What is said where no figure counts: the first reason, and how many more there are."""
+    """Why there is no figure: the first reason, and how many more there are."""
     status, more = backend["status"], len(backend["reasons"]) - 1
     words = {"refused": "refused: ", "wrong": "WRONG, not timed: ", "failed": "failed: ", "slow": "slow: "}.get(status, "")
     return words + str(backend["reason"]) + (f" (and {more} more)" if more > 0 else "")

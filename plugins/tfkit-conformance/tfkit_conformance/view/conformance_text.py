@@ -1,4 +1,4 @@
-"""`tfkit conformance` for people: who was evaluated, check by check and cell by cell, what is wrong, the verdict in a
+"""`tfkit conformance` as text: the part, check by check and cell by cell, what is wrong, the verdict in a
 sentence."""
 
 from __future__ import annotations

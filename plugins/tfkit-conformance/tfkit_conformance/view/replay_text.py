@@ -1,4 +1,4 @@
-"""`tfkit conformance --replay` for people: what each stored case said, and what it says now."""
+"""`tfkit conformance --replay` as text: the earlier and the present result of each stored case."""
 
 from __future__ import annotations
 

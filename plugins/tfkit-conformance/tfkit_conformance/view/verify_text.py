@@ -1,4 +1,4 @@
-"""`tfkit verify` for people: what was evaluated, how close it came, and what is wrong in words and numbers."""
+"""`tfkit verify` as text: the checks, their errors, and what failed in words and numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fused kernel told in plain torch, every stage of it replaceable: mutants and correct specimens are made of it.
+"""A fused kernel in plain torch with replaceable stages: mutants and correct kernels are made from it.
 
 `Kernel()` covers the whole contract. A correct kernel of the kill matrix is this kernel with other settings. A mutant is
 this kernel with one stage replaced:

@@ -213,7 +213,7 @@ def log_sum_exp(lse: Tensor, total: Tensor) -> Tensor:
 
 
 def only_seeing_rows(grad_output: Tensor, rows: Tensor) -> Tensor:
-    """The incoming gradient, zero in fully masked rows whatever it was."""
+    """The incoming gradient, zero in fully masked rows for any value."""
     return torch.where(rows, grad_output, 0.0)
 
 
