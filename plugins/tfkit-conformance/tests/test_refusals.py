@@ -96,7 +96,7 @@ def test_an_offset_per_batch_row_is_tried_with_a_window_too():
         check_refusals(answering("an offset per batch row", can), "float32")
 
 
-def test_one_that_refuses_everything_else_is_not_accused():
+def test_one_that_refuses_everything_else_raises_no_alarm():
     assert check_refusals(small(can=NOT_OFFERED), "float32") == len(FEATURES) + 1
 
 

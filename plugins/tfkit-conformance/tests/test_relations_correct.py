@@ -65,7 +65,7 @@ def drawn(choose: Random, subject, dtype: str) -> Case:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_a_right_backend_is_never_accused(name, dtype):
+def test_a_correct_backend_never_raises_an_alarm(name, dtype):
     subject, choose, tried = SUBJECTS[name], Random(f"{name} {dtype}"), 0
     usable = [relation for relation in RELATIONS if relation.name not in COSTLY]
     for number in range(10):

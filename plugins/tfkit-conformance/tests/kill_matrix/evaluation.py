@@ -1,7 +1,7 @@
-"""The suite evaluated by mutants: every mutant must be seen, no correct implementation alarmed.
+"""Runs the suite on mutants and on correct kernels: every mutant must be killed, no correct kernel may raise an alarm.
 
-A suite that has never been seen to fail proves nothing. Mutants are seeded one at a time into a kernel that is right, and each
-must be found under every seed; the correct kernels, each declaring where it rounds, must pass under every seed.
+A suite that never failed proves nothing. Each mutant is a correct kernel with one error and must be killed under every seed.
+Each correct kernel declares where it rounds and must pass under every seed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def run_kill_matrix(
     progress: Progress = lambda line: None,
     correct_kernels: bool = True,
 ) -> KillMatrixReport:
-    """Evaluate the suite: attention mutants and correct kernels by `check_backend`, those of other slots by `check_part`, those of
-    whole models by `verify`. `families` restricts the mutants; `progress` hears one line per mutant."""
+    """Evaluates the suite: attention mutants and correct kernels by `check_backend`, mutants of other slots by `check_part`, of
+    whole models by `verify`. `families` restricts the mutants; `progress` is called with one line for each mutant."""
     started, wanted = time.perf_counter(), None if families is None else set(families)
     rows = []
     for mutant in ATTENTION_MUTANTS:

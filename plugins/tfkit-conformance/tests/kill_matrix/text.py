@@ -1,4 +1,4 @@
-"""`tfkit conformance kill_matrix` for people: which mutants were seen and by which check, and who was falsely alarmed."""
+"""The kill matrix as text: which check killed each mutant, and false alarms on correct kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Data = Mapping[str, Any]
 
 
 def kill_matrix_text(data: Data) -> list[RenderableType]:
-    """The mutants by family, each with what saw it; the checks by what they saw; the correct kernels; the outcome in one sentence."""
+    """The mutants by family, each with the check that killed it; kills by check; the correct kernels; the outcome."""
     seeds = ", ".join(map(str, data["seeds"]))
     parts: list[RenderableType] = [Text(f"the suite evaluated by mutants, profile {data['profile']}, seeds {seeds}")]
     families: dict[str, list[Data]] = {}
