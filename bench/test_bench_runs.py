@@ -83,11 +83,11 @@ def test_train_compiled(monkeypatch):
     import torch
     import train_compiled
 
-    from tfkit.data import shapes
+    from tfkit.data import batch_shapes
 
     plain = torch.compile  # writing C++ takes minutes
     monkeypatch.setattr(torch, "compile", lambda *given, **options: plain(*given, **options, backend="aot_eager"))
-    monkeypatch.setattr(shapes, "MOST", shapes.MOST)
+    monkeypatch.setattr(batch_shapes, "MAX_SHAPES", batch_shapes.MAX_SHAPES)
     small = ["--rows", "200", "--tokens", "200", "--vocab", "400", "--steps", "1", "--layers", "1"]
     assert set(train_compiled.main(small)["speed"]) == {"compiled", "as it was", "as it was, MKL"}
 

@@ -49,3 +49,12 @@ def test_the_installed_distribution_is_this_project():
     assert installed["Name"] == PROJECT["name"]
     assert installed["Version"] == PROJECT["version"]
     assert installed["Requires-Python"] == PROJECT["requires-python"]
+
+
+def test_the_same_versions_are_named_everywhere():
+    """ruff in the pre-commit configuration is the one of `make lint`; the citation names this version of tfkit."""
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    [ruff] = [each.removeprefix("ruff==") for each in EXTRAS["lint"] if each.startswith("ruff==")]
+    assert re.search(r"ruff-pre-commit\n +rev: v(\S+)", hooks)[1] == ruff
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(r"^version: (\S+)", citation, flags=re.M)[1] == PROJECT["version"]

@@ -40,7 +40,7 @@ class JsonLines:
     """Every event as one line of JSON on standard output."""
 
     def began(self, trainer: Trainer, changes: list[str]) -> None:
-        taken = {"pretrained": load_report_data(trainer.taken)} if trainer.taken is not None else {}
+        taken = {"pretrained": load_report_data(trainer.load_report)} if trainer.load_report is not None else {}
         step = trainer.progress.step
         self._print("began", {"recipe": trainer.recipe.written(), "changes": changes, "step": step, **taken})
 

@@ -25,10 +25,7 @@ def write_whole(path: str | Path, text: str) -> None:
         try:
             with os.fdopen(number, "w", encoding="utf-8") as file:
                 file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(draft, place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~umask())
-            os.replace(draft, place)
+            replace_file(draft, place)
         except BaseException:
             os.unlink(draft)
             raise
@@ -36,6 +33,17 @@ def write_whole(path: str | Path, text: str) -> None:
         raise StoreError(
             Diagnostic("TFK081", f"{path} could not be written: {reason.strerror}", "nothing was changed")
         ) from None
+
+
+def replace_file(draft: str | Path, path: Path) -> None:
+    """Give a finished draft the name of a file, after its content reached the disk.
+
+    It gets the mode of the file that it replaces, or that of a new file. Raises OSError.
+    """
+    with open(draft, "rb") as file:
+        os.fsync(file.fileno())
+    os.chmod(draft, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask())
+    os.replace(draft, path)
 
 
 def check_replaceable(path: Path) -> None:

@@ -1,14 +1,12 @@
-"""Put a finished directory in place. Only files that tfkit wrote are replaced."""
+"""What a saved model may replace: only files that tfkit wrote."""
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Collection
 from pathlib import Path
 
 from ..errors import Diagnostic, StoreError
-from ..files import FileRecord, check_removable, file_record, read_model, remove_written
+from ..files import FileRecord, check_removable, file_record, read_model
 from .layout import PLAN, SPEC, VERSIONS, WEIGHTS, Versions
 
 
@@ -44,26 +42,6 @@ def _is_as_listed(path: Path, facts: FileRecord) -> bool:
         return path.lstat().st_size == facts.bytes and file_record(path) == facts.model_dump()
     except OSError:
         return False
-
-
-def put_in_place(draft: Path, directory: Path, names: Collection[str]) -> None:
-    """Give a finished draft beside a directory its name. What stands there, files of these `names` that tfkit wrote and nothing
-    else, goes only once the draft does. Raises OSError, and StoreError as `check_removable`."""
-    if not os.path.lexists(directory):
-        draft.rename(directory)
-        return
-    check_removable(directory, names)
-    old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".old", dir=directory.parent))
-    kept = old / directory.name
-    try:
-        directory.rename(kept)
-        draft.rename(directory)
-    finally:  # also when interrupted: the old model stays until the new one stands
-        if not directory.exists():
-            kept.rename(directory)
-        if kept.exists():
-            remove_written(kept, names)
-        old.rmdir()
 
 
 def words(reason: Exception) -> str:

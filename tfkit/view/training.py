@@ -44,15 +44,15 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
     rows.append(f"vocabulary: {kind}, {vocabulary}")
     changed = f"; changed: {', '.join(changes)}" if changes else ""
     rows.append(f"model: {model.plan.name}, {model.parameter_count():,} parameters{changed}")
-    if trainer.taken is not None:
-        rows += load_report_text(trainer.taken).splitlines()
+    if trainer.load_report is not None:
+        rows += load_report_text(trainer.load_report).splitlines()
     rows.append(
         f"a step: {' and '.join(f'{count:,.0f} {column} tokens' for column, count in mean.items())} on average, "
         f"{recipe.batching.accumulate} x at most {recipe.batching.tokens:,}; {100 * epoch.padding:.1f} % of a batch is padding"
     )
     rows.append(f"an epoch: {steps:,} steps")
-    if trainer.compiled is not None:
-        rows.append(f"compiled: batches have {len(trainer.compiled.shapes)} shapes; the first step of each takes long")
+    if trainer.batches.shapes is not None:
+        rows.append(f"compiled: batches have {len(trainer.batches.shapes)} shapes; the first step of each takes long")
     rows.append(recipe_line(recipe))
     if trainer.processes.count > 1:
         held = "the weights are sharded (FSDP2)" if trainer.fsdp else "each has all weights (DDP)"

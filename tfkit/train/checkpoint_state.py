@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from ..files import FileModel
-from .callbacks import MOST, Progress, Whole
+from .callbacks import MAX_WHOLE, Progress, Whole
 
 SHAPES = "tensors"
 """The key of the state that lists the tensors of the shards by file, with their shapes."""
@@ -22,7 +22,7 @@ class Scaler(FileModel):
     scale: Annotated[float, Field(gt=0, lt=3.4e38)]
     growth_factor: Annotated[float, Field(gt=1, le=1e6)]
     backoff_factor: Annotated[float, Field(gt=0, lt=1)]
-    growth_interval: Annotated[int, Field(ge=1, le=MOST)]
+    growth_interval: Annotated[int, Field(ge=1, le=MAX_WHOLE)]
     growth_tracker: Annotated[int, Field(ge=0, lt=1 << 31, alias="_growth_tracker")]
 
 

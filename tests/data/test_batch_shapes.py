@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from tfkit.data import NO_LABEL, shapes
+from tfkit.data import NO_LABEL, batch_shapes
+from tfkit.data.batch_shapes import BatchShapes
 from tfkit.data.roles import Roles
-from tfkit.data.shapes import Shapes
 from tfkit.data.tasks import Task
 
 
@@ -22,8 +22,8 @@ def lengths_of(count=500, seed=0):
 @pytest.mark.parametrize("tokens", [40, 130, 4096])
 def test_every_row_once_and_batches_fit(tokens):
     lengths = lengths_of()
-    made = Shapes(lengths, tokens)
-    assert 1 <= len(made) <= shapes.MOST
+    made = BatchShapes(lengths, tokens)
+    assert 1 <= len(made) <= batch_shapes.MAX_SHAPES
     epoch = made.epoch(3, 5)
     assert sorted(np.concatenate(epoch.batches).tolist()) == list(range(500))
     whole = 0
@@ -38,8 +38,8 @@ def test_every_row_once_and_batches_fit(tokens):
 
 
 def test_the_seed_and_the_number_decide():
-    made = Shapes(lengths_of(), 200)
-    one, again, other = made.epoch(1, 2), Shapes(lengths_of(), 200).epoch(1, 2), made.epoch(1, 3)
+    made = BatchShapes(lengths_of(), 200)
+    one, again, other = made.epoch(1, 2), BatchShapes(lengths_of(), 200).epoch(1, 2), made.epoch(1, 3)
     assert [rows.tolist() for rows in one.batches] == [rows.tolist() for rows in again.batches]
     assert [rows.tolist() for rows in one.batches] != [rows.tolist() for rows in other.batches]
 
@@ -47,7 +47,7 @@ def test_the_seed_and_the_number_decide():
 @pytest.mark.parametrize("most", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", range(5))
 def test_no_other_limits_pad_less(most, seed, monkeypatch):
-    monkeypatch.setattr(shapes, "MOST", most)
+    monkeypatch.setattr(batch_shapes, "MAX_SHAPES", most)
     draw = np.random.default_rng(seed)
     widest = draw.choice(np.arange(3, 10), draw.integers(5, 60)).astype(np.int32)
     tokens = int(draw.integers(9, 40))
@@ -64,12 +64,12 @@ def test_no_other_limits_pad_less(most, seed, monkeypatch):
     widths = sorted(set(widest.tolist()))
     inner = itertools.chain.from_iterable(itertools.combinations(widths[:-1], size) for size in range(most))
     every = ((*chosen, widths[-1]) for chosen in inner)
-    found = [shape.limit for shape in Shapes({"target": widest}, tokens).shapes]
+    found = [shape.limit for shape in BatchShapes({"target": widest}, tokens).shapes]
     assert positions(found) == min(map(positions, every))
 
 
 def test_one_row_and_rows_longer_than_a_batch():
-    assert [(shape.rows, shape.limit) for shape in Shapes({"target": np.array([5], np.int32)}, 3).shapes] == [(1, 5)]
+    assert [(shape.rows, shape.limit) for shape in BatchShapes({"target": np.array([5], np.int32)}, 3).shapes] == [(1, 5)]
 
 
 class _Corpus:
@@ -84,17 +84,17 @@ class _Corpus:
 
 
 @pytest.mark.parametrize("kind", ["parallel", "language", "masked", "classification"])
-def test_a_filled_batch_says_the_same(kind, monkeypatch):
-    monkeypatch.setattr(shapes, "MOST", 1)
+def test_padding_to_a_shape_changes_no_loss(kind, monkeypatch):
+    monkeypatch.setattr(batch_shapes, "MAX_SHAPES", 1)
     columns = {"target": [np.arange(5, 5 + length, dtype=np.int32) for length in (7, 3, 5, 6, 4)]}
     if kind == "parallel":
         columns["source"] = [np.arange(9, 9 + length, dtype=np.int32) for length in (2, 8, 4, 4, 3)]
     lengths = {name: np.array([len(row) for row in rows], np.int32) for name, rows in columns.items()}
     task = Task(kind, Roles("read" if kind == "parallel" else None, "written", "logits"), 40, 0.3)
-    made = Shapes(lengths, 40)
+    made = BatchShapes(lengths, 40)
     numbers = [1, 2]
     batch = task.batch(_Corpus(columns), numbers, np.random.default_rng(0))
-    full, shape = made.filled(batch, numbers, task), made.of(numbers)
+    full, shape = made.padded(batch, numbers, task), made.of(numbers)
     assert shape.rows > 2
     assert (full.source_tokens, full.target_tokens) == (batch.source_tokens, batch.target_tokens)
     for name, ids in batch.inputs.items():

@@ -1,8 +1,8 @@
-"""Batches of few shapes, for a compiler that makes code for every one it meets.
+"""Batches of few shapes, for a compiler that generates code for each.
 
-Rows are put into groups by the length of their longer side. All batches of a group are alike: as many rows as fit into the
-tokens of a batch, every column as long as its longest in the group. What is missing is filled up with padding, and in the last
-batch of a group with rows without labels.
+Rows are grouped by the length of their longer side. All batches of a group have one shape: as many rows as fit into the token
+limit, every column as long as its longest in the group. Shorter rows are padded; the last batch of a group is completed by rows
+without labels.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from ..recipe import PAD
 from .batches import Epoch, Numbers
 from .tasks import NO_LABEL, Batch, Task
 
-MOST = 8
-"""Groups, and so shapes, of a corpus: with more, less is padding and more is compiled."""
+MAX_SHAPES = 8
+"""The most groups, and so shapes, of a corpus. More shapes mean less padding and longer compilation."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Batches of `rows` rows, whose longer side is at most `limit` tokens; `lengths` by column."""
+    """Batches of `rows` rows whose longer side has at most `limit` tokens; `lengths` by column."""
 
     limit: int
     rows: int
     lengths: Mapping[str, int]
 
 
-class Shapes:
-    """The shapes of a corpus whose rows have these `lengths` (N,) by column, with at most `tokens` in a batch's longer side."""
+class BatchShapes:
+    """The shapes of a corpus whose rows have these `lengths` (N,) by column, with at most `tokens` in the longer side."""
 
     def __init__(self, lengths: Mapping[str, npt.NDArray[np.int32]], tokens: int) -> None:
         self.widest = np.maximum.reduce(list(lengths.values()))
@@ -55,8 +55,8 @@ class Shapes:
         return self.shapes[int(np.searchsorted(limits, int(self.widest[rows].max())))]
 
     def epoch(self, seed: int, number: int) -> Epoch:
-        """Epoch `number`: the rows of each group in random order, cut into batches, and these shuffled. The same seed and
-        number give the same epoch, whatever came before."""
+        """Epoch `number`: the rows of each group in random order, split into batches, and these shuffled. It depends on the
+        arguments only."""
         generator = np.random.Generator(np.random.PCG64([seed, number]))
         batches: list[Numbers] = []
         groups = np.searchsorted([shape.limit for shape in self.shapes], self.widest)
@@ -68,22 +68,22 @@ class Shapes:
             batches += cut
         return Epoch([batches[index] for index in generator.permutation(len(batches))], 1 - self._tokens / whole)
 
-    def filled(self, batch: Batch, rows: npt.ArrayLike, task: Task) -> Batch:
-        """The batch of some rows, in its shape. The rows that are added are copies of the first, without labels, so that no
-        model finds one that it could not be trained with."""
+    def padded(self, batch: Batch, rows: npt.ArrayLike, task: Task) -> Batch:
+        """A batch of some rows, padded to its shape. Added rows are copies of the first without labels: valid inputs of any
+        model."""
         shape = self.of(rows)
         beyond = int(task.kind == "language")  # the last token of a row is a label only
         long = {task.roles.of(column): length - beyond for column, length in shape.lengths.items()}
-        inputs = {name: _filled(ids, shape.rows, long[name], PAD) for name, ids in batch.inputs.items()}
-        lengths = {name: _filled(counts[:, None], shape.rows, 1, 0)[:, 0] for name, counts in batch.lengths.items()}
+        inputs = {name: _fill(ids, shape.rows, long[name], PAD) for name, ids in batch.inputs.items()}
+        lengths = {name: _fill(counts[:, None], shape.rows, 1, 0)[:, 0] for name, counts in batch.lengths.items()}
         width = long[task.roles.target] if batch.labels.dim() == 2 else 1
-        labels = _filled(batch.labels.view(len(batch.labels), -1), shape.rows, width, NO_LABEL)
+        labels = _fill(batch.labels.view(len(batch.labels), -1), shape.rows, width, NO_LABEL)
         labels[len(batch.labels) :] = NO_LABEL
         return replace(batch, inputs=inputs, lengths=lengths, labels=labels if batch.labels.dim() == 2 else labels[:, 0])
 
 
-def _filled(values: Tensor, rows: int, width: int, by: int) -> Tensor:
-    """(B, L) values as (rows, width): on the right filled `by` a value, below by copies of the first row."""
+def _fill(values: Tensor, rows: int, width: int, by: int) -> Tensor:
+    """Values (B, L) as (rows, width), with a value `by` on the right and copies of the first row below."""
     made = values.new_full((rows, width), by)
     made[: len(values), : values.shape[1]] = values
     made[len(values) :] = made[0]
@@ -91,21 +91,21 @@ def _filled(values: Tensor, rows: int, width: int, by: int) -> Tensor:
 
 
 def _rows(count: Any, limit: int, tokens: int) -> Any:
-    """Rows of a batch of a group of `count` rows, an integer or an array: as few as the fewest batches need."""
+    """The rows of each batch of a group of `count` rows (an integer or an array), for the fewest batches, evenly filled."""
     batches = -(-count // max(1, tokens // limit))
     return -(-count // batches)
 
 
 def _limits(widest: npt.NDArray[np.int32], tokens: int) -> list[int]:
-    """The longest lengths of at most `MOST` groups, with which the fewest positions of an epoch are padding: the cheapest way
-    to cut the sorted lengths, found from the shortest on."""
+    """The longest lengths of at most `MAX_SHAPES` groups with the least padding in an epoch: dynamic programming over the
+    sorted lengths."""
     widths, counts = np.unique(widest, return_counts=True)
     below = np.concatenate([[0], np.cumsum(counts)])
     count = len(widths)
-    # cost[j] and start[j]: of the cheapest groups of the widths before j, and where the last of them begins.
+    # cost[j], start[j]: positions of the best groups of the first j widths, and where the last of these groups begins.
     cost = np.concatenate([[0.0], np.full(count, np.inf)])
     starts: list[npt.NDArray[np.int64]] = []
-    for _ in range(min(MOST, count)):
+    for _ in range(min(MAX_SHAPES, count)):
         better, start = cost.copy(), np.full(count + 1, -1)
         for end in range(1, count + 1):
             inside, limit = below[end] - below[:end], int(widths[end - 1])
