@@ -1,6 +1,6 @@
-"""How a fault is put into one built model, and nowhere else.
+"""How a mutant is put into one built model, and nowhere else.
 
-A method is replaced on the one module, bound to it, so that a copy of the model carries the fault bound to the copy.
+A method is replaced on the one module, bound to it, so that a copy of the model carries the mutant bound to the copy.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def with_run(module: MultiHeadAttention, change: Callable[[MultiHeadAttention, S
 
 
 class TamperedCache:
-    """A cache between the model and the real one; `write` and `reorder` are the fault's, or go through."""
+    """A cache between the model and the real one; `write` and `reorder` are the mutant's, or go through."""
 
     def __init__(
         self,
