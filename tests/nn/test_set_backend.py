@@ -28,7 +28,7 @@ def used(model_of: Callable[..., Model]) -> Callable[..., dict[str, str]]:
 
     def run(model: Model, **inputs: Any) -> dict[str, str]:
         called: dict[str, str] = {}
-        for attention, index, site in model._site_table():
+        for attention, index, site in model.attention_sites():
             choice = attention.choices[index]
 
             def spying(bound: Any, site: str = site) -> Any:
@@ -116,7 +116,7 @@ def test_a11_what_depends_on_the_call_is_refused_at_the_call(model_of: Callable[
 
 
 @pytest.mark.parametrize(
-    "wish", ["spda", {"kind": "sdpa", "kernal": "math"}, {"kind": "sdpa", "kernel": "fast"}, [], 3, None, {}]
+    "requested", ["spda", {"kind": "sdpa", "kernal": "math"}, {"kind": "sdpa", "kernel": "fast"}, [], 3, None, {}]
 )
 def test_a_wish_that_is_none_is_an_error_and_changes_nothing(requested: Any, model_of: Callable[..., Model]) -> None:
     model = model_of(backend="eager")
@@ -185,7 +185,7 @@ def test_a11_a_table_that_speaks_of_decoding_decides_for_single_queries(
 
     def decided() -> set[str]:
         found = set()
-        for attention, index, _ in model._site_table():
+        for attention, index, _ in model.attention_sites():
             choice = attention.choices[index]
             found |= {choice.candidates[number].kind for number in choice.decided.values()}
             choice.decided.clear()

@@ -135,7 +135,7 @@ def _limits(max_new_tokens: int | Tensor, batch: int, device: torch.device) -> T
 
 def _check_sites(model: Model, attention: Iterable[str], found: Mapping[str, Tensor]) -> None:
     """A pattern that matches only sites which run once, before the first token, has no weights per token."""
-    silent = sorted(model._sites(attention) - found.keys())
+    silent = sorted(model.backends.matching(attention) - found.keys())
     if silent:
         message = f"`{silent[0]}` does not run while tokens are made, so no token has attention weights there"
         raise InputError(Diagnostic("TFK076", message, "ask for sites of the decoder, `decoder.*.cross_attention`"))

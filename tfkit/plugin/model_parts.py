@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from ..attention.positions import PositionRange
     from ..nn.feed_forward import FeedForward
     from ..nn.layer import LayerParts, residuals
-    from ..nn.multi_head import AttentionRule, HeadShape, MultiHeadAttention, PositionUse
+    from ..nn.multi_head import AttentionConfig, MultiHeadAttention, PositionConfig
     from ..nn.runtime.context import ForwardContext, StackContext
     from ..nn.runtime.node_output import NodeOutput
+    from ..nn.site_backends import AttentionNode
     from ..nn.stack import Wiring
 
 _IMPORTS_TORCH = {
@@ -38,16 +39,16 @@ _IMPORTS_TORCH = {
         "residuals",
     ),
     "tfkit.nn.multi_head": (
-        "AttentionRule",
-        "HeadShape",
+        "AttentionConfig",
         "MultiHeadAttention",
-        "PositionUse",
+        "PositionConfig",
     ),
     "tfkit.nn.runtime.context": (
         "ForwardContext",
         "StackContext",
     ),
     "tfkit.nn.runtime.node_output": ("NodeOutput",),
+    "tfkit.nn.site_backends": ("AttentionNode",),
     "tfkit.nn.stack": ("Wiring",),
 }
 
@@ -64,14 +65,14 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "AttentionRule",
+    "AttentionConfig",
+    "AttentionNode",
     "AttentionSite",
     "Constants",
     "Cost",
     "Distribution",
     "FeedForward",
     "ForwardContext",
-    "HeadShape",
     "InitContext",
     "InputRule",
     "Layer",
@@ -81,9 +82,9 @@ __all__ = [
     "NodeOutput",
     "NodeRef",
     "ParameterGroup",
+    "PositionConfig",
     "PositionRange",
     "PositionSite",
-    "PositionUse",
     "ScoreSite",
     "Signal",
     "Sizes",

@@ -87,7 +87,7 @@ class DecodingState:
     batch: int
     capacity: int
     length: int = 0
-    node_outputs: dict[str, object] = field(default_factory=dict)
+    node_outputs: dict[str, NodeOutput] = field(default_factory=dict)
     caches: dict[str, KeyValueCache] = field(default_factory=dict)
     crossed: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     ids: Tensor | None = None
@@ -136,7 +136,6 @@ class DecodingState:
         for site, (key, value) in self.crossed.items():
             self.crossed[site] = (key.index_select(0, rows), value.index_select(0, rows))
         for name, node_output in self.node_outputs.items():
-            assert isinstance(node_output, NodeOutput)
             padding = Padding(_pick(node_output.padding.visible, rows), _pick(node_output.padding.lengths, rows))
             layers = None if node_output.layers is None else tuple(layer.index_select(0, rows) for layer in node_output.layers)
             self.node_outputs[name] = NodeOutput(

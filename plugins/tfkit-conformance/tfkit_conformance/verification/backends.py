@@ -19,7 +19,7 @@ def by_site(model: Model, names: Sequence[str] | None, catalogue: Catalogue) -> 
         named = {name: _named(name, catalogue) for name in names}
         return dict.fromkeys(model.sites, named)
     found = {}
-    for attention, index, site in model._site_table():
+    for attention, index, site in model.attention_sites():
         found[site] = {candidate.kind: candidate for candidate in attention.choices[index].candidates}
     return found
 
@@ -30,7 +30,7 @@ def requested_backends(model: Model, names: Sequence[str] | None) -> dict[str, A
     if names is not None:
         written = dict.fromkeys(names)
     else:
-        for attention, index, _ in model._site_table():
+        for attention, index, _ in model.attention_sites():
             choice = attention.choices[index]
             format_exception = {part["kind"] if isinstance(part, dict) else part: part for part in choice.requested_backends}
             for candidate in choice.candidates:

@@ -61,7 +61,7 @@ def gradient_yardstick(graph: Graph, single: Model, wide: Model, batch: Batch, t
 def unseen_biases(model: Model, graph: Graph) -> frozenset[str]:
     """The key biases that a softmax does not see, by parameter name: they add one number to all scores of a query."""
     found = set()
-    table = {site: attention for attention, _, site in model._site_table()}
+    table = {site: attention for attention, _, site in model.attention_sites()}
     names = {id(p): name for name, p in model.named_parameters()}
     for said in said_sites(graph).values():
         rotated = said.scheme is not None and "queries_keys" in said.scheme.entry.acts

@@ -105,7 +105,7 @@ def record(model: Model, batch: Batch, by_lengths: bool = False) -> Recording:
             else:
                 for below, module in node.named_children():
                     undo.enter_context(_noted(module, found.inner.setdefault((name, below), []).append))
-        for attention, index, site in model._site_table():
+        for attention, index, site in model.attention_sites():
             choice = attention.choices[index]
             undo.callback(attention.choices.__setitem__, index, choice)
             attention.choices[index] = Noting(choice, attention, index, site, found)  # type: ignore[assignment]

@@ -108,7 +108,7 @@ def cast(model: Model, dtype: torch.dtype, backend: object = "eager") -> Model:
 
 def copied(model: Model) -> Model:
     """A copy of a model that shares what is never changed: its spec, and the backends to choose from."""
-    shared = [model.spec, *(c for a, i, _ in model._site_table() for c in (a.choices[i].candidates, a.choices[i].others))]
+    shared = [model.spec, *(c for a, i, _ in model.attention_sites() for c in (a.choices[i].candidates, a.choices[i].others))]
     return copy.deepcopy(model, {id(thing): thing for thing in shared})
 
 

@@ -316,7 +316,7 @@ def _right(batch: Batch) -> Batch:
 def _unused(subject: ModelUnderTest, backend: str) -> str:
     """Why a backend served no call of the model, or nothing. A call that it refuses goes to eager."""
     reasons: dict[str, None] = {}
-    for attention, index, _ in subject.model._site_table():
+    for attention, index, _ in subject.model.attention_sites():
         choice = attention.choices[index]
         for call, number in choice.decided.items():
             if choice.candidates[number].kind == backend:

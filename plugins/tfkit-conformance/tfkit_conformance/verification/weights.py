@@ -40,7 +40,7 @@ def checkpoint(subject: ModelUnderTest) -> None:
         )
     if subject.model.spec is None:
         raise NotApplicable("the model keeps no spec to be built from")
-    other: Model = build(subject.model.spec, subject.model._rebind.catalogue, device="meta", dtype=subject.dtype)  # type: ignore[attr-defined]
+    other: Model = build(subject.model.spec, subject.model.backends.resolve.catalogue, device="meta", dtype=subject.dtype)  # type: ignore[attr-defined]
     other.to_empty(device=subject.device).load_state_dict(own)
     other.set_backend("eager")
     other.retarget(torch.device(subject.device), subject.dtype)
