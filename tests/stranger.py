@@ -42,9 +42,9 @@ import ctypes, os, signal, sys, time
 import torch
 
 from acme_parts import TOLD
-from tfkit.plugin import AttentionOutput, Capabilities, guard
+from tfkit.plugin import AttentionOutput, Capabilities, require_capabilities
 
-check = guard("acme", Capabilities(**TOLD))
+check = require_capabilities("acme", Capabilities(**TOLD))
 
 
 def right(inputs, options):

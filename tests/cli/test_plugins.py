@@ -128,8 +128,8 @@ def test_explain_tells_every_rule_and_what_checks_it(tfkit):
         done = tfkit("explain", number.lower())
         assert (done.code, done.err) == (0, "")
         assert all(" ".join(part.split()) in " ".join(done.out.split()) for part in (number, rule.title, rule.text))
-    assert "R29 blind_rows" in tfkit("explain", "A5").out
-    assert "R29 blind_rows" in [check["name"] for check in tfkit("explain", "A5", "--json").json()["checks"]]
+    assert "R29 fully_masked_rows" in tfkit("explain", "A5").out
+    assert "R29 fully_masked_rows" in [check["name"] for check in tfkit("explain", "A5", "--json").json()["checks"]]
 
 
 def test_explain_tells_every_check_by_the_names_that_reports_use(tfkit):

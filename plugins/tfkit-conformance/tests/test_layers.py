@@ -39,7 +39,7 @@ def subject(attend, can=CAPABILITIES):
 
 def evaluated_by(layer, attend, case):
     """What a layer says of a case: its share of the bound. Raises Violation."""
-    return next(each for each in LAYERS if each.name == layer).check_request(Evaluated(subject(attend), case))
+    return next(each for each in LAYERS if each.name == layer).evaluate(Evaluated(subject(attend), case))
 
 
 def first(attend, case):
@@ -47,7 +47,7 @@ def first(attend, case):
     evaluated = Evaluated(subject(attend), case)
     for layer in LAYERS:
         try:
-            layer.check_request(evaluated)
+            layer.evaluate(evaluated)
         except Violation as violation:
             return layer.name, violation
     return "", None
@@ -120,7 +120,7 @@ def test_a_fault_is_first_seen_by_the_layer_that_names_it(diagnostic, case, laye
         (lambda inputs, options: None, PLAIN, "contract", "gave a NoneType where an AttentionOutput is due"),
         (lambda inputs, options: AttentionOutput(None), PLAIN, "contract", "output is a NoneType where a tensor is due"),
         (lambda inputs, options: Kernel()(inputs).output, PLAIN, "contract", "gave a Tensor where an AttentionOutput is due"),
-        (lambda inputs, options: {}["kernel"], PLAIN, "contract", "raised KeyError: 'kernel' (tests/"),
+        (lambda inputs, options: {}["kernel"], PLAIN, "contract", "raised KeyError: 'kernel' (plugins/tfkit-conformance/tests/"),
         (changing(lambda inputs, answer: replace(answer, lse=0.0)), PLAIN, "contract", "lse is a float where a tensor is due"),
         (changing(lambda inputs, answer: replace(answer, lse=answer.lse[..., None])), replace(PLAIN, lse=True), "contract",
          "lse is (2, 4, 5, 1) torch.float32 on cpu where (2, 4, 5)"),
@@ -282,7 +282,7 @@ def test_a_right_backend_passes_all_layers_on_the_named_calls(name, dtype):
     for number, case in enumerate(CASES):
         evaluated = Evaluated(tried, replace(typed(case, dtype, seed=number), lse=number % 2 == 0, weights=number % 3 == 0))
         for layer in LAYERS:
-            share = layer.check_request(evaluated)
+            share = layer.evaluate(evaluated)
             assert share is None or share <= 1, case.name
 
 

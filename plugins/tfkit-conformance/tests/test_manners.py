@@ -56,8 +56,8 @@ def drawing(inputs, answer):
 
 INPUTS_VIEW = changing(lambda inputs, answer: replace(answer, output=inputs.value[:, :, :1].detach().expand_as(answer.output)))
 BAD_MANNERS = {
-    "raises": (raises, "raised ArithmeticError: no such block size (tests/"),
-    "raises late": (raises_late, "raised IndexError: tuple index out of range (tests/"),
+    "raises": (raises, "raised ArithmeticError: no such block size (plugins/tfkit-conformance/tests/"),
+    "raises late": (raises_late, "raised IndexError: tuple index out of range (plugins/tfkit-conformance/tests/"),
     "None": (lambda inputs, options: None, "gave a NoneType where an AttentionOutput is due"),
     "a tensor": (lambda inputs, options: Kernel()(inputs).output, "gave a Tensor where an AttentionOutput is due"),
     "no output": (lambda inputs, options: AttentionOutput(None), "output is a NoneType where a tensor is due"),

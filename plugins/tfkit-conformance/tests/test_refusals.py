@@ -73,7 +73,7 @@ def test_every_undeclared_feature_is_tried_once():
     calls = list(undeclared(small(can=NOT_OFFERED), "float32"))
     assert [feature for feature, _ in calls] == FEATURES
     for feature, case in calls:
-        evaluated = small(can=NOT_OFFERED).check_request(case.request())
+        evaluated = small(can=NOT_OFFERED).evaluate(case.request())
         assert evaluated.refused, feature
 
 

@@ -26,11 +26,11 @@ NUMBERS = st.integers(0, 1000)
 def failing(check, when):
     """A judge that fails where `when` says so."""
 
-    def check_request(drawn):
+    def evaluate(drawn):
         if when(drawn):
             raise Violation(check, f"{drawn} is wrong")
 
-    return check_request
+    return evaluate
 
 
 def test_a_failure_is_shrunk_to_the_smallest_case():
@@ -50,12 +50,12 @@ def test_nothing_wrong_is_nothing_found():
 def test_shrinking_judges_no_more_cases_than_its_steps():
     evaluated = []
 
-    def check_request(number):
+    def evaluate(number):
         evaluated.append(number)
         if number > 3:
             raise Violation("x", "wrong")
 
-    found = search(st.integers(0, 2**60), check_request, examples=50, seed=1, shrink_steps=7)
+    found = search(st.integers(0, 2**60), evaluate, examples=50, seed=1, shrink_steps=7)
     first = next(index for index, number in enumerate(evaluated) if number > 3)
     assert len(evaluated) == first + 1 + 7
     assert found.case in evaluated
@@ -78,24 +78,24 @@ def test_a_slow_machine_shrinks_to_the_same_case(monkeypatch):
 def test_without_shrinking_the_first_failure_is_kept():
     evaluated = []
 
-    def check_request(number):
+    def evaluate(number):
         evaluated.append(number)
         if number > 3:
             raise Violation("x", "wrong")
 
-    found = search(st.integers(0, 2**60), check_request, examples=50, seed=1, shrink_steps=0)
+    found = search(st.integers(0, 2**60), evaluate, examples=50, seed=1, shrink_steps=0)
     assert found.case == found.first == next(number for number in evaluated if number > 3)
 
 
 def test_what_does_not_fail_again_is_not_stable():
     calls = []
 
-    def check_request(number):
+    def evaluate(number):
         calls.append(number)
         if len(calls) == 4:
             raise Violation("flaky", "once")
 
-    found = search(NUMBERS, check_request, examples=20, seed=0)
+    found = search(NUMBERS, evaluate, examples=20, seed=0)
     assert not found.stable
     assert (found.violation.check, found.violation.message) == ("flaky", "once")
     assert found.case == calls[3]
@@ -104,52 +104,52 @@ def test_what_does_not_fail_again_is_not_stable():
 def test_what_is_told_already_is_not_shrunk_and_the_search_goes_on():
     evaluated = []
 
-    def check_request(number):
+    def evaluate(number):
         evaluated.append(number)
         raise Violation("told", "again")
 
-    found = search(NUMBERS, check_request, examples=30, seed=0, told=frozenset({"told"}))
+    found = search(NUMBERS, evaluate, examples=30, seed=0, reported=frozenset({"told"}))
     assert found.violation is None
     assert found.examples == len(evaluated) == 30
 
     found = search(
         NUMBERS, lambda number: failing("told" if number < 100 else "new", lambda number: True)(number),
-        examples=30, seed=0, told=frozenset({"told"}),
+        examples=30, seed=0, reported=frozenset({"told"}),
     )  # fmt: skip
     assert (found.violation.check, found.case) == ("new", 100)
 
 
 def test_shrinking_does_not_slip_into_another_failure():
-    def check_request(number):
+    def evaluate(number):
         if number >= 200:
             raise Violation("large", "wrong")
         if number >= 10:
             raise Violation("middling", "wrong too")
 
-    seen = {search(NUMBERS, check_request, examples=40, seed=start).violation.check for start in range(6)}
+    seen = {search(NUMBERS, evaluate, examples=40, seed=start).violation.check for start in range(6)}
     assert seen == {"large", "middling"}
     for start in range(6):
-        found = search(NUMBERS, check_request, examples=40, seed=start)
+        found = search(NUMBERS, evaluate, examples=40, seed=start)
         assert found.case == {"large": 200, "middling": 10}[found.violation.check]
 
 
 def test_what_cannot_be_decided_is_counted():
-    def check_request(number):
+    def evaluate(number):
         if number % 2:
             raise Inconclusive("odd")
 
-    found = search(NUMBERS, check_request, examples=40, seed=0)
+    found = search(NUMBERS, evaluate, examples=40, seed=0)
     assert 0 < len(found.inconclusive) < 40
     assert set(found.inconclusive) == {"odd"}
     assert found.examples == 40
 
 
 def test_other_exceptions_are_the_suites_own_and_come_out():
-    def check_request(number):
+    def evaluate(number):
         raise ZeroDivisionError("a bug of a check")
 
     with pytest.raises(ZeroDivisionError):
-        search(NUMBERS, check_request, examples=5, seed=0)
+        search(NUMBERS, evaluate, examples=5, seed=0)
 
 
 def test_nothing_to_draw_is_nothing_judged():
@@ -177,11 +177,11 @@ def test_a_search_leaves_the_generators_alone():
 def test_a_judge_that_hangs_is_a_violation():
     evaluated = []
 
-    def check_request(number):
+    def evaluate(number):
         evaluated.append(number)
         time.sleep(60)
 
-    found = search(NUMBERS, check_request, examples=3, seed=0, limit=0.1)
+    found = search(NUMBERS, evaluate, examples=3, seed=0, limit=0.1)
     assert len(evaluated) == 1, "a hanging case is not shrunk"
     assert isinstance(found.violation, OutOfTime)
     assert (found.violation.check, found.violation.message) == ("contract", "did not finish within 0.1 seconds")
@@ -190,11 +190,11 @@ def test_a_judge_that_hangs_is_a_violation():
 def test_a_judge_that_hangs_ends_the_search_though_its_check_is_told():
     evaluated = []
 
-    def check_request(number):
+    def evaluate(number):
         evaluated.append(number)
         time.sleep(60)
 
-    found = search(NUMBERS, check_request, examples=10, seed=0, limit=0.1, shrink_steps=0, told=frozenset({"contract"}))
+    found = search(NUMBERS, evaluate, examples=10, seed=0, limit=0.1, shrink_steps=0, reported=frozenset({"contract"}))
     assert isinstance(found.violation, OutOfTime)
     assert len(evaluated) < 4
 

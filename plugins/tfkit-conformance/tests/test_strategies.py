@@ -73,7 +73,7 @@ def test_what_is_drawn_is_declared(name):
     assert len(made) >= 15
     for case in made:
         if name in ALL_HELD:
-            assert subject.check_request(case.request()).refused == ()
+            assert subject.evaluate(case.request()).refused == ()
         assert (case.D in can.head_dim, case.Q in can.query_length, case.K in can.key_length) == (True, True, True)
         assert case.terms() <= can.mask_terms
         assert case.offset is not None or not (case.causal or case.window or case.bias in ("linear", "distance"))

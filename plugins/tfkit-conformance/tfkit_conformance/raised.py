@@ -16,8 +16,8 @@ from importlib.metadata import entry_points
 from pathlib import PurePath
 from types import FrameType
 
-OURS = __name__.partition(".")[0]
-NOT_THE_PARTS = frozenset({OURS, "torch", "beartype", "jaxtyping"}) | sys.stdlib_module_names
+OURS = frozenset({"tfkit", __name__.partition(".")[0]})
+NOT_THE_PARTS = OURS | frozenset({"torch", "beartype", "jaxtyping"}) | sys.stdlib_module_names
 LONGEST = 300
 
 Line = tuple[FrameType, int]
@@ -53,12 +53,12 @@ def _own(reason: BaseException) -> list[Line]:
 @cache
 def plugin_roots() -> frozenset[str]:
     """The packages of the installed plugins, tfkit's own left out."""
-    return frozenset(point.module.partition(".")[0] for point in entry_points(group=OURS)) - {OURS}
+    return frozenset(point.module.partition(".")[0] for point in entry_points(group="tfkit")) - OURS
 
 
 def _root(frame: FrameType) -> str:
     """The package that a frame's code belongs to."""
-    return str(frame.f_globals.get("__name__") or OURS).partition(".")[0]
+    return str(frame.f_globals.get("__name__") or "tfkit").partition(".")[0]
 
 
 def _place(frame: FrameType, line: int) -> str:

@@ -13,7 +13,7 @@ from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER, SDPA
 from tfkit_conformance.bench.call import call_of
 from tfkit_conformance.bench.candidate import Candidate, guarded
-from tfkit_conformance.bench.check import Judge
+from tfkit_conformance.bench.check import Evaluator
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
@@ -25,9 +25,9 @@ def test_right_backends_pass(name, dtype, cell_of, scale, monkeypatch) -> None:
             cell = cell_of(f"{name.partition('/')[0]}/{way}")
         except ValueError:
             continue
-        check_request = Judge(call_of(cell, scale, dtype, "cpu", 0))
+        evaluation = Evaluator(call_of(cell, scale, dtype, "cpu", 0))
         for entry in (EAGER, SDPA):
-            verdict = check_request.check_request(bind(entry, entry.options()))
+            verdict = evaluation.evaluate(bind(entry, entry.options()))
             assert verdict.worst is not None
             assert not verdict.wrong, (entry.name, verdict)
 
@@ -54,8 +54,8 @@ def test_a_fault_of_a_thousandth_is_seen(tensor, cell_of, scale, backend_of) -> 
         found = eager.attend(inputs, options)
         return replace(found, output=found.output * 1.001) if tensor == "output" else found
 
-    check_request = Judge(call_of(cell_of("t5-512/training"), scale, torch.float32, "cpu", 0))
-    verdict = check_request.check_request(bind(*backend_of("faulty", faulty)))
+    evaluation = Evaluator(call_of(cell_of("t5-512/training"), scale, torch.float32, "cpu", 0))
+    verdict = evaluation.evaluate(bind(*backend_of("faulty", faulty)))
     assert verdict.wrong
     assert verdict.tensor == tensor or tensor == "output"
 
@@ -68,8 +68,8 @@ def test_no_number_anywhere_is_wrong(cell_of, scale, backend_of) -> None:
         return replace(found, output=output)
 
     assert (
-        Judge(call_of(cell_of("dense-d64-512/forward"), scale, torch.float32, "cpu", 0))
-        .check_request(bind(*backend_of("faulty", faulty)))
+        Evaluator(call_of(cell_of("dense-d64-512/forward"), scale, torch.float32, "cpu", 0))
+        .evaluate(bind(*backend_of("faulty", faulty)))
         .wrong
     )
 

@@ -178,7 +178,7 @@ def test_claims_that_raise_are_told_with_their_line(offering):
     entry = dataclasses.replace(SCALE_NORM, claims=claims)
     report = check_part("norm", entry, catalogue=offering("norm", entry), profile="quick")
     assert [finding.check for finding in report.findings] == ["declaration"]
-    assert report.findings[0].message.startswith("`claims` raised LookupError: no table (tests/")
+    assert report.findings[0].message.startswith("`claims` raised LookupError: no table (laws/test_check_part.py")
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_a_reference_that_does_not_fit_leaves_its_sites_not_run(function, raised
 def test_what_a_backend_raises_is_told_with_its_line(spec, wide):
     report = evaluated(spec, wide, "eager", "acme.wrong")
     told = {row.message for row in report.rows if row.status == "failed"}
-    place = f"(plugins/tfkit-conformance/tests/verification/test_memory.py:{wrong.__code__.co_firstlineno + 1})"
+    place = f"(verification/test_memory.py:{wrong.__code__.co_firstlineno + 1})"
     raised = f"raised TypeError: no such block {place}"
     assert told == {raised, f"{raised} for a call that it declares"}
     assert report.exit_code == 1

@@ -17,7 +17,7 @@ from tfkit.attention.types import AttentionInputs
 from tfkit.errors import TfkitError
 
 from .call import Call
-from .check import Judge
+from .check import Evaluator
 from .timer import Clock
 
 WARM_UP = 2
@@ -88,7 +88,7 @@ def entered(entry: AttentionBackend, options: Any, call: Call, request: Attentio
     return candidate
 
 
-def prepare(candidate: Candidate, evaluated: Judge, clock: Clock, device: str, longest: float) -> float:
+def prepare(candidate: Candidate, evaluated: Evaluator, clock: Clock, device: str, longest: float) -> float:
     """Everything before the rounds: judged, warmed up, its memory measured. Gives the seconds of a warm call; a rival whose
     call takes more than `longest` seconds is stopped with the one time that it has. Raises DeviceLost."""
     with guarded(candidate, device):

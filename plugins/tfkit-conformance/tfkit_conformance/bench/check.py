@@ -38,7 +38,7 @@ class Verdict:
         return self.worst is not None and not self.worst <= 1.0
 
 
-class Judge:
+class Evaluator:
     """The judge of one call, for all backends."""
 
     def __init__(self, call: Call) -> None:

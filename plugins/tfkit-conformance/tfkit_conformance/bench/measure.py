@@ -30,7 +30,7 @@ from .call import Call, call_of, request_of
 from .candidate import Candidate, DeviceLost, entered, guarded, prepare
 from .ceiling import ceiling_of, higher
 from .cells import Cell, Scale
-from .check import Judge
+from .check import Evaluator
 from .machine import machine_of
 from .timer import Clock, bounded_memory, clock_of
 
@@ -118,7 +118,7 @@ def run_cell(
         capability = data["machine"]["capability"]
         request = request_of(call, tuple(capability) if capability else None)
         candidates = [entered(entry, options, call, request) for entry, options in backends]
-        _measure(candidates, Judge(call), clock, settings, share)
+        _measure(candidates, Evaluator(call), clock, settings, share)
     except KeyboardInterrupt:
         for candidate in candidates:
             if candidate.running and not candidate.seconds:
@@ -138,7 +138,7 @@ def _made(cell: Cell, settings: Settings, data: dict[str, Any]) -> Call | None:
         return None
 
 
-def _measure(candidates: list[Candidate], evaluated: Judge, clock: Clock, settings: Settings, share: float | None) -> None:
+def _measure(candidates: list[Candidate], evaluated: Evaluator, clock: Clock, settings: Settings, share: float | None) -> None:
     """Warm up, then rounds in which each takes its turn, in another order every time."""
     begun = time.monotonic()
     able = [candidate for candidate in candidates if candidate.running]

@@ -2,7 +2,7 @@
 it was told, or can do more than it says; both are failures.
 
 tfkit's dispatcher never makes such a call. A backend is also called directly, by its author and in other people's code, and
-`tfkit.plugin.guard(capabilities)` refuses for it in one line.
+`tfkit.plugin.require_capabilities(capabilities)` refuses for it in one line.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from tfkit_conformance.laws.law import BackendUnderTest
+from tfkit_conformance.laws.law import PartUnderTest
 
-Change = Callable[[BackendUnderTest], BackendUnderTest]
+Change = Callable[[PartUnderTest], PartUnderTest]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class LawMutant:
 def patched(patch: Callable[..., None]) -> Change:
     """The module is built and then spoilt by `patch(module, options, *where)`."""
 
-    def change(subject: BackendUnderTest) -> BackendUnderTest:
+    def change(subject: PartUnderTest) -> PartUnderTest:
         def make(options: Any, *where: Any) -> nn.Module:
             module: nn.Module = subject.make(options, *where)
             patch(module, options, *where)

@@ -13,7 +13,7 @@ from torch.nn import functional
 from tfkit.nn.layer import LayerParts
 from tfkit.nn.runtime.context import StackContext
 from tfkit.slots.placement import Constants
-from tfkit_conformance.laws.law import BackendUnderTest
+from tfkit_conformance.laws.law import PartUnderTest
 
 from .mutant import Change, LawMutant, declares, made
 
@@ -120,7 +120,7 @@ def _unscaled_dropout(layer: Wire, name: str, x: Tensor, branch: Callable[[Tenso
     return layer.parts.skip * x + layer.parts.scales[name] * given * kept
 
 
-def _turned_constants(subject: BackendUnderTest) -> BackendUnderTest:
+def _turned_constants(subject: PartUnderTest) -> PartUnderTest:
     own = subject.entry.constants
     other = {"encoder": "decoder", "decoder": "encoder"}
 
@@ -130,7 +130,7 @@ def _turned_constants(subject: BackendUnderTest) -> BackendUnderTest:
     return replace(subject, entry=replace(subject.entry, constants=constants))
 
 
-def _more_gains(subject: BackendUnderTest) -> BackendUnderTest:
+def _more_gains(subject: PartUnderTest) -> PartUnderTest:
     own = subject.entry.constants
 
     def constants(options: Any, context: Any) -> Constants:

@@ -1,4 +1,4 @@
-"""A guard refuses every feature that is not declared, names all of them at once, and lets the rest through."""
+"""`require_capabilities` refuses every feature that is not declared, names all of them at once, and lets the rest through."""
 
 from __future__ import annotations
 
@@ -128,11 +128,11 @@ def test_what_is_declared_passes(case):
 
 
 def test_a_declaration_and_its_guard_import_no_torch():
-    """A plugin's entries name `guard` from `tfkit.plugin`; only its kernels, imported when they are first called, use it."""
+    """A plugin's entries name `require_capabilities` from `tfkit.plugin`; only its kernels, imported when they are first called, use it."""
     code = (
         "import sys; from tfkit.plugin import AttentionBackend, Capabilities, Device, Range; "
         "AttentionBackend(name='x', summary='x', attend='x:y', capabilities=Capabilities(head_dim=Range())); "
-        "print('torch' in sys.modules); from tfkit.plugin import guard; print('torch' in sys.modules)"
+        "print('torch' in sys.modules); from tfkit.plugin import require_capabilities; print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
@@ -140,4 +140,4 @@ def test_a_declaration_and_its_guard_import_no_torch():
 
 def test_plugins_find_it():
     assert plugin.require_capabilities is require_capabilities
-    assert "guard" in plugin.__all__
+    assert "require_capabilities" in plugin.__all__
