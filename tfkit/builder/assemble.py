@@ -90,14 +90,13 @@ def _check_sites(resolver: BackendResolver, model: Model) -> None:
     uses = model.attention_sites()
     built = [use.site for use in uses]
     fix = "the `site` or `sites` of an entry and the `attention_sites()` of its module must agree"
-    diagnostics = [
-        Diagnostic(
-            "TFK054",
-            f"the attention site `{site}` is {'only in its entry' if site in resolver.sites else 'not in its entry, or there twice'}",
-            fix,
-        )
-        for site in sorted({site for site in {*built, *resolver.sites} if built.count(site) != (site in resolver.sites)})
-    ]
+    diagnostics = []
+    for site in sorted({*built, *resolver.sites}):
+        if built.count(site) != (site in resolver.sites):
+            where = (
+                "is not in its entry" if site not in resolver.sites else "has two modules" if site in built else "has no module"
+            )
+            diagnostics.append(Diagnostic("TFK054", f"the attention site `{site}` {where}", fix))
     known = {id(use.attention) for use in uses}
     for name, module in model.nodes.named_modules():
         if isinstance(module, MultiHeadAttention) and id(module) not in known:

@@ -108,6 +108,6 @@ def can_share_prefixes(executor: GraphExecutor, backends: SiteBackends, state: D
             return False
     uses = {use.site: use for use in backends.uses()}
     return all(
-        site in uses and uses[site].attention.supports_tree_attention(uses[site].index, cache)
+        site in uses and uses[site].attention.supports_tree_attention(uses[site].application, cache)
         for site, cache in state.caches.items()
     )

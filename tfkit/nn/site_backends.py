@@ -32,10 +32,10 @@ class AttentionNode(Protocol):
 
 
 class AttentionSiteUse(NamedTuple):
-    """One application of a multi-head attention: the module, the index of the application, and the name of the site."""
+    """One application of a multi-head attention: the module, the number of the application, and the name of the site."""
 
     attention: MultiHeadAttention
-    index: int
+    application: int
     site: str
 
 
@@ -52,7 +52,7 @@ class SiteBackends:
         return [
             AttentionSiteUse(attention, index, f"{name}.{index}.{attention.name}")
             for name in self.owners
-            for index, attention in self.nodes[name].attention_sites()  # type: ignore[operator, union-attr]
+            for index, attention in self.nodes[name].attention_sites()  # type: ignore[operator]
         ]
 
     def choices(self) -> dict[str, BackendChoice]:

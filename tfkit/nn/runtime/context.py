@@ -237,7 +237,7 @@ class StackContext:
         query: Tensor,
         keys: int,
     ) -> Prepared | None:
-        """The mask as the backend's `prepare` renders it, once for all layers; with the bias if layers share one (`bias_name`)."""
+        """The mask as the backend's `prepare` renders it, once for all layers; with the bias if layers share it."""
         if backend.prepare is None:
             return None
         key = ("prepared", backend.name, mask_name, bias_name, query.shape[1], query.dtype)
