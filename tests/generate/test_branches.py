@@ -91,7 +91,7 @@ def test_hypotheses_do_share_and_their_memory_stays(decoder_of: Callable[..., Mo
     assert {cache.key.shape[0] for cache in state.caches.values()} == {3}
 
 
-@pytest.mark.parametrize("wish", ["eager", "sdpa", ["sdpa", "eager"], "flex"])
+@pytest.mark.parametrize("requested", ["eager", "sdpa", ["sdpa", "eager"], "flex"])
 def test_every_backend_finds_the_same(requested: Any, decoder_of: Callable[..., Model]) -> None:
     for position in ("rotary_half", "alibi"):
         model = decoder_of("translator", position=position)

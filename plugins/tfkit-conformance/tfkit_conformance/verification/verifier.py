@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from tfkit.attention.backend import check_request
-from tfkit.attention.choice import BoundBackend, request_of_class
+from tfkit.attention.choice import BoundBackend
 from tfkit.builder import build
 from tfkit.catalogue import Catalogue, load_catalogue
 from tfkit.errors import Diagnostic, InputError, TfkitError
@@ -321,7 +321,7 @@ def _unused(subject: ModelUnderTest, backend: str) -> str:
         for call, number in choice.decided.items():
             if choice.candidates[number].kind == backend:
                 return ""
-            request = request_of_class(call)
+            request = call.request()
             refused = (
                 check_request(each.entry, request, each.options).refused for each in choice.candidates if each.kind == backend
             )
