@@ -14,7 +14,7 @@ from ..slots.init import Distribution, InitContext
 from ..slots.layer import Layer
 from ..slots.lazy import load
 from ..slots.node import InputRule, NodeContext, Signal
-from ..slots.options import NodeRef
+from ..slots.options import NodeRef, SlotListField
 from ..slots.parameter import ParameterGroup
 from ..slots.placement import Constants, StackFacts
 from ..slots.position import PositionSite
@@ -88,6 +88,7 @@ __all__ = [
     "ScoreSite",
     "Signal",
     "Sizes",
+    "SlotListField",
     "StackContext",
     "StackFacts",
     "SublayerContext",
