@@ -190,7 +190,7 @@ def test_positional_inputs_are_refused_with_the_names_of_the_inputs(
     model_of: Callable[..., Model], ids_of: Callable[..., Tensor]
 ) -> None:
     model = model_of()
-    with pytest.raises(InputError) as found:
+    with pytest.raises(tfkit.InputError) as found:
         model(ids_of(2, 5), ids_of(2, 4))
     (diagnostic,) = found.value.diagnostics
     assert diagnostic.code == "TFK073"
