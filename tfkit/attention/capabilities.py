@@ -54,12 +54,17 @@ class Device(Options):
 
 
 class Numerics(Options):
-    """Where a backend rounds; the error bound that judges it is computed from this.
+    """Where a backend rounds. The error bound of the conformance suite is computed from this.
 
-    `scores`, `probabilities` and `gradients` say whether these are kept in the accumulation type or rounded to the storage
-    type on the way; `query_prescaled` that scale * query is rounded to the storage type before its product with the key;
-    `tf32` that float32 products may be computed in TF32 when torch's own switch allows it. `grade` promises an accuracy
-    beyond the bound (`tfkit_conformance.suite.grade`), A or B, and is judged only where it is promised.
+    Args:
+        scores: whether scores stay in the accumulation type or are rounded to the storage type.
+        probabilities: the same for the attention weights.
+        gradients: the same for the sums of gradients.
+        query_prescaled: scale * query is rounded to the storage type before the product with the key.
+        tf32: float32 products may use TF32 if torch's own switch allows it.
+        grade: a promise of accuracy beyond the bound: the root-mean-square error is at most 1.5 (A) or 3 (B) times that of a
+            kernel that computes in float32 and rounds once. The suite checks it only for backends that promise it; `eager`
+            promises A.
     """
 
     scores: Literal["accumulation", "storage"] = "accumulation"

@@ -14,6 +14,7 @@ from operator import and_
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from .types import AttentionInputs, Bias, DenseBias, DistanceBias, Mask, Shapes
@@ -26,7 +27,7 @@ def shapes_of(inputs: AttentionInputs) -> Shapes:
     return Shapes(batch, heads, queries, inputs.key.shape[2], query.dtype, query.device)
 
 
-def visible(mask: Mask, shapes: Shapes) -> Tensor | None:
+def visible(mask: Mask, shapes: Shapes) -> Bool[Tensor, "b h q k"] | None:
     """The whole mask: bool (B|1, H|1, Q|1, K|1), True where a query sees a key; None when nothing hides anything."""
     terms = [_near(mask, shapes), queries_that_see(mask, shapes)]
     if mask.key_lengths is not None:
@@ -42,7 +43,7 @@ def visible(mask: Mask, shapes: Shapes) -> Tensor | None:
     return reduce(and_, present) if present else None
 
 
-def queries_that_see(mask: Mask, shapes: Shapes) -> Tensor | None:
+def queries_that_see(mask: Mask, shapes: Shapes) -> Bool[Tensor, "B 1 Q 1"] | None:
     """The query lengths alone: bool (B,1,Q,1), False in the rows that see nothing; None without query lengths."""
     if mask.query_lengths is None:
         return None
@@ -58,7 +59,7 @@ def no_fully_masked_row(mask: Mask, shapes: Shapes) -> bool:
     )
 
 
-def unmask_empty_rows(visible: Tensor) -> tuple[Tensor, Tensor]:
+def unmask_empty_rows(visible: Bool[Tensor, "*rows K"]) -> tuple[Bool[Tensor, "*rows K"], Bool[Tensor, "*rows 1"]]:
     """A5, before the kernel: blind rows are shown every key, so that no softmax is taken over nothing.
 
     Returns the opened mask and `rows` (B|1, H|1, Q|1, 1), True where a query really sees a key; `select_rows` takes the
@@ -76,7 +77,7 @@ def select_rows(output: Tensor, rows: Tensor | None, masked: float = 0.0) -> Ten
     return output if rows is None else torch.where(rows, output, masked)
 
 
-def dense_bias(bias: Bias, offset: int | Tensor | None, shapes: Shapes) -> Tensor:
+def dense_bias(bias: Bias, offset: int | Int[Tensor, " B"] | None, shapes: Shapes) -> Float[Tensor, "b h q k"]:
     """Any bias written out: (B|1, H|1, Q|1, K|1), differentiable, in the dtype of its values (linear: float32 or wider).
 
     A distance bias is gathered in float32, for float64 queries in float64: its backward adds up to B*Q*K terms into each value.
@@ -94,7 +95,7 @@ def dense_bias(bias: Bias, offset: int | Tensor | None, shapes: Shapes) -> Tenso
     return gathered if wide == torch.float64 else gathered.to(values.dtype)
 
 
-def distances(offset: int | Tensor | None, shapes: Shapes) -> Tensor:
+def distances(offset: int | Int[Tensor, " B"] | None, shapes: Shapes) -> Int[Tensor, "b Q K"]:
     """j - (offset + i): integers (1,Q,K), or (B,Q,K) with an offset per batch row."""
     queries = torch.arange(shapes.queries, device=shapes.device)[:, None]
     keys = torch.arange(shapes.keys, device=shapes.device)
@@ -108,7 +109,7 @@ def accumulation(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def expand_heads(tensor: Tensor, heads: int) -> Tensor:
+def expand_heads(tensor: Shaped[Tensor, "B G K D"], heads: int) -> Shaped[Tensor, "B {heads} K D"]:
     """Key or value (B,G,K,*) as (B,H,K,*): query head h reads head h // (H // G) (A1)."""
     groups = tensor.shape[1]
     return tensor if groups == heads else tensor.repeat_interleave(heads // groups, dim=1)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -38,13 +39,13 @@ class Mask:
 
     causal: bool = False
     window: tuple[int | None, int | None] | None = None
-    offset: int | Tensor | None = None
-    key_lengths: Tensor | None = None
-    query_lengths: Tensor | None = None
-    key_visible: Tensor | None = None
-    query_segments: Tensor | None = None
-    key_segments: Tensor | None = None
-    visible: Tensor | None = None
+    offset: int | Int[Tensor, " B"] | None = None
+    key_lengths: Int[Tensor, " B"] | None = None
+    query_lengths: Int[Tensor, " B"] | None = None
+    key_visible: Bool[Tensor, "B K"] | None = None
+    query_segments: Int[Tensor, "B Q"] | None = None
+    key_segments: Int[Tensor, "B K"] | None = None
+    visible: Bool[Tensor, ...] | None = None
 
     def terms(self) -> frozenset[str]:
         """The names of the terms that are set, as `Capabilities.mask_terms` spells them."""
@@ -64,14 +65,14 @@ class Mask:
 class DenseBias:
     """Added to the scores as it is: `values` broadcastable to (B, H, Q, K), finite, float32 or the query's dtype."""
 
-    values: Tensor
+    values: Float[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class LinearBias:
     """-slopes[h] * |j - (offset + i)|, ALiBi (https://arxiv.org/abs/2108.12409). `slopes` (H,) float32."""
 
-    slopes: Tensor
+    slopes: Float32[Tensor, " H"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class DistanceBias:
     """values[h, clamp(j - (offset + i), low, low + R - 1) - low]: one value per head and distance. `values` (H, R), float32
     or the query's dtype. T5 and its kin; distances beyond either end take the end's value."""
 
-    values: Tensor
+    values: Float[Tensor, "H R"]
     low: int
 
 
@@ -114,9 +115,9 @@ class AttentionInputs:
     to. `dropout` is 0 outside training. `score` is None for the dot product. `return_weights` asks for the weights (B,H,Q,K)
     before dropout, `return_lse` for the log-sum-exp."""
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
+    query: Float[Tensor, "B H Q D"]
+    key: Float[Tensor, "B G K D"]
+    value: Float[Tensor, "B G K V"]
     mask: Mask
     scale: float
     bias: Bias | None = None
@@ -133,9 +134,9 @@ class AttentionOutput:
     """`output` (B,H,Q,V) in the query's dtype, no view of an input; `weights` (B,H,Q,K) or None; `lse` (B,H,Q) float32, the
     natural log of the sum of exp(scores) over visible keys, -inf where a query sees none, or None."""
 
-    output: Tensor
-    weights: Tensor | None = None
-    lse: Tensor | None = None
+    output: Float[Tensor, "B H Q V"]
+    weights: Float[Tensor, "B H Q K"] | None = None
+    lse: Float32[Tensor, "B H Q"] | None = None
 
 
 for _type in (Mask, DenseBias, LinearBias, DistanceBias, Prepared, AttentionInputs, AttentionOutput):

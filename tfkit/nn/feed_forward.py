@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from .cpu.dropout import Dropout
@@ -25,7 +26,7 @@ class FeedForward(nn.Module):
         self.activate = activate
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
-    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
+    def forward(self, x: Float[Tensor, "B L M"], context: StackContext, index: int) -> Float[Tensor, "B L M"]:
         project = context.model.project
         features = project(self.input, x)  # (B, L, d_ff)
         features = self.activate(features) if self.gate is None else self.activate(project(self.gate, x)) * features

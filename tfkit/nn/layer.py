@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from .cpu.dropout import Dropout
@@ -30,7 +31,7 @@ class Residual(nn.Module):
         self.skip, self.scale = skip, scale
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
-    def forward(self, x: Tensor, branch: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "B L M"], branch: Float[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         if self.dropout is not None and self.dropout.training:
             branch = self.dropout(branch)
         if self.scale != 1.0:

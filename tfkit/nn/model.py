@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from ..attention.choice import BoundBackend
@@ -138,10 +139,10 @@ class Model(Placed):
     def step(
         self,
         state: DecodingState,
-        ids: Tensor,
-        visible: Tensor | Literal[True] | None = None,
+        ids: Int[Tensor, "B n"],
+        visible: Bool[Tensor, "B n"] | Literal[True] | None = None,
         weights: Iterable[str] = (),
-        segments: Tensor | None = None,
+        segments: Int[Tensor, "B n"] | None = None,
     ) -> Outputs:
         """Decode the next tokens of the target.
 
@@ -163,7 +164,9 @@ class Model(Placed):
         parameter = next(self.parameters(), None)
         return incremental.step(self.executor, state, ids, visible, self.backends.matching(weights), segments, parameter)
 
-    def branch(self, state: DecodingState, rows: Tensor, beams: int, kept: Tensor | None = None) -> None:
+    def branch(
+        self, state: DecodingState, rows: Int[Tensor, " rows"], beams: int, kept: Int[Tensor, " kept"] | None = None
+    ) -> None:
         """Continue with `beams` hypotheses per sentence.
 
         In the first call every row of the state is a sentence. Afterwards rows s * beams to s * beams + beams - 1 are the

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..attention.choice import BackendChoice, BoundBackend
@@ -118,7 +119,7 @@ class MultiHeadAttention(nn.Module):
         self.choices: dict[int, BackendChoice] = {}
         self.weights_backend: BoundBackend | None = None
 
-    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
+    def forward(self, x: Float[Tensor, "B Q M"], context: StackContext, index: int) -> Float[Tensor, "B Q M"]:
         """Attention of the new tokens to the sequence so far, or to a memory.
 
         Args:

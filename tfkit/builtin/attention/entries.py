@@ -116,7 +116,7 @@ EAGER = AttentionBackend(
         deterministic_backward=True,
         compile=True,
         export=True,
-        numerics=Numerics(probabilities="accumulation", tf32=True),
+        numerics=Numerics(probabilities="accumulation", tf32=True, grade="A"),
     ),
     auto=tuple(AutoRow(device=device, dtypes=DTYPES, relative_time=1.0) for device in ("cpu", "cuda")),
     threads=True,

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...nn.layer import LayerParts, residuals
@@ -31,7 +32,7 @@ class Sequential(nn.Module):
         self.residuals = residuals(parts)
         self.step = step
 
-    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
+    def forward(self, x: Float[Tensor, "B L M"], context: StackContext, index: int) -> Float[Tensor, "B L M"]:
         for name, branch in self.branches.items():
             x = self.step(self, name, x, lambda y, branch=branch: branch(y, context, index))  # type: ignore[misc]
         return x
@@ -66,7 +67,7 @@ class Parallel(nn.Module):
         self.residuals, self.skip = residuals(replace(parts, skip=1.0)), parts.skip  # x is added once, not once per sub-layer
         self.shared = shared
 
-    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
+    def forward(self, x: Float[Tensor, "B L M"], context: StackContext, index: int) -> Float[Tensor, "B L M"]:
         once = self.norms["shared"](x) if self.shared else None
         total = x if self.skip == 1.0 else x * self.skip
         for name, branch in self.branches.items():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...errors import Diagnostic, InputError
@@ -30,7 +31,9 @@ class KeyValueCache:
         self.key: Tensor | None = None
         self.value: Tensor | None = None
 
-    def write(self, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def write(
+        self, start: int, key: Float[Tensor, "B G n D"], value: Float[Tensor, "B G n V"]
+    ) -> tuple[Float[Tensor, "B G K D"], Float[Tensor, "B G K V"]]:
         """Put (B, G, n, D) keys and (B, G, n, V) values at the positions from `start` on, which a step that failed may have
         written before; gives all of them so far, as views."""
         self.length = start + key.shape[2]
@@ -153,7 +156,7 @@ class DecodingState:
         if rows.device.type == "cpu" and not 0 <= int(rows.min()) <= int(rows.max()) < self.batch:
             raise InputError(Diagnostic("TFK072", f"rows {rows.tolist()} of a decoding state of {self.batch} rows", fix))
 
-    def remember(self, ids: Tensor, visible: Tensor | None) -> None:
+    def remember(self, ids: Int[Tensor, "B n"], visible: Bool[Tensor, "B n"] | None) -> None:
         """Note the ids (B, n) of this step and which of them are real."""
         if self.visible is None and visible is not None:
             self.visible = torch.ones(self.batch, self.length, dtype=torch.bool, device=ids.device)
