@@ -3,9 +3,10 @@ BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt
 PLUGINS := $(patsubst %/,-e ./%,$(sort $(dir $(wildcard plugins/*/pyproject.toml))))
 
+AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 NUMBERS := tests/builtin tests/generate tests/nn tests/parity tests/train/test_loss.py tests/train/test_compiled.py tests/train/test_processes.py
 
-.PHONY: demo test test-avx2 lint clean
+.PHONY: demo test test-all lint clean
 
 demo: .venv/.demo  ## build the paper's base model, train a tiny one for a minute, translate with it
 	$(BIN)/tfkit build specs/transformer-base.yaml
@@ -15,12 +16,13 @@ demo: .venv/.demo  ## build the paper's base model, train a tiny one for a minut
 	cat build/question.txt
 	$(BIN)/tfkit translate build/demo < build/question.txt
 
-test: .venv/.test  ## the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
-	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/pytest -n auto plugins/tfkit-fused
+test: .venv/.test  ## the tests of every part, without the exhaustive ones
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not exhaustive"
 
-test-avx2: .venv/.test  ## the tests of numbers once more, as on a processor without AVX-512
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto $(NUMBERS)
+test-all: .venv/.test  ## every test, then kernels in the interpreter, then the tests of numbers as on a processor without AVX-512
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m ""
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/pytest -n auto -m "" plugins/tfkit-fused
+	$(AVX2) OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "" $(NUMBERS)
 
 lint: .venv/.lint  ## style and types
 	$(BIN)/ruff check .

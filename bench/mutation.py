@@ -9,7 +9,7 @@ it changes nothing, or why nothing here can notice. Exit code 1 where one has no
 install it wherever its `mutmut` can import what the tests import.
 
 `constants` takes the outputs of correct kernels and mutants on a set of calls, and evaluates them by the bound with one
-constant changed: a bound that is too loose must lose a detection of a fault, one that is too tight must accuse a correct kernel.
+constant changed: a bound that is too loose misses a mutant, one that is too tight reports a correct kernel.
 Both write into `results/mutation.json`.
 """
 

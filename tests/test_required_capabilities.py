@@ -128,7 +128,7 @@ def test_what_is_declared_passes(case):
 
 
 def test_a_declaration_and_its_guard_import_no_torch():
-    """A plugin's entries name `require_capabilities` from `tfkit.plugin`; only its kernels, imported when they are first called, use it."""
+    """A plugin's entries name `require_capabilities` from `tfkit.plugin`; its kernels use it when first called."""
     code = (
         "import sys; from tfkit.plugin import AttentionBackend, Capabilities, Device, Range; "
         "AttentionBackend(name='x', summary='x', attend='x:y', capabilities=Capabilities(head_dim=Range())); "

@@ -56,7 +56,7 @@ _HOMES = {
     "BuildError": "errors",
     "Catalogue": "catalogue",
     "Classifier": "text",
-    "DecodingState": "nn.cache",
+    "DecodingState": "nn.runtime.decoding_state",
     "Diagnostic": "errors",
     "Generated": "generate",
     "GnmtLengthPenalty": "generate",
@@ -80,6 +80,8 @@ _HOMES = {
     "beam_search": "generate",
     "build": "builder",
     "corpus_scores": "metrics",
+    "generate_batched": "generate",
+    "generate_stream": "generate",
     "graph_of": "graph",
     "greedy": "generate",
     "load": "io",
@@ -89,8 +91,6 @@ _HOMES = {
     "parse_spec": "spec",
     "sample": "generate",
     "save": "io",
-    "generate_batched": "generate",
-    "generate_stream": "generate",
 }
 
 
@@ -146,6 +146,8 @@ __all__ = [
     "beam_search",
     "build",
     "corpus_scores",
+    "generate_batched",
+    "generate_stream",
     "graph_of",
     "greedy",
     "load",
@@ -155,7 +157,5 @@ __all__ = [
     "parse_spec",
     "sample",
     "save",
-    "generate_batched",
-    "generate_stream",
     "verify",
 ]

@@ -14,7 +14,7 @@ STEPS = """
 import numpy
 from tfkit.nn.cpu.malloc import raise_malloc_trim_threshold
 
-{told}
+{progress}
 
 def step():
     first, second, third = (numpy.ones(2**20) for _ in range(3))

@@ -119,10 +119,10 @@ def built(name: str, seed: int = 0) -> Any:
     return peer
 
 
-def check(shrunk: Any, padded: Any, name: str, progress: str = "masks", wrong: tuple[str, ...] = ()) -> None:
+def check(shrunk: Any, padded: Any, name: str, padding_by: str = "masks", wrong: tuple[str, ...] = ()) -> None:
     ids, real = padded(LENGTHS, VOCABULARY)
     theirs, ours = built(name), shrunk(name, *FAMILIES[name][1], wrong=wrong)
-    padding = {progress: {"tokens": real if progress == "masks" else real.sum(1)}}
+    padding = {padding_by: {"tokens": real if padding_by == "masks" else real.sum(1)}}
     compare(
         ours,
         theirs,
@@ -133,10 +133,10 @@ def check(shrunk: Any, padded: Any, name: str, progress: str = "masks", wrong: t
     )
 
 
-@pytest.mark.parametrize("told", ["masks", "lengths"])
+@pytest.mark.parametrize("padding_by", ["masks", "lengths"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_logits_and_gradients(shrunk, padded, name, progress):
-    check(shrunk, padded, name, progress)
+def test_logits_and_gradients(shrunk, padded, name, padding_by):
+    check(shrunk, padded, name, padding_by)
 
 
 @pytest.mark.parametrize(

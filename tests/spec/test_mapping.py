@@ -100,7 +100,7 @@ A_VALUE = "text, a number, true, false, null, a list or a mapping is expected, "
 
 
 @pytest.mark.parametrize(
-    ("value", "fault"),
+    ("value", "diagnostic"),
     [
         (float("nan"), "TFK008 nodes.tokens.vocab_size: the number is not finite, `nan` is written"),
         (float("-inf"), "TFK008 nodes.tokens.vocab_size: the number is not finite, `-inf` is written"),

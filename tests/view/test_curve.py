@@ -3,11 +3,13 @@
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import jinja2
 import pytest
 
 from tfkit.errors import StoreError
+from tfkit.view import curve
 from tfkit.view.curve import draw_curve
 from tfkit.view.pages import POLICY, page
 
@@ -99,4 +101,4 @@ def test_a_log_without_numbers_has_a_page(drawn, entries):
 
 def test_a_value_that_a_template_lacks_is_an_error():
     with pytest.raises(jinja2.UndefinedError):
-        page("curve.html", title="run")
+        page(Path(curve.__file__).with_name("curve.html"), title="run")

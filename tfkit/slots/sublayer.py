@@ -53,12 +53,13 @@ class AttentionSite:
 
 @dataclass(frozen=True, kw_only=True)
 class SublayerKind(Entry):
-    """`option_keys` are the keys under which a spec writes its options, general to specific
-    (`("attention", "self_attention")`); `reads` what it looks at beside the token itself. `parameters(options, context)`,
-    `costs(options, context, sizes)` and `site(options, context)` (None: no attention) describe it;
-    `unsupported(options, context)` gives (option, reason, fix) for what cannot be built. `build`, a `"module:function"`, is called
-    as `build(options, context, wiring)` with a `tfkit.nn.stack.Wiring` and gives an `nn.Module` with
-    `forward(x (B,L,M), context, index) -> (B,L,M)`."""
+    """A kind of sub-layer.
+
+    `option_keys` are the keys under which a spec writes its options, general to specific (`("attention", "self_attention")`).
+    `reads` is what it looks at beside the token itself. `parameters(options, context)`, `costs(options, context, sizes)` and
+    `site(options, context)` (None: no attention) describe it. `unsupported(options, context)` returns (option, reason, fix) for
+    what cannot be built. `build`, a `"module:function"`, is called as `build(options, context, wiring)` with a
+    `tfkit.plugin.model_parts.Wiring`. It returns an `nn.Module` with `forward(x (B,L,M), context, index) -> (B,L,M)`."""
 
     option_keys: tuple[str, ...]
     reads: Literal["self", "memory", "none"]

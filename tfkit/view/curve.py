@@ -68,7 +68,7 @@ def curve_page(entries: Sequence[Entry], title: str) -> str:
     return page(
         Path(__file__).with_name("curve.html"),
         title=title,
-        context=_facts(steps, best),
+        facts=_facts(steps, best),
         width=WIDTH,
         height=HEIGHT,
         left=LEFT,

@@ -74,9 +74,9 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_seeded_fault_exceeds_the_bound(diagnostic):
-    case, faulty, seen_in = FAULTS[diagnostic]
+@pytest.mark.parametrize("mutant", FAULTS)
+def test_a_seeded_fault_exceeds_the_bound(mutant):
+    case, faulty, seen_in = FAULTS[mutant]
     torch.manual_seed(0)
     for dtype in [torch.float32] + [torch.bfloat16] * (seen_in == "half"):
         inputs, gradient = typed(case, dtype).inputs(), typed(case, dtype).grad_output()

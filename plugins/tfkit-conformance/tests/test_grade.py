@@ -20,13 +20,13 @@ from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES
 from tfkit_conformance.suite.grade import GRADES, check_grade, grade_of, ratios
 from tfkit_conformance.suite.layers import output
 
-FAULTS = {diagnostic.name: diagnostic for diagnostic in ATTENTION_MUTANTS}
+FAULTS = {mutant.name: mutant for mutant in ATTENTION_MUTANTS}
 WHOLE = next(specimen for specimen in CORRECT_KERNELS if specimen.name == "whole")
 OPEN = declaring(key_length=Range(), query_length=Range(), head_dim=Range(), dtypes={"float32", "bfloat16"})
 
 
-def backend(diagnostic, can=CAPABILITIES):
-    return subject_of(entry_of(diagnostic, "inaccurate", can), attend=FAULTS[diagnostic].fresh())
+def backend(mutant, can=CAPABILITIES):
+    return subject_of(entry_of(mutant, "inaccurate", can), attend=FAULTS[mutant].fresh())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
@@ -42,7 +42,7 @@ def test_output_and_every_gradient_are_graded():
 
 
 @pytest.mark.parametrize(
-    ("fault", "dtype", "tensor"),
+    ("mutant", "dtype", "tensor"),
     [
         ("output_in_bfloat16", "bfloat16", "output"),
         ("sum_in_bfloat16", "bfloat16", "output"),
@@ -50,10 +50,10 @@ def test_output_and_every_gradient_are_graded():
         ("backward_key_in_bfloat16", "float32", "key"),
     ],
 )
-def test_an_accumulator_in_bfloat16_is_worse_than_a(diagnostic, dtype, tensor):
-    found = ratios(backend(diagnostic), dtype)
+def test_an_accumulator_in_bfloat16_is_worse_than_a(mutant, dtype, tensor):
+    found = ratios(backend(mutant), dtype)
     assert found[tensor] > GRADES["B"]
-    assert check_grade(backend(diagnostic), dtype) == ("C", max(found.values()))
+    assert check_grade(backend(mutant), dtype) == ("C", max(found.values()))
     assert max(ratios(backend("weights_unnormalised"), dtype).values()) < GRADES["B"]  # its output is the kernel's own
 
 

@@ -73,10 +73,10 @@ def test_the_same_mistake_in_other_code_has_the_same_name():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("specimen", CORRECT_KERNELS[:3], ids=lambda kernel_: kernel_.name)
-def test_what_is_right_looks_like_nothing(kernel_, dtype):
+@pytest.mark.parametrize("kernel", CORRECT_KERNELS[:3], ids=lambda kernel: kernel.name)
+def test_what_is_right_looks_like_nothing(kernel, dtype):
     for case in (CAUSAL, replace(GRADIENTS, bias="distance", offset=1, lse=True)):
-        assert looks_like(subject(kernel_.attend), replace(case, dtype=dtype)) == ""
+        assert looks_like(subject(kernel.attend), replace(case, dtype=dtype)) == ""
 
 
 @pytest.mark.parametrize(

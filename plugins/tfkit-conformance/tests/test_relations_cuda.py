@@ -46,12 +46,12 @@ def test_bits_of_gradients_are_compared_only_where_they_are_promised(entry, devi
     assert [same("output"), same("gradient of query"), same("gradient of bias")] == [True, sure, sure]
 
 
-@pytest.mark.parametrize(("entry", "device", "told"), [(EAGER, "cpu", 0), (EAGER, "cuda", 1), (SDPA, "cuda", 0)])
-def test_torch_is_told_to_be_deterministic_on_the_device_alone(entry, device, format_element, call_on):
+@pytest.mark.parametrize(("entry", "device", "count"), [(EAGER, "cpu", 0), (EAGER, "cuda", 1), (SDPA, "cuda", 0)])
+def test_torch_is_told_to_be_deterministic_on_the_device_alone(entry, device, count, call_on):
     """torch adds to the gradient of a table by distance with atomics there, but under its switch."""
     with deterministic_dropout(call_on(entry, device)):
-        assert torch.are_deterministic_algorithms_enabled() == bool(format_element)
-        if format_element:
+        assert torch.are_deterministic_algorithms_enabled() == bool(count)
+        if count:
             warnings.warn("Deterministic behavior was enabled, but this operation is not deterministic", stacklevel=1)
     assert not torch.are_deterministic_algorithms_enabled()
     with deterministic_dropout(call_on(entry, device, gradients=False)):

@@ -104,13 +104,11 @@ def subject(attend):
     return subject_of(EAGER, attend=attend)
 
 
-@pytest.mark.parametrize(
-    ("name", "fault"), [(name, diagnostic) for name, diagnostics in KILLS.items() for diagnostic in diagnostics]
-)
-def test_a_wrong_dropout_breaks_the_relation(name, diagnostic):
-    fitted = fit(BY_NAME[name], subject(diagnostic), PLAIN)
+@pytest.mark.parametrize(("name", "mutant"), [(name, mutant) for name, mutants in KILLS.items() for mutant in mutants])
+def test_a_wrong_dropout_breaks_the_relation(name, mutant):
+    fitted = fit(BY_NAME[name], subject(mutant), PLAIN)
     with pytest.raises(Violation) as found:
-        BY_NAME[name].run(Evaluated(subject(diagnostic), fitted))
+        BY_NAME[name].run(Evaluated(subject(mutant), fitted))
     assert found.value.check == name
 
 

@@ -157,7 +157,7 @@ def test_a_package_that_is_there_is_found_without_importing_it(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("entry", "wish", "said"),
+    ("entry", "requested", "said"),
     [
         (plugin.V2, {"cuda_capability": (8, 9), "head_dim": 256, "value_dim": 256}, "above head_dim 192"),
         (plugin.V3, {"cuda_capability": (10, 0)}, "sm_90 alone"),

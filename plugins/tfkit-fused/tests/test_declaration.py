@@ -39,7 +39,7 @@ def test_what_encoder_decoders_need_is_accepted():
 
 
 @pytest.mark.parametrize(
-    ("wish", "options", "reason"),
+    ("requested", "options", "reason"),
     [
         ({"cuda_capability": (7, 5)}, OPTIONS, "sm_75 is older than sm_80"),
         ({"dtype": "float64"}, OPTIONS, "dtype float64"),

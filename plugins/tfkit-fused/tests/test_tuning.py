@@ -238,7 +238,7 @@ def test_the_table_offers_a_choice_everywhere_no_tiles_twice_and_none_of_another
 
 
 @pytest.mark.parametrize(
-    ("wish", "options", "reason"),
+    ("requested", "options", "reason"),
     [
         ({}, {"tuned": "measure", "tile_keys": 32}, "leave `tuned: measure` nothing to measure"),
         ({"device": "cpu", "cuda_capability": None}, {"tuned": "measure"}, "needs CUDA"),

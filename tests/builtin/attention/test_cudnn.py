@@ -28,7 +28,7 @@ def reasons(**requested):
 
 
 @pytest.mark.parametrize(
-    ("wish", "said"),
+    ("requested", "said"),
     [
         ({"device": "cpu", "cuda_capability": None}, "device cpu is not among cuda"),
         ({"cuda_capability": (7, 5)}, "sm_75 is older than sm_80"),
@@ -59,7 +59,7 @@ def test_refusals(requested, said):
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "requested",
     [
         {},
         {"cuda_capability": (8, 0), "dtype": "float16", "head_dim": 128, "value_dim": 64},

@@ -38,7 +38,7 @@ def test_the_log_sum_exp_is_float32_whatever_the_dtype(dtype):
 
 
 @pytest.mark.parametrize(
-    ("wish", "accepted"),
+    ("requested", "accepted"),
     [
         ({"device": "cpu"}, True),
         ({"device": "cpu", "gradients": True}, False),

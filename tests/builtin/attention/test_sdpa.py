@@ -85,7 +85,7 @@ def test_on_cuda_no_mask_meets_cudnn_and_a_wide_mask_only_the_math_kernel():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "wish", "refused"),
+    ("kernel", "requested", "refused"),
     [
         ("efficient", {"device": "cpu"}, True),
         ("cudnn", {"device": "cpu"}, True),

@@ -161,11 +161,11 @@ def test_replays(drawn):
 
 SELFTEST = {
     "profile": "quick", "seeds": [0, 1], "seconds": 12.0, "exit_code": 1, "kills": {"support": 2, "output": 1},
-    "diagnostics": [
+    "mutants": [
         {"name": "causal_off_by_one", "family": "masks", "summary": "j <= i + 1", "seen_by": ["support", "support"]},
         {"name": "no_max", "family": "softmax", "summary": "no maximum subtracted", "seen_by": ["output", ""]},
     ],
-    "zoo": [
+    "correct_kernels": [
         {"name": "online", "examples": 90, "alarms": [], "worst": 0.5, "seconds": 1.0},
         {"name": "split", "examples": 90, "alarms": ["seed 0: output: too far"], "worst": "inf", "seconds": 1.0},
     ],

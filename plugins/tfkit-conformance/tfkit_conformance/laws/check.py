@@ -59,7 +59,7 @@ def check_part(
     options: Any = None,
     event: Event = lambda law, case: None,
 ) -> ConformanceReport:
-    """Evaluator a position scheme, norm, placement or activation by its laws.
+    """Evaluate a position scheme, norm, placement or activation by its laws.
 
     `name_or_entry` is a name of the catalogue or an entry; `options` a mapping (or options) to judge it with, else its default
     options and those next to them: every choice of every option that is one of some names or a flag. `event` hears of every
@@ -124,7 +124,7 @@ def evaluate(
 
 
 def replay_part(case: Any, catalogue: Catalogue | None = None) -> float | None:
-    """Evaluator the one case of a finding again, on the part as it is now: raises its Violation, or gives the error as a share of
+    """Evaluate the case of a finding again, on the present part. Raises its Violation, or returns the error as a share of
     its bound (None where the law is exact). Raises InputError where `case` is none of this suite."""
     needed = {"suite", "slot", "name", "law", "options", "at", "dtype", "device", "seed"}
     if not isinstance(case, dict) or set(case) != needed:

@@ -27,7 +27,7 @@ def replay(
     catalogue: Catalogue | None = None,
     limit: float = 60.0,
 ) -> str:
-    """Evaluator one case: by every layer, or by one check. Gives "passed", "inconclusive: why", or what is wrong in words.
+    """Evaluate one case: by every layer, or by one check. Gives "passed", "inconclusive: why", or what is wrong in words.
 
     Raises InputError for a backend or a check that does not exist.
     """
@@ -43,7 +43,7 @@ def replay(
 
 
 def run_check(subject: BackendUnderTest, case: Case, check: str = "") -> float | None:
-    """Evaluator one case by one check, or by all layers. Raises Violation, Inconclusive, InputError."""
+    """Evaluate one case by one check, or by all layers. Raises Violation, Inconclusive, InputError."""
     from ..relations import RELATIONS
 
     layers = [layer for layer in LAYERS if check in ("", layer.name)]

@@ -58,7 +58,7 @@ def check_backend(
     shrink_steps: int = SHRINK_STEPS,
     event: Event = lambda check, case: None,
 ) -> ConformanceReport:
-    """Evaluator an attention backend: by name, as an entry, or as a Subject with a function of its own.
+    """Evaluate an attention backend: by name, as an entry, or as a Subject with a function of its own.
 
     `dtypes` restricts the run; by default all that are declared, in the quick profile float32 and bfloat16 of them. `limit` is
     how many seconds one example may take, `shrink_steps` how many cases are judged to make a failing one small; `event` hears

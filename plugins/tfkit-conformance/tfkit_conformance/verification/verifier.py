@@ -64,7 +64,7 @@ def verify(
     progress: Callable[[str], None] | None = None,
     keep: Callable[[VerifyReport], None] | None = None,
 ) -> VerifyReport:
-    """Evaluator a model, part by part and as a whole, with every backend that it may use.
+    """Evaluate a model, part by part and as a whole, with every backend that it may use.
 
     A spec is built with the weights of `seed`, and whatever is constant in them (biases, norms) moved away from its start, so
     that leaving it out shows; a built model is judged with the weights that it has. `lengths` (by input) and `batch` size the

@@ -1,0 +1,5 @@
+"""The tiers of tests, for the tests of benchmarks."""
+
+from tiers import pytest_configure
+
+__all__ = ["pytest_configure"]

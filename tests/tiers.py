@@ -1,0 +1,56 @@
+"""Three tiers of tests, by marker: quick (plain `pytest`), standard (`make test`) and all (`make test-all`).
+
+A test without a marker belongs to the quick tier. `slow` moves it to the standard tier, `exhaustive` to the last one. Every test
+of a tier has a budget of processor time, its child processes included. The budget is far above what a test of the tier needs, so
+that a slow or busy machine stays below it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+BUDGETS = {"quick": 8.0, "slow": 120.0}
+"""Seconds of processor time of one test."""
+LEFT_OUT = {
+    "not slow and not exhaustive": "left out: tests marked `slow` (`make test` runs them) and `exhaustive` (`make test-all`)",
+    "not exhaustive": "left out: tests marked `exhaustive` (`make test-all` runs them)",
+    "": "left out: nothing but tests for a device that is not here",
+}
+"""The last line of a run, by its marker expression."""
+
+
+def processor_seconds() -> float:
+    """Processor time of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def tier_of(item: pytest.Item) -> str:
+    return next((marker for marker in ("exhaustive", "slow") if item.get_closest_marker(marker)), "quick")
+
+
+class Tiers:
+    """Budgets and the last line."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        start = processor_seconds()
+        yield
+        tier, took = tier_of(item), processor_seconds() - start
+        if took > BUDGETS.get(tier, took):
+            pytest.fail(f"{took:.0f} s of processor time, and a {tier} test has {BUDGETS[tier]:.0f}: mark it for a later tier")
+
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        words = LEFT_OUT.get(config.option.markexpr)
+        if words and not hasattr(config, "workerinput") and not config.option.collectonly:
+            print(words, file=sys.stderr)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Imported by each `conftest.py`; registers the tiers once."""
+    if not config.pluginmanager.has_plugin("tiers"):
+        config.pluginmanager.register(Tiers(), "tiers")
