@@ -1,4 +1,4 @@
-"""The attention contract: what a backend is given and what it gives back.
+"""The attention contract: the inputs and the output of a backend.
 
     scores  = scale * q . k          (or a declared score function)
     scores  = softcap * tanh(scores / softcap)        where a softcap is set
@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 @dataclass(frozen=True)
 class Mask:
-    """Which keys a query sees: the conjunction of every term that is set. **True means visible, everywhere.**
+    """Which keys a query sees: those that every given term allows. **True means visible, everywhere.**
 
     Query i of batch row b stands at position `offset[b] + i`, key j at position j.
 
@@ -63,7 +63,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class DenseBias:
-    """Added to the scores as it is: `values` broadcastable to (B, H, Q, K), finite, float32 or the query's dtype."""
+    """Added to the scores: `values`, broadcastable to (B, H, Q, K), finite, float32 or the query's dtype."""
 
     values: Float[Tensor, ...]
 
@@ -78,7 +78,7 @@ class LinearBias:
 @dataclass(frozen=True)
 class DistanceBias:
     """values[h, clamp(j - (offset + i), low, low + R - 1) - low]: one value per head and distance. `values` (H, R), float32
-    or the query's dtype. T5 and its kin; distances beyond either end take the end's value."""
+    or the query's dtype. As in T5: distances beyond either end have the value of that end."""
 
     values: Float[Tensor, "H R"]
     low: int
@@ -90,8 +90,8 @@ BIAS_NAMES: dict[type, str] = {DenseBias: "dense", LinearBias: "linear", Distanc
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a backend's `prepare` made of a mask, once for all layers of a stack. `with_bias` says that the bias is already
-    in it; otherwise a backend takes `inputs.bias` as it comes."""
+    """A mask as a backend's `prepare` rendered it, once for all layers of a stack. If `with_bias`, it contains the bias;
+    otherwise the backend adds `inputs.bias`."""
 
     payload: Any
     with_bias: bool = False
@@ -99,7 +99,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes that `prepare` may need before there is a query."""
+    """The sizes of a call, for `prepare`, which has no query: B, H, Q, K, and the dtype and device of the query."""
 
     batch: int
     heads: int
@@ -111,9 +111,22 @@ class Shapes:
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """Everything a backend may look at. `query` (B,H,Q,D), `key` (B,G,K,D), `value` (B,G,K,V), any strides, never written
-    to. `dropout` is 0 outside training. `score` is None for the dot product. `return_weights` asks for the weights (B,H,Q,K)
-    before dropout, `return_lse` for the log-sum-exp."""
+    """The inputs of a backend, which it never writes to.
+
+    Args:
+        query: (B, H, Q, D), any strides.
+        key: (B, G, K, D), any strides.
+        value: (B, G, K, V), any strides.
+        mask: which keys each query sees.
+        scale: factor of q.k.
+        bias: added to the scores, or None.
+        softcap: c in c * tanh(score / c), or None.
+        dropout: probability that an attention weight is dropped; 0 outside of training.
+        score: score function (query, key) -> (B, H, Q, K); None for the dot product.
+        return_weights: also return the weights (B, H, Q, K) before dropout.
+        return_lse: also return the log-sum-exp (B, H, Q).
+        prepared: the result of the backend's `prepare`, if it has one.
+    """
 
     query: Float[Tensor, "B H Q D"]
     key: Float[Tensor, "B G K D"]
@@ -131,8 +144,14 @@ class AttentionInputs:
 
 @dataclass(frozen=True)
 class AttentionOutput:
-    """`output` (B,H,Q,V) in the query's dtype, no view of an input; `weights` (B,H,Q,K) or None; `lse` (B,H,Q) float32, the
-    natural log of the sum of exp(scores) over visible keys, -inf where a query sees none, or None."""
+    """The output of a backend.
+
+    Args:
+        output: (B, H, Q, V) in the query's dtype, not a view of an input.
+        weights: (B, H, Q, K) after softmax and before dropout, or None.
+        lse: (B, H, Q) float32, the natural logarithm of the sum of exp(scores) over visible keys, -inf for a fully masked row;
+            or None.
+    """
 
     output: Float[Tensor, "B H Q V"]
     weights: Float[Tensor, "B H Q K"] | None = None

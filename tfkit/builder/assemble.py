@@ -1,6 +1,6 @@
-"""From a spec to a running model: build on the meta device, compare the modules with the graph, allocate once, initialise.
+"""From a spec to a model: build on the meta device, compare the modules with the graph, allocate, initialise.
 
-Nothing is allocated twice: modules are made without storage, given storage on their device, and filled tensor by tensor.
+Modules are built without storage and get it once, on their device, so that nothing is allocated twice.
 """
 
 from __future__ import annotations
@@ -38,14 +38,25 @@ def build(
     seed: int = 0,
     backend: Any = None,
 ) -> Model:
-    """A model from a spec, its path, or a Python mapping of what its file would hold, initialised by the spec's initialisers.
+    """Build a model from a spec and initialise it.
 
-    The same seed gives the same weights on every device: each parameter is drawn from a generator of its own, seeded by `seed`
-    and the parameter's name, so that changing one part of a spec leaves the weights of the others as they were. `backend`
-    replaces the spec's backends at every site. On `device="meta"` nothing is allocated or initialised.
+    The same seed gives the same weights on every device. Each parameter is drawn from its own generator, seeded by `seed` and
+    the parameter's name, so that a change of one part of a spec does not change the weights of the others.
 
-    Raises SpecError for a wrong spec, BackendRefused where a site has no backend on this device, BuildError where the model
-    does not fit or a plugin's module does not have the parameters that its entry lists.
+    Args:
+        spec: a spec, the path of one, or its content as a mapping.
+        catalogue: the entries that names refer to; those of the installed plugins by default.
+        device: where the model is allocated. On "meta" nothing is allocated or initialised.
+        dtype: a floating dtype.
+        seed: seed of the weights.
+        backend: the attention backend of every site, instead of those of the spec: a name, `{"kind": ..., options}`, "auto", or
+            a list of these.
+
+    Raises:
+        SpecError: the spec is wrong.
+        BackendRefused: a site has no backend on this device.
+        BuildError: the model does not fit in memory, or a plugin's module has other parameters or attention sites than its
+        entry.
     """
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise InputError(

@@ -1,4 +1,4 @@
-"""What a placement is given to wire a layer from."""
+"""The parts from which a placement builds a layer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ from .cpu.dropout import Dropout
 
 @dataclass(frozen=True)
 class LayerParts:
-    """The sub-layers of one layer by name, in order; its norms by the names of `Placement.norm_sites`; the factor `skip` of the
-    residual and, by sub-layer, of what is added to it; and the dropout of what is added."""
+    """The parts of one layer.
+
+    Args:
+        branches: sub-layers by name, in order.
+        norms: norms by the names of `Placement.norm_sites`.
+        skip: factor of the residual.
+        scales: by sub-layer, the factor of its output.
+        dropout: dropout probability of these outputs.
+    """
 
     branches: Mapping[str, nn.Module]
     norms: Mapping[str, nn.Module]

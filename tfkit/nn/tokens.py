@@ -19,7 +19,7 @@ from .runtime.node_output import NodeOutput
 
 
 class Tokens(nn.Module):
-    """ids (B, L) -> (B, L, M). A node that shares its table holds none and is given the owner's."""
+    """ids (B, L) -> (B, L, M). A node that shares the table of another node gets it in `forward`."""
 
     def __init__(
         self,

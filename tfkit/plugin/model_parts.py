@@ -1,7 +1,7 @@
-"""What authors of sub-layers, nodes, placements, position schemes and initialisers need beside `tfkit.plugin`.
+"""What plugins with sub-layers, nodes, placements, position schemes or initialisers import in addition to `tfkit.plugin`.
 
-Contexts that an entry's functions receive, declarations of parameters and costs, blocks to build from. Importing this imports
-no torch. Names that need torch are imported when first used.
+Contexts that an entry's functions get, declarations of parameters, costs and attention sites, and blocks. Importing this
+imports no torch. Names that need torch are imported when first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The built-in attention backends: what each can do, and which measured table tells `auto` how fast it is."""
+"""The entries of the built-in attention backends: capabilities and measured tables."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ FLEX = AttentionBackend(
         compile=True,
         numerics=Numerics(tf32=True),
     ),
-    # On the CPU torch compiles even the unfused form, and whether something is compiled it tells all threads alike.
+    # On a CPU torch compiles parts of the unfused form, and `is_compiling` is then True in all threads.
     threads=False,
 )
 
