@@ -24,10 +24,11 @@ test-all: .venv/.test  ## every test, then kernels in the interpreter, then the 
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/pytest -n auto -m "" plugins/tfkit-fused
 	$(AVX2) OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "" $(NUMBERS)
 
-lint: .venv/.lint  ## style and types
+lint: .venv/.lint  ## style, types and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tests/prose.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
