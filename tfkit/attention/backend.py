@@ -13,10 +13,16 @@ from .capabilities import AttentionRequest, Capabilities
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """A check that its author knows to fail, shown in every report and never called conformant. `case` is the stored case (a
-    finding's `case`), which must still fail in `check`: a known failure that passes is an error. Drawn cases that have all
-    features in `where` (entries of `tfkit_conformance.attention.cells.plan_of`, such as {"terms": ["segments"]}) are not judged
-    anew."""
+    """A conformance check that a backend is known to fail. Reports show it, and the backend does not count as conformant.
+
+    Args:
+        check: name of the check.
+        reason: why it fails.
+        case: the `case` of a finding. It must still fail; a known failure that passes is an error.
+        where: features of a call, as in `tfkit_conformance.attention.cells.plan_of` ({"terms": ["segments"]}). The check skips
+            drawn cases that have all of them.
+        issue: link to an issue.
+    """
 
     check: str
     reason: str

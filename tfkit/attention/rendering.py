@@ -1,6 +1,6 @@
 """Masks and biases as tensors. Backends share this code, so that A3, A4 and A5 are implemented once.
 
-    visible[b,h,i,j] = every term of the mask shows key j to query i           (A4: query i stands at offset[b] + i)
+    visible[b,h,i,j] = every term of the mask shows key j to query i           (A4: the position of query i is offset[b] + i)
     bias[b,h,i,j]    = values[b,h,i,j] | -slopes[h] |d| | values[h, clamp(d, low, low+R-1) - low],   d = j - (offset[b] + i)
 
 Tensors are only as large as their terms need: key lengths alone give (B,1,1,K), causal alone (1,1,Q,K). Everything can be

@@ -6,7 +6,7 @@
         check(inputs)                                # raises BackendRefused with every undeclared feature
 
 A model checks capabilities before it calls a backend, once per class of calls (`choice.py`). That check also knows devices,
-lengths, compilation and other backends, but only a model makes it. This one protects whoever calls `attend` directly: a
+lengths, compilation and other backends, but only a model makes it. This one protects callers that use `attend` directly: a
 conformance test, a benchmark, another library. It contains a test only for each feature that is not declared, so a backend that
 declares everything pays nothing. So neither check can replace the other.
 """

@@ -30,7 +30,7 @@ RULES: dict[str, Rule] = {
     ),
     "A4": Rule(
         "positions decide who sees whom",
-        "Query i of batch row b stands at offset[b] + i. Causal shows it the keys j <= offset + i; a window (l, r) shows "
+        "Query i of batch row b is at position offset[b] + i. Causal shows it the keys j <= offset + i; a window (l, r) shows "
         "offset + i - l <= j <= offset + i + r. The offset has no default.",
     ),
     "A5": Rule(

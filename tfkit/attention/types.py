@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 class Mask:
     """Which keys a query sees: those that every given term allows. **True means visible, everywhere.**
 
-    Query i of batch row b stands at position `offset[b] + i`, key j at position j.
+    The position of query i of batch row b is `offset[b] + i`, that of key j is j.
 
     causal           key j is visible where j <= position
     window           (left, right): position - left <= j <= position + right; None leaves a side open

@@ -13,7 +13,7 @@ from typing import Any
 from .options import Entry
 
 CLAIMS = frozenset({"closes", "monotone", "rounds_once"})
-"""What an activation may promise besides its contract.
+"""Properties that an activation may claim.
 
 closes         f(x) goes to 0 as x goes to minus infinity, so that a gate can shut
 monotone       f never falls
@@ -23,9 +23,14 @@ rounds_once    half dtypes are computed in float32 and rounded once, at the end
 
 @dataclass(frozen=True, kw_only=True)
 class Activation(Entry):
-    """`function`, a `"module:function"`, is called as `function(x, options)` and keeps the shape. A name is its
-    mathematics: exact and tanh GELU are two names. `claims(options)` names the `CLAIMS` that it keeps, and `same_as` the
-    built-in activation whose function it is: `tfkit conformance` holds it to both."""
+    """An activation, as a plugin registers it. A name stands for one function: exact and tanh GELU are two names.
+
+    Args:
+        function: `"module:function"`, called as `function(x, options)`; elementwise.
+        gated: the feed-forward layer has a gate.
+        claims: `claims(options)` returns the `CLAIMS` that hold; `tfkit conformance` checks them.
+        same_as: the built-in activation with the same function; `tfkit conformance` compares both.
+    """
 
     function: str
     gated: bool = False

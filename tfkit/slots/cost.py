@@ -1,4 +1,4 @@
-"""What a part costs for a given batch, said without torch."""
+"""Costs of a component for a batch, without torch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """The batch: `batch` rows, `queries` positions of the sequence itself, `keys` positions of what it reads (its memory in
-    cross-attention, itself in self-attention)."""
+    """Sizes of a batch.
+
+    Args:
+        batch: rows B.
+        queries: positions of the sequence Q.
+        keys: positions that attention reads K: those of the memory in cross-attention, otherwise of the sequence.
+    """
 
     batch: int
     queries: int
@@ -19,9 +24,11 @@ class Sizes:
 class Cost:
     """One term of a node's cost in one forward pass.
 
-    `term` names it (`projections`, `attention`, `ffn`, `logits`, `embedding`, ...), `flops` counts a multiply-add as two, as
-    torch's FlopCounterMode does and only for matrix products, `elements` estimates how many activation values live from the
-    forward to the backward pass with the eager backend: what it keeps and what the node gives out, without dropout's masks.
+    Args:
+        term: `projections`, `attention`, `ffn`, `logits`, `embedding`, ...
+        flops: floating-point operations of matrix products; a multiply-add counts as two, as in torch's FlopCounterMode.
+        elements: estimated number of activation values that live until the backward pass with the eager backend, outputs
+            included, dropout masks not.
     """
 
     term: str

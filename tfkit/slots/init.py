@@ -22,8 +22,13 @@ class Distribution:
 
 @dataclass(frozen=True)
 class InitContext:
-    """What a distribution may depend on besides the parameter: `d_model`, the layers of its own stack (0 outside one),
-    and the size of one attention head (0 outside attention)."""
+    """What a distribution may depend on besides the parameter.
+
+    Args:
+        d_model: width of the node's input.
+        num_layers: layers of the parameter's stack, 0 outside of a stack.
+        head_dim: features per attention head, 0 outside of attention.
+    """
 
     d_model: int
     num_layers: int = 0
@@ -32,6 +37,11 @@ class InitContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Initialiser(Entry):
-    """`draw(options, parameter, context)` names a distribution. A placement's gain for the role multiplies its spread."""
+    """An initialiser, as a plugin registers it.
+
+    Args:
+        draw: `draw(options, parameter, context)` returns the distribution of a parameter. The placement's gain for the
+            parameter's role multiplies its spread.
+    """
 
     draw: Callable[[Any, Parameter, InitContext], Distribution]

@@ -15,10 +15,15 @@ from .sublayer import AttentionSite
 
 @dataclass(frozen=True)
 class Signal:
-    """What flows along an edge, without numbers: `axes` are names for sizes of a batch (`B`, `L_source`) and whole numbers
-    for fixed ones. `length` is the axis name of a sequence, None once it is pooled; `depth` is the number of layers of the
-    stack it came from (so that a mix can read them); `tokens` names the tokens node at its start, and `padded` says that this
-    node tells padding from its ids."""
+    """The type of a node's output.
+
+    Args:
+        axes: names of axes whose size depends on the batch (`B`, `L_source`), and sizes of fixed axes.
+        length: name of the axis of a sequence; None after pooling.
+        depth: number of layers of the stack it comes from, for a mix of layers.
+        tokens: the tokens node that the sequence comes from.
+        padded: that node finds padding in its ids.
+    """
 
     axes: tuple[str | int, ...]
     length: str | None = None
@@ -33,15 +38,21 @@ class Signal:
         return width
 
     def wide(self, width: int) -> Signal:
-        """The same sequence with another width."""
+        """This signal with another width."""
         return replace(self, axes=(*self.axes[:-1], width), depth=0)
 
 
 @dataclass(frozen=True)
 class NodeContext:
-    """What surrounds a node: the signals on its edges by field (`input`, `memory`, ...), those of `memories` that sub-layers
-    name, by reference; the options of the nodes it refers to, by field (for `share`: those of the node that holds the table);
-    and for a stack its part in the model."""
+    """The surroundings of a node.
+
+    Args:
+        name: the node's name.
+        signals: signals of its edges by field (`input`, `memory`, ...).
+        memories: signals of the memories that its sub-layers name, by reference.
+        targets: options of the nodes it refers to, by field; for `share`, those of the node with the table.
+        stack: for a stack, its role in the model.
+    """
 
     name: str
     signals: Mapping[str, Signal] = field(default_factory=dict)
@@ -52,8 +63,16 @@ class NodeContext:
 
 @dataclass(frozen=True)
 class InputRule:
-    """What the ids of an input node must be, and what they tell; `counts_padding` says that padding shifts the positions of
-    the tokens after it."""
+    """The rules of the ids of an input node.
+
+    Args:
+        vocab_size: ids are from 0 to `vocab_size - 1`.
+        pad_id: the id of padding, or None.
+        start_id: the id that a decoded sequence starts with, or None.
+        end_id: the id that a decoded sequence ends with, or None.
+        segments: number of segments, 0 for none.
+        counts_padding: padding shifts the positions of later tokens.
+    """
 
     vocab_size: int
     pad_id: int | None
@@ -69,18 +88,26 @@ Rule = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class NodeKind(Entry):
-    """A kind of node. Fields of `options` annotated with `NodeRef` are the node's edges.
+    """A kind of node, as a plugin registers it. Fields of `options` with a `NodeRef` annotation are its edges.
 
-    `inherits` lists the fields that `defaults` reach, `ports` the further outputs that another node may read as `node.port`.
-    `output(options, context)` is its signal; it is called also where a rule is broken, so that all errors are found at once.
-    `parameters`, `costs(options, context, sizes)` (sizes by memory reference, "" for the node's own) and `sites` (names below
-    the node, lazily) describe it. `rules` returns every broken cross-field rule. `input_rule(options, context)` says what the
-    ids of a model input are; None: the kind is no input. `takes_layers` marks a reader of the port `layers`.
-    `stepwise(options)`: the output at one position needs no later position, so that it can be decoded step by step.
+    A node with its own `MultiHeadAttention` declares it in `sites`, and its module implements `AttentionNode`. It then gets
+    backends, caches and attention weights like a stack.
 
-    `build`, a `"module:function"`, is called as `build(options, context, keep_layers)`, where `keep_layers` says whether a node
-    reads the port `layers`. It returns an `nn.Module` with `forward(context: ForwardContext, **inputs: NodeOutput) ->
-    NodeOutput` (see `tfkit.plugin.model_parts`)."""
+    Args:
+        inherits: fields that the `defaults` of a spec reach.
+        output: `output(options, context)` is the signal of its output. It is also called if a rule is broken.
+        build: `"module:function"`, called as `build(options, context, keep_layers)`; `keep_layers` is True if a node reads
+            the port `layers`. It returns an `nn.Module` with `forward(context: ForwardContext, **inputs: NodeOutput) ->
+            NodeOutput`.
+        ports: further outputs, which other nodes read as `node.port`.
+        input_rule: `input_rule(options, context)` gives the rules of its ids; None if the kind is not a model input.
+        takes_layers: it reads the port `layers`.
+        stepwise: `stepwise(options)` is True if the output at a position does not depend on later positions.
+        parameters: `parameters(options, context)` lists its weights.
+        costs: `costs(options, context, sizes)` lists its costs; `sizes` by memory reference, "" for the node itself.
+        sites: `sites(options, context)` yields (name below the node, attention site), for example ("0.self_attention", ...).
+        rules: `rules(options, context)` returns every broken rule that concerns several fields.
+    """
 
     inherits: frozenset[str]
     output: Callable[[Any, NodeContext], Signal]

@@ -1,10 +1,10 @@
 """How a spec names a part: `norm: rms_norm` or `norm: {kind: rms_norm, eps: 1e-6}`.
 
-Every entry brings an options model, and the set of entries is open, so a slot field cannot be a closed union. It is looked
-up by name in the catalogue that stands in Pydantic's validation context, and becomes a `Component`: the entry and its options.
+Every entry has an options model, and plugins add entries, so a slot field cannot be a closed union. Validation looks the name
+up in the catalogue of Pydantic's validation context and makes a `Component`: the entry and its options.
 
     class MyOptions(Options):
-        norm: Annotated[Part, SlotField("norm")] = part_default("none")
+        norm: Annotated[Component, SlotField("norm")] = component_default("none")
         scale: Annotated[float | str, OneOf("sqrt_d_model", number=True)] = 1.0
         input: Annotated[str, NodeRef("input")]
 """
@@ -34,10 +34,14 @@ class NoOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One implementation offered for a slot. Subclasses, one per slot, say what else it must bring.
+    """One registered implementation of a slot. Every slot has a subclass with further fields.
 
-    `name` is what a spec writes; a plugin's own names carry its prefix (`acme.flash`). `summary` is one line for people,
-    `reference` a link to the mathematics.
+    Args:
+        name: the name in a spec; names of a plugin have its prefix (`acme.flash`).
+        summary: one line of description.
+        options: model of its options.
+        reference: link to the mathematics.
+        contract: version of the contract that it was written for.
     """
 
     name: str
@@ -142,14 +146,14 @@ class SlotListField:
 
 
 class OneOf:
-    """A value that is one of some names, or (`number`) a number, or (`flag`) true or false: one fault, not one per choice."""
+    """A value that is one of some names, or (`number`) a number, or (`flag`) true or false: one error, not one per choice."""
 
     def __init__(self, *names: str, number: bool = False, flag: bool = False) -> None:
         self.names, self.number, self.flag = names, number, flag
 
     @property
     def expected(self) -> str:
-        """The choices in words."""
+        """The choices as text."""
         choices = [*(["a number"] if self.number else []), *(["true", "false"] if self.flag else [])]
         return " or ".join(choices + [f"`{name}`" for name in self.names])
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from .options import Entry
 
 CLAIMS = frozenset({"residual_stream", "normed_output"})
-"""What a placement may promise besides its contract.
+"""Properties that a placement may claim.
 
 residual_stream    x itself runs through the layer, times `skip` at most: where the branches give 0, so does what is added
 normed_output      what leaves the layer is what its last norm gave
@@ -23,8 +23,13 @@ normed_output      what leaves the layer is what its last norm gave
 
 @dataclass(frozen=True)
 class StackFacts:
-    """What constants may depend on: the layers of this stack, those of the stack it reads or feeds as memory (0 if none),
-    and its part in the model."""
+    """What the constants of a placement may depend on.
+
+    Args:
+        role: role of the stack in the model.
+        num_layers: layers of the stack.
+        partner_layers: layers of the stack that it reads or that reads it as memory, 0 if there is none.
+    """
 
     role: Literal["encoder", "decoder", "encoder_only", "decoder_only"]
     num_layers: int
@@ -33,8 +38,13 @@ class StackFacts:
 
 @dataclass(frozen=True)
 class Constants:
-    """`skip` multiplies the residual, `branch` what a sub-layer adds to it; `gains` multiplies the initial spread of
-    parameters by role."""
+    """Constants of a layer.
+
+    Args:
+        skip: factor of the residual.
+        branch: factor of every sub-layer's output.
+        gains: by role, factor of the initial spread of parameters.
+    """
 
     skip: float = 1.0
     branch: float = 1.0
@@ -43,13 +53,19 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement(Entry):
-    """`norm_sites(options, sublayers)` names the norms of a layer whose sub-layers have these names, `final_norm(options)`
-    says whether a stack of such layers ends in a norm, `constants(options, context)` gives the residual's constants,
-    `unsupported(options, sublayers)` the reasons why it cannot wire them. `build`, a `"module:function"`, is called as
-    `build(options, parts)` with a `tfkit.nn.layer.LayerParts` and gives an `nn.Module` with
-    `forward(x (B,L,M), context, index) -> (B,L,M)`. `claims(options)` names the `CLAIMS` that it keeps, where they differ from
-    those that follow from `final_norm`; `same_as` names the built-in placement whose equation and options it shares:
-    `tfkit conformance` holds it to both."""
+    """A norm placement, as a plugin registers it.
+
+    Args:
+        norm_sites: `norm_sites(options, sublayers)` names the norms of a layer with sub-layers of these names.
+        final_norm: `final_norm(options)` is True if a stack of such layers ends in a norm.
+        build: `"module:function"`, called as `build(options, parts)` with a `LayerParts`; returns an `nn.Module` with
+            `forward(x (B, L, M), context, index) -> (B, L, M)`.
+        constants: `constants(options, context)` returns the constants of a layer.
+        unsupported: `unsupported(options, sublayers)` returns reasons why it cannot build such a layer.
+        claims: `claims(options)` returns the `CLAIMS` that hold, if they do not follow from `final_norm`; `tfkit conformance`
+            checks them.
+        same_as: the built-in placement with the same equation and options; `tfkit conformance` compares both.
+    """
 
     norm_sites: Callable[[Any, tuple[str, ...]], tuple[str, ...]]
     final_norm: Callable[[Any], bool]

@@ -24,7 +24,7 @@ USUAL_CLAIMS: dict[str, frozenset[str]] = {
     "queries_keys": frozenset({"relative", "rotation"}),
     "scores": frozenset({"relative_bias"}),
 }
-"""What a scheme is held to in each place unless it says otherwise.
+"""The claims of a scheme in each place, unless it makes others.
 
 additive         embed(x) - x does not depend on x
 relative         the product of a query and a key depends on their positions through the difference alone
@@ -35,13 +35,19 @@ relative_bias    the bias depends on positions through key position - query posi
 
 @dataclass(frozen=True)
 class PositionSite:
-    """Where a scheme acts. `width` is d_model; `heads` and `head_dim` are 0 for embeddings; `rows` is the number of
-    positions where the input fixes it (the patches of an image), else None; `causal` says that keys after the query are
-    hidden, so that only distances <= 0 occur; `cross` marks cross-attention.
+    """Where a scheme acts.
 
-    The layers of a stack share a scheme whose `tables` are not `layer`, though their heads may differ in width. One that acts
-    on scores alone and does not read the query is asked for its parameters and built with `head_dim` 0 then: neither may
-    depend on it."""
+    The layers of a stack share a scheme whose `tables` are not `layer`, even if their heads differ in width. If such a scheme
+    acts on scores alone and does not read the query, its `head_dim` is 0: parameters and module must not depend on it.
+
+    Args:
+        width: d_model.
+        heads: query heads H, 0 for embeddings.
+        head_dim: features per head D, 0 for embeddings.
+        rows: number of positions if the input fixes it (patches of an image), else None.
+        causal: keys after the query are hidden, so that only distances <= 0 occur.
+        cross: cross-attention.
+    """
 
     width: int
     heads: int = 0
@@ -53,15 +59,23 @@ class PositionSite:
 
 @dataclass(frozen=True, kw_only=True)
 class PositionScheme(Entry):
-    """`acts` lists the places. `tables(options)` says who owns its weights: nobody, one table per stack, or one per layer.
-    `unsupported(options, site)` gives the reasons why it cannot act there, in words with numbers. `build`, a
-    `"module:function"`, is called as `build(options, site)` and gives an `nn.Module` with the methods of
-    `tfkit.attention.positions` that its places need. `bias_kinds` names the bias it hands to attention (`dense`, `linear`,
-    `distance`); `reads_query` says that this bias depends on the query, so that layers cannot share it.
-    `max_len(options)` is the number of positions that it can tell apart, or None for any; `counts_padding(options)` says that
-    padding before a token changes what it does to the token.
-    `claims(options)` names the laws of `USUAL_CLAIMS` that it obeys, where these are not the usual ones of its places;
-    `same_as` names the built-in scheme whose equation and options it shares: `tfkit conformance` holds it to both.
+    """A position scheme, as a plugin registers it.
+
+    Args:
+        acts: the places where it acts.
+        build: `"module:function"`, called as `build(options, site)`; returns an `nn.Module` with the methods of
+            `tfkit.attention.positions` that its places need.
+        tables: `tables(options)` tells who owns its weights: `none`, one table per `stack`, or one per `layer`.
+        parameters: `parameters(options, site)` lists its weights.
+        unsupported: `unsupported(options, site)` returns reasons why it cannot act there.
+        flops: `flops(options, site, batch, queries, keys)` counts its floating-point operations.
+        bias_kinds: kinds of bias that it gives to attention: `dense`, `linear`, `distance`.
+        reads_query: the bias depends on the query, so layers cannot share it.
+        max_len: `max_len(options)` is the number of positions it can represent, None for any number.
+        counts_padding: `counts_padding(options)` is True if padding before a token changes the token's position.
+        claims: `claims(options)` returns the laws of `USUAL_CLAIMS` that hold, if they are not the usual ones of its places;
+            `tfkit conformance` checks them.
+        same_as: the built-in scheme with the same equation and options; `tfkit conformance` compares both.
     """
 
     acts: frozenset[Place]

@@ -1,5 +1,5 @@
-"""Score function: how well a query fits a key. `dot` is scale * q.k and part of the attention contract; others (additive,
-general, concat: the RNN lineage) must be declared by the backend that can compute them."""
+"""Score function: the similarity of a query and a key. `dot` is scale * q.k and part of the attention contract. A backend
+declares the others that it can compute (additive, general, concat: those of recurrent models)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,14 @@ def dot_cost(options: Any, site: ScoreSite, kv_heads: int, sizes: Sizes) -> Cost
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreFunction(Entry):
-    """`parameters(options, site)` lists its weights; `build(options, site)` gives a module
-    `(query (B,H,Q,D), key (B,G,K,D)) -> (B,H,Q,K)`, or None for the contract's own dot product.
-    `costs(options, site, kv_heads, sizes)` is what the scores cost."""
+    """A score function, as a plugin registers it.
+
+    Args:
+        costs: `costs(options, site, kv_heads, sizes)` is the cost of the scores.
+        parameters: `parameters(options, site)` lists its weights.
+        build: `"module:function"`, called as `build(options, site)`; returns an `nn.Module`
+            (query (B, H, Q, D), key (B, G, K, D)) -> (B, H, Q, K). None for the dot product of the contract.
+    """
 
     costs: Callable[[Any, ScoreSite, int, Sizes], Cost] = dot_cost
     parameters: Callable[[Any, ScoreSite], tuple[Parameter, ...]] = lambda options, site: ()

@@ -1,5 +1,4 @@
-"""Sub-layer kind: what stands between two norms of a layer (self-attention, cross-attention, feed-forward, and whatever a
-plugin adds: convolution, mixture of experts)."""
+"""Sub-layer kind: self-attention, cross-attention, feed-forward, and those of plugins (convolution, mixture of experts)."""
 
 from __future__ import annotations
 
@@ -15,8 +14,12 @@ from .parameter import Parameter
 
 
 class SublayerOptions(Options):
-    """Base of the options of every sub-layer kind. `name` is its name inside the layer (its kind unless written; the second
-    of a kind gets `_2`), `residual_scale` multiplies what it adds to the residual (0.5 for the halves of a macaron)."""
+    """Base class of the options of every sub-layer kind.
+
+    Args:
+        name: name inside the layer; by default its kind, with `_2` for the second of a kind.
+        residual_scale: factor of the output before it is added to the residual (0.5 for the halves of a macaron layer).
+    """
 
     name: str = Field("", description="name inside the layer; its kind unless written")
     residual_scale: Annotated[float, Field(description="multiplies what the sub-layer adds to the residual")] = 1.0
@@ -24,8 +27,15 @@ class SublayerOptions(Options):
 
 @dataclass(frozen=True)
 class SublayerContext:
-    """What surrounds a sub-layer: the width of the stack, that of the memory it reads (None if none), whether the stack is
-    causal, the position scheme of its layer, and whether what it reads may be padded: its memory, or the sequence itself."""
+    """The surroundings of a sub-layer.
+
+    Args:
+        width: width of the stack, d_model.
+        memory_width: width of the memory it reads, or None.
+        causal: the stack is causal.
+        position: the position scheme of its layer.
+        padded: its memory, or else the sequence itself, may be padded.
+    """
 
     width: int
     memory_width: int | None
@@ -36,7 +46,21 @@ class SublayerContext:
 
 @dataclass(frozen=True)
 class AttentionSite:
-    """One place where attention happens, as far as the spec fixes it. `mask_terms` are those that may occur there."""
+    """One place in a model where attention happens, as far as the spec fixes it.
+
+    Args:
+        heads: query heads H.
+        kv_heads: key/value heads G.
+        head_dim: features per head D.
+        cross: keys and values come from a memory.
+        mask_terms: terms that a mask may have there, from `tfkit.attention.capabilities.MASK_TERMS`.
+        backend: requested backends.
+        bias: kind of the position bias, or None.
+        bias_gradient: the bias has trainable parameters.
+        dropout: dropout probability of the weights.
+        softcap: c in c * tanh(score / c), or None.
+        score: name of the score function.
+    """
 
     heads: int
     kv_heads: int
@@ -53,13 +77,21 @@ class AttentionSite:
 
 @dataclass(frozen=True, kw_only=True)
 class SublayerKind(Entry):
-    """A kind of sub-layer.
+    """A kind of sub-layer, as a plugin registers it.
 
-    `option_keys` are the keys under which a spec writes its options, general to specific (`("attention", "self_attention")`).
-    `reads` is what it looks at beside the token itself. `parameters(options, context)`, `costs(options, context, sizes)` and
-    `site(options, context)` (None: no attention) describe it. `unsupported(options, context)` returns (option, reason, fix) for
-    what cannot be built. `build`, a `"module:function"`, is called as `build(options, context, wiring)` with a
-    `tfkit.plugin.model_parts.Wiring`. It returns an `nn.Module` with `forward(x (B,L,M), context, index) -> (B,L,M)`."""
+    A sub-layer with its own `MultiHeadAttention` names it `wiring.name` and describes it by `site`. It then gets backends,
+    caches and attention weights like the built-in ones.
+
+    Args:
+        option_keys: keys of the spec that hold its options, general to specific: `("attention", "self_attention")`.
+        reads: what it reads besides the token itself: the sequence (`self`), a `memory`, or `none`.
+        parameters: `parameters(options, context)` lists its weights.
+        build: `"module:function"`, called as `build(options, context, wiring)` with a `Wiring`; returns an `nn.Module` with
+            `forward(x (B, L, M), context, index) -> (B, L, M)`.
+        costs: `costs(options, context, sizes)` lists its costs.
+        site: `site(options, context)` describes its attention; None if it has none.
+        unsupported: `unsupported(options, context)` returns (option, rule, fix) for everything that cannot be built.
+    """
 
     option_keys: tuple[str, ...]
     reads: Literal["self", "memory", "none"]
