@@ -66,10 +66,8 @@ def is_possible(spec, graph, catalogue):
 
 def is_bound(sites, catalogue, name, dtype):
     """Whether `build` finds a backend for every site of these on the CPU: what it asks before any module is filled."""
-    binder = BackendResolver(sites, catalogue, torch.device("cpu"), dtype)
     try:
-        for site in sites:
-            binder(site, name)
+        BackendResolver(sites, catalogue)(dict.fromkeys(sites, name), torch.device("cpu"), dtype)
     except package.BackendRefused:
         return False
     return True

@@ -147,7 +147,7 @@ def test_the_plan_is_what_the_model_does(
         planned = plan(graph_from(nodes), catalogue, Target(training=training, queries=length, keys=length))
         with torch.set_grad_enabled(training):
             model.train(training)(tokens=torch.ones(2, length).long())
-        for attention, index, site in model._site_table():
+        for attention, index, site in model.attention_sites():
             choice = attention.choices[index]
             last = choice.candidates[list(choice.decided.values())[-1]].kind
             assert last == next(row.chosen for row in planned if row.site == site), (site, training, length)

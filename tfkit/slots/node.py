@@ -74,7 +74,7 @@ Rule = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class NodeKind(Entry):
-    """A kind of node. Fields of `options` annotated with `NodeRef` are the node's edges.
+    """A kind of node, as a plugin registers it. Fields of `options` with a `NodeRef` annotation are its edges.
 
     Args:
         inherits: the fields that `defaults` reach.

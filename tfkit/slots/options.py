@@ -4,7 +4,7 @@ Every entry has an options model, and plugins add entries, so a slot field canno
 name in the catalogue in Pydantic's validation context, and becomes a `Component`: the entry and its options.
 
     class MyOptions(Options):
-        norm: Annotated[Part, SlotField("norm")] = part_default("none")
+        norm: Annotated[Component, SlotField("norm")] = component_default("none")
         scale: Annotated[float | str, OneOf("sqrt_d_model", number=True)] = 1.0
         input: Annotated[str, NodeRef("input")]
 """

@@ -78,7 +78,7 @@ def test_the_list_of_cells_measures_nothing_and_imports_no_torch(tfkit):
         (["bench", "attention", "--cels", "x"], 2, "did you mean `--cells`"),
     ],
 )
-def test_a_wrong_command_line_is_told(tfkit, words, code, said):
+def test_a_wrong_command_line_is_reported(tfkit, words, code, said):
     done = tfkit(*words)
     assert (done.code, done.out) == (code, "")
     assert said in done.err
@@ -161,7 +161,7 @@ def test_the_table_of_auto_is_measured_written_and_gone_by(tfkit, tmp_path):
         (["build", "specs/transformer-base.yaml", "--auto-table", "specs/schema.json"], "no table"),
     ],
 )
-def test_nonsense_about_the_table_is_told(tfkit, words, said):
+def test_nonsense_about_the_table_is_reported(tfkit, words, said):
     done = tfkit(*words)
     assert (done.code, done.out) == (2, "")
     assert said in done.err

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
-from tfkit.cli.options import DTYPE, DTYPES, WRITE, OneOf, device_option, names, seed, traceback_option, whole
-from tfkit.cli.output import check_place, print_json, print_rich, print_text, write_whole
-from tfkit.cli.usage import usage_error
+from tfkit.commands import (
+    DTYPE,
+    DTYPES,
+    WRITE,
+    OneOf,
+    check_place,
+    device_option,
+    names,
+    print_json,
+    print_rich,
+    print_text,
+    seed,
+    traceback_option,
+    usage_error,
+    whole,
+    write_whole,
+)
 
 from . import seconds
+from .status_line import status_line
 
 EPILOG = """\b
 `attention` measures every backend with every kind of call. `auto` measures
@@ -100,9 +113,9 @@ def command(what: str, tokens: int | None, only_list: bool, **values: Any) -> in
         chosen = cells.usual(options.kind) if options.cells is None else cells.chosen(options.cells)
         if only_list:
             return _list(chosen, scale, options.json)
-    from tfkit.cli.device import device_here
+    from ..resolve import require_device
 
-    device_here(options.device)
+    require_device(options.device)
     return _measure_auto(options, scale) if what == "auto" else _measure(options, chosen, scale)
 
 
@@ -133,7 +146,7 @@ def _list(cells: list[Any], scale: Any, json: str | None) -> int:
 def _measure(options: Options, cells: list[Any], scale: Any) -> int:
     import json
 
-    from tfkit.catalogue import load_catalogue
+    from tfkit import load_catalogue
 
     from ..bench.measure import Settings, run_cells
     from ..view.bench_page import bench_page
@@ -144,7 +157,7 @@ def _measure(options: Options, cells: list[Any], scale: Any) -> int:
     dtype = options.dtype or ("bfloat16" if options.kind == "cuda" else "float32")
     settings = Settings(options.device, dtype, options.rounds or ROUNDS[options.kind], scale, budget, options.seed)
     command = str(click.get_current_context().find_root().obj)
-    with progress() as report:
+    with status_line() as report:
         data = run_cells(cells, backends_of(options.backends, catalogue), catalogue, settings, command, report)
     if options.json == "-":
         print_json(data)
@@ -158,7 +171,7 @@ def _measure(options: Options, cells: list[Any], scale: Any) -> int:
 
 
 def _measure_auto(options: Options, scale: Any) -> int:
-    from tfkit.catalogue import load_catalogue
+    from tfkit import load_catalogue
 
     from ..bench.auto import UNIT, measure_auto
     from ..bench.classes import DTYPES as DTYPES_BY_KIND
@@ -171,7 +184,7 @@ def _measure_auto(options: Options, scale: Any) -> int:
     dtypes = DTYPES_BY_KIND[options.kind] if options.dtype is None else (options.dtype,)
     settings = Settings(options.device, dtypes[0], options.rounds or ROUNDS[options.kind], scale, options.budget, options.seed)
     command = str(click.get_current_context().find_root().obj)
-    with progress() as report:
+    with status_line() as report:
         table, reports = measure_auto(
             list(classes(options.kind, options.lengths)),
             dtypes,
@@ -204,7 +217,7 @@ def exit_code(data: dict[str, Any]) -> int:
 
 def backends_of(wanted: list[str] | None, catalogue: Any) -> list[tuple[Any, Any]]:
     """The backends of these names with default options, or all that are installed."""
-    from tfkit.cli.backend_args import requested_backends_of
+    from tfkit.commands import requested_backends_of
 
     if wanted is None:
         return list(catalogue.ready("backend"))
@@ -212,19 +225,3 @@ def backends_of(wanted: list[str] | None, catalogue: Any) -> list[tuple[Any, Any
         raise usage_error("argument --backends: `auto` chooses among backends, it is not one of them", "name the backends")
     parts = requested_backends_of(list(dict.fromkeys(wanted)), catalogue) or ()
     return [(part.entry, part.options) for part in parts]
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar on standard error, on a terminal only, erased at the end."""
-    if not sys.stderr.isatty():
-        yield lambda done, total, words: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from tfkit.view.console import EscapingConsole
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=EscapingConsole(sys.stderr), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, words: bar.update(task, completed=done, total=total, description=words)

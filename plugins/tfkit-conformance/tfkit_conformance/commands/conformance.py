@@ -8,12 +8,23 @@ from typing import Any
 
 import click
 
-from tfkit.cli.options import READ, TRACEBACK, WRITE, device, dtypes, seed
-from tfkit.cli.output import check_place, print_bug_report, print_json, print_rich, write_whole
-from tfkit.cli.usage import usage_error
-from tfkit.view.terminal import shown, write_drawn
+from tfkit.commands import (
+    READ,
+    TRACEBACK,
+    WRITE,
+    check_place,
+    device,
+    dtypes,
+    print_bug_report,
+    print_json,
+    print_rich,
+    seed,
+    usage_error,
+    write_whole,
+)
 
 from . import seconds
+from .status_line import status_line
 
 EPILOG = """\b
 Exit codes: 0 conformant; 1 not conformant; 2 the input is wrong; 3
@@ -35,11 +46,9 @@ What the part prints goes to standard error. A part that kills its process or
 never returns is reported like any other failure.
 """
 
-NARROW = 40
-
 
 def mapping(text: str) -> dict[str, Any]:
-    from tfkit.files import parse_json
+    from tfkit.commands import parse_json
 
     try:
         found = parse_json(text)
@@ -83,7 +92,7 @@ def command(
             task = {"slot": slot, "device": place or "cpu", "dtypes": only, "options": settings, "seed": number, "limit": limit}
             data = _evaluate(name, profile, task)
     except ChildBug as bug:
-        from tfkit.cli.plugin_attribution import innermost_plugin
+        from tfkit.commands import innermost_plugin
 
         if traceback:
             print(bug.where, file=sys.stderr)
@@ -99,8 +108,9 @@ def _evaluate(name: str | None, profile: str | None, task: dict[str, Any]) -> di
 
     if name is None:
         raise usage_error("a name is missing", "`tfkit plugins` lists what is installed")
-    with _Progress() as progress:
-        return evaluated({"name": name, "profile": profile_of(profile or "standard").name, **task}, heard=progress.heard)
+    task = {"name": name, "profile": profile_of(profile or "standard").name, **task}
+    with status_line() as write:
+        return evaluated(task, progress=lambda check, examples: write(f"{examples} examples, {check}"))
 
 
 def _replay(file: str, name: str | None, place: str | None, limit: float) -> dict[str, Any]:
@@ -126,32 +136,3 @@ def _write(data: dict[str, Any], json_file: str | None, junit_file: str | None, 
         from ..view.replay_text import replay_text
 
         print_rich(*(replay_text(data) if replayed else conformance_text(data, json_file)))
-
-
-class _Progress:
-    """On a terminal, one line about the current check, erased at the end. Without a terminal, only what is `done`, because a
-    run may take an hour."""
-
-    def __init__(self) -> None:
-        self.shows = sys.stderr.isatty()
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.show("")
-
-    def heard(self, check: str, examples: int) -> None:
-        if examples % 10 == 0:
-            self.show(f"{examples} examples, {check}")
-
-    def show(self, words: str) -> None:
-        if self.shows:
-            write_drawn(sys.stderr, f"\r\x1b[K{shown(words)[:NARROW]}")
-            sys.stderr.flush()
-
-    def done(self, words: str) -> None:
-        if self.shows:
-            self.show(words)
-        else:
-            print(words, file=sys.stderr, flush=True)

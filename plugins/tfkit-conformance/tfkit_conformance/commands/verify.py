@@ -8,28 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfkit.cli.options import (
+from tfkit import Diagnostic, StoreError
+from tfkit.commands import (
     READ,
     WRITE,
+    Progress,
     auto_table_option,
+    check_place,
     common,
     device,
     dtypes,
     lengths_by_input,
     names,
+    print_json,
+    print_rich,
     seed,
     set_option,
+    usage_error,
     whole,
+    write_whole,
 )
-from tfkit.cli.output import check_place, print_json, print_rich, write_whole
-from tfkit.cli.progress import Progress
-from tfkit.cli.usage import usage_error
-from tfkit.errors import Diagnostic, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tfkit.catalogue import Catalogue
+    from tfkit import Catalogue
 
 EPILOG = """\b
 Exit code 0 if all holds, 1 if something failed, 2 if the input is wrong, 3 if
@@ -74,7 +77,7 @@ def command(
     """
     if output is not None:
         _check_place(output)
-    from tfkit.cli.backend_args import catalogue_with, check_auto
+    from tfkit.commands import catalogue_with, check_auto
 
     check_auto(backend, auto_table)
     catalogue = catalogue_with(auto_table)
@@ -136,7 +139,7 @@ def _check_place(output: str) -> None:
 
 def _model(file: str, overrides: Sequence[str], weights: str | None, catalogue: Catalogue) -> Any:
     """The spec, or a model with saved weights."""
-    from tfkit.spec import load_spec
+    from tfkit import load_spec
 
     saved = Path(file).is_dir()
     if saved and (overrides or weights):
@@ -144,12 +147,12 @@ def _model(file: str, overrides: Sequence[str], weights: str | None, catalogue: 
     spec = None if saved else load_spec(file, catalogue, overrides)
     if not saved and weights is None:
         return spec
-    from tfkit.io import load
+    from tfkit import load
 
     found = load(file if weights is None else weights, catalogue=catalogue)
     if saved:
         return found
-    from tfkit.builder import build
+    from tfkit import build
 
     model = build(spec, catalogue, device="meta", dtype=next(found.parameters()).dtype)  # type: ignore[arg-type]
     tensors = found.state_dict()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tfkit.view.units import bytes_in_words, scaled, seconds_in_words
+from tfkit.commands import bytes_in_words, scaled, seconds_in_words
 
 FORMULA = (
     "Rates count visible pairs of a query and a key alone: 4 x head_dim floating-point operations each forward, 10 x "

@@ -1,33 +1,66 @@
-"""What each field of a stored case may hold, and how the fields must fit together: told before a tensor is drawn."""
+"""Reads a case from JSON data and checks it before a tensor is drawn: what each field may hold, how the fields fit together."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any
 
+from tfkit import Diagnostic, InputError
+
+from .case import DTYPES, Case
 from .elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
 
-if TYPE_CHECKING:
-    from .case import Case
-
 MOST_ELEMENTS = 2**32
-"""In one tensor of a call: 32 GiB of float64, in which it is judged."""
+"""In one tensor of a call: 32 GiB in float64, the dtype of the reference."""
 
 Test = Callable[[Any], bool]
 
 
-def misfits(case: Case, dtypes: tuple[str, ...]) -> Iterator[str]:
-    """Every field that holds what it must not, in words; what does not fit together only where each field is right."""
+def case_of(data: object) -> Case:
+    """Reads a case from JSON data, for instance from `Finding.case`.
+
+    Args:
+        data: a mapping with fields of `Case`.
+
+    Returns:
+        The case; fields that are not given have their defaults.
+
+    Raises:
+        InputError: a field is unknown or invalid, or the fields do not fit together.
+    """
+    if not isinstance(data, Mapping):
+        raise not_a_case(f"a case is a mapping, not {type(data).__name__}")
+    known = {field.name for field in fields(Case)}
+    for name in data:
+        if name not in known:
+            raise not_a_case(f"a case has no field `{name}`")
+    fields_of: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    case = Case(**fields_of)
+    for reason in invalid_fields(case):
+        raise not_a_case(reason)
+    return case
+
+
+def not_a_case(reason: str) -> InputError:
+    """The error for data that is no stored case."""
+    return InputError(
+        Diagnostic("TFK095", f"this is no stored case: {reason}", "replay the `case` of a finding in a conformance report")
+    )
+
+
+def invalid_fields(case: Case) -> Iterator[str]:
+    """Describes every field with an invalid value; combinations are checked only where each field is valid."""
     wrong = [
-        f"`{name}` is {getattr(case, name)!r} where {due} is due"
-        for name, (due, fits) in {**FIELDS, "dtype": one_of(dtypes)}.items()
+        f"`{name}` is {getattr(case, name)!r}; expected {due}"
+        for name, (due, fits) in FIELDS.items()
         if not fits(getattr(case, name))
     ]
-    yield from wrong or _together(case)
+    yield from wrong or _invalid_combinations(case)
 
 
-def _together(case: Case) -> Iterator[str]:
+def _invalid_combinations(case: Case) -> Iterator[str]:
     if case.H % case.G:
         yield f"H {case.H} is no multiple of G {case.G}"
     for name in ("offset", "key_lengths", "query_lengths"):
@@ -92,8 +125,9 @@ FIELDS: dict[str, tuple[str, Test]] = {
     "grad_layout": one_of(GRAD_LAYOUTS),
     "seed": WHOLE,
     "name": ("a text", lambda value: isinstance(value, str)),
+    "dtype": one_of(tuple(DTYPES)),
 }
-"""Every field but `dtype`, by what is due there."""
+"""Every field: the expected value in words, and its test."""
 
 
 def _window(value: Any) -> bool:

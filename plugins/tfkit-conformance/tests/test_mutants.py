@@ -1,4 +1,4 @@
-"""Every seeded fault is one: against the kernel that it was made from, some plain call shows it."""
+"""Every mutant is one: against the kernel that it was made from, some plain call shows it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ CALLS = [
 
 TELLING = {
     "masks": lambda case: bool(case.terms()),
-    "blind rows": lambda case: bool(case.terms()),
+    "fully masked rows": lambda case: bool(case.terms()),
     "bias": lambda case: case.bias is not None,
     "dropout": lambda case: case.dropout > 0.0,
     "strides": lambda case: (case.layout, case.grad_layout) != ("contiguous", "contiguous"),
@@ -108,7 +108,7 @@ def right():
 
 
 def differs(mutant, right):
-    """The first call, and what of it, by which a fault differs from the kernel."""
+    """The first call, and what of it, by which a mutant differs from the kernel."""
     attend, kept, copied = mutant.attend, None, None
     tells = TELLING.get(mutant.family, lambda case: False)
     for case, wanted in sorted(zip(CALLS, right, strict=True), key=lambda pair: not tells(pair[0])):
@@ -122,14 +122,14 @@ def differs(mutant, right):
     return None
 
 
-NEED_MORE = {"blind_row_gradient_times_zero", "undeclared_score_ignored"}
+NEED_MORE = {"masked_row_gradient_times_zero", "undeclared_score_ignored"}
 """Shown below, by calls that no `Case` makes."""
 
 
 @pytest.mark.parametrize(
     "mutant", [mutant for mutant in ATTENTION_MUTANTS if mutant.name not in NEED_MORE], ids=lambda mutant: mutant.name
 )
-def test_a_fault_differs_from_the_kernel_that_it_was_made_from(mutant, right):
+def test_a_mutant_differs_from_the_kernel_that_it_was_made_from(mutant, right):
     assert differs(mutant, right) is not None
 
 
@@ -142,33 +142,42 @@ def by_name(name):
     return next(mutant for mutant in ATTENTION_MUTANTS if mutant.name == name)
 
 
-def test_an_infinite_gradient_of_a_blind_row_shows_one_fault():
+def test_an_infinite_gradient_of_a_blind_row_shows_one_mutant():
     case = replace(CAUSAL, offset=-2)
     inputs, grad_output = case.inputs(), case.grad_output()
     grad_output[:, :, 0] = torch.inf
-    for attend, finite in ((Kernel(), True), (by_name("blind_row_gradient_times_zero").attend, False)):
+    for attend, finite in ((Kernel(), True), (by_name("masked_row_gradient_times_zero").attend, False)):
         gradients = gradients_of(attend(inputs, None).output, inputs, grad_output)
         assert bool(gradients["value"].isfinite().all()) == finite
 
 
-def test_another_score_function_is_refused_and_one_fault_answers_it():
+def test_another_score_function_is_refused_and_one_mutant_answers_it():
     inputs = replace(PLAIN.inputs(), score=lambda query, key: query @ key.mT)
     with pytest.raises(BackendRefused):
         Kernel()(inputs)
     assert by_name("undeclared_score_ignored").attend(inputs, None).output.shape == (2, 4, 5, 6)
 
 
-def test_faults_have_names_families_and_summaries_of_their_own():
+def test_mutants_have_names_families_and_summaries_of_their_own():
     assert len({mutant.name for mutant in ATTENTION_MUTANTS}) == len({mutant.summary for mutant in ATTENTION_MUTANTS})
     assert len({mutant.name for mutant in ATTENTION_MUTANTS}) == len(ATTENTION_MUTANTS)
-    least = {"masks": 16, "blind rows": 4, "softmax": 8, "heads": 5, "backward": 12, "bias": 8, "dropout": 6, "strides": 3}
+    least = {
+        "masks": 16,
+        "fully masked rows": 4,
+        "softmax": 8,
+        "heads": 5,
+        "backward": 12,
+        "bias": 8,
+        "dropout": 6,
+        "strides": 3,
+    }
     least["system"] = 8
     counts = Counter(mutant.family for mutant in ATTENTION_MUTANTS)
     assert counts.keys() == least.keys()
     assert all(counts[family] >= number for family, number in least.items())
 
 
-def test_what_a_fault_remembers_is_forgotten_with_it():
+def test_what_a_mutant_remembers_is_forgotten_with_it():
     mutant = by_name("remembers_scale")
     first, second = PLAIN.inputs(), replace(PLAIN, scale=2.0).inputs()
     used = mutant.attend

@@ -1,5 +1,5 @@
-"""The suite judged by itself, in small: every fault of a frozen selection is seen, no right backend is accused, and a suite
-with its checks taken out lets the faults live, so that the judgement can fail."""
+"""The suite evaluated by mutants, in small: every mutant of a frozen selection is seen, no correct backend raises an alarm,
+and a suite with its checks taken out lets the mutants live, so that the evaluation can fail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kill_matrix import evaluation as selftest
+from kill_matrix import evaluation as kill_matrix
 from kill_matrix.correct_kernels import CorrectKernel
 from small_backend import declaring, guarded
 from tfkit.attention.capabilities import MASK_TERMS, Range
@@ -30,8 +30,8 @@ SELECTION = {
     "terms_joined_by_or": (MASKED, "support"),
     "window_right_one_too_many": (WINDOWED, "support"),
     "key_visible_inverted": (WINDOWED, "support"),
-    "blind_row_first_value": (MASKED, "support"),
-    "blind_row_gradient_nan": (MASKED, "contract"),
+    "masked_row_first_value": (MASKED, "support"),
+    "masked_row_gradient_nan": (MASKED, "contract"),
     "scale_one_percent": (NARROW, "scores"),
     "output_not_rescaled": (NARROW, "output"),
     "lse_base_two": (NARROW, "output"),
@@ -51,17 +51,17 @@ SELECTION = {
     "wavers": (NARROW, "contract"),
     "undeclared_softcap_ignored": (None, "refusals"),
 }
-"""Faults, the small declaration that is enough to meet them, and the check that is expected to see them."""
+"""Mutants, the small declaration that is enough to meet them, and the check that is expected to see them."""
 
 PLAIN = declaring(mask_terms=frozenset(), backward=False, deterministic_backward=False)
-ANIMALS = (
+CORRECT = (
     CorrectKernel("plain", "No mask, no gradients.", guarded(Kernel(), PLAIN), PLAIN),
     CorrectKernel("windowed", "Windows and padding.", guarded(Kernel(block=4, base2=False), WINDOWED), WINDOWED),
 )
 
 
 def trimmed(mutant, can):
-    """The fault in a backend that declares no more than `can` and refuses the rest."""
+    """The mutant in a backend that declares no more than `can` and refuses the rest."""
     return mutant if can is None else replace(mutant, capabilities=can, fresh=lambda: guarded(mutant.fresh(), can))
 
 
@@ -71,23 +71,23 @@ FAMILIES = {mutant.family for mutant in ATTENTION_MUTANTS}
 
 @pytest.fixture
 def reduced(monkeypatch):
-    monkeypatch.setattr(selftest, "ATTENTION_MUTANTS", CHOSEN)
-    monkeypatch.setattr(selftest, "CORRECT_KERNELS", ANIMALS)
-    monkeypatch.setattr(selftest, "_other_rows", lambda profile, seeds, families: iter(()))
+    monkeypatch.setattr(kill_matrix, "ATTENTION_MUTANTS", CHOSEN)
+    monkeypatch.setattr(kill_matrix, "CORRECT_KERNELS", CORRECT)
+    monkeypatch.setattr(kill_matrix, "_other_rows", lambda profile, seeds, families: iter(()))
 
 
-def test_the_selection_has_faults_of_every_family():
+def test_the_selection_has_mutants_of_every_family():
     assert {mutant.name for mutant in CHOSEN} == set(SELECTION)
     for family in FAMILIES:
         assert sum(mutant.family == family for mutant in CHOSEN) >= 2, family
     assert {term for can, _ in SELECTION.values() if can for term in can.mask_terms} <= set(MASK_TERMS)
 
 
-def test_every_fault_of_the_selection_is_seen_by_the_check_made_for_it(reduced, monkeypatch):
+def test_every_mutant_of_the_selection_is_killed_by_the_check_made_for_it(reduced, monkeypatch):
     monkeypatch.setattr(by_relation, "RELATIONS", DROPOUT)  # the other relations come later than the layers anyway
     told = []
-    report = selftest.selftest("quick", seeds=(0,), families=FAMILIES, progress=told.append)
-    assert {row.name: row.seen_by for row in report.mutants} == {name: (check,) for name, (_, check) in SELECTION.items()}
+    report = kill_matrix.run_kill_matrix("quick", seeds=(0,), families=FAMILIES, progress=told.append)
+    assert {row.name: row.killed_by for row in report.mutants} == {name: (check,) for name, (_, check) in SELECTION.items()}
     assert (report.survivors, report.correct_kernels, report.exit_code) == ((), (), 0)
     assert told[0] == "killed masks: causal_one_too_many, by support"
     data = report.as_data()
@@ -95,41 +95,41 @@ def test_every_fault_of_the_selection_is_seen_by_the_check_made_for_it(reduced, 
     assert sum(data["kills"].values()) == len(SELECTION)
 
 
-def test_a_suite_without_its_checks_lets_them_live(reduced, monkeypatch):
+def test_a_suite_without_its_checks_lets_mutants_survive(reduced, monkeypatch):
     chosen = CHOSEN[::4]
-    monkeypatch.setattr(selftest, "ATTENTION_MUTANTS", chosen)
+    monkeypatch.setattr(kill_matrix, "ATTENTION_MUTANTS", chosen)
     monkeypatch.setattr(by_cell, "LAYERS", ())
     monkeypatch.setattr(by_relation, "RELATIONS", ())
     told = []
-    report = selftest.selftest("quick", seeds=(0,), families=FAMILIES, progress=told.append)
+    report = kill_matrix.run_kill_matrix("quick", seeds=(0,), families=FAMILIES, progress=told.append)
     assert [row.name for row in report.survivors] == [mutant.name for mutant in chosen]
     assert report.exit_code == 1
     assert told[0].startswith("SURVIVED masks: causal_one_too_many (the causal limit is off by one")
     assert told[0].endswith("under seed 0")
 
 
-def test_a_fault_must_be_seen_under_every_seed():
-    row = selftest.MutantRow("x", "masks", "y", ("support", ""), 0.0)
-    report = selftest.SelftestReport("quick", (0, 1), (row,), (), 0.0)
+def test_a_mutant_must_be_killed_under_every_seed():
+    row = kill_matrix.MutantRow("x", "masks", "y", ("support", ""), 0.0)
+    report = kill_matrix.KillMatrixReport("quick", (0, 1), (row,), (), 0.0)
     assert not row.killed
     assert (report.survivors, report.exit_code) == ((row,), 1)
-    assert not selftest.MutantRow("x", "masks", "y", (), 0.0).killed
+    assert not kill_matrix.MutantRow("x", "masks", "y", (), 0.0).killed
 
 
-def test_no_right_backend_is_accused(reduced, monkeypatch):
-    monkeypatch.setattr(selftest, "ATTENTION_MUTANTS", ())
+def test_no_right_backend_raises_a_false_alarm(reduced, monkeypatch):
+    monkeypatch.setattr(kill_matrix, "ATTENTION_MUTANTS", ())
     monkeypatch.setattr(by_relation, "RELATIONS", RELATIONS[::3])
-    report = selftest.selftest("quick", seeds=(0,))
+    report = kill_matrix.run_kill_matrix("quick", seeds=(0,))
     assert [row.alarms for row in report.correct_kernels] == [(), ()]
     assert all(row.examples > 100 and 0 < row.worst <= 1 for row in report.correct_kernels)
     assert (report.alarmed, report.exit_code) == ((), 0)
 
 
-def test_an_accused_backend_is_an_alarm(monkeypatch):
+def test_an_alarm_on_a_correct_backend_fails_the_run(monkeypatch):
     wrong = next(mutant for mutant in CHOSEN if mutant.name == "scale_one_percent")
-    kernel_ = CorrectKernel("wrong", "Off by one percent.", wrong.fresh(), wrong.capabilities)
+    kernel = CorrectKernel("wrong", "Off by one percent.", wrong.fresh(), wrong.capabilities)
     monkeypatch.setattr(by_relation, "RELATIONS", ())
-    row = selftest.evaluate_correct_kernel(kernel_, "quick", (3,))
+    row = kill_matrix.evaluate_correct_kernel(kernel, "quick", (3,))
     assert row.alarms
     assert row.alarms[0].startswith("seed 3: scores: weights[")
-    assert selftest.SelftestReport("quick", (3,), (), (row,), 0.0).exit_code == 1
+    assert kill_matrix.KillMatrixReport("quick", (3,), (), (row,), 0.0).exit_code == 1

@@ -1,4 +1,4 @@
-"""What the spec says of each part of a built model, so that a module is judged by what was written, not by itself."""
+"""What the spec says about each part of a built model: modules are checked against the spec, not against themselves."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tfkit.graph import Graph, Node
-from tfkit.graph.model_graph import base, layers_of
-from tfkit.slots.layer import Layer, sequence
-from tfkit.slots.options import Component, NodeRef, field_annotations
-from tfkit.slots.placement import Constants
-from tfkit.slots.sublayer import AttentionSite
+from tfkit import Graph
+from tfkit.inspection import Node, field_annotations, layers_of, sequence
+from tfkit.plugin import Component
+from tfkit.plugin.model_parts import AttentionSite, Constants, Layer, NodeRef
 
 
 @dataclass(frozen=True)
-class SaidLayer:
+class ExpectedLayer:
     """One application of a layer: `skip` and, by sub-layer, `branch` are the residual's factors."""
 
     stack: str
@@ -35,7 +33,7 @@ class SaidLayer:
 
 
 @dataclass(frozen=True)
-class SaidSite:
+class ExpectedSite:
     """One attention site: its options, the memory it reads (None: its own sequence) and the position scheme acting there."""
 
     name: str
@@ -57,11 +55,16 @@ class SaidSite:
         return (window - 1, 0) if isinstance(window, int) else window
 
 
+def node_of(reference: str) -> str:
+    """The node of a reference: `encoder` of `encoder.layers`."""
+    return reference.split(".")[0]
+
+
 def stacks(graph: Graph) -> list[Node]:
     return [node for node in graph.nodes.values() if layers_of(node.options)]
 
 
-def said_layers(graph: Graph) -> Iterator[SaidLayer]:
+def expected_layers(graph: Graph) -> Iterator[ExpectedLayer]:
     """Every application of every layer, in the order a token meets them."""
     for node in stacks(graph):
         for index, (_, layer) in enumerate(sequence(layers_of(node.options))):
@@ -70,24 +73,24 @@ def said_layers(graph: Graph) -> Iterator[SaidLayer]:
             context = node.context.stack
             constants = placement.entry.constants(placement.options, context) if context else Constants()
             branch = {part.options.name: constants.branch * part.options.residual_scale for part in layer.sublayers or ()}
-            yield SaidLayer(node.name, index, layer, constants.skip, branch)
+            yield ExpectedLayer(node.name, index, layer, constants.skip, branch)
 
 
-def said_sites(graph: Graph) -> dict[str, SaidSite]:
+def expected_sites(graph: Graph) -> dict[str, ExpectedSite]:
     """Every attention site by name."""
     sites = dict(graph.sites())
     found = {}
-    for said in said_layers(graph):
-        node = graph.nodes[said.stack]
-        for name, part in said.sublayers.items():
-            full = f"{said.stack}.{said.index}.{name}"
+    for expected in expected_layers(graph):
+        node = graph.nodes[expected.stack]
+        for name, part in expected.sublayers.items():
+            full = f"{expected.stack}.{expected.index}.{name}"
             if full not in sites:
                 continue
             memory = memory_of(node, part)
-            scheme = said.layer.position if memory is None else part.options.position
+            scheme = expected.layer.position if memory is None else part.options.position
             acts = scheme.entry.acts & {"queries_keys", "scores"}
             causal = bool(node.options.causal) and memory is None
-            found[full] = SaidSite(
+            found[full] = ExpectedSite(
                 full, sites[full], part.options, causal, tokens_of(graph, node.name), memory, scheme if acts else None
             )
     return found
@@ -99,7 +102,7 @@ def memory_of(node: Node, sublayer: Component) -> str | None:
         return None
     fields = [name for name, annotation in field_annotations(type(sublayer.options), NodeRef) if annotation.role == "memory"]
     named = next((getattr(sublayer.options, name) for name in fields if getattr(sublayer.options, name) is not None), None)
-    return base(named or node.options.memory)
+    return node_of(named or node.options.memory)
 
 
 def memories(graph: Graph, stack: str) -> set[str]:
@@ -123,10 +126,11 @@ def stepwise_chain(graph: Graph, tokens: str) -> list[str]:
     for name, node in graph.nodes.items():
         source = node.edges.reads.get("input")
         begins = name == tokens
-        if not begins and (source is None or base(source) not in chain):
+        if not begins and (source is None or node_of(source) not in chain):
             continue
         read = {
-            base(ref) for ref in (*([node.edges.reads["memory"]] if "memory" in node.edges.reads else []), *node.edges.memories)
+            node_of(ref)
+            for ref in (*([node.edges.reads["memory"]] if "memory" in node.edges.reads else []), *node.edges.memories)
         }
         if node.kind.stepwise(node.options) and not read & follow:
             chain.append(name)
@@ -137,7 +141,7 @@ def followers(graph: Graph, tokens: str) -> set[str]:
     """The nodes whose output depends on an input, itself included."""
     found = {tokens}
     for name, node in graph.nodes.items():
-        if found & {base(ref) for ref in (*node.edges.reads.values(), *node.edges.memories)}:
+        if found & {node_of(ref) for ref in (*node.edges.reads.values(), *node.edges.memories)}:
             found.add(name)
     return found
 
@@ -154,4 +158,4 @@ def schemes_at(graph: Graph, name: str) -> list[Component]:
             for _, layer in sequence(layers_of(node.options))
             if layer.position.entry.acts & {"queries_keys", "scores"}
         ]
-        name = base(node.edges.reads["input"])
+        name = node_of(node.edges.reads["input"])

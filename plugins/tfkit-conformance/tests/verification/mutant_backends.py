@@ -57,7 +57,7 @@ def workspace(inputs, options):
 def hookimpls(eager):
     """A plugin with all of them, each declaring what eager declares."""
     entries = [
-        replace(eager, name=f"acme.{name}", attend=f"verification.faulty_backends:{name}", prepare=None, auto=())
+        replace(eager, name=f"acme.{name}", attend=f"verification.mutant_backends:{name}", prepare=None, auto=())
         for name in ("right", "memory_gradient", "workspace")
     ]
     return hookimpl(lambda: entries)

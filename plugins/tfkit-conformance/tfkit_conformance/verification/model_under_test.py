@@ -1,4 +1,4 @@
-"""What a property of a whole model is checked on: the model with one backend, in one dtype, and what it gives."""
+"""The model under test: with one backend, in one dtype, with its outputs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from tfkit.graph import Graph
-from tfkit.nn.model import Model
+from tfkit import Graph, Model
 
 from .batch import Batch
-from .described import followers, tokens_of
+from .expected import followers, tokens_of
 from .gradient_yardstick import GradientYardstick
 from .rounding import Yardstick
 from .site_runs import Gradients, SiteRun, backward
@@ -20,7 +19,8 @@ from .site_runs import Gradients, SiteRun, backward
 
 @dataclass
 class ModelUnderTest:
-    """`model` is in evaluation mode; `baseline` is what its nodes give for `batch`; `wish` is the backend as a spec says it."""
+    """`model` is in evaluation mode; `baseline` is what its nodes give for `batch`; `requested` is the backend as a
+    spec says it."""
 
     model: Model
     graph: Graph

@@ -1,10 +1,10 @@
-"""The laws kill what is wrong: some faults of every family die here, the rest in the self-test."""
+"""The laws kill what is wrong: some mutants of every family die here, the rest in the kill matrix."""
 
 from __future__ import annotations
 
 import pytest
 
-from kill_matrix.laws.evaluation import kill_matrix, mutants, selftest_laws
+from kill_matrix.laws.evaluation import evaluate_law_mutants, kill_matrix, mutants
 
 SOME = {
     "position": [
@@ -17,7 +17,7 @@ SOME = {
 }  # fmt: skip
 
 
-def test_names_are_single_and_every_slot_has_faults(catalogue):
+def test_names_are_single_and_every_slot_has_mutants(catalogue):
     names = [mutant.name for mutant in mutants()]
     assert len(set(names)) == len(names)
     assert len(names) >= 150
@@ -30,19 +30,19 @@ def test_names_are_single_and_every_slot_has_faults(catalogue):
 
 
 @pytest.mark.parametrize("slot", SOME)
-def test_a_fault_is_seen(slot, catalogue):
-    rows = list(selftest_laws("standard", (7,), catalogue=catalogue, only=SOME[slot]))
+def test_a_mutant_is_killed(slot, catalogue):
+    rows = list(evaluate_law_mutants("standard", (7,), catalogue=catalogue, only=SOME[slot]))
     assert [row.name for row in rows if not row.killed] == []
     assert sorted(row.name for row in rows) == sorted(SOME[slot])
     assert {row.family for row in rows} == {slot}
 
 
 def test_families_are_slots(catalogue):
-    rows = list(selftest_laws("quick", (0,), {"norm"}, catalogue, only=["layer_norm_unbiased", "relu_leaky"]))
+    rows = list(evaluate_law_mutants("quick", (0,), {"norm"}, catalogue, only=["layer_norm_unbiased", "relu_leaky"]))
     assert [row.name for row in rows] == ["layer_norm_unbiased"]
 
 
-SEEN_BY = {
+KILLED_BY = {
     "rotary_bf16_positions": "relative",
     "rotary_remembers": "chunks",
     "shaw_first_row": "batch_rows",
@@ -67,9 +67,9 @@ SEEN_BY = {
 }
 
 
-@pytest.mark.parametrize("name", SEEN_BY)
-def test_it_is_seen_by_the_law_that_it_breaks(name, catalogue):
-    """Not only by the equation of a part that is known by name: a stranger's part has none."""
-    (row,) = kill_matrix("standard", (3,), catalogue, only=[name], laws=[SEEN_BY[name]])
-    assert row.seen_by == ((SEEN_BY[name],),)
+@pytest.mark.parametrize("name", KILLED_BY)
+def test_it_is_killed_by_the_law_that_it_breaks(name, catalogue):
+    """By that law alone: a third-party part has no known equation."""
+    (row,) = kill_matrix("standard", (3,), catalogue, only=[name], laws=[KILLED_BY[name]])
+    assert row.killed_by == ((KILLED_BY[name],),)
     assert row.said

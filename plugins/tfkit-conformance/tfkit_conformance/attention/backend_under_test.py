@@ -1,4 +1,4 @@
-"""A backend under test: its declaration, its functions, and the device it is tried on."""
+"""A backend under test: its declaration, its functions, and the device of its calls."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from tfkit.attention.backend import AttentionBackend, Verdict, check_request
-from tfkit.attention.capabilities import AttentionRequest, Capabilities
-from tfkit.attention.types import AttentionInputs, AttentionOutput
-from tfkit.slots.lazy import load
+from tfkit.inspection import Verdict, check_request
+from tfkit.plugin import AttentionBackend, AttentionInputs, AttentionOutput, AttentionRequest, Capabilities
+from tfkit.plugin.model_parts import load
 
 Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 Prepare = Callable[..., Any]
@@ -41,7 +40,7 @@ class BackendUnderTest:
         return self.entry.capabilities
 
     def evaluate(self, request: AttentionRequest) -> Verdict:
-        """What its declaration says to a request."""
+        """The verdict of its declaration on a request."""
         return check_request(self.entry, request, self.options)
 
     def accepts(self, request: AttentionRequest) -> bool:
@@ -58,12 +57,23 @@ class BackendUnderTest:
             _UNDER_TEST.reset(token)
 
 
-def subject_of(
+def backend_under_test(
     entry: AttentionBackend, options: Any = None, device: str = "cpu", attend: Attend | None = None, tf32: bool = False
 ) -> BackendUnderTest:
-    """A backend of the catalogue, its functions imported; `attend` replaces its function (a seeded fault).
+    """Binds a backend to options and a device.
 
-    Raises PluginError where its functions cannot be imported.
+    Args:
+        entry: the slot entry.
+        options: its options; the defaults by default.
+        device: "cpu", "cuda" or "cuda:1".
+        attend: a function to call in place of the entry's, such as a mutant.
+        tf32: the float32 products of the backend are TF32 whatever torch's switch says.
+
+    Returns:
+        The backend with its functions imported.
+
+    Raises:
+        PluginError: its functions cannot be imported.
     """
     options = entry.options() if options is None else options
     if attend is not None:

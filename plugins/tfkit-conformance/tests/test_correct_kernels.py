@@ -1,4 +1,5 @@
-"""No correct implementation is accused: every specimen stays within its bound, in every dtype and regime, dropout included."""
+"""No correct implementation raises an alarm: every kernel stays within its bound, in every dtype and regime, dropout
+included."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ def test_dropout_is_within_the_bound_of_its_own_draw(kernel, dtype):
         ("tf32", Numerics(tf32=False)),
     ],
 )
-def test_a_specimen_needs_the_class_that_it_declares(name, narrower):
+def test_a_kernel_needs_the_class_that_it_declares(name, narrower):
     kernel = BY_NAME[name]
     claimed = replace(kernel, capabilities=kernel.capabilities.model_copy(update={"numerics": narrower}))
     dtype = torch.float32 if name == "tf32" else torch.bfloat16
