@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Location:
-    """A place in a file the user wrote. `line` and `column` count from 1, columns in characters.
+    """A place in a file of the user. `line` and `column` count from 1, columns in characters.
 
     A location without a file is false. It only distinguishes the values of a Python mapping.
     """
