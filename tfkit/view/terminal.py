@@ -65,8 +65,9 @@ class Stream:
         self.escapes = is_error or stream.isatty()
 
     def write(self, text: str) -> int:
-        """Write text of any origin."""
-        self.write_drawn(escaped(text) if self.escapes else text)
+        """Write text of any origin. Empty text is skipped: click writes it to test a stream, and would hide an error."""
+        if text != "":
+            self.write_drawn(escaped(text) if self.escapes else text)
         return len(text)
 
     def write_drawn(self, text: str) -> None:
