@@ -1,5 +1,6 @@
-"""What a distribution needs that adds commands by the entry-point group `tfkit.commands`: arguments, output, files, words for
-numbers. Names are imported when first used, and importing this imports no torch.
+"""What a distribution needs that adds commands by the entry-point group `tfkit.commands`: options, output, files, formatting.
+
+Importing this imports no torch. Names are imported when first used.
 """
 
 from __future__ import annotations
@@ -8,56 +9,61 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cli.arguments import (
-        Parser,
-        add_auto_table,
-        add_common,
-        add_device,
-        add_dtype,
-        add_set,
+    from .cli.backend_args import catalogue_with, check_auto, requested_backends_of
+    from .cli.options import (
+        DTYPE,
+        DTYPES,
+        READ,
+        TRACEBACK,
+        WRITE,
+        OneOf,
+        auto_table_option,
+        common,
         device,
-        dtype,
+        device_option,
+        dtypes,
         lengths_by_input,
         names,
-        place,
-        reading,
         seed,
-        usage_error,
+        set_option,
+        traceback_option,
         whole,
     )
-    from .cli.backend_args import catalogue_of, check_auto, requested_backends_of
-    from .cli.output import check_place, print_bug_report, print_json, print_rich, print_text
+    from .cli.output import check_place, print_bug_report, print_json, print_rich, print_text, write_whole
     from .cli.plugin_attribution import innermost_plugin
     from .cli.progress import Progress
-    from .files import parse_json, read_text, write_whole
+    from .cli.usage import usage_error
+    from .files import parse_json, read_text
     from .view.auto_formatting import row_data, row_in_words
     from .view.formatting import ranges
     from .view.pages import page
     from .view.terminal import shown, write_drawn
-    from .view.units import bytes_in_words, flops_in_words, seconds_in_words, speed_in_words
+    from .view.units import bytes_in_words, scaled, seconds_in_words
 
 _HOMES = {
-    "cli.arguments": (
-        "Parser",
-        "add_auto_table",
-        "add_common",
-        "add_device",
-        "add_dtype",
-        "add_set",
-        "device",
-        "dtype",
-        "lengths_by_input",
-        "names",
-        "place",
-        "reading",
-        "seed",
-        "usage_error",
-        "whole",
-    ),
     "cli.backend_args": (
-        "catalogue_of",
+        "catalogue_with",
         "check_auto",
         "requested_backends_of",
+    ),
+    "cli.options": (
+        "DTYPE",
+        "DTYPES",
+        "OneOf",
+        "READ",
+        "TRACEBACK",
+        "WRITE",
+        "auto_table_option",
+        "common",
+        "device",
+        "device_option",
+        "dtypes",
+        "lengths_by_input",
+        "names",
+        "seed",
+        "set_option",
+        "traceback_option",
+        "whole",
     ),
     "cli.output": (
         "check_place",
@@ -65,13 +71,14 @@ _HOMES = {
         "print_json",
         "print_rich",
         "print_text",
+        "write_whole",
     ),
     "cli.plugin_attribution": ("innermost_plugin",),
     "cli.progress": ("Progress",),
+    "cli.usage": ("usage_error",),
     "files": (
         "parse_json",
         "read_text",
-        "write_whole",
     ),
     "view.auto_formatting": (
         "row_data",
@@ -79,12 +86,14 @@ _HOMES = {
     ),
     "view.formatting": ("ranges",),
     "view.pages": ("page",),
-    "view.terminal": ("shown", "write_drawn"),
+    "view.terminal": (
+        "shown",
+        "write_drawn",
+    ),
     "view.units": (
         "bytes_in_words",
-        "flops_in_words",
+        "scaled",
         "seconds_in_words",
-        "speed_in_words",
     ),
 }
 
@@ -101,40 +110,42 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Parser",
+    "DTYPE",
+    "DTYPES",
+    "OneOf",
     "Progress",
-    "add_auto_table",
-    "add_common",
-    "add_device",
-    "add_dtype",
-    "add_set",
+    "READ",
+    "TRACEBACK",
+    "WRITE",
+    "auto_table_option",
     "bytes_in_words",
-    "catalogue_of",
+    "catalogue_with",
     "check_auto",
     "check_place",
+    "common",
     "device",
-    "dtype",
-    "flops_in_words",
+    "device_option",
+    "dtypes",
     "innermost_plugin",
     "lengths_by_input",
     "names",
     "page",
     "parse_json",
-    "place",
     "print_bug_report",
     "print_json",
     "print_rich",
     "print_text",
     "ranges",
     "read_text",
-    "reading",
     "requested_backends_of",
     "row_data",
     "row_in_words",
+    "scaled",
     "seconds_in_words",
     "seed",
+    "set_option",
     "shown",
-    "speed_in_words",
+    "traceback_option",
     "usage_error",
     "whole",
     "write_drawn",

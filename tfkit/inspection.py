@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from .catalogue import Catalogue
     from .nn.heads import Classify, Dense
     from .nn.model import Model
-    from .nn.multi_head import MultiHeadAttention
     from .nn.runtime.node_output import Padding
     from .nn.stack import Stack
     from .nn.tokens import TokenLogits, Tokens
@@ -45,23 +44,16 @@ CLAIMS: dict[str, frozenset[str]] = {
 """By slot, the properties that an entry may claim."""
 
 
-def attention_sites(model: Model) -> list[tuple[MultiHeadAttention, int, str]]:
-    """Every attention site of a model: the layer, the site's index in its `choices`, the site's name."""
-    return model._site_table()
-
-
 def catalogue_of(model: Model) -> Catalogue:
     """The catalogue that a model was built with."""
-    found: Catalogue = model._rebind.catalogue  # type: ignore[attr-defined]
+    found: Catalogue = model.backends.resolve.catalogue  # type: ignore[attr-defined]
     return found
 
 
 def served_requests(choice: BackendChoice) -> Iterator[tuple[AttentionRequest, BoundBackend]]:
     """The classes of calls that a site has met so far, each with the backend that serves it."""
-    from .attention.choice import request_of_class
-
     for call, index in choice.decided.items():
-        yield request_of_class(call), choice.candidates[index]
+        yield call.request(), choice.candidates[index]
 
 
 _IMPORTS_TORCH = {
@@ -106,7 +98,6 @@ __all__ = [
     "Tokens",
     "Verdict",
     "attend",
-    "attention_sites",
     "bind",
     "catalogue_of",
     "check_request",

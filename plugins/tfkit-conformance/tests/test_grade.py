@@ -123,3 +123,10 @@ def test_narrow_declarations_are_graded_too(can):
 def test_a_declaration_without_a_size_that_can_be_graded_says_so():
     with pytest.raises(LookupError, match="accepts none of the sizes that are graded"):
         check_grade(small(), "float32")
+
+
+@pytest.mark.parametrize("dtype", sorted(EAGER.capabilities.dtypes))
+def test_eager_keeps_its_promise(dtype):
+    assert EAGER.capabilities.numerics.grade == "A"
+    letter, _ = check_grade(backend_under_test(EAGER), dtype)
+    assert letter == "A"

@@ -62,4 +62,4 @@ def checks_json() -> str:
 
 
 if __name__ == "__main__":
-    write_whole(FILE, checks_json())
+    write_whole(str(FILE), checks_json())

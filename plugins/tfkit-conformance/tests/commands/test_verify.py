@@ -173,7 +173,7 @@ def test_a_device_that_is_not_here_is_not_run(tfkit, small):
         (("--backend", "egaer"), "TFK012", "eager"),
         (("--lengths", "src=3"), "TFK073", "source, target"),
         (("-o", "proof.txt"), "TFK090", ".md, .csv, .json, not `proof.txt`; for instance proof.md"),
-        (("-o", "no/such/place/proof.md"), "TFK081", "no directory"),
+        (("-o", "no/such/place/proof.md"), "TFK081", "is not a directory"),
         (("--dtype", "float31"), "TFK090", "float32"),
         (("--weights", "specs"), "TFK082", "versions.json"),
         (("--batch", "0"), "TFK090", "from 1"),

@@ -107,7 +107,7 @@ def test_a_batch_is_whole_right_and_left_padded_and_its_inputs_differ(spec, cata
 def test_a_recording_holds_every_call_and_leaves_nothing_behind(spec, catalogue):
     model = tfkit.build(spec, catalogue).eval()
     batch = draw(model, LENGTHS["encoder-decoder"], 3, 0, "cpu")
-    choices = [attention.choices[index] for attention, index, _ in model._site_table()]
+    choices = [attention.choices[index] for attention, index, _ in model.attention_sites()]
     with torch.no_grad():
         want = model(**batch.call())["logits"]
     found = record(model, batch)
@@ -115,7 +115,7 @@ def test_a_recording_holds_every_call_and_leaves_nothing_behind(spec, catalogue)
     assert set(found.sites) == set(model.sites)
     assert set(found.layers) == {("encoder", 0), ("decoder", 0), ("decoder", 1)}
     assert found.sites["decoder.1.cross_attention"].inputs.key.shape[2] == LENGTHS["encoder-decoder"]["source"]
-    assert [attention.choices[index] for attention, index, _ in model._site_table()] == choices
+    assert [attention.choices[index] for attention, index, _ in model.attention_sites()] == choices
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tfkit import Catalogue, Diagnostic, Model, SpecError
-from tfkit.inspection import BoundBackend, attention_sites, bind
+from tfkit.inspection import BoundBackend, bind
 
 
 def by_site(model: Model, names: Sequence[str] | None, catalogue: Catalogue) -> dict[str, dict[str, BoundBackend]]:
@@ -17,7 +17,7 @@ def by_site(model: Model, names: Sequence[str] | None, catalogue: Catalogue) -> 
         named = {name: _named(name, catalogue) for name in names}
         return dict.fromkeys(model.sites, named)
     found = {}
-    for attention, index, site in attention_sites(model):
+    for attention, index, site in model.attention_sites():
         found[site] = {candidate.kind: candidate for candidate in attention.choices[index].candidates}
     return found
 
@@ -28,7 +28,7 @@ def requested_backends(model: Model, names: Sequence[str] | None) -> dict[str, A
     if names is not None:
         written = dict.fromkeys(names)
     else:
-        for attention, index, _ in attention_sites(model):
+        for attention, index, _ in model.attention_sites():
             choice = attention.choices[index]
             requested = {part["kind"] if isinstance(part, dict) else part: part for part in choice.requested_backends}
             for candidate in choice.candidates:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from tfkit import Graph, Model
-from tfkit.inspection import attention_sites
 
 from ..attention.bound import UNIT
 from .approximate import wide as widened
@@ -63,7 +62,7 @@ def gradient_yardstick(graph: Graph, single: Model, wide: Model, batch: Batch, t
 def unseen_biases(model: Model, graph: Graph) -> frozenset[str]:
     """The key biases that a softmax does not see, by parameter name: they add one number to all scores of a query."""
     found = set()
-    table = {site: attention for attention, _, site in attention_sites(model)}
+    table = {site: attention for attention, _, site in model.attention_sites()}
     names = {id(p): name for name, p in model.named_parameters()}
     for expected in expected_sites(graph).values():
         rotated = expected.scheme is not None and "queries_keys" in expected.scheme.entry.acts

@@ -67,5 +67,5 @@ def unlimited(model: Model) -> Model:
         if isinstance(module, Stack):
             module.causal = False
         elif isinstance(module, MultiHeadAttention):
-            module.rule = replace(module.rule, window=None)
+            module.config = replace(module.config, window=None)
     return free

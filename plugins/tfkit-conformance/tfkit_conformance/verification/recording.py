@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tfkit import Model
-from tfkit.inspection import BackendChoice, BoundBackend, Stack, attention_sites
+from tfkit.inspection import BackendChoice, BoundBackend, Stack
 from tfkit.plugin import AttentionInputs, AttentionOutput
 from tfkit.plugin.model_parts import MultiHeadAttention, NodeOutput
 
@@ -103,7 +103,7 @@ def record(model: Model, batch: Batch, by_lengths: bool = False) -> Recording:
             else:
                 for below, module in node.named_children():
                     undo.enter_context(_noted(module, found.inner.setdefault((name, below), []).append))
-        for attention, index, site in attention_sites(model):
+        for attention, index, site in model.attention_sites():
             choice = attention.choices[index]
             undo.callback(attention.choices.__setitem__, index, choice)
             attention.choices[index] = Noting(choice, attention, index, site, found)  # type: ignore[assignment]

@@ -72,7 +72,7 @@ def _quiet(model: Model) -> Model:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         elif isinstance(module, MultiHeadAttention):
-            module.rule = replace(module.rule, dropout=0.0)
+            module.config = replace(module.config, dropout=0.0)
     return made
 
 

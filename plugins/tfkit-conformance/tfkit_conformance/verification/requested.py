@@ -46,7 +46,7 @@ def _sizes(call: SiteCall, expected: ExpectedSite) -> None:
         ("number of query heads", inputs.query.shape[1], site.heads),
         ("number of key heads", inputs.key.shape[1], site.kv_heads),
         ("head dim", inputs.query.shape[3], site.head_dim),
-        ("score function", call.attention.rule.score, site.score),
+        ("score function", call.attention.config.score, site.score),
     )  # fmt: skip
     for name, got, want in wanted:
         if got != want:

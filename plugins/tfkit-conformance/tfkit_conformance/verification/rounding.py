@@ -39,7 +39,6 @@ import torch
 from torch import Tensor
 
 from tfkit import Model
-from tfkit.inspection import attention_sites
 
 from ..attention.bound import UNIT
 from .batch import Batch
@@ -109,7 +108,7 @@ def cast(model: Model, dtype: torch.dtype, backend: object = "eager") -> Model:
 
 def copied(model: Model) -> Model:
     """A copy of a model that shares what is never changed: its spec, and the backends to choose from."""
-    shared = [model.spec, *(c for a, i, _ in attention_sites(model) for c in (a.choices[i].candidates, a.choices[i].others))]
+    shared = [model.spec, *(c for a, i, _ in model.attention_sites() for c in (a.choices[i].candidates, a.choices[i].others))]
     return copy.deepcopy(model, {id(thing): thing for thing in shared})
 
 

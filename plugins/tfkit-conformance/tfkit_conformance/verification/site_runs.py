@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tfkit import Model
-from tfkit.inspection import BackendChoice, BoundBackend, attention_sites
+from tfkit.inspection import BackendChoice, BoundBackend
 from tfkit.plugin import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, shapes_of
 
 from ..attention.compare import gradients_of, leaves_of
@@ -100,7 +100,7 @@ class _Off(torch.autograd.Function):
 @contextmanager
 def _attending(model: Model, around: Callable[[str, BoundBackend], Attend]) -> Iterator[None]:
     """Meanwhile the backends of every site attend as `around` says."""
-    before = [(attention, index, attention.choices[index]) for attention, index, _ in attention_sites(model)]
+    before = [(attention, index, attention.choices[index]) for attention, index, _ in model.attention_sites()]
     for attention, index, choice in before:
         made = tuple(replace(each, attend=around(choice.site, each)) for each in choice.candidates)
         attention.choices[index] = BackendChoice(choice.site, choice.requested_backends, made, choice.automatic, choice.others)
@@ -155,7 +155,7 @@ def random_towards(outputs: Gradients, shown: dict[str, Tensor], generator: torc
 def site_errors(runs: dict[str, SiteRun], wide: Model) -> dict[str, SiteError]:
     """What every site was off by from the float64 model's own backend on the same inputs; nothing for those with a score
     function of their own, and for those that no gradient reached."""
-    exact = {choice.site: choice.candidates[0] for choice in (a.choices[i] for a, i, _ in attention_sites(wide))}
+    exact = {choice.site: choice.candidates[0] for choice in (a.choices[i] for a, i, _ in wide.attention_sites())}
     found = {}
     for site, run in runs.items():
         if run.inputs.score is None and run.grad_output is not None:

@@ -46,8 +46,8 @@ def check_sites(recording: Recording, backends: dict[str, dict[str, BoundBackend
     """Every backend that each site may use, by site and name, on the recorded inputs."""
     generator = torch.Generator().manual_seed(seed)
     for site, call in recording.sites.items():
-        if call.attention.rule.score != "dot":
-            words = f"the reference knows dot products; `{call.attention.rule.score}` scores are evaluated in the whole model"
+        if call.attention.config.score != "dot":
+            words = f"the reference knows dot products; `{call.attention.config.score}` scores are evaluated in the whole model"
             yield from (Evaluated(site, name, "not applicable", None, words) for name in backends[site])
             continue
         right: tuple[AttentionInputs, Tensor, Reference] | None = None

@@ -22,7 +22,6 @@ from tfkit import Catalogue, Diagnostic, Graph, InputError, Model, ModelSpec, Tf
 from tfkit.inspection import (
     CONTRACT,
     BoundBackend,
-    attention_sites,
     check_request,
     max_input_lengths,
     served_requests,
@@ -326,7 +325,7 @@ def _right(batch: Batch) -> Batch:
 def _unused(subject: ModelUnderTest, backend: str) -> str:
     """Why a backend served no call of the model, or nothing. A call that it refuses goes to eager."""
     reasons: dict[str, None] = {}
-    for attention, index, _ in attention_sites(subject.model):
+    for attention, index, _ in subject.model.attention_sites():
         choice = attention.choices[index]
         for request, served_by in served_requests(choice):
             if served_by.kind == backend:

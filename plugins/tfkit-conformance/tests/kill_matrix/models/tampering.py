@@ -30,7 +30,7 @@ def each(model: Model, kind: type[nn.Module]) -> Iterator[Any]:
 
 
 def attentions(model: Model, cross: bool) -> list[MultiHeadAttention]:
-    return [module for module in each(model, MultiHeadAttention) if module.rule.cross is cross]
+    return [module for module in each(model, MultiHeadAttention) if module.config.cross is cross]
 
 
 def stack(model: Model, causal: bool) -> Stack:
@@ -77,7 +77,7 @@ def with_caches(
 
     def begin(self: Model, *arguments: Any, **keywords: Any) -> DecodingState:
         state = Model.start(self, *arguments, **keywords)
-        names = [site for attention, _, site in self._site_table() if not attention.rule.cross]
+        names = [site for attention, _, site in self.attention_sites() if not attention.config.cross]
         state.caches = {site: TamperedCache(state.capacity, write, reorder) for site in names}  # type: ignore[misc]
         return state
 
