@@ -18,7 +18,7 @@ from tfkit.errors import InputError
 from tfkit.recipe import load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
-from tfkit.train.lock import held
+from tfkit.train.lock import locked
 from translation_task import write_task
 
 FOUR = ["batching.accumulate=4"]
@@ -283,7 +283,7 @@ def test_processes_meet_a_run_that_is_held_and_say_so_once(task, tmp_path):
     directory = tmp_path / "run"
     directory.mkdir()
     command = [*LAUNCH, "--nproc-per-node=2", "-m", "tfkit", "train", str(task), "-o", str(directory), "--set", FOUR[0]]
-    with held(directory):
+    with locked(directory):
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment())
     assert (done.stdout + done.stderr).count(f"TFK121 {directory} is in use: process {os.getpid()} on ") == 1, done.stderr
     assert "exitcode  : 2" in done.stderr

@@ -15,7 +15,7 @@ from tfkit.errors import InputError, StoreError
 from tfkit.recipe import load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
-from tfkit.train.lock import held
+from tfkit.train.lock import locked
 from translation_task import write_task
 
 HERE = Path(__file__).parent
@@ -251,7 +251,7 @@ def test_a_run_that_is_held_is_neither_begun_nor_touched(task, run, tmp_path):
     new = tmp_path / "new"
     new.mkdir()
     for directory, work in ((run, lambda: resume(run)), (new, lambda: train(load_recipe(task), new))):
-        with held(directory):
+        with locked(directory):
             before = everything(directory)
             with pytest.raises(InputError, match=f"TFK121 {directory} is in use: process {os.getpid()} on "):
                 work()
