@@ -231,7 +231,7 @@ def test_of_several_at_once_exactly_one_works_on_a_run(task, tmp_path, how):
         train(load_recipe(task, ["stopping.max_steps=2"]), directory)
         recipe = directory / "recipe.yaml"
         recipe.write_text(recipe.read_text().replace("max_steps: 2\n", "max_steps: 6\n"))
-    done = script(HERE / "at_once.py", task, 4, how, *directories)
+    done = script(HERE / "concurrent_runs.py", task, 4, how, *directories)
     assert done.returncode == 0, done.stderr
     for directory, each in zip(directories, json.loads(done.stdout), strict=True):
         ended = dict(each)
