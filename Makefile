@@ -6,7 +6,7 @@ PLUGINS := $(patsubst %/,-e ./%,$(sort $(dir $(wildcard plugins/*/pyproject.toml
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 NUMBERS := tests/builtin tests/generate tests/nn tests/parity tests/train/test_loss.py tests/train/test_compiled.py tests/train/test_processes.py
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all lint docs clean
 
 demo: .venv/.demo  ## build the paper's base model, train a tiny one for a minute, translate with it
 	$(BIN)/tfkit build specs/transformer-base.yaml
@@ -24,24 +24,33 @@ test-all: .venv/.test  ## every test, then kernels in the interpreter, then the 
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/pytest -n auto -m "" plugins/tfkit-fused
 	$(AVX2) OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "" $(NUMBERS)
 
-lint: .venv/.lint  ## style and types
+lint: .venv/.lint  ## style, types and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tests/prose.py
+
+docs: .venv/.docs  ## the documentation as a site in build/docs; warnings are errors
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet docs build/docs
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet 'pip>=25.1'  # the first with --group
 
 .venv/.demo: $(SOURCES) | .venv/bin/python
 	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[all]' -e ./plugins/tfkit-conformance
 	touch $@
 
 .venv/.test: .venv/.demo $(wildcard plugins/*/pyproject.toml)
-	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[test]' $(PLUGINS)
+	$(BIN)/pip install --quiet --constraint constraints.txt -e . --group test $(PLUGINS)
 	touch $@
 
 .venv/.lint: .venv/.test
-	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[lint]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --group lint
+	touch $@
+
+.venv/.docs: .venv/.demo
+	$(BIN)/pip install --quiet --constraint constraints.txt --group docs
 	touch $@
 
 clean:  ## remove what the other targets made

@@ -59,10 +59,10 @@ def rows():
 
 @pytest.fixture
 def shown():
-    """`shown("lightning")`: the example of the README that imports a package."""
+    """`shown("lightning")`: the example of the guide that imports a package."""
 
     def find(package):
-        text = (ROOT / "README.md").read_text(encoding="utf-8")
+        text = (ROOT / "docs/guides/other-tools.md").read_text(encoding="utf-8")
         blocks = re.findall(r"```py\n(.*?)```", text, flags=re.S)
         [block] = [each for each in blocks if re.search(rf"(import|from) {package}\b", each)]
         return block

@@ -1,4 +1,4 @@
-"""Lightning trains a model inside a module of its own, as the README shows."""
+"""Lightning trains a model inside a module of its own, as the guide shows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def lightning():
 
 @pytest.fixture
 def task(lightning, shown):
-    """The class of the README's example."""
+    """The class of the example in the guide."""
     namespace = {}
     block = shown("lightning").partition("\n\nrows =")[0]
-    exec(compile(block, "README.md", "exec"), namespace)
+    exec(compile(block, "docs/guides/other-tools.md", "exec"), namespace)
     return namespace["Translation"]
 
 
@@ -52,8 +52,8 @@ def test_the_loss_falls_and_a_checkpoint_goes_on(lightning, task, spec, rows, tm
         assert torch.equal(again.model.state_dict()[name], tensor), name
 
 
-def test_the_example_of_the_readme_runs(lightning, shown, monkeypatch, tmp_path):
+def test_the_example_of_the_guide_runs(lightning, shown, monkeypatch, tmp_path):
     monkeypatch.chdir(Path(__file__).parents[2])
     block = shown("lightning").replace('"model/"', f'"{tmp_path}/model"').replace("max_steps=20,", "max_steps=3,")
-    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+    exec(compile(block, "docs/guides/other-tools.md", "exec"), {"__name__": "guide"})
     assert tfkit.load(tmp_path / "model").spec.name == "transformer-tiny"

@@ -62,8 +62,8 @@ def test_predictions_are_the_logits(trained, rows):
     assert found.metrics["test_loss"] == pytest.approx(want.loss.item())
 
 
-def test_the_trainer_of_the_readme_runs(shown, monkeypatch, tmp_path):
+def test_the_trainer_of_the_guide_runs(shown, monkeypatch, tmp_path):
     monkeypatch.chdir(Path(__file__).parents[2])
     block = shown("transformers").replace('"trainer/"', f'"{tmp_path}/trainer"').replace('"model/"', f'"{tmp_path}/model"')
-    exec(compile(block, "README.md", "exec"), {})
+    exec(compile(block, "docs/guides/other-tools.md", "exec"), {})
     assert tfkit.load(tmp_path / "model").spec.name == "transformer-tiny"

@@ -209,7 +209,7 @@ def test_a_model_with_little_in_common_is_refused_unless_the_recipe_says_so(pare
 
 def test_a_share_of_nothing_is_told(task):
     with pytest.raises(
-        SpecError, match=r"pretrained_share=0.5:1:18: TFK117 pretrained_share: it is a share of what `pretrained`"
+        SpecError, match=r"pretrained_share=0.5:1:18: TFK117 pretrained_share: it is a share of the weights of `pretrained`"
     ):
         load_recipe(task, ["pretrained_share=0.5"])
 

@@ -153,7 +153,7 @@ def _limits(max_new_tokens: int | Tensor, batch: int, device: torch.device) -> T
 
 def _check_sites(model: Model, attention: Iterable[str], found: Mapping[str, Tensor]) -> None:
     """Raises InputError for a site that runs once, before the first token, and so has no weights per token."""
-    missing = sorted(model._sites(attention) - found.keys())
+    missing = sorted(model.backends.matching(attention) - found.keys())
     if missing:
         message = f"`{missing[0]}` does not run while tokens are generated, so no token has attention weights there"
         raise InputError(Diagnostic("TFK076", message, "ask for sites of the decoder, `decoder.*.cross_attention`"))

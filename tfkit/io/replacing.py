@@ -11,7 +11,7 @@ from .layout import PLAN, SPEC, VERSIONS, WEIGHTS, Versions
 
 
 def check_place(directory: Path, overwrite: bool) -> None:
-    """Raises StoreError, TFK080, where a model may not be saved because of what stands there."""
+    """Raises StoreError (TFK080) if the directory exists and may not be replaced."""
     if os.path.lexists(directory) and written_names(directory) and not overwrite:
         raise StoreError(
             Diagnostic("TFK080", f"{directory} exists already", "choose another directory, or pass overwrite (--force)")
@@ -19,8 +19,11 @@ def check_place(directory: Path, overwrite: bool) -> None:
 
 
 def written_names(directory: Path) -> set[str]:
-    """The names of the files of a saved model that may be replaced; none of an empty directory. Raises StoreError, TFK080, for
-    anything else: a link, a directory that holds anything that tfkit did not write there."""
+    """The names of the files of a saved model, none for an empty directory.
+
+    Raises:
+        StoreError: TFK080 for a link, and for a directory with files that tfkit did not write there.
+    """
     try:
         if directory.is_symlink():
             raise OSError(None, "it is a link")
@@ -31,7 +34,7 @@ def written_names(directory: Path) -> set[str]:
         why = reason.strerror if isinstance(reason, OSError) else reason.diagnostics[0].message
         message = f"{directory} exists and is no saved model, so it is not replaced: {why}"
         raise StoreError(Diagnostic("TFK080", message, "choose another directory")) from None
-    # Anybody can write a listing. Beside the files of every model it vouches only for those whose digests it knows.
+    # Another program may have written the listing. Besides the files of every model, only files with a listed digest count.
     names = {VERSIONS, SPEC, WEIGHTS, PLAN} | {name for name, facts in files.items() if _is_as_listed(directory / name, facts)}
     check_removable(directory, names)
     return names

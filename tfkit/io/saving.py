@@ -33,11 +33,20 @@ def save(
     catalogue: Catalogue | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a model, and `texts` by file name that belong to it (its tokenisers). The directory appears whole or not at all: it
-    is written beside its place and then renamed.
+    """Save a model. The directory is complete or does not appear: it is written under another name and then renamed.
 
-    Raises StoreError where it exists already, or where the disk is full or not writable; what stood there is left as it was.
-    `overwrite` replaces a saved model, if the directory holds nothing beside the files that were saved there.
+    Args:
+        model: a built model.
+        directory: the directory to create.
+        overwrite: replace a saved model, if its directory contains only files that were saved there.
+        catalogue: the entries of the spec; those of the installed plugins by default.
+        texts: further files that belong to the model (tokenisers), by name.
+
+    Returns:
+        The absolute path of the directory.
+
+    Raises:
+        StoreError: the directory exists, or cannot be written. What it contained is unchanged.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     directory = Path(directory).absolute()

@@ -1,4 +1,4 @@
-"""What a run took from the model that it started from, in words and as data."""
+"""Which weights a run copied from the model that it started from, as text and as data."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .formatting import ranges
 from .terminal import shown
 
 FEW = 2
-"""So many tensors of a part are told one by one, more as a part."""
+"""Up to this number the tensors of a part are listed; more are listed as one part."""
 
 
 def load_report_text(taken: LoadReport) -> str:
-    """How many weights were taken, and what was not, a line for each reason."""
+    """How many weights were copied, and one line per reason for those that were not."""
     rows = [f"pretrained: {taken.loaded:,} of {taken.total:,} weights are those of {taken.place}"]
     reasons: dict[tuple[str, str], list[SkippedTensor]] = {}
     for each in sorted(taken.skipped, key=lambda left: not left.initialised):
@@ -31,7 +31,7 @@ def load_report_text(taken: LoadReport) -> str:
 
 
 def _items(left: list[SkippedTensor], others: Iterable[str]) -> list[tuple[str, str]]:
-    """Names and sizes: of tensors, or of whole parts that hold none of the others."""
+    """Names and sizes of tensors, or of parts whose tensors are all in the list."""
     kept = {prefix for name in others for prefix in _prefixes(name)}
     parts: dict[str, list[SkippedTensor]] = {}
     for each in left:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, AttentionOutput
+from tfkit.plugin import AttentionInputs, AttentionOutput
 
 from .kernel import stages
 from .kernel.kernel import Kernel
@@ -123,4 +123,4 @@ MUTANTS = (
     mutant("dropout_in_weights", "the weights handed out are those after dropout", weights_after_dropout,
           "no weights are asked for"),
 )  # fmt: skip
-"""The faults of this family."""
+"""The mutants of this family."""

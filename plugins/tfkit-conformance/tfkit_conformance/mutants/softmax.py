@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, AttentionOutput, Mask
+from tfkit.plugin import AttentionInputs, AttentionOutput, Mask
 
 from .kernel.kernel import Kernel
 from .mutant import of_family
@@ -129,4 +129,4 @@ MUTANTS = (
     mutant("weights_unnormalised", "the weights handed out are divided by their maximum, not by their sum",
           weights_unnormalised),
 )  # fmt: skip
-"""The faults of this family."""
+"""The mutants of this family."""

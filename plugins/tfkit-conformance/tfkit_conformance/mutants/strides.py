@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, AttentionOutput
+from tfkit.plugin import AttentionInputs, AttentionOutput
 
 from .kernel import stages
 from .kernel.kernel import Kernel
@@ -79,4 +79,4 @@ MUTANTS = (
           Kernel(incoming=lambda grad_output, rows: stages.only_seeing_rows(last_axis_dense(grad_output), rows)),
           "its last axis has stride 1"),
 )  # fmt: skip
-"""The faults of this family."""
+"""The mutants of this family."""

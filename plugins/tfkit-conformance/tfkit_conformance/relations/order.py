@@ -15,12 +15,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs
+from tfkit.plugin import AttentionInputs
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.elements import LAYOUTS
 from ..attention.evaluated import Evaluated
-from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, agree, rewriting, taken
 from .fitting import NO_GROUPS, ONE_BATCH_ROW, READS_POSITIONS, larger, without_positions
 from .relation import Feature, Relation

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tfkit.attention.backend import AttentionBackend
-from tfkit.attention.capabilities import Capabilities
+from tfkit.plugin import AttentionBackend, Capabilities
 
 
 def entry_of(name: str, summary: str, capabilities: Capabilities) -> AttentionBackend:

@@ -1,0 +1,76 @@
+"""Sphinx builds the site from docs/: `make docs`. Nothing is fetched, neither while building nor while reading."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.errors import SphinxError
+
+project = "tfkit"
+copyright = "the authors of tfkit"
+release = metadata.version("tfkit")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+exclude_patterns = ["examples"]
+smartquotes = False  # `--json` stays as it is
+html_theme = "furo"
+html_title = f"tfkit {release}"
+html_static_path = ["_static"]
+html_css_files = ["tfkit.css"]
+html_extra_path = ["llms.txt"]
+html_copy_source = False
+html_show_sourcelink = False
+
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures; most belong to packages whose pages are on the network
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_inherit_docstrings = False
+autodoc_preserve_defaults = True
+add_module_names = False
+python_display_short_literal_types = True
+
+
+def plain_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings are plain text with `code` and equations. Make that reStructuredText, whatever characters they hold."""
+    made = []
+    for paragraph in re.split(r"\n\s*\n", "\n".join(lines).strip()):
+        if re.search(r"^ |\S {3,}\S", paragraph, re.MULTILINE):  # indented, or in columns
+            made.append("::\n\n" + re.sub(r"^", "   ", paragraph, flags=re.MULTILINE))
+        else:
+            pieces = re.split(r"(`[^`]*`)", paragraph)
+            made.append("".join(f"`{each}`" if each[:1] == "`" else re.sub(r"([\\*_|])", r"\\\1", each) for each in pieces))
+    lines[:] = ["", *"\n\n".join(made).split("\n"), ""]
+
+
+LOADED = {
+    "*.html": r"""<(?:script|img|iframe|source)[^>]*\ssrc=["'](?:https?:)?//|<link[^>]*\shref=["'](?:https?:)?//""",
+    "*.css": r"""url\(['"]?(?:https?:)?//|@import""",
+}
+
+
+def check_site(app: Sphinx, failed: Exception | None) -> None:
+    """No page loads anything from the network, and llms.txt lists every page."""
+    if failed or app.builder.name != "html":
+        return
+    site = Path(app.outdir)
+    for pattern, loads in LOADED.items():
+        online = [str(path.relative_to(site)) for path in site.rglob(pattern) if re.search(loads, path.read_text("utf-8"))]
+        if online:
+            raise SphinxError(f"these load something from the network: {', '.join(online)}")
+    listed = (site / "llms.txt").read_text("utf-8")
+    missing = [name for name in sorted(app.env.found_docs) if name != "index" and f"({name}.html)" not in listed]
+    if missing:
+        raise SphinxError(f"docs/llms.txt does not list: {', '.join(missing)}")
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-docstring", plain_docstring)
+    app.connect("build-finished", check_site)

@@ -1,0 +1,234 @@
+"""The tables of the documentation that come from the code. `TABLES` maps their names to functions of `run`, which runs a
+command line in a scratch directory and returns what it prints."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import tfkit
+from tfkit import hooks
+
+Run = Callable[[str], str]
+JSON_FORMS = {
+    "show --json": "tfkit.view.model_data", "plan --json": "tfkit.view.plan_data", "plugins --json": "tfkit.view.plugins_data",
+    "bench attention --json FILE": "tfkit_conformance.bench.measure", "bench auto --json FILE": "tfkit.attention.auto_table",
+}  # fmt: skip
+"""The modules whose docstrings, behind the first paragraph, describe what a command prints."""
+ROOT = Path(__file__).parents[1]
+WRITTEN = {
+    "backend": "attention: {backend: sdpa}", "score": "attention: {score: additive}", "position": "position: alibi",
+    "norm": "norm: {kind: rms_norm, eps: 1.0e-6}", "placement": "placement: pre", "activation": "ffn: {activation: swiglu}",
+    "sublayer": "sublayers: [self_attention, ffn]", "node": "encoder: {kind: stack}", "init": "init: bert",
+}  # fmt: skip
+"""How a spec names an entry of each slot."""
+
+
+def rows(*cells: list[str]) -> str:
+    """A Markdown table; the first row is its head."""
+    head, *body = ["| " + " | ".join(row) + " |" for row in cells]
+    return "\n".join([head, "|" + " --- |" * len(cells[0]), *body])
+
+
+def built_in() -> tfkit.Catalogue:
+    return tfkit.load_catalogue(point for point in entry_points(group="tfkit") if point.name == "builtin")
+
+
+def slots(run: Run) -> str:
+    catalogue = built_in()
+    names = {slot: ", ".join(f"`{name}`" for name in catalogue.names(slot)) for slot in hooks.SLOTS}
+    return rows(["slot", "in a spec", "built in"], *([slot, f"`{WRITTEN[slot]}`", names[slot]] for slot in hooks.SLOTS))
+
+
+def entries(run: Run) -> str:
+    """Every built-in entry, slot by slot, with its options and their defaults."""
+    catalogue, sections = built_in(), []
+    for slot in hooks.SLOTS:
+        body = [["name", "what it is", "options"]]
+        for entry in catalogue.entries(slot):
+            options = ", ".join(_option(name, field) for name, field in entry.options.model_fields.items())
+            link = f" [Reference]({entry.reference})" if entry.reference else ""
+            body.append([f"`{entry.name}`", _cell(entry.summary) + link, options or "–"])
+        sections.append(f"## {slot}\n\n{rows(*body)}")
+    return "\n\n".join(sections)
+
+
+def _option(name: str, field: Any) -> str:
+    default = field.get_default(call_default_factory=False)
+    return f"`{name}: {json.dumps(default)}`" if isinstance(default, (str, int, float)) else f"`{name}`"
+
+
+def hook_list(run: Run) -> str:
+    lines = ["```python"]
+    for hook, kind in hooks.SLOTS.values():
+        lines += [f"def {hook}() -> list[{kind.__name__}]:", f'    """{inspect.getdoc(getattr(hooks, hook))}"""', "", ""]
+    return "\n".join([*lines[:-2], "```"])
+
+
+def backends(run: Run) -> str:
+    able = json.loads(run("tfkit plugins --backends --json"))["backends"]
+    table = [["", *(f"`{can['name']}`" for can in able)]]
+
+    def row(label: str, cell: Callable[[dict[str, Any]], str]) -> None:
+        table.append([label, *(cell(can) for can in able)])
+
+    row("devices", lambda can: ", ".join(device["kind"] for device in can["devices"]))
+    row("dtypes", lambda can: ", ".join(sorted(can["dtypes"])))
+    row("head_dim", lambda can: _range(**can["head_dim"]))
+    for term in sorted({term for can in able for term in can["mask_terms"]}):
+        row(f"mask: {term}", lambda can, term=term: _tick(term in can["mask_terms"]))
+    for kind in sorted({kind for can in able for kind in can["bias_kinds"]}):
+        row(f"bias: {kind}", lambda can, kind=kind: _bias(kind, **can))
+    row("scores", lambda can: ", ".join(sorted(can["scores"])).replace("*", "any"))
+    row("weights", lambda can: can["weights"])
+    for name in [name for name, value in able[0].items() if isinstance(value, bool)]:
+        row(name.replace("_", " "), lambda can, name=name: _tick(can[name]))
+    return rows(*table)
+
+
+def _bias(kind: str, bias_kinds: list[str], bias_gradient: list[str], **_: Any) -> str:
+    return _tick(kind in bias_kinds) + (" and gradient" if kind in bias_gradient else "")
+
+
+def _range(minimum: int, maximum: int | None, multiple: int) -> str:
+    text = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
+    return text if multiple == 1 else f"{text}, multiples of {multiple}"
+
+
+def codes(run: Run) -> str:
+    """Every error code with its rule, an example that breaks it, and the fix."""
+    sections = []
+    for code in (each for each in json.loads(run("tfkit explain --json")) if "code" in each):
+        example = "\n".join(f"    {line}" for line in code["wrong"].splitlines())
+        head = f"({code['code']})=\n## {code['code']}: {code['title']}\n\n{_text(code['rule'])}"
+        sections.append(f"{head}\n\nWrong:\n\n{example}\n\nFix: {_text(code['fix'])}")
+    return "\n\n".join(sections)
+
+
+def rules(run: Run) -> str:
+    found = [each for each in json.loads(run("tfkit explain --json")) if "text" in each]
+    return rows(["rule", "title", "what it says"], *([rule["rule"], rule["title"], _cell(rule["text"])] for rule in found))
+
+
+def checks(run: Run) -> str:
+    found, sections = json.loads(run("tfkit explain checks --json")), []
+    firsts = [list(check.values())[:4] for check in found]  # the name, what is checked, the rule, a summary
+    for group in dict.fromkeys(group for _, group, *_ in firsts):
+        body = [[_cell(name), rule, _cell(summary)] for name, kind, rule, summary in firsts if kind == group]
+        sections.append(f"## {group[0].upper()}{group[1:]}\n\n" + rows(["check", "rule", "what it shows"], *body))
+    return "\n\n".join(sections)
+
+
+def commands(run: Run) -> str:
+    """The help of every command."""
+    shown = [("tfkit", run("tfkit --help"))]
+    shown += [(f"tfkit {name}", run(f"tfkit {name} --help")) for name in re.findall(r"^  (\w+) {2}", shown[0][1], re.MULTILINE)]
+    return "\n\n".join(f"## {name}\n\n```text\n{text}\n```" for name, text in shown)
+
+
+def json_forms(run: Run) -> str:
+    sections = []
+    for command, module in JSON_FORMS.items():
+        _, _, form = inspect.cleandoc(import_module(module).__doc__ or "").partition("\n\n")
+        sections.append(f"### `tfkit {command}`\n\n```text\n{form.rstrip()}\n```")
+    return "\n\n".join(sections)
+
+
+def recipe_keys(run: Run) -> str:
+    """Every key of a recipe, from its JSON Schema."""
+    schema = json.loads(run("tfkit schema recipe"))
+    known, top, sections = schema["$defs"], [], []
+    for name, field in schema["else"]["properties"].items():
+        inner = known.get(field.get("$ref", "").removeprefix("#/$defs/"), {})
+        kinds = inner.get("else", {}).get("properties", {}).get("kind", {}).get("enum", [])
+        if "properties" in inner:
+            sections.append(f"## {name}\n\n{_keys(inner)}")
+        for kind in kinds:
+            sections.append(f"## {name}: {kind}\n\n{_keys(known[f'part.{name}.{kind}'])}")
+        if "properties" not in inner:
+            top.append((name, {**field, "enum": kinds} if kinds else field))
+    return "\n\n".join([_keys({"properties": dict(top)}), *sections])
+
+
+def _keys(schema: dict[str, Any]) -> str:
+    body = []
+    for name, field in schema["properties"].items():
+        if name != "kind":
+            default = field.get("default", "–")
+            values = ", ".join(f"`{value}`" for value in field.get("enum", []))
+            said = next((each["description"] for each in [field, *field.get("anyOf", [])] if "description" in each), "")
+            words = "; ".join(filter(None, [_cell(said), values]))
+            body.append([f"`{name}`", words, "–" if default in ("–", None) else f"`{json.dumps(default)}`"])
+    return rows(["key", "meaning", "default"], *body)
+
+
+def shipped_specs(run: Run) -> str:
+    body, catalogue = [], built_in()
+    for path in sorted((ROOT / "specs").glob("*.yaml")):
+        spec = tfkit.load_spec(path, catalogue=catalogue)
+        link = f"[source]({spec.reference})" if spec.reference else "–"
+        body.append([f"`{path.name}`", f"{tfkit.graph_of(spec).parameters():,}", _cell(spec.description) or "–", link])
+    return rows(["spec", "parameters", "what it is", "published"], *body)
+
+
+def api(module: str) -> Callable[[Run], str]:
+    """autodoc directives for every public name of a module."""
+
+    def directives(run: Run) -> str:
+        owner, groups = import_module(module), {"Functions": [], "Classes": [], "Exceptions": [], "Constants and types": []}
+        for name in owner.__all__:
+            value = getattr(owner, name)
+            twice = "\n   :no-index:" if owner is not tfkit and name in tfkit.__all__ else ""
+            if isinstance(value, type) and issubclass(value, BaseException):
+                groups["Exceptions"].append(f".. autoexception:: {module}.{name}{twice}")
+            elif isinstance(value, type) and not hasattr(value, "__origin__"):
+                groups["Classes"].append(f".. autoclass:: {module}.{name}\n   :members:{twice}")
+            elif inspect.isroutine(value) or hasattr(value, "__wrapped__"):
+                groups["Functions"].append(f".. autofunction:: {module}.{name}{twice}")
+            else:
+                groups["Constants and types"].append(f".. py:data:: {module}.{name}")
+        return "\n\n".join(
+            f"## {title}\n\n```{{eval-rst}}\n" + "\n\n".join(group) + "\n```" for title, group in groups.items() if group
+        )
+
+    return directives
+
+
+def _tick(flag: bool) -> str:
+    return "yes" if flag else "–"
+
+
+def _text(text: str) -> str:
+    """Plain text in Markdown: emphasis and HTML stay the characters that they are, outside of code."""
+    pieces = re.split(r"(`[^`]*`)", text)
+    return "".join(piece if piece.startswith("`") else re.sub(r"([*<\[{]|\b_|_\b)", r"\\\1", piece) for piece in pieces)
+
+
+def _cell(text: str) -> str:
+    return _text(text).replace("|", r"\|").replace("\n", " ")
+
+
+def measurements(run: Run) -> str:
+    """Every timed benchmark with its command, versions and device."""
+    body = []
+    for path in sorted((ROOT / "bench" / "results").glob("*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if "speed" in found:
+            speeds = "; ".join(f"{_cell(name)} {speed:.2f}" for name, speed in found["speed"].items())
+            device = f"{found['threads']} thread{'s' if found['threads'] > 1 else ''}, torch {found['torch']}"
+            device += "".join(f", {name} {version}" for name, version in found.get("versions", {}).items())
+            body.append([f"{_cell(found['title'])}", speeds, f"{device}, Python {found['python']}", f"`{found['command']}`"])
+    return rows(["what", "relative speed", "versions and device", "command"], *body)
+
+
+TABLES: dict[str, Callable[[Run], str]] = {
+    "api": api("tfkit"), "backends": backends, "checks": checks, "codes": codes, "commands": commands, "entries": entries,
+    "hooks": hook_list, "json": json_forms, "measurements": measurements, "model-parts-api": api("tfkit.plugin.model_parts"),
+    "plugin-api": api("tfkit.plugin"), "recipe-keys": recipe_keys, "rules": rules, "slots": slots, "specs": shipped_specs,
+}  # fmt: skip

@@ -1,0 +1,125 @@
+"""README.md and the pages under docs/ say what the code does today, and their commands and Python blocks run."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import documented
+from tfkit.catalogue import load_catalogue
+from tfkit.graph import graph_of
+from tfkit.spec import parse_spec
+
+PAGES = {str(page.relative_to(documented.ROOT)): page for page in documented.pages()}
+STALE = "<!-- generated: hooks -->\n```python\n```\n<!-- end -->"
+
+
+def is_slow(name):
+    """Whether the page builds, trains or proves something that no earlier page does."""
+    new = set(documented.blocks(PAGES[name].read_text(encoding="utf-8"))) - documented.shown_before(PAGES[name])
+    return any(re.search(r"^\$ tfkit (build|train|verify|conformance)", block, flags=re.M) for block in new)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if is_slow(name) else name for name in PAGES])
+def test_a_page_is_what_the_generator_writes(name):
+    text = PAGES[name].read_text(encoding="utf-8")
+    made = documented.written(text, documented.shown_before(PAGES[name]), name)
+    assert made == text, f"run `python tests/documented.py {name}`"
+
+
+def test_a_stale_table_a_wrong_output_and_a_wrong_block_are_seen():
+    assert documented.written(STALE) != STALE
+    assert documented.written("```console\n$ echo 1\n2\n```") == "```console\n$ echo 1\n1\n```"
+    with pytest.raises(NameError):
+        documented.written("```python\nmissing\n```")
+
+
+def test_a_block_of_an_earlier_page_is_not_run_again():
+    block = "```console\n$ echo 1\n2\n```"
+    assert documented.written(block, skipped={block}) == block
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "vary", "same"),
+    [
+        ("1 s", "2 s", False, False),
+        ("1 s", "2.5 s", True, True),
+        ("1 s", "2 m", True, False),
+        ("a\n...\nd", "a\nb\nc\nd", False, True),
+        ("a\n...\nd", "a\nb\nc\ne", False, False),
+        ("a 1  x\n───", "a 10 x\n────", True, True),
+        ("", "more", True, False),
+    ],
+)
+def test_outputs_are_compared_without_what_may_differ(shown, printed, vary, same):
+    assert documented.matches(shown, printed, vary) is same
+
+
+def test_the_quickstart_in_korean_shows_the_same_blocks():
+    pages = [documented.ROOT / "docs" / name for name in ("quickstart.md", "ko/quickstart.md")]
+    english, korean = (documented.blocks(page.read_text(encoding="utf-8")) for page in pages)
+    assert korean == english
+
+
+def test_the_first_commands_are_the_two_that_matter():
+    for name in ("README.md", "docs/quickstart.md"):
+        assert re.findall(r"^(make \w+)", PAGES[name].read_text(encoding="utf-8"), flags=re.M)[:2] == ["make demo", "make test"]
+
+
+def test_the_readme_is_short():
+    assert len(PAGES["README.md"].read_text(encoding="utf-8").splitlines()) <= 250
+
+
+def test_every_block_is_run_or_is_no_program():
+    """`py` blocks are those that tests/frameworks runs; `sh` blocks are compared with the commands' help below."""
+    known = {"console", "python", "sh", "text", "toml", "yaml", "py", "{eval-rst}", "{toctree}", "{include}"}
+    for name, page in PAGES.items():
+        languages = set(re.findall(r"^ *```(\S+)", page.read_text(encoding="utf-8"), flags=re.M))
+        assert languages <= known, name
+        assert "py" not in languages or name == "docs/guides/other-tools.md", name
+
+
+@cache
+def help_of(command: str) -> str:
+    with documented.scratch() as place:
+        return place.run(f"{command} --help")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_that_are_not_run_exist_with_their_options(name):
+    text = PAGES[name].read_text(encoding="utf-8")
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", text, flags=re.S) for line in block.splitlines()]
+    lines += re.findall(r"`((?:\w+=\w+ )?(?:tfkit|python (?:bench|plugins)/|make) ?[^`]+)`", text)
+    for line in lines:
+        words = line.partition("  #")[0]
+        for target in re.findall(r"^make (\S+)", words):
+            assert f"\n{target}:" in (documented.ROOT / "Makefile").read_text(encoding="utf-8"), line
+        for script in re.findall(r"python ((?:bench|plugins)/\S+)", words):
+            path, options = documented.ROOT / script, re.findall(r" (--[\w-]+)", words)
+            assert path.exists(), line
+            if options:
+                source = path.read_text(encoding="utf-8") + Path(path.parent, "interleaved.py").read_text(encoding="utf-8")
+                assert all(f'"{option}"' in source for option in options), line
+        for command, rest in re.findall(r"\btfkit ([a-z]+)\b([^|<>]*)", words):
+            options = [option for option in re.findall(r" (--?[a-z][\w-]*)", rest) if option != "--help"]
+            assert all(re.search(rf"(?<![\w-]){option}\b", help_of(f"tfkit {command}")) for option in options), line
+
+
+def test_every_hook_is_documented_with_its_signature():
+    text = PAGES["docs/reference/hooks.md"].read_text(encoding="utf-8")
+    from tfkit.hooks import SLOTS
+
+    for hook, kind in SLOTS.values():
+        assert f"def {hook}() -> list[{kind.__name__}]:" in text
+
+
+def test_the_spec_that_shows_the_language_is_right():
+    text = PAGES["docs/guides/spec-language.md"].read_text(encoding="utf-8")
+    [block] = re.findall(r"```yaml\n(# yaml-language-server[^\n]*\ntfkit: 1\nextends:.*?)```", text, flags=re.S)
+    spec = parse_spec(block, load_catalogue(), file=str(documented.ROOT / "specs" / "a-variant.yaml"))
+    assert graph_of(spec).parameters() > 0
+    names = [part.options.name for part in spec.nodes["decoder"].options.layers[0].sublayers]
+    assert names == ["ffn", "self_attention", "to_source", "ffn_2"]

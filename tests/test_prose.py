@@ -1,0 +1,18 @@
+"""The linter of prose finds a word in a comment, a docstring and a message, and leaves code alone."""
+
+from prose import ROOT, findings, rules
+
+
+def test_words_are_found_in_prose_and_not_in_code(tmp_path):
+    python, page = tmp_path / "a.py", tmp_path / "a.md"
+    python.write_text('"""A kernel is judged here."""\njudged = 1  # is told twice\nraise E("the wish of `judged`")\n')
+    page.write_text("The zoo of kernels.\n```\nzoo\n```\n`zoo` is code.\n")
+    found = [line.removeprefix(str(tmp_path)) for path in (python, page) for line in findings(path, rules())]
+    assert [line.split(": ")[:2] for line in found] == [
+        ["/a.py:1:16", "`judged`"], ["/a.py:2:15", "`is told`"], ["/a.py:3:14", "`wish`"], ["/a.md:1:5", "`zoo`"],
+    ]  # fmt: skip
+
+
+def test_every_word_has_a_replacement():
+    assert all(better for _, better in rules())
+    assert (ROOT / "pyproject.toml").exists()
