@@ -49,7 +49,7 @@ def _evaluated(form: Callable[[Numbers, dict[str, Numbers], Any], tuple[Numbers,
         at, options = example.at, shared(example)
         module: nn.Module = example.built(at["width"])
         weights = {name: p.detach().double().tolist() for name, p in module.named_parameters()}
-        # Small vectors show whether eps stands where it must.
+        # Small vectors show whether eps is in the right place.
         x = torch.cat((numbers(example, at["tokens"], at["width"]), example.normal(1, at["width"]) * 2.0**-9))
         found = [form(row, weights, options) for row in x.double().tolist()]
         want = torch.tensor([value for value, _ in found], dtype=torch.float64, device=example.device)

@@ -28,7 +28,7 @@ EXPONENTS = range(-6, 3)
 
 @dataclass(frozen=True)
 class Domain:
-    """The values of one field. `choices` stand beside what `kind` says; `optional` says that None is one of them."""
+    """The values of one field. `choices` are alternatives to `kind`; `optional` says that None is one of them."""
 
     kind: Literal["choices", "whole", "real", "part", "model"]
     choices: tuple[Any, ...] = ()

@@ -18,7 +18,7 @@ mutant = of_family("strides")
 
 
 def read_with(tensor: Tensor, strides: tuple[int, ...], start: int) -> Tensor:
-    """The numbers that stand at other places of the same memory, as a kernel finds them that assumes these strides."""
+    """The numbers that a kernel reads if it assumes these strides."""
     tensor = tensor.detach()
     size = tensor.untyped_storage().nbytes() // tensor.element_size()
     memory = torch.as_strided(tensor, (size,), (1,), 0)

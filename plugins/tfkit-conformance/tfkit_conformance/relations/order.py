@@ -144,5 +144,5 @@ ORDER = (
     _moved("value_features_permuted", "R15", "Value features in another order give them in that order.",
            "when the features of values are permuted", _plain, (), _value_features_permuted),
     _moved("keys_twice", "R27", "Every key twice gives the same, and ln 2 more log-sum-exp.",
-           "when every key stands there twice", without_positions, (READS_POSITIONS,), _keys_twice),
+           "when every key is doubled", without_positions, (READS_POSITIONS,), _keys_twice),
 )  # fmt: skip

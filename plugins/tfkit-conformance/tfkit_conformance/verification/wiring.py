@@ -7,7 +7,7 @@ gives them for this stack:
     pre              x = a x + b f(norm(x))                       parallel   x = a x + the sum of b f(norm(x)), one x for all
     sandwich         x = a x + b norm_out(f(norm_in(x)))
 
-Where a tensor is handed on, what arrives equals what was given, to the bit. Where it is summed, what arrives is within the
+Where a tensor is passed on, the value that arrives is equal to the bit. Where it is summed, what arrives is within the
 rounding of that sum (`tfkit_conformance.verification.approximate`). Post-norm of Vaswani et al. 2017 (https://arxiv.org/abs/1706.03762),
 pre-norm of Xiong et al. 2020 (https://arxiv.org/abs/2002.04745).
 """

@@ -179,7 +179,7 @@ def _finding(same: list[Data], with_snippet: bool) -> list[RenderableType]:
 
 
 def _python(snippet: str) -> RenderableType:
-    """Neither indented nor wrapped: it is there to be pasted. (Rich prints a Text as it is where it stands in something.)"""
+    """Neither indented nor wrapped, so that it can be pasted. (Rich prints a nested Text unchanged.)"""
     return Group(Text(snippet.rstrip(), "dim", no_wrap=True, overflow="ignore"))
 
 

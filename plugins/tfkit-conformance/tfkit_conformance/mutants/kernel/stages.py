@@ -208,7 +208,7 @@ def zero_fully_masked(output: Tensor, rows: Tensor, value: Tensor) -> Tensor:
 
 
 def log_sum_exp(lse: Tensor, total: Tensor) -> Tensor:
-    """What is handed out, from the log-sum-exp and the sum l below it."""
+    """The returned values, from the log-sum-exp and the sum l below it."""
     return lse
 
 
