@@ -35,21 +35,21 @@ docs: .venv/.docs  ## the documentation as a site in build/docs; warnings are er
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet 'pip>=25.1'  # the first with --group
 
 .venv/.demo: $(SOURCES) | .venv/bin/python
 	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[all]' -e ./plugins/tfkit-conformance
 	touch $@
 
 .venv/.test: .venv/.demo $(wildcard plugins/*/pyproject.toml)
-	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[test]' $(PLUGINS)
+	$(BIN)/pip install --quiet --constraint constraints.txt -e . --group test $(PLUGINS)
 	touch $@
 
 .venv/.lint: .venv/.test
-	$(BIN)/pip install --quiet --constraint constraints.txt -e '.[lint]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --group lint
 	touch $@
 
 .venv/.docs: .venv/.demo
-	$(BIN)/pip install --quiet 'pip>=25.1'  # the first with --group
 	$(BIN)/pip install --quiet --constraint constraints.txt --group docs
 	touch $@
 

@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         for name, taken in seconds.items():
             total[name] = [sum(pair) for pair in zip(total[name], taken, strict=True)]
         row = {name: round(1e6 * median(taken), 1) for name, taken in seconds.items()}
-        microseconds[shape] = {**row, "the_rule_takes_products": few.are_few(inputs, mask)}
+        microseconds[shape] = {**row, "the_rule_takes_products": few.products_are_faster(inputs, mask)}
         print(f"{shape:16} " + "   ".join(f"{name} {rate:.0f} us" for name, rate in row.items()), end="")
         print(" *" if microseconds[shape]["the_rule_takes_products"] else "")
     return report("all shapes", total, "torch's kernel", options.json, microseconds=microseconds)

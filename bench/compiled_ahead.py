@@ -4,7 +4,7 @@ kind of call, as Triton's are, and kept on disk, needs a thousand and more, a se
     python bench/compiled_ahead.py fused --dtypes bfloat16 --workers 14
 
 Each process runs the quick suite on `eager` as if it were the backend: cases follow from the declaration and the seed, so these
-are the calls of the suite. The backend makes its share of them too, forward and backward; what it gives is not judged.
+are the calls of the suite. The backend makes its share of them too, forward and backward; what it gives is not evaluated.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tfkit.attention.types import AttentionInputs, AttentionOutput
 from tfkit.builtin.attention import eager
 from tfkit.catalogue import load_catalogue
 from tfkit.plugin import NoOptions, require_capabilities
+from tfkit_conformance.attention.backend_under_test import Attend, BackendUnderTest, backend_under_test
 from tfkit_conformance.attention.compare import leaves_of
-from tfkit_conformance.attention.subject import Attend, BackendUnderTest, subject_of
 from tfkit_conformance.suite.conformance import check_backend
 
 
@@ -77,7 +77,7 @@ def sharing(subject: BackendUnderTest, rank: int, workers: int) -> tuple[Attend,
 def work(name: str, device: str, dtypes: list[str], rank: int, workers: int) -> dict[str, Any]:
     """One process's share."""
     entry = load_catalogue().find("backend", name)
-    subject = subject_of(entry, device=device)
+    subject = backend_under_test(entry, device=device)
     attend, made = sharing(subject, rank, workers)
     report = check_backend(replace(subject, attend=attend), profile="quick", dtypes=dtypes, limit=600.0, shrink_steps=0)
     return {"calls": made[0], "seconds": report.seconds, "raised": [finding.message for finding in report.findings][:3]}

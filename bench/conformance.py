@@ -1,12 +1,12 @@
-"""How good the conformance suite is: false alarms on correct kernels, and which check sees which seeded fault.
+"""How good the conformance suite is: false alarms on correct kernels, and which check kills which mutant.
 
-    python bench/conformance.py zoo --runs 20000        # -> bench/results/conformance_zoo.json
-    python bench/conformance.py kills                   # -> bench/results/conformance_kills.json
-    python bench/conformance.py kills --only a,b        # these faults anew, in the same file
+    python bench/conformance.py correct --runs 20000    # -> bench/results/correct_kernels.json
+    python bench/conformance.py kills                   # -> bench/results/kill_matrix.json
+    python bench/conformance.py kills --only a,b        # these mutants anew, in the same file
 
-`zoo` judges correct implementations on drawn cases, under seeds from 1,000 on, which nothing was tuned with; it counts runs,
-alarms and undecided cases, and keeps the largest error as a share of its bound. `kills` runs the whole quick profile on every
-fault, without stopping at the first finding.
+`correct` evaluates correct implementations on drawn cases, under seeds from 1,000 on, with which nothing was tuned; it counts
+runs, alarms and undecided cases, and keeps the largest error as a share of its bound. `kills` runs the whole quick profile on
+every mutant, without stopping at the first finding.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from hypothesis import seed as seeded
 
 from kill_matrix.correct_kernels import CORRECT_KERNELS
 from tfkit.catalogue import load_catalogue
+from tfkit_conformance.attention.backend_under_test import BackendUnderTest, backend_under_test
 from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.attention.strategies import cases
-from tfkit_conformance.attention.subject import BackendUnderTest, subject_of
 from tfkit_conformance.finding import Inconclusive, Violation
 from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.suite.conformance import check_backend
@@ -42,15 +42,15 @@ def subjects() -> list[tuple[str, BackendUnderTest, float]]:
     """The correct implementations, each with its share of the runs: flex takes ten times as long as the others."""
     catalogue = load_catalogue()
     found = [
-        (specimen.name, subject_of(specimen.entry, attend=specimen.attend, tf32=specimen.tf32), 1.0)
-        for specimen in CORRECT_KERNELS
+        (kernel.name, backend_under_test(kernel.entry, attend=kernel.attend, tf32=kernel.tf32), 1.0)
+        for kernel in CORRECT_KERNELS
     ]
-    installed = [(name, subject_of(catalogue.find("backend", name)), 0.1 if name == "flex" else 1.0)
+    installed = [(name, backend_under_test(catalogue.find("backend", name)), 0.1 if name == "flex" else 1.0)
                  for name in catalogue.names("backend")]  # fmt: skip
     return found + [each for each in installed if "cpu" in {device.kind for device in each[1].capabilities.devices}]
 
 
-def judge_all(subject: BackendUnderTest, dtype: str, runs: int, seed: int) -> dict[str, Any]:
+def evaluate_all(subject: BackendUnderTest, dtype: str, runs: int, seed: int) -> dict[str, Any]:
     """`runs` drawn cases through every layer."""
     row: dict[str, Any] = {"runs": 0, "alarms": [], "inconclusive": 0, "worst": 0.0}
     backward = subject.capabilities.backward and subject.name != "flex"
@@ -76,17 +76,17 @@ def judge_all(subject: BackendUnderTest, dtype: str, runs: int, seed: int) -> di
     return row
 
 
-def zoo(runs: int) -> dict[str, Any]:
+def correct_kernels(runs: int) -> dict[str, Any]:
     """False alarms on held-out seeds."""
-    animals = subjects()
-    each = runs / (sum(share for _, _, share in animals) * len(DTYPES))
+    kernels = subjects()
+    each = runs / (sum(share for _, _, share in kernels) * len(DTYPES))
     rows = []
-    for number, (name, subject, share) in enumerate(animals):
+    for number, (name, subject, share) in enumerate(kernels):
         for dtype in DTYPES:
             if dtype not in subject.capabilities.dtypes:
                 continue
             started = time.perf_counter()
-            row = judge_all(subject, dtype, round(each * share), HELD_OUT + number)
+            row = evaluate_all(subject, dtype, round(each * share), HELD_OUT + number)
             rows.append({"name": name, "dtype": dtype, **row, "seconds": round(time.perf_counter() - started, 1)})
             progress = f"{row['runs']:6} runs {len(row['alarms']):3} alarms, largest {row['worst']:.3f}"
             print(f"{name:24}{dtype:10}{progress}", flush=True)
@@ -100,34 +100,37 @@ def zoo(runs: int) -> dict[str, Any]:
 
 
 def kills(before: Sequence[dict[str, Any]] = (), only: Collection[str] = ()) -> dict[str, Any]:
-    """Fault by fault the checks that see it under the quick profile. With `only`, the other rows are those of `before`."""
-    known, rows = {row["fault"]: row for row in before}, []
-    for diagnostic in ATTENTION_MUTANTS:
-        if only and diagnostic.name not in only:
-            rows += [known[diagnostic.name]] if diagnostic.name in known else []
+    """Mutant by mutant the checks that kill it under the quick profile. With `only`, the other rows are those of `before`."""
+    known, rows = {row["mutant"]: row for row in before}, []
+    for mutant in ATTENTION_MUTANTS:
+        if only and mutant.name not in only:
+            rows += [known[mutant.name]] if mutant.name in known else []
             continue
-        report = check_backend(subject_of(diagnostic.entry, attend=diagnostic.fresh()), profile="quick", shrink_steps=0)
+        report = check_backend(backend_under_test(mutant.entry, attend=mutant.fresh()), profile="quick", shrink_steps=0)
         seen = [check.name for check in report.checks if check.status == "failed"]
-        rows.append({"fault": diagnostic.name, "family": diagnostic.family, "summary": diagnostic.summary, "seen_by": seen})
-        print(f"{diagnostic.family:14}{diagnostic.name:40}{', '.join(seen) or 'SURVIVED'}", flush=True)
+        rows.append({"mutant": mutant.name, "family": mutant.family, "summary": mutant.summary, "killed_by": seen})
+        print(f"{mutant.family:14}{mutant.name:40}{', '.join(seen) or 'SURVIVED'}", flush=True)
     counts: dict[str, int] = {}
     for row in rows:
-        for check in row["seen_by"]:
+        for check in row["killed_by"]:
             counts[check] = counts.get(check, 0) + 1
-    return {"diagnostics": len(rows), "killed": sum(bool(row["seen_by"]) for row in rows), "by_check": counts, "rows": rows}
+    return {"mutants": len(rows), "killed": sum(bool(row["killed_by"]) for row in rows), "by_check": counts, "rows": rows}
+
+
+FILES = {"correct": "correct_kernels.json", "kills": "kill_matrix.json"}
 
 
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["zoo", "kills"])
+    parser.add_argument("what", choices=FILES)
     parser.add_argument("--runs", type=int, default=20_000)
     parser.add_argument("--only", default="")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(words)
     torch.set_num_threads(1)
-    place = options.output or RESULTS / f"conformance_{options.what}.json"
-    if options.what == "zoo":
-        found = zoo(options.runs)
+    place = options.output or RESULTS / FILES[options.what]
+    if options.what == "correct":
+        found = correct_kernels(options.runs)
     else:
         before = json.loads(place.read_text())["rows"] if options.only else []
         found = kills(before, set(filter(None, options.only.split(","))))

@@ -9,7 +9,7 @@ it changes nothing, or why nothing here can notice. Exit code 1 where one has no
 install it wherever its `mutmut` can import what the tests import.
 
 `constants` takes the outputs of correct kernels and mutants on a set of calls, and evaluates them by the bound with one
-constant changed: a bound that is too loose misses a mutant, one that is too tight reports a correct kernel.
+constant changed: a bound that is too loose must miss a mutant, one that is too tight must raise a false alarm.
 Both write into `results/mutation.json`.
 """
 
@@ -138,7 +138,7 @@ def store(section: str, found: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Given:
-    """What one kernel gave on one call: the tensors by name, beside the reference that judges them."""
+    """What one kernel gave on one call: the tensors by name, beside the reference that evaluates them."""
 
     kernel: str
     right: bool
@@ -164,12 +164,10 @@ def cells(few: bool = False) -> list[Any]:
 
 
 def given(calls: list[Any], few: bool = False) -> list[Given]:
-    """What every correct kernel and every seeded fault gives on every call it takes."""
+    """What every correct kernel and every mutant gives on every call it takes."""
     found = []
-    kernels = [(specimen.name, True, specimen.attend) for specimen in CORRECT_KERNELS if specimen.name != "tf32"]
-    kernels += [
-        (diagnostic.name, False, diagnostic.attend) for diagnostic in ATTENTION_MUTANTS if diagnostic.family in FAMILIES
-    ]
+    kernels = [(kernel.name, True, kernel.attend) for kernel in CORRECT_KERNELS if kernel.name != "tf32"]
+    kernels += [(mutant.name, False, mutant.attend) for mutant in ATTENTION_MUTANTS if mutant.family in FAMILIES]
     for name, right, attend in kernels[:: 9 if few else 1]:
         for number, case in enumerate(calls):
             inputs, towards = case.inputs(), case.grad_output()
@@ -185,18 +183,18 @@ def given(calls: list[Any], few: bool = False) -> list[Given]:
 
 @dataclass
 class Evaluation:
-    """Calls with their references, and the answers to be judged."""
+    """Calls with their references, and the answers to be evaluated."""
 
     calls: list[Any]
     answers: list[Given]
 
     def __post_init__(self) -> None:
         self.references = [reference(case.inputs(), case.grad_output()) for case in self.calls]
-        self.numerics = {specimen.name: specimen.capabilities.numerics for specimen in CORRECT_KERNELS}
-        self.numerics |= {diagnostic.name: diagnostic.capabilities.numerics for diagnostic in ATTENTION_MUTANTS}
+        self.numerics = {kernel.name: kernel.capabilities.numerics for kernel in CORRECT_KERNELS}
+        self.numerics |= {mutant.name: mutant.capabilities.numerics for mutant in ATTENTION_MUTANTS}
 
-    def accused(self, bounds: Any) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
-        """Which answers a bound accuses: those of faults, and those of correct kernels."""
+    def false_alarms(self, bounds: Any) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
+        """The answers outside a bound: those of mutants (detections), and those of correct kernels (false alarms)."""
         made: dict[Any, Any] = {}
         wrong, right = set(), set()
         for answer in self.answers:
@@ -301,10 +299,10 @@ def tensors(made: Any) -> list[torch.Tensor]:
 
 
 def constants(few: bool = False) -> dict[str, Any]:
-    """Each constant of the bound times 8 and by 8: what is lost, who is accused, and by how much the bound moves."""
+    """Each constant of the bound times 8 and by 8: detections lost, false alarms, and by how much the bound moves."""
     calls = cells(few)
     evaluation, formula = Evaluation(calls, given(calls, few)), Formula(few)
-    seen, accused = evaluation.accused(bound.bounds)
+    seen, false_alarms = evaluation.false_alarms(bound.bounds)
     lines = Path(bound.__file__).read_text().splitlines()
     rows: list[dict[str, Any]] = []
     number = 0
@@ -312,36 +310,34 @@ def constants(few: bool = False) -> dict[str, Any]:
         for factor in (8.0, 1 / 8):
             made, scale = scaled(number, factor)
             if not scale.line:
-                by = {
-                    word: sum(row["by"] == word for row in rows) for word in ("diagnostics", "kernels", "formula", "error", "")
-                }
+                by = {word: sum(row["by"] == word for row in rows) for word in ("mutants", "kernels", "formula", "error", "")}
                 return {"calls": len(calls), "answers": len(evaluation.answers), "detections": len(seen),
-                        "accused": len(accused), "mutants": len(rows), "killed_by": by, "rows": rows}  # fmt: skip
+                        "false_alarms": len(false_alarms), "mutants": len(rows), "killed_by": by, "rows": rows}  # fmt: skip
             row = {"line": lines[scale.line - 1].strip(), "constant": scale.text, "times": factor}
             try:
-                wrong, right = evaluation.accused(made["bounds"])
+                wrong, right = evaluation.false_alarms(made["bounds"])
                 low, high = formula.moves(made["bounds"])
             except (TypeError, ValueError, RuntimeError, ZeroDivisionError, OverflowError) as reason:
                 rows.append({**row, "by": "error", "why": type(reason).__name__})
                 continue
-            row |= {"lost": len(seen - wrong), "accused": len(right - accused)}
+            row |= {"lost": len(seen - wrong), "false_alarms": len(right - false_alarms)}
             rows.append({**row, "moves": [round(low, 4), round(high, 4)], **progress(row, low, high)})
         number += 1
     return {"rows": rows}
 
 
 def progress(row: dict[str, Any], low: float, high: float) -> dict[str, str]:
-    """Who notices a changed constant; where only the formula does, why no fault and no kernel can."""
+    """Who notices a changed constant; where only the formula does, why no mutant and no kernel can."""
     if row["lost"]:
-        return {"by": "diagnostics"}
-    if row["accused"]:
+        return {"by": "mutants"}
+    if row["false_alarms"]:
         return {"by": "kernels"}
     if low > 1.0 - 1e-9 and high < 1.0 + 1e-9:
         return {"by": "", "why": "no bound on any of these calls moves by 1e-9 of itself"}
     if low > 0.8 and high < 1.25:
         return {"by": "formula", "why": "a term of a worst case: it is a small share of every bound here"}
     if high >= 1.25:
-        return {"by": "formula", "why": "looser where no seeded fault lies: faults exceed these bounds many times over"}
+        return {"by": "formula", "why": "looser where no mutant lies: mutants exceed these bounds many times over"}
     return {"by": "formula", "why": "tighter where no correct kernel's rounding adds up to the worst case"}
 
 

@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     query, key, value = torch.randn(3, 1, 4, 4, 8)
-    choice = next(iter(tfkit.build(SPEC, backend="sdpa")._site_table()))[0].choices[0]
+    choice = next(iter(tfkit.build(SPEC, backend="sdpa").attention_sites()))[0].choices[0]
     scale, mask = 8**-0.5, Mask(causal=True, offset=0)
     backend = choice.select(query, key, value, mask, None, 0.0, None, "dot")
     assert backend.prepare is not None

@@ -83,11 +83,11 @@ def test_train_compiled(monkeypatch):
     import torch
     import train_compiled
 
-    from tfkit.data import shapes
+    from tfkit.data import batch_shapes
 
     plain = torch.compile  # writing C++ takes minutes
     monkeypatch.setattr(torch, "compile", lambda *given, **options: plain(*given, **options, backend="aot_eager"))
-    monkeypatch.setattr(shapes, "MOST", shapes.MOST)
+    monkeypatch.setattr(batch_shapes, "MAX_SHAPES", batch_shapes.MAX_SHAPES)
     small = ["--rows", "200", "--tokens", "200", "--vocab", "400", "--steps", "1", "--layers", "1"]
     assert set(train_compiled.main(small)["speed"]) == {"compiled", "as it was", "as it was, MKL"}
 
@@ -123,7 +123,7 @@ def test_conformance_bench(tmp_path, monkeypatch):
     import conformance
 
     monkeypatch.setattr(conformance, "subjects", lambda: conformance_subjects(conformance)[:2])
-    found = conformance.zoo(24)
+    found = conformance.correct_kernels(24)
     assert found["runs"] > 0
     assert found["alarms"] == 0
     monkeypatch.setattr(conformance, "ATTENTION_MUTANTS", conformance.ATTENTION_MUTANTS[-1:])
@@ -134,7 +134,8 @@ def test_conformance_bench(tmp_path, monkeypatch):
 
 
 def conformance_subjects(conformance):
-    return [(one.name, conformance.subject_of(one.entry, attend=one.attend), 1.0) for one in conformance.CORRECT_KERNELS]
+    under_test = conformance.backend_under_test
+    return [(one.name, under_test(one.entry, attend=one.attend), 1.0) for one in conformance.CORRECT_KERNELS]
 
 
 def test_compiled_ahead(monkeypatch):
@@ -145,7 +146,7 @@ def test_compiled_ahead(monkeypatch):
     from tfkit_conformance.attention.case import Case
     from tfkit_conformance.attention.compare import leaves_of
 
-    case, found, heard = Case(B=2, H=4, G=2, Q=5, K=7, gradients=True, grad_layout="expanded"), [], []
+    case, found, progress = Case(B=2, H=4, G=2, Q=5, K=7, gradients=True, grad_layout="expanded"), [], []
 
     def evaluated(subject, **options):
         inputs = case.inputs()
@@ -161,19 +162,19 @@ def test_compiled_ahead(monkeypatch):
 
         @staticmethod
         def backward(ctx, gradient):
-            heard.append(gradient.stride())
+            progress.append(gradient.stride())
             return gradient * torch.nan
 
     def other(inputs, options):
         return compiled_ahead.AttentionOutput(Other.apply(inputs.query))
 
     monkeypatch.setattr(compiled_ahead, "check_backend", evaluated)
-    plain = compiled_ahead.subject_of
-    monkeypatch.setattr(compiled_ahead, "subject_of", lambda entry, device: plain(entry, device=device, attend=other))
+    plain = compiled_ahead.backend_under_test
+    monkeypatch.setattr(compiled_ahead, "backend_under_test", lambda entry, device: plain(entry, device=device, attend=other))
     given = ["sdpa", "--device", "cpu", "--dtypes", "float32", "--workers", "3"]
     rows = [compiled_ahead.main([*given, "--rank", str(rank)])[0] for rank in range(3)]
     assert sorted(row["calls"] for row in rows) == [0, 0, 1]
-    assert heard == [case.grad_output().stride()]
+    assert progress == [case.grad_output().stride()]
     assert len(found) == 3
     for output, gradients in found:
         assert torch.equal(output, found[0][0])

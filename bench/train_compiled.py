@@ -20,34 +20,35 @@ import torch
 import train_tokens
 from interleaved import report, timed
 
-from tfkit.data import shapes
-from tfkit.train import Trainer
+from tfkit.data import batch_shapes
+from tfkit.train.step import TrainStep
 
 
-def step_of(trainer: Trainer, compiled: bool, onednn: bool = True) -> Callable[[], Any]:
-    """A step of the trainer on its next batch, filled up to its shape either way."""
-    made = trainer.compiled
+def step_of(step: TrainStep, compiled: bool, onednn: bool = True) -> Callable[[], Any]:
+    """A step on the next batch, padded to its shape either way."""
+    made, shapes = step.compiled, step.batches.shapes
     assert made is not None
-    groups, draw = [rows.tolist() for rows in trainer.epoch().batches], np.random.default_rng(0)
-    batches = [made.filled(trainer.task.batch(trainer.data.train, rows, draw), rows) for rows in groups]
+    assert shapes is not None
+    groups, draw = [rows.tolist() for rows in step.batches.epoch(1).batches], np.random.default_rng(0)
+    batches = [shapes.padded(step.task.batch(step.data.train, rows, draw), rows, step.task) for rows in groups]
     at = 0
 
-    def step() -> None:
+    def run() -> None:
         nonlocal at
-        trainer.compiled, trainer.progress.batch = made if compiled else None, 0
-        trainer._runner = made.model if compiled else trainer.model
-        trainer.next_batches = lambda: range(at % len(batches), at % len(batches) + 1)  # type: ignore[method-assign]
-        trainer.batch = lambda number: batches[number]  # type: ignore[method-assign]
+        step.compiled, step.progress.batch = made if compiled else None, 0
+        step._runner = made.module if compiled else step.model
+        step.next_batches = lambda: range(at % len(batches), at % len(batches) + 1)  # type: ignore[method-assign]
+        step.batch = lambda number: batches[number]  # type: ignore[method-assign]
         # As `torch.backends.mkldnn.flags` does, without its warning that Intel's GPUs are missing.
         torch._C._set_mkldnn_enabled(onednn)
         try:
-            trainer.step()
+            step.run()
         finally:
             torch._C._set_mkldnn_enabled(True)
-            trainer.compiled = made
+            step.compiled = made
         at += 1
 
-    return step
+    return run
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
@@ -69,18 +70,18 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     clock = time.process_time if options.cpu_time else time.perf_counter
-    shapes.MOST = options.shapes
+    batch_shapes.MAX_SHAPES = options.shapes
     with tempfile.TemporaryDirectory() as folder:
         layers = [f"nodes.{stack}.num_layers={options.layers}" for stack in ("encoder", "decoder") if options.layers]
-        trainer = train_tokens.trainer_for(options, Path(folder), f"compile: true\nchanges: {json.dumps(layers)}\n")
-        assert trainer.compiled is not None
-        epoch = trainer.epoch()
-        first = {trainer.compiled.shapes.of(rows).limit: rows for rows in epoch.batches}
+        step = train_tokens.step_for(options, Path(folder), f"compile: true\nchanges: {json.dumps(layers)}\n")
+        assert step.batches.shapes is not None
+        epoch = step.batches.epoch(1)
+        first = {step.batches.shapes.of(rows).limit: rows for rows in epoch.batches}
         epoch.batches[:] = list(first.values())
         candidates = {
-            "compiled": step_of(trainer, True),
-            "as it was": step_of(trainer, False),
-            "as it was, MKL": step_of(trainer, False, False),
+            "compiled": step_of(step, True),
+            "as it was": step_of(step, False),
+            "as it was, MKL": step_of(step, False, False),
         }
         began = time.perf_counter()
         for _ in first:

@@ -3,7 +3,7 @@
     python bench/train_processes.py --source train.en --target train.de [--count 2] [--minutes 0.7] [--rounds 3] [--json FILE]
 
 Each is `tfkit train` as its users start it, one after the other, round by round. Steps are of `--tokens` tokens in all of them.
-What is told is the time that 1,000 target tokens take by the run's log, without its first steps; validation does not count.
+It prints the time that 1,000 target tokens take by the run's log, without its first steps; validation does not count.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from torch.nn import functional
 import tfkit
 from tfkit.data import NO_LABEL, Batch, prepare
 from tfkit.recipe import recipe_of
-from tfkit.train import Trainer
 from tfkit.train.fit_spec import fitted_spec, roles_in
+from tfkit.train.step import TrainStep
 
 SPECS = Path(__file__).parent.parent / "specs"
 DECAY = 0.999
@@ -57,7 +57,7 @@ def made_up(folder: Path, rows: int) -> tuple[Path, Path]:
     return paths
 
 
-def trainer_for(options: argparse.Namespace, folder: Path, more: str = "") -> Trainer:
+def step_for(options: argparse.Namespace, folder: Path, more: str = "") -> TrainStep:
     source, target = (options.source, options.target) if options.source else made_up(folder, options.rows)
     spec_path = SPECS / f"transformer-{options.shape}.yaml"
     text = RECIPE.format(spec=spec_path, source=source, target=target, vocab=options.vocab, tokens=options.tokens, decay=DECAY)
@@ -67,16 +67,17 @@ def trainer_for(options: argparse.Namespace, folder: Path, more: str = "") -> Tr
     data = prepare(recipe, folder / "data", options.vocab)
     sizes = {column: each.size for column, each in data.tokenisers.items()}
     spec, _ = fitted_spec(recipe, catalogue, roles, sizes, 0)
-    return Trainer(tfkit.build(spec, catalogue), lambda: tfkit.build(spec, catalogue), recipe, data)
+    return TrainStep(tfkit.build(spec, catalogue), recipe, data)
 
 
-def marian_step(trainer: Trainer, batches: list[Batch], shape: str) -> Callable[[], Any]:
+def marian_step(train_step: TrainStep, batches: list[Batch], shape: str) -> Callable[[], Any]:
     """A step of the model of the same shape, as a careful user would write it."""
     from transformers import MarianConfig, MarianMTModel
 
     layers, heads, inner, dropout = SHAPES[shape]
     config = MarianConfig(
-        vocab_size=trainer.data.tokenisers["target"].size, d_model=trainer.width, encoder_layers=layers, decoder_layers=layers,
+        vocab_size=train_step.data.tokenisers["target"].size, d_model=train_step.width,
+        encoder_layers=layers, decoder_layers=layers,
         encoder_attention_heads=heads, decoder_attention_heads=heads, encoder_ffn_dim=inner, decoder_ffn_dim=inner,
         dropout=dropout, attention_dropout=0.0, activation_dropout=0.0, activation_function="relu", scale_embedding=True,
         pad_token_id=0, decoder_start_token_id=1, eos_token_id=2, forced_eos_token_id=None, use_cache=False,
@@ -89,7 +90,7 @@ def marian_step(trainer: Trainer, batches: list[Batch], shape: str) -> Callable[
 
     def step() -> None:
         batch = next(turns)
-        source, target = batch.inputs[trainer.roles.source or ""], batch.inputs[trainer.roles.target]
+        source, target = batch.inputs[train_step.roles.source or ""], batch.inputs[train_step.roles.target]
         optimiser.zero_grad(set_to_none=True)
         shown, seen = source != 0, target != 0
         logits = model(input_ids=source, attention_mask=shown, decoder_input_ids=target, decoder_attention_mask=seen).logits
@@ -106,11 +107,11 @@ def marian_step(trainer: Trainer, batches: list[Batch], shape: str) -> Callable[
     return step
 
 
-def tfkit_step(trainer: Trainer) -> Callable[[], Any]:
+def tfkit_step(train_step: TrainStep) -> Callable[[], Any]:
     def step() -> None:
-        if trainer.epoch_done:
-            trainer.progress.batch = 0
-        trainer.step()
+        if train_step.epoch_complete:
+            train_step.progress.batch = 0
+        train_step.run()
 
     return step
 
@@ -133,12 +134,17 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         torch.set_num_threads(options.threads)
     clock = time.process_time if options.cpu_time else time.perf_counter
     with tempfile.TemporaryDirectory() as folder:
-        trainer = trainer_for(options, Path(folder))
-        epoch = trainer.epoch()
+        train_step = step_for(options, Path(folder))
+        epoch = train_step.batches.epoch(1)
         # As many batches as there are rounds, so that both meet the same ones, warm-up included.
         epoch.batches[:] = epoch.batches[: options.steps + 2]
-        batches = [trainer.task.batch(trainer.data.train, rows.tolist(), np.random.default_rng(0)) for rows in epoch.batches]
-        candidates = {"tfkit train": tfkit_step(trainer), "Hugging Face Marian": marian_step(trainer, batches, options.shape)}
+        batches = [
+            train_step.task.batch(train_step.data.train, rows.tolist(), np.random.default_rng(0)) for rows in epoch.batches
+        ]
+        candidates = {
+            "tfkit train": tfkit_step(train_step),
+            "Hugging Face Marian": marian_step(train_step, batches, options.shape),
+        }
         seconds = timed(candidates, options.steps, clock=clock)
         counts = [batch.source_tokens + batch.target_tokens for batch in batches[2:]]
         rates = {name: sum(counts) / sum(times) for name, times in seconds.items()}
@@ -146,7 +152,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         facts = {
             "tokens_per_second": rates,
             "padding": epoch.padding,
-            "parameters": trainer.model.parameter_count(),
+            "parameters": train_step.model.parameter_count(),
             "clock": "processor time" if options.cpu_time else "wall",
         }
         return report(title, seconds, "Hugging Face Marian", options.json, **facts)

@@ -72,7 +72,7 @@ def batches(options: argparse.Namespace, model: Model) -> list[tuple[list[int], 
         sources, targets = sources[::every][: options.sentences], targets[::every][: options.sentences]
     search = tfkit.Search(length_factor=1.2, extra_length=10)
     found = []
-    for rows in _batches(sources, options.beams, options.batch_tokens, alike=False):
+    for rows in _batches(sources, options.beams, options.batch_tokens, same_length=False):
         ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(sources[row]) for row in rows], batch_first=True)
         limit = search.limit(ids.shape[1]) if options.model else max(len(targets[row]) for row in rows)
         found.append((rows, ids, limit))

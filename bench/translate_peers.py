@@ -28,7 +28,7 @@ def shape_of(model: tfkit.Model) -> dict[str, Any]:
         "vocabulary": plan.inputs["target"].vocab_size,
         "width": layer.branches["ffn"].input.in_features,
         "inner": layer.branches["ffn"].input.out_features,
-        "heads": layer.branches["self_attention"].shape.heads,
+        "heads": layer.branches["self_attention"].config.num_heads,
         "encoder_layers": len(encoder.layers),
         "decoder_layers": len(decoder.layers),
         "start": plan.inputs["target"].start_id,

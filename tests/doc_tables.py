@@ -106,8 +106,8 @@ def codes(run: Run) -> str:
     sections = []
     for code in (each for each in json.loads(run("tfkit explain --json")) if "code" in each):
         example = "\n".join(f"    {line}" for line in code["wrong"].splitlines())
-        head = f"({code['code']})=\n## {code['code']}: {code['title']}"
-        sections.append(f"{head}\n\n{_text(code['rule'])}\n\nWrong:\n\n{example}\n\nFix: {_text(code['fix'])}")
+        head = f"({code['code']})=\n## {code['code']}: {code['title']}\n\n{_text(code['rule'])}"
+        sections.append(f"{head}\n\nWrong:\n\n{example}\n\nFix: {_text(code['fix'])}")
     return "\n\n".join(sections)
 
 

@@ -34,7 +34,8 @@ def texts_of_python(source: str) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in (tokenize.COMMENT, tokenize.STRING) and " " in token.string:
             for offset, line in enumerate(token.string.splitlines()):
-                yield token.start[0] + offset, line
+                indent = "" if offset else " " * token.start[1]
+                yield token.start[0] + offset, indent + line
 
 
 def texts_of_markdown(source: str) -> Iterator[tuple[int, str]]:

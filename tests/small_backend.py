@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tfkit.attention.capabilities import Capabilities, Device, Numerics, Range
 from tfkit.attention.required import require_capabilities
-from tfkit_conformance.attention.subject import subject_of
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import Kernel
 
@@ -44,7 +44,7 @@ RIGHT = Kernel()
 
 def small(attend=RIGHT, can=SMALL, name="small", **entry):
     """The subject: a function behind a guard, judged by the declaration."""
-    return subject_of(replace(entry_of(name, "a small backend", can), **entry), attend=guarded(attend, can))
+    return backend_under_test(replace(entry_of(name, "a small backend", can), **entry), attend=guarded(attend, can))
 
 
 def changing(change):

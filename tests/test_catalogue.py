@@ -87,11 +87,11 @@ def test_a_misspelt_hook_is_refused_with_the_right_name(catalogue):
 @pytest.mark.parametrize(
     ("entry", "piece"),
     [
-        ("eager", "is no AttentionBackend"),
-        (Norm(name="x", summary="", parameters=lambda options, width: (), build="a:b"), "is no AttentionBackend"),
+        ("eager", "is not of type AttentionBackend"),
+        (Norm(name="x", summary="", parameters=lambda options, width: (), build="a:b"), "is not of type AttentionBackend"),
         (backend("no good"), "cannot be written in a spec"),
         (backend("auto"), "a word of the spec language"),
-        (backend("acme.x", options=dict), "no tfkit.plugin.Options"),
+        (backend("acme.x", options=dict), "not a subclass of tfkit.plugin.Options"),
         (backend("acme.x", contract=7), "contract 7"),
     ],
 )
@@ -169,7 +169,7 @@ def test_a_hook_that_returns_no_list_is_refused(answer):
         load_catalogue([]).with_plugin(module, "acme")
     code, text = diagnostic_of(error)
     assert code == "TFK050"
-    assert text.endswith(f"acme: tfkit_attention_backends: it returned {type(answer).__name__}, no list; "
+    assert text.endswith(f"acme: tfkit_attention_backends: it returned {type(answer).__name__}, not a list; "
                          "return a list of AttentionBackend entries")  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from tfkit.errors.codes import CODES
 
 
 def used() -> set[str]:
-    files = [path for path in Path(tfkit.__file__).parent.rglob("*.py") if path.parent.name != "codes"]
+    files = Path(tfkit.__file__).parent.rglob("*.py")
     return {code for path in files for code in re.findall(r"\bTFK\d{3}\b", path.read_text(encoding="utf-8"))}
 
 

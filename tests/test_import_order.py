@@ -30,6 +30,8 @@ MAY_IMPORT = {
     "train": "errors files slots attention catalogue spec nn builder io recipe data generate text metrics",
     "view": "errors files slots attention catalogue spec graph nn recipe train",
     "cli": "errors files slots attention catalogue spec graph nn builder io recipe data generate text metrics train view",
+    "inspection": "slots attention catalogue graph nn builder",
+    "commands": "files view cli",
     "__main__": "cli",
     "__init__": "errors catalogue spec graph nn builder io recipe generate text metrics",
 }

@@ -9,8 +9,10 @@ import pytest
 tomllib = pytest.importorskip("tomllib")  # Python 3.11 and newer
 
 ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+GROUPS = PYPROJECT["dependency-groups"]
 
 
 def names(requirements):
@@ -26,11 +28,13 @@ def test_all_is_everything_that_commands_need():
 def test_every_requirement_has_the_version_that_is_tested():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     fixed = names(line for line in lines if line and not line.startswith("#"))
-    wanted = names([*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)]) - {
-        "tfkit",
-        "tfkit-conformance",
-    }
-    assert wanted <= fixed
+    optional = [each for found in (EXTRAS, GROUPS) for requirements in found.values() for each in requirements]
+    assert names([*PROJECT["dependencies"], *optional]) - {"tfkit", "tfkit-conformance"} <= fixed
+
+
+def test_what_only_developers_need_is_no_extra():
+    assert set(EXTRAS) == {"all", "conformance", "train"}
+    assert set(GROUPS) == {"bench", "docs", "lint", "test"}
 
 
 def test_classifiers_say_what_the_project_says():
@@ -54,7 +58,7 @@ def test_the_installed_distribution_is_this_project():
 def test_the_same_versions_are_named_everywhere():
     """ruff in the pre-commit configuration is the one of `make lint`; the citation names this version of tfkit."""
     hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
-    [ruff] = [each.removeprefix("ruff==") for each in EXTRAS["lint"] if each.startswith("ruff==")]
+    [ruff] = [each.removeprefix("ruff==") for each in GROUPS["lint"] if each.startswith("ruff==")]
     assert re.search(r"ruff-pre-commit\n +rev: v(\S+)", hooks)[1] == ruff
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.search(r"^version: (\S+)", citation, flags=re.M)[1] == PROJECT["version"]

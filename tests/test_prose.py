@@ -9,7 +9,7 @@ def test_words_are_found_in_prose_and_not_in_code(tmp_path):
     page.write_text("The zoo of kernels.\n```\nzoo\n```\n`zoo` is code.\n")
     found = [line.removeprefix(str(tmp_path)) for path in (python, page) for line in findings(path, rules())]
     assert [line.split(": ")[:2] for line in found] == [
-        ["/a.py:1:16", "`judged`"], ["/a.py:2:18", "`is told`"], ["/a.py:3:14", "`wish`"], ["/a.md:1:5", "`zoo`"],
+        ["/a.py:1:16", "`judged`"], ["/a.py:2:15", "`is told`"], ["/a.py:3:14", "`wish`"], ["/a.md:1:5", "`zoo`"],
     ]  # fmt: skip
 
 

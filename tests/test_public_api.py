@@ -36,10 +36,23 @@ def test_build_stays_a_function_after_everything_was_imported():
     assert tfkit.load is tfkit.io.load
 
 
-def test_every_name_that_plugins_are_promised_exists_and_the_list_is_sorted():
-    assert list(tfkit.plugin.__all__) == sorted(tfkit.plugin.__all__)
-    for name in tfkit.plugin.__all__:
-        assert getattr(tfkit.plugin, name) is not None
+LAZY = ["tfkit.plugin", "tfkit.plugin.model_parts", "tfkit.inspection", "tfkit.commands"]
+"""The modules of names for distributions; `tfkit` itself is tested above."""
+
+
+@pytest.mark.parametrize("module", LAZY)
+def test_every_name_for_distributions_exists_and_the_list_is_sorted(module):
+    public = importlib.import_module(module)
+    assert list(public.__all__) == sorted(set(public.__all__))
+    for name in public.__all__:
+        assert getattr(public, name) is not None
+
+
+@pytest.mark.parametrize("module", ["tfkit", *LAZY])
+def test_importing_public_modules_imports_no_torch(module):
+    code = f"import sys, {module}; print('torch' in sys.modules, 'rich' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
 
 
 def test_the_version_is_that_of_the_distribution():
@@ -48,7 +61,7 @@ def test_the_version_is_that_of_the_distribution():
     assert tfkit.__version__ == version("tfkit")
 
 
-@pytest.mark.parametrize("module", ["tfkit", "tfkit.plugin", "tfkit_conformance"])
+@pytest.mark.parametrize("module", ["tfkit", *LAZY, "tfkit_conformance"])
 def test_names_that_are_imported_late_complete_with_tab(module):
     code = f"import {module} as m; print(set(m.__all__) <= set(dir(m)), sorted(dir(m)) == dir(m))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -57,7 +70,7 @@ def test_names_that_are_imported_late_complete_with_tab(module):
     assert set(importlib.import_module(module).__all__) <= set(dir(importlib.import_module(module)))
 
 
-@pytest.mark.parametrize("module", ["tfkit", "tfkit.plugin", "tfkit_conformance"])
+@pytest.mark.parametrize("module", ["tfkit", *LAZY, "tfkit_conformance"])
 def test_tab_completion_shows_public_names_alone(module):
     public = {name for name in dir(importlib.import_module(module)) if not name.startswith("__")}
     assert public == set(importlib.import_module(module).__all__) - {"__version__"}

@@ -1,8 +1,8 @@
 """Three tiers of tests, by marker: quick (plain `pytest`), standard (`make test`) and all (`make test-all`).
 
-A test without a marker belongs to the quick tier. `slow` moves it to the standard tier, `exhaustive` to the last one. Every test
-of a tier has a budget of processor time, its child processes included. The budget is far above what a test of the tier needs, so
-that a slow or busy machine stays below it.
+A test without a marker belongs to the quick tier. `slow` moves it to the standard tier, `exhaustive` to the last one. Every
+test of a tier has a budget of processor time, its child processes included. The budget is far above what a test of the tier
+needs, so that a slow or busy machine stays below it.
 """
 
 from __future__ import annotations

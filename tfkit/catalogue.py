@@ -1,7 +1,8 @@
-"""All entries that the installed plugins offer, collected once and frozen.
+"""All entries of the installed plugins, collected once and immutable.
 
-Plugins are found by the entry point group `tfkit`, our own built-ins too. One that fails to import is kept with its reason
-and is an error only when a spec asks for it; two plugins with one name, or a misspelt hook, are errors at once.
+Plugins, the built-in one included, are found through the entry-point group `tfkit`. A plugin that fails to import is kept with
+its reason and is an error only if a spec asks for one of its parts. Two entries with one name and misspelt hooks are errors at
+once.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LAZY = frozenset({"attend", "prepare", "build", "function"})
 
 @dataclass(frozen=True)
 class Registration:
-    """An entry and the distribution that offers it."""
+    """An entry and the distribution that registers it."""
 
     entry: Any
     plugin: str
@@ -53,21 +54,21 @@ class BrokenPlugin:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Every entry by slot and name. Immutable; handed to whoever needs it, never looked up globally."""
+    """Every entry by slot and name. Immutable; passed as an argument, never global."""
 
     registered: Mapping[str, Mapping[str, Registration]]
     broken: tuple[BrokenPlugin, ...] = ()
     plugins: tuple[tuple[str, str, str], ...] = field(default=())
 
     def find(self, slot: str, name: str) -> Any:
-        """The entry, or None. `auto` is a word of the spec language and always found among the backends."""
+        """The entry, or None. The backend `auto` belongs to the spec language and always exists."""
         if slot == "backend" and name == AUTO.name:
             return AUTO
-        offer = self.registered[slot].get(name)
-        return offer.entry if offer else None
+        found = self.registered[slot].get(name)
+        return found.entry if found else None
 
     def __deepcopy__(self, memo: object) -> Catalogue:
-        return self  # it is immutable, and a model keeps the one it was built with
+        return self  # immutable
 
     def names(self, slot: str) -> list[str]:
         return sorted(self.registered[slot])
@@ -76,7 +77,7 @@ class Catalogue:
         return [self.registered[slot][name].entry for name in self.names(slot)]
 
     def ready(self, slot: str) -> tuple[tuple[Any, Any], ...]:
-        """The entries with their options as they are by default; one with an option that must be written is left out."""
+        """The entries with default options, without entries that have a required option."""
         found = []
         for entry in self.entries(slot):
             with suppress(ValidationError):
@@ -84,7 +85,7 @@ class Catalogue:
         return tuple(found)
 
     def why_missing(self, slot: str, name: str) -> str:
-        """What to tell a user who asked for a name that nobody offers."""
+        """The fix for a name that no plugin registers."""
         stem = name.split(".")[0]
         for plugin in self.broken:
             if plugin.plugin in (name, stem) or plugin.distribution in (f"tfkit-{stem}", stem):
@@ -97,7 +98,18 @@ class Catalogue:
         )
 
     def with_plugin(self, plugin: Any, name: str) -> Catalogue:
-        """A catalogue that also holds the entries of `plugin`, a module or object with hook implementations."""
+        """A catalogue with more entries.
+
+        Args:
+            plugin: a module or object with hook implementations.
+            name: the name of the plugin in errors and listings.
+
+        Returns:
+            A new catalogue. This one is unchanged.
+
+        Raises:
+            PluginError: an entry is invalid, or its name is taken.
+        """
         manager = _manager()
         manager.register(plugin, name)
         registered = {slot: dict(table) for slot, table in self.registered.items()}
@@ -105,8 +117,17 @@ class Catalogue:
         return Catalogue(_frozen(registered), self.broken, (*self.plugins, (name, name, "")))
 
     def with_auto_table(self, path: str | Path) -> Catalogue:
-        """A catalogue in which `auto` goes by a user's own table first (what `tfkit bench auto --json FILE` wrote), then by
-        those of the plugins. Raises InputError where the file is no table, or measures a backend that is not installed."""
+        """A catalogue in which `auto` reads a user's table before those of the plugins.
+
+        Args:
+            path: a file that `tfkit bench auto --json FILE` wrote.
+
+        Returns:
+            A new catalogue. This one is unchanged.
+
+        Raises:
+            InputError: the file is not a valid table, or it measures a backend that is not installed.
+        """
         try:
             text = read_text(path, descriptors=True)
         except OSError as reason:
@@ -123,9 +144,16 @@ class Catalogue:
 
 
 def load_catalogue(points: Iterable[EntryPoint] | None = None) -> Catalogue:
-    """The catalogue of everything installed (or of the given entry points).
+    """Collect the entries of all plugins.
 
-    Raises PluginError when two plugins offer one name, when a hook's name is misspelt, or when an entry breaks its slot.
+    Args:
+        points: entry points of plugins; by default all that are installed.
+
+    Returns:
+        The catalogue. It holds plugins that failed to import with their reasons.
+
+    Raises:
+        PluginError: two plugins register one name, a hook's name is misspelt, or an entry is invalid for its slot.
     """
     manager = _manager()
     broken: list[BrokenPlugin] = []
@@ -136,10 +164,7 @@ def load_catalogue(points: Iterable[EntryPoint] | None = None) -> Catalogue:
         distribution, version = (dist.name, dist.version) if dist else (point.name, "")
         try:
             manager.register(point.load(), point.name)
-        except (
-            Exception,
-            SystemExit,
-        ) as reason:  # a broken plugin must not break the others; its reason is shown when it is asked for
+        except (Exception, SystemExit) as reason:  # a broken plugin must not break the others
             broken.append(BrokenPlugin(point.name, distribution, _describe(reason)))
             continue
         owners[point.name] = distribution
@@ -172,7 +197,7 @@ def _collect(
                 owner = owners.get(str(manager.get_name(plugin)), "?")
                 near = difflib.get_close_matches(name, known, 1)
                 fix = f"did you mean `{near[0]}`?" if near else f"hooks: {', '.join(known)}"
-                raise PluginError(Diagnostic("TFK051", f"{owner} implements `{name}`, which is no hook of tfkit", fix))
+                raise PluginError(Diagnostic("TFK051", f"{owner} implements `{name}`, which is not a hook of tfkit", fix))
     for slot, (hook, kind) in SLOTS.items():
         for implementation in getattr(manager.hook, hook).get_hookimpls():
             plugin = implementation.plugin_name
@@ -183,19 +208,19 @@ def _collect(
                 broken.append(BrokenPlugin(plugin, distribution, f"{hook}() raised {_describe(reason)}"))
                 continue
             if not isinstance(entries, (list, tuple)):
-                message = f"{distribution}: {hook}: it returned {type(entries).__name__}, no list"
+                message = f"{distribution}: {hook}: it returned {type(entries).__name__}, not a list"
                 raise PluginError(Diagnostic("TFK050", message, f"return a list of {kind.__name__} entries"))
             for entry in entries:
                 _check_entry(entry, kind, slot, hook, distribution)
                 other = registered[slot].get(entry.name)
                 if other:
-                    message = f"{slot} `{entry.name}` is offered by both {other.distribution} and {distribution}"
+                    message = f"{slot} `{entry.name}` is registered by both {other.distribution} and {distribution}"
                     raise PluginError(Diagnostic("TFK052", message, "uninstall one, or rename its entry with a prefix"))
                 registered[slot][entry.name] = Registration(entry, plugin, distribution)
 
 
 def _describe(reason: BaseException) -> str:
-    """An exception on one line."""
+    """An exception as one line."""
     return " ".join(f"{type(reason).__name__}: {reason}".split())
 
 
@@ -204,13 +229,15 @@ def _check_entry(entry: Any, kind: type[Entry], slot: str, hook: str, distributi
         raise PluginError(Diagnostic("TFK050", f"{distribution}: {hook}: {message}", fix))
 
     if not isinstance(entry, kind):
-        refuse(f"{entry!r} is no {kind.__name__}", f"return a list of {kind.__name__} entries")
+        refuse(f"{entry!r} is not of type {kind.__name__}", f"return a list of {kind.__name__} entries")
     if not entry.name or not all(piece.isidentifier() for piece in entry.name.split(".")):
         refuse(f"`{entry.name}` cannot be written in a spec", "use letters, digits, underscores and a prefix: `acme.flash`")
     if entry.name == "auto" and slot == "backend":
         refuse("`auto` is a word of the spec language", "choose another name")
     if not (isinstance(entry.options, type) and issubclass(entry.options, Options)):
-        refuse(f"the options of `{entry.name}` are no tfkit.plugin.Options", "derive them from tfkit.plugin.Options")
+        refuse(
+            f"the options of `{entry.name}` are not a subclass of tfkit.plugin.Options", "derive them from tfkit.plugin.Options"
+        )
     if entry.contract != CONTRACT:
         refuse(
             f"`{entry.name}` was written for contract {entry.contract}, this tfkit has contract {CONTRACT}",
@@ -222,10 +249,10 @@ def _check_entry(entry: Any, kind: type[Entry], slot: str, hook: str, distributi
             refuse(f"`{name}` of `{entry.name}` is `{reference}`", 'code is named "module:function"')
     if isinstance(entry, AttentionBackend):
         can = entry.capabilities
-        for axis, said, known in (
+        for axis, declared, known in (
             ("mask_terms", can.mask_terms, MASK_TERMS),
             ("bias_kinds", can.bias_kinds, BIAS_KINDS),
             ("bias_gradient", can.bias_gradient, BIAS_KINDS),
         ):
-            for word in sorted(said.difference(known)):
-                refuse(f"`{entry.name}` declares `{word}` in `{axis}`, which nothing asks for", f"known: {', '.join(known)}")
+            for word in sorted(declared.difference(known)):
+                refuse(f"`{entry.name}` declares `{word}` in `{axis}`, which does not exist", f"known: {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""The hooks a plugin may implement: one per slot, each returns a list of entries."""
+"""The hooks that a plugin may implement: one per slot. Each returns a list of entries."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ hookimpl = pluggy.HookimplMarker("tfkit")
 
 @hookspec
 def tfkit_attention_backends() -> list[AttentionBackend]:
-    """Attention backends: implementations of one equation, interchangeable without changing a model."""
+    """Attention backends: implementations of the same equation. Swapping them does not change a model."""
     return []
 
 
 @hookspec
 def tfkit_score_functions() -> list[ScoreFunction]:
-    """Score functions: how well a query fits a key."""
+    """Score functions of a query and a key."""
     return []
 
 
 @hookspec
 def tfkit_position_schemes() -> list[PositionScheme]:
-    """Position schemes: how a model knows the order of its tokens."""
+    """Position schemes: how a model represents the order of its tokens."""
     return []
 
 
 @hookspec
 def tfkit_norms() -> list[Norm]:
-    """Norms: maps of the last axis that fix its scale."""
+    """Norms: functions that normalise the last axis."""
     return []
 
 
 @hookspec
 def tfkit_placements() -> list[Placement]:
-    """Norm placements: how a layer wires sub-layers, norms and the residual."""
+    """Norm placements: how a layer connects sub-layers, norms and the residual."""
     return []
 
 
@@ -57,19 +57,19 @@ def tfkit_activations() -> list[Activation]:
 
 @hookspec
 def tfkit_sublayer_kinds() -> list[SublayerKind]:
-    """Sub-layer kinds: what a layer is made of."""
+    """Sublayer kinds: the building blocks of a layer."""
     return []
 
 
 @hookspec
 def tfkit_node_kinds() -> list[NodeKind]:
-    """Node kinds: what a model graph is made of."""
+    """Node kinds: the nodes of a model graph."""
     return []
 
 
 @hookspec
 def tfkit_initialisers() -> list[Initialiser]:
-    """Initialisers: from which distribution each parameter is drawn, by its role."""
+    """Initialisers: the distribution of each initial parameter, by its role."""
     return []
 
 

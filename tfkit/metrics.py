@@ -1,5 +1,7 @@
-"""Scores of translations by sacrebleu: detokenised text against the raw reference, with the signature that says what was
-computed. https://aclanthology.org/W18-6319/"""
+"""Scores of translations by sacrebleu: of detokenised text against the raw reference, with sacrebleu's signature.
+
+https://aclanthology.org/W18-6319/
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from .errors import BuildError, Diagnostic, InputError
 
 @dataclass(frozen=True)
 class Score:
-    """One score of a corpus, 0 to 100, with sacrebleu's signature and its own way to print it."""
+    """A score of a corpus.
+
+    Attributes:
+        name: `bleu`, `bleu_lowercase` or `chrf`.
+        value: 0 to 100.
+        signature: sacrebleu's signature, which names all settings.
+        verbose: The score as sacrebleu prints it.
+    """
 
     name: str
     value: float
@@ -20,10 +29,22 @@ class Score:
 
 
 def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], tokenise: str | None = None) -> dict[str, Score]:
-    """`bleu`, `bleu_lowercase` and `chrf` (chrF2) of translations, line by line against one reference each.
+    """Compute BLEU, lower-case BLEU and chrF2 of translations against one reference each.
 
-    `tokenise` is sacrebleu's tokeniser of BLEU (13a unless given; for Korean ko-mecab, for languages without spaces char).
-    Raises InputError where there are more of one than of the other, or none.
+    Args:
+        hypotheses: The translations.
+        references: The references, in the same order.
+        tokenise: sacrebleu's tokeniser of BLEU; 13a by default. Use `ko-mecab` for Korean, `char` for languages without spaces.
+
+    Returns:
+        The scores `bleu`, `bleu_lowercase` and `chrf`.
+
+    Raises:
+        InputError: The numbers of translations and references differ, or are 0.
+        BuildError: The tokeniser needs a package that is not installed.
+
+    Reference:
+        https://aclanthology.org/W18-6319/
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF

@@ -76,6 +76,18 @@ def test_a_refused_backend_is_told_once_for_equal_sites(tfkit, small):
     assert {diagnostic["code"] for diagnostic in data["diagnostics"]} == {"TFK060"}
 
 
+def test_a_refusal_is_located_and_names_its_site_once(tfkit, small):
+    small.write_text(
+        small.read_text().replace("num_layers: 3,", "num_layers: 3, self_attention: {backend: sdpa, softcap: 9.0},")
+    )
+    done = tfkit("build", small)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"{small}:11:99: TFK060 decoder.0-2.self_attention: backend sdpa cannot serve this site: sdpa: ")
+    assert done.err.count("decoder.0-2.self_attention") == 1
+    wanted = tfkit("build", small, "--backend", "sdpa")
+    assert wanted.err.startswith("TFK060 decoder.0-2.self_attention: ")
+
+
 def test_what_cannot_train_is_said_to_infer_only(tfkit, small):
     data = tfkit("build", small, "--backend", "flex", "--json").json()
     assert set(data["backends"].values()) == {"flex (inference only)"}

@@ -1,14 +1,17 @@
-"""What every command has in common: help, exit codes, faults, bugs, interruptions."""
+"""What every command has in common: help, exit codes, errors, bugs, interruptions."""
 
+import importlib
 import io
 import json
 import subprocess
 import sys
 
+import click
 import pytest
 
-from tfkit.cli import COMMANDS, exit_code, main
-from tfkit.cli.arguments import Parser, UsageError
+from tfkit.cli import dispatch, main
+from tfkit.cli.dispatch import COMMANDS, commands, exit_code
+from tfkit.cli.usage import UsageError
 from tfkit.errors import BackendRefused, BuildError, Diagnostic, InputError, PluginError, SpecError, StoreError
 
 
@@ -19,12 +22,12 @@ def test_help_names_every_command(tfkit):
     assert tfkit("-h").out == done.out
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands.list_commands(click.Context(commands)))
 def test_every_command_has_help_that_fits_a_terminal(tfkit, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     done = tfkit(command, "--help")
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith(f"usage: tfkit {command} ")
+    assert done.out.startswith(f"Usage: tfkit {command} ")
     assert "--json" in done.out
     assert max(map(len, done.out.splitlines())) <= 80
 
@@ -45,6 +48,12 @@ def test_version(tfkit):
         (["zzz"], "check, show, plan"),
         (["-x"], "options follow a command"),
         (["--json", "check", "x.yaml"], "options follow a command"),
+        (["score", "--json"], "the following arguments are required: FILE, REFERENCE"),
+        (["average", "x", "--last", "3"], "the following arguments are required: -o/--output"),
+        (["check", "x.yaml", "--json=3"], "argument --json: takes no value"),
+        (["schema", "recipe", "-o"], "argument -o: expected one argument"),
+        (["schema", "resipe"], "did you mean `recipe`?"),
+        (["bench", "atention"], "did you mean `attention`?"),
         (["check"], "SPEC"),
         (["check", "x.yaml", "--jsn"], "did you mean `--json`?"),
         (["check", "x.yaml", "--zzzzzz=3"], "no option `--zzzzzz`"),
@@ -88,10 +97,10 @@ def test_exit_codes(error, code):
 @pytest.fixture
 def broken(monkeypatch):
     def fail(error):
-        def run(*_):
+        def run(**_):
             raise error
 
-        monkeypatch.setattr("tfkit.cli.explain.run", run)
+        monkeypatch.setattr("tfkit.cli.explain.command.callback", run)
 
     return fail
 
@@ -145,10 +154,80 @@ def test_a_terminal_without_unicode_gets_plain_letters(monkeypatch, small):
     assert main(["explain", "--json", "TFK005"]) == 0
 
 
-def test_usage_errors_of_argparse_are_raised_not_printed(capsys):
-    with pytest.raises(UsageError, match="tfkit x --help"):
-        Parser(prog="tfkit x").error("wrong")
-    assert capsys.readouterr() == ("", "")
+@pytest.fixture
+def plugin(monkeypatch):
+    """Adds the command `added` to `tfkit`; an exception stands for a module that cannot be imported."""
+
+    def add(target):
+        class Point:
+            name = "added"
+
+            def load(self):
+                if isinstance(target, Exception):
+                    raise target
+                return target
+
+        monkeypatch.setattr(dispatch, "_entry_points", lambda: {"added": Point()})
+
+    return add
+
+
+def test_a_plugin_adds_a_click_command(tfkit, plugin):
+    @click.command("added")
+    @click.argument("size", type=int)
+    def added(size):
+        """Print a size."""
+        print(size)
+        return 3 if size == 3 else None
+
+    plugin(added)
+    assert "added      Print a size.\n" in tfkit("--help").out
+    assert (tfkit("added", "2").code, tfkit("added", "3").code, tfkit("added", "2").out) == (0, 3, "2\n")
+    assert tfkit("added", "two").err.startswith("TFK090 argument SIZE: 'two' is not a valid integer")
+    assert "did you mean `added`?" in tfkit("aded").err
+
+
+def test_a_plugin_adds_a_module_with_a_command(tfkit, plugin):
+    plugin(importlib.import_module("tfkit.cli.explain"))
+    assert tfkit("added", "TFK001").out == tfkit("explain", "TFK001").out
+
+
+def test_a_plugin_that_cannot_be_imported_leaves_the_other_commands(tfkit, plugin):
+    plugin(ImportError("no module named acme"))
+    assert "cannot be imported: no module named acme" in " ".join(tfkit("--help").out.split())
+    assert tfkit("explain", "TFK001").code == 0
+    assert tfkit("added").code == 1
+
+
+def test_a_command_of_a_missing_distribution_says_what_to_install(tfkit, monkeypatch):
+    monkeypatch.setattr(dispatch, "_entry_points", dict)
+    done = tfkit("verify", "x.yaml")
+    assert (done.code, done.err) == (
+        2, "TFK090 `tfkit verify` belongs to tfkit-conformance, which is not installed; pip install 'tfkit[conformance]'\n",
+    )  # fmt: skip
+
+
+def test_an_option_is_not_the_path_of_another(tfkit):
+    done = tfkit("bench", "attention", "--list", "--json", "--html")
+    assert (done.code, done.err.split(";")[0]) == (2, "TFK090 argument --json: expected one argument, `--html` is an option")
+
+
+def test_an_interruption_while_tfkit_is_imported_is_quiet():
+    code = (
+        "import builtins, sys\nreal = builtins.__import__\n"
+        "def interrupted(name, *rest):\n"
+        "    if name == 'dispatch' or name.endswith('.dispatch'):\n        raise KeyboardInterrupt\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = interrupted\nfrom tfkit.cli import main\nsys.exit(main(['schema']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "tfkit: interrupted\n")
+
+
+def test_the_module_of_the_entry_point_imports_next_to_nothing():
+    code = "import sys; import tfkit; before = set(sys.modules); import tfkit.cli; print(sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['tfkit.cli']\n"
 
 
 def test_the_module_is_the_command():

@@ -46,7 +46,7 @@ def test_a_table_that_is_none_or_that_nothing_goes_by_is_told(tfkit, written, ta
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("TFK062 nowhere.json cannot be read: ")
     done = tfkit(*written(name), "--auto-table", table, "--backend", "sdpa,eager")
-    said = "TFK090 --auto-table is what `auto` goes by, and --backend names sdpa,eager; leave one of them out\n"
+    said = "TFK090 --auto-table is for `auto`, and --backend names sdpa,eager; leave one of them out\n"
     assert (done.code, done.out, done.err) == (2, "", said)
 
 

@@ -66,7 +66,7 @@ def test_schema_is_printed_or_written(tfkit, tmp_path):
     assert json.loads(done.out) == json_schema(load_catalogue())
     assert tfkit("schema", "spec").out == done.out
     assert json.loads(tfkit("schema", "recipe").out) == recipe_schema()
-    assert "there is no schema of `recpie`; did you mean `recipe`?" in tfkit("schema", "recpie").err
+    assert "unknown language `recpie`; did you mean `recipe`?" in tfkit("schema", "recpie").err
     place = tmp_path / "schema.json"
     place.write_text("before")
     quiet = tfkit("schema", "-o", place)

@@ -98,7 +98,7 @@ def test_a_position_table_limits_the_lengths(tfkit):
         (["--batch", "-1"], "from 1"),
         (["--batch", "²"], "whole number"),
         (["--batch"], "expected one argument"),
-        (["--mermaid", "--resolved"], "not allowed"),
+        (["--mermaid", "--resolved"], "exclude each other"),
         (["other.yaml"], "no argument `other.yaml`"),
     ],
 )

@@ -3,14 +3,13 @@
 import io
 import json
 import sys
-from argparse import Namespace
 
 import pytest
 import torch
 
 from tfkit.cli import main
-from tfkit.cli.arguments import UsageError
 from tfkit.cli.search_args import workers_of
+from tfkit.cli.usage import UsageError
 from translation_task import write_task
 
 
@@ -150,9 +149,9 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
         (["train", "{recipe}", "-o", "{new}", "--set", "data.held_out=500"], 2, "500 rows of 120 are to be held out"),
         (["train", "{recipe}", "-o", "{new}", "--set", "batching.max_length=2"], 2, "no row of"),
         (["train", "{recipe}", "-o", "{new}", "--from", "{recipe}"], 2, "TFK117 pretrained: {recipe} is no model"),
-        (["train", "--resume", "{run}", "--from", "{run}"], 2, "a run that goes on keeps its data, its start"),
+        (["train", "--resume", "{run}", "--from", "{run}"], 2, "a resumed run keeps its data, its start"),
         (["train", "--resume", "{new}"], 2, "holds no run that could go on"),
-        (["train", "--resume", "{run}", "--source", "x"], 2, "a run that goes on keeps its data, its start and its dir"),
+        (["train", "--resume", "{run}", "--source", "x"], 2, "a resumed run keeps its data, its start and its dir"),
         (["translate", "{new}"], 2, "cannot be read"),
         (["translate", "{run}", "--beams", "0"], 2, "a whole number from 1 is expected"),
         (["translate", "{run}", "--beams", "2", "--n-best", "3"], 2, "TFK078"),
@@ -249,10 +248,10 @@ def test_workers_that_a_backend_does_not_allow_are_refused(run, monkeypatch, cap
 
 
 def test_workers_are_threads_of_a_cpu(capsys):
-    assert workers_of(Namespace(device="cpu", workers=None)) == torch.get_num_threads()
-    assert workers_of(Namespace(device="cpu", workers=7)) == 7
-    assert workers_of(Namespace(device="cuda", workers=None)) == workers_of(Namespace(device="cuda", workers=1)) == 1
+    assert workers_of(None, "cpu") == torch.get_num_threads()
+    assert workers_of(7, "cpu") == 7
+    assert workers_of(None, "cuda") == workers_of(1, "cuda") == 1
     with pytest.raises(UsageError, match="--workers is for a CPU, not for cuda:1"):
-        workers_of(Namespace(device="cuda:1", workers=2))
+        workers_of(2, "cuda:1")
     assert main(["translate", "model", "--workers", "0"]) == 2
     assert "--workers" in capsys.readouterr().err

@@ -26,9 +26,7 @@ def hostile(tmp_path):
     place = tmp_path / "hostile"
     place.mkdir()
     for name in NAMES:
-        (place / f"{name}.py").write_text(
-            f"open({str(place / 'location')!r}, 'a').write('{name} ')\nraise SystemExit('{name}')\n"
-        )
+        (place / f"{name}.py").write_text(f"open({str(place / 'mark')!r}, 'a').write('{name} ')\nraise SystemExit('{name}')\n")
     return place
 
 

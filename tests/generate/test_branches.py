@@ -56,7 +56,7 @@ def walk(model: Model, state: DecodingState, share: bool, seed: int, **first: An
 def test_it_is_all_the_same(
     position: str, crowded: int, decoder_of: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree, "CROWDED", crowded)
+    monkeypatch.setattr(tree, "PRUNE_AFTER", crowded)
     window = "defaults.attention.window=7"
     for kind, overrides in (
         ("writer", ()),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfkit.generate.top_k import FEWEST, GROUP, best, best_tokens, most_probable
+from tfkit.generate.top_k import GROUP, MIN_GROUPED, best, best_tokens, most_probable
 
 
 def plainly(scores: Tensor, count: int) -> list[list[tuple[float, int]]]:
@@ -37,7 +37,7 @@ def test_the_best_of_scores(count: int, levels: int | None) -> None:
 
 
 @pytest.mark.parametrize("levels", [None, 3, 5000])
-@pytest.mark.parametrize("vocabulary", [FEWEST - 1, FEWEST, 20 * GROUP, 20 * GROUP + 1, 21 * GROUP - 1])
+@pytest.mark.parametrize("vocabulary", [MIN_GROUPED - 1, MIN_GROUPED, 20 * GROUP, 20 * GROUP + 1, 21 * GROUP - 1])
 @pytest.mark.parametrize("beams", [1, 5])
 def test_the_best_words_are_the_best_of_all_sums(beams: int, vocabulary: int, levels: int | None) -> None:
     for seed in range(4):
@@ -70,7 +70,7 @@ def test_what_is_no_number_comes_first_and_disturbs_no_other_row() -> None:
 
 
 @pytest.mark.parametrize("levels", [None, 2, 3000])
-@pytest.mark.parametrize("vocabulary", [7, FEWEST - 1, FEWEST, 20 * GROUP + 1, 21 * GROUP - 1])
+@pytest.mark.parametrize("vocabulary", [7, MIN_GROUPED - 1, MIN_GROUPED, 20 * GROUP + 1, 21 * GROUP - 1])
 def test_the_most_probable_is_the_first_of_the_largest(vocabulary: int, levels: int | None) -> None:
     logits = drawn(50, vocabulary, levels=levels)
     logits[0] = -torch.inf

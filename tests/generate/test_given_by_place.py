@@ -64,7 +64,7 @@ def test_sources_by_their_places(catalogue):
     want = tfkit.greedy(model, max_new_tokens=3, **{first: one, second: other}).ids
     assert torch.equal(tfkit.greedy(model, one, other, max_new_tokens=3).ids, want)
     assert torch.equal(tfkit.greedy(model, other, max_new_tokens=3, **{first: one}).ids, want)
-    with pytest.raises(tfkit.InputError, match=rf"TFK073 inputs given by their place: 1; .*: {first}, {second}"):
+    with pytest.raises(tfkit.InputError, match=rf"TFK073 positional inputs: 1; inputs not given by name: {first}, {second}"):
         tfkit.greedy(model, one, max_new_tokens=3)
 
 
@@ -84,7 +84,7 @@ def test_a_limit_that_is_not_given_ends_with_the_positions(decoder):
     [((SOURCE, SOURCE), {}), ((SOURCE,), {"source": SOURCE}), ((SOURCE,), {"source": SOURCE, "target": "target"})],
 )
 def test_too_many_inputs(given, named, translator):
-    with pytest.raises(tfkit.InputError, match=r"TFK073 inputs given by their place: .*; those that are left for them: "):
+    with pytest.raises(tfkit.InputError, match=r"TFK073 positional inputs: .*; inputs not given by name: "):
         tfkit.greedy(translator, *given, max_new_tokens=3, **named)
 
 

@@ -53,7 +53,7 @@ def test_everything_is_found_as_alone_and_in_order(
 
 def test_batches_hold_what_they_may_and_begin_with_the_longest() -> None:
     for width, tokens in ((1, 1), (1, 20), (5, 60), (2, 10_000)):
-        batches = list(many._batches(SOURCES, width, tokens, alike=False))
+        batches = list(many._batches(SOURCES, width, tokens, same_length=False))
         assert sorted(row for batch in batches for row in batch) == list(range(len(SOURCES)))
         longest = [len(SOURCES[batch[0]]) for batch in batches]
         assert longest == sorted(longest, reverse=True)
@@ -61,7 +61,7 @@ def test_batches_hold_what_they_may_and_begin_with_the_longest() -> None:
             assert len(batch) == 1 or len(batch) * max(len(SOURCES[row]) for row in batch) * width <= tokens
         if tokens == 10_000:
             assert len(batches) == 1
-    for batch in many._batches(SOURCES, 1, 10_000, alike=True):
+    for batch in many._batches(SOURCES, 1, 10_000, same_length=True):
         assert len({len(SOURCES[row]) for row in batch}) == 1
 
 

@@ -196,5 +196,5 @@ def test_logits_that_are_no_numbers_are_told(decoder_of: Callable[..., Model]) -
     model = decoder_of("translator")
     with torch.no_grad():
         next(iter(model.nodes["decoder"].parameters())).fill_(torch.nan)
-    with pytest.raises(tfkit.InputError, match=r"TFK077.*row 0 are not numbers"):
+    with pytest.raises(tfkit.InputError, match=r"TFK077.*row 0 are NaN or infinite"):
         tfkit.sample(model, source=SOURCE, max_new_tokens=3, seed=1)

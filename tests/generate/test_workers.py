@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tfkit
-from tfkit.generate import batched as many
+from tfkit.generate.batched import BatchedSearch
 from tfkit.generate.threads import map_in_threads, workers_for
 from tfkit.nn.model import Model
 
@@ -37,14 +37,14 @@ def test_the_same_is_found(model: str, kind: str, decoder_of: Callable[..., Mode
 
 
 def test_they_run_at_once_each_with_its_share_of_the_threads(decoder_of: Callable[..., Model], monkeypatch) -> None:
-    meeting, inner, shares = threading.Barrier(2, timeout=600), many._search_batch, set()
+    meeting, inner, shares = threading.Barrier(2, timeout=600), BatchedSearch.search_batch, set()
 
     def meets(*given):
         meeting.wait()
         shares.add((torch.get_num_threads(), torch.is_grad_enabled()))
         return inner(*given)
 
-    monkeypatch.setattr(many, "_search_batch", meets)
+    monkeypatch.setattr(BatchedSearch, "search_batch", meets)
     tfkit.generate_batched(decoder_of("translator"), SOURCES[:2], SEARCHES["greedy"], batch_tokens=1, workers=2)
     assert shares == {(1, True)}
 

@@ -11,7 +11,7 @@ import pytest
 
 import tfkit
 from tfkit.errors import Diagnostic
-from tfkit.graph.rules import TAKEN
+from tfkit.graph.rules import MODULE_ATTRIBUTES
 
 TRANSLATOR = """nodes:
   source:  {kind: tokens}
@@ -122,7 +122,7 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
     ),
     "a stack needs a sequence": (
         CLASSIFIER, "input: one", "input: two", "TFK041", "one, num_layers",
-        r"`one` is one vector per row, \(B, 24\), where a sequence is needed",
+        r"`one` is one vector per row, \(B, 24\); a sequence is needed",
     ),
     "a memory is a sequence": (
         TRANSLATOR, "memory: encoder", "memory: first", "TFK041", "first, num", r"`first` is one vector per row",
@@ -270,7 +270,7 @@ def test_every_attribute_of_torchs_module_dictionary_is_taken() -> None:
     code = "import torch; print(*(name for name in dir(torch.nn.ModuleDict()) if not name.startswith('_')))"
     named = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "keys" in named
-    assert set(named) <= TAKEN
+    assert set(named) <= MODULE_ATTRIBUTES
 
 
 TINY = """

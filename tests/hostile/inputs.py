@@ -1,22 +1,23 @@
-"""Good inputs of every kind, made once, and the commands that read them: the parser of each command says what it reads."""
+"""Good inputs of every kind, made once, and the commands that read them: the parameters of each command say what it reads."""
 
 from __future__ import annotations
 
-import argparse
 import json
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import product
 from pathlib import Path
+
+import click
 
 from kinds_task import recipe_for
 from reported import wrong
 from tfkit.builder import build
 from tfkit.catalogue import load_catalogue
-from tfkit.cli import COMMANDS
-from tfkit.cli.arguments import COMMON, Parser, place, reading
+from tfkit.cli.dispatch import commands
+from tfkit.cli.options import InputPath, OutputPath
 from tfkit.io import save
 from tfkit.recipe import load_recipe
 from tfkit.spec import load_spec
@@ -24,19 +25,14 @@ from tfkit.train import train
 from translation_task import write_task
 
 ROOT = Path(__file__).parents[2]
-BY_METAVAR = {
-    "SPEC": ("small.yaml",),
-    "RECIPE|SPEC": ("small-recipe.yaml",),
-    "MODEL": ("run", "language/run", "classification/run"),
-    "REFERENCE": ("train.trg",),
-}
-"""What is given to an argument, by its name in the help; the first one with which a command succeeds is damaged."""
 BY_NAME = {
+    "recipe": ("small-recipe.yaml",), "model": ("run", "language/run", "classification/run"), "reference": ("train.trg",),
     "models": ("run",), "start": ("run",), "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
     "replay": ("replay.json",), "translations": ("train.trg",), "source": ("train.src",), "target": ("train.trg",),
     "text": ("train.src",), "table": ("text.tsv",), "validation_source": ("train.src",), "validation_target": ("train.trg",),
     "validation_text": ("train.src",), "validation_table": ("text.tsv",),
 }  # fmt: skip
+"""Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
 TRAIN = ["-o", "new", "--set", "stopping.max_steps=1", "--set", "keeping.last=1"]
 NAMED = ["small-recipe.yaml", *TRAIN, "--set", "data.held_out=null"]
 BESIDE = {
@@ -83,7 +79,7 @@ class Reads:
         """The command line with this value, and what else is needed."""
         if self.option:
             return [self.command, f"{self.option}={value}", *beside]
-        place = [action.dest for action in parser_of(self.command)._actions if not action.option_strings].index(self.name)
+        place = [each.name for each in positional(self.command)].index(self.name)
         return [self.command, *beside[:place], value, *beside[place:]]
 
     def besides(self) -> Iterator[list[str]]:
@@ -91,11 +87,7 @@ class Reads:
         if (self.command, self.name) in BESIDE:
             yield BESIDE[self.command, self.name]
             return
-        others = [
-            BY_NAME.get(action.dest) or BY_METAVAR[str(action.metavar)]
-            for action in parser_of(self.command)._actions
-            if not action.option_strings and action.dest != self.name and action.nargs not in ("?", "*")
-        ]
+        others = [good_values(each) for each in positional(self.command) if each.name != self.name and each.required]
         yield from map(list, product(*others))
 
 
@@ -111,32 +103,49 @@ class Writes:
         return [self.command, f"{self.option}={value}", *WRITING[self.command]]
 
 
-def parser_of(command: str) -> Parser:
-    parser = Parser(prog=f"tfkit {command}", **COMMON)
-    import_module(f"tfkit.cli.{command}").arguments(parser)
-    return parser
+def all_commands() -> list[str]:
+    """Every command, those of plugins too."""
+    return commands.list_commands(click.Context(commands))
+
+
+def parameters(command: str) -> list[click.Parameter]:
+    found = commands.get_command(click.Context(commands), command)
+    assert found is not None
+    return found.params
+
+
+def positional(command: str) -> list[click.Parameter]:
+    return [each for each in parameters(command) if isinstance(each, click.Argument)]
+
+
+def good_values(parameter: click.Parameter) -> tuple[str, ...]:
+    return BY_NAME.get(parameter.name, ("small.yaml",))
+
+
+def option_of(parameter: click.Parameter) -> str:
+    """The long name of an option; empty for a positional argument."""
+    return max(parameter.opts, key=len) if isinstance(parameter, click.Option) else ""
 
 
 def read_arguments() -> Iterator[Reads]:
     """Every argument of every command that names what is read."""
-    for command in COMMANDS:
-        for action in parser_of(command)._actions:
-            if action.type is reading:
-                good = BY_NAME.get(action.dest) or BY_METAVAR.get(str(action.metavar), ("small.yaml",))
-                yield Reads(command, action.dest, max(action.option_strings, key=len, default=""), good)
+    for command in all_commands():
+        for each in parameters(command):
+            if isinstance(each.type, InputPath):
+                yield Reads(command, each.name, option_of(each), good_values(each))
 
 
 def written_arguments() -> Iterator[Writes]:
     """Every argument of every command that names what is written."""
-    for command in COMMANDS:
-        for action in parser_of(command)._actions:
-            if action.type is place:
-                yield Writes(command, action.dest, max(action.option_strings, key=len))
+    for command in all_commands():
+        for each in parameters(command):
+            if isinstance(each.type, OutputPath):
+                yield Writes(command, each.name, option_of(each))
 
 
-def looks_like_path(action: argparse.Action) -> bool:
+def looks_like_path(parameter: click.Parameter) -> bool:
     """Whether the help of an argument names a file or a directory."""
-    words = str(action.metavar).replace("|", " ").split()
+    words = re.findall("[A-Z]+", (parameter.metavar or parameter.name).upper())
     return bool({"FILE", "DIR", "SPEC", "RECIPE", "MODEL", "REFERENCE"} & set(words))
 
 

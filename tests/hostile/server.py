@@ -65,10 +65,12 @@ def served(request: dict) -> dict:
 
 
 def main() -> None:
-    from tfkit.cli import COMMANDS
+    import click
 
-    for name in COMMANDS:
-        importlib.import_module(f"tfkit.cli.{name}")
+    from tfkit.cli.dispatch import commands
+
+    for name in commands.list_commands(context := click.Context(commands)):
+        commands.get_command(context, name)
     for name in (
         "tfkit.train",
         "tfkit.text",

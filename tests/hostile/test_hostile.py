@@ -1,6 +1,6 @@
 """Every command against every kind of hostile input that it may be given to read.
 
-Commands and their arguments come from the parsers, members from directories that tfkit wrote, and damages from the
+Commands and their arguments come from click, members from directories that tfkit wrote, and damages from the
 good content of each file: a new command, file or member is covered without a change here. A command may succeed where the
 damage does no harm. Otherwise it ends with exit code 1 or 2 and a located message, within 5 s of processor time and 500
 MB, changes nothing outside its output, and says neither that this is a bug of tfkit nor a traceback.
@@ -20,9 +20,17 @@ import pytest
 
 from hostile.damage import NAMES, Damage, contents, damages, not_regular
 from hostile.harness import Runner, snapshot
-from hostile.inputs import Reads, Writes, looks_like_path, make_good, parser_of, read_arguments, written_arguments
-from tfkit.cli import COMMANDS
-from tfkit.cli.arguments import place, reading
+from hostile.inputs import (
+    Reads,
+    Writes,
+    all_commands,
+    looks_like_path,
+    make_good,
+    parameters,
+    read_arguments,
+    written_arguments,
+)
+from tfkit.cli.options import InputPath, OutputPath
 
 ARGUMENTS = list(read_arguments())
 VICTIM = "victim"
@@ -67,10 +75,10 @@ def usual(reads: Reads, good: Path, runner: Runner, folder: Path) -> tuple[str, 
 
 
 def test_every_argument_that_names_a_path_says_whether_it_is_read_or_written() -> None:
-    for command in COMMANDS:
-        for action in parser_of(command)._actions:
-            if looks_like_path(action):
-                assert action.type in (reading, place), (command, action.dest)
+    for command in all_commands():
+        for each in parameters(command):
+            if looks_like_path(each):
+                assert isinstance(each.type, (InputPath, OutputPath)), (command, each.name)
 
 
 class Case:

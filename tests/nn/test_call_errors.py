@@ -184,3 +184,15 @@ outputs: [one]
         model(tokens=ids)
     ids[1, 4] = 2
     assert model(tokens=ids)["one"].shape == (2, 24)
+
+
+def test_positional_inputs_are_refused_with_the_names_of_the_inputs(
+    model_of: Callable[..., Model], ids_of: Callable[..., Tensor]
+) -> None:
+    model = model_of()
+    with pytest.raises(tfkit.InputError) as found:
+        model(ids_of(2, 5), ids_of(2, 4))
+    (diagnostic,) = found.value.diagnostics
+    assert diagnostic.code == "TFK073"
+    assert diagnostic.message == "`small` got 2 positional arguments"
+    assert diagnostic.fix == "name the inputs: model(source=ids, target=ids)"

@@ -188,7 +188,7 @@ def test_autocast_is_close_and_never_reaches_a_backend(
         return eager.attend(inputs, options)
 
     model.set_backend("eager")
-    for attention, index, _ in model._site_table():
+    for attention, index, _ in model.attention_sites():
         bound = attention.choices[index].candidates[0]
         attention.choices[index].candidates = (type(bound)(bound.entry, bound.options, spy, bound.prepare, bound.name),)
     model.train()

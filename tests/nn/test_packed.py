@@ -117,13 +117,13 @@ def test_a_weight_that_is_gone_is_not_kept(made: list[Tensor]) -> None:
 
 
 def test_they_take_no_more_than_they_may(made: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepacked, "MOST_BYTES", 2 * 20 * 30 * 4)
+    monkeypatch.setattr(prepacked, "MAX_BYTES", 2 * 20 * 30 * 4)
     weights, x = PrepackedWeights(), torch.randn(4, 1, 20)
     linears = [nn.Linear(20, 30) for _ in range(3)]
     for linear in linears * 3:
         torch.testing.assert_close(multiplied(linear, x, weights), linear(x).detach())
     assert len(made) == 2
-    assert weights.bytes == prepacked.MOST_BYTES
+    assert weights.bytes == prepacked.MAX_BYTES
 
 
 def test_numbers_without_a_version_are_not_packed(made: list[Tensor]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tfkit.nn.model import Model
-from tfkit.nn.tokens import padding_of
+from tfkit.nn.runtime.padding import padding_from_ids
 
 B, S, T = 3, 9, 8
 REAL_SOURCE = torch.tensor([9, 4, 1])[:, None] > torch.arange(S)
@@ -113,14 +113,14 @@ def test_left_padding_shifts_absolute_positions(model_of: Callable[..., Model], 
     ],
 )
 def test_a_start_token_is_never_padding_even_where_the_ids_are_equal(ids: list[int], visible: str) -> None:
-    found = padding_of(torch.tensor([ids]), pad_id=0, start_id=0).visible
+    found = padding_from_ids(torch.tensor([ids]), pad_id=0, start_id=0).visible
     assert found is not None
     assert "".join(str(int(bit)) for bit in found[0]) == visible
 
 
 def test_without_a_pad_id_nothing_is_padding(model_of: Callable[..., Model]) -> None:
-    assert padding_of(torch.tensor([[0, 1]]), None, 0).visible is None
-    found = padding_of(torch.tensor([[0, 1]]), 0, 1).visible
+    assert padding_from_ids(torch.tensor([[0, 1]]), None, 0).visible is None
+    found = padding_from_ids(torch.tensor([[0, 1]]), 0, 1).visible
     assert found is not None
     assert found.tolist() == [[False, True]]
 

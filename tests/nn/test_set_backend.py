@@ -28,7 +28,7 @@ def used(model_of: Callable[..., Model]) -> Callable[..., dict[str, str]]:
 
     def run(model: Model, **inputs: Any) -> dict[str, str]:
         called: dict[str, str] = {}
-        for attention, index, site in model._site_table():
+        for attention, index, site in model.attention_sites():
             choice = attention.choices[index]
 
             def spying(bound: Any, site: str = site) -> Any:
@@ -185,7 +185,7 @@ def test_a11_a_table_that_speaks_of_decoding_decides_for_single_queries(
 
     def decided() -> set[str]:
         found = set()
-        for attention, index, _ in model._site_table():
+        for attention, index, _ in model.attention_sites():
             choice = attention.choices[index]
             found |= {choice.candidates[number].kind for number in choice.decided.values()}
             choice.decided.clear()

@@ -209,7 +209,7 @@ def test_extends_of_odd_names(value: str, diagnostics: Callable[[str], tuple[Dia
 @pytest.mark.parametrize("value", [".", "/dev/zero"])
 def test_extends_names_a_plain_file(value: str, diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
     [diagnostic] = diagnostics(f"tfkit: 1\nname: a\nextends: {value}\n")
-    assert (diagnostic.code, "no plain file" in diagnostic.message) == ("TFK016", True)
+    assert (diagnostic.code, "not a regular file" in diagnostic.message) == ("TFK016", True)
 
 
 def test_specs_that_extend_each_other_are_refused(write: Write, diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:

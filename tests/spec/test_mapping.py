@@ -109,7 +109,7 @@ A_VALUE = "text, a number, true, false, null, a list or a mapping is expected, "
         (b"9", "TFK020 nodes.tokens.vocab_size: " + A_VALUE + "a bytes is given"),
         (True, "TFK020 nodes.tokens.vocab_size: a whole number is expected, `true` is written"),
         ({3: 4}, "TFK006 nodes.tokens.vocab_size: a key is a plain name, not 3"),
-        ("9\0", "TFK003 nodes.tokens.vocab_size: the character U+0000 may not stand in a spec"),
+        ("9\0", "TFK003 nodes.tokens.vocab_size: the character U+0000 is not allowed in a spec"),
     ],
 )  # fmt: skip
 def test_values_that_no_spec_can_hold(value: Any, diagnostic: str, catalogue: Catalogue) -> None:

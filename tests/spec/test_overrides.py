@@ -116,7 +116,7 @@ def test_defaults_can_be_added(spec_of: SpecOf) -> None:
         ("a..b=3", "TFK017", 1, "a..b", "key.path=value"),
         ("tfkit=1", "TFK017", 1, "tfkit", "cannot be overridden"),
         ("extends=a.yaml", "TFK017", 1, "extends", "cannot be overridden"),
-        ("name.x=1", "TFK017", 1, "name.x", "nothing can lie under `name`"),
+        ("name.x=1", "TFK017", 1, "name.x", "`name` has no keys"),
         ("outputs.4=x", "TFK017", 1, "outputs.4", "items go from 0 to 0"),
         ("dropout=0.2", "TFK017", 1, "dropout", "write `defaults.dropout`"),
         ("attention.num_heads=2", "TFK017", 1, "attention.num_heads", "write `defaults.attention.num_heads`"),

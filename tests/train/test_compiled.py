@@ -12,8 +12,9 @@ from tfkit.catalogue import load_catalogue
 from tfkit.data import NO_LABEL, prepare
 from tfkit.errors import TrainingError
 from tfkit.recipe import load_recipe
-from tfkit.train import Trainer, compiled, resume, train
+from tfkit.train import compiled, resume, train
 from tfkit.train.fit_spec import fitted_spec, roles_in
+from tfkit.train.step import TrainStep
 from tfkit.view.training import began_text
 
 SHAPES = 2
@@ -24,18 +25,18 @@ def without_a_cpp_compiler(monkeypatch):
     """Traced and differentiated as always, but run by torch's own operators: writing C++ takes minutes."""
     plain = torch.compile
     monkeypatch.setattr(torch, "compile", lambda *given, **options: plain(*given, **options, backend="aot_eager"))
-    monkeypatch.setattr("tfkit.data.shapes.MOST", SHAPES)
+    monkeypatch.setattr("tfkit.data.batch_shapes.MAX_SHAPES", SHAPES)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
 
 
-def trainer_for(task, folder, changes):
+def step_for(task, folder, changes):
     recipe, catalogue = load_recipe(task, changes), load_catalogue()
     roles = roles_in(recipe, catalogue)
     data = prepare(recipe, folder / "data", 90)
     spec, _ = fitted_spec(recipe, catalogue, roles, {name: each.size for name, each in data.tokenisers.items()}, 0)
-    return Trainer(build(spec, catalogue, seed=1), lambda: build(spec, catalogue, seed=1), recipe, data)
+    return TrainStep(build(spec, catalogue, seed=1), recipe, data)
 
 
 def graphs():
@@ -43,40 +44,39 @@ def graphs():
 
 
 def test_at_most_as_many_graphs_as_shapes(task, tmp_path):
-    trainer = trainer_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
-    assert f"batches have {SHAPES} shapes;" in began_text(trainer, [])
+    step = step_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
     torch._dynamo.utils.counters.clear()
     seen = set()
     for _ in range(2):
-        batches = trainer.epoch().batches
+        batches = step.batches.epoch(step.progress.epoch).batches
         assert len(batches) > 3 * SHAPES
-        while not trainer.epoch_done:
-            rows = trainer.epoch().batches[trainer.progress.batch]
-            seen.add(trainer.compiled.shapes.of(rows).limit)
-            assert trainer.step() is not None
+        while not step.epoch_complete:
+            rows = batches[step.progress.batch]
+            seen.add(step.batches.shapes.of(rows).limit)
+            assert step.run() is not None
             assert graphs() == len(seen)
-        trainer.progress.epoch, trainer.progress.batch = trainer.progress.epoch + 1, 0
+        step.progress.epoch, step.progress.batch = step.progress.epoch + 1, 0
     assert len(seen) == graphs() == SHAPES
-    assert not any("_orig_mod" in name for name in trainer.tensors()["model.safetensors"])
+    assert not any("_orig_mod" in name for name in step.state.tensors()["model.safetensors"])
 
 
 def test_models_in_one_process_are_counted_apart(task, tmp_path):
     """As many compilations are allowed for the third as for the first, though all have the same code, and other shapes."""
     for number in range(3):
-        trainer = trainer_for(task, tmp_path / str(number), ["compile=true", f"batching.tokens={60 + 20 * number}"])
-        while not trainer.epoch_done:
-            assert trainer.step() is not None
+        step = step_for(task, tmp_path / str(number), ["compile=true", f"batching.tokens={60 + 20 * number}"])
+        while not step.epoch_complete:
+            assert step.run() is not None
 
 
 def test_loss_and_gradients_are_those_of_the_batch_as_it_was(task, tmp_path):
     changes = ["model.defaults.dropout=0.0", "average=null", "batching.tokens=60", "batching.accumulate=2"]
-    full = trainer_for(task, tmp_path / "full", [*changes, "compile=true"])
-    bare = trainer_for(task, tmp_path / "bare", changes)
-    bare._epoch = 1, full.epoch()
+    full = step_for(task, tmp_path / "full", [*changes, "compile=true"])
+    bare = step_for(task, tmp_path / "bare", changes)
+    bare.batches._epoch = 1, full.batches.epoch(1)
     full.model.double(), bare.model.double()
     bare.progress.epoch = full.progress.epoch
     for _ in range(3):
-        one, other = full.step(), bare.step()
+        one, other = full.run(), bare.run()
         assert (one.source_tokens, one.target_tokens) == (other.source_tokens, other.target_tokens)
         # Both sum the loss in float32: a rounding for each of some hundred labels.
         assert one.loss == pytest.approx(other.loss, rel=1e-5)
@@ -86,9 +86,21 @@ def test_loss_and_gradients_are_those_of_the_batch_as_it_was(task, tmp_path):
         bare.model.load_state_dict(full.model.state_dict())
 
 
+class Beginning:
+    """Keeps the text that describes a run before its first step."""
+
+    def began(self, trainer, changes):
+        self.text = began_text(trainer, changes)
+
+    def __getattr__(self, name):
+        return lambda *arguments: None
+
+
 def test_half_and_half_is_whole(task, tmp_path):
     changes = ["compile=true", "batching.tokens=60"]
-    train(load_recipe(task, changes), tmp_path / "whole")
+    beginning = Beginning()
+    train(load_recipe(task, changes), tmp_path / "whole", callbacks=[beginning])
+    assert f"batches have {SHAPES} shapes;" in beginning.text
     torch._dynamo.reset()
     train(load_recipe(task, [*changes, "stopping.max_steps=11"]), tmp_path / "half")
     torch._dynamo.reset()
@@ -102,9 +114,9 @@ def test_half_and_half_is_whole(task, tmp_path):
 
 
 def test_a_shape_too_many_is_an_error_and_no_silent_way_back(task, tmp_path):
-    trainer = trainer_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
-    given = trainer.task.batch(trainer.data.train, [0], np.random.default_rng(0))
-    trainer.model.train()
+    step = step_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
+    given = step.task.batch(step.data.train, [0], np.random.default_rng(0))
+    step.model.train()
     pad = torch.nn.functional.pad
     first, second, third = (
         replace(
@@ -114,10 +126,10 @@ def test_a_shape_too_many_is_an_error_and_no_silent_way_back(task, tmp_path):
         )
         for width in range(3)
     )
-    trainer._losses(trainer.compiled.model, first)
-    trainer._losses(trainer.compiled.model, second)
+    step._losses(step.compiled.module, first)
+    step._losses(step.compiled.module, second)
     with pytest.raises(TrainingError, match="TFK120"):
-        trainer._losses(trainer.compiled.model, third)
+        step._losses(step.compiled.module, third)
 
 
 def test_nothing_begins_where_nothing_compiles(task, tmp_path, monkeypatch):
@@ -135,12 +147,12 @@ def test_nothing_begins_where_nothing_compiles(task, tmp_path, monkeypatch):
 
 
 def test_a_backend_that_cannot_be_compiled_is_told(task, tmp_path):
-    trainer = trainer_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
-    trainer.model.set_backend("flex")
+    step = step_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
+    step.model.set_backend("flex")
     with pytest.raises(TrainingError, match=r"TFK120.*source \(\d+, \d+\)"):
-        trainer.step()
+        step.run()
 
 
 def test_it_is_off_unless_written(task, tmp_path):
-    assert trainer_for(task, tmp_path, []).compiled is None
+    assert step_for(task, tmp_path, []).compiled is None
     compiled.check_compiler(torch.device("cpu"))

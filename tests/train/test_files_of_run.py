@@ -14,10 +14,10 @@ from tfkit.recipe import load_recipe
 from tfkit.text import model_in
 from tfkit.train import resume, train
 from tfkit.train.checkpoint import read_checkpoint
+from tfkit.train.checkpoint_state import State
+from tfkit.train.digests import read_digests
 from tfkit.train.lock import Holder
 from tfkit.train.log import read_log
-from tfkit.train.pretrained import read_digests
-from tfkit.train.state import State
 from translation_task import write_task
 
 FEW = ["stopping.max_steps=3", "keeping.every_steps=2", "validation.every_steps=2"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tfkit.train.loss import smoothed
+from tfkit.train.loss import smoothed_cross_entropy
 
 
 def case(dtype=torch.float32, rows=7, length=5, size=11):
@@ -17,7 +17,7 @@ def case(dtype=torch.float32, rows=7, length=5, size=11):
 
 def test_uniform_is_torchs_cross_entropy():
     logits, labels = case()
-    loss, nll = smoothed(logits, labels, 0.1, "uniform", 0)
+    loss, nll = smoothed_cross_entropy(logits, labels, 0.1, "uniform", 0)
     (mine,) = torch.autograd.grad(loss, logits)
     flat, ids = logits.flatten(0, 1), labels.flatten()
     theirs = functional.cross_entropy(flat, ids, ignore_index=0, label_smoothing=0.1, reduction="sum")
@@ -32,7 +32,7 @@ def test_uniform_is_torchs_cross_entropy():
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 def test_it_is_the_formula(kind, smoothing):
     logits, labels = case()
-    loss, _ = smoothed(logits, labels, smoothing, kind, 0)
+    loss, _ = smoothed_cross_entropy(logits, labels, smoothing, kind, 0)
     (mine,) = torch.autograd.grad(loss, logits)
     exact = logits.detach().double().requires_grad_()
     every = -exact.log_softmax(-1)
@@ -47,7 +47,7 @@ def test_it_is_the_formula(kind, smoothing):
 
 def test_padding_has_no_gradient_and_half_precision_is_summed_in_float32():
     logits, labels = case(torch.bfloat16)
-    loss, nll = smoothed(logits, labels, 0.1, "uniform", 0)
+    loss, nll = smoothed_cross_entropy(logits, labels, 0.1, "uniform", 0)
     assert loss.dtype is nll.dtype is torch.float32
     (gradient,) = torch.autograd.grad(loss, logits)
     assert gradient.dtype is torch.bfloat16
@@ -59,9 +59,9 @@ def test_padding_has_no_gradient_and_half_precision_is_summed_in_float32():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_it_does_not_depend_on_how_many_rows_are_looked_at_together(block, dtype, monkeypatch):
     logits, labels = case(dtype)
-    wanted = smoothed(logits, labels, 0.1, "others", 0)
+    wanted = smoothed_cross_entropy(logits, labels, 0.1, "others", 0)
     (gradient,) = torch.autograd.grad(wanted[0], logits)
     monkeypatch.setattr("tfkit.train.loss.BLOCK", block)
-    found = smoothed(logits, labels, 0.1, "others", 0)
+    found = smoothed_cross_entropy(logits, labels, 0.1, "others", 0)
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
     assert torch.equal(torch.autograd.grad(found[0], logits)[0], gradient)

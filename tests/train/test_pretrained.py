@@ -33,7 +33,7 @@ class Listener:
         return lambda *arguments: None
 
     def began(self, trainer, changes):
-        self.taken = trainer.taken
+        self.taken = trainer.load_report
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_all_weights_and_the_tokeniser_are_taken(parent, task, tmp_path):
     wanted = weights(parent)
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-    assert (taken.count, taken.left) == (taken.total, ())
+    assert (taken.loaded, taken.skipped) == (taken.total, ())
     assert taken.place == model_in(parent)
     mine, theirs = (read_tokenisers(run, ("source",))["source"].digest for run in (tmp_path / "child", parent))
     assert mine == theirs
@@ -110,11 +110,11 @@ def test_what_has_another_shape_or_no_partner_is_drawn_and_told(parent, task, tm
     for name, value in found.items():
         same = name in wanted and wanted[name].shape == value.shape
         assert torch.equal(value, wanted[name] if same else drawn[name]), name
-    progress = {each.name: (each.shape, each.why, each.there) for each in taken.left}
+    progress = {each.name: (each.shape, each.reason, each.pretrained_shape) for each in taken.skipped}
     assert progress["nodes.encoder.layers.0.branches.ffn.input.weight"] == ((8, 16), "of another shape", (32, 16))
     assert progress["nodes.encoder.layers.1.norms.ffn.bias"] == ((16,), "not there", None)
     assert {name for name, value in found.items() if name not in wanted or wanted[name].shape != value.shape} == set(progress)
-    assert taken.count == sum(value.numel() for name, value in found.items() if name not in progress)
+    assert taken.loaded == sum(value.numel() for name, value in found.items() if name not in progress)
 
 
 def train_without(task, folder, *changes):
@@ -131,15 +131,15 @@ def test_a_smaller_model_says_what_it_does_not_use(parent, tmp_path):
     found, taken = started(recipe, parent, tmp_path, "tokeniser=null")
     assert {name for name in found if name in weights(parent)} == set(taken.names)
     assert all(torch.equal(found[name], weights(parent)[name]) for name in taken.names)
-    assert {each.name for each in taken.left if each.drawn} == {"nodes.out.linear.weight", "nodes.out.linear.bias"}
-    assert {each.name.split(".")[1] for each in taken.left if not each.drawn} == {"decoder"}
+    assert {each.name for each in taken.skipped if each.initialised} == {"nodes.out.linear.weight", "nodes.out.linear.bias"}
+    assert {each.name.split(".")[1] for each in taken.skipped if not each.initialised} == {"decoder"}
     again, taken = started_again(recipe, tmp_path)
-    assert taken.left == ()
+    assert taken.skipped == ()
     assert all(torch.equal(again[name], found[name]) for name in found)
     (tmp_path / "text.tsv").write_text((tmp_path / "text.tsv").read_text().replace("animal", "creature"))
     shutil.rmtree(tmp_path / "again" / "child")
     _, taken = started_again(recipe, tmp_path)
-    assert {(each.name, each.why) for each in taken.left} == {
+    assert {(each.name, each.reason) for each in taken.skipped} == {
         ("nodes.out.linear.weight", "for other labels there"),
         ("nodes.out.linear.bias", "for other labels there"),
     }
@@ -173,8 +173,8 @@ def test_what_cannot_be_started_from_is_told_at_its_place(parent, task, tmp_path
 
 
 def test_a_model_with_little_in_common_is_refused_before_the_data_are_prepared(parent, task, tmp_path, monkeypatch):
-    monkeypatch.setattr("tfkit.train.session.prepare", lambda *arguments: pytest.fail("the data were prepared"))
-    with pytest.raises(InputError, match=r"TFK117 pretrained: .* and 50 % are wanted"):
+    monkeypatch.setattr("tfkit.train.preparation.prepare", lambda *arguments: pytest.fail("the data were prepared"))
+    with pytest.raises(InputError, match=r"TFK117 pretrained: .* and 50 % are required"):
         started(task, parent, tmp_path, "model.defaults.ffn.d_ff=8", "model.defaults.attention.head_dim=4")
 
 
@@ -196,11 +196,11 @@ def test_a_model_with_little_in_common_is_refused_unless_the_recipe_says_so(pare
     )
     assert 0 < given < total / 10
     assert (
-        f"has {given:,} of the {total:,} weights of `small` beside tables of tokens ({100 * given / total:.1f} %: "
+        f"has {given:,} of the {total:,} weights of `small` beside token tables ({100 * given / total:.1f} %: "
         in diagnostic.message
     )
     assert diagnostic.fix.endswith("or write `pretrained_share: 0.08`")
-    with pytest.raises(InputError, match=r"1:18: TFK117 pretrained_share: .* and 9 % are wanted"):
+    with pytest.raises(InputError, match=r"1:18: TFK117 pretrained_share: .* and 9 % are required"):
         started(task, parent, tmp_path, *other, "pretrained_share=0.09")
     _, taken = started(task, parent, tmp_path, *other, "pretrained_share=0.08")
     assert len(taken.names) > 1
@@ -209,7 +209,7 @@ def test_a_model_with_little_in_common_is_refused_unless_the_recipe_says_so(pare
 
 def test_a_share_of_nothing_is_told(task):
     with pytest.raises(
-        SpecError, match=r"pretrained_share=0.5:1:18: TFK117 pretrained_share: it is a share of what `pretrained`"
+        SpecError, match=r"pretrained_share=0.5:1:18: TFK117 pretrained_share: it is a share of the weights of `pretrained`"
     ):
         load_recipe(task, ["pretrained_share=0.5"])
 
@@ -228,7 +228,7 @@ def test_a_share_of_nothing_is_told(task):
 def test_a_setting_that_the_tokeniser_does_not_have_is_told_where_it_was_written(parent, task, tmp_path, name, written, has):
     values = {"vocab_size": written.split()[3].replace(",", "") if "of" in written else "", "joint": "false"}
     value = values.get(name) or written.strip("`").split()[1]
-    said = rf"TFK117 tokeniser.{name}: {written} is written, and .*, whose tokeniser is taken, has {has}; write `{name}: "
+    said = rf"TFK117 tokeniser.{name}: {written} is written, and .*, whose tokeniser is used, has {has}; write `{name}: "
     with pytest.raises(InputError, match=rf"--set tokeniser.{name}={value}:1:{len(name) + 12}: {said}"):
         train(load_recipe(task, [f"pretrained={parent}", f"tokeniser.{name}={value}"]), tmp_path / "run")
     with pytest.raises(InputError, match=said):  # nor where nothing else is written, in which case the kind is not
@@ -255,7 +255,7 @@ def test_the_tokeniser_of_the_model_may_be_written_as_it_was(task, tmp_path, kin
     names = {"kind", *yaml.safe_load(f"{{{settings}}}")}
     for written, known in (([change], names), (["tokeniser=null", f"tokeniser.{name}={value}"], {"kind", name})):
         _, taken = started(task, tmp_path / "run", tmp_path, *written, *changes)
-        assert taken.count == taken.total
+        assert taken.loaded == taken.total
         kept = yaml.safe_load((tmp_path / "child" / "recipe.yaml").read_text())["tokeniser"]
         assert kept.keys() == known
         resume(tmp_path / "child")
@@ -334,5 +334,5 @@ def test_a_run_without_a_checkpoint_needs_the_weights_that_it_began_with(halves)
 
 
 def test_the_start_of_a_run_stays(halves, tmp_path):
-    with pytest.raises(InputError, match="TFK111 a run that goes on keeps its `pretrained`"):
+    with pytest.raises(InputError, match="TFK111 a resumed run keeps its `pretrained`"):
         resume(halves / "half", overrides=[f"pretrained={tmp_path / 'whole'}"])

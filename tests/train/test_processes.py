@@ -262,7 +262,7 @@ def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch):
     assert code == 0, words
     assert found == [[[24], ["TFK118", reported_by_other_rank]] for reported_by_other_rank in (False, True)], words
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    monkeypatch.setattr("tfkit.data.shapes.MOST", 2)
+    monkeypatch.setattr("tfkit.data.batch_shapes.MAX_SHAPES", 2)
     train(load_recipe(task, changes), tmp_path / "one")
     same_losses(tmp_path / "one", tmp_path / "two")
 
@@ -295,7 +295,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import device
 from torch.distributed.distributed_c10d import ProcessGroupGloo
-from tfkit.train.distributed.process_group import joined
+from tfkit.train.distributed.process_group import join_processes
 
 def name(path):
     try:
@@ -303,15 +303,15 @@ def name(path):
     except OSError:  # a thread that has just ended
         return ""
 
-with joined("cpu") as (processes, _):
+with join_processes("cpu") as (processes, _):
     asked = [group._get_backend(device("cpu")).options for group in (dist.group.WORLD, processes.group)]
     dist.barrier()  # so that the threads of both groups have begun, and have their names
-    processes.gathered(None)
+    processes.all_gather(None)
     names = []
     while sum("gloo_run" in each for each in names) < 2:  # on a busy machine a thread may still be without its name
         names = [name(path) for path in Path("/proc/self/task").glob("*/comm")]
     found = [each._threads for each in asked], asked[1]._timeout.total_seconds(), sum("gloo_run" in each for each in names)
-    every = processes.gathered(found)
+    every = processes.all_gather(found)
     if processes.is_first:
         print(*every, ProcessGroupGloo is dist.ProcessGroupGloo)
 """
@@ -332,16 +332,16 @@ SHARDS = """
 import sys
 import torch.distributed as dist
 import tfkit
-from tfkit.train.distributed.process_group import joined
+from tfkit.train.distributed.process_group import join_processes
 from tfkit.train.distributed.ddp_fsdp import is_sharded, shard
 
 dist.init_process_group("gloo")
-with joined("cpu") as (processes, _):
+with join_processes("cpu") as (processes, _):
     model = tfkit.build(sys.argv[1])
     shard(model, processes)
     same = all(is_sharded(each) and each.device_mesh.get_group() is processes.group for each in model.parameters())
-    every = processes.gathered(same)
-    processes.group.barrier().wait()  # as at the end of a run: see `joined`
+    every = processes.all_gather(same)
+    processes.group.barrier().wait()  # as at the end of a run: see `join_processes`
 if dist.get_rank() == 0:
     print(every)
 dist.destroy_process_group()

@@ -116,7 +116,7 @@ def test_a_signal_that_is_ignored_stays_ignored():
     try:
         with Interrupts() as interrupts:
             os.kill(os.getpid(), signal.SIGHUP)
-            assert not interrupts.wanted
+            assert not interrupts.requested
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -262,10 +262,10 @@ def test_tensors_of_another_model_are_told_and_not_used(whole, file, change):
     ("where", "value", "said"),
     [
         ("progress", 3, "progress: "),
-        ("progress.kept", 1, "progress.kept: Input should be a valid list"),
-        ("progress.kept", [[1.0]], "progress.kept.0.1: Field required"),
-        ("progress.kept", [[1.0, 25]], "step 25 was validated, and 24 were made"),
-        ("progress.kept", [[1.0, "../../x"]], "progress.kept.0.1: Input should be a valid integer"),
+        ("progress.best_models", 1, "progress.best_models: Input should be a valid list"),
+        ("progress.best_models", [[1.0]], "progress.best_models.0.1: Field required"),
+        ("progress.best_models", [[1.0, 25]], "step 25 was validated, but only 24 were made"),
+        ("progress.best_models", [[1.0, "../../x"]], "progress.best_models.0.1: Input should be a valid integer"),
         ("progress.step", 25, "is that of step 25, not of step-24"),
         ("progress.step", 24.0, "progress.step: "),
         ("progress.step", "24", "progress.step: Input should be a valid integer"),
@@ -415,7 +415,7 @@ def test_what_the_run_began_with_stays(whole, file, said):
 )
 def test_what_the_weights_depend_on_or_has_no_effect_is_refused(whole, change):
     recipe = (whole / "recipe.yaml").read_bytes()
-    with pytest.raises(InputError, match=f"TFK111 a run that goes on keeps its `{change.split('.')[0].split('=')[0]}`"):
+    with pytest.raises(InputError, match=f"TFK111 a resumed run keeps its `{change.split('.')[0].split('=')[0]}`"):
         resume(whole, overrides=["stopping.max_steps=30", change])
     assert (whole / "recipe.yaml").read_bytes() == recipe
 

@@ -147,13 +147,13 @@ UNFINISHED = """\
 import os, signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, which a child inherits
 from tfkit.recipe import load_recipe
-from tfkit.train import run
+from tfkit.train import train
 def kill(*given):
     os.kill(os.getpid(), getattr(signal, sys.argv[4]))
 module, name = sys.argv[3].rsplit(".", 1)
 import importlib
 setattr(importlib.import_module(module), name, kill)
-run.train(load_recipe(sys.argv[1]), sys.argv[2])
+train(load_recipe(sys.argv[1]), sys.argv[2])
 """
 
 
@@ -162,8 +162,8 @@ run.train(load_recipe(sys.argv[1]), sys.argv[2])
     [
         ("tfkit.data.prepare.train_tokeniser", "SIGKILL", []),
         ("tfkit.data.corpus.CorpusWriter.close", "SIGTERM", ["data/train.draft"]),
-        ("tfkit.train.session.fitted_spec", "SIGHUP", ["data/facts.json", "data/train.arrow", "data/validation.arrow"]),
-        ("tfkit.train.session._write_recipe", "SIGKILL", ["digests.json", "spec.yaml", "tokeniser.json"]),
+        ("tfkit.train.preparation.fitted_spec", "SIGHUP", ["data/facts.json", "data/train.arrow", "data/validation.arrow"]),
+        ("tfkit.train.preparation.write_recipe", "SIGKILL", ["digests.json", "spec.yaml", "tokeniser.json"]),
         ("os.chmod", "SIGKILL", []),
     ],
 )
@@ -217,7 +217,7 @@ def test_a_preparation_that_fails_removes_what_it_wrote_and_no_more(task, tmp_pa
         (tmp_path / "run" / "data" / "notes.txt").write_text("mine")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tfkit.train.session._write_recipe", fail)
+    monkeypatch.setattr("tfkit.train.preparation.write_recipe", fail)
     with pytest.raises(KeyboardInterrupt):
         train(load_recipe(task), tmp_path / "run")
     assert set(everything(tmp_path / "run")) == {"notes.txt", "data/notes.txt"}

@@ -8,7 +8,7 @@ import pytest
 from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
 from tfkit.train.callbacks import Progress
-from tfkit.train.trainer import why_stop
+from tfkit.train.stopping import why_stop
 from tfkit.view.training import left_text
 
 
@@ -17,7 +17,8 @@ def clock(monkeypatch):
     """A clock that stands still unless it is moved."""
     now = [1000.0]
     monkeypatch.setattr("tfkit.train.session.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr("tfkit.train.loop.time", SimpleNamespace(monotonic=lambda: now[0], perf_counter=lambda: now[0]))
+    monkeypatch.setattr("tfkit.train.clock.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("tfkit.train.validation.time", SimpleNamespace(perf_counter=lambda: now[0]))
     return now
 
 
@@ -51,21 +52,21 @@ def slow(clock, monkeypatch, name, seconds):
 
 
 def test_preparation_and_validation_count(task, tmp_path, clock, monkeypatch):
-    slow(clock, monkeypatch, "tfkit.train.session.prepare", 40.0)
-    slow(clock, monkeypatch, "tfkit.train.loop.validation_nll", 7.0)
+    slow(clock, monkeypatch, "tfkit.train.preparation.prepare", 40.0)
+    slow(clock, monkeypatch, "tfkit.train.validation.validation_nll", 7.0)
     recipe = load_recipe(task, ["stopping={max_minutes: 2}", "validation.every_steps=3"])
     callback = Moving(clock, 5.0)
     outcome = train(recipe, tmp_path / "run", callbacks=[callback])
     # 40 s, then three steps of 5 s and a validation of 7 s at a time: at 106 s three more, the last of which ends at 121 s.
     assert callback.seconds[:4] == [40.0, 45.0, 50.0, 62.0]
-    assert outcome.reason == "2 minutes are over, but for the 7 s of the last validation"
+    assert outcome.reason == "2 minutes are over, less 7 s for the last validation"
     assert outcome.progress.step == 11
     assert outcome.progress.validated == 11
     assert 60 * 2 <= clock[0] - 1000.0 <= 60 * 2 + 5 + 7
 
 
 def test_one_step_is_made_where_the_preparation_took_all_the_time(task, tmp_path, clock, monkeypatch):
-    slow(clock, monkeypatch, "tfkit.train.session.prepare", 400.0)
+    slow(clock, monkeypatch, "tfkit.train.preparation.prepare", 400.0)
     outcome = train(load_recipe(task, ["stopping={max_minutes: 2}"]), tmp_path / "run")
     assert (outcome.progress.step, outcome.reason) == (1, "2 minutes are over")
     assert outcome.model.is_dir()

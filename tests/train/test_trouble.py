@@ -16,9 +16,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tfkit.cli import main
 from tfkit.errors import Diagnostic, InputError, StoreError, TrainingError
 from tfkit.recipe import load_recipe
-from tfkit.train import checkpoint, resume, tensorboard, train
+from tfkit.train import checkpoint, resume, tensorboard, train, validation
 from tfkit.train import log as log_module
-from tfkit.train import loop as keep
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.log import read_log
 
@@ -69,7 +68,7 @@ def test_a_gradient_that_is_no_number_changes_nothing_and_its_batch_is_kept(task
     with pytest.raises(TrainingError) as caught:
         train(recipe, tmp_path / "run", callbacks=[Meddler(7, poison_gradients)])
     message = str(caught.value)
-    assert "TFK110 the norm of the gradient of step 8 is no finite number" in message
+    assert "TFK110 the norm of the gradient of step 8 is NaN or infinite" in message
     assert f"the state before it in {tmp_path / 'run' / 'checkpoints' / 'step-7'}" in message
     assert finite(tmp_path / "run")
     kept = load_file(tmp_path / "run" / "not-finite-step-8.safetensors")
@@ -82,7 +81,7 @@ def test_a_gradient_that_is_no_number_changes_nothing_and_its_batch_is_kept(task
 
 
 def test_a_loss_that_is_no_number_is_told(task, tmp_path):
-    with pytest.raises(TrainingError, match="TFK110 the loss of step 3 is no finite number"):
+    with pytest.raises(TrainingError, match="TFK110 the loss of step 3 is NaN or infinite"):
         train(load_recipe(task), tmp_path / "run", callbacks=[Meddler(2, poison_weights)])
 
 
@@ -99,7 +98,7 @@ def test_float16_leaves_out_steps_and_tells_when_it_cannot_go_on(task, tmp_path)
     outcome = train(recipe, tmp_path / "run")
     assert outcome.progress.step == 24
     assert finite(tmp_path / "run")
-    with pytest.raises(TrainingError, match=r"TFK110 with the scale .* the gradient of step 8 is no finite number"):
+    with pytest.raises(TrainingError, match=r"TFK110 with the loss scale .* the gradient of step 8 is NaN or infinite"):
         train(recipe, tmp_path / "other", callbacks=[Meddler(7, poison_gradients)])
     entries = [json.loads(line) for line in (tmp_path / "other" / "log.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in entries if entry["kind"] == "step"] == list(range(1, 8))
@@ -179,7 +178,7 @@ def test_a_watcher_that_fails_costs_no_step(task, tmp_path):
     assert resume(tmp_path / "run").progress.step == 24
 
 
-@pytest.mark.parametrize("name", ["validation_nll", "save"])
+@pytest.mark.parametrize("name", ["tfkit.train.validation.validation_nll", "tfkit.train.best_models.save"])
 def test_a_validation_that_was_cut_off_is_made_again(task, tmp_path, monkeypatch, name):
     """In the middle of it, or while the model is kept; as if nothing had been, patience included."""
 
@@ -187,12 +186,12 @@ def test_a_validation_that_was_cut_off_is_made_again(task, tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"tfkit.train.loop.{name}", cut_off)
+        patch.setattr(name, cut_off)
         with pytest.raises(KeyboardInterrupt):
             train(load_recipe(task), tmp_path / "run")
     assert checkpoints_in(tmp_path / "run" / "checkpoints")[-1].name == "step-10"
     mine, theirs = resume(tmp_path / "run").progress, train(load_recipe(task), tmp_path / "whole").progress
-    assert (mine.best, mine.stale, mine.kept) == (theirs.best, theirs.stale, theirs.kept)
+    assert (mine.best, mine.stale, mine.best_models) == (theirs.best, theirs.stale, theirs.best_models)
     for run in ("run", "whole"):
         entries = [json.loads(line) for line in (tmp_path / run / "log.jsonl").read_text().splitlines()]
         assert [entry["step"] for entry in entries if entry["kind"] == "validation"] == [10, 20, 24]
@@ -213,7 +212,7 @@ def test_ctrl_c_during_preparation_leaves_nothing_behind(task, tmp_path, monkeyp
         raise KeyboardInterrupt
 
     (tmp_path / "run").mkdir()
-    monkeypatch.setattr("tfkit.train.session.fitted_spec", interrupted)
+    monkeypatch.setattr("tfkit.train.preparation.fitted_spec", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(load_recipe(task), tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []
@@ -270,7 +269,7 @@ def test_a_log_that_was_altered_takes_nothing_from_a_finished_training(task, tmp
     def altered(path, entry):
         append(path, {**entry, "kind": "stop"} if entry["step"] == 5 else entry)
 
-    monkeypatch.setattr("tfkit.train.loop.append_log", altered)
+    monkeypatch.setattr("tfkit.train.log_writer.append_log", altered)
     code, said = command(capsys, "train", task, "-o", tmp_path / "run")
     assert code == 0
     assert f"{log}:5:1: TFK082 this line is no entry of the log of a run" in said
@@ -287,7 +286,7 @@ def test_a_directory_that_is_gone_is_exit_code_1(task, tmp_path, capsys, monkeyp
         if entry["step"] == 5:
             shutil.rmtree(tmp_path / "run")
 
-    monkeypatch.setattr("tfkit.train.loop.append_log", take)
+    monkeypatch.setattr("tfkit.train.log_writer.append_log", take)
     code, said = command(capsys, "train", task, "-o", tmp_path / "run")
     assert code == 1
     assert said.count("TFK081") == 1, said
@@ -329,9 +328,11 @@ def test_events_that_go_on_hide_those_after_the_checkpoint(task, tmp_path, capsy
 
 
 def test_a_validation_that_is_no_number_is_the_worst_and_is_read_back(task, tmp_path, monkeypatch):
-    nll = keep.validation_nll
+    nll = validation.validation_nll
     monkeypatch.setattr(
-        keep, "validation_nll", lambda *given: (float("nan"), 0.0) if not seen.append(1) and len(seen) == 1 else nll(*given)
+        validation,
+        "validation_nll",
+        lambda *given: (float("nan"), 0.0) if not seen.append(1) and len(seen) == 1 else nll(*given),
     )
     seen = []
     half = train(load_recipe(task, ["stopping.max_steps=10"]), tmp_path / "run").progress

@@ -20,25 +20,26 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from tfkit.data import shapes
+from tfkit.data import batch_shapes
 from tfkit.errors import TfkitError
 from tfkit.recipe import load_recipe
-from tfkit.train import Trainer, checkpoint, resume, train
+from tfkit.train import checkpoint, resume, train
+from tfkit.train.step import TrainStep
 
 SCALER = torch.amp.GradScaler
 
 
-def killed_in(step: int) -> None:
+def killed_in(number: int) -> None:
     """The last process of all kills itself in a step, between its own gradients and the others'."""
-    losses = Trainer._losses
+    losses = TrainStep._losses
 
-    def fatal(trainer, model, batch):
-        found = losses(trainer, model, batch)
-        if trainer.progress.step + 1 == step:
+    def fatal(step, model, batch):
+        found = losses(step, model, batch)
+        if step.progress.step + 1 == number:
             os.kill(os.getpid(), signal.SIGKILL)
         return found
 
-    Trainer._losses = fatal
+    TrainStep._losses = fatal
 
 
 def unread(name: str) -> None:
@@ -80,7 +81,7 @@ def ended(job: dict) -> list:
         if job.get("unread"):
             unread(job["unread"])
     if job.get("shapes"):
-        shapes.MOST, torch.compile = job["shapes"], partial(torch.compile, backend="aot_eager")
+        batch_shapes.MAX_SHAPES, torch.compile = job["shapes"], partial(torch.compile, backend="aot_eager")
     torch.amp.GradScaler = partial(SCALER, init_scale=job.get("scale", 2.0**16))
     directory, overrides, fsdp = Path(job["directory"]), job.get("overrides", []), job.get("fsdp", False)
     try:

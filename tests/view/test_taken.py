@@ -32,7 +32,8 @@ def test_parts_layers_and_shapes_are_told_together():
     data = load_report_data(taken)
     assert (data["model"], data["taken"], data["weights"], len(data["left"])) == ("runs/a", 2_000, 3_000, len(left))
     assert data["left"][6] == {
-        "name": "nodes.words.weight", "shape": (9, 4), "why": "of another shape", "drawn": True, "there": (8, 4),
+        "name": "nodes.words.weight", "shape": (9, 4),
+        "reason": "of another shape", "initialised": True, "pretrained_shape": (8, 4),
     }  # fmt: skip
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from fixtures import SPECS
 from tfkit.spec import load_spec
-from tfkit.view.formatting import percent, ranges, says, scaled
+from tfkit.view.formatting import changed_options, percent, ranges
+from tfkit.view.units import scaled
 
 
 @pytest.mark.parametrize(
@@ -49,18 +50,18 @@ def test_percent():
 
 def test_options_say_what_is_not_their_default(catalogue):
     spec = load_spec(SPECS / "gemma2-9b.yaml", catalogue)
-    assert says(spec.nodes["body"].options) == "causal true, final_norm rms_norm (unit_offset true)"
+    assert changed_options(spec.nodes["body"].options) == "causal true, final_norm rms_norm (unit_offset true)"
     [group] = spec.nodes["body"].options.layers
     attention = group.layers[0].sublayers[0].options
-    assert says(attention, frozenset({"name"})) == (
+    assert changed_options(attention, frozenset({"name"})) == (
         "num_heads 16, head_dim 256, num_kv_heads 8, bias false, scale 0.0625, softcap 50, window 4096"
     )
-    assert "num_heads" not in says(attention, frozenset({"num_heads"}))
+    assert "num_heads" not in changed_options(attention, frozenset({"num_heads"}))
 
 
 def test_lists_of_parts_and_partial_biases(catalogue):
     overrides = ["defaults.attention.backend=[flex, {kind: sdpa, kernel: math}]", "defaults.attention.bias={key: false}"]
     spec = load_spec(SPECS / "transformer-base.yaml", catalogue, [*overrides, "expect.parameters=null"])
     attention = spec.nodes["encoder"].options.layers[0].sublayers[0].options
-    assert "backend flex or sdpa (kernel math)" in says(attention)
-    assert "bias key: false" in says(attention)
+    assert "backend flex or sdpa (kernel math)" in changed_options(attention)
+    assert "bias key: false" in changed_options(attention)

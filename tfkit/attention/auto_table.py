@@ -1,12 +1,12 @@
-"""The measured table that `auto` goes by, as a file: what `tfkit bench auto --json FILE` writes.
+"""The measured table that `auto` uses, as a file. `tfkit bench auto --json FILE` writes it.
 
     {"tfkit_auto": 1, "device": "cpu", "device_name": "...", "capability": null, "threads": 1, "versions": {"torch": "..."},
      "command": "...", "rows": {"sdpa": [{"dtypes": ["float32"], "lengths": [1, 45], "gradients": true, ...,
      "relative_time": 0.9}]}}
 
-A row's conditions are those of `AutoRow`; device, compute capability and what it was measured on are said once, above. A plugin
-ships such files as package data and names them in its entry with `AutoTable`; a user's own file is given to a catalogue
-(`Catalogue.with_auto_table`). Other keys of the file tell people how it was made.
+A row has the conditions of `AutoRow`; the file gives device, compute capability and hardware once for all rows. A plugin ships
+such files as package data and lists them in its entry with `AutoTable`; `Catalogue.with_auto_table` adds a user's own file.
+Other keys of the file document how it was made.
 """
 
 from __future__ import annotations
@@ -28,10 +28,24 @@ FORM = 1
 
 
 class AutoRow(Options):
-    """One row of the table that `auto` goes by: on this class of calls the backend takes `relative_time` times as
-    long as `eager` on the same call. None in a condition means: any. `lengths` bounds max(Q, K), both ends included.
-    `masked`: by anything but causality; `biased`: any bias; `decoding`: a single query. `capability` is the CUDA compute
-    capability that it was measured on. `measured` says on what; `published` links to the figure where it is somebody else's."""
+    """A measured time of a backend for one class of calls. A condition that is None matches every call.
+
+    Args:
+        device: kind of device.
+        capability: CUDA compute capability of the device it was measured on.
+        dtypes: dtypes of the calls.
+        lengths: smallest and largest max(Q, K), both included.
+        gradients: calls with gradients.
+        dropout: calls with dropout.
+        masked: calls with mask terms other than causality.
+        biased: calls with a bias.
+        bias_gradient: calls whose bias needs a gradient.
+        decoding: calls with a single query.
+        compiled: calls under torch.compile.
+        relative_time: the time divided by that of `eager` for the same call.
+        measured: the hardware and versions of the measurement.
+        published: link to the source, if the figure is not tfkit's own.
+    """
 
     device: str
     capability: tuple[int, int] | None = None
@@ -49,7 +63,7 @@ class AutoRow(Options):
     published: str = ""
 
     def covers(self, request: AttentionRequest) -> bool:
-        """Whether the row speaks of this class of calls. An unknown length counts as long, unknown gradients as wanted."""
+        """Whether the row covers this class of calls. Unknown lengths count as long, unknown gradients as needed."""
         length = max(request.queries or 2**40, request.keys or 2**40)
         wanted = {
             "gradients": request.gradients is not False,
@@ -71,8 +85,14 @@ class AutoRow(Options):
 
 @dataclass(frozen=True)
 class AutoTable(Sequence[AutoRow]):
-    """The rows of one backend in tables that ship with its plugin: `files` of the package, then `more`. Nothing is read before
-    a row is asked for."""
+    """The rows of one backend from tables of its plugin, read on first use.
+
+    Args:
+        package: the package that contains the files.
+        files: names of the tables.
+        backend: the backend's name in these tables.
+        more: rows after those of the files.
+    """
 
     package: str
     files: tuple[str, ...]
@@ -81,7 +101,7 @@ class AutoTable(Sequence[AutoRow]):
 
     @cached_property
     def rows(self) -> tuple[AutoRow, ...]:
-        """Raises PluginError where a file is not there or is no table."""
+        """All rows. Raises PluginError if a file is missing or invalid."""
         from importlib.resources import files
 
         found: list[AutoRow] = []
@@ -119,7 +139,7 @@ class _Versions(FileModel):
 
 
 class _Table(FileModel):
-    """What a file says around its rows. Its other keys tell people how it was made."""
+    """A table file. Its other keys document how it was made."""
 
     model_config = ConfigDict(extra="ignore")
     device: str

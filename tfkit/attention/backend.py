@@ -13,10 +13,16 @@ from .capabilities import AttentionRequest, Capabilities
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """A check that its author knows to fail, shown in every report and never called conformant. `case` is the stored case (a
-    finding's `case`), which must still fail in `check`: a known failure that passes is an error. Drawn cases that have all
-    features in `where` (entries of `tfkit_conformance.attention.cells.plan_of`, such as {"terms": ["segments"]}) are not judged
-    anew."""
+    """A conformance check that a backend is known to fail. Reports show it, and the backend does not count as conformant.
+
+    Args:
+        check: name of the check.
+        reason: why it fails.
+        case: the `case` of a finding. It must still fail; a known failure that passes is an error.
+        where: features of a call, as in `tfkit_conformance.attention.cells.plan_of` ({"terms": ["segments"]}). The check skips
+            drawn cases that have all of them.
+        issue: link to an issue.
+    """
 
     check: str
     reason: str
@@ -27,7 +33,7 @@ class KnownFailure:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a backend refuses a request, and on what still unknown facts its answer depends."""
+    """Why a backend refuses a request, and the unknown properties of the call that its answer depends on."""
 
     refused: tuple[str, ...] = ()
     depends: tuple[str, ...] = ()
@@ -39,14 +45,20 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionBackend(Entry):
-    """`attend`, a `"module:function"`, is called as `attend(inputs, options)` and gives an `AttentionOutput`
-    (`tfkit.attention.types`). `unsupported(request, options)` adds reasons that no single axis can say; it must be monotone:
-    asking for less never adds a reason. `prepare`, a `"module:function"`, is called as
-    `prepare(mask, bias, shapes, options)` once per stack and forward; its result reaches every layer as `inputs.prepared`.
-    `auto` holds the measured rows by which `auto` may choose this backend, written down or in files (`AutoTable`); the first
-    that covers a call counts, and with none, `auto` never does. `known_failures` lists the checks that it is known to fail.
-    `threads` says that several threads may be in `attend` and `prepare` at once; a search by any other backend takes one batch
-    after the other.
+    """An attention backend, as a plugin registers it.
+
+    Args:
+        attend: `"module:function"`, called as `attend(inputs, options)`; returns an `AttentionOutput`.
+        capabilities: what it can do.
+        unsupported: `unsupported(request, options)` returns reasons to refuse combinations of features. It must be monotone:
+            a request for less never gets more reasons.
+        prepare: `"module:function"`, called as `prepare(mask, bias, shapes, options)` once per stack and forward pass. Every
+            layer gets the result as `inputs.prepared`.
+        auto: measured rows, inline or in files (`AutoTable`). `auto` uses the first row that covers a call and never chooses a
+            backend without one.
+        known_failures: conformance checks that it is known to fail.
+        threads: several threads may call `attend` and `prepare` at the same time. Otherwise a search runs its batches one
+            after the other.
     """
 
     attend: str
@@ -59,11 +71,11 @@ class AttentionBackend(Entry):
 
 
 AUTO = Entry(name="auto", summary="the fastest backend that is measured and right for each class of calls")
-"""`backend: auto`, a word of the language rather than a backend: it lets the measured rows choose."""
+"""`backend: auto` in a spec. It is not a backend: the measured rows choose one."""
 
 
 def check_request(backend: AttentionBackend, request: AttentionRequest, options: Any) -> Verdict:
-    """Every reason why `backend` cannot serve `request`; what it does not declare, it cannot do."""
+    """Every reason why `backend` cannot serve `request`. A feature that it does not declare is a reason."""
     can = backend.capabilities
     refused: list[str] = []
     depends: list[str] = []

@@ -1,7 +1,7 @@
-"""Attention backend: one function that computes softmax(scale q k^T + bias, masked) v, and a declaration of what it can do.
+"""What an attention backend declares it can do, and what a site requests.
 
-Every axis of `Capabilities` defaults to "no". The same object answers the static check of a spec, `auto`, `tfkit plan`, the
-support table of the README and the conformance tests: what is declared must work, what is not declared is refused.
+Every field of `Capabilities` defaults to "no". The check of a spec, `auto`, `tfkit plan`, the support table of the README and
+the conformance tests all read this object: what is declared must work, and what is not declared is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BIAS_KINDS = ("dense", "linear", "distance")
 
 
 def _frozen(value: Any) -> Any:
-    """A list or a set as a frozen set. What is neither, or holds lists, is left to the check of its type."""
+    """A list or a set as a frozen set. Pydantic refuses every other value later."""
     try:
         return value if isinstance(value, str) else frozenset(value)
     except TypeError:
@@ -32,7 +32,7 @@ Names = Annotated[frozenset[str], BeforeValidator(_frozen)]
 
 
 class Range(Options):
-    """Whole numbers from `minimum` to `maximum` (None: no end) that are multiples of `multiple`."""
+    """Multiples of `multiple` from `minimum` to `maximum`, both included; None for no upper end."""
 
     minimum: int = 1
     maximum: int | None = None
@@ -47,19 +47,24 @@ class Range(Options):
 
 
 class Device(Options):
-    """A kind of device (`cpu`, `cuda`), on CUDA from a compute capability up: (9, 0) is Hopper."""
+    """A kind of device (`cpu`, `cuda`), for CUDA with the lowest compute capability: (9, 0) is Hopper."""
 
     kind: str
     minimum_capability: tuple[int, int] | None = None
 
 
 class Numerics(Options):
-    """Where a backend rounds; the error bound that judges it is computed from this.
+    """Where a backend rounds. The error bound of the conformance suite is computed from this.
 
-    `scores`, `probabilities` and `gradients` say whether these are kept in the accumulation type or rounded to the storage
-    type on the way; `query_prescaled` that scale * query is rounded to the storage type before its product with the key;
-    `tf32` that float32 products may be computed in TF32 when torch's own switch allows it. `grade` promises an accuracy
-    beyond the bound (`tfkit_conformance.suite.grade`), A or B, and is judged only where it is promised.
+    Args:
+        scores: whether scores stay in the accumulation type or are rounded to the storage type.
+        probabilities: the same for the attention weights.
+        gradients: the same for the sums of gradients.
+        query_prescaled: scale * query is rounded to the storage type before the product with the key.
+        tf32: float32 products may use TF32 if torch's own switch allows it.
+        grade: a promise of accuracy beyond the bound: the root-mean-square error is at most 1.5 (A) or 3 (B) times that of a
+            kernel that computes in float32 and rounds once. The suite checks it only for backends that promise it; `eager`
+            promises A.
     """
 
     scores: Literal["accumulation", "storage"] = "accumulation"
@@ -71,7 +76,33 @@ class Numerics(Options):
 
 
 class Capabilities(Options):
-    """What a backend can do, axis by axis of the contract. `scores` names score functions, `*` standing for any."""
+    """What a backend can do. Every field defaults to "no".
+
+    Args:
+        devices: devices it runs on.
+        dtypes: dtypes of query, key and value, by torch's names.
+        head_dim: values of D.
+        value_dim_differs: V may differ from D.
+        query_length: values of Q.
+        key_length: values of K.
+        mask_terms: terms of a mask, from `MASK_TERMS`.
+        tensor_offset: the offset may be a tensor (B,).
+        bias_kinds: kinds of bias, from `BIAS_KINDS`.
+        bias_gradient: kinds of bias that get a gradient.
+        dropout: dropout of the weights.
+        weights: whether it returns attention weights, and whether these carry gradients.
+        lse: it returns the log-sum-exp.
+        grouped_queries: G may be smaller than H.
+        softcap: soft capping of the scores.
+        scores: names of score functions; `*` for all.
+        backward: gradients.
+        double_backward: gradients of gradients.
+        deterministic_backward: equal gradients in every run.
+        batch_invariant: a row's result does not depend on the other rows, bit for bit.
+        compile: it works under torch.compile.
+        export: it works under torch.export.
+        numerics: where it rounds.
+    """
 
     devices: Annotated[tuple[Device, ...], BeforeValidator(tuple)] = ()
     dtypes: Names = frozenset()
@@ -100,7 +131,7 @@ class Capabilities(Options):
 
 @dataclass(frozen=True)
 class AttentionRequest:
-    """What one attention site asks of a backend, for one class of calls. None means: not known before the call."""
+    """What one attention site needs from a backend, for one class of calls. None: not known before the call."""
 
     device: str | None = None
     cuda_capability: tuple[int, int] | None = None

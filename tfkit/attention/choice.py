@@ -1,16 +1,16 @@
-"""Which backend an attention site uses, class of call by class of call.
+"""Chooses the backend of an attention site for every class of calls.
 
-A site holds its candidates in the order of the spec's wish. A call falls into a class: device, dtype, length class, whether
-gradients, dropout or weights are wanted, which mask terms and which bias are present. The first time a class is met, every
-candidate is judged by its capabilities, and the verdict is kept; tensor values never matter. A named backend is used or
-refused with every reason; only `auto` and an explicit list fall back.
+A site has one or more candidate backends, in the order in which they were requested. The class of a call holds its device,
+dtype, length class, mask terms, kind of bias and whether it needs gradients or dropout, but no tensor values. The capabilities
+of the candidates are checked once per class, and the choice is remembered. A named backend is used or refused with every
+reason; only `auto` and an explicit list fall back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,13 +18,66 @@ from torch import Tensor
 from ..errors import BackendRefused
 from ..slots.lazy import load
 from .backend import AttentionBackend
-from .capabilities import AttentionRequest
+from .capabilities import MASK_TERMS, AttentionRequest
 from .selection import ranked, refusal
 from .types import BIAS_NAMES, AttentionInputs, AttentionOutput, Bias, Mask, Prepared, Shapes
 
-CallClass = tuple[Any, ...]
 Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 Prepare = Callable[[Mask, "Bias | None", Shapes, Any], "Prepared | None"]
+
+
+class CallClass(NamedTuple):
+    """All properties of a call that the choice of a backend may depend on.
+
+    `queries` and `keys` are lengths, or the smallest lengths of their class; None in an exported program. From `causal` to
+    `visible` the fields say which mask terms are present.
+    """
+
+    device: str
+    device_index: int
+    dtype: torch.dtype
+    queries: int | None
+    keys: int | None
+    head_dim: int
+    value_dim: int
+    grouped: bool
+    gradients: bool
+    bias_gradient: bool
+    dropout: bool
+    softcap: bool
+    bias: str | None
+    causal: bool
+    window: bool
+    tensor_offset: bool
+    key_lengths: bool
+    query_lengths: bool
+    key_visible: bool
+    segments: bool
+    visible: bool
+    score: str
+    deterministic: bool
+
+    def request(self) -> AttentionRequest:
+        """What this class of calls needs from a backend."""
+        return AttentionRequest(
+            device=self.device,
+            cuda_capability=torch.cuda.get_device_capability(self.device_index) if self.device == "cuda" else None,
+            dtype=str(self.dtype).removeprefix("torch."),
+            head_dim=self.head_dim,
+            value_dim=self.value_dim,
+            queries=self.queries,
+            keys=self.keys,
+            mask_terms=frozenset(term for term in MASK_TERMS if getattr(self, term)),
+            tensor_offset=self.tensor_offset,
+            bias=self.bias,
+            bias_gradient=self.bias_gradient,
+            dropout=self.dropout,
+            grouped=self.grouped,
+            softcap=self.softcap,
+            score=self.score,
+            gradients=self.gradients,
+            deterministic=self.deterministic,
+        )
 
 
 @dataclass(frozen=True)
@@ -49,10 +102,14 @@ def bind(entry: AttentionBackend, options: Any) -> BoundBackend:
 
 
 class BackendChoice:
-    """The backends that one attention site may use, and what was decided for each class of calls met so far.
+    """The candidate backends of one attention site, and the choice for every class of calls so far.
 
-    `wish` is what was asked for, as a spec writes it. `automatic` orders the candidates by their measured rows (`auto`),
-    otherwise the order is the spec's. `others` are all backends installed, named in a refusal where they would have worked.
+    Args:
+        site: name of the site.
+        requested_backends: the request as a spec writes it.
+        candidates: the requested backends, in that order.
+        automatic: order the candidates by their measured times (`auto`) instead.
+        others: all installed backends; a refusal names those that would work.
     """
 
     def __init__(
@@ -83,7 +140,7 @@ class BackendChoice:
         return "auto" if self.automatic else ", ".join(candidate.kind for candidate in self.candidates)
 
     def not_thread_safe(self, device: str) -> list[str]:
-        """The backends among those it may choose on a device that only one thread may call at a time."""
+        """Names of the candidates on a device that only one thread may call at a time."""
         return [
             candidate.kind
             for candidate in self.candidates
@@ -103,10 +160,26 @@ class BackendChoice:
         softcap: float | None,
         score: str,
     ) -> BoundBackend:
-        """The backend for this class of calls. Raises BackendRefused with every candidate's reasons."""
+        """The backend for a call.
+
+        Args:
+            query: (B, H, Q, D)
+            key: (B, G, K, D)
+            value: (B, G, K, V)
+            mask: the mask of the call.
+            bias: the bias of the scores, or None.
+            dropout: probability of dropout, 0 outside of training.
+            softcap: c in c * tanh(score / c), or None.
+            score: name of the score function.
+
+        Raises:
+            BackendRefused: no candidate can serve this class of calls, with the reasons of each.
+        """
         gradients = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
         bias_gradient = bias is not None and torch.is_grad_enabled() and _bias_tensor(bias).requires_grad
-        call: CallClass = (
+        # The fields of CallClass in order, as a plain tuple: a named one costs a microsecond and a half more on every call.
+        # Both have the same hash and are equal, so that the tuple finds what was stored under the name.
+        call = (
             query.device.type,
             query.device.index or 0,
             query.dtype,
@@ -133,15 +206,19 @@ class BackendChoice:
         if torch.compiler.is_compiling():
             traced: int = self._select_traced(call, torch.compiler.is_exporting())
             return self.candidates[traced]
-        found = self.decided.get(call)
+        found: int | None = self.decided.get(call)  # type: ignore[call-overload]
         if found is None:
-            found = self.decided[call] = self.check_request(request_of_class(call))
+            call_class = CallClass._make(call)
+            found = self.decided[call_class] = self.check_request(call_class.request())
         return self.candidates[found]
 
     def _lengths(self, queries: int, keys: int) -> tuple[int | None, int | None]:
-        """The lengths where a candidate's limits need them, else the smallest of their class, so that a growing cache meets
-        few classes and a compiled model with dynamic lengths few guards. A single query is a class of its own where a row
-        speaks of decoding. An exported program has one backend for all lengths, the one for long ones."""
+        """The lengths of the class of a call.
+
+        These are the lengths themselves if a candidate limits its lengths, otherwise the smallest of their class: a growing
+        cache then meets few classes, and a compiled model with dynamic lengths needs few guards. A single query is its own
+        class if a candidate has measured rows for decoding. An exported program has one backend for all lengths.
+        """
         if self.exact:
             return queries, keys
         if torch.compiler.is_exporting():
@@ -156,7 +233,7 @@ class BackendChoice:
         return (1, low) if queries == 1 else (max(low, 2), max(low, 2))
 
     def check_request(self, request: AttentionRequest) -> int:
-        """The index of the candidate that serves a request. Raises BackendRefused when none does."""
+        """The index of the first candidate that serves a request. Raises BackendRefused if none does."""
         order = ranked([(c.entry, c.options) for c in self.candidates], request, self.automatic)
         for index, verdict in order:
             if verdict.accepted:
@@ -166,40 +243,12 @@ class BackendChoice:
     def candidates_as_pairs(self) -> list[tuple[AttentionBackend, Any]]:
         return [(candidate.entry, candidate.options) for candidate in self.candidates]
 
-    def _select_traced(self, call: CallClass, exporting: bool) -> int:
-        return self.check_request(replace(request_of_class(call), compiled=not exporting, exported=exporting))
+    def _select_traced(self, call: tuple[Any, ...], exporting: bool) -> int:
+        request = CallClass._make(call).request()
+        return self.check_request(replace(request, compiled=not exporting, exported=exporting))
 
-    # What torch.compiler.assume_constant_result sets; calling that would import Dynamo, more than a second, for every build.
+    # What torch.compiler.assume_constant_result sets. Calling it would import Dynamo, more than a second, in every build.
     _select_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-TERMS = ("causal", "window", "tensor_offset", "key_lengths", "query_lengths", "key_visible", "segments", "visible")
-
-
-def request_of_class(call: CallClass) -> AttentionRequest:
-    """What a class of calls asks of a backend."""
-    (device, number, dtype, queries, keys, head_dim, value_dim, grouped, gradients, bias_gradient, dropout, softcap,
-     bias, *terms, score, deterministic) = call  # fmt: skip
-    present = {name for name, there in zip(TERMS, terms, strict=True) if there}
-    return AttentionRequest(
-        device=device,
-        cuda_capability=torch.cuda.get_device_capability(number) if device == "cuda" else None,
-        dtype=str(dtype).removeprefix("torch."),
-        head_dim=head_dim,
-        value_dim=value_dim,
-        queries=queries,
-        keys=keys,
-        mask_terms=frozenset(present - {"tensor_offset"}),
-        tensor_offset="tensor_offset" in present,
-        bias=bias,
-        bias_gradient=bias_gradient,
-        dropout=dropout,
-        grouped=grouped,
-        softcap=softcap,
-        score=score,
-        gradients=gradients,
-        deterministic=deterministic,
-    )
 
 
 def _bias_tensor(bias: Bias) -> Tensor:

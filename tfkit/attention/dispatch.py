@@ -1,7 +1,7 @@
-"""The way into a backend: check the shapes, switch autocast off, call.
+"""Calls a backend: checks the shapes and turns autocast off around it.
 
-Autocast is switched off because a backend's own products would be cast again: float32 attention under bf16 autocast is then
-wrong by 8.7e-3 where its inputs are exact.
+Autocast would cast the products inside the backend again. Float32 attention under bf16 autocast then has an error of 8.7e-3
+although its inputs are exact.
 """
 
 from __future__ import annotations
@@ -15,9 +15,18 @@ from .types import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, Li
 
 
 def attend(backend: BoundBackend, inputs: AttentionInputs) -> AttentionOutput:
-    """softmax(scale q k^T + bias, masked) v by one backend: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V) -> (B,H,Q,V).
+    """softmax(scale q k^T + bias, masked) v by one backend.
 
-    Raises InputError for tensors that do not fit together, PluginError for a backend whose output is not what is due.
+    Args:
+        backend: the backend with its options.
+        inputs: query (B, H, Q, D), key (B, G, K, D), value (B, G, K, V), mask, bias and settings.
+
+    Returns:
+        The output (B, H, Q, V), with the weights (B, H, Q, K) and the log-sum-exp (B, H, Q) if asked for.
+
+    Raises:
+        InputError: shapes or dtypes do not fit together.
+        PluginError: the backend returned something else than an output of that shape and the query's dtype.
     """
     _check_shapes(inputs)
     query = inputs.query
@@ -28,14 +37,14 @@ def attend(backend: BoundBackend, inputs: AttentionInputs) -> AttentionOutput:
         found = backend.attend(inputs, backend.options)
     wanted = (*query.shape[:3], inputs.value.shape[3])
     if not isinstance(found, AttentionOutput):
-        _blame(backend, f"gave a {type(found).__name__}", "an AttentionOutput")
+        _fail(backend, f"gave a {type(found).__name__}", "an AttentionOutput")
     elif found.output.shape != wanted or found.output.dtype != query.dtype:
         output = found.output
-        _blame(backend, f"gave an output {tuple(output.shape)} {output.dtype}", f"(B, H, Q, V) = {wanted} {query.dtype}")
+        _fail(backend, f"gave an output {tuple(output.shape)} {output.dtype}", f"(B, H, Q, V) = {wanted} {query.dtype}")
     return found
 
 
-def _blame(backend: BoundBackend, found: str, wanted: str) -> None:
+def _fail(backend: BoundBackend, found: str, wanted: str) -> None:
     raise PluginError(
         Diagnostic("TFK056", f"the attention backend `{backend.kind}` {found} where {wanted} is due", "repair its `attend`")
     )

@@ -1,11 +1,11 @@
-"""What a position module is asked for while a model runs; an entry declares by `acts` which methods its module has.
+"""The methods of a position module. The `acts` of its entry declare which of them it has.
 
     embeddings      embed(x (B,L,M), span) -> (B,L,M)
     queries_keys    prepare(span) -> tables; rotate(query (B,H,Q,D), key (B,G,N,D), tables) -> the same two shapes
     scores          prepare(span) -> tables; bias(query (B,H,Q,D), tables, scale) -> Bias
 
-`prepare` is called once per stack and forward, and its result is shared by the layers that share the scheme. Keys are rotated
-once, when they enter a cache. A bias that does not read the query is asked for once per stack, with the first layer's query.
+A stack calls `prepare` once per forward pass, and all layers that use the scheme share the result. Keys are rotated before they
+enter a cache. A bias that does not depend on the query is computed once per stack, with the query of the first layer.
 """
 
 from __future__ import annotations
@@ -18,8 +18,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PositionRange:
-    """Which positions a call covers: `queries` queries from position `offset` on, against `keys` keys in all, of which those
-    from `key_start` on are new in this call. `visible` (B, keys) bool marks tokens that are not padding, None for all."""
+    """The positions of one call.
+
+    Args:
+        queries: number of queries Q, at positions `offset` to `offset + queries - 1`.
+        keys: number of keys K, cached ones included.
+        offset: position of the first query.
+        key_start: position of the first key that is new in this call.
+        device: where tables are needed.
+        dtype: the dtype of queries and keys.
+        visible: (B, K) bool, False for padding; None if no token is padding.
+    """
 
     queries: int
     keys: int
@@ -38,7 +47,7 @@ class PositionRange:
         return torch.arange(self.key_start, self.keys, device=self.device)
 
     def visible_positions(self) -> Tensor:
-        """(B, Q) or (Q,) integers: the number of visible tokens before each query, padding not counted."""
+        """(B, Q) or (Q,) integers: for each query the number of tokens before it that are not padding."""
         if self.visible is None:
             return self.query_positions()
         counted = self.visible.cumsum(1) - self.visible.to(torch.int64)

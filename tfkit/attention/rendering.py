@@ -1,10 +1,10 @@
-"""The contract's masks and biases as tensors: written once, so that no backend states A3, A4 and A5 in its own words.
+"""Masks and biases as tensors. Backends share this code, so that A3, A4 and A5 are implemented once.
 
-    visible[b,h,i,j] = every term of the mask shows key j to query i           (A4: query i stands at offset[b] + i)
+    visible[b,h,i,j] = every term of the mask shows key j to query i           (A4: the position of query i is offset[b] + i)
     bias[b,h,i,j]    = values[b,h,i,j] | -slopes[h] |d| | values[h, clamp(d, low, low+R-1) - low],   d = j - (offset[b] + i)
 
-Tensors come out only as large as their terms ask for: key lengths alone give (B,1,1,K), causal alone (1,1,Q,K). All of it
-traces under torch.compile and torch.export and reads no tensor's values.
+Tensors are only as large as their terms need: key lengths alone give (B,1,1,K), causal alone (1,1,Q,K). Everything can be
+traced by torch.compile and torch.export and depends on no tensor values.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from operator import and_
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from .types import AttentionInputs, Bias, DenseBias, DistanceBias, Mask, Shapes
 
 
 def shapes_of(inputs: AttentionInputs) -> Shapes:
-    """The sizes that the renderers need, read off a call's query and key."""
+    """The sizes of a call, as the functions below need them."""
     query = inputs.query
     batch, heads, queries, _ = query.shape
     return Shapes(batch, heads, queries, inputs.key.shape[2], query.dtype, query.device)
 
 
-def visible(mask: Mask, shapes: Shapes) -> Tensor | None:
-    """The whole mask: bool (B|1, H|1, Q|1, K|1), True where a query sees a key; None when nothing hides anything."""
+def visible(mask: Mask, shapes: Shapes) -> Bool[Tensor, "b h q k"] | None:
+    """The whole mask, bool (B|1, H|1, Q|1, K|1), True if the query sees the key; None if every key is visible."""
     terms = [_near(mask, shapes), queries_that_see(mask, shapes)]
     if mask.key_lengths is not None:
         keys = torch.arange(shapes.keys, device=shapes.device)
@@ -42,8 +43,8 @@ def visible(mask: Mask, shapes: Shapes) -> Tensor | None:
     return reduce(and_, present) if present else None
 
 
-def queries_that_see(mask: Mask, shapes: Shapes) -> Tensor | None:
-    """The query lengths alone: bool (B,1,Q,1), False in the rows that see nothing; None without query lengths."""
+def queries_that_see(mask: Mask, shapes: Shapes) -> Bool[Tensor, "B 1 Q 1"] | None:
+    """The query lengths as a mask, bool (B,1,Q,1), False for queries beyond their length; None without query lengths."""
     if mask.query_lengths is None:
         return None
     queries = torch.arange(shapes.queries, device=shapes.device)
@@ -51,35 +52,44 @@ def queries_that_see(mask: Mask, shapes: Shapes) -> Tensor | None:
 
 
 def no_fully_masked_row(mask: Mask, shapes: Shapes) -> bool:
-    """Whether the mask's structure alone guarantees that no row is blind: causal, no window, an int offset from 0 up."""
+    """Whether the terms alone guarantee that every query sees a key: at most causality, with an int offset >= 0."""
     others = (mask.window, mask.key_lengths, mask.query_lengths, mask.key_visible, mask.query_segments, mask.visible)
     return all(term is None for term in others) and (
         not mask.causal or (mask.offset is not None and not isinstance(mask.offset, Tensor) and always(mask.offset >= 0))
     )
 
 
-def unmask_empty_rows(visible: Tensor) -> tuple[Tensor, Tensor]:
-    """A5, before the kernel: blind rows are shown every key, so that no softmax is taken over nothing.
+def unmask_empty_rows(visible: Bool[Tensor, "*rows K"]) -> tuple[Bool[Tensor, "*rows K"], Bool[Tensor, "*rows 1"]]:
+    """A5, before the kernel: makes all keys visible in fully masked rows, because a softmax over no key is NaN.
 
-    Returns the opened mask and `rows` (B|1, H|1, Q|1, 1), True where a query really sees a key; `select_rows` takes the
-    opened rows back out. Both together give zero output and zero gradients without a NaN, in whatever kernel runs between.
+    Together with `select_rows` this gives zero output and zero gradients without NaN, whatever kernel runs in between.
+
+    Args:
+        visible: bool (..., K), True if the query sees the key.
+
+    Returns:
+        The mask with these rows unmasked, and `rows` (..., 1), False for the rows that were fully masked.
     """
     rows = visible.any(-1, keepdim=True)
     return visible | ~rows, rows
 
 
 def select_rows(output: Tensor, rows: Tensor | None, masked: float = 0.0) -> Tensor:
-    """A5, after the kernel: `output` where a row sees a key, `blind` elsewhere; None means that every row does.
+    """A5, after the kernel: sets fully masked rows to `masked`, and their gradient to zero even if it is infinite.
 
-    The gradient that enters a blind row is replaced by zero here, whatever it was, infinities included.
+    Args:
+        output: (..., V)
+        rows: (..., 1) from `unmask_empty_rows`; None if no row is fully masked.
+        masked: the value of fully masked rows.
     """
     return output if rows is None else torch.where(rows, output, masked)
 
 
-def dense_bias(bias: Bias, offset: int | Tensor | None, shapes: Shapes) -> Tensor:
-    """Any bias written out: (B|1, H|1, Q|1, K|1), differentiable, in the dtype of its values (linear: float32 or wider).
+def dense_bias(bias: Bias, offset: int | Int[Tensor, " B"] | None, shapes: Shapes) -> Float[Tensor, "b h q k"]:
+    """Any bias as a differentiable tensor (B|1, H|1, Q|1, K|1).
 
-    A distance bias is gathered in float32, for float64 queries in float64: its backward adds up to B*Q*K terms into each value.
+    It has the dtype of its values; a linear bias is float32 or wider. A distance bias is gathered in float32, or float64 for
+    float64 queries, because its backward pass sums up to B * Q * K terms into each value.
     """
     if isinstance(bias, DenseBias):
         return _four_axes(bias.values)
@@ -94,8 +104,8 @@ def dense_bias(bias: Bias, offset: int | Tensor | None, shapes: Shapes) -> Tenso
     return gathered if wide == torch.float64 else gathered.to(values.dtype)
 
 
-def distances(offset: int | Tensor | None, shapes: Shapes) -> Tensor:
-    """j - (offset + i): integers (1,Q,K), or (B,Q,K) with an offset per batch row."""
+def distances(offset: int | Int[Tensor, " B"] | None, shapes: Shapes) -> Int[Tensor, "b Q K"]:
+    """j - (offset + i), integers (1,Q,K), or (B,Q,K) if each batch row has its own offset."""
     queries = torch.arange(shapes.queries, device=shapes.device)[:, None]
     keys = torch.arange(shapes.keys, device=shapes.device)
     if isinstance(offset, Tensor):
@@ -108,14 +118,14 @@ def accumulation(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def expand_heads(tensor: Tensor, heads: int) -> Tensor:
+def expand_heads(tensor: Shaped[Tensor, "B G K D"], heads: int) -> Shaped[Tensor, "B {heads} K D"]:
     """Key or value (B,G,K,*) as (B,H,K,*): query head h reads head h // (H // G) (A1)."""
     groups = tensor.shape[1]
     return tensor if groups == heads else tensor.repeat_interleave(heads // groups, dim=1)
 
 
 def always(condition: Any) -> bool:
-    """Whether a condition on sizes holds for every size the program is traced for; a plain bool stands for itself."""
+    """Whether a condition on sizes holds for every size that a traced program may get."""
     if isinstance(condition, bool):
         return condition
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # slow to import, only torch.export needs it
@@ -124,7 +134,7 @@ def always(condition: Any) -> bool:
 
 
 def _near(mask: Mask, shapes: Shapes) -> Tensor | None:
-    """Causal and window: -left <= j - (offset + i) <= right, or None where that hides nothing."""
+    """Causal and window: -left <= j - (offset + i) <= right; None if that hides no key."""
     left, right = mask.window or (None, None)
     if mask.causal:
         right = 0 if right is None else min(right, 0)

@@ -1,9 +1,14 @@
-"""Refusing what is not declared, for backends that are called directly (rule A3: nothing is ever ignored).
+"""Backends refuse calls with features they do not declare (rule A3: nothing is ever ignored).
 
-check = guard("acme.flash", CAPABILITIES)        # once, at import
+    check = require_capabilities("acme.flash", CAPABILITIES)        # once, at import
 
-def attend(inputs, options):
-    check(inputs)                                # raises BackendRefused, naming every undeclared feature
+    def attend(inputs, options):
+        check(inputs)                                # raises BackendRefused with every undeclared feature
+
+A model checks capabilities before it calls a backend, once per class of calls (`choice.py`). That check also knows devices,
+lengths, compilation and other backends, but only a model makes it. This one protects callers that use `attend` directly: a
+conformance test, a benchmark, another library. It contains a test only for each feature that is not declared, so a backend that
+declares everything pays nothing. So neither check can replace the other.
 """
 
 from __future__ import annotations
@@ -22,7 +27,15 @@ Test = Callable[[AttentionInputs], bool]
 
 
 def require_capabilities(name: str, can: Capabilities) -> Callable[[AttentionInputs], None]:
-    """A function that refuses every call with a feature that `can` does not name. It tests for these features only."""
+    """A check that a backend calls first in its `attend`.
+
+    Args:
+        name: the backend's name, for the message.
+        can: what the backend declares.
+
+    Returns:
+        A function of `AttentionInputs`. It raises BackendRefused if the call has a feature that `can` does not declare.
+    """
     tests = tuple(_tests(can))
 
     def check(inputs: AttentionInputs) -> None:

@@ -1,4 +1,4 @@
-"""The rules of the attention contract: what every backend owes, and what reports call A1 to A12."""
+"""The rules A1 to A12 of the attention contract, which every backend must follow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: its title, and what it says."""
+    """One rule: its title and its text."""
 
     title: str
     text: str
@@ -30,7 +30,7 @@ RULES: dict[str, Rule] = {
     ),
     "A4": Rule(
         "positions decide who sees whom",
-        "Query i of batch row b stands at offset[b] + i. Causal shows it the keys j <= offset + i; a window (l, r) shows "
+        "Query i of batch row b is at position offset[b] + i. Causal shows it the keys j <= offset + i; a window (l, r) shows "
         "offset + i - l <= j <= offset + i + r. The offset has no default.",
     ),
     "A5": Rule(

@@ -1,7 +1,7 @@
-"""How a backend is chosen from candidates, said without torch: `tfkit plan` and a running model use the same two functions.
+"""Chooses a backend among candidates, without torch. `tfkit plan` and a running model use the same two functions.
 
-`auto` takes, among the candidates that accept a request, the one whose row for that class of calls has the smallest
-`relative_time` (eager = 1.0); a candidate without such a row is not considered. Any other wish keeps its own order.
+Of the candidates that accept a request, `auto` takes the one with the smallest `relative_time` (eager = 1.0) for that class of
+calls; it skips candidates without a measured row. Other requests keep their order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def auto_row(backend: AttentionBackend, request: AttentionRequest) -> AutoRow | 
 
 
 def ranked(candidates: list[Candidate], request: AttentionRequest, automatic: bool) -> list[tuple[int, Verdict]]:
-    """The candidates' indices with their verdicts, in the order in which they are tried."""
+    """The indices of the candidates with their verdicts, in the order in which they are tried."""
     verdicts = [(index, check_request(entry, request, options)) for index, (entry, options) in enumerate(candidates)]
     if not automatic:
         return verdicts
@@ -43,7 +43,7 @@ def refusal(
     request: AttentionRequest,
     others: tuple[Candidate, ...],
 ) -> Diagnostic:
-    """One message: what was asked, why each candidate refuses, and which installed backends would do."""
+    """One message: the request, why each candidate refuses, and which installed backends would work."""
     reasons = "; ".join(
         f"{candidates[index][0].name}: {', '.join(verdict.refused)}" for index, verdict in order if not verdict.accepted
     )
@@ -52,4 +52,4 @@ def refusal(
         entry.name for entry, options in others if entry.name not in tried and check_request(entry, request, options).accepted
     ]
     fix = f"backends that would work here: {', '.join(able)}" if able else "no installed backend can do this"
-    return Diagnostic("TFK060", f"backend {requested} cannot serve {site}: {reasons}", fix, path=site)
+    return Diagnostic("TFK060", f"backend {requested} cannot serve this site: {reasons}", fix, path=site)

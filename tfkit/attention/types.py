@@ -1,4 +1,4 @@
-"""The attention contract: what a backend is given and what it gives back.
+"""The attention contract: the inputs and the output of a backend.
 
     scores  = scale * q . k          (or a declared score function)
     scores  = softcap * tanh(scores / softcap)        where a softcap is set
@@ -16,15 +16,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 
 @dataclass(frozen=True)
 class Mask:
-    """Which keys a query sees: the conjunction of every term that is set. **True means visible, everywhere.**
+    """Which keys a query sees: those that every given term allows. **True means visible, everywhere.**
 
-    Query i of batch row b stands at position `offset[b] + i`, key j at position j.
+    The position of query i of batch row b is `offset[b] + i`, that of key j is j.
 
     causal           key j is visible where j <= position
     window           (left, right): position - left <= j <= position + right; None leaves a side open
@@ -38,13 +39,13 @@ class Mask:
 
     causal: bool = False
     window: tuple[int | None, int | None] | None = None
-    offset: int | Tensor | None = None
-    key_lengths: Tensor | None = None
-    query_lengths: Tensor | None = None
-    key_visible: Tensor | None = None
-    query_segments: Tensor | None = None
-    key_segments: Tensor | None = None
-    visible: Tensor | None = None
+    offset: int | Int[Tensor, " B"] | None = None
+    key_lengths: Int[Tensor, " B"] | None = None
+    query_lengths: Int[Tensor, " B"] | None = None
+    key_visible: Bool[Tensor, "B K"] | None = None
+    query_segments: Int[Tensor, "B Q"] | None = None
+    key_segments: Int[Tensor, "B K"] | None = None
+    visible: Bool[Tensor, ...] | None = None
 
     def terms(self) -> frozenset[str]:
         """The names of the terms that are set, as `Capabilities.mask_terms` spells them."""
@@ -62,24 +63,24 @@ class Mask:
 
 @dataclass(frozen=True)
 class DenseBias:
-    """Added to the scores as it is: `values` broadcastable to (B, H, Q, K), finite, float32 or the query's dtype."""
+    """Added to the scores: `values`, broadcastable to (B, H, Q, K), finite, float32 or the query's dtype."""
 
-    values: Tensor
+    values: Float[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class LinearBias:
     """-slopes[h] * |j - (offset + i)|, ALiBi (https://arxiv.org/abs/2108.12409). `slopes` (H,) float32."""
 
-    slopes: Tensor
+    slopes: Float32[Tensor, " H"]
 
 
 @dataclass(frozen=True)
 class DistanceBias:
     """values[h, clamp(j - (offset + i), low, low + R - 1) - low]: one value per head and distance. `values` (H, R), float32
-    or the query's dtype. T5 and its kin; distances beyond either end take the end's value."""
+    or the query's dtype. As in T5: distances beyond either end have the value of that end."""
 
-    values: Tensor
+    values: Float[Tensor, "H R"]
     low: int
 
 
@@ -89,8 +90,8 @@ BIAS_NAMES: dict[type, str] = {DenseBias: "dense", LinearBias: "linear", Distanc
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a backend's `prepare` made of a mask, once for all layers of a stack. `with_bias` says that the bias is already
-    in it; otherwise a backend takes `inputs.bias` as it comes."""
+    """A mask as a backend's `prepare` rendered it, once for all layers of a stack. If `with_bias`, it contains the bias;
+    otherwise the backend adds `inputs.bias`."""
 
     payload: Any
     with_bias: bool = False
@@ -98,7 +99,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes that `prepare` may need before there is a query."""
+    """The sizes of a call, for `prepare`, which has no query: B, H, Q, K, and the dtype and device of the query."""
 
     batch: int
     heads: int
@@ -110,13 +111,26 @@ class Shapes:
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """Everything a backend may look at. `query` (B,H,Q,D), `key` (B,G,K,D), `value` (B,G,K,V), any strides, never written
-    to. `dropout` is 0 outside training. `score` is None for the dot product. `return_weights` asks for the weights (B,H,Q,K)
-    before dropout, `return_lse` for the log-sum-exp."""
+    """The inputs of a backend, which it never writes to.
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
+    Args:
+        query: (B, H, Q, D), any strides.
+        key: (B, G, K, D), any strides.
+        value: (B, G, K, V), any strides.
+        mask: which keys each query sees.
+        scale: factor of q.k.
+        bias: added to the scores, or None.
+        softcap: c in c * tanh(score / c), or None.
+        dropout: probability that an attention weight is dropped; 0 outside of training.
+        score: score function (query, key) -> (B, H, Q, K); None for the dot product.
+        return_weights: also return the weights (B, H, Q, K) before dropout.
+        return_lse: also return the log-sum-exp (B, H, Q).
+        prepared: the result of the backend's `prepare`, if it has one.
+    """
+
+    query: Float[Tensor, "B H Q D"]
+    key: Float[Tensor, "B G K D"]
+    value: Float[Tensor, "B G K V"]
     mask: Mask
     scale: float
     bias: Bias | None = None
@@ -130,12 +144,18 @@ class AttentionInputs:
 
 @dataclass(frozen=True)
 class AttentionOutput:
-    """`output` (B,H,Q,V) in the query's dtype, no view of an input; `weights` (B,H,Q,K) or None; `lse` (B,H,Q) float32, the
-    natural log of the sum of exp(scores) over visible keys, -inf where a query sees none, or None."""
+    """The output of a backend.
 
-    output: Tensor
-    weights: Tensor | None = None
-    lse: Tensor | None = None
+    Args:
+        output: (B, H, Q, V) in the query's dtype, not a view of an input.
+        weights: (B, H, Q, K) after softmax and before dropout, or None.
+        lse: (B, H, Q) float32, the natural logarithm of the sum of exp(scores) over visible keys, -inf for a fully masked row;
+            or None.
+    """
+
+    output: Float[Tensor, "B H Q V"]
+    weights: Float[Tensor, "B H Q K"] | None = None
+    lse: Float32[Tensor, "B H Q"] | None = None
 
 
 for _type in (Mask, DenseBias, LinearBias, DistanceBias, Prepared, AttentionInputs, AttentionOutput):

@@ -1,6 +1,6 @@
-"""From a spec to a running model: build on the meta device, compare the modules with the graph, allocate once, initialise.
+"""From a spec to a model: build on the meta device, compare the modules with the graph, allocate, initialise.
 
-Nothing is allocated twice: modules are made without storage, given storage on their device, and filled tensor by tensor.
+Modules are built without storage and get it once, on their device, so that nothing is allocated twice.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from torch import nn
 
 from ..attention.choice import bind
 from ..catalogue import Catalogue, load_catalogue
-from ..errors import BackendRefused, BuildError, Diagnostic, InputError
+from ..errors import BuildError, Diagnostic, InputError
 from ..graph import Graph, Node, graph_of
 from ..graph.model_graph import base
 from ..nn.device_moves import device_here
 from ..nn.model import Model
+from ..nn.multi_head import MultiHeadAttention
 from ..slots.lazy import load
 from ..spec import load_spec, parse_spec
 from ..spec.model import ModelSpec
@@ -37,14 +38,25 @@ def build(
     seed: int = 0,
     backend: Any = None,
 ) -> Model:
-    """A model from a spec, its path, or a Python mapping of what its file would hold, initialised by the spec's initialisers.
+    """Build a model from a spec and initialise it.
 
-    The same seed gives the same weights on every device: each parameter is drawn from a generator of its own, seeded by `seed`
-    and the parameter's name, so that changing one part of a spec leaves the weights of the others as they were. `backend`
-    replaces the spec's wish at every site. On `device="meta"` nothing is allocated or initialised.
+    The same seed gives the same weights on every device. Each parameter is drawn from its own generator, seeded by `seed` and
+    the parameter's name, so that a change of one part of a spec does not change the weights of the others.
 
-    Raises SpecError for a wrong spec, BackendRefused where a site has no backend on this device, BuildError where the model
-    does not fit or a plugin's module does not have the parameters that its entry lists.
+    Args:
+        spec: a spec, the path of one, or its content as a mapping.
+        catalogue: the entries that names refer to; those of the installed plugins by default.
+        device: where the model is allocated. On "meta" nothing is allocated or initialised.
+        dtype: a floating dtype.
+        seed: seed of the weights.
+        backend: the attention backend of every site, instead of those of the spec: a name, `{"kind": ..., options}`, "auto", or
+            a list of these.
+
+    Raises:
+        SpecError: the spec is wrong.
+        BackendRefused: a site has no backend on this device.
+        BuildError: the model does not fit in memory, or a plugin's module has other parameters or attention sites than its
+        entry.
     """
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise InputError(
@@ -59,8 +71,11 @@ def build(
     graph = graph_of(spec)
     device = device_here(device)
     check_fits(graph, device, dtype)
-    binder = BackendResolver(dict(graph.sites()), catalogue, device, dtype)
-    model = _modules(graph, binder, backend)
+    resolver = BackendResolver(dict(graph.sites()), catalogue)
+    model = _modules(graph, resolver)
+    _check_sites(resolver, model)
+    wanted = {site: list(declared.backend) if backend is None else backend for site, declared in resolver.sites.items()}
+    model.backends.set(wanted, device, dtype)
     _check_parameters(graph, model)
     model.spec = spec
     materialise(model, device, dtype)
@@ -69,25 +84,37 @@ def build(
     return model
 
 
-def _modules(graph: Graph, binder: BackendResolver, backend: Any) -> Model:
+def _modules(graph: Graph, resolver: BackendResolver) -> Model:
     read_layers = {base(ref) for node in graph.nodes.values() for ref in node.edges.reads.values() if ref.endswith(".layers")}
     with torch.device("meta"):
         nodes = {name: _module(node, name in read_layers) for name, node in graph.nodes.items()}
-        eager = binder.catalogue.find("backend", "eager")
-        model = Model(plan_of(graph, nodes), nodes, binder, bind(eager, eager.options()))
-    refused: list[Diagnostic] = []
-    for attention, index, site in model._site_table():
-        try:
-            attention.choices[index] = binder(site, list(binder.sites[site].backend) if backend is None else backend)
-        except BackendRefused as refusal:
-            refused += refusal.diagnostics
-    if refused:
-        raise BackendRefused(refused)
-    return model
+        eager = resolver.catalogue.find("backend", "eager")
+        return Model(plan_of(graph, nodes), nodes, resolver, bind(eager, eager.options()))
 
 
 def _module(node: Node, keep_layers: bool) -> nn.Module:
     return load(node.kind.build)(node.options, node.context, keep_layers)  # type: ignore[no-any-return]
+
+
+def _check_sites(resolver: BackendResolver, model: Model) -> None:
+    """The modules have exactly the attention sites that the graph declares, and no attention is outside of a site."""
+    uses = model.attention_sites()
+    built = [use.site for use in uses]
+    fix = "the `site` or `sites` of an entry and the `attention_sites()` of its module must agree"
+    diagnostics = []
+    for site in sorted({*built, *resolver.sites}):
+        if built.count(site) != (site in resolver.sites):
+            where = (
+                "is not in its entry" if site not in resolver.sites else "has two modules" if site in built else "has no module"
+            )
+            diagnostics.append(Diagnostic("TFK054", f"the attention site `{site}` {where}", fix))
+    known = {id(use.attention) for use in uses}
+    for name, module in model.nodes.named_modules():
+        if isinstance(module, MultiHeadAttention) and id(module) not in known:
+            message = f"`nodes.{name}` is a multi-head attention, but no attention site"
+            diagnostics.append(Diagnostic("TFK054", message, "its node's module must return it from `attention_sites()`"))
+    if diagnostics:
+        raise BuildError(diagnostics)
 
 
 def _check_parameters(graph: Graph, model: Model) -> None:

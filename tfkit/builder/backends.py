@@ -1,7 +1,8 @@
-"""From the requested backends of a site to the choice that the site makes for each class of calls."""
+"""From the requested backends of a site to its backend choice."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from ..attention.backend import check_request
 from ..attention.choice import BackendChoice, BoundBackend, bind
 from ..catalogue import Catalogue
-from ..errors import Diagnostic, SpecError
+from ..errors import BackendRefused, Diagnostic, SpecError
 from ..graph import Target
 from ..graph.plan import candidates_for, request_for
 from ..slots.options import Component, SlotListField
@@ -18,38 +19,60 @@ from ..slots.sublayer import AttentionSite
 
 
 class BackendResolver:
-    """Makes the backend choice of a site from what a spec or a user wishes, on the device the model is built for."""
+    """Makes the backend choices of sites from requested backends, for a device and a dtype.
 
-    def __init__(self, sites: dict[str, AttentionSite], catalogue: Catalogue, device: torch.device, dtype: torch.dtype) -> None:
+    Args:
+        sites: the attention sites of the graph by name.
+        catalogue: where backends are found.
+    """
+
+    def __init__(self, sites: dict[str, AttentionSite], catalogue: Catalogue) -> None:
         self.sites = sites
         self.catalogue = catalogue
-        capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-        self.target = Target(device.type, capability, str(dtype).removeprefix("torch."), training=False)
         self.others = catalogue.ready("backend")
         self.bound: dict[str, BoundBackend] = {}
 
     def __deepcopy__(self, memo: object) -> BackendResolver:
         return self
 
-    def on(self, device: torch.device, dtype: torch.dtype) -> BackendResolver:
-        """The same for another device or dtype."""
-        return BackendResolver(self.sites, self.catalogue, device, dtype)
+    def __call__(self, requested: Mapping[str, Any], device: torch.device, dtype: torch.dtype) -> dict[str, BackendChoice]:
+        """The backend choice of every site in `requested`.
 
-    def __call__(self, site: str, requested: Any) -> BackendChoice:
-        """Raises BackendRefused where no backend of the wish can serve the site whatever the call."""
-        context = self.sites[site]
+        Args:
+            requested: by site, a backend as a spec writes it: "sdpa", {"kind": "sdpa", ...}, "auto", or a list of these.
+            device: the device of the calls. On `meta` nothing is refused.
+            dtype: the dtype of queries, keys and values.
+
+        Raises:
+            BackendRefused: no requested backend of a site can serve it, whatever the call; all such sites in one error.
+            SpecError: a request names no backend.
+        """
+        capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+        target = Target(device.type, capability, str(dtype).removeprefix("torch."), training=False)
+        choices: dict[str, BackendChoice] = {}
+        refused: list[Diagnostic] = []
+        for site, backend in requested.items():
+            try:
+                choices[site] = self._choice(site, backend, target)
+            except BackendRefused as refusal:
+                refused += refusal.diagnostics
+        if refused:
+            raise BackendRefused(refused)
+        return choices
+
+    def _choice(self, site: str, requested: Any, target: Target) -> BackendChoice:
         parts = self.parts(requested)
         candidates, automatic = candidates_for(parts, self.catalogue)
         bound = tuple(self._bound(entry, options) for entry, options in candidates)
         choice = BackendChoice(site, [part.written() for part in parts], bound, automatic, self.others)
-        if self.target.device != "meta":
-            request = request_for(context, self.target)
+        if target.device != "meta":
+            request = request_for(self.sites[site], target)
             if not any(check_request(entry, request, options).accepted for entry, options in candidates):
                 choice.check_request(request)
         return choice
 
     def parts(self, requested: Any) -> tuple[Component, ...]:
-        """A wish such as "sdpa", {"kind": "sdpa", ...}, "auto" or a list of these, as parts."""
+        """The components that a request names. Raises SpecError if it names no backend."""
         from pydantic import ValidationError
 
         try:

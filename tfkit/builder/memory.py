@@ -9,6 +9,7 @@ from torch import nn
 
 from ..errors import BuildError, Diagnostic
 from ..graph import Graph
+from ..nn.device_moves import device_here
 
 
 def materialise(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
@@ -24,12 +25,8 @@ def check_fits(graph: Graph, device: torch.device, dtype: torch.dtype) -> None:
     needed = (graph.parameters() + graph.parameters(trainable=False)) * dtype.itemsize
     if device.type == "cpu":
         there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    elif device.type == "cuda" and torch.cuda.is_available():
-        there = torch.cuda.get_device_properties(device).total_memory
     elif device.type == "cuda":
-        raise BuildError(
-            Diagnostic("TFK046", "there is no CUDA device here", "use `--device cpu`, or `tfkit plan` to plan for one")
-        )
+        there = torch.cuda.get_device_properties(device_here(device)).total_memory
     else:
         return
     if needed > there:

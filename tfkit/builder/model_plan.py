@@ -1,4 +1,4 @@
-"""What a model needs of its graph at run time: wires, input rules, label rules, and what can be decoded step by step."""
+"""The plan of a model from its graph: edges, rules of inputs and labels, and which inputs can be decoded step by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The built-in plugin: registered by entry point, like a stranger's. Importing it imports no torch."""
+"""The built-in plugin: registered by entry point, like a third party's. Importing it imports no torch."""
 
 from __future__ import annotations
 

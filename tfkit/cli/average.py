@@ -1,42 +1,44 @@
-"""`tfkit average`: one model from several of a run."""
+"""`tfkit average`: one model from several."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
+import click
+
 from ..view.terminal import shown
-from .arguments import Parser, add_common, place, reading, whole
+from .options import READ, WRITE, common, whole
 from .output import print_json, print_text
 from .packages import TEXT, need_packages
 
-EPILOG = """\
-tfkit average runs/en-de --last 5 -o averaged
-tfkit average runs/en-de/models/step-800 runs/en-de/models/step-900 -o averaged
-Of a run, the weights of its last checkpoints are averaged (`keeping.last` says
-how many there are); of models, theirs. All have the same spec and tokenisers."""
+EPILOG = """\b
+tfkit average runs/en-de --last 5 -o averaged tfkit average
+runs/en-de/models/step-800 runs/en-de/models/step-900 -o averaged
+"""
 
 
-def arguments(parser: Parser) -> None:
-    parser.add_argument("models", metavar="DIR", nargs="+", type=reading, help="a run, or two models or more")
-    parser.add_argument("--last", type=whole, metavar="N", help="of a run: how many checkpoints (default all that are kept)")
-    parser.add_argument("-o", "--output", metavar="DIR", type=place, required=True, help="where the averaged model is saved")
-    parser.add_argument("--force", action="store_true", help="replace a model that is saved there already")
-    add_common(parser)
+@click.command("average", epilog=EPILOG)
+@click.argument("models", nargs=-1, required=True, metavar="DIR...", type=READ, help="One run, or two or more models.")
+@click.option("--last", type=whole, metavar="N", help="Of a run: how many checkpoints (default: all that it kept).")
+@click.option("-o", "--output", metavar="DIR", type=WRITE, required=True, help="Where the averaged model is saved.")
+@click.option("--force", is_flag=True, help="Replace a model that is saved there already.")
+@common
+def command(models: tuple[str, ...], last: int | None, output: str, force: bool, as_json: bool) -> int:
+    """Average the weights of several models.
 
-
-def run(options: argparse.Namespace) -> int:
+    From a run, the weights of its last checkpoints are averaged; `keeping.last` in the recipe says how many a run keeps.
+    From models, their weights are averaged. All must have the same spec and the same tokenisers.
+    """
     need_packages("train", *TEXT)
     from ..train import average_checkpoints, average_models
 
-    places = [Path(name) for name in options.models]
-    output = Path(options.output)
+    places, directory = [Path(name) for name in models], Path(output)
     if len(places) == 1:
-        averaged = average_checkpoints(places[0], options.last, output, overwrite=options.force)
+        averaged = average_checkpoints(places[0], last, directory, overwrite=force)
     else:
-        averaged = average_models(places, output, overwrite=options.force)
-    if options.json:
-        print_json({"averaged": [str(path) for path in averaged], "directory": str(output)})
+        averaged = average_models(places, directory, overwrite=force)
+    if as_json:
+        print_json({"averaged": [str(path) for path in averaged], "directory": str(directory)})
     else:
-        print_text(shown(f"{output}: the mean of {len(averaged)}: {', '.join(path.name for path in averaged)}"))
+        print_text(shown(f"{directory}: the mean of {len(averaged)}: {', '.join(path.name for path in averaged)}"))
     return 0

@@ -1,14 +1,14 @@
-"""The batch that costs are counted for."""
+"""The batch for which costs are counted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from ..graph import Batch, Graph, max_input_lengths
-from .arguments import nearest, usage_error
+from .usage import nearest, usage_error
 
 USUAL = 32
-"""Positions per row where nobody says how many."""
+"""Default positions per row."""
 
 
 def batch_of(graph: Graph, size: int, lengths: Mapping[str, int] | None) -> Batch:
@@ -25,12 +25,12 @@ def batch_of(graph: Graph, size: int, lengths: Mapping[str, int] | None) -> Batc
             raise usage_error(f"argument --lengths: {name}={length} is longer than its position table, {limit}")
     missing = [name for name in most if name not in lengths]
     if missing:
-        raise usage_error(f"argument --lengths: there is none for {', '.join(missing)}", f"inputs: {', '.join(most)}")
+        raise usage_error(f"argument --lengths: it has no length for {', '.join(missing)}", f"inputs: {', '.join(most)}")
     return Batch(size, lengths)
 
 
 def check_lengths(graph: Graph, lengths: Iterable[int]) -> None:
-    """Raises UsageError for a length of queries or keys that no input of the model can have."""
+    """Raises UsageError for a length that exceeds the position tables of all inputs."""
     most = list(max_input_lengths(graph).values())
     for length in lengths:
         if most and all(limit is not None and length > limit for limit in most):

@@ -1,4 +1,4 @@
-"""Who watches a training run that was started on the command line."""
+"""The callbacks of a training run on the command line."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from ..view.training import Lines, LivePanel
 
 @contextmanager
 def watching(directory: Path, as_json: bool) -> Iterator[list[Callback]]:
-    """One watcher for people or for machines, and one that writes TensorBoard's files where it is installed; none in a process
-    that others speak for."""
+    """One callback for people or for JSON, and one for TensorBoard if it is installed. Only rank 0 has callbacks."""
     if started_rank():
         yield []
         return
@@ -40,7 +39,7 @@ class JsonLines:
     """Every event as one line of JSON on standard output."""
 
     def began(self, trainer: Trainer, changes: list[str]) -> None:
-        taken = {"pretrained": load_report_data(trainer.taken)} if trainer.taken is not None else {}
+        taken = {"pretrained": load_report_data(trainer.load_report)} if trainer.load_report is not None else {}
         step = trainer.progress.step
         self._print("began", {"recipe": trainer.recipe.written(), "changes": changes, "step": step, **taken})
 
@@ -60,7 +59,7 @@ class JsonLines:
         self._print("ended", {"reason": reason, "model": str(model)})
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """There is nothing to release."""
 
     def _print(self, kind: str, data: dict[str, Any]) -> None:
         print(json.dumps({"kind": kind, **data}), flush=True)

@@ -1,52 +1,54 @@
-"""`tfkit check`: every fault of every spec and recipe, in one go; made for pre-commit too."""
+"""`tfkit check`: all errors of all named specs and recipes. Suitable for pre-commit."""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from typing import Any
 
+import click
+
 from ..errors import TfkitError
-from .arguments import Parser, add_common, add_set, reading
+from .options import READ, common, set_option
 from .output import print_diagnostics, print_json
 
-EPILOG = """\
-Of a recipe the model that it trains is checked too, with its changes.
-Attention backends are held to what every site asks: a spec is refused where
-no device and dtype is left on which its backends serve it, a recipe where
-none is left on which they train it.
+EPILOG = """\b
 --json prints a list with one object per file: `file`, `ok`, `name` and
-`parameters` (null where there are faults), and `diagnostics`, each with `code`,
+`parameters` (null if there are errors), and `diagnostics`, each with `code`,
 `message`, `fix`, `path`, `file`, `line`, `column`.
-Exit code 2 if any file has a fault."""
+Exit code 2 if any file has an error.
+"""
 
 
-def arguments(parser: Parser) -> None:
-    parser.add_argument("specs", metavar="SPEC", nargs="+", type=reading, help="specs and recipes, YAML or JSON")
-    add_set(parser)
-    add_common(parser)
+@click.command("check", epilog=EPILOG)
+@click.argument("specs", nargs=-1, required=True, metavar="SPEC...", type=READ, help="Specs and recipes, YAML or JSON.")
+@set_option
+@common
+def command(specs: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> int:
+    """Find all errors in specs and recipes.
 
-
-def run(options: argparse.Namespace) -> int:
+    For a recipe, the model that it trains is checked too, with the recipe's changes. Attention backends are compared with what
+    each site needs: a spec is refused if its backends serve it on no device and dtype, a recipe if they can train it on none.
+    """
     from ..catalogue import load_catalogue
     from ..view.terminal import shown
 
     catalogue = load_catalogue()
     results = []
-    for file in options.specs:
-        result, error = _check(file, catalogue, options.overrides)
+    for file in specs:
+        result, error = _check(file, catalogue, overrides)
         results.append(result)
-        if options.json:
+        if as_json:
             continue
         if error is not None:
             print_diagnostics(error.diagnostics, False)
         else:
             print(f"{shown(file)}: OK, {shown(result['name'])} has {result['parameters']:,} parameters", flush=True)
-    if options.json:
+    if as_json:
         print_json(results)
     return 0 if all(result["ok"] for result in results) else 2
 
 
-def _check(file: str, catalogue: Any, overrides: list[str]) -> tuple[dict[str, Any], TfkitError | None]:
+def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[str, Any], TfkitError | None]:
     from ..graph import Target, graph_of
     from ..recipe import check_metric, describes_training, recipe_of
     from ..spec import load_spec, parse_spec

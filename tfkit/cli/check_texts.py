@@ -1,4 +1,4 @@
-"""The checks that reports name: what each evaluates, what it demands, what leaves it nothing to evaluate.
+"""The texts of all checks in reports: what each evaluates, what it demands, and which features void it.
 
 A distribution that ships checks names a JSON file in the entry-point group `tfkit.checks`, so that `tfkit explain` imports
 neither the checks nor torch.
@@ -13,8 +13,16 @@ from importlib.metadata import entry_points
 
 @dataclass(frozen=True)
 class Check:
-    """`name` as reports have it; `evaluates` says what is evaluated; `rule` is the rule of the contract or the number of the
-    relation; `void` lists the features that leave it nothing to evaluate."""
+    """One check.
+
+    Args:
+        name: its name in reports.
+        evaluates: the kind of part that it evaluates.
+        rule: the rule of the contract, or the number of the relation.
+        summary: one line about it.
+        demand: the condition that must hold.
+        void: the features without which there is nothing to evaluate.
+    """
 
     name: str
     evaluates: str

@@ -1,52 +1,52 @@
-"""`tfkit classify`: lines in, labels out."""
+"""`tfkit classify`: a label for each line of input."""
 
 from __future__ import annotations
 
-import argparse
 import json
+from typing import Any
 
-from .arguments import Parser, add_common, add_placing, reading, whole
+import click
+
+from .options import READ, common, placement, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
 
-EPILOG = """\
+EPILOG = """\b
 tfkit classify MODEL < texts.txt > labels.txt
-MODEL is a directory that `tfkit train` made of a classification, or a model in
-it. Line n of the output is the label of line n of the input; an empty line
-stays empty. Lines longer than --max-length tokens, or than a table of
-positions of the model, are judged by as many, and named on standard error.
---json prints one object a line: line, text, label, probability, and
-probabilities by label."""
+
+\b
+--json prints one object per line: line, text, label, probability, and
+probabilities by label.
+"""
 
 
-def arguments(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", type=reading, help="a directory that `tfkit train` made")
-    parser.add_argument(
-        "--max-length", type=_length, metavar="N", default=1024, help="tokens of a line that are read (default 1024)"
-    )
-    parser.add_argument("--batch-tokens", type=whole, metavar="N", default=4096, help="tokens read at once (default 4096)")
-    add_placing(parser)
-    add_common(parser)
+def _length(value: str | int) -> int:
+    return whole(value, 3)
 
 
-def run(options: argparse.Namespace) -> int:
+@click.command("classify", epilog=EPILOG)
+@click.argument("model", type=READ, help="A directory that `tfkit train` made for a classification, or a model in it.")
+@click.option("--max-length", type=_length, metavar="N", default=1024, help="Longest line, in tokens; the rest is cut off.")
+@click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")
+@placement
+@common
+def command(model: str, max_length: int, batch_tokens: int, as_json: bool, **place: Any) -> int:
+    """Label lines of text with a trained classifier.
+
+    Line n of the output is the label of line n of the input; an empty line stays empty. A line that is longer than
+    --max-length, or than the position table of the model, is cut off there and reported on standard error.
+    """
     need_packages("train", *TEXT)
     speak_utf8()
     from ..text import Classifier
     from .device import placed
     from .line_stream import streamed
 
-    classifier = Classifier.load(
-        options.model, max_length=options.max_length, batch_tokens=options.batch_tokens, **placed(options)
-    )
+    classifier = Classifier.load(model, max_length=max_length, batch_tokens=batch_tokens, **placed(**place))
     for number, made in streamed(classifier.classify):
-        if options.json:
-            told = {"label": made.label, "probability": made.probability, "probabilities": made.probabilities}
-            print(json.dumps({"line": number, "text": made.text, **told}))
+        if as_json:
+            found = {"label": made.label, "probability": made.probability, "probabilities": made.probabilities}
+            print(json.dumps({"line": number, "text": made.text, **found}))
         else:
             print(made.label or "")
     return 0
-
-
-def _length(text: str) -> int:
-    return whole(text, 3)

@@ -1,8 +1,7 @@
-"""What this machine has to offer to a model that is built on it, and the faults where that is not enough."""
+"""The devices of this machine, and the errors if a model needs more than they have."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,25 +10,21 @@ import torch
 
 from ..errors import BuildError, Diagnostic
 from ..graph import Target
-from .backend_args import catalogue_of, check_auto
+from ..nn.device_moves import device_here as device_here
+from .backend_args import catalogue_with, check_auto
 
 
-def check_device(device: str) -> None:
-    """Raises BuildError where a device is not there."""
-    place = torch.device(device)
-    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-        message = f"there is no device {device} here, CUDA devices: {torch.cuda.device_count()}"
-        raise BuildError(
-            Diagnostic("TFK046", message, "use `--device cpu`, or `tfkit plan` to plan for a device that is not there")
-        )
+def placed(device: str, backend: list[str] | None, auto_table: str | None) -> dict[str, Any]:
+    """The options of `tfkit.cli.options.placement` as the keywords of functions that load or train a model.
 
-
-def placed(options: argparse.Namespace) -> dict[str, Any]:
-    """What `add_placing` declares, as everything that loads or trains a model takes it. Raises BuildError where the device is
-    not there, UsageError and InputError for a table of `auto` that is none or is not gone by."""
-    check_device(options.device)
-    check_auto(options)
-    return {"device": options.device, "backend": options.backend, "catalogue": catalogue_of(options)}
+    Raises:
+        BuildError: this machine has no such device.
+        UsageError: the table would not be used.
+        InputError: the file is not a valid table.
+    """
+    device_here(device)
+    check_auto(backend, auto_table)
+    return {"device": device, "backend": backend, "catalogue": catalogue_with(auto_table)}
 
 
 def target_of(device: str, dtype: str) -> Target:
@@ -40,7 +35,7 @@ def target_of(device: str, dtype: str) -> Target:
 
 @contextmanager
 def allocating(device: str) -> Iterator[None]:
-    """Raises BuildError where the memory of the device runs out."""
+    """Raises BuildError if the memory of the device runs out."""
     try:
         yield
     except torch.OutOfMemoryError as reason:
@@ -51,7 +46,7 @@ def allocating(device: str) -> Iterator[None]:
 
 
 def check_output(not_finite: Sequence[str]) -> None:
-    """Raises BuildError where the trial gave numbers that are none."""
+    """Raises BuildError if outputs of the trial contain NaN or infinity."""
     if not_finite:
-        message = f"the first forward gave infinite numbers or NaN in {', '.join(not_finite)}"
+        message = f"the first forward pass gave NaN or infinity in {', '.join(not_finite)}"
         raise BuildError(Diagnostic("TFK091", message, "try --dtype float32, another backend, or another initialiser"))

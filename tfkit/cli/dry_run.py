@@ -16,7 +16,7 @@ ROWS, USUAL = 3, 8
 
 @dataclass(frozen=True)
 class DryRun:
-    """The shapes that went in and came out, by node, and the outputs that hold a number that is none."""
+    """The shapes of inputs and outputs by node, and the outputs that contain NaN or infinity."""
 
     inputs: dict[str, tuple[int, ...]]
     outputs: dict[str, tuple[int, ...]]
@@ -25,7 +25,7 @@ class DryRun:
 
 @torch.no_grad()
 def try_once(model: Model, longest: Mapping[str, int | None], device: str, seed: int) -> DryRun:
-    """Run the model in eval mode, as it was before. Inputs differ in length, so that no axis is mistaken for another."""
+    """Run the model once in eval mode and restore its mode. Inputs differ in length, so that a swapped axis fails."""
     generator = torch.Generator().manual_seed(seed)
     inputs, lengths = {}, {}
     for number, (name, rule) in enumerate(model.plan.inputs.items()):
@@ -47,7 +47,7 @@ def try_once(model: Model, longest: Mapping[str, int | None], device: str, seed:
 
 
 def _ids(rule: InputRule, length: int, short: int, generator: torch.Generator) -> Tensor:
-    """Ids that are no padding, an end token at the end of each row where there is one, the last row padded."""
+    """Random ids without padding, an end token at the end of each row if the input has one, the last row padded."""
     real = torch.tensor([number for number in range(min(rule.vocab_size, 1000)) if number != rule.pad_id] or [0])
     ids = real[torch.randint(len(real), (ROWS, length), generator=generator)]
     ends = [length] * (ROWS - 1) + [short]

@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import asdict
 from typing import Any
 
+import click
+
 from ..attention.rules import RULES
 from ..errors.codes import CODES
-from .arguments import Parser, add_common, nearest, usage_error
 from .check_texts import all_checks, checks_named
+from .options import common
 from .output import print_json, print_text
+from .usage import nearest, usage_error
 
-EPILOG = """\
-  tfkit explain TFK012     an error code
-  tfkit explain A5         a rule of the attention contract, what checks it
-  tfkit explain R19        a check of `tfkit conformance` or `tfkit verify`
-  tfkit explain checks     all checks
-  tfkit explain            all codes and rules
+EPILOG = """\b
+tfkit explain TFK012     an error code
+tfkit explain A5         a rule of the attention contract, what checks it
+tfkit explain R19        a check of `tfkit conformance` or `tfkit verify`
+tfkit explain checks     all checks
+tfkit explain            all codes and rules
 
---json prints an object, or where there are several a list of them: `code`,
-`title`, `rule`, `wrong` (an example that breaks it), `fix` for a code; `rule`,
-`title`, `text`, `checks` for a rule; `name`, `evaluates`, `rule`, `summary`,
-`demand`, `void` for a check."""
-
-
-def arguments(parser: Parser) -> None:
-    parser.add_argument("what", metavar="WHAT", nargs="*", help="a code, a rule or a check")
-    add_common(parser)
+\b
+--json prints an object, or a list of objects if there are several: `code`,
+`title`, `rule`, `wrong` (an example that breaks it), `fix` for a code;
+`rule`, `title`, `text`, `checks` for a rule; `name`, `evaluates`, `rule`,
+`summary`, `demand`, `void` for a check.
+"""
 
 
-def run(options: argparse.Namespace) -> int:
-    words = " ".join(options.what)
-    if not options.what:
-        if options.json:
+@click.command("explain", epilog=EPILOG)
+@click.argument("what", nargs=-1, metavar="[WHAT]", help="A code, a rule or a check.")
+@common
+def command(what: tuple[str, ...], as_json: bool) -> int:
+    """Explain an error code, a rule of the attention contract or a check."""
+    words = " ".join(what)
+    if not what:
+        if as_json:
             print_json([_code(code) for code in CODES] + [_rule(number) for number in RULES])
         else:
             lines = [f"{code}  {entry.title}" for code, entry in CODES.items()]
@@ -44,9 +47,9 @@ def run(options: argparse.Namespace) -> int:
         from ..view.code_text import code_text
 
         code = words.upper()
-        print_json(_code(code)) if options.json else print_text(code_text(code, CODES[code]))
+        print_json(_code(code)) if as_json else print_text(code_text(code, CODES[code]))
         return 0
-    return _about_checks(words, options.json)
+    return _about_checks(words, as_json)
 
 
 def _about_checks(words: str, as_json: bool) -> int:

@@ -1,93 +1,105 @@
-"""`tfkit generate`: a decoder-only model goes on from prompts."""
+"""`tfkit generate`: a decoder-only model continues prompts."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from ..errors import Diagnostic, InputError
-from .arguments import Parser, add_common, add_placing, reading, whole
+from .options import READ, common, placement, whole
 from .output import speak_utf8, standard_input
 from .packages import TEXT, need_packages
-from .search_args import add_search, add_workers, check_workers, search_of, workers_of
+from .search_args import check_workers, search_of, search_options, workers_of, workers_option
 
 if TYPE_CHECKING:
     from ..text import Continuation
 
 TOKENS = 200
 ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
-"""How a text that may have several lines is written on one."""
-EPILOG = """\
+"""How a text of several lines is written on one."""
+EPILOG = """\b
 tfkit generate MODEL --prompt "Once upon" --sample --temperature 0.8 --seed 1
-MODEL is a directory that `tfkit train` made. Without --prompt every line of
-standard input is one; an empty line stays empty. What is printed is the prompt
-and its continuation: of a --prompt as it is, with its line breaks; of a line of
-standard input as one line, in which \\n is a line break, \\r a carriage return,
-\\t a tab and \\\\ a backslash. With --n-best N such a line is: number of the input
-line, log-probability, text, with tabs between them. Of a prompt of more tokens
-than the model has positions the last ones are read, as many as leave room for
---tokens, and half of the positions at least; such prompts, and texts that end
-for want of positions before the --tokens that were written, are named on
-standard error.
---json prints one object a line: prompt, continuations (text, log_probability)."""
+
+\b
+The continuation of a --prompt is printed as it is. The continuation of a line
+of standard input is printed on one line, in which \\n is a line break, \\r a
+carriage return, \\t a tab and \\\\ a backslash. With --n-best N such a line is:
+number of the input line, log-probability, text, with tabs between them.
+
+\b
+Of a prompt that does not fit, the last tokens are read: as many as leave
+--tokens positions free, but at least half of the model's positions. Such
+prompts, and texts that end early because the positions are used up, are
+reported on standard error.
+
+\b
+--json prints one object per prompt: prompt, continuations (text,
+log_probability).
+"""
 
 
-def arguments(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", type=reading, help="a directory that `tfkit train` made")
-    parser.add_argument("--prompt", metavar="TEXT", action="append", help="what to go on from; may be given again")
-    parser.add_argument("--tokens", type=whole, metavar="N", help="new tokens at most (default 200)")
-    add_search(parser, 1)
-    add_workers(parser)
-    add_placing(parser)
-    add_common(parser)
+@click.command("generate", epilog=EPILOG)
+@click.argument("model", type=READ, help="A directory that `tfkit train` made.")
+@click.option("--prompt", metavar="TEXT", multiple=True, help="Text to continue. May be repeated.")
+@click.option("--tokens", type=whole, metavar="N", show_default=str(TOKENS), help="New tokens at most.")
+@search_options(beams=1)
+@workers_option
+@placement
+@common
+def command(
+    model: str, prompt: tuple[str, ...], tokens: int | None, n_best: int, workers: int | None, device: str,
+    backend: list[str] | None, auto_table: str | None, as_json: bool, **search: Any,
+) -> int:  # fmt: skip
+    """Continue prompts with a trained decoder.
 
-
-def run(options: argparse.Namespace) -> int:
+    The output is each prompt with its continuation. Without --prompt, each line of standard input is a prompt; an empty line
+    stays empty.
+    """
     need_packages("train", *TEXT)
     speak_utf8()
     from ..data import groups, lines_of
     from ..text import TextGenerator
     from .device import placed
 
-    search = search_of(options, 1, length_factor=0.0, extra_length=options.tokens or TOKENS)
-    workers = workers_of(options)
-    generator = TextGenerator.load(options.model, **placed(options))
-    check_workers(options, generator.model)
-    # All lines at once, for what is drawn for a line depends on its place; where one cannot be read, those before it.
-    read = iter([options.prompt]) if options.prompt else groups(lines_of(standard_input(), "<stdin>"), sys.maxsize)
+    settings = search_of(1, n_best=n_best, length_factor=0.0, extra_length=tokens or TOKENS, **search)
+    threads = workers_of(workers, device)
+    generator = TextGenerator.load(model, **placed(device, backend, auto_table))
+    check_workers(workers, device, generator.model)
+    # All lines at once, because the samples of a line depend on its place. If a line cannot be read, those before it.
+    read = iter([list(prompt)]) if prompt else groups(lines_of(standard_input(), "<stdin>"), sys.maxsize)
     for prompts in read:
-        continued = generator.continue_all(prompts, search, workers=workers)
-        _print_all(prompts, continued, options, generator.positions)
+        continued = generator.continue_all(prompts, settings, workers=threads)
+        for number, (text, made) in enumerate(zip(prompts, continued, strict=True), 1):
+            name = f"prompt {number}" if prompt else f"<stdin>:{number}"
+            if prompt and not made:
+                raise InputError(Diagnostic("TFK077", f"{name} is empty", "a decoder needs something to go on from"))
+            _report_limits(name, made, generator.positions, tokens)
+            if as_json:
+                found = [{"text": each.text, "log_probability": each.hypothesis.log_probability} for each in made]
+                print(json.dumps({"prompt": text, "continuations": found}))
+            else:
+                _print(number, text, made, n_best, whole_texts=bool(prompt))
     return 0
 
 
-def _print_all(
-    prompts: list[str], continued: list[list[Continuation]], options: argparse.Namespace, positions: int | None
-) -> None:
-    for number, (prompt, made) in enumerate(zip(prompts, continued, strict=True), 1):
-        name = f"prompt {number}" if options.prompt else f"<stdin>:{number}"
-        if options.prompt and not made:
-            raise InputError(Diagnostic("TFK077", f"{name} is empty", "a decoder needs something to go on from"))
-        _tell_ends(name, made, positions, options.tokens)
-        if options.json:
-            told = [{"text": each.text, "log_probability": each.hypothesis.log_probability} for each in made]
-            print(json.dumps({"prompt": prompt, "continuations": told}))
-            continue
-        texts = [f"{prompt}{each.text}" for each in made] or [prompt]
-        if options.prompt:
-            print(*texts, sep="\n")
-        elif options.n_best == 1:
-            print(texts[0].translate(ESCAPES))
-        else:
-            scores = [f"{each.hypothesis.log_probability:.4f}" for each in made] or [""]
-            for text, score in zip(texts, scores, strict=True):
-                print(number, score, text.translate(ESCAPES), sep="\t")
+def _print(number: int, prompt: str, made: list[Continuation], n_best: int, *, whole_texts: bool) -> None:
+    """The texts as they are (`whole_texts`), or each on one line, which starts with number and score if `n_best` > 1."""
+    texts = [f"{prompt}{each.text}" for each in made] or [prompt]
+    if whole_texts:
+        print(*texts, sep="\n")
+    elif n_best == 1:
+        print(texts[0].translate(ESCAPES))
+    else:
+        scores = [f"{each.hypothesis.log_probability:.4f}" for each in made] or [""]
+        for text, score in zip(texts, scores, strict=True):
+            print(number, score, text.translate(ESCAPES), sep="\t")
 
 
-def _tell_ends(name: str, made: list[Continuation], positions: int | None, wanted: int | None) -> None:
-    """What did not fit into the positions of the model, of a prompt and of the tokens that were `wanted`, on standard error."""
+def _report_limits(name: str, made: list[Continuation], positions: int | None, wanted: int | None) -> None:
+    """Say on standard error what the positions of the model cut off: of a prompt, and of the `wanted` new tokens."""
     if made and made[0].cut:
         read, cut = made[0].read, made[0].cut
         ends = f"the last {read:,} were read; the model has {positions:,} positions"

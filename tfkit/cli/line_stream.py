@@ -1,4 +1,4 @@
-"""Lines of standard input, one after the other, for the commands that make something of each."""
+"""Streams the lines of standard input through a model."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Protocol, TypeVar
 from .output import standard_input
 
 CHUNK = 1000
-"""Lines that are read before any is answered, so that they can be sorted by length; where a person types, one."""
+"""Lines read at once, to sort them by length; one line at a time on a terminal."""
 
 
 class OfLine(Protocol):
-    """What became of a line: the tokens of it that were `read`, and the `cut` ones that were too many."""
+    """The result of a line: how many of its tokens were `read`, and how many were `cut` off."""
 
     @property
     def cut(self) -> int: ...
@@ -27,14 +27,14 @@ Made = TypeVar("Made", bound=OfLine, covariant=True)
 
 
 class Maker(Protocol[Made]):
-    """Makes something of every line, in their order, `chunk` lines at a time."""
+    """Processes the lines in order, `chunk` lines at a time."""
 
     def __call__(self, lines: Iterator[str], /, *, chunk: int) -> Iterator[Made]: ...
 
 
 def streamed(make: Maker[Made]) -> Iterator[tuple[int, Made]]:
-    """What becomes of the lines of standard input, with their numbers from 1. Lines that were cut are named on standard error,
-    and on a terminal the speed. Raises InputError."""
+    """The results of the lines of standard input, with line numbers from 1. Lines that were cut off are reported on standard
+    error, and on a terminal the speed. Raises InputError."""
     from ..data import lines_of
 
     began, count, lines = time.monotonic(), 0, standard_input()

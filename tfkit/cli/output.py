@@ -1,5 +1,5 @@
-"""How commands print: data to standard output, faults to standard error, or both as JSON. What of it may be a control character
-is decided in `tfkit.view.terminal`."""
+"""How commands print: data to standard output, errors to standard error, or both as JSON. `tfkit.view.terminal` escapes control
+characters."""
 
 from __future__ import annotations
 
@@ -13,31 +13,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import Diagnostic, InputError
-from ..files import check_writable
-from ..files import write_whole as write_whole
 from ..view.terminal import Stream, shown, write_drawn
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 NARROWEST, WIDEST = 72, 120
-"""Columns at least and at most; the most where no terminal says how many it has. Nothing is cut off, only wrapped."""
+"""The fewest and the most columns; the most without a terminal. Text is wrapped, never cut off."""
 
 ALIKE = 10
-"""How many faults of one kind are printed; `--json` has all."""
+"""The most errors of one kind that are printed; `--json` prints all."""
 QUOTED = re.compile("`[^`]*`|[0-9]+")
-"""What differs in the messages of faults of one kind."""
+"""What differs between the messages of errors of one kind."""
 
 
 def speak_utf8() -> None:
-    """Text on standard output is UTF-8 whatever the locale, as text that is read is."""
+    """Write UTF-8 to standard output in any locale. Input is UTF-8 too."""
     stream = sys.stdout.stream if isinstance(sys.stdout, Stream) else sys.stdout
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(encoding="utf-8", newline="\n")
 
 
 def standard_input() -> BinaryIO:
-    """The bytes of standard input. Raises InputError where it is closed."""
+    """The bytes of standard input. Raises InputError if it is closed."""
     if sys.stdin is None:
         raise InputError(Diagnostic("TFK100", "standard input is closed", "give it lines: `< FILE`"))
     return sys.stdin.buffer
@@ -74,7 +72,7 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], as_json: bool) -> None:
 
 
 def folded(diagnostics: Iterable[Diagnostic]) -> Iterator[str]:
-    """Every fault on its line, of many that differ only in the names and numbers that they quote the first ten."""
+    """One line per error. Of errors that differ only in quoted names and numbers, the first `ALIKE` and a count."""
     hidden: dict[tuple[str, str], list[Diagnostic]] = {}
     for diagnostic in diagnostics:
         like = hidden.setdefault((diagnostic.code, QUOTED.sub("`...`", diagnostic.message)), [])
@@ -87,7 +85,7 @@ def folded(diagnostics: Iterable[Diagnostic]) -> Iterator[str]:
 
 
 def print_bug(bug: Exception, as_json: bool, with_traceback: bool) -> None:
-    """One line that says whose fault it is; where it happened only on request."""
+    """One line that attributes a bug to a plugin or to tfkit, and a traceback if requested."""
     from .plugin_attribution import culprit
 
     if with_traceback:
@@ -98,7 +96,7 @@ def print_bug(bug: Exception, as_json: bool, with_traceback: bool) -> None:
 
 
 def print_bug_report(reason: str, whose: str | None, as_json: bool) -> None:
-    """The fault of an exception that nobody expected: the plugin's where one is named, else ours."""
+    """The error about an unexpected exception: of the plugin `whose`, or of tfkit if None."""
     if whose is not None:
         print_diagnostics([Diagnostic("TFK056", f"the plugin {whose} failed: {reason}", "--traceback prints where")], as_json)
         return
@@ -106,12 +104,21 @@ def print_bug_report(reason: str, whose: str | None, as_json: bool) -> None:
     print_diagnostics([Diagnostic("TFK099", f"this is a bug in tfkit: {reason}", fix)], as_json)
 
 
+def write_whole(path: str, text: str) -> None:
+    """Write a file whole or not at all."""
+    from ..files import write_whole as write
+
+    write(path, text)
+
+
 def check_place(path: str) -> None:
-    """Raises InputError where `write_whole` could not write, before anything long is begun."""
+    """Raises InputError if `write_whole` could not write this file. Called before a long computation."""
+    from ..files import check_writable
+
     place = Path(path)
     if not place.parent.is_dir():
         fix = f"make it first: mkdir -p {place.parent}" if not place.parent.exists() else ""
-        raise InputError(Diagnostic("TFK081", f"{path} cannot be written: {place.parent} is no directory", fix))
+        raise InputError(Diagnostic("TFK081", f"{path} cannot be written: {place.parent} is not a directory", fix))
     try:
         check_writable(place)
     except OSError as reason:

@@ -1,4 +1,4 @@
-"""What a command needs beyond the packages that building needs."""
+"""Optional packages of commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TEXT = ("tokenizers", "pyarrow")
 
 
 def need_packages(extra: str, *names: str) -> None:
-    """Raises BuildError where one of these packages is not installed; `extra` installs them all."""
+    """Raises BuildError if one of these packages is not installed; `extra` installs them all."""
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         several = "packages" if len(missing) > 1 else "package"

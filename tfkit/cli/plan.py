@@ -1,61 +1,85 @@
-"""`tfkit plan`: which backend each site will use, on a device that need not be there."""
+"""`tfkit plan`: which backend each site will use, on this machine's devices or on others."""
 
 from __future__ import annotations
 
-import argparse
+import re
 
-from .arguments import Parser, add_auto_table, add_backend, add_common, add_dtype, add_spec, planned_device, queries_by_keys
+import click
+
+from .options import auto_table_option, backend_option, common, dtype_option, set_option, spec_argument, whole
 from .output import print_diagnostics, print_json, print_rich
 
-EPILOG = """\
+EPILOG = """\b
 --json prints an object with `name`, `target` and `sites`: for each group of
 equal sites and class of lengths `name`, `sites`, `requested`, `lengths`,
 `chosen`, and `candidates` (`backend`, `accepted`, `reasons`, `depends`,
 `relative_time`); `unmeasured`, the backends that auto never considers; and
 `cancelling`, the sites of a model without norms whose gradients may be lost.
-Exit code 1 if nothing can serve some site on this target."""
+Exit code 1 if no backend can serve some site on this target.
+"""
 
 
-def arguments(parser: Parser) -> None:
-    add_spec(parser)
-    parser.add_argument(
-        "--device", type=planned_device, default=("cpu", None), metavar="DEVICE",
-        help="cpu, cuda, or cuda:sm90 for compute capability 9.0 (default cpu)",
-    )  # fmt: skip
-    add_dtype(parser)
-    parser.add_argument("--lengths", metavar="QxK", type=queries_by_keys, help="queries and keys, for instance 128x512, or 128")
-    parser.add_argument("--compiled", action="store_true", help="under torch.compile")
-    parser.add_argument("--inference", action="store_true", help="no gradients, no dropout")
-    add_backend(parser)
-    add_auto_table(parser)
-    add_common(parser)
+def _device(text: str) -> tuple[str, tuple[int, int] | None]:
+    """`cpu`, `cuda`, or `cuda:sm90` with its compute capability."""
+    if text in ("cpu", "cuda"):
+        return text, None
+    found = re.fullmatch(r"cuda:sm_?([0-9]{1,2})([0-9])", text)
+    if not found:
+        raise ValueError(f"unknown device `{text}`; write cpu, cuda, or cuda:sm90 for compute capability 9.0")
+    return "cuda", (int(found[1]), int(found[2]))
 
 
-def run(options: argparse.Namespace) -> int:
+def _queries_by_keys(text: str) -> tuple[int, int]:
+    """`128x512`, or `128` for both."""
+    queries, cross, keys = text.partition("x")
+    if not queries or (cross and not keys):
+        raise ValueError(f"lengths are written 128x512 (queries x keys) or 128, `{text}` is written")
+    return whole(queries), whole(keys if cross else queries)
+
+
+@click.command("plan", epilog=EPILOG)
+@spec_argument
+@set_option
+@click.option(
+    "--device", "place", type=_device, metavar="DEVICE", default="cpu",
+    help="cpu, cuda, or cuda:sm90 for compute capability 9.0. The device need not be in this machine.",
+)  # fmt: skip
+@dtype_option
+@click.option("--lengths", type=_queries_by_keys, metavar="QxK", help="Queries and keys, for instance 128x512, or 128.")
+@click.option("--compiled", is_flag=True, help="Under torch.compile.")
+@click.option("--inference", is_flag=True, help="No gradients, no dropout.")
+@backend_option
+@auto_table_option
+@common
+def command(
+    spec: str, overrides: tuple[str, ...], place: tuple[str, tuple[int, int] | None], dtype: str,
+    lengths: tuple[int, int] | None, compiled: bool, inference: bool, backend: list[str] | None, auto_table: str | None,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Show which attention backend each site will use, and why."""
     from ..graph import Target, graph_of
     from ..graph.plan import cancelling
     from ..spec import load_spec
     from ..view.plan_data import plan_data, planned
     from ..view.sites import all_sites, fold
-    from .backend_args import catalogue_of, refusals, requested_backends_of
+    from .backend_args import catalogue_with, group_refusals, requested_backends_of
     from .batch_args import check_lengths
 
-    catalogue = catalogue_of(options)
-    graph = graph_of(load_spec(options.spec, catalogue, options.overrides))
-    queries, keys = options.lengths or (None, None)
-    check_lengths(graph, options.lengths or ())
-    device, capability = options.device
-    target = Target(device, capability, options.dtype, not options.inference, options.compiled, queries, keys)
-    groups = fold(all_sites(graph, requested_backends_of(options.backend, catalogue)).items())
+    catalogue = catalogue_with(auto_table)
+    graph = graph_of(load_spec(spec, catalogue, overrides))
+    queries, keys = lengths or (None, None)
+    check_lengths(graph, lengths or ())
+    target = Target(*place, dtype, not inference, compiled, queries, keys)
+    groups = fold(all_sites(graph, requested_backends_of(backend, catalogue)).items())
     plans = planned(groups, catalogue, target)
     data = plan_data(graph.name, target, plans, catalogue)
     lost = set(cancelling(graph, [plan for _, found in plans for plan in found]) if target.training else ())
     data["cancelling"] = [group.name for group in groups if group.sites[0] in lost]
-    if options.json:
+    if as_json:
         print_json(data)
     else:
         from ..view.plan_text import plan_text
 
         print_rich(*plan_text(data))
-        print_diagnostics(refusals(groups, catalogue, target), False)
+        print_diagnostics(group_refusals(groups, catalogue, target), False)
     return 0 if all(row["chosen"] for row in data["sites"]) else 1

@@ -1,4 +1,4 @@
-"""Whose code an exception came through: tfkit's own, or that of a plugin which its author should hear about."""
+"""Attributes an exception to a plugin or to tfkit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ OURS = __name__.partition(".")[0]
 
 
 def culprit(bug: BaseException) -> str | None:
-    """The distribution of the innermost plugin on the way to the exception, with module and line; None where there is none."""
+    """The innermost plugin in the traceback: distribution, module and line; None if there is none."""
     frames = ((str(frame.f_globals.get("__name__", "")), line) for frame, line in traceback.walk_tb(bug.__traceback__))
     return innermost_plugin(frames)
 
 
 def innermost_plugin(frames: Iterable[tuple[str, int]]) -> str | None:
-    """The same of modules and lines, the outermost first."""
+    """The innermost plugin among these modules and lines, the outermost first."""
     owners = {
         point.module.partition(".")[0]: point.dist.name if point.dist else point.name for point in entry_points(group=OURS)
     }

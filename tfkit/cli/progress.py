@@ -1,4 +1,4 @@
-"""What a long command is doing, on standard error: one line in place on a terminal, elsewhere a line every half minute."""
+"""The progress of a long command on standard error: one line updated in place, or without a terminal a line per half minute."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import threading
 import time
 
 SECONDS = 30.0
-"""Between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 COLUMNS = 100
 
 
 class Progress:
-    """`tell(words)` says what is done next. On a terminal it is shown at once, and gone when all is over; elsewhere it is
-    printed every `seconds` (half a minute), with the time since the beginning, so that a quick command prints nothing."""
+    """`show(words)` sets the current check. On a terminal it is shown at once and erased at the end. Otherwise it is printed
+    every `seconds` (default: half a minute) with the elapsed time, so that a quick command prints nothing."""
 
     def __init__(self, command: str, seconds: float | None = None) -> None:
         self.command, self.words, self.steps = command, "", 0
@@ -35,13 +35,13 @@ class Progress:
         else:
             self._thread.join()
 
-    def tell(self, words: str) -> None:
+    def show(self, words: str) -> None:
         self.words, self.steps = words, self.steps + 1
         if self.terminal:
             print(f"\r\x1b[K{words[:COLUMNS]}", end="", file=sys.stderr, flush=True)
 
     def line(self) -> str:
-        """What is going on."""
+        """The current check with the elapsed time."""
         return f"{self.command}: {time.monotonic() - self.began:.0f} s, check {self.steps}, {self.words}"
 
     def _repeat(self) -> None:

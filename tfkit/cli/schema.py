@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 
-from .arguments import Parser, add_common, nearest, place
+import click
+
+from .options import WRITE, OneOf, common
 from .output import print_text, write_whole
 
-LANGUAGES = ("spec", "recipe")
-EPILOG = """\
+EPILOG = """\b
 An editor with a YAML language server completes and checks a file whose first
 line is `# yaml-language-server: $schema=schema.json`: for specs the output of
 `tfkit schema`, for recipes of training that of `tfkit schema recipe`.
-The output is JSON with or without --json, which matters for faults only."""
+The output is JSON with or without --json; --json makes errors JSON too.
+"""
 
 
-def arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "language", metavar="spec|recipe", nargs="?", type=_language, default="spec", help="of what (default spec)"
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", type=place, help="write it to a file instead")
-    add_common(parser)
-
-
-def run(options: argparse.Namespace) -> int:
-    text = json.dumps(_schema(options.language), indent=2) + "\n"
-    if options.output is None:
+@click.command("schema", epilog=EPILOG)
+@click.argument("language", type=OneOf("language", ("spec", "recipe")), default="spec", metavar="[spec|recipe]")
+@click.option("-o", "--output", metavar="FILE", type=WRITE, help="Write to this file instead of standard output.")
+@common
+def command(language: str, output: str | None, as_json: bool) -> int:
+    """Print the JSON Schema of a spec or a recipe, for editors."""
+    text = json.dumps(_schema(language), indent=2) + "\n"
+    if output is None:
         print_text(text)
     else:
-        write_whole(options.output, text)
+        write_whole(output, text)
     return 0
 
 
@@ -42,10 +40,3 @@ def _schema(language: str) -> object:
     from ..spec import json_schema
 
     return json_schema(load_catalogue())
-
-
-def _language(text: str) -> str:
-    if text not in LANGUAGES:
-        fix = nearest(text, LANGUAGES) or f"known: {', '.join(LANGUAGES)}"
-        raise argparse.ArgumentTypeError(f"there is no schema of `{text}`; {fix}")
-    return text

@@ -2,92 +2,90 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .arguments import Parser, usage_error, whole
+import click
+
+from .options import Declared, OneOf, number, whole
+from .options import seed as seed_number
+from .usage import usage_error
 
 if TYPE_CHECKING:
     from ..generate import Search
     from ..nn.model import Model
 
-PENALTIES = ("gnmt", "power")
+
+def search_options(beams: int) -> Callable[[Declared], Declared]:
+    """The options that `search_of` reads. `beams` is the default in the help text."""
+    options = [
+        click.option("--beams", type=whole, metavar="N", show_default=str(beams), help="Beams of beam search; 1 is greedy."),
+        click.option("--n-best", type=whole, metavar="N", default=1, help="Hypotheses or samples of each line."),
+        click.option(
+            "--penalty", type=OneOf("penalty", ("gnmt", "power")), metavar="NAME", show_default="gnmt",
+            help="Length penalty: gnmt is ((5 + length) / 6)^alpha, power is length^alpha.",
+        ),
+        click.option("--alpha", type=number, metavar="A", show_default="0.6", help="Exponent of the penalty; 0 turns it off."),
+        click.option("--sample", is_flag=True, help="Draw tokens instead of searching for the best."),
+        click.option("--temperature", type=number, metavar="T", show_default="1", help="Of --sample."),
+        click.option("--top-k", type=whole, metavar="K", help="Draw from the K likeliest tokens."),
+        click.option("--top-p", type=number, metavar="P", help="Draw from the likeliest tokens that make up P."),
+        click.option("--seed", type=seed_number, metavar="N", help="Of --sample; the same seed gives the same samples."),
+    ]  # fmt: skip
+
+    def add(command: Declared) -> Declared:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
-def add_search(parser: Parser, beams: int) -> None:
-    """`beams` is the number unless given; 1 is greedy."""
-    parser.add_argument(
-        "--beams", type=whole, metavar="N", default=None, help=f"beams of beam search, 1 is greedy (default {beams})"
-    )
-    parser.add_argument("--n-best", type=whole, metavar="N", default=1, help="hypotheses or samples of each line (default 1)")
-    parser.add_argument(
-        "--penalty", choices=PENALTIES, default=None,
-        help="length penalty: gnmt is ((5 + length) / 6)^alpha, power is length^alpha (default gnmt)",
-    )  # fmt: skip
-    parser.add_argument("--alpha", type=_number, metavar="A", default=None, help="of the penalty, 0 is none (default 0.6)")
-    parser.add_argument("--sample", action="store_true", help="draw tokens instead of searching for the best")
-    parser.add_argument("--temperature", type=_number, metavar="T", default=None, help="of --sample (default 1)")
-    parser.add_argument("--top-k", type=whole, metavar="K", default=None, help="draw from the K likeliest tokens")
-    parser.add_argument("--top-p", type=_number, metavar="P", default=None, help="draw from the likeliest that make up P")
-    parser.add_argument("--seed", type=_seed, metavar="N", default=None, help="of --sample; the same seed, the same samples")
+workers_option = click.option(
+    "--workers", type=whole, metavar="N", help="Batches searched at once on a CPU (default: one per torch thread)."
+)
 
 
-def add_workers(parser: Parser) -> None:
-    parser.add_argument(
-        "--workers", type=whole, metavar="N", default=None,
-        help="batches searched at once on a CPU (default: as many as torch has threads)",
-    )  # fmt: skip
-
-
-def workers_of(options: argparse.Namespace) -> int:
-    """What was asked for, or one thread for each batch. Raises UsageError on a device that searches one batch at a time."""
+def workers_of(workers: int | None, device: str) -> int:
+    """The `workers` on the command line, by default one per thread. Raises UsageError if the device searches one batch at a
+    time."""
     import torch
 
-    on_cpu = torch.device(options.device).type == "cpu"
-    if options.workers is not None and options.workers > 1 and not on_cpu:
-        raise usage_error(f"--workers is for a CPU, not for {options.device}", "leave it out")
-    return options.workers or (torch.get_num_threads() if on_cpu else 1)
+    on_cpu = torch.device(device).type == "cpu"
+    if workers is not None and workers > 1 and not on_cpu:
+        raise usage_error(f"--workers is for a CPU, not for {device}", "leave it out")
+    return workers or (torch.get_num_threads() if on_cpu else 1)
 
 
-def check_workers(options: argparse.Namespace, model: Model) -> None:
-    """Raises UsageError where more workers were asked for than the attention backends of the model allow."""
-    one = model.not_thread_safe(options.device) if (options.workers or 1) > 1 else []
+def check_workers(workers: int | None, device: str, model: Model) -> None:
+    """Raises UsageError if several threads may not call the attention backends of the model at once."""
+    one = model.not_thread_safe(device) if (workers or 1) > 1 else []
     if one:
         names = " and ".join(f"`{name}`" for name in one)
-        message = f"--workers {options.workers} needs attention backends that several threads may call at once, {names} may not"
+        message = f"--workers {workers} needs attention backends that several threads may call at once, {names} may not"
         raise usage_error(message, "leave it out, or choose others, as with --backend sdpa")
 
 
-def search_of(options: argparse.Namespace, beams: int, **limits: Any) -> Search:
-    """The search that was asked for. Raises UsageError for options that do not go together, InputError for wrong values."""
+def search_of(
+    usual_beams: int, *, beams: int | None, n_best: int, penalty: str | None, alpha: float | None, sample: bool,
+    temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None, **limits: Any,
+) -> Search:  # fmt: skip
+    """The search of these options. Raises UsageError for options that exclude each other, InputError for wrong values."""
     from ..generate import GnmtLengthPenalty, PowerLengthPenalty, Search
 
-    drawn = [name for name in ("temperature", "top_k", "top_p", "seed") if getattr(options, name) is not None]
-    searched = [name for name in ("beams", "penalty", "alpha") if getattr(options, name) is not None]
-    if options.sample:
-        if searched:
-            raise usage_error(f"--{searched[0]} belongs to beam search", "leave --sample out")
-        values = {name: getattr(options, name) for name in drawn}
-        return Search(kind="sample", n_best=options.n_best, **values, **limits)
-    if drawn:
-        raise usage_error(f"--{drawn[0].replace('_', '-')} belongs to --sample", "write --sample too")
-    count = options.beams or beams
+    sampled = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    sampling: dict[str, Any] = {name: value for name, value in sampled.items() if value is not None}
+    searching = [name for name, value in {"beams": beams, "penalty": penalty, "alpha": alpha}.items() if value is not None]
+    if sample:
+        if searching:
+            raise usage_error(f"--{searching[0]} belongs to beam search", "leave --sample out")
+        return Search(kind="sample", n_best=n_best, **sampling, **limits)
+    if sampling:
+        raise usage_error(f"--{next(iter(sampling)).replace('_', '-')} belongs to --sample", "write --sample too")
+    count = beams or usual_beams
     if count == 1:
-        if options.n_best > 1 or searched[1:] or (searched and searched != ["beams"]):
+        if n_best > 1 or set(searching) - {"beams"}:
             raise usage_error("greedy search has one hypothesis and no penalty", "ask for more beams")
         return Search(kind="greedy", **limits)
-    penalty = (PowerLengthPenalty if options.penalty == "power" else GnmtLengthPenalty)(
-        0.6 if options.alpha is None else options.alpha
-    )
-    return Search(kind="beam", beams=count, n_best=options.n_best, length_penalty=penalty, **limits)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"a number is expected, `{text}` is written") from None
-
-
-def _seed(text: str) -> int:
-    return whole(text, 0)
+    length_penalty = (PowerLengthPenalty if penalty == "power" else GnmtLengthPenalty)(0.6 if alpha is None else alpha)
+    return Search(kind="beam", beams=count, n_best=n_best, length_penalty=length_penalty, **limits)

@@ -2,52 +2,56 @@
 
 from __future__ import annotations
 
-import argparse
+import click
 
-from .arguments import Parser, add_common, add_spec, lengths_by_input, usage_error, whole
+from .options import common, lengths_by_input, set_option, spec_argument, whole
 from .output import print_json, print_rich, print_text
+from .usage import usage_error
 
-EPILOG = """\
+EPILOG = """\b
 --json prints an object with `name`, `parameters`, `nodes` (each with `name`,
 `kind`, `shape`, `parameters`, `layers`, `flops`, ...), `sites`, `batch`,
 `flops`, `activation_elements`, ...; with --resolved, the resolved spec.
-FLOPs count matrix products, a multiply-add as two."""
+FLOPs count matrix products, a multiply-add as two.
+"""
 
 
-def arguments(parser: Parser) -> None:
-    add_spec(parser)
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--resolved", action="store_true", help="print the spec with everything filled in; loads back equal")
-    form.add_argument("--mermaid", action="store_true", help="print a Mermaid flowchart")
-    parser.add_argument("--batch", metavar="N", type=whole, default=1, help="rows of the batch for the costs (default 1)")
-    parser.add_argument(
-        "--lengths", metavar="INPUT=N,...", type=lengths_by_input,
-        help="positions of each input, for instance source=32,target=32 (default 32 each)",
-    )  # fmt: skip
-    add_common(parser)
-
-
-def run(options: argparse.Namespace) -> int:
+@click.command("show", epilog=EPILOG)
+@spec_argument
+@set_option
+@click.option("--resolved", is_flag=True, help="Print the spec with everything filled in; it loads back equal.")
+@click.option("--mermaid", is_flag=True, help="Print a Mermaid flowchart.")
+@click.option("--batch", metavar="N", type=whole, default=1, help="Rows of the batch for the costs.")
+@click.option(
+    "--lengths", metavar="INPUT=N,...", type=lengths_by_input,
+    help="Positions of each input, for instance source=32,target=32 (default: 32 each).",
+)  # fmt: skip
+@common
+def command(
+    spec: str, overrides: tuple[str, ...], resolved: bool, mermaid: bool, batch: int, lengths: dict[str, int] | None,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Show what a spec describes: nodes, shapes, parameters, costs."""
     from ..catalogue import load_catalogue
     from ..graph import graph_of
     from ..spec import load_spec, to_json, to_yaml
     from ..view.model_data import model_data
     from .batch_args import batch_of
 
-    if options.mermaid and options.json:
-        raise usage_error("--mermaid and --json exclude each other", "choose one")
-    spec = load_spec(options.spec, load_catalogue(), options.overrides)
-    graph = graph_of(spec)
-    if options.resolved:
-        print_text(to_json(spec) if options.json else to_yaml(spec))
+    if mermaid and (resolved or as_json):
+        raise usage_error(f"--mermaid and {'--resolved' if resolved else '--json'} exclude each other", "choose one")
+    model_spec = load_spec(spec, load_catalogue(), overrides)
+    graph = graph_of(model_spec)
+    if resolved:
+        print_text(to_json(model_spec) if as_json else to_yaml(model_spec))
         return 0
-    data = model_data(spec, graph, batch_of(graph, options.batch, options.lengths))
-    if options.json:
+    data = model_data(model_spec, graph, batch_of(graph, batch, lengths))
+    if as_json:
         print_json(data)
-    elif options.mermaid:
-        from ..view.mermaid import mermaid
+    elif mermaid:
+        from ..view.mermaid import mermaid as flowchart
 
-        print_text(mermaid(data))
+        print_text(flowchart(data))
     else:
         from ..view.model_tree import cost_lines, model_tree, site_line
         from ..view.sites import fold

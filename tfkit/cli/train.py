@@ -2,94 +2,107 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from ..errors import StoreError, TfkitError
-from .arguments import Parser, add_common, add_placing, add_set, place, reading, usage_error
+from .options import READ, WRITE, Declared, common, placement, set_option
 from .output import print_diagnostics, print_text
 from .packages import TEXT, need_packages
+from .usage import usage_error
 
 if TYPE_CHECKING:
     from ..recipe import Recipe
     from ..train import Outcome
 
-EPILOG = """\
-RECIPE says everything (`specs/recipes/` holds some); a SPEC is trained by a
-recipe whose settings are chosen by the size of the corpus and printed.
-`--from DIR` begins with the weights and the tokenisers of another model, as far
-as its parts have the same names and shapes, and prints what has not. Less than
-half of the weights is refused unless `--set pretrained_share=0.3` says so.
-File names on the command line are relative to the working directory.
-`--resume DIR` goes on with a run that was stopped or killed.
-`--set model.KEY=VALUE` changes the spec, every other --set the recipe.
-`torchrun --nproc-per-node N --no-python tfkit train ...` shares the batches of
-every step among N processes: write `batching.accumulate`, N or more.
---json prints one JSON object a line: began, step, validation, saved, ended."""
+EPILOG = """\b
+--from DIR copies every weight whose name and shape agree, and the tokenisers,
+and reports what it did not copy. It refuses a model that gives less than half
+of the weights; `--set pretrained_share=0.3` lowers the limit.
+
+\b
+`--set model.KEY=VALUE` changes the spec, every other --set the recipe. File
+names on the command line are relative to the working directory.
+
+\b
+`torchrun --nproc-per-node N --no-python tfkit train ...` shares the batches
+of each step among N processes; set `batching.accumulate` to N or more.
+
+\b
+--json prints one JSON object per line: began, step, validation, saved, ended.
+"""
 
 DATA = {
-    "source": "sentences to translate, one a line; plain or .gz",
-    "target": "their translations, line by line",
-    "text": "running text, for a decoder-only model",
-    "table": "texts and labels with a tab between them, for a classifier",
-    "validation-source": "as --source, to choose the best model by",
-    "validation-target": "as --target",
-    "validation-text": "as --text",
-    "validation-table": "as --table",
+    "source": "Sentences to translate, one per line; plain or .gz.",
+    "target": "Their translations, line by line.",
+    "text": "Running text, for a decoder-only model.",
+    "table": "Texts and labels with a tab between them, for a classifier.",
+    "validation-source": "As --source, to choose the best model.",
+    "validation-target": "As --target.",
+    "validation-text": "As --text.",
+    "validation-table": "As --table.",
 }
 
 
-def arguments(parser: Parser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE|SPEC", nargs="?", type=reading, help="a recipe, or the spec of a model")
-    for name, words in DATA.items():
-        parser.add_argument(f"--{name}", metavar="FILE", type=reading, help=words)
-    parser.add_argument("--from", dest="start", metavar="DIR", type=reading, help="start from the weights of this model or run")
-    parser.add_argument("-o", "--output", metavar="DIR", type=place, help="a new directory for the run")
-    parser.add_argument("--resume", metavar="DIR", type=reading, help="go on with the run in this directory")
-    parser.add_argument("--earlier", action="store_true", help="with --resume: pass over a damaged checkpoint")
-    parser.add_argument("--fsdp", action="store_true", help="under torchrun: shard weights, gradients and moments (FSDP2)")
-    add_placing(parser)
-    add_set(parser)
-    add_common(parser)
+def _data_options(command: Declared) -> Declared:
+    for name, words in reversed(DATA.items()):
+        command = click.option(f"--{name}", metavar="FILE", type=READ, help=words)(command)
+    return command
 
 
-def run(options: argparse.Namespace) -> int:
+@click.command("train", epilog=EPILOG)
+@click.argument("recipe", required=False, metavar="[RECIPE|SPEC]", type=READ, help="A recipe, or the spec of a model.")
+@_data_options
+@click.option("--from", "start", metavar="DIR", type=READ, help="Start from the weights of this model or run.")
+@click.option("-o", "--output", metavar="DIR", type=WRITE, help="A new directory for the run.")
+@click.option("--resume", metavar="DIR", type=READ, help="Continue the run in this directory.")
+@click.option("--earlier", is_flag=True, help="With --resume: skip a damaged checkpoint.")
+@click.option("--fsdp", is_flag=True, help="Under torchrun: shard weights, gradients and moments (FSDP2).")
+@placement
+@set_option
+@common
+def command(
+    recipe: str | None, start: str | None, output: str | None, resume: str | None, earlier: bool, fsdp: bool, device: str,
+    backend: list[str] | None, auto_table: str | None, overrides: tuple[str, ...], as_json: bool, **data: str | None,
+) -> int:  # fmt: skip
+    """Train a model from text, or resume a run.
+
+    A RECIPE holds all settings (`specs/recipes/` has examples). For a SPEC, tfkit chooses the settings by the size of the
+    corpus and prints them. --resume continues a run that was stopped or killed.
+    """
     since = time.monotonic()
     need_packages("train", *TEXT, "filelock", "sacrebleu")
-    if (options.recipe is None) == (options.resume is None):
-        raise usage_error("a RECIPE, a SPEC or --resume is needed, one of them", "`tfkit train --help` tells more")
-    files = {name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in DATA}
-    given = [f"data.{name}={_quoted(value)}" for name, value in files.items() if value]
-    given += [f"pretrained={_quoted(options.start)}"] if options.start else []
-    if options.resume is not None:
-        if given or options.output is not None:
-            raise usage_error("a run that goes on keeps its data, its start and its directory", "leave the other options out")
-        return _resume(options, since)
-    if options.output is None:
+    if (recipe is None) == (resume is None):
+        raise usage_error("either a RECIPE, a SPEC or --resume is needed", "`tfkit train --help` tells more")
+    given = [f"data.{name}={_quoted(value)}" for name, value in data.items() if value]
+    given += [f"pretrained={_quoted(start)}"] if start else []
+    if resume is not None and (given or output is not None):
+        raise usage_error("a resumed run keeps its data, its start and its directory", "leave the other options out")
+    if resume is None and output is None:
         raise usage_error("-o is missing", "name a new directory for the run")
-    if options.earlier:
+    if resume is None and earlier:
         raise usage_error("--earlier belongs to --resume")
-    try:
-        recipe = _recipe(options, given)
-    except TfkitError as error:
-        from ..train import started_rank
-
-        error.reported_by_other_rank = started_rank() > 0  # all read the same
-        raise
+    chosen = None if recipe is None else _recipe_of_all_ranks(recipe, overrides, given, data, start)
+    from ..train import resume as run_again
     from ..train import train
     from .callbacks import watching
     from .device import placed
 
-    where, directory = placed(options), Path(options.output)
-    with interruptible(directory), watching(directory, options.json) as callbacks:
-        outcome = train(recipe, directory, fsdp=options.fsdp, callbacks=callbacks, since=since, **where)
-    return _ended(outcome, directory, options.json)
+    where, directory = placed(device, backend, auto_table), Path(str(output or resume))
+    with interruptible(directory), watching(directory, as_json) as callbacks:
+        settings: dict[str, Any] = {"fsdp": fsdp, "callbacks": callbacks, "since": since, **where}
+        if chosen is None:
+            outcome = run_again(directory, overrides=overrides, earlier=earlier, **settings)
+        else:
+            outcome = train(chosen, directory, **settings)
+    return _ended(outcome, directory, as_json)
 
 
 def _quoted(name: str) -> str:
@@ -99,7 +112,7 @@ def _quoted(name: str) -> str:
 
 @contextmanager
 def interruptible(directory: Path) -> Iterator[None]:
-    """Ctrl-C says how to go on, and draws the curve so far."""
+    """On Ctrl-C, say how to resume the run, and draw the curve so far."""
     from ..train import started_rank
 
     try:
@@ -113,43 +126,37 @@ def interruptible(directory: Path) -> Iterator[None]:
         raise
 
 
-def _resume(options: argparse.Namespace, since: float) -> int:
-    from ..train import resume
-    from .callbacks import watching
-    from .device import placed
+def _recipe_of_all_ranks(
+    file: str, overrides: Sequence[str], given: list[str], data: Mapping[str, str | None], start: str | None
+) -> Recipe:
+    """The recipe. Each rank reads the same file, so that rank 0 alone reports an error."""
+    try:
+        return _recipe(file, overrides, given, data, start)
+    except TfkitError as error:
+        from ..train import started_rank
 
-    where, directory = placed(options), Path(options.resume)
-    with interruptible(directory), watching(directory, options.json) as callbacks:
-        outcome = resume(
-            directory,
-            fsdp=options.fsdp,
-            overrides=options.overrides,
-            earlier=options.earlier,
-            callbacks=callbacks,
-            since=since,
-            **where,
-        )
-    return _ended(outcome, directory, options.json)
+        error.reported_by_other_rank = started_rank() > 0
+        raise
 
 
-def _recipe(options: argparse.Namespace, given: list[str]) -> Recipe:
+def _recipe(file: str, overrides: Sequence[str], given: list[str], data: Mapping[str, str | None], start: str | None) -> Recipe:
     """The recipe in the file, or one for the spec in it and a corpus of this size."""
     from ..recipe import describes_model, recipe_of, recipe_text
     from ..spec.located import Diagnostics
     from ..spec.reader import read_source
 
-    overrides = [*options.overrides, *given]  # another kind of data is chosen before its files
-    text = read_source(options.recipe, Diagnostics())  # once: it may come through a pipe
-    if not describes_model(text, options.recipe):
-        return recipe_of(text, options.recipe, overrides)
+    changes = [*overrides, *given]  # the kind of data is set before its files
+    text = read_source(file, Diagnostics())  # once: it may come through a pipe
+    if not describes_model(text, file):
+        return recipe_of(text, file, changes)
     from ..data import count_rows
 
-    if options.start:
-        overrides = ["tokeniser=null", *overrides]  # the one of that model is taken
-    kind = "classification" if options.table else "language" if options.text else "parallel"
+    if start:
+        changes = ["tokeniser=null", *changes]  # that of the other model is used
+    kind = "classification" if data["table"] else "language" if data["text"] else "parallel"
 
     def chosen(rows: int) -> Recipe:
-        return recipe_of(recipe_text(Path(options.recipe).stem, options.recipe, kind, rows), "<chosen>", overrides)
+        return recipe_of(recipe_text(Path(file).stem, file, kind, rows), "<chosen>", changes)
 
     return chosen(count_rows(chosen(1)))
 
@@ -167,8 +174,11 @@ def _ended(outcome: Outcome, directory: Path, as_json: bool) -> int:
 
 
 def _draw(directory: Path, as_json: bool) -> int:
-    """Draw the curve; what keeps it from being drawn is printed. The exit code: a log that was altered meanwhile takes nothing
-    from the model, a directory that cannot be written does."""
+    """Draw the curve, or print why that failed.
+
+    Returns:
+        The exit code: 1 if the directory cannot be written, 0 if only the log is damaged, which does not affect the model.
+    """
     from ..view.curve import draw_curve
 
     try:

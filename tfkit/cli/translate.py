@@ -1,70 +1,74 @@
-"""`tfkit translate`: lines in, lines out."""
+"""`tfkit translate`: a translation for each line of input."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from .arguments import Parser, add_common, add_placing, reading, whole
+import click
+
+from .options import READ, common, placement, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
-from .search_args import add_search, add_workers, check_workers, search_of, workers_of
+from .search_args import check_workers, search_of, search_options, workers_of, workers_option
+from .usage import usage_error
 
 if TYPE_CHECKING:
     from ..text import Translation, Translator
 
 BEAMS = 5
-EPILOG = """\
+EPILOG = """\b
 tfkit translate MODEL < in.txt > out.txt
-MODEL is a directory that `tfkit train` made, or a model in it. Line n of the
-output translates line n of the input; an empty line stays empty. Lines longer
-than --max-source tokens, or than a table of positions of the model, are
-translated as far as that, and named on standard error.
+
+\b
 With --n-best N a line of output is: number of the input line, score, text,
 with tabs between them.
---json prints one object a line: line, source, and hypotheses with text, score,
-log_probability, finished, pieces and token_log_probabilities; with --attention
-SITE also the pieces of the source and the weights (heads x target x source)."""
+
+\b
+--json prints one object per line: line, source, and hypotheses with text,
+score, log_probability, finished, pieces and token_log_probabilities; with
+--attention SITE also the pieces of the source and the weights
+(heads x target x source).
+"""
 
 
-def arguments(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", type=reading, help="a directory that `tfkit train` made")
-    add_search(parser, BEAMS)
-    parser.add_argument("--extra-length", type=whole, metavar="N", default=50, help="tokens more than the source (default 50)")
-    parser.add_argument(
-        "--max-source", type=whole, metavar="N", default=1024, help="tokens of a line that are read (default 1024)"
-    )
-    parser.add_argument("--batch-tokens", type=whole, metavar="N", default=4096, help="tokens of a batch (default 4096)")
-    parser.add_argument(
-        "--attention", metavar="SITE", action="append", default=[], help="with --json: `decoder.*.cross_attention`"
-    )
-    add_workers(parser)
-    add_placing(parser)
-    add_common(parser)
+@click.command("translate", epilog=EPILOG)
+@click.argument("model", type=READ, help="A directory that `tfkit train` made, or a model in it.")
+@search_options(beams=BEAMS)
+@click.option("--extra-length", type=whole, metavar="N", default=50, help="Tokens more than the source at most.")
+@click.option("--max-source", type=whole, metavar="N", default=1024, help="Longest line, in tokens; the rest is cut off.")
+@click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")
+@click.option("--attention", metavar="SITE", multiple=True, help="With --json: `decoder.*.cross_attention`.")
+@workers_option
+@placement
+@common
+def command(
+    model: str, n_best: int, extra_length: int, max_source: int, batch_tokens: int, attention: tuple[str, ...],
+    workers: int | None, device: str, backend: list[str] | None, auto_table: str | None, as_json: bool, **search: Any,
+) -> int:  # fmt: skip
+    """Translate lines of text with a trained model.
 
-
-def run(options: argparse.Namespace) -> int:
+    Line n of the output translates line n of the input; an empty line stays empty. A line that is longer than --max-source,
+    or than the position table of the model, is cut off there and reported on standard error.
+    """
     need_packages("train", *TEXT)
     speak_utf8()
-    from .arguments import usage_error
-
-    if options.attention and not options.json:
-        raise usage_error("--attention needs --json", "weights are no text")
+    if attention and not as_json:
+        raise usage_error("--attention needs --json", "weights are not text")
     from ..text import Translator
     from .device import placed
     from .line_stream import streamed
 
-    search = search_of(options, BEAMS, extra_length=options.extra_length)
     translator = Translator.load(
-        options.model, search, max_source=options.max_source, batch_tokens=options.batch_tokens, attention=options.attention,
-        workers=workers_of(options), **placed(options),
+        model, search_of(BEAMS, n_best=n_best, extra_length=extra_length, **search), max_source=max_source,
+        batch_tokens=batch_tokens, attention=list(attention), workers=workers_of(workers, device),
+        **placed(device, backend, auto_table),
     )  # fmt: skip
-    check_workers(options, translator.model)
+    check_workers(workers, device, translator.model)
     for number, made in streamed(translator.translate):
-        if options.json:
+        if as_json:
             print(json.dumps(_data(number, made, translator)))
-        elif options.n_best == 1:
+        elif n_best == 1:
             print(made.text)
         else:
             scores = [f"{each.score:.4f}" for each in made.hypotheses] or [""]  # an empty line has no hypothesis

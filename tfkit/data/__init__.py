@@ -1,24 +1,13 @@
 """From text to batches: files, tokenisers, corpora on disk, batches by tokens."""
 
+from .batch_shapes import BatchShapes
 from .batches import Epoch, epoch_of
 from .corpus import Corpus
+from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
 from .kinds import KINDS
 from .lines import groups, lines, lines_of, rows
-from .prepare import (
-    FACTS,
-    TRAIN,
-    VALIDATION,
-    Counted,
-    Data,
-    count_rows,
-    describe_counts,
-    files_of,
-    prepare,
-    read_data,
-    read_facts,
-)
+from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
 from .roles import Roles, check_ids, roles_of
-from .shapes import Shapes
 from .tasks import NO_LABEL, Batch, Task, padded, task_of
 from .tokeniser import TextTokeniser
 from .tokeniser_directory import LABELS, TOKENISER_FILES, read_labels, read_tokenisers, tokeniser_texts
@@ -33,11 +22,11 @@ __all__ = [
     "VALIDATION",
     "Batch",
     "Corpus",
-    "Counted",
+    "CorpusCounts",
     "Data",
     "Epoch",
     "Roles",
-    "Shapes",
+    "BatchShapes",
     "Task",
     "TextTokeniser",
     "check_ids",

@@ -1,4 +1,4 @@
-"""Batches by tokens: rows of nearly equal lengths together, so that little of a batch is padding."""
+"""Batches with a limit of tokens, of rows of similar length, so that they hold little padding."""
 
 from __future__ import annotations
 
@@ -14,33 +14,37 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Epoch:
-    """The batches of one pass over a corpus, as row numbers, in the order in which they are met. `padding` is the share of
-    all positions that are padding."""
+    """One pass over a corpus: its `batches` in order, as row numbers, and the share of positions that are `padding`."""
 
     batches: list[Numbers]
     padding: float
 
 
 def epoch_of(lengths: Mapping[str, npt.NDArray[np.int32]], tokens: int, seed: int, number: int) -> Epoch:
-    """Epoch `number` of a corpus whose rows have these lengths (N,) by column.
+    """An epoch of a corpus. It depends on the arguments only, so that training can resume in the middle of it.
 
-    Rows are sorted by the last column's length, then by the others', up and down in turn, ties in random order; a batch is cut
-    where its longest row times its rows would be more than `tokens`; batches are shuffled. The same seed and number give the
-    same epoch, whatever came before, so that training can go on in the middle of one.
+    Rows are sorted by the length of the last column, then of the others (ascending and descending in turn), with random ties. A
+    batch ends where its longest row times its number of rows would exceed `tokens`. The batches are shuffled.
+
+    Args:
+        lengths: (N,) the lengths of the rows, by column.
+        tokens: The limit of a batch, padding included; a single row may exceed it.
+        seed: The seed of the recipe.
+        number: The number of the epoch.
     """
     generator = np.random.Generator(np.random.PCG64([seed, number]))
     columns = list(lengths.values())
     *others, last = columns
-    # Up and down in turn, so that a batch which reaches into the next length of the last column finds the others near.
+    # In turn, so that a batch that spans two lengths of the last column has similar lengths in the other columns.
     turned: list[npt.NDArray[Any]] = [np.where(last % 2, column, -column) for column in others]
     order = np.lexsort([generator.random(len(last)), *turned, last])
     widest = np.maximum.reduce(columns)[order]
-    cuts, start, most = [0], 0, 0
+    cuts, start, longest = [0], 0, 0
     for at, width in enumerate(widest.tolist()):
-        most = max(most, width)
-        if at > start and most * (at - start + 1) > tokens:
+        longest = max(longest, width)
+        if at > start and longest * (at - start + 1) > tokens:
             cuts.append(at)
-            start, most = at, width
+            start, longest = at, width
     batches = np.split(order, cuts[1:])
     real = sum(int(column.sum()) for column in columns)
     whole = sum(len(batch) * sum(int(column[batch].max()) for column in columns) for batch in batches)

@@ -1,5 +1,4 @@
-"""Rows of token ids on disk, in the file format of Apache Arrow, mapped into memory: a corpus larger than memory costs the
-pages that are read.
+"""Rows of token ids on disk, as memory-mapped files of Apache Arrow, so that a corpus may be larger than memory.
 
 https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
 """
@@ -7,7 +6,6 @@ https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import Diagnostic, StoreError
+from ..files import replace_file
 
 Ids = npt.NDArray[np.int32]
 CHUNK = 10_000
@@ -25,7 +24,7 @@ CHUNK = 10_000
 
 @dataclass(frozen=True)
 class Column:
-    """Chunks of one column: `starts` are the numbers of their first rows, then offsets and values as Arrow lays them out."""
+    """The chunks of a column: the numbers of their first rows, and their offsets and values in the layout of Arrow."""
 
     starts: npt.NDArray[np.int64]
     offsets: list[Ids]
@@ -42,9 +41,12 @@ class Column:
 
 
 class Corpus:
-    """Rows of ids by column (`source`, `target`), and beside them texts and `numbers` (N,) by column where they were kept.
+    """A corpus file.
 
-    `lengths` (N,) by column are held in memory: 4 bytes a row and column.
+    Attributes:
+        lengths: (N,) the lengths of the rows by column (`source`, `target`), in memory.
+        texts: The texts of columns that have them.
+        numbers: (N,) int32 columns, such as labels.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -75,11 +77,11 @@ class Corpus:
         return tuple(self._columns)
 
     def rows(self, column: str, numbers: Iterable[int]) -> list[Ids]:
-        """The ids of some rows, read-only views of the file."""
+        """The ids of some rows, as read-only views of the file."""
         return [self._columns[column].row(int(number)) for number in numbers]
 
     def text(self, column: str, count: int) -> list[str]:
-        """The first rows as they were written."""
+        """The text of the first `count` rows."""
         return [str(text) for text in self.texts[column].slice(0, count).to_pylist()]
 
 
@@ -94,7 +96,7 @@ def _column(column: Any) -> Column:
 
 
 class CorpusWriter:
-    """Writes rows as they come; the file appears under its name when `close` is called, with its digest."""
+    """Writes a corpus row by row. The file gets its name when `close` is called."""
 
     def __init__(
         self, path: str | Path, columns: Sequence[str], texts: Sequence[str] = (), numbers: Sequence[str] = ()
@@ -137,13 +139,13 @@ class CorpusWriter:
         self._pending = []
 
     def close(self) -> str:
-        """Finish the file; gives the digest of all its ids. Raises StoreError where the disk is full."""
+        """Finish the file; returns the digest of its ids. Raises StoreError."""
         try:
             if self._pending:
                 self._flush()
             self._writer.close()
             self._file.close()
-            os.replace(self.draft, self.path)
+            replace_file(self.draft, self.path)
         except OSError as reason:
             raise _unwritable(self.path, reason) from None
         return self._digest.hexdigest()

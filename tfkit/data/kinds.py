@@ -1,4 +1,4 @@
-"""How each kind of data is read: its files, its texts, and the ids of a row.
+"""The kinds of data: their files, and the ids of a row.
 
 parallel         source s1 .. sn </s>, target t1 .. tm </s>
 language         target t1 .. tn+1, a piece of the running text and the token that follows it
@@ -20,16 +20,23 @@ from .lines import groups, rows
 from .tokeniser import TextTokeniser
 
 GROUP = 2_000
-"""Rows encoded at once."""
+"""Rows encoded in one call."""
 MAX_WORD = 10_000
-"""The longest word of training text, in characters: a merge of two pieces looks at the whole of every word that has them."""
+"""The longest word of training text, in characters. The time of training a tokeniser grows with it."""
 Numbered = Iterator[tuple[int, tuple[str, ...]]]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a corpus: the `line` it was read from, counted from 1, its texts and ids by column, its label where it has one.
-    `bare` is the number of tokens that each side has without special ones."""
+    """A row of a corpus.
+
+    Attributes:
+        line: The line where it ends, from 1.
+        texts: By column.
+        ids: By column.
+        bare: The number of tokens without special tokens, by column.
+        label: Of a classification.
+    """
 
     line: int
     texts: tuple[str, ...]
@@ -40,8 +47,15 @@ class Row:
 
 @dataclass(frozen=True)
 class DataKind:
-    """`files` are the options that name the files, by column of the corpus. `sentences` says that every line is a text of its
-    own, `masks` that tokens will be hidden, `labelled` that rows have labels. `encode` makes rows of numbered texts."""
+    """How to read a kind of data.
+
+    Attributes:
+        files: The options of a recipe that name the files, by column of the corpus.
+        encode: Makes rows of numbered texts.
+        sentences: Whether every line is a text of its own; otherwise the lines are running text.
+        masks: Whether tokens will be masked.
+        labelled: Whether rows have labels.
+    """
 
     files: Mapping[str, str]
     encode: Callable[[Numbered, Mapping[str, TextTokeniser], Recipe], Iterator[Row]]
@@ -51,19 +65,16 @@ class DataKind:
 
     @property
     def sources(self) -> int:
-        """The number of inputs that are read beside the one that is predicted."""
+        """The number of inputs beside the one that is predicted."""
         return len(self.files) - 1
 
 
 def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
-    """The texts of every line by column, numbered from 0; of a table text and label.
-
-    Raises InputError with the place of what is wrong.
-    """
+    """The texts of every line by column, numbered from 0; of a table, text and label. Raises InputError."""
     paths, words = tuple(files.values()), recipe.tokeniser.kind != "characters"
-    read = _cells(recipe, paths[0]) if KINDS[recipe.data.kind].labelled else enumerate(rows(*paths))
+    numbered = _cells(recipe, paths[0]) if KINDS[recipe.data.kind].labelled else enumerate(rows(*paths))
     blank = set(paths)
-    for number, texts in read:
+    for number, texts in numbered:
         for path, text in zip(paths, texts, strict=False):
             if words and len(text) > MAX_WORD:
                 _check_words(text, Location(path, number + 1))
@@ -117,7 +128,7 @@ def _cells(recipe: Recipe, path: str) -> Numbered:
 
 
 def _check_chosen(recipe: Recipe, width: int, location: Location) -> None:
-    """Raises InputError for a table of more columns than two where nobody wrote which are meant."""
+    """Raises InputError for a table of more than two columns where the recipe does not name text and label."""
     if width > 2 and not recipe.wrote("data").keys() & {"text_column", "label_column"}:
         message = f"the table has {width} columns, and nothing says which hold the text and the label"
         fix = "write `data.text_column` and `data.label_column`, counted from 1, or remove the tabs that are inside a text"
@@ -136,17 +147,17 @@ def _parallel(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recip
 
 
 def _language(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> Iterator[Row]:
-    width, left, at = recipe.batching.max_length, list[int](), 0
+    width, rest, at = recipe.batching.max_length, list[int](), 0
     for group in groups(numbered, GROUP):
         at = group[-1][0] + 1
-        # Line by line: no word goes beyond a line end, and the library's time and memory grow faster than a text's length.
-        left += chain.from_iterable(tokenisers["target"].encode([f"{texts[0]}\n" for _, texts in group]))
-        ends = range(width, len(left), width)
+        # Line by line: no word crosses a line end, and the library needs superlinear time and memory for long texts.
+        rest += chain.from_iterable(tokenisers["target"].encode([f"{texts[0]}\n" for _, texts in group]))
+        ends = range(width, len(rest), width)
         for end in ends:
-            yield Row(at, ("",), (left[end - width : end + 1],), (width,))
-        left = left[len(ends) * width :]
-    if len(left) > 1:
-        yield Row(at, ("",), (left,), (len(left),))
+            yield Row(at, ("",), (rest[end - width : end + 1],), (width,))
+        rest = rest[len(ends) * width :]
+    if len(rest) > 1:
+        yield Row(at, ("",), (rest,), (len(rest),))
 
 
 def _whole(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> Iterator[Row]:

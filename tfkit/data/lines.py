@@ -1,5 +1,5 @@
-"""Text files line by line, plain or gzip. A line ends at a line feed and nowhere else: other break characters of Unicode are
-text, so that line n is the line n that every editor shows and that the other side of a parallel corpus means."""
+"""Text files line by line, plain or gzip. Only a line feed ends a line. Other line breaks of Unicode are text, so that line n
+is the same line in every editor and in the other file of a parallel corpus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_LINE = 1 << 20
 MAX_EMPTY = 1_000_000
 """The longest run of empty lines in a file."""
 MAX_RATIO, FREE_BYTES = 100, 4 << 20
-"""A gzip file may unpack to `FREE_BYTES`, and beyond that to `MAX_RATIO` times what was read of it. Text packs 2 to 10 fold."""
+"""A gzip file may unpack to `FREE_BYTES`, and beyond that to `MAX_RATIO` times the bytes read. Text compresses 2 to 10 fold."""
 Item = TypeVar("Item")
 
 
@@ -68,7 +68,7 @@ def _bomb(path: str | Path, number: int, unpacked: int, read: int) -> InputError
 
 
 def lines_of(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
-    """The lines of an open file, read as they come; `name` is what errors call it. Raises InputError."""
+    """The lines of an open file, one at a time; `name` is its name in errors. Raises InputError."""
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
         if len(line) > MAX_LINE:
             fix = "write a sentence or a paragraph a line"
@@ -76,7 +76,7 @@ def lines_of(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
                 Diagnostic("TFK101", f"the line is longer than {MAX_LINE:,} bytes", fix, location=Location(name, number))
             )
         text = _text(line.removesuffix(b"\n").removesuffix(b"\r"), name, number)
-        yield text.removeprefix("\ufeff") if number == 1 else text  # a byte order mark is no text
+        yield text.removeprefix("\ufeff") if number == 1 else text  # a byte order mark
 
 
 def _text(line: bytes, name: str, number: int) -> str:
@@ -93,8 +93,8 @@ def _text(line: bytes, name: str, number: int) -> str:
 
 
 def _not_text(line: bytes, byte: int, name: str) -> tuple[str, str]:
-    """What is wrong with a line that holds a byte which is no text, and the fix."""
-    wide = next((form for field_annotations, form in _WIDE if line.startswith(field_annotations)), None)
+    """The message and the fix for a line with a byte that is not text."""
+    wide = next((encoding for mark, encoding in _WIDE if line.startswith(mark)), None)
     if wide is None and 3 * line.count(0) > len(line):
         wide = "utf-16le" if line[1:2] == b"\0" else "utf-16be"
     if wide is not None:
@@ -105,11 +105,11 @@ def _not_text(line: bytes, byte: int, name: str) -> tuple[str, str]:
 
 
 _WIDE = ((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
-"""Byte order marks, and the form that each begins."""
+"""Byte order marks and their encodings."""
 
 
 def groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """`size` items at a time. Where the items end in an error, those before it come first and then the error."""
+    """Lists of `size` items. Where the iterable raises, the items before are yielded first."""
     left = iter(items)
     while True:
         group: list[Item] = []
@@ -128,18 +128,18 @@ def groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def rows(*paths: str | Path, descriptors: bool = False) -> Iterator[tuple[str, ...]]:
-    """Line n of every file, together; `descriptors` as in `lines`. Raises InputError where the files have different numbers of
-    lines, with both."""
+    """Line n of every file as a tuple; `descriptors` as in `lines`. Raises InputError with all counts where the files have
+    different numbers of lines."""
     readers = [lines(path, descriptors=descriptors) for path in paths]
     count = 0
     while True:
         row = [next(reader, None) for reader in readers]
-        whole = [line for line in row if line is not None]
-        if len(whole) == len(row):
+        present = [line for line in row if line is not None]
+        if len(present) == len(row):
             count += 1
-            yield tuple(whole)
+            yield tuple(present)
             continue
-        if whole:
+        if present:
             totals = [
                 count if line is None else count + 1 + sum(1 for _ in reader) for line, reader in zip(row, readers, strict=True)
             ]

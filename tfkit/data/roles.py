@@ -1,4 +1,4 @@
-"""Which nodes of a model the data go to."""
+"""Which nodes of a model the columns of the data go to."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from ..recipe import END, PAD, START
 
 @dataclass(frozen=True)
 class Roles:
-    """`target` is the input that `output` speaks of: its next tokens, its hidden ones, or its class; `source` the one
-    that is read beside it, None in a model of one input."""
+    """The nodes of a model in training.
+
+    Attributes:
+        source: The input that is only read; None in a model of one input.
+        target: The input whose next tokens, masked tokens or class is predicted.
+        output: The output that predicts it.
+    """
 
     source: str | None
     target: str
@@ -26,11 +31,11 @@ class Roles:
 def roles_of(plan: ModelPlan, kind: str) -> Roles:
     """The roles of a model's nodes for a kind of data.
 
-    Raises InputError where the model has other inputs than the data, or no single output that could be learnt from them.
+    Raises InputError where the inputs of the model are not those of the data, or not exactly one output can be trained.
     """
     decoded = [name for name in plan.inputs if name not in plan.undecodable]
     read = [name for name in plan.inputs if name in plan.undecodable]
-    predicted, sources, wanted = {
+    predicted, sources, required = {
         "parallel": (decoded, read, "a source that is read as a whole and a target that is predicted token by token"),
         "language": (decoded, [], "one input that is predicted token by token"),
         "masked": (read, [], "one input that is read as a whole"),
@@ -40,7 +45,7 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
         shown = ", ".join(f"{name} ({'read as a whole' if name in read else 'predicted'})" for name in plan.inputs)
         fix = "choose another spec, or `data.kind`"
         raise InputError(
-            Diagnostic("TFK107", f"data of kind `{kind}` need {wanted}; `{plan.name}` has the inputs {shown}", fix)
+            Diagnostic("TFK107", f"data of kind `{kind}` need {required}; `{plan.name}` has the inputs {shown}", fix)
         )
     target = predicted[0]
     size = plan.inputs[target].vocab_size
@@ -63,14 +68,14 @@ def check_ids(plan: ModelPlan, roles: Roles, sizes: dict[str, int]) -> None:
         if rule.vocab_size != size:
             message = f"`{node}` has a vocabulary of {rule.vocab_size:,}, its tokeniser has {size:,} ids"
             diagnostics.append(Diagnostic("TFK106", message, f"write `vocab_size: {size}`, or leave it to `tfkit train`"))
-        for name, given, ours in (
+        for name, written, ours in (
             ("pad_id", rule.pad_id, PAD),
             ("start_id", rule.start_id, START),
             ("end_id", rule.end_id, END),
         ):
             needed = name != "start_id" or (node == roles.target and roles.source is not None)
-            if given != ours and (given is not None or needed):
-                message = f"`{node}` has {name} {'none' if given is None else given}, the tokenisers of recipes have {ours}"
+            if written != ours and (written is not None or needed):
+                message = f"`{node}` has {name} {'none' if written is None else written}, the tokenisers of recipes have {ours}"
                 diagnostics.append(Diagnostic("TFK106", message, f"write `{name}: {ours}` at the node"))
     if diagnostics:
         raise InputError(diagnostics)

@@ -1,8 +1,8 @@
-"""What a row of each kind of data becomes: the inputs of the model and what it is to predict.
+"""The inputs and the labels of a row, for each kind of data.
 
 parallel         source s1 .. sn </s>, target <s> t1 .. tm       labels t1 .. tm </s>   (teacher forcing)
 language         target t1 .. tn                                 labels t2 .. tn+1
-masked           target <s> .. <mask> .. </s>                    labels of the hidden positions
+masked           target <s> .. <mask> .. </s>                    labels of the masked positions
 classification   target <s> t1 .. tn </s>                        one label
 """
 
@@ -21,13 +21,20 @@ from .corpus import Corpus
 from .roles import Roles
 
 NO_LABEL = -100
-"""Where nothing is to be predicted; torch's number for it."""
+"""The label of positions without a prediction: torch's `ignore_index`."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """`inputs` (B, L) ids and `lengths` (B,) by input node; `labels` (B, L), or (B,) of a classification, NO_LABEL where there
-    is none. `source_tokens` are those that are read beside the target, `target_tokens` are the labels."""
+    """A batch of rows.
+
+    Attributes:
+        inputs: (B, L) int64 ids, by input node.
+        lengths: (B,) int64, by input node.
+        labels: (B, L) int64, or (B,) of a classification; NO_LABEL where there is none.
+        source_tokens: The number of tokens that are read without being predicted one by one.
+        target_tokens: The number of labels.
+    """
 
     inputs: dict[str, Tensor]
     lengths: dict[str, Tensor]
@@ -46,7 +53,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Task:
-    """A kind of data for a model. `vocab_size` is the target's, `hidden` the share of tokens that are hidden."""
+    """A kind of data for a model. `vocab_size` is that of the target, `hidden` the share of tokens to mask."""
 
     kind: str
     roles: Roles
@@ -54,7 +61,7 @@ class Task:
     hidden: float = 0.0
 
     def batch(self, corpus: Corpus, numbers: Sequence[int], draw: np.random.Generator) -> Batch:
-        """Some rows of a corpus; what is random about them comes from `draw`."""
+        """The batch of some rows of a corpus. Random masks come from `draw`."""
         target = corpus.rows("target", numbers)
         if self.kind == "parallel":
             return self._parallel(corpus.rows("source", numbers), target)
@@ -64,38 +71,38 @@ class Task:
             labels = torch.from_numpy(corpus.numbers["label"][list(numbers)].astype(np.int64))
             return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), len(labels))
         if self.kind == "masked":
-            given, labels = self._hidden(whole.numpy(), counts.numpy(), draw)
-            return Batch({name: given}, {name: counts}, labels, int(counts.sum()), int((labels != NO_LABEL).sum()))
+            masked, labels = self._masked(whole.numpy(), counts.numpy(), draw)
+            return Batch({name: masked}, {name: counts}, labels, int(counts.sum()), int((labels != NO_LABEL).sum()))
         counts = counts - 1
         beyond = torch.arange(whole.shape[1] - 1) >= counts[:, None]
-        given, labels = whole[:, :-1].masked_fill(beyond, PAD), whole[:, 1:].masked_fill(beyond, NO_LABEL)
-        return Batch({name: given}, {name: counts}, labels, 0, int(counts.sum()))
+        inputs, labels = whole[:, :-1].masked_fill(beyond, PAD), whole[:, 1:].masked_fill(beyond, NO_LABEL)
+        return Batch({name: inputs}, {name: counts}, labels, 0, int(counts.sum()))
 
     def _parallel(self, source: Sequence[Ids], target: Sequence[Ids]) -> Batch:
-        read, read_counts = padded(source)
+        source_ids, source_counts = padded(source)
         whole, counts = padded(target)
         beyond = torch.arange(whole.shape[1]) >= counts[:, None]
-        given = torch.full_like(whole, START)
-        given[:, 1:] = whole[:, :-1]
+        shifted = torch.full_like(whole, START)
+        shifted[:, 1:] = whole[:, :-1]
         name = self.roles.target
         assert self.roles.source is not None, "parallel data have a source"
-        inputs = {self.roles.source: read, name: given.masked_fill(beyond, PAD)}
-        lengths = {self.roles.source: read_counts, name: counts}
-        return Batch(inputs, lengths, whole.masked_fill(beyond, NO_LABEL), int(read_counts.sum()), int(counts.sum()))
+        inputs = {self.roles.source: source_ids, name: shifted.masked_fill(beyond, PAD)}
+        lengths = {self.roles.source: source_counts, name: counts}
+        return Batch(inputs, lengths, whole.masked_fill(beyond, NO_LABEL), int(source_counts.sum()), int(counts.sum()))
 
-    def _hidden(
+    def _masked(
         self, whole: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], draw: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Hide a share of the tokens between start and end: 80 % become `<mask>`, 10 % a random token, 10 % stay.
-        Where none was drawn, the first one of the row is hidden."""
+        """Mask a share of the tokens between start and end: 80 % become `<mask>`, 10 % a random token, 10 % stay. Where none is
+        drawn, the first token of the row is masked."""
         places = np.arange(whole.shape[1])
         inside = (places > 0) & (places < counts[:, None] - 1)
         chosen = inside & (draw.random(whole.shape) < self.hidden)
         chosen[~chosen.any(1), 1] = True
         fate = draw.random(whole.shape)
         others = draw.integers(len(SPECIALS) + 1, self.vocab_size, whole.shape)
-        given = np.where(chosen & (fate < 0.8), MASK_ID, np.where(chosen & (fate >= 0.9), others, whole))
-        return torch.from_numpy(given), torch.from_numpy(np.where(chosen, whole, NO_LABEL))
+        masked = np.where(chosen & (fate < 0.8), MASK_ID, np.where(chosen & (fate >= 0.9), others, whole))
+        return torch.from_numpy(masked), torch.from_numpy(np.where(chosen, whole, NO_LABEL))
 
 
 def task_of(recipe: Recipe, roles: Roles, vocab_size: int) -> Task:

@@ -1,7 +1,7 @@
-"""Text to ids and back: a tokeniser of the `tokenizers` library, trained on the corpus and saved as its own JSON.
+"""Tokenisers of the `tokenizers` library, trained on the corpus and saved in its JSON format.
 
-White space becomes `▁` and every word begins with one, so that pieces put together are the text again. What is no known
-piece is spelt in bytes (`byte_fallback`), so that nothing is lost; special tokens have no spelling, a `</s>` in a text is text.
+White space becomes `▁`, and every word begins with one, so that joining the pieces restores the text. Unknown characters become
+bytes (`byte_fallback`), so that no text is lost. Special tokens are never found in a text: `</s>` there is plain text.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
 class TextTokeniser:
-    """`encode` gives ids without start and end, `decode` leaves all special ids out."""
+    """Converts between text and ids. `encode` adds no special tokens, `decode` removes them."""
 
     def __init__(self, tokeniser: Tokenizer) -> None:
         self._tokeniser = tokeniser
-        self._tokeniser.encode_special_tokens = True  # what looks like a special token in a text is text
+        self._tokeniser.encode_special_tokens = True  # `</s>` in a text is plain text
         self._tokeniser.no_padding()
         self._tokeniser.no_truncation()
 
@@ -41,7 +41,7 @@ class TextTokeniser:
 
     @property
     def digest(self) -> str:
-        """What tells this tokeniser from another."""
+        """SHA-256 of the tokeniser."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     @property
@@ -51,7 +51,7 @@ class TextTokeniser:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a recipe writes for such a tokeniser, alone and of this size."""
+        """The `tokeniser` section of a recipe that trains such a tokeniser."""
         data = json.loads(self.to_json())
         steps = set(_steps(data["normalizer"]))
         return {
@@ -65,7 +65,7 @@ class TextTokeniser:
 
     @property
     def masks(self) -> bool:
-        """Whether there is a token for what is hidden."""
+        """Whether there is a mask token."""
         return self.size > MASK_ID and self.pieces([MASK_ID]) == [MASK]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -81,7 +81,7 @@ class TextTokeniser:
             return str(self._tokeniser.decode(known, skip_special_tokens=False))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The piece of each id, as people may read it in a table of attention."""
+        """The piece of each id."""
         return [self._tokeniser.id_to_token(number) or f"<{number}>" for number in ids]
 
     def to_json(self) -> str:
@@ -89,14 +89,14 @@ class TextTokeniser:
 
     @classmethod
     def from_json(cls, text: str, name: str) -> TextTokeniser:
-        """Raises InputError for what is no tokeniser of tfkit; `name` is what the error calls it."""
+        """A tokeniser from its JSON. Raises InputError, which calls it `name`, for other tokenisers than tfkit's."""
         check_tokeniser(text, name)
         with _library(f"{name} holds no tokeniser"):
             return cls(Tokenizer.from_str(text))
 
     @classmethod
     def load(cls, path: str | Path, *, links: bool = True) -> TextTokeniser:
-        """The tokeniser in a file, which may be a link where `links` says so. Raises InputError."""
+        """The tokeniser in a file; `links`: whether this may be a symbolic link. Raises InputError."""
         try:
             text = read_text(path, MAX_FILE, links=links)
         except OSError as reason:
@@ -106,7 +106,7 @@ class TextTokeniser:
 
 @contextmanager
 def _library(what: str) -> Iterator[None]:
-    """Raises InputError where the library fails: it raises plain Exception, and a panic of its own is a BaseException."""
+    """Raises InputError where the library fails: it raises plain Exception, and its panics are BaseException."""
     try:
         yield
     except BaseException as reason:
@@ -118,11 +118,17 @@ def _library(what: str) -> Iterator[None]:
 def train_tokeniser(
     part: Component, texts: Iterable[str], vocab_size: int, sentences: bool = True, masks: bool = False
 ) -> TextTokeniser:
-    """A tokeniser of a recipe's kind, learnt from texts: at most `vocab_size` ids, fewer where the texts have no more to give.
-    `sentences` says that every text begins a sentence, so that its first word looks like any other; `masks` that there
-    is a token for what is hidden.
+    """Train a tokeniser.
 
-    Raises InputError where `vocab_size` has no room for the special tokens and the bytes.
+    Args:
+        part: Kind and options, from the recipe.
+        texts: The training text.
+        vocab_size: The number of ids; fewer where the text has fewer pieces.
+        sentences: Whether every text begins with a word, which then gets a `▁`; otherwise texts continue each other.
+        masks: Whether to add a mask token.
+
+    Raises:
+        InputError: `vocab_size` is too small for the special tokens and the bytes.
     """
     options = part.options
     specials = [*SPECIALS, MASK] if masks else list(SPECIALS)
@@ -172,7 +178,7 @@ def _untrained(kind: str, size: int, specials: list[str]) -> tuple[Tokenizer, An
 
 
 def _form(options: Any) -> Any:
-    """The form of Unicode, and lower case where wanted."""
+    """Unicode normalisation, and lower case if requested."""
     steps: list[Any] = []
     if options.normalise != "none":
         steps.append(normalizers.NFC() if options.normalise == "nfc" else normalizers.NFKC())
@@ -182,7 +188,7 @@ def _form(options: Any) -> Any:
 
 
 def _steps(normaliser: Mapping[str, Any] | None) -> Iterator[str]:
-    """What is done to a text, by the names that the library gives it."""
+    """The types of the steps of a normaliser, in the names of the library."""
     if normaliser is not None:
         yield normaliser["type"]
         for step in normaliser.get("normalizers", ()):
@@ -191,25 +197,25 @@ def _steps(normaliser: Mapping[str, Any] | None) -> Iterator[str]:
 
 def _normaliser(options: Any, sentences: bool) -> Any:
     spaces = [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()] if sentences else []
-    # A `▁` of the text would be read as a space, so it becomes the underscore that it looks like.
+    # A `▁` of the text would decode to a space, so that it becomes an underscore.
     return normalizers.Sequence([_form(options), *spaces, normalizers.Replace("▁", "_")])
 
 
 def _in_order(model: dict[str, Any], first: int) -> dict[str, Any]:
-    """The pieces of a unigram model by spelling: the library numbers them by scores that it adds up in the order of a hash
-    table, so that the last digits, and with them the numbers of pieces, would differ from run to run."""
+    """A model whose unigram pieces are sorted by spelling. The library sorts them by scores that it sums in the order of a hash
+    table, whose last digits, and so the ids, would differ from run to run."""
     if model["type"] != "Unigram":
         return model
     return {**model, "vocab": [*model["vocab"][:first], *sorted(model["vocab"][first:])]}
 
 
 def _spelling_bytes(model: dict[str, Any], first: int) -> dict[str, Any]:
-    """The model with a piece for every byte behind the special tokens. The pieces cannot be met in a text: punctuation such as
-    their angle brackets is split off before the model sees a word."""
+    """The model with a piece for every byte after the special tokens. No text matches these pieces, since their angle brackets
+    are split off as punctuation."""
     if model["type"] == "BPE":
-        learnt = {piece: number + len(BYTES) * (number >= first) for piece, number in model["vocab"].items()}
-        vocab: Any = {**learnt, **{piece: first + byte for byte, piece in enumerate(BYTES)}}
+        learned = {piece: number + len(BYTES) * (number >= first) for piece, number in model["vocab"].items()}
+        vocab: Any = {**learned, **{piece: first + byte for byte, piece in enumerate(BYTES)}}
     else:
-        least = min(score for _, score in model["vocab"])
-        vocab = [*model["vocab"][:first], *([piece, least] for piece in BYTES), *model["vocab"][first:]]
+        lowest = min(score for _, score in model["vocab"])
+        vocab = [*model["vocab"][:first], *([piece, lowest] for piece in BYTES), *model["vocab"][first:]]
     return {**model, "vocab": vocab, "byte_fallback": True}

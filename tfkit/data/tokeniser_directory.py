@@ -1,4 +1,4 @@
-"""Tokenisers in a directory, beside the model that speaks in their ids."""
+"""Tokenisers and labels in the directory of a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LABELS = "labels.json"
 """The classes of a classifier, in the order of its output."""
 SEPARATE = {"source": "source.json", "target": "target.json"}
 TOKENISER_FILES = (JOINT, *SEPARATE.values())
-"""The names that files of tokenisers may have."""
+"""The file names of tokenisers."""
 
 
 class _Labels(RootModel[list[str]]):
@@ -25,15 +25,15 @@ class _Labels(RootModel[list[str]]):
 
 
 def tokeniser_texts(tokenisers: Mapping[str, TextTokeniser]) -> dict[str, str]:
-    """Tokenisers by column as texts by file name: one file where all columns share it."""
+    """The JSON of tokenisers by file name: one file where all columns share one tokeniser."""
     if len({id(each) for each in tokenisers.values()}) == 1:
         return {JOINT: next(iter(tokenisers.values())).to_json()}
     return {SEPARATE[column]: each.to_json() for column, each in tokenisers.items()}
 
 
 def read_labels(directory: Path) -> tuple[str, ...]:
-    """The labels of the classifier that stands in a directory. Raises InputError where there are none, StoreError where the
-    file is damaged."""
+    """The labels of the classifier in a directory. Raises InputError where there are none, StoreError where the file is
+    damaged."""
     path = directory / LABELS
     if not os.path.lexists(path):
         raise InputError(
@@ -45,7 +45,7 @@ def read_labels(directory: Path) -> tuple[str, ...]:
 
 
 def read_tokenisers(directory: Path, columns: tuple[str, ...]) -> dict[str, TextTokeniser]:
-    """The tokenisers that stand in a directory. Raises InputError where there are none."""
+    """The tokenisers in a directory, by column. Raises InputError where one is missing."""
     if os.path.lexists(directory / JOINT):
         return dict.fromkeys(columns, TextTokeniser.load(directory / JOINT, links=False))
     missing = [SEPARATE[column] for column in columns if not os.path.lexists(directory / SEPARATE[column])]

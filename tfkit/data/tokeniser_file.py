@@ -1,7 +1,7 @@
-"""What a tokeniser file may hold: the parts that tfkit's own tokenisers have, within limits, and nothing else.
+"""The check of a tokeniser file: it may hold the parts of tfkit's own tokenisers, within limits, and nothing else.
 
-The library would run any regular expression, any chain of replacements and any decoder that a file names, for as long as it
-takes. The lists below are all that is accepted; whoever adds another kind of tokeniser adds its parts to them.
+The library would run any regular expression, replacement and decoder in a file, for any time. The lists below are all that is
+accepted. A new kind of tokeniser needs an entry there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_IDS = 1_000_000
 MAX_PIECE = 256
 """The longest piece, in characters."""
 MAX_STEPS = 8
-"""The most normalisers, splits or decoders of one tokeniser, one after the other."""
+"""The most normalisers, splits or decoders in a sequence."""
 STEPS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "normalizer": (
         {"type": "NFC"},
@@ -46,16 +46,16 @@ STEPS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
         {"type": "Strip", "content": " ", "start": 1, "stop": 0},
     ),
 }
-"""The steps that each part of a tokeniser may take, as the library writes them."""
+"""The allowed steps of each part of a tokeniser, in the format of the library."""
 SEQUENCES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
-"""Where a step of the type `Sequence` has its steps."""
+"""The key of a `Sequence` that holds its steps."""
 FIX = "name a tokeniser that `tfkit train` made; those of other libraries have parts that are not run from a file"
 Piece = Annotated[str, Field(min_length=1, max_length=MAX_PIECE)]
 Vocabulary = Annotated[dict[Piece, int], Field(min_length=1, max_length=MAX_IDS)]
 
 
 class AddedToken(FileModel):
-    """A special token: it has no spelling in a text."""
+    """A special token, which is never found in a text."""
 
     id: int
     content: str
@@ -110,7 +110,7 @@ class TokeniserFile(FileModel):
 
 
 def check_tokeniser(text: str | bytes, name: str) -> None:
-    """Raises InputError for a tokeniser that holds what tfkit's own do not; `name` is what the error calls the file."""
+    """Raises InputError, which calls the file `name`, for a tokeniser with parts that tfkit's own do not have."""
     try:
         data = parse_json(text)
     except ValueError as reason:
@@ -128,7 +128,7 @@ def check_tokeniser(text: str | bytes, name: str) -> None:
 
 
 def _check_steps(step: Mapping[str, Any] | None, part: str, name: str) -> None:
-    """The steps of a part are known ones, and few."""
+    """Raises InputError for unknown steps, and for too many."""
     found: Any = [] if step is None else [step]
     if step is not None and step.get("type") == "Sequence":
         found = step.get(SEQUENCES[part])
@@ -142,7 +142,7 @@ def _check_steps(step: Mapping[str, Any] | None, part: str, name: str) -> None:
 
 
 def _numbered(vocab: Mapping[str, int], name: str) -> list[str]:
-    """The pieces in the order of their ids, which count from 0 without a gap."""
+    """The pieces in the order of their ids. Raises InputError unless these are 0 to N - 1."""
     pieces: list[str] = [""] * len(vocab)
     for piece, number in vocab.items():
         if not 0 <= number < len(vocab) or pieces[number]:
@@ -153,7 +153,7 @@ def _numbered(vocab: Mapping[str, int], name: str) -> list[str]:
 
 
 def _scored(vocab: list[list[Any]], name: str) -> list[str]:
-    """The pieces of a unigram model, which differ and have scores."""
+    """The pieces of a unigram model. Raises InputError for duplicates and missing scores."""
     pieces: dict[str, None] = {}
     for number, (piece, score) in enumerate(vocab):
         place = f"model.vocab.{number}"
@@ -168,13 +168,15 @@ def _scored(vocab: list[list[Any]], name: str) -> list[str]:
 
 
 def _check_specials(added: list[AddedToken], pieces: list[str], name: str) -> None:
-    """The special tokens are tfkit's, with their ids."""
-    wanted = [*SPECIALS, MASK][: max(len(added), len(SPECIALS))]
-    if [(token.id, token.content) for token in added] != list(enumerate(wanted)):
+    """Raises InputError unless the special tokens are tfkit's, with their ids."""
+    expected = [*SPECIALS, MASK][: max(len(added), len(SPECIALS))]
+    if [(token.id, token.content) for token in added] != list(enumerate(expected)):
         shown = _shown([token.content for token in added])
-        raise _refusal(name, "added_tokens", f"{shown}, tfkit's are {', '.join(wanted)} with the ids from 0")
-    if pieces[: len(wanted)] != wanted:
-        raise _refusal(name, "model.vocab", f"the first pieces are {_shown(pieces[: len(wanted)])}, not {', '.join(wanted)}")
+        raise _refusal(name, "added_tokens", f"{shown}, tfkit's are {', '.join(expected)} with the ids from 0")
+    if pieces[: len(expected)] != expected:
+        raise _refusal(
+            name, "model.vocab", f"the first pieces are {_shown(pieces[: len(expected)])}, not {', '.join(expected)}"
+        )
 
 
 def _validated(model: type[FileModel], data: Any, name: str, where: str) -> Any:

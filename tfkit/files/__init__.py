@@ -17,7 +17,8 @@ from .listing import (
 )
 from .read import FileModel, child, open_regular, parse_json, read_bytes, read_model, read_text, refusals
 from .tensors import check_header, compare_tensors, read_header
-from .write import check_writable, umask, write_whole
+from .write import check_writable, replace_file, umask, write_whole
+from .write_directory import make_draft, replace_directory
 
 __all__ = [
     "FileRecord",
@@ -33,6 +34,7 @@ __all__ = [
     "compare_tensors",
     "file_record",
     "foreign",
+    "make_draft",
     "open_regular",
     "parse_json",
     "read_bytes",
@@ -41,6 +43,8 @@ __all__ = [
     "read_text",
     "refusals",
     "remove_written",
+    "replace_directory",
+    "replace_file",
     "umask",
     "write_whole",
 ]

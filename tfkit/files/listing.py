@@ -107,8 +107,10 @@ def _listed(directory: Path, name: str, folders: Collection[str]) -> Path:
 
 
 def foreign(directory: Path, names: Collection[str]) -> list[str]:
-    """What stands in a directory beside the regular files of these names. A name `shards/x` is that of a file in the folder
-    `shards`. Links, and folders that no name begins with, are foreign. Raises OSError."""
+    """The entries of a directory other than regular files with these names; links and unlisted folders count as foreign.
+
+    A name `shards/x` is that of a file in the folder `shards`. Raises OSError.
+    """
     found = []
     with os.scandir(directory) as entries:
         for entry in entries:

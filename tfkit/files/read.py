@@ -1,4 +1,4 @@
-"""Bounded readers for files whose content nobody vouches for.
+"""Bounded readers for untrusted files.
 
 A reader opens without blocking, checks the opened file rather than its name, and reads no more than its limit. What it refuses
 is an OSError whose `strerror` gives the reason, so that callers report it as they report a missing file.
@@ -85,7 +85,7 @@ def open_regular(path: str | Path, *, links: bool = True, descriptors: bool = Fa
 
 
 def not_regular(mode: int, path: str | Path) -> OSError:
-    """The error for something that is no regular file, by its mode."""
+    """The error for a file with this mode, which is not regular."""
     kind = _KINDS.get(stat.S_IFMT(mode), "not a regular file")
     return OSError(errno.EINVAL, f"it is {kind}, and a regular file is expected", str(path))
 

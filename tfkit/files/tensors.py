@@ -26,7 +26,7 @@ _SIZES = {
 }  # fmt: skip
 _Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 FEW = 3
-"""So many tensors are named one by one."""
+"""Messages name at most this many tensors."""
 
 
 class _Tensor(FileModel):
@@ -40,7 +40,7 @@ class _Header(RootModel[dict[str, _Tensor]]):
 
 
 class _Metadata(RootModel[dict[str, str]]):
-    """What else a header may say."""
+    """The metadata of a header."""
 
 
 Facts = tuple[str, tuple[int, ...]]
@@ -52,7 +52,7 @@ def read_header(path: Path, limit: int = MAX_BYTES) -> dict[str, Facts]:
 
     Args:
         path: The file, which is no link.
-        limit: The most bytes that the header may have.
+        limit: Largest size of the header, in bytes.
 
     Raises:
         StoreError: TFK082 with the reason.
@@ -99,8 +99,10 @@ def _damaged(path: Path, reason: str) -> StoreError:
 
 
 def check_header(path: Path, wanted: Mapping[str, Facts], whose: str) -> None:
-    """Raises StoreError where the tensors of a file are not those that something (`whose`: "the spec") needs. Reads the header
-    alone, and of that no more than one of these tensors may have."""
+    """Raises StoreError unless a file has exactly these tensors. `whose` names the source of `wanted` in messages ("the spec").
+
+    It reads only the header, up to the largest size that a header of these tensors can have.
+    """
     limit = (1 << 16) + sum(6 * len(name) + 256 for name in wanted)  # 6: a character may be written as \uXXXX
     compare_tensors(path, read_header(path, limit), wanted, whose)
 

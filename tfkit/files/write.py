@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writes: a file is complete or does not appear."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .read import not_regular
 
 
 def write_whole(path: str | Path, text: str) -> None:
-    """Write a file that appears whole or not at all, after a loss of power too.
+    """Write a file atomically, even if the power fails.
 
     Only a regular file is replaced: a device, a named pipe, a socket or a link stays what it is. Raises StoreError.
     """
@@ -25,10 +25,7 @@ def write_whole(path: str | Path, text: str) -> None:
         try:
             with os.fdopen(number, "w", encoding="utf-8") as file:
                 file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(draft, place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~umask())
-            os.replace(draft, place)
+            replace_file(draft, place)
         except BaseException:
             os.unlink(draft)
             raise
@@ -38,8 +35,19 @@ def write_whole(path: str | Path, text: str) -> None:
         ) from None
 
 
+def replace_file(draft: str | Path, path: Path) -> None:
+    """Give a finished draft the name of a file, after its content reached the disk.
+
+    It gets the mode of the file that it replaces, or that of a new file. Raises OSError.
+    """
+    with open(draft, "rb") as file:
+        os.fsync(file.fileno())
+    os.chmod(draft, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask())
+    os.replace(draft, path)
+
+
 def check_replaceable(path: Path) -> None:
-    """Raises OSError where something stands that is no regular file, or where no file can stand."""
+    """Raises OSError if the path is something other than a regular file, or cannot be a file."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -51,7 +59,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raises OSError where `write_whole` could not write, as far as an attempt beside the file can tell."""
+    """Raises OSError if `write_whole` could not write: tries to create another file in the same directory."""
     import tempfile
 
     check_replaceable(path)
@@ -60,12 +68,12 @@ def check_writable(path: Path) -> None:
 
 
 def _draft_prefix(path: Path) -> str:
-    """How the names of drafts begin; shorter than a long name, so that it fits where the name does."""
+    """The prefix of the names of drafts, cut so that a draft of a long name still has a valid name."""
     return f".{path.name[:60]}."
 
 
 def umask() -> int:
-    """The bits that new files of this process do not get."""
+    """The permission bits that new files of this process lack."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

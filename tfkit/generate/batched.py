@@ -1,9 +1,9 @@
-"""Searching for many sources of all lengths: sorted by length, batched, given back in their own order."""
+"""Search for many sources of all lengths: sorted by length, batched, returned in their own order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -34,21 +34,31 @@ def generate_batched(
     workers: int = 1,
     prepacked: PrepackedWeights | None = None,
 ) -> list[list[Hypothesis]]:
-    """For every source its hypotheses, in the order of `sources`.
+    """Generate from many sources.
 
-    A source is a list of ids as the model was trained to read them, an end token included where it was. In a model of one input
-    it is the prompt, start token included. A batch holds sources of about one length, rows x longest x `search.width` at most
-    `batch_tokens`, or a single source; the longest come first, so that memory peaks at once. `target`, `output` and `attention`
-    are those of `beam_search`. Samples of a source depend on its place in `sources`, not on its batch. Where the target has a
-    table of positions, no hypothesis goes beyond it. On a CPU `workers` batches are searched at once, torch's threads shared
-    out among them; one after the other where the model is in training mode, under autocast, and with attention backends that
-    are not for several `threads`. `packed` are the packed weights of earlier calls with this model, which must not have changed
-    since.
+    Args:
+        model: The model, in the mode in which it is used: call `model.eval()` first.
+        sources: Lists of ids as in training, with an end token if the model was trained with one. For a model of one input
+            these are prompts, start token included.
+        search: The kind of search and its settings.
+        batch_tokens: The limit of rows x longest source x `search.width` in a batch; a single source may exceed it. The longest
+            batches come first, so that memory peaks at once.
+        target: The input to decode; the only decodable one unless given.
+        output: The logits, as in `beam_search`.
+        attention: Sites whose weights every hypothesis holds, as in `beam_search`.
+        workers: Batches that are searched in parallel on a CPU, sharing torch's threads. One at a time in training mode, under
+            autocast, and with attention backends that are not thread-safe.
+        prepacked: Prepacked weights of earlier calls with this model, which must not have changed since.
 
-    Raises InputError for empty sources, for ids out of range, and for what the searches raise it.
+    Returns:
+        The hypotheses of every source, in the order of `sources`. Samples of a source depend on its place there, not on its
+        batch. No hypothesis is longer than the positions of the target.
+
+    Raises:
+        InputError: A source is empty or holds ids out of range; or as the search raises it.
     """
     prepacked = prepacked or PrepackedWeights()
-    return _search(model, sources, search, batch_tokens, target, output, tuple(attention), 0, workers, prepacked)
+    return _search(model, search, target, output, attention).run(sources, 0, batch_tokens, workers, prepacked)
 
 
 def generate_stream(
@@ -63,120 +73,152 @@ def generate_stream(
     attention: Iterable[str] = (),
     workers: int = 1,
 ) -> Iterator[list[Hypothesis]]:
-    """`generate_batched` for sources without end: reads `chunk` of them at a time, sorts and batches those, and gives their
-    hypotheses in order. Samples are those of `generate_batched` over everything."""
-    _whole("chunk", chunk)
-    left, first, prepacked = iter(sources), 0, PrepackedWeights()
-    while held := list(islice(left, chunk)):
-        yield from _search(model, held, search, batch_tokens, target, output, tuple(attention), first, workers, prepacked)
-        first += len(held)
+    """`generate_batched` for an endless iterable of sources.
+
+    Args:
+        model: As in `generate_batched`.
+        sources: Read `chunk` at a time; each chunk is sorted and batched.
+        search: As in `generate_batched`.
+        chunk: Sources in memory at a time.
+        batch_tokens: As in `generate_batched`.
+        target: As in `generate_batched`.
+        output: As in `generate_batched`.
+        attention: As in `generate_batched`.
+        workers: As in `generate_batched`.
+
+    Yields:
+        The hypotheses of each source, in order. Samples equal those of one `generate_batched` call over all sources.
+
+    Raises:
+        InputError: As `generate_batched`.
+    """
+    _check_count("chunk", chunk)
+    batched = _search(model, search, target, output, attention)
+    remaining, first, prepacked = iter(sources), 0, PrepackedWeights()
+    while sources_of_chunk := list(islice(remaining, chunk)):
+        yield from batched.run(sources_of_chunk, first, batch_tokens, workers, prepacked)
+        first += len(sources_of_chunk)
 
 
-def _search(
-    model: Model,
-    sources: Sequence[Sequence[int]],
-    search: Search,
-    batch_tokens: int,
-    target: str | None,
-    output: str | None,
-    attention: tuple[str, ...],
-    first: int,
-    workers: int,
-    prepacked: PrepackedWeights,
-) -> list[list[Hypothesis]]:
+def _search(model: Model, search: Search, target: str | None, output: str | None, attention: Iterable[str]) -> BatchedSearch:
     if not isinstance(search, Search):
         raise InputError(Diagnostic("TFK078", f"the search is a {type(search).__name__}", "it is a tfkit.Search(...)"))
-    _whole("batch_tokens", batch_tokens)
-    _whole("workers", workers)
-    target, source = _inputs(model, target)
-    _check_sources(sources, model.plan.inputs[source].vocab_size, first)
     if search.kind == "sample" and search.seed is None:
         raise InputError(
             Diagnostic("TFK078", "a search that samples many sources has no seed", "Search(kind='sample', seed=0)")
         )
-    found: list[list[Hypothesis]] = [[] for _ in sources]
-
-    def work(rows: list[int]) -> list[list[Hypothesis]]:
-        return _search_batch(model, [sources[row] for row in rows], search, target, source, output, attention, rows, first)
-
-    batches = list(_batches(sources, search.width, batch_tokens, alike=source == target))
-    with model.shared_prepacked(prepacked):
-        made_of = map_in_threads(work, batches, workers_for(model, workers))
-    for rows, made in zip(batches, made_of, strict=True):
-        for row, hypotheses in zip(rows, made, strict=True):
-            found[row] = hypotheses
-    return found
+    target, source = _inputs(model, target)
+    return BatchedSearch(model, search, target, source, output, tuple(attention))
 
 
-def _search_batch(
-    model: Model,
-    sources: list[Sequence[int]],
-    search: Search,
-    target: str,
-    source: str,
-    output: str | None,
-    attention: tuple[str, ...],
-    rows: list[int],
-    first: int,
-) -> list[list[Hypothesis]]:
-    device, rule = next(model.parameters()).device, model.plan.inputs[source]
-    longest = len(sources[0])
-    ids = torch.full((len(sources), longest), rule.pad_id or 0, dtype=torch.int64)
-    for row, given in enumerate(sources):
-        ids[row, : len(given)] = torch.as_tensor(given)
-    lengths = [len(given) for given in sources]
-    limits = torch.tensor([_limit(model, search, target, length, alike=source == target) for length in lengths])
-    said: dict[str, Any] = {"max_new_tokens": limits, "target": target, "output": output, "attention": attention}
-    if source == target:
-        said["prompt"] = ids.to(device)
-    else:
-        said[source] = ids.to(device)
-        if min(lengths) < longest:
-            said["masks"] = {source: (torch.arange(longest) < torch.tensor(lengths)[:, None]).to(device)}
-    if search.kind == "greedy":
-        found = greedy(model, scores=True, **said).hypotheses()
-    elif search.kind == "beam":
-        found = beam_search(model, beams=search.beams, length_penalty=search.length_penalty, n_best=search.n_best, **said)
-    else:
-        found = sample(
-            model, temperature=search.temperature, top_k=search.top_k, top_p=search.top_p, seed=search.seed,
-            samples=search.n_best, streams=[first + row for row in rows], **said,
-        )  # fmt: skip
-    if not attention:
+@dataclass(frozen=True)
+class BatchedSearch:
+    """A search with one model. `source` is the input that sources go to; the `target` itself in a model of one input."""
+
+    model: Model
+    search: Search
+    target: str
+    source: str
+    output: str | None
+    attention: tuple[str, ...]
+
+    @property
+    def continues(self) -> bool:
+        """Whether the sources are prompts to continue."""
+        return self.source == self.target
+
+    def run(
+        self, sources: Sequence[Sequence[int]], first: int, batch_tokens: int, workers: int, prepacked: PrepackedWeights
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of sources, of which the first has the number `first` in a stream."""
+        _check_count("batch_tokens", batch_tokens)
+        _check_count("workers", workers)
+        _check_sources(sources, self.model.plan.inputs[self.source].vocab_size, first)
+
+        def work(rows: list[int]) -> list[list[Hypothesis]]:
+            return self.search_batch([sources[row] for row in rows], [first + row for row in rows])
+
+        batches = list(_batches(sources, self.search.width, batch_tokens, same_length=self.continues))
+        with self.model.shared_prepacked(prepacked):
+            results = map_in_threads(work, batches, workers_for(self.model, workers))
+        found: list[list[Hypothesis]] = [[] for _ in sources]
+        for rows, hypotheses_of_rows in zip(batches, results, strict=True):
+            for row, hypotheses in zip(rows, hypotheses_of_rows, strict=True):
+                found[row] = hypotheses
         return found
-    own = zip(found, lengths, strict=True)
-    memories, before = model.memory_sites, longest if source == target else 1
-    return [[_without_padding(one, memories, longest, length, before) for one in made] for made, length in own]
+
+    def search_batch(self, sources: Sequence[Sequence[int]], streams: list[int]) -> list[list[Hypothesis]]:
+        """The hypotheses of one batch, of which the first source is the longest; `streams` are the random streams of its
+        rows."""
+        model, search = self.model, self.search
+        device, rule = next(model.parameters()).device, model.plan.inputs[self.source]
+        lengths = [len(source) for source in sources]
+        longest = lengths[0]
+        ids = torch.full((len(sources), longest), rule.pad_id or 0, dtype=torch.int64)
+        for row, source in enumerate(sources):
+            ids[row, : len(source)] = torch.as_tensor(source)
+        arguments: dict[str, Any] = {
+            "max_new_tokens": torch.tensor([self._max_new_tokens(length) for length in lengths]),
+            "target": self.target,
+            "output": self.output,
+            "attention": self.attention,
+        }
+        if self.continues:
+            arguments["prompt"] = ids.to(device)
+        else:
+            arguments[self.source] = ids.to(device)
+            if min(lengths) < longest:
+                visible = torch.arange(longest) < torch.tensor(lengths)[:, None]
+                arguments["masks"] = {self.source: visible.to(device)}
+        if search.kind == "greedy":
+            found = greedy(model, scores=True, **arguments).hypotheses()
+        elif search.kind == "beam":
+            found = beam_search(
+                model, beams=search.beams, length_penalty=search.length_penalty, n_best=search.n_best, **arguments
+            )
+        else:
+            found = sample(
+                model, temperature=search.temperature, top_k=search.top_k, top_p=search.top_p, seed=search.seed,
+                samples=search.n_best, streams=streams, **arguments,
+            )  # fmt: skip
+        if not self.attention:
+            return found
+        return [
+            [self._without_padding(hypothesis, longest, length) for hypothesis in hypotheses]
+            for hypotheses, length in zip(found, lengths, strict=True)
+        ]
+
+    def _without_padding(self, hypothesis: Hypothesis, longest: int, length: int) -> Hypothesis:
+        """A hypothesis whose attention weights have the keys of its own source only.
+
+        In cross-attention these are the first `length`, if the memory has a key for each of the `longest` source tokens of the
+        batch. In self-attention they are the prompt, or the start token, and all tokens but the last, which is never read.
+        """
+        before = longest if self.continues else 1
+        attention = {
+            site: weights[..., : length if weights.shape[2] == longest else None]
+            if site in self.model.memory_sites
+            else weights[..., : before + len(hypothesis.ids) - 1]
+            for site, weights in hypothesis.attention.items()
+        }
+        return replace(hypothesis, attention=attention)
+
+    def _max_new_tokens(self, length: int) -> int:
+        """The limit for a source of `length` tokens: that of the search, and the positions of the target."""
+        limit, positions = self.search.limit(length), self.model.plan.max_input_lengths.get(self.target)
+        if positions is None:
+            return limit
+        return max(1, min(limit, positions + 1 - (length if self.continues else 1)))  # the last token is never read
 
 
-def _without_padding(one: Hypothesis, memories: frozenset[str], longest: int, length: int, before: int) -> Hypothesis:
-    """A hypothesis whose attention weights have the keys of its own sentence: where a memory has a key for every token of the
-    `longest` source of the batch, the first `length`; in self-attention what is `before` the first new token, and all tokens
-    but the last, which is never read."""
-    attention = {
-        site: weights[..., : length if weights.shape[2] == longest else None]
-        if site in memories
-        else weights[..., : before + len(one.ids) - 1]
-        for site, weights in one.attention.items()
-    }
-    return replace(one, attention=attention)
-
-
-def _limit(model: Model, search: Search, target: str, length: int, alike: bool) -> int:
-    """How many new tokens a source of `length` tokens may have: what the search allows, and the positions of the target."""
-    wanted, most = search.limit(length), model.plan.max_input_lengths.get(target)
-    if most is None:
-        return wanted
-    return max(1, min(wanted, most + 1 - (length if alike else 1)))  # the last token is never read
-
-
-def _batches(sources: Sequence[Sequence[int]], width: int, tokens: int, alike: bool) -> Iterator[list[int]]:
-    """The numbers of the sources of each batch, long ones first; prompts (`alike`) only with others of their length."""
+def _batches(sources: Sequence[Sequence[int]], width: int, max_tokens: int, *, same_length: bool) -> Iterator[list[int]]:
+    """The numbers of the sources of each batch, long sources first; with `same_length` none is shorter than another."""
     order = sorted(range(len(sources)), key=lambda row: -len(sources[row]))
     batch: list[int] = []
     for row in order:
         longest = len(sources[batch[0]]) if batch else 0
-        if batch and ((len(batch) + 1) * longest * width > tokens or (alike and len(sources[row]) < longest)):
+        full = (len(batch) + 1) * longest * width > max_tokens
+        if batch and (full or (same_length and len(sources[row]) < longest)):
             yield batch
             batch = []
         batch.append(row)
@@ -185,25 +227,26 @@ def _batches(sources: Sequence[Sequence[int]], width: int, tokens: int, alike: b
 
 
 def _inputs(model: Model, target: str | None) -> tuple[str, str]:
-    """The input that is decoded and the one that the sources are for: the same in a model of one input."""
+    """The input that is decoded, and the one that sources go to: the same in a model of one input."""
     names = list(model.plan.inputs)
     if target is not None and target not in names:
         message = f"the target is `{target}`, which is no input of the model"
         raise InputError(Diagnostic("TFK073", message, f"name one of {', '.join(names)}"))
     if len(names) == 1:
         return names[0], names[0]
-    able = [name for name in names if name not in model.plan.undecodable] if target is None else [target]
-    if len(able) != 1:
-        message = f"inputs that can be decoded: {', '.join(able) or 'none'}"
+    decodable = [name for name in names if name not in model.plan.undecodable] if target is None else [target]
+    if len(decodable) != 1:
+        message = f"inputs that can be decoded: {', '.join(decodable) or 'none'}"
         raise InputError(Diagnostic("TFK073", message, "name one with `target`"))
-    reason = model.plan.undecodable.get(able[0])
+    reason = model.plan.undecodable.get(decodable[0])
     if reason:
-        raise InputError(Diagnostic("TFK075", f"`{able[0]}` cannot be decoded step by step: {reason}"))
-    others = [name for name in names if name != able[0]]
+        raise InputError(Diagnostic("TFK075", f"`{decodable[0]}` cannot be decoded step by step: {reason}"))
+    others = [name for name in names if name != decodable[0]]
     if len(others) != 1:
-        message = f"beside `{able[0]}` the model has the inputs {', '.join(others)}"
-        raise InputError(Diagnostic("TFK073", message, "search_all gives sources to one; call beam_search with all of them"))
-    return able[0], others[0]
+        message = f"beside `{decodable[0]}` the model has the inputs {', '.join(others)}"
+        fix = "generate_batched has sources for one input; call beam_search with all inputs"
+        raise InputError(Diagnostic("TFK073", message, fix))
+    return decodable[0], others[0]
 
 
 def _check_sources(sources: Any, vocab_size: int, first: int) -> None:
@@ -216,7 +259,7 @@ def _check_sources(sources: Any, vocab_size: int, first: int) -> None:
             raise InputError(Diagnostic("TFK071", message, "a source is a list of whole numbers, its ids"))
         if not len(ids):
             raise InputError(
-                Diagnostic("TFK070", f"source {number} is empty", "every source has a token, an end token at least")
+                Diagnostic("TFK070", f"source {number} is empty", "a source has at least one token, the end token")
             )
         low, high = min(ids), max(ids)
         if low < 0 or high >= vocab_size:
@@ -224,6 +267,6 @@ def _check_sources(sources: Any, vocab_size: int, first: int) -> None:
             raise InputError(Diagnostic("TFK072", message, f"ids are 0..{vocab_size - 1}"))
 
 
-def _whole(name: str, value: Any) -> None:
+def _check_count(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InputError(Diagnostic("TFK078", f"{name} is {value!r}", "it is a whole number from 1 up"))

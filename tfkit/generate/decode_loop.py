@@ -1,4 +1,4 @@
-"""Rolling out one sequence per row: at every step a rule picks the next token of each row, until all have ended."""
+"""The loop of greedy decoding and sampling: at every step a function picks the next token of each row, until all have ended."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ from .hypothesis import Hypothesis
 from .prefill import GenerationState
 
 Pick = Callable[[Tensor, Tensor, int], Tensor]
-"""logits (R, V), the numbers of their rows (R,), the number of the step -> the chosen ids (R,)."""
+"""Maps logits (R, V), the numbers of their rows (R,) and the number of the step to the chosen ids (R,)."""
 
 
 @dataclass(frozen=True)
 class Generated:
-    """`ids` (B, N) without the start or the prompt, filled up with `fill_id` after a row's end; `lengths` (B,) counts the
-    tokens of each row, its end token included; `finished` (B,) says which rows reached their end token. Where they were asked
-    for: `log_probabilities` (B, N) of the tokens, 0 after a row's end, and by site the `attention` (B, H, N, K)."""
+    """Generated tokens.
+
+    Attributes:
+        ids: (B, N), without the start token or the prompt, `fill_id` after a row's end.
+        lengths: (B,) tokens of each row, its end token included.
+        finished: (B,) whether the row reached its end token.
+        fill_id: The id after a row's end.
+        log_probabilities: (B, N) of the tokens, 0 after a row's end; None unless requested.
+        attention: (B, H, N, K) by requested site.
+    """
 
     ids: Tensor
     lengths: Tensor
@@ -32,10 +39,10 @@ class Generated:
     attention: dict[str, Tensor] = field(default_factory=dict)
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """One hypothesis per row, as the other searches give them. Raises InputError without `log_probabilities`."""
+        """One hypothesis per row. Raises InputError without `log_probabilities`."""
         if self.log_probabilities is None:
             raise InputError(
-                Diagnostic("TFK078", "these tokens were made without their log-probabilities", "greedy(scores=True)")
+                Diagnostic("TFK078", "these tokens were generated without log-probabilities", "greedy(scores=True)")
             )
         found = []
         totals = self.log_probabilities.sum(1).tolist()
@@ -46,57 +53,69 @@ class Generated:
         return found
 
 
-def decode_loop(
-    model: Model, start: GenerationState, pick: Pick, limits: Tensor | None, scores: bool, sites: Iterable[str]
-) -> Generated:
-    """`limits` (B,) where rows have limits of their own, None where all have `start.most`. Rows that have ended leave."""
-    state, logits, rule, weights = start.decoding, start.logits, start.rule, start.weights
-    batch, device = state.batch, logits.device
+def decode_loop(model: Model, start: GenerationState, pick: Pick, scores: bool, sites: Iterable[str]) -> Generated:
+    """Generate from a prefilled state, which changes. Rows that have ended leave it.
+
+    Args:
+        model: The model.
+        start: The state after the prefill.
+        pick: Chooses the tokens of a step.
+        scores: Whether to return log-probabilities.
+        sites: Sites whose attention weights are returned.
+    """
+    decoding, logits, rule, weights = start.decoding, start.logits, start.rule, start.weights
+    batch, device, max_tokens = decoding.batch, logits.device, start.max_tokens
     wide = torch.promote_types(logits.dtype, torch.float32)
     fill = rule.pad_id if rule.pad_id is not None else rule.end_id if rule.end_id is not None else 0
-    made = torch.full((batch, start.most), fill, dtype=torch.int64, device=device)
-    told = torch.zeros(batch, start.most, dtype=wide, device=device)
-    looked: dict[str, list[Tensor]] = {site: [] for site in weights}
+    ids = torch.full((batch, max_tokens), fill, dtype=torch.int64, device=device)
+    log_probs = torch.zeros(batch, max_tokens, dtype=wide, device=device)
+    attention: dict[str, list[Tensor]] = {site: [] for site in weights}
     counts = start.limits.clone()
     finished = torch.zeros(batch, dtype=torch.bool, device=device)
     rows = torch.arange(batch, device=device)
-    for step in range(start.most):
+    for step in range(max_tokens):
         chosen = pick(logits, rows, step)
-        made[rows, step] = chosen
+        ids[rows, step] = chosen
         if scores:
             logits = logits.to(wide).contiguous()
-            told[rows, step] = torch.log_softmax(logits, 1, out=logits).gather(1, chosen[:, None])[:, 0]
+            log_probs[rows, step] = torch.log_softmax(logits, 1, out=logits).gather(1, chosen[:, None])[:, 0]
         for site, tensor in weights.items():
-            looked[site].append(tensor.new_zeros(batch, *tensor[0, :, -1].shape).index_copy_(0, rows, tensor[:, :, -1]))
+            attention[site].append(tensor.new_zeros(batch, *tensor[0, :, -1].shape).index_copy_(0, rows, tensor[:, :, -1]))
         ended = None if rule.end_id is None else chosen == rule.end_id
-        if step + 1 == start.most:
+        if step + 1 == max_tokens:
             if ended is not None:
                 finished[rows] = ended
             break
         leaving = ended
-        if limits is not None:
-            full = limits[rows] == step + 1
+        if start.per_row:
+            full = start.limits[rows] == step + 1
             leaving = full if ended is None else ended | full
         if leaving is not None and bool(leaving.any()):
             if ended is not None:
                 finished[rows[ended]], counts[rows[ended]] = True, step + 1
-            going = (~leaving).nonzero().squeeze(1)
-            if not len(going):
+            remaining = (~leaving).nonzero().squeeze(1)
+            if not len(remaining):
                 break
-            rows, chosen = rows[going], chosen[going]
-            state.reorder(going)
-        # A chosen token is real whatever its id, so padding need not be looked for.
-        outputs = model.step(state, chosen[:, None], True, sites)
+            rows, chosen = rows[remaining], chosen[remaining]
+            decoding.reorder(remaining)
+        # Every chosen token is real whatever its id, so that the model need not check for padding.
+        outputs = model.step(decoding, chosen[:, None], True, sites)
         logits, weights = outputs[start.output][:, -1], outputs.get("weights", {})
-    if scores and bool(told.isnan().any()):
-        message = f"the logits of row {int(told.isnan().any(1).nonzero()[0])} are not numbers"
+    if scores and bool(log_probs.isnan().any()):
+        message = f"the logits of row {int(log_probs.isnan().any(1).nonzero()[0])} are NaN or infinite"
         raise InputError(Diagnostic("TFK077", message, "the weights of the model, or its inputs, hold NaN or infinities"))
     longest = int(counts.max())
-    attention = {site: _stacked(steps) for site, steps in looked.items()}
-    return Generated(made[:, :longest], counts, finished, fill, told[:, :longest] if scores else None, attention)
+    return Generated(
+        ids[:, :longest],
+        counts,
+        finished,
+        fill,
+        log_probs[:, :longest] if scores else None,
+        {site: _stacked(steps) for site, steps in attention.items()},
+    )
 
 
 def _stacked(steps: list[Tensor]) -> Tensor:
-    """The weights (B, H, K) of all steps as (B, H, N, K), 0 at the keys that were not there yet."""
+    """The weights (B, H, K) of all steps as (B, H, N, K), 0 at keys of later steps."""
     keys = steps[-1].shape[2]
     return torch.stack([functional.pad(step, (0, keys - step.shape[2])) for step in steps], 2)

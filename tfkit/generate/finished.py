@@ -13,15 +13,20 @@ from .hypothesis import Hypothesis
 
 @dataclass(frozen=True)
 class BeamHistory:
-    """What is known of hypotheses (S, P): their token `ids` (S, P, N), the `chances` of these tokens (S, P, N), and by site the
-    `weights` (S, P, N, H, K) with which they were chosen."""
+    """The tokens of P hypotheses for each of S sentences.
+
+    Attributes:
+        ids: (S, P, N).
+        log_probs: (S, P, N) of these tokens.
+        weights: (S, P, N, H, K) attention weights with which they were chosen, by site.
+    """
 
     ids: Tensor
     log_probs: Tensor
     weights: dict[str, Tensor]
 
     def pick(self, index: Tensor) -> BeamHistory:
-        """The hypotheses index (S', P') of all S * P, as if these stood in one row."""
+        """The hypotheses with the indices (S', P') into all S * P."""
         shape, flat = index.shape, index.flatten()
 
         def rows(tensor: Tensor) -> Tensor:
@@ -29,22 +34,24 @@ class BeamHistory:
 
         return BeamHistory(rows(self.ids), rows(self.log_probs), {site: rows(tensor) for site, tensor in self.weights.items()})
 
-    def grown(self, ids: Tensor, log_probs: Tensor, weights: dict[str, Tensor]) -> BeamHistory:
-        """With one more token each: ids and chances (S, P), weights (S, P, H, K), of which K may have grown."""
+    def extended(self, ids: Tensor, log_probs: Tensor, weights: dict[str, Tensor]) -> BeamHistory:
+        """With one more token each: ids and log-probabilities (S, P), weights (S, P, H, K), whose K may be larger than
+        before."""
         return BeamHistory(
             torch.cat([self.ids, ids[..., None]], 2),
             torch.cat([self.log_probs, log_probs[..., None]], 2),
-            {site: torch.cat([_wide(self.weights[site], new), new[:, :, None]], 2) for site, new in weights.items()},
+            {site: torch.cat([_padded(self.weights[site], new), new[:, :, None]], 2) for site, new in weights.items()},
         )
 
 
-def _wide(old: Tensor, new: Tensor) -> Tensor:
-    """Weights of earlier tokens, 0 at the keys that were not there yet."""
+def _padded(old: Tensor, new: Tensor) -> Tensor:
+    """Weights of earlier tokens, 0 at later keys."""
     return functional.pad(old, (0, new.shape[-1] - old.shape[-1]))
 
 
 class FinishedHypotheses:
-    """`scores` (S, size), best first, -inf where no hypothesis is kept yet; earlier ones come first among equals."""
+    """The best finished hypotheses of each sentence. `scores` (S, size) are sorted, the largest first, -inf where there is none
+    yet; of equal ones the earlier comes first."""
 
     def __init__(self, sentences: int, size: int, history: BeamHistory, totals: Tensor) -> None:
         self.size = size
@@ -56,23 +63,23 @@ class FinishedHypotheses:
         self.history = history.pick(nothing)
 
     def add(self, scores: Tensor, totals: Tensor, ended: Tensor, history: BeamHistory) -> None:
-        """Hypotheses (S, P) of one length, all with their scores, -inf for those that are not to be kept."""
+        """Insert hypotheses (S, P) of one length by their scores; a score of -inf inserts nothing."""
         length = history.ids.shape[2]
         S, P = scores.shape
         before = self.history
         more = length - before.ids.shape[2]
-        held = BeamHistory(
+        padded = BeamHistory(
             functional.pad(before.ids, (0, more)),
             functional.pad(before.log_probs, (0, more)),
             {
-                site: functional.pad(_wide(tensor, history.weights[site]), (0, 0, 0, 0, 0, more))
+                site: functional.pad(_padded(tensor, history.weights[site]), (0, 0, 0, 0, 0, more))
                 for site, tensor in before.weights.items()
             },
         )
         both = BeamHistory(
-            torch.cat([held.ids, history.ids], 1),
-            torch.cat([held.log_probs, history.log_probs], 1),
-            {site: torch.cat([tensor, history.weights[site]], 1) for site, tensor in held.weights.items()},
+            torch.cat([padded.ids, history.ids], 1),
+            torch.cat([padded.log_probs, history.log_probs], 1),
+            {site: torch.cat([tensor, history.weights[site]], 1) for site, tensor in padded.weights.items()},
         )
         ranked, order = torch.cat([self.scores, scores], 1).sort(dim=1, descending=True, stable=True)
         order = order[:, : self.size]
@@ -89,7 +96,7 @@ class FinishedHypotheses:
         ids, log_probs = self.history.ids[rows], self.history.log_probs[rows]
         weights = {site: tensor[rows].transpose(2, 3) for site, tensor in self.history.weights.items()}
         found = []
-        for row, kept in enumerate(scores):
+        for row, row_scores in enumerate(scores):
             found.append(
                 [
                     Hypothesis(
@@ -100,14 +107,14 @@ class FinishedHypotheses:
                         ended[row][rank],
                         {site: tensor[row, rank, :, :length] for site, tensor in weights.items()},
                     )
-                    for rank, score in enumerate(kept)
+                    for rank, score in enumerate(row_scores)
                     if (length := lengths[row][rank])
                 ]
             )
         return found
 
-    def keep(self, rows: Tensor) -> None:
-        """Only the sentences `rows` go on."""
+    def select(self, rows: Tensor) -> None:
+        """Drop all sentences but `rows`."""
         self.scores, self.totals = self.scores[rows], self.totals[rows]
         self.lengths, self.ended = self.lengths[rows], self.ended[rows]
         history = self.history

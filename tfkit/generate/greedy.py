@@ -1,4 +1,4 @@
-"""Greedy decoding: at every step the most probable token, on the incremental state (keys and values are computed once)."""
+"""Greedy decoding: at every step the most probable token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .top_k import most_probable
 @torch.no_grad()
 def greedy(
     model: Model,
-    *given: Tensor,
+    *positional: Tensor,
     max_new_tokens: int | Tensor | None = None,
     prompt: Tensor | None = None,
     target: str | None = None,
@@ -28,20 +28,29 @@ def greedy(
     attention: Iterable[str] = (),
     **inputs: Tensor,
 ) -> Generated:
-    """`greedy(model, source)`: decode until every row has its end token, or `max_new_tokens` are made: one limit, or integers
-    (B,), one per row; as many as the source, or the prompt, has and 50 more unless given.
+    """Generate the most probable token at every step, until each row has its end token.
 
-    Inputs are given by name, or in the order of the spec without the one that is decoded; of a decoder-only model,
-    `greedy(model, ids)`, ids are the prompt.
-    `prompt` (B, n) is what the decoded sequences begin with, shorter ones padded on the left; without it, each begins with the
-    `start_id` of the target node.
-    `output` names the logits, the only ones over the target's vocabulary unless given. `masks`, `lengths` and `segments` are
-    those of the other inputs, as in a call of the model. `scores` asks for the log-probability of every token, `attention` for
-    the weights at the sites that it names. Rows that have ended leave the batch. The model is used in its present mode: call
-    `model.eval()` first, or dropout acts.
+    Args:
+        model: The model, in the mode in which it is used: call `model.eval()` first, or dropout acts.
+        *positional: (B, L) ids of the inputs, in the order of the spec without the decoded one. Of a decoder-only model, the
+            prompt.
+        max_new_tokens: The limit of new tokens, or integers (B,), one per row; the length of the longest input + 50 by default.
+        prompt: (B, N) ids that the decoded sequences begin with, padded on the left; the `start_id` of the target by default.
+        target: The input to decode; the one that is not given by default.
+        output: The logits; the only ones over the target's vocabulary by default.
+        masks: Of the other inputs, as in a call of the model.
+        lengths: As `masks`.
+        segments: As `masks`.
+        scores: Whether to return the log-probability of every token.
+        attention: Sites (`decoder.*.cross_attention`) whose weights are returned.
+        **inputs: (B, L) ids of inputs by name.
 
-    Raises InputError where start or output are not known, and for padding of the prompt that would shift positions.
+    Returns:
+        The tokens of all rows. Rows that have ended leave the batch meanwhile.
+
+    Raises:
+        InputError: Target, output or start token are ambiguous; a limit is below 1; padding of the prompt would shift
+            positions.
     """
-    state = prefill(model, given, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
-    limits = state.limits if isinstance(max_new_tokens, Tensor) else None
-    return decode_loop(model, state, lambda logits, rows, step: most_probable(logits), limits, scores, attention)
+    start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
+    return decode_loop(model, start, lambda logits, rows, step: most_probable(logits), scores, attention)

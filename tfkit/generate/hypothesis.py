@@ -1,4 +1,4 @@
-"""One generated sequence, with all that is known of it."""
+"""One generated sequence with its scores."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from torch import Tensor
 class Hypothesis:
     """A sequence Y of N tokens that a search found.
 
-    ids                       (N,) token ids without the start token or the prompt; the end token is the last where it was
-                              reached
-    log_probability           log P(Y), the sum over its tokens
-    score                     what hypotheses are ranked by: log P(Y) after the length penalty of a beam search, log P(Y) itself
-                              elsewhere
-    token_log_probabilities   (N,) log P(y_n | y_<n), by the model, whatever it was sampled with
-    finished                  whether the end token was reached; otherwise the limit of tokens was
-    attention                 by site, (H, N, K): the weights with which token n was chosen, for the sites that were asked for;
-                              K are the source positions, or, in self-attention, the prompt (or start token) and the tokens
-                              before the last. `generate_batched` cuts off the padding of a batch;
-                              other searches leave zeros there
+    Attributes:
+        ids: (N,) token ids without the start token or the prompt; the end token is the last where it was reached.
+        log_probability: log P(Y), the sum over its tokens.
+        score: What hypotheses are ranked by: in a beam search log P(Y) after the length penalty, otherwise log P(Y).
+        token_log_probabilities: (N,) log P(y_n | y_<n) of the model, whatever a sample was drawn with.
+        finished: Whether the end token was reached, and not the limit of tokens.
+        attention: (H, N, K) by requested site: the weights with which token n was chosen. K are the source positions; in
+            self-attention the prompt, or the start token, and all tokens but the last. `generate_batched` removes the padding
+            of a batch; other searches have zeros there.
     """
 
     ids: Tensor

@@ -1,10 +1,9 @@
-"""Length penalties: what turns the log-probability of a hypothesis Y into the score that hypotheses of different lengths are
-compared by. |Y| counts the tokens made, the end token included, the start token and the prompt not.
+"""Length penalties, by which beam search compares hypotheses of different lengths.
 
     score(Y) = log P(Y) / penalty(|Y|)
 
-Without one, a search for the most probable hypothesis prefers short ones: every further token costs probability. The two
-penalties in use are not the same function of alpha: 0.6 in one is not 0.6 in the other.
+|Y| counts the generated tokens with the end token, without the start token and the prompt. Without a penalty short hypotheses
+win, since every token lowers the probability. The two common penalties are different functions of alpha.
 """
 
 from __future__ import annotations
@@ -22,9 +21,17 @@ Length = TypeVar("Length", Tensor, float)
 
 @dataclass(frozen=True)
 class GnmtLengthPenalty:
-    """((5 + |Y|) / 6)^alpha, Wu et al. 2016, equation 14 (https://arxiv.org/abs/1609.08144), with which "Attention Is All You
-    Need" decodes, alpha 0.6. Their coverage penalty is left out: which of a Transformer's many attentions it would add up is
-    nowhere said. Raises InputError for an alpha below 0, under which a hypothesis might gain by growing without end."""
+    """penalty = ((5 + |Y|) / 6)^alpha, without the coverage penalty, which is not defined for several attention heads.
+
+    Args:
+        alpha: From 0, no penalty. "Attention Is All You Need" decodes with 0.6.
+
+    Raises:
+        InputError: alpha is below 0, so that scores could rise with the length for ever.
+
+    Reference:
+        Wu et al. 2016, equation 14. https://arxiv.org/abs/1609.08144
+    """
 
     alpha: float = 0.6
 
@@ -38,8 +45,14 @@ class GnmtLengthPenalty:
 
 @dataclass(frozen=True)
 class PowerLengthPenalty:
-    """|Y|^alpha: the `lenpen` of fairseq, `--normalize` of Marian, `length_penalty` of Hugging Face and CTranslate2. alpha 1 is
-    the mean log-probability per token. Raises InputError for an alpha below 0."""
+    """penalty = |Y|^alpha: `lenpen` of fairseq, `--normalize` of Marian, `length_penalty` of Hugging Face and CTranslate2.
+
+    Args:
+        alpha: From 0, no penalty. 1 ranks by the mean log-probability per token.
+
+    Raises:
+        InputError: alpha is below 0.
+    """
 
     alpha: float = 1.0
 

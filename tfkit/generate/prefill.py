@@ -1,4 +1,4 @@
-"""How every search begins: which input is decoded, which output holds its logits, and the step over start token or prompt."""
+"""The start of every search: find the input to decode and its logits, encode the other inputs, and prefill the prompt."""
 
 from __future__ import annotations
 
@@ -18,25 +18,36 @@ from ..slots.node import InputRule
 
 @dataclass(frozen=True)
 class GenerationState:
-    """A search after its first step: `logits` (B, V) are those of the first new token, `limits` (B,) how many tokens each row
-    may have, `most` the largest of them; `weights` (B, H, Q, K) those of the step, by site."""
+    """A search after its prefill.
+
+    Attributes:
+        output: The name of the logits.
+        rule: The special ids of the target.
+        decoding: The keys and values, and the encoded inputs.
+        logits: (B, V) of the first new token.
+        limits: (B,) int64, how many tokens each row may get.
+        max_tokens: The largest of these.
+        per_row: Whether the caller gave a limit for each row.
+        weights: (B, H, Q, K) attention weights of the prefill, by site.
+    """
 
     output: str
     rule: InputRule
     decoding: DecodingState
     logits: Tensor
     limits: Tensor
-    most: int
+    max_tokens: int
+    per_row: bool
     weights: Mapping[str, Tensor]
 
 
 EXTRA = 50
-"""Unless told otherwise, a search makes as many tokens as its source has, and so many more, as "Attention Is All You Need"."""
+"""Tokens beyond the length of the source that a search may generate by default, as in "Attention Is All You Need"."""
 
 
 def prefill(
     model: Model,
-    given: tuple[Tensor, ...],
+    positional: tuple[Tensor, ...],
     max_new_tokens: int | Tensor | None,
     prompt: Tensor | None,
     target: str | None,
@@ -47,16 +58,22 @@ def prefill(
     attention: Iterable[str],
     inputs: Mapping[str, Tensor],
 ) -> GenerationState:
-    """Run everything that does not follow the target once, and decode its start token or its prompt. `given` are inputs by
-    their place in the spec, the target left out; of a model with one input, its prompt.
+    """Run the parts that do not depend on the target once, and the target's start token or prompt.
 
-    Raises InputError where target, output or start are not known, for limits below 1, and for padding of the prompt that would
-    shift positions.
+    Args:
+        model: The model.
+        positional: Inputs in the order of the spec, without the target; of a model with one input, its prompt.
+        max_new_tokens: One limit, or integers (B,); the length of the longest input + `EXTRA` by default.
+        prompt: As in `greedy`, like everything that follows.
+
+    Raises:
+        InputError: Target, output or start token are ambiguous; a limit is below 1; padding of the prompt would shift
+            positions.
     """
-    target, prompt, inputs = _by_name(model, given, target, prompt, inputs)
+    target, prompt, inputs = _by_name(model, positional, target, prompt, inputs)
     if max_new_tokens is None:
-        max_new_tokens = _usual(model, target, prompt, inputs)
-    most = _most(max_new_tokens)
+        max_new_tokens = _default_limit(model, target, prompt, inputs)
+    max_tokens = _max_tokens(max_new_tokens)
     rule = model.plan.inputs[target]
     output = _output(model, target, output)
     known: Literal[True] | None = None
@@ -64,64 +81,65 @@ def prefill(
         check_ids(target, prompt, rule.vocab_size)
     elif rule.start_id is None:
         raise InputError(Diagnostic("TFK077", f"`{target}` has no start_id", "write `start_id` at the node, or give a prompt"))
-    rows_alone = None if inputs else 1 if prompt is None else prompt.shape[0]
-    capacity = most + (1 if prompt is None else prompt.shape[1])
-    state = model.start(target, batch=rows_alone, capacity=capacity, masks=masks, lengths=lengths, segments=segments, **inputs)
-    batch, device = state.batch, next(model.parameters()).device
+    batch = None if inputs else 1 if prompt is None else prompt.shape[0]
+    capacity = max_tokens + (1 if prompt is None else prompt.shape[1])
+    decoding = model.start(target, batch=batch, capacity=capacity, masks=masks, lengths=lengths, segments=segments, **inputs)
+    batch, device = decoding.batch, next(model.parameters()).device
     if prompt is None:
         prompt, known = torch.full((batch, 1), rule.start_id or 0, device=device), True
-    outputs = model.step(state, prompt, known, attention)
-    _check_padding(target, state.visible, rule, prompt)
+    outputs = model.step(decoding, prompt, known, attention)
+    _check_padding(target, decoding.visible, rule, prompt)
     weights: dict[str, Tensor] = outputs.get("weights", {})
     _check_sites(model, attention, weights)
-    return GenerationState(output, rule, state, outputs[output][:, -1], _limits(max_new_tokens, batch, device), most, weights)
+    logits, limits = outputs[output][:, -1], _limits(max_new_tokens, batch, device)
+    per_row = isinstance(max_new_tokens, Tensor)
+    return GenerationState(output, rule, decoding, logits, limits, max_tokens, per_row, weights)
 
 
 def _by_name(
-    model: Model, given: tuple[Tensor, ...], target: str | None, prompt: Tensor | None, inputs: Mapping[str, Tensor]
+    model: Model, positional: tuple[Tensor, ...], target: str | None, prompt: Tensor | None, inputs: Mapping[str, Tensor]
 ) -> tuple[str, Tensor | None, Mapping[str, Tensor]]:
-    """The target, the prompt and the inputs of a search, with those that were given by their place."""
+    """The target, the prompt, and all inputs by name."""
     names = list(model.plan.inputs)
-    if not given:
+    if not positional:
         return _target(model, target, inputs), prompt, inputs
-    if len(names) == 1 and not inputs and prompt is None and len(given) == 1:
-        return _target(model, target, {}), given[0], {}
+    if len(names) == 1 and not inputs and prompt is None and len(positional) == 1:
+        return _target(model, target, {}), positional[0], {}
     if target is None:
         stepwise = [name for name in names if name not in inputs and name not in model.plan.undecodable]
         target = stepwise[0] if len(stepwise) == 1 else None
     else:
         target = _target(model, target, inputs)
-    wanted = [name for name in names if name not in inputs and name != target]
-    if target is None or len(wanted) != len(given):
-        left = ", ".join(wanted) or "none"
-        message = f"inputs given by their place: {len(given)}; those that are left for them: {left}"
+    missing = [name for name in names if name not in inputs and name != target]
+    if target is None or len(missing) != len(positional):
+        message = f"positional inputs: {len(positional)}; inputs not given by name: {', '.join(missing) or 'none'}"
         fix = f"give inputs by name: {', '.join(names)}; what a decoded sequence begins with is the `prompt`"
         raise InputError(Diagnostic("TFK073", message, fix))
-    return target, prompt, {**inputs, **dict(zip(wanted, given, strict=True))}
+    return target, prompt, {**inputs, **dict(zip(missing, positional, strict=True))}
 
 
-def _usual(model: Model, target: str, prompt: Tensor | None, inputs: Mapping[str, Tensor]) -> int:
-    """How many new tokens a search makes unless told otherwise: at most as many as the positions of the target allow."""
-    lengths = [given.shape[1] for given in (*inputs.values(), prompt) if isinstance(given, Tensor) and given.dim() > 1]
-    wanted, most = max(lengths, default=0) + EXTRA, model.plan.max_input_lengths.get(target)
+def _default_limit(model: Model, target: str, prompt: Tensor | None, inputs: Mapping[str, Tensor]) -> int:
+    """The default limit of new tokens, no more than the target has positions for."""
+    lengths = [ids.shape[1] for ids in (*inputs.values(), prompt) if isinstance(ids, Tensor) and ids.dim() > 1]
+    limit, positions = max(lengths, default=0) + EXTRA, model.plan.max_input_lengths.get(target)
     first = prompt.shape[1] if isinstance(prompt, Tensor) and prompt.dim() > 1 else 1
-    return wanted if most is None else max(1, min(wanted, most + 1 - first))  # the last token is never read
+    return limit if positions is None else max(1, min(limit, positions + 1 - first))  # the last token is never read
 
 
-def _most(max_new_tokens: Any) -> int:
+def _max_tokens(max_new_tokens: Any) -> int:
     if isinstance(max_new_tokens, Tensor):
         if max_new_tokens.dtype not in (torch.int64, torch.int32) or max_new_tokens.dim() != 1 or not len(max_new_tokens):
             message = f"max_new_tokens is {max_new_tokens.dtype} {tuple(max_new_tokens.shape)}"
             raise InputError(Diagnostic("TFK077", message, "give a whole number, or integers (B,), one per row"))
-        least, most = (int(bound) for bound in max_new_tokens.aminmax())
+        smallest, largest = (int(bound) for bound in max_new_tokens.aminmax())
     elif isinstance(max_new_tokens, int) and not isinstance(max_new_tokens, bool):
-        least = most = max_new_tokens
+        smallest = largest = max_new_tokens
     else:
         message = f"max_new_tokens is {max_new_tokens!r}"
         raise InputError(Diagnostic("TFK077", message, "give a whole number, or integers (B,), one per row"))
-    if least < 1:
-        raise InputError(Diagnostic("TFK077", f"max_new_tokens is {least}", "ask for at least one"))
-    return most
+    if smallest < 1:
+        raise InputError(Diagnostic("TFK077", f"max_new_tokens is {smallest}", "ask for at least one"))
+    return largest
 
 
 def _limits(max_new_tokens: int | Tensor, batch: int, device: torch.device) -> Tensor:
@@ -134,16 +152,16 @@ def _limits(max_new_tokens: int | Tensor, batch: int, device: torch.device) -> T
 
 
 def _check_sites(model: Model, attention: Iterable[str], found: Mapping[str, Tensor]) -> None:
-    """A pattern that matches only sites which run once, before the first token, has no weights per token."""
-    silent = sorted(model._sites(attention) - found.keys())
-    if silent:
-        message = f"`{silent[0]}` does not run while tokens are made, so no token has attention weights there"
+    """Raises InputError for a site that runs once, before the first token, and so has no weights per token."""
+    missing = sorted(model.backends.matching(attention) - found.keys())
+    if missing:
+        message = f"`{missing[0]}` does not run while tokens are generated, so no token has attention weights there"
         raise InputError(Diagnostic("TFK076", message, "ask for sites of the decoder, `decoder.*.cross_attention`"))
 
 
 def _check_padding(target: str, visible: Tensor | None, rule: InputRule, prompt: Tensor) -> None:
-    """Prompts of different lengths can be decoded together only where padding leaves every real token at its distance from
-    the next, and at its position."""
+    """Raises InputError for padding on the right or inside of a prompt, and for padding that the position scheme counts: both
+    would change the positions of real tokens."""
     if visible is None:
         return
     shape = tuple(prompt.shape)
@@ -169,12 +187,12 @@ def _target(model: Model, target: str | None, inputs: Mapping[str, Tensor]) -> s
             message = f"the target is {shown}, which is no input of the model"
             raise InputError(Diagnostic("TFK073", message, f"name one of {names}; what it begins with is the `prompt`"))
         return target
-    left = [name for name in model.plan.inputs if name not in inputs]
-    if len(left) != 1:
-        message = f"inputs left to decode: {', '.join(left) or 'none'}"
+    missing = [name for name in model.plan.inputs if name not in inputs]
+    if len(missing) != 1:
+        message = f"inputs left to decode: {', '.join(missing) or 'none'}"
         fix = f"give all but one of {names}; what a decoded sequence begins with is the `prompt`"
         raise InputError(Diagnostic("TFK073", message, fix))
-    return left[0]
+    return missing[0]
 
 
 def _output(model: Model, target: str, output: str | None) -> str:

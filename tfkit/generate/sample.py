@@ -1,11 +1,11 @@
-"""Sampling: every token is drawn from the model's distribution, sharpened, flattened or cut off.
+"""Sampling: every token is drawn from the model's distribution, after temperature, top-k and top-p.
 
-    p(y) ~ exp(logit(y) / temperature), among the `top_k` most probable tokens, and of these the fewest whose probabilities
-    sum to `top_p` or more (Holtzman et al. 2020, https://arxiv.org/abs/1904.09751)
+    p(y) ~ exp(logit(y) / temperature), over the `top_k` most probable tokens, and of these the smallest set whose probabilities
+    sum to at least `top_p` (Holtzman et al. 2020, https://arxiv.org/abs/1904.09751)
 
-A token is where the running sum of the probabilities, most probable first where they were sorted, passes a number drawn
-uniformly from [0, 1). These numbers come from Philox (Salmon et al. 2011, https://doi.org/10.1145/2063384.2063405), a function
-of the seed, the row, the sample and the step alone: neither the other rows of a batch nor the device change them.
+Inverse transform sampling: the token at which the cumulative probability exceeds a uniform number from [0, 1). These numbers
+come from Philox (Salmon et al. 2011, https://doi.org/10.1145/2063384.2063405) and depend on seed, stream, sample and step only,
+not on the other rows of a batch or the device.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .top_k import best, most_probable
 @torch.no_grad()
 def sample(
     model: Model,
-    *given: Tensor,
+    *positional: Tensor,
     max_new_tokens: int | Tensor | None = None,
     temperature: float = 1.0,
     top_k: int | None = None,
@@ -47,40 +47,61 @@ def sample(
     attention: Iterable[str] = (),
     **inputs: Tensor,
 ) -> list[list[Hypothesis]]:
-    """For every row `samples` sequences, in the order in which they were drawn.
+    """Sample sequences for every row.
 
-    `temperature` 0 is greedy decoding. The same `seed` gives the same draws; without one, it is itself drawn from torch's
-    default generator. Row b draws from the stream `streams[b]`, b itself unless given, so a row has the same samples in any
-    batch in which its stream and its logits are the same; its later samples do not change its earlier ones. The probabilities
-    of the hypotheses are the model's own, before temperature and cuts. Everything else is as in `greedy`.
+    Args:
+        model: The model, in the mode in which it is used: call `model.eval()` first.
+        *positional: As in `greedy`.
+        max_new_tokens: As in `greedy`.
+        temperature: Divides the logits; 0 is greedy decoding.
+        top_k: How many of the most probable tokens may be drawn; all by default.
+        top_p: The probability that the tokens which may be drawn have together; all by default.
+        seed: The same seed gives the same samples; drawn from torch's default generator by default.
+        samples: Sequences per row.
+        streams: The random stream of each row; 0 to B - 1 by default. A row has the same samples in every batch in which its
+            stream and its logits are the same. More samples do not change the first ones.
+        prompt: As in `greedy`.
+        target: As in `greedy`.
+        output: As in `greedy`.
+        masks: As in `greedy`.
+        lengths: As in `greedy`.
+        segments: As in `greedy`.
+        attention: Sites whose weights every hypothesis holds.
+        **inputs: As in `greedy`.
 
-    Raises InputError for settings out of range, for logits that are not numbers, and for what `greedy` raises it.
+    Returns:
+        The samples of every row, in the order of drawing. Their probabilities are the model's own, before temperature and cuts.
+
+    Raises:
+        InputError: A setting is out of range, or the logits are NaN; and as `greedy`.
+
+    Reference:
+        https://arxiv.org/abs/1904.09751
     """
     check_sampling(temperature, top_k, top_p, seed, samples)
-    state = prefill(model, given, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
-    batch, device = state.decoding.batch, state.logits.device
+    start = prefill(model, positional, max_new_tokens, prompt, target, output, masks, lengths, segments, attention, inputs)
+    batch, device = start.decoding.batch, start.logits.device
     if streams is not None and len(streams) != batch:
         raise InputError(Diagnostic("TFK078", f"there are {len(streams)} streams and {batch} rows", "give one stream per row"))
     if samples > 1:
         copies = torch.arange(batch, device=device).repeat_interleave(samples)
-        state.decoding.reorder(copies)
-        weights = {site: tensor[copies] for site, tensor in state.weights.items()}
-        state = replace(state, logits=state.logits[copies], limits=state.limits[copies], weights=weights)
+        start.decoding.reorder(copies)
+        weights = {site: tensor[copies] for site, tensor in start.weights.items()}
+        start = replace(start, logits=start.logits[copies], limits=start.limits[copies], weights=weights)
     seed = int(torch.randint(2**63 - 1, ())) if seed is None else seed
-    drawn = _uniforms(seed, range(batch) if streams is None else streams, samples, state.most).to(device)
+    uniforms = _uniforms(seed, range(batch) if streams is None else streams, samples, start.max_tokens).to(device)
 
     def pick(logits: Tensor, rows: Tensor, step: int) -> Tensor:
         if temperature == 0.0:
             return most_probable(logits)
-        return _draw(logits, drawn[rows, step], temperature, top_k, top_p)
+        return _draw(logits, uniforms[rows, step], temperature, top_k, top_p)
 
-    limits = state.limits if isinstance(max_new_tokens, Tensor) else None
-    rolled = decode_loop(model, state, pick, limits, True, attention).hypotheses()
-    return [[one for (one,) in rolled[row : row + samples]] for row in range(0, len(rolled), samples)]
+    found = decode_loop(model, start, pick, True, attention).hypotheses()
+    return [[one for (one,) in found[row : row + samples]] for row in range(0, len(found), samples)]
 
 
 def check_sampling(temperature: Any, top_k: Any, top_p: Any, seed: Any, samples: Any) -> None:
-    """Raises InputError for settings of sampling that are none."""
+    """Raises InputError for invalid settings of sampling."""
     if not _number(temperature) or not math.isfinite(temperature) or temperature < 0:
         raise InputError(Diagnostic("TFK078", f"temperature is {temperature!r}", "it is a number from 0 (greedy) up"))
     for name, value in (("top_k", top_k), ("samples", samples)):
@@ -97,22 +118,21 @@ def _number(value: Any) -> bool:
 
 
 def _uniforms(seed: int, streams: Sequence[int], samples: int, steps: int) -> Tensor:
-    """(rows * samples, steps) float64 numbers from [0, 1): the key of Philox is (seed, stream), its counter begins with the
-    sample."""
-    drawn = numpy.empty((len(streams) * samples, steps))
+    """(rows * samples, steps) float64 in [0, 1). The key of Philox is (seed, stream); its counter starts at the sample."""
+    uniforms = numpy.empty((len(streams) * samples, steps))
     for number, stream in enumerate(streams):
-        for which in range(samples):
+        for sample_number in range(samples):
             key = numpy.array([seed, stream], dtype=numpy.uint64)
-            source = numpy.random.Philox(key=key, counter=[0, 0, 0, which])
-            drawn[number * samples + which] = numpy.random.Generator(source).random(steps)
-    return torch.from_numpy(drawn)
+            source = numpy.random.Philox(key=key, counter=[0, 0, 0, sample_number])
+            uniforms[number * samples + sample_number] = numpy.random.Generator(source).random(steps)
+    return torch.from_numpy(uniforms)
 
 
 def _draw(logits: Tensor, uniform: Tensor, temperature: float, top_k: int | None, top_p: float | None) -> Tensor:
-    """One id (R,) for each row of logits (R, V), where its uniform number (R,) falls."""
+    """The ids (R,) at which the cumulative distribution of logits (R, V) reaches uniform numbers (R,)."""
     top_p = None if top_p == 1 else top_p
     logits = logits.double()
-    # Relative to the largest, so that no temperature is too small: a quotient may become -inf, the largest stays 0.
+    # Relative to the largest logit, so that a tiny temperature gives quotients of -inf, and 0 for the largest.
     scaled = (logits - logits.amax(1, keepdim=True)) / temperature
     ids = None
     if top_k is not None and top_k < scaled.shape[1]:
@@ -126,5 +146,5 @@ def _draw(logits: Tensor, uniform: Tensor, temperature: float, top_k: int | None
     sums = probabilities.cumsum(1)
     total = sums[:, -1:]
     at = torch.searchsorted(sums, uniform[:, None] * total, right=True)
-    at = at.minimum((sums < total).sum(1, keepdim=True))  # rounding must not lead beyond the last token that has a chance
+    at = at.minimum((sums < total).sum(1, keepdim=True))  # rounding must not lead past the last token with a probability
     return (at if ids is None else ids.gather(1, at))[:, 0]

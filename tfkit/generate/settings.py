@@ -1,4 +1,4 @@
-"""What is to be searched for, as one value that can be checked, kept and printed."""
+"""The settings of a search, as one checked value."""
 
 from __future__ import annotations
 
@@ -11,24 +11,34 @@ from .beam import GNMT, check_beams
 from .penalty import LengthPenalty
 from .sample import check_sampling
 
-OWN = {
+SETTINGS_OF = {
     "greedy": frozenset[str](),
     "beam": frozenset({"beams", "length_penalty", "n_best"}),
     "sample": frozenset({"n_best", "temperature", "top_k", "top_p", "seed"}),
 }
-"""The settings that each kind of search has for itself."""
+"""The settings that only this kind of search has."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """The settings of a search over many sources; every one is used, or it is an error.
+    """The settings of a search over many sources.
 
-    kind            `greedy`; `beam`, with `beams`, `length_penalty` and `n_best` hypotheses; or `sample`, with `temperature`,
-                    `top_k`, `top_p`, `seed` and `n_best` samples
-    length_factor   a source of L tokens may have floor(length_factor * L) + extra_length new tokens, the end token included;
-    extra_length    1 and 50 are those of "Attention Is All You Need"
+    A source of L tokens may get floor(length_factor * L) + extra_length new tokens, the end token included.
 
-    Raises InputError for values out of range, and for settings of another kind.
+    Args:
+        kind: `greedy`, `beam` or `sample`.
+        beams: Of `beam`: live hypotheses per source.
+        length_penalty: Of `beam`: divides the log-probability.
+        n_best: Hypotheses per source of `beam`; samples per source of `sample`.
+        temperature: Of `sample`, as in `tfkit.sample`.
+        top_k: Of `sample`.
+        top_p: Of `sample`.
+        seed: Of `sample`.
+        length_factor: New tokens per source token; 1 in "Attention Is All You Need".
+        extra_length: Further new tokens; 50 in "Attention Is All You Need".
+
+    Raises:
+        InputError: A value is out of range, or a setting of another kind is given.
     """
 
     kind: Literal["greedy", "beam", "sample"] = "beam"
@@ -43,11 +53,13 @@ class Search:
     extra_length: int = 50
 
     def __post_init__(self) -> None:
-        if self.kind not in OWN:
-            raise InputError(Diagnostic("TFK078", f"the kind of search is {self.kind!r}", f"it is one of {', '.join(OWN)}"))
+        if self.kind not in SETTINGS_OF:
+            raise InputError(
+                Diagnostic("TFK078", f"the kind of search is {self.kind!r}", f"it is one of {', '.join(SETTINGS_OF)}")
+            )
         for setting in fields(self):
             name, value = setting.name, getattr(self, setting.name)
-            owners = [kind for kind, names in OWN.items() if name in names]
+            owners = [kind for kind, names in SETTINGS_OF.items() if name in names]
             if owners and self.kind not in owners and value != setting.default:
                 message = f"{name} is {value!r}, which a {self.kind} search does not read"
                 raise InputError(Diagnostic("TFK078", message, f"leave it out, or make the kind {' or '.join(owners)}"))

@@ -1,8 +1,8 @@
-"""Batches of sentences side by side on a CPU.
+"""Search several batches in parallel on a CPU, each in a thread.
 
-A step of decoding is a hundred small operations. Threads that share each of them wait for one another a hundred times a step,
-and on a busy machine for the slowest; threads with batches of their own meet in Python alone, which torch leaves while it
-computes. `bench/translate.py --threads 2` compares the two, with `--workers 2` and without.
+A decoding step runs about a hundred small operations. Threads that share each operation synchronise a hundred times per step,
+and wait for the slowest. Threads with batches of their own share only Python's lock, which torch releases while it computes.
+`bench/translate.py --threads 2` compares both, with and without `--workers 2`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ import torch
 from ..nn.model import Model
 
 Batch = TypeVar("Batch")
-Made = TypeVar("Made")
-_SHARED_OUT = threading.Lock()
-"""How many threads torch takes is a number of the whole process: one caller at a time changes it, and leaves it as it was."""
+Result = TypeVar("Result")
+_THREAD_COUNT = threading.Lock()
+"""Held by the caller that changes torch's thread count, which the whole process shares."""
 
 
-def map_in_threads(work: Callable[[Batch], Made], batches: Sequence[Batch], workers: int) -> list[Made]:
-    """`work` of every batch, in their order, `workers` at once; torch's threads are shared out among them, and those of the
-    process are meanwhile as many as each has. What one of them raises is raised, after those that have begun. A second caller
-    in the meantime has its batches one after the other."""
+def map_in_threads(work: Callable[[Batch], Result], batches: Sequence[Batch], workers: int) -> list[Result]:
+    """Call `work` for every batch in `workers` threads; the results in the order of the batches.
+
+    torch's threads are divided among the workers; meanwhile torch's thread count of the process is each worker's. An exception
+    of one call is raised after the calls that have started. While another caller uses this function, batches run one at a time.
+    """
     workers = min(workers, len(batches))
-    if workers < 2 or not _SHARED_OUT.acquire(blocking=False):
+    if workers < 2 or not _THREAD_COUNT.acquire(blocking=False):
         return [work(batch) for batch in batches]
     threads = torch.get_num_threads()
     each = max(1, threads // workers)
@@ -41,13 +43,13 @@ def map_in_threads(work: Callable[[Batch], Made], batches: Sequence[Batch], work
                 raise
     finally:
         torch.set_num_threads(threads)
-        _SHARED_OUT.release()
+        _THREAD_COUNT.release()
 
 
 def workers_for(model: Model, workers: int) -> int:
-    """1 where batches have to follow one another: on other devices, in training mode, whose dropout draws from one generator,
-    under autocast and modes of torch's, which are those of one thread, and with a backend that is not for several threads."""
-    apart = (
+    """The number of batches that may run in parallel: `workers`, or 1 on other devices, in training mode (dropout draws from
+    one generator), under autocast and torch modes (which belong to one thread), and with a backend that is not thread-safe."""
+    parallel = (
         next(model.parameters()).device.type == "cpu"
         and not model.training
         and not torch.is_autocast_enabled("cpu")
@@ -55,4 +57,4 @@ def workers_for(model: Model, workers: int) -> int:
         and not torch._C._len_torch_function_stack()
         and not model.not_thread_safe("cpu")
     )
-    return workers if apart else 1
+    return workers if parallel else 1

@@ -4,7 +4,7 @@ from .costs import Batch, node_costs, total_elements, total_flops
 from .from_spec import graph_of
 from .input_lengths import max_input_lengths
 from .model_graph import Graph, Node
-from .plan import SitePlan, Target, check_backends, plan
+from .plan import SitePlan, Target, plan, refusals
 
 __all__ = [
     "Batch",
@@ -12,11 +12,11 @@ __all__ = [
     "Node",
     "SitePlan",
     "Target",
-    "check_backends",
     "graph_of",
     "max_input_lengths",
     "node_costs",
     "plan",
+    "refusals",
     "total_elements",
     "total_flops",
 ]

@@ -1,8 +1,8 @@
-"""What a forward pass costs, node by node, without building anything.
+"""The costs of a forward pass, node by node, without building the model.
 
-FLOPs count the multiply-adds of matrix products as two each, as torch's FlopCounterMode does on the eager backend. The
-attention terms (O(Q K H D)) and the projections (O(L M H D)) are named apart. FLOPs are exact; activation memory is an
-estimate, within a quarter of what autograd was measured to keep, outputs included, for the plain (eager) implementation.
+FLOPs count each multiply-add of a matrix product as two, as torch's FlopCounterMode does on the eager backend. Attention
+(O(Q K H D)) and projections (O(L M H D)) are separate terms. FLOPs are exact. Activation memory is an estimate for the eager
+backend: within 25 % of the measured memory that autograd keeps, outputs included.
 """
 
 from __future__ import annotations
@@ -16,13 +16,18 @@ from .model_graph import Graph, Node
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of `size` rows; `lengths` gives the length of each input, by node name."""
+    """A batch.
+
+    Args:
+        size: number of rows B.
+        lengths: length L of each input, by node name.
+    """
 
     size: int
     lengths: Mapping[str, int]
 
     def length(self, axis: str | None) -> int:
-        """The number of positions along an axis (`L_source`), 1 for a pooled signal."""
+        """The number of positions along an axis (`L_source`); 1 for a pooled signal."""
         return self.lengths[axis.removeprefix("L_")] if axis else 1
 
 

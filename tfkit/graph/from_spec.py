@@ -1,4 +1,5 @@
-"""From a spec to its graph: order the nodes, follow the widths along the edges, hold every rule; all faults at once."""
+"""From a spec to its graph: order the nodes, propagate the widths along the edges, check every rule. All errors are reported at
+once."""
 
 from __future__ import annotations
 
@@ -17,7 +18,17 @@ from .rules import broken_rules
 
 
 def graph_of(spec: ModelSpec) -> Graph:
-    """The checked graph of a spec. Raises SpecError with every broken rule, located."""
+    """Build the graph of a spec and check its rules, without torch.
+
+    Args:
+        spec: a resolved spec.
+
+    Returns:
+        The checked graph.
+
+    Raises:
+        SpecError: all broken rules, each located in the spec.
+    """
     edges = {name: edges_of(part.options) for name, part in spec.nodes.items()}
     diagnostics: list[Diagnostic] = []
     nodes: dict[str, Node] = {}
@@ -37,7 +48,7 @@ def graph_of(spec: ModelSpec) -> Graph:
 
 
 def _order(edges: Mapping[str, Edges]) -> list[str]:
-    """A topological order that keeps the written order where it may; the spec room has refused cycles."""
+    """A topological order, as close as possible to the written order. `tfkit.spec` has refused cycles."""
     ordered: list[str] = []
     placed: set[str] = set()
     pending = list(edges)
@@ -76,7 +87,7 @@ def _node(
     for path, rule, fix in part.entry.rules(part.options, context):
         diagnostics.append(spec.diagnostic("TFK040", f"nodes.{name}.{path}", rule, fix))
     diagnostics += _edge_diagnostics(name, part, own, signals, memories, spec)
-    # A node with a broken rule still says what it gives, so that the rules of the nodes behind it are held as well.
+    # A node with a broken rule still has an output signal, so that the rules of later nodes are checked too.
     return Node(name, part, replace(own, owner=root(own.owner, edges) if own.owner else None), context,
                 part.entry.output(part.options, context)), diagnostics  # fmt: skip
 
@@ -84,7 +95,7 @@ def _node(
 def _edge_diagnostics(
     name: str, part: Component, own: Edges, signals: Mapping[str, Signal], memories: Mapping[str, Signal], spec: ModelSpec
 ) -> Iterator[Diagnostic]:
-    """What flows along an edge is what its reader can use: a stack and its memories are sequences; only some read layers."""
+    """Errors about signals that their reader cannot use: stacks need sequences, and only some nodes read the port `layers`."""
     read = [(f"nodes.{name}.{field}", own.reads[field], signal) for field, signal in signals.items() if field != "tokens"]
     for path, ref, signal in read:
         if signal.depth and not part.entry.takes_layers:
@@ -100,8 +111,8 @@ def _edge_diagnostics(
             yield spec.diagnostic("TFK042", path, rule, f"write `{base(ref)}`, or put a layer_mix in between")
     for path, ref, signal in [*read, *named]:
         if signal.length is None:
-            rule = f"`{ref}` is one vector per row, {_axes(signal)}, where a sequence is needed"
-            yield spec.diagnostic("TFK041", path, rule, "read a node that gives a sequence")
+            rule = f"`{ref}` is one vector per row, {_axes(signal)}; a sequence is needed"
+            yield spec.diagnostic("TFK041", path, rule, "read a node whose output is a sequence")
 
 
 def _signal(
@@ -127,7 +138,7 @@ def _axes(signal: Signal) -> str:
 
 
 def root(name: str, edges: Mapping[str, Edges]) -> str:
-    """The node at the end of a chain of `share`: the one that holds the table."""
+    """The node at the end of a chain of `share`: the owner of the table."""
     seen: set[str] = set()
     while (owner := edges[name].owner) is not None and name not in seen:
         seen.add(name)
@@ -136,7 +147,7 @@ def root(name: str, edges: Mapping[str, Edges]) -> str:
 
 
 def _stack_facts(name: str, part: Component, spec: ModelSpec, edges: Mapping[str, Edges]) -> StackFacts | None:
-    """The part of a stack in the model: it reads the stack that is its memory, or is the memory of another, or neither."""
+    """The role of a stack in the model: it reads a memory, it is the memory of another stack, or neither."""
     layers = layers_of(part.options)
     if not layers:
         return None
@@ -159,7 +170,7 @@ def _memories(edges: Edges) -> Iterator[str]:
 
 
 def _stacks_upstream(name: str, spec: ModelSpec, edges: Mapping[str, Edges]) -> list[str]:
-    """The nearest stacks at or above a node."""
+    """The nearest stacks at or upstream of a node."""
     part = spec.nodes.get(name)
     if part is None:
         return []

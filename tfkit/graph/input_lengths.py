@@ -1,4 +1,4 @@
-"""How long an input of a model may be: its tables of positions say so."""
+"""The longest inputs of a model, limited by its position tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .model_graph import Graph
 
 
 def max_input_lengths(graph: Graph) -> dict[str, int | None]:
-    """The most positions each input may have: the smallest position table on its way, None where there is none."""
+    """The most positions of each input: the size of its smallest position table, or None without one."""
     found: dict[str, int | None] = {node.name: None for node in graph.inputs()}
     for node in graph.nodes.values():
         name = (node.signal.length or "").removeprefix("L_")
@@ -23,7 +23,7 @@ def max_input_lengths(graph: Graph) -> dict[str, int | None]:
 
 
 def _positions(options: Any) -> Iterator[Component]:
-    """Every position scheme that a node names."""
+    """Every position scheme of a node."""
     models = [options]
     for leaf in leaves(getattr(options, "layers", None) or ()):
         models += [leaf.layer, *(part.options for part in leaf.layer.sublayers or ())]

@@ -1,4 +1,4 @@
-"""The model graph: nodes in an order in which each finds its inputs made, with everything about them that needs no torch."""
+"""The model graph: nodes in topological order, with everything about them that needs no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def base(ref: str) -> str:
 
 @dataclass(frozen=True)
 class Edges:
-    """Which nodes a node refers to: what it reads by field, the memories that its sub-layers name, whose table it shares."""
+    """The edges of a node: the nodes that it reads, by field; the memories of its sub-layers; the owner of a shared table."""
 
     reads: Mapping[str, str]
     memories: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Edges:
 
 
 def edges_of(options: Any) -> Edges:
-    """The edges that a node's options name."""
+    """The edges in the options of a node."""
     named = {name: (annotation, getattr(options, name)) for name, annotation in field_annotations(type(options), NodeRef)}
     reads = {
         name: ref
@@ -47,12 +47,12 @@ def edges_of(options: Any) -> Edges:
 
 
 def layers_of(options: Any) -> tuple[Layer, ...]:
-    """The layer pattern of a stack's options, nothing for those of other nodes."""
+    """The layer pattern in the options of a stack; empty for other nodes."""
     return next((getattr(options, name) or () for name, _ in field_annotations(type(options), LayersField)), ())
 
 
 def memory_references(layers: tuple[Any, ...], path: str = "layers") -> Iterator[tuple[str, str]]:
-    """Every memory that a sub-layer of a pattern names, with the path of the option that names it."""
+    """Every memory in the sub-layers of a pattern, with the path of its option."""
     for number, layer in enumerate(layers):
         if layer.layers:
             yield from memory_references(layer.layers, f"{path}.{number}.layers")
@@ -65,7 +65,7 @@ def memory_references(layers: tuple[Any, ...], path: str = "layers") -> Iterator
 
 @dataclass(frozen=True)
 class Node:
-    """One node: its kind and options, its edges, what surrounds it, and the signal it gives."""
+    """One node: its kind and options, its edges, its context, and its output signal."""
 
     name: str
     part: Component
@@ -85,7 +85,7 @@ class Node:
         return self.kind.parameters(self.options, self.context)
 
     def parameters(self) -> Iterator[Parameter]:
-        """Every parameter by its path below the node, expanded lazily."""
+        """Every parameter by its path below the node, lazily."""
         for group in self.parameter_groups():
             yield from group.expanded()
 
@@ -93,21 +93,27 @@ class Node:
         return sum(group.size(trainable) for group in self.parameter_groups())
 
     def sites(self) -> Iterator[tuple[str, AttentionSite]]:
-        """Every attention site by its full name, expanded lazily."""
+        """Every attention site by its full name, lazily."""
         for name, site in self.kind.sites(self.options, self.context):
             yield f"{self.name}.{name}", site
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A checked model graph. `nodes` are in topological order, `outputs` the names of what the model gives back."""
+    """A checked model graph.
+
+    Args:
+        name: the name of the model.
+        nodes: all nodes in topological order, by name.
+        outputs: the names of the nodes whose outputs the model returns.
+    """
 
     name: str
     nodes: Mapping[str, Node]
     outputs: tuple[str, ...]
 
     def parameters(self, trainable: bool = True) -> int:
-        """The exact number of trainable (or frozen) parameters, each shared one counted once."""
+        """The exact number of trainable (or frozen) parameters. A shared parameter counts once."""
         return sum(node.count(trainable) for node in self.nodes.values())
 
     def inputs(self) -> list[Node]:

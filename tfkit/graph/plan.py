@@ -1,7 +1,8 @@
-"""Which backend each attention site will use on a device that may not be there, and every reason why."""
+"""Which backend each attention site will use on a device, and every reason why. The device need not be in this machine."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from ..attention.backend import AttentionBackend, Verdict
 from ..attention.capabilities import AttentionRequest
 from ..attention.selection import auto_row, ranked, refusal
 from ..catalogue import Catalogue
-from ..errors import BackendRefused, Diagnostic
+from ..errors import Diagnostic
 from ..slots.layer import layer_paths
 from ..slots.options import Component
 from ..slots.sublayer import AttentionSite
@@ -19,8 +20,17 @@ from .model_graph import Graph, Node, base, layers_of
 
 @dataclass(frozen=True)
 class Target:
-    """Where and how the model will run: `device` (`cpu`, `cuda`; None: not known yet), its compute capability if CUDA, dtype,
-    whether it trains (gradients, dropout), whether it is compiled, and lengths where they are known."""
+    """Where and how the model will run.
+
+    Args:
+        device: `cpu` or `cuda`; None: not known yet.
+        cuda_capability: the compute capability of a CUDA device, (9, 0) for sm90.
+        dtype: name of the dtype of weights and activations; None: not known yet.
+        training: whether gradients and dropout are needed.
+        compiled: whether the model runs under torch.compile.
+        queries: number of queries Q; None: not known.
+        keys: number of keys K; None: not known.
+    """
 
     device: str | None = "cpu"
     cuda_capability: tuple[int, int] | None = None
@@ -32,9 +42,9 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """One candidate at one site: its verdict, and the rows that `auto` has for it there: none, or one for each class of
-    lengths that the plan speaks of."""
+class CandidateVerdict:
+    """The verdict on one candidate backend at one site, and its rows in the table of `auto`: one for each class of lengths
+    that the plan covers, or none."""
 
     backend: str
     verdict: Verdict
@@ -42,31 +52,38 @@ class Judgement:
 
     @property
     def relative_time(self) -> float | None:
-        """Its time relative to eager's, at the longest lengths."""
+        """Its time at the longest lengths, relative to eager."""
         return self.rows[-1].relative_time if self.rows else None
 
 
 @dataclass(frozen=True)
 class SitePlan:
-    """What was requested at a site, what will be used (None: nothing can), and the judgement of every candidate in the order
-    in which they are tried; `lengths` is the class of max(Q, K) it speaks of, None for any."""
+    """The plan of one site.
+
+    Args:
+        site: its name, `encoder.3.self_attention`.
+        requested: the requested backends, as text.
+        chosen: the backend that will be used; None if no candidate can serve the site.
+        candidates: all candidates in the order in which they are tried.
+        lengths: the class of max(Q, K) that the plan covers, (lowest, highest or None); None: any lengths.
+    """
 
     site: str
     requested: str
     chosen: str | None
-    judgements: tuple[Judgement, ...]
+    candidates: tuple[CandidateVerdict, ...]
     lengths: tuple[int, int | None] | None = None
 
 
 def candidates_for(requested: tuple[Component, ...], catalogue: Catalogue) -> tuple[list[tuple[AttentionBackend, Any]], bool]:
-    """The backends that a wish allows, with their options, and whether `auto` orders them."""
+    """The backends that a request allows, with their options, and whether `auto` orders them."""
     if any(part.kind == "auto" for part in requested):
         return [(entry, options) for entry, options in catalogue.ready("backend") if entry.auto], True
     return [(part.entry, part.options) for part in requested], False
 
 
 def request_for(site: AttentionSite, target: Target) -> AttentionRequest:
-    """What a site asks of a backend on a target."""
+    """The request that a site makes to a backend on a target."""
     return AttentionRequest(
         device=target.device,
         cuda_capability=target.cuda_capability,
@@ -88,7 +105,7 @@ def request_for(site: AttentionSite, target: Target) -> AttentionRequest:
 
 
 def plan_site(name: str, site: AttentionSite, catalogue: Catalogue, target: Target) -> list[SitePlan]:
-    """One plan, or one for each class of lengths where `auto` answers differently."""
+    """One plan, or one for each class of lengths if `auto` chooses by length."""
     candidates, automatic = candidates_for(site.backend, catalogue)
     requested = "auto" if automatic else ", ".join(part.kind for part in site.backend)
     if automatic and target.queries is None:
@@ -106,15 +123,15 @@ def plan_site(name: str, site: AttentionSite, catalogue: Catalogue, target: Targ
 
 
 def _joined(shorter: SitePlan, longer: SitePlan) -> SitePlan:
-    """One plan of two classes of lengths with one answer, with the rows of both."""
-    earlier = {judged.backend: judged.rows for judged in shorter.judgements}
-    judged = tuple(
+    """Join the plans of two adjacent classes of lengths with the same choice."""
+    earlier = {each.backend: each.rows for each in shorter.candidates}
+    candidates = tuple(
         replace(each, rows=(*earlier[each.backend], *(row for row in each.rows if row not in earlier[each.backend])))
-        for each in longer.judgements
+        for each in longer.candidates
     )
     assert shorter.lengths is not None
     assert longer.lengths is not None
-    return replace(longer, judgements=judged, lengths=(shorter.lengths[0], longer.lengths[1]))
+    return replace(longer, candidates=candidates, lengths=(shorter.lengths[0], longer.lengths[1]))
 
 
 def _classes(candidates: list[tuple[AttentionBackend, Any]]) -> list[tuple[int, int | None]]:
@@ -124,7 +141,7 @@ def _classes(candidates: list[tuple[AttentionBackend, Any]]) -> list[tuple[int, 
 
 
 def _at(target: Target, length: int) -> Target:
-    """The target at a length of its class; two queries, since a single one is decoding and a class of its own."""
+    """The target at a length of its class. At least two queries, because one query is decoding, a class of its own."""
     return replace(target, queries=max(length, 2), keys=max(length, 2))
 
 
@@ -139,26 +156,35 @@ def _planned(
 ) -> SitePlan:
     request = request_for(site, target)
     order = ranked(candidates, request, automatic)
-    judged = tuple(_judgement(candidates[index][0], verdict, request) for index, verdict in order)
-    chosen = next((judgement.backend for judgement in judged if judgement.verdict.accepted), None)
-    return SitePlan(name, requested, chosen, judged, lengths)
+    verdicts = tuple(_verdict(candidates[index][0], verdict, request) for index, verdict in order)
+    chosen = next((each.backend for each in verdicts if each.verdict.accepted), None)
+    return SitePlan(name, requested, chosen, verdicts, lengths)
 
 
-def _judgement(backend: AttentionBackend, verdict: Verdict, request: AttentionRequest) -> Judgement:
+def _verdict(backend: AttentionBackend, verdict: Verdict, request: AttentionRequest) -> CandidateVerdict:
     row = auto_row(backend, request)
-    return Judgement(backend.name, verdict, () if row is None else (row,))
+    return CandidateVerdict(backend.name, verdict, () if row is None else (row,))
 
 
 def plan(graph: Graph, catalogue: Catalogue, target: Target) -> list[SitePlan]:
-    """The plan of every site of a model."""
+    """Plan the attention backends of a model, without torch.
+
+    Args:
+        graph: the resolved model.
+        catalogue: the installed backends.
+        target: where and how the model will run.
+
+    Returns:
+        One plan per site, or one per class of lengths if `auto` chooses by length.
+    """
     return [plan for name, site in graph.sites() for plan in plan_site(name, site, catalogue, target)]
 
 
-def refusals(graph: Graph, catalogue: Catalogue, target: Target) -> list[Diagnostic]:
-    """A fault for every site that no allowed backend can serve on this target."""
+def refusals(sites: Iterable[tuple[str, AttentionSite]], catalogue: Catalogue, target: Target) -> list[Diagnostic]:
+    """An error for each of these named sites that no allowed backend can serve on this target."""
     others = catalogue.ready("backend")
     diagnostics = []
-    for name, site in graph.sites():
+    for name, site in sites:
         candidates, automatic = candidates_for(site.backend, catalogue)
         request = request_for(site, target)
         order = ranked(candidates, request, automatic)
@@ -168,19 +194,12 @@ def refusals(graph: Graph, catalogue: Catalogue, target: Target) -> list[Diagnos
     return diagnostics
 
 
-def check_backends(graph: Graph, catalogue: Catalogue, target: Target) -> None:
-    """Raises BackendRefused where a site has no backend on this target, all sites in one message."""
-    diagnostics = refusals(graph, catalogue, target)
-    if diagnostics:
-        raise BackendRefused(diagnostics)
-
-
 CANCELS = frozenset({"sdpa"})
-"""Backends whose backward takes D = dO . O from the rounded output, so that dP - D cancels where values are large."""
+"""Backends whose backward computes D = dO . O from the rounded output. If values are large, dP - D cancels."""
 
 
 def cancelling(graph: Graph, plans: list[SitePlan]) -> list[str]:
-    """The sites with such a backend that read a stream which no norm ever bounded."""
+    """The sites with a backend of `CANCELS` whose input no norm has bounded. Their gradients may be lost to rounding."""
     found: dict[str, None] = {}
     for plan in plans:
         node = graph.nodes[plan.site.partition(".")[0]]
@@ -193,7 +212,7 @@ def cancelling(graph: Graph, plans: list[SitePlan]) -> list[str]:
 
 
 def _unbounded(node: Node, after: bool) -> bool:
-    """Whether a stack has a layer without norms, and for what comes `after` it no final norm."""
+    """Whether a stack has a layer without norms. For what comes `after` the stack, a final norm bounds it."""
     names = ("self_attention", "ffn")
     bare = [
         layer.norm.kind == "none" or (layer.placement and not layer.placement.entry.norm_sites(layer.placement.options, names))

@@ -1,4 +1,4 @@
-"""Rules about the graph as a whole, one small function each; rules about one node live with its kind."""
+"""Rules about the whole graph, one function each. Rules about one node belong to its kind."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ RESERVED_INPUTS = frozenset(
         "output", "max_new_tokens",
     }
 )
-"""Names of arguments of a model's own methods and of `greedy`, which no input node may take."""
+"""Names of arguments of a model's methods and of `greedy`. No input node may have one of them."""
 
-TAKEN = frozenset(
+MODULE_ATTRIBUTES = frozenset(
     {
         "T_destination", "add_module", "apply", "bfloat16", "bool", "buffers", "call_super_init", "children", "clear",
         "compile", "cpu", "cuda", "double", "dump_patches", "eval", "extra_repr", "float", "forward", "get_buffer",
@@ -33,16 +33,16 @@ TAKEN = frozenset(
     }
 )
 # fmt: on
-"""Names of torch.nn.ModuleDict's own attributes, which no module in one may take: no node, and no sub-layer."""
+"""Attributes of torch.nn.ModuleDict. No node and no sub-layer may have one of these names."""
 
 RESERVED_OUTPUTS = {"weights": "the attention weights it is asked for", "loss": "the loss of the labels it is given"}
 
 LARGEST = 10**13
-"""More parameters than this (40 TB in float32) fit no machine; a spec that asks for them has a slip of the pen."""
+"""More parameters than this (40 TB in float32) fit no machine; the spec has a typing error."""
 
 
 DEEPEST = 100_000
-"""More layers than this make a module tree that takes minutes to build and no machine wants to run."""
+"""A module tree with more layers than this takes minutes to build."""
 
 
 def broken_rules(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
@@ -88,7 +88,7 @@ def _all_nodes_are_used(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
             waiting += [base(ref) for ref in graph.nodes[name].edges.all()]
     read = {base(ref) for node in graph.nodes.values() for ref in node.edges.all()}
     for name in graph.nodes:
-        if name not in used and name not in read:  # what only an unread node reads is reported with that node
+        if name not in used and name not in read:  # a node that only unused nodes read is reported with them
             fix = "read it, add it to `outputs`, or remove it"
             for decoder in _without_memory(graph, used) if graph.nodes[name].context.stack else ():
                 fix = f"write `memory: {name}` at `{decoder}` (`{decoder}.memory: {name}`), add it to `outputs`, or remove it"
@@ -96,7 +96,7 @@ def _all_nodes_are_used(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
 
 
 def _without_memory(graph: Graph, used: set[str]) -> list[str]:
-    """The causal stack behind the outputs that reads no memory, where there is just one: a decoder without its encoder."""
+    """The causal stack among the used nodes that reads no memory, if there is exactly one: a decoder without its encoder."""
     found = [
         name
         for name, node in graph.nodes.items()
@@ -115,11 +115,11 @@ def _input_names_are_free(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]
 def _module_names_are_free(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
     for node in graph.nodes.values():
         rule = "is an attribute of every torch module, so no {} can have this name"
-        if node.name in TAKEN:
+        if node.name in MODULE_ATTRIBUTES:
             yield spec.diagnostic("TFK013", f"nodes.{node.name}", f"`{node.name}` {rule.format('node')}", "rename the node")
         for path, layer in layer_paths(layers_of(node.options), f"nodes.{node.name}.layers"):
             for number, sublayer in enumerate(layer.sublayers or ()):
-                if sublayer.options.name in TAKEN:
+                if sublayer.options.name in MODULE_ATTRIBUTES:
                     message = f"`{sublayer.options.name}` {rule.format('sub-layer')}"
                     yield spec.diagnostic("TFK013", f"{path}.sublayers.{number}", message, "give it another `name`")
 

@@ -1,4 +1,4 @@
-"""The files of a saved model, and where the best model of a run stands.
+"""The files of a saved model, and the place of the best model of a run.
 
 spec.yaml           the resolved spec
 model.safetensors   the weights
@@ -22,10 +22,10 @@ FORMAT = 1
 SPEC, WEIGHTS, PLAN, VERSIONS = "spec.yaml", "model.safetensors", "plan.json", "versions.json"
 
 BEST = "best.json"
-"""Beside several models, the file that names the best one."""
+"""The file that names the best of several models."""
 
 LARGEST_TEXTS = 256 << 20
-"""So many bytes the files of a saved model may have together, its weights left out."""
+"""Limit of the total size of a saved model without its weights, in bytes."""
 
 NAME_A_MODEL = "name a directory that `tfkit build -o` or `tfkit train -o` wrote"
 
@@ -65,7 +65,7 @@ class _PlanRow(FileModel):
 
 
 class Plan(FileModel):
-    """The content of plan.json. The backends of `sites` are judged by the catalogue."""
+    """The content of plan.json. The catalogue checks the backends of `sites`."""
 
     sites: dict[str, list[Any]]
     device: str
@@ -86,7 +86,7 @@ class _Object(RootModel[dict[str, Any]]):
 
 
 def model_in(directory: Path) -> Path:
-    """The directory of a model: this one, or the best of the run that stands here. Raises StoreError."""
+    """The directory of a model: this one, or that of the best model of a training run. Raises StoreError."""
     models = directory / "models"
     best = models / BEST
     if not os.path.lexists(best):

@@ -28,10 +28,18 @@ from .replacing import words
 def load(
     directory: str | Path, *, device: str | torch.device = "cpu", backend: Any = None, catalogue: Catalogue | None = None
 ) -> Model:
-    """The model that `save` wrote, with the same numbers; of a training run's directory the best one. `backend` replaces the
-    backends it was saved with at every site.
+    """Load a model that `save` wrote. All weights are equal bit for bit.
 
-    Raises StoreError where a file is missing, altered, or of another format; SpecError and BackendRefused as `tfkit.build`.
+    Args:
+        directory: directory of a model, or of a training run, whose best model is loaded.
+        device: where the model is loaded.
+        backend: the attention backend of every site, instead of those that were saved.
+        catalogue: the entries that names refer to; those of the installed plugins by default.
+
+    Raises:
+        StoreError: a file is missing, altered, or has another format.
+        SpecError: as in `tfkit.build`.
+        BackendRefused: as in `tfkit.build`.
     """
     directory = model_in(Path(directory))
     catalogue = catalogue or load_catalogue()
@@ -39,17 +47,17 @@ def load(
     dtype: torch.dtype = getattr(torch, versions.dtype)
     spec = _saved_spec(directory / SPEC, catalogue)
     _check_room(directory / WEIGHTS, versions.files[WEIGHTS], spec, dtype)
-    # On `meta` no backend is refused: what the device cannot do is asked once the wishes are known.
+    # On `meta` no backend is refused. `retarget` checks the saved ones for the device below.
     model = build(spec, catalogue, device="meta", dtype=dtype)
     requested_backends = read_model(directory / PLAN, Plan).sites
     if set(requested_backends) != set(model.sites):
         message = f"{directory / PLAN} has other attention sites than {directory / SPEC}"
         raise StoreError(Diagnostic("TFK082", message, "it was altered"))
-    for requested, sites in [(backend, list(requested_backends))] if backend is not None else _by_wish(requested_backends):
+    for requested, sites in [(backend, list(requested_backends))] if backend is not None else _by_request(requested_backends):
         model.set_backend(requested, sites)
     check_header(directory / WEIGHTS, _facts(model.state_dict()), "the spec")
     check_digest(directory / WEIGHTS, versions.files[WEIGHTS])
-    # Copied rather than kept: at the addresses that the file gives them, matrix products may round differently.
+    # Copied, not mapped: with the alignment of the file, matrix products may round differently.
     model.to_empty(device=device).load_state_dict(read_weights(directory))
     model.retarget(torch.device(device), dtype)
     return model
@@ -107,7 +115,7 @@ def _facts(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...
     return {name: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
-def _by_wish(sites: Mapping[str, list[Any]]) -> list[tuple[list[Any], list[str]]]:
+def _by_request(sites: Mapping[str, list[Any]]) -> list[tuple[list[Any], list[str]]]:
     grouped: dict[str, tuple[list[Any], list[str]]] = {}
     for site, requested in sites.items():
         grouped.setdefault(json.dumps(requested), (requested, []))[1].append(site)

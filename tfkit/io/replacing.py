@@ -1,19 +1,17 @@
-"""Put a finished directory in place. Only files that tfkit wrote are replaced."""
+"""What a saved model may replace: only files that tfkit wrote."""
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Collection
 from pathlib import Path
 
 from ..errors import Diagnostic, StoreError
-from ..files import FileRecord, check_removable, file_record, read_model, remove_written
+from ..files import FileRecord, check_removable, file_record, read_model
 from .layout import PLAN, SPEC, VERSIONS, WEIGHTS, Versions
 
 
 def check_place(directory: Path, overwrite: bool) -> None:
-    """Raises StoreError, TFK080, where a model may not be saved because of what stands there."""
+    """Raises StoreError (TFK080) if the directory exists and may not be replaced."""
     if os.path.lexists(directory) and written_names(directory) and not overwrite:
         raise StoreError(
             Diagnostic("TFK080", f"{directory} exists already", "choose another directory, or pass overwrite (--force)")
@@ -21,8 +19,11 @@ def check_place(directory: Path, overwrite: bool) -> None:
 
 
 def written_names(directory: Path) -> set[str]:
-    """The names of the files of a saved model that may be replaced; none of an empty directory. Raises StoreError, TFK080, for
-    anything else: a link, a directory that holds anything that tfkit did not write there."""
+    """The names of the files of a saved model, none for an empty directory.
+
+    Raises:
+        StoreError: TFK080 for a link, and for a directory with files that tfkit did not write there.
+    """
     try:
         if directory.is_symlink():
             raise OSError(None, "it is a link")
@@ -33,7 +34,7 @@ def written_names(directory: Path) -> set[str]:
         why = reason.strerror if isinstance(reason, OSError) else reason.diagnostics[0].message
         message = f"{directory} exists and is no saved model, so it is not replaced: {why}"
         raise StoreError(Diagnostic("TFK080", message, "choose another directory")) from None
-    # Anybody can write a listing. Beside the files of every model it vouches only for those whose digests it knows.
+    # Another program may have written the listing. Besides the files of every model, only files with a listed digest count.
     names = {VERSIONS, SPEC, WEIGHTS, PLAN} | {name for name, facts in files.items() if _is_as_listed(directory / name, facts)}
     check_removable(directory, names)
     return names
@@ -44,26 +45,6 @@ def _is_as_listed(path: Path, facts: FileRecord) -> bool:
         return path.lstat().st_size == facts.bytes and file_record(path) == facts.model_dump()
     except OSError:
         return False
-
-
-def put_in_place(draft: Path, directory: Path, names: Collection[str]) -> None:
-    """Give a finished draft beside a directory its name. What stands there, files of these `names` that tfkit wrote and nothing
-    else, goes only once the draft does. Raises OSError, and StoreError as `check_removable`."""
-    if not os.path.lexists(directory):
-        draft.rename(directory)
-        return
-    check_removable(directory, names)
-    old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".old", dir=directory.parent))
-    kept = old / directory.name
-    try:
-        directory.rename(kept)
-        draft.rename(directory)
-    finally:  # also when interrupted: the old model stays until the new one stands
-        if not directory.exists():
-            kept.rename(directory)
-        if kept.exists():
-            remove_written(kept, names)
-        old.rmdir()
 
 
 def words(reason: Exception) -> str:

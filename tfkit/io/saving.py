@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,13 @@ from safetensors.torch import save_file
 
 from ..catalogue import Catalogue, load_catalogue
 from ..errors import Diagnostic, StoreError
-from ..files import child, file_record, umask
+from ..files import child, file_record, make_draft, replace_directory, umask
 from ..graph import Target, graph_of, plan
 from ..nn.model import Model
 from ..slots.options import CONTRACT
 from ..spec import to_yaml
 from .layout import FORMAT, PLAN, SPEC, VERSIONS, WEIGHTS
-from .replacing import check_place, put_in_place, words, written_names
+from .replacing import check_place, words, written_names
 
 
 def save(
@@ -34,11 +33,20 @@ def save(
     catalogue: Catalogue | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a model, and `texts` by file name that belong to it (its tokenisers). The directory appears whole or not at all: it
-    is written beside its place and then renamed.
+    """Save a model. The directory is complete or does not appear: it is written under another name and then renamed.
 
-    Raises StoreError where it exists already, or where the disk is full or not writable; what stood there is left as it was.
-    `overwrite` replaces a saved model, if the directory holds nothing beside the files that were saved there.
+    Args:
+        model: a built model.
+        directory: the directory to create.
+        overwrite: replace a saved model, if its directory contains only files that were saved there.
+        catalogue: the entries of the spec; those of the installed plugins by default.
+        texts: further files that belong to the model (tokenisers), by name.
+
+    Returns:
+        The absolute path of the directory.
+
+    Raises:
+        StoreError: the directory exists, or cannot be written. What it contained is unchanged.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     directory = Path(directory).absolute()
@@ -50,13 +58,13 @@ def save(
     catalogue = catalogue or load_catalogue()
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".draft", dir=directory.parent))
+        draft = make_draft(directory)
     except (OSError, ValueError) as reason:  # ValueError: a NUL in the name
         raise StoreError(Diagnostic("TFK081", f"{directory.parent} cannot be written: {words(reason)}")) from None
     try:
         _write(model, draft, catalogue, texts or {})
         draft.chmod(0o777 & ~umask())
-        put_in_place(draft, directory, written_names(directory) if os.path.lexists(directory) else ())
+        replace_directory(draft, directory, written_names(directory) if os.path.lexists(directory) else ())
     except (OSError, ValueError, SafetensorError, RuntimeError) as reason:  # ValueError: a name that no file can have
         raise StoreError(
             Diagnostic("TFK081", f"{directory} could not be written: {words(reason)}", "nothing was changed")
@@ -98,9 +106,6 @@ def _write(model: Model, draft: Path, catalogue: Catalogue, texts: Mapping[str, 
             "files": files,
         },
     )
-    for path in draft.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
 
 
 def _write_json(path: Path, data: Any) -> None:

@@ -1,4 +1,4 @@
-"""Where a model is, and how it may travel: to devices that are here, by copy and by `tfkit.save`, never by pickle."""
+"""The device of a model. It moves to available devices and is copied or saved with `tfkit.save`, never pickled."""
 
 from __future__ import annotations
 

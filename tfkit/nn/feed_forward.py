@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from .cpu.dropout import Dropout
-from .cpu.small_batch import project
 from .runtime.context import StackContext
 
 
@@ -26,10 +26,10 @@ class FeedForward(nn.Module):
         self.activate = activate
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
-    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
-        prepacked = context.model.prepacked
-        features = project(self.input, x, prepacked)  # (B, L, d_ff)
-        features = self.activate(features) if self.gate is None else self.activate(project(self.gate, x, prepacked)) * features
+    def forward(self, x: Float[Tensor, "B L M"], context: StackContext, index: int) -> Float[Tensor, "B L M"]:
+        project = context.model.project
+        features = project(self.input, x)  # (B, L, d_ff)
+        features = self.activate(features) if self.gate is None else self.activate(project(self.gate, x)) * features
         if self.dropout is not None:
             features = self.dropout(features)
-        return project(self.output, features, prepacked)
+        return project(self.output, features)

@@ -1,4 +1,4 @@
-"""Nodes that make something of a finished sequence: a projection, one vector per sequence, classes, a mix of layers."""
+"""Nodes after a stack: projection, pooling, classification, mix of layers."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Classify(nn.Module):
 
 
 class Pool(nn.Module):
-    """(B, L, M) -> (B, M): the first or last token that is no padding, their mean or maximum, or the first end token."""
+    """(B, L, M) -> (B, M): first, last, mean or maximum over the tokens that are not padding, or the first end token."""
 
     def __init__(self, name: str, take: str, end_id: int | None, norm: nn.Module | None) -> None:
         super().__init__()
         self.name, self.take, self.end_id, self.output_norm = name, take, end_id, norm
 
     def forward(self, context: ForwardContext, input: NodeOutput, tokens: NodeOutput | None = None) -> NodeOutput:
-        """`tokens` is the tokens node whose end token is looked for."""
+        """`tokens` is the output of the tokens node, whose ids contain the end token."""
         x = input.tensor
         visible = input.padding.as_visible(x.shape[1])
         x = self._pooled(x, visible, tokens)

@@ -1,20 +1,20 @@
-"""The loss that a call of a model gives where it is given labels.
+"""The loss of a call with labels.
 
     loss = 1/N sum_n [(1 - e) nll_n(label_n) + e/V sum_v nll_n(v)],    nll_n(v) = log sum_u exp(logits_n[u]) - logits_n[v]
 
 over the N labels that count; e is `smoothing`, V the size of the vocabulary or the number of classes. This is
 torch.nn.functional.cross_entropy with label_smoothing=e (Szegedy et al. 2016, section 7, https://arxiv.org/abs/1512.00567).
 
-What labels are follows from the model, as for Hugging Face's models:
+The meaning of labels depends on the model, as for Hugging Face's models:
 
-decoder-only       labels (B, L) are the input ids themselves: the logits at t are held against the label at t + 1
-encoder-decoder    labels (B, L) are what the decoder shall say: the logits at t are held against the label at t. Without the
-                   decoder's input, that input is the labels behind a start token (teacher forcing)
-encoder-only       labels (B, L) stand where their tokens do: masked tokens, or classes of tokens
-classes            labels (B,) of a model that gives one row of logits per sequence
+decoder-only       labels (B, L) are the input ids: the logits at t predict the label at t + 1
+encoder-decoder    labels (B, L) are the target: the logits at t predict the label at t. If the decoder's input is not given, it
+                   is a start token followed by the labels (teacher forcing)
+encoder-only       labels (B, L) are at the positions of their tokens: masked tokens, or classes of tokens
+classes            labels (B,) of a model with one row of logits per sequence
 
-A label of -100 never counts, nor does the `pad_id` of the tokens node over whose vocabulary the logits are, unless it is that
-node's `end_id` too, which is learnt. Where no label counts the loss is NaN, as torch's.
+A label of -100 never counts. The `pad_id` of the tokens node of the vocabulary does not count either, unless it is also that
+node's `end_id`, which must be learnt. If no label counts, the loss is NaN, as in torch.
 """
 
 from __future__ import annotations
@@ -37,25 +37,37 @@ Labels = Tensor | Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class LabelRule:
-    """What the labels of an output are: the logits of the `next` token of `tokens` (decoder-only), those that are `said` by a
-    decoder with other inputs, tokens or classes `here`."""
+    """The meaning of an output's labels.
 
-    kind: Literal["next", "said", "here"]
+    Args:
+        kind: `next`: the next token of the input (decoder-only); `target`: the decoder's output (encoder-decoder); `here`: a
+            token or class at the same position.
+        tokens: the input node of the vocabulary.
+        pad_id: a label that does not count.
+    """
+
+    kind: Literal["next", "target", "here"]
     tokens: str | None = None
     pad_id: int | None = None
 
 
 def label_rule(rule: InputRule | None, tokens: str | None, decodable: bool, alone: bool) -> LabelRule:
-    """The rule of an output of logits. `tokens` is the input over whose vocabulary they are, with its `rule`; `decodable` says
-    that they follow it step by step, `alone` that the model has no other input."""
+    """The rule of an output of logits.
+
+    Args:
+        rule: the rule of the input `tokens`, None if the logits are not over a vocabulary.
+        tokens: the input node of the vocabulary.
+        decodable: the logits follow this input step by step.
+        alone: the model has no other input.
+    """
     if rule is None:
         return LabelRule("here")
     pad_id = None if rule.pad_id == rule.end_id else rule.pad_id
-    return LabelRule(("next" if alone else "said") if decodable else "here", tokens, pad_id)
+    return LabelRule(("next" if alone else "target") if decodable else "here", tokens, pad_id)
 
 
 def by_output(labels: Labels, rules: Mapping[str, LabelRule]) -> dict[str, Tensor]:
-    """Labels by the output that they are for. Raises InputError where that is not known."""
+    """Labels by output. Raises InputError if the output is not clear."""
     outputs = ", ".join(rules) or "none"
     if not isinstance(labels, Mapping):
         if len(rules) != 1:
@@ -75,11 +87,11 @@ def by_output(labels: Labels, rules: Mapping[str, LabelRule]) -> dict[str, Tenso
 def with_targets(
     labels: Mapping[str, Tensor], inputs: Mapping[str, Tensor], rules: Mapping[str, LabelRule], known: Mapping[str, InputRule]
 ) -> dict[str, Tensor]:
-    """The inputs with those of decoders that are not given: labels, one place later, behind a start token."""
+    """The inputs with missing decoder inputs: a start token, then the labels, shifted by one position."""
     made = dict(inputs)
     for name, given in labels.items():
         rule = rules[name]
-        if rule.kind != "said" or rule.tokens is None or rule.tokens in inputs:
+        if rule.kind != "target" or rule.tokens is None or rule.tokens in inputs:
             continue
         tokens = known[rule.tokens]
         if tokens.start_id is None or tokens.pad_id is None:
@@ -100,7 +112,7 @@ def with_targets(
 def loss_of(
     labels: Mapping[str, Tensor], outputs: Mapping[str, Any], rules: Mapping[str, LabelRule], smoothing: float
 ) -> Tensor:
-    """The sum of the losses of the outputs that have labels, in float32 at least. Raises InputError."""
+    """The sum of the losses of all outputs with labels, in float32 or wider. Raises InputError for labels that do not fit."""
     if isinstance(smoothing, bool) or not isinstance(smoothing, (int, float)) or not 0.0 <= smoothing <= 1.0:
         raise InputError(Diagnostic("TFK073", f"smoothing is {smoothing!r}", "it is a number from 0 to 1"))
     losses = [_loss(name, given, outputs[name], rules[name], smoothing) for name, given in labels.items()]
@@ -126,7 +138,7 @@ def _loss(name: str, labels: Tensor, logits: Tensor, rule: LabelRule, smoothing:
 
 
 def _check_range(name: str, labels: Tensor, size: int) -> None:
-    """On CUDA torch reports it, without a sync."""
+    """Raises InputError for labels outside the classes. On CUDA torch reports these, without a sync."""
     if torch.compiler.is_compiling() or labels.device.type != "cpu" or not labels.numel():
         return
     wrong = (labels != IGNORED) & ((labels < 0) | (labels >= size))

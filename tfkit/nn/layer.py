@@ -1,10 +1,11 @@
-"""What a placement is given to wire a layer from."""
+"""The parts from which a placement builds a layer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from .cpu.dropout import Dropout
@@ -12,8 +13,15 @@ from .cpu.dropout import Dropout
 
 @dataclass(frozen=True)
 class LayerParts:
-    """The sub-layers of one layer by name, in order; its norms by the names of `Placement.norm_sites`; the factor `skip` of the
-    residual and, by sub-layer, of what is added to it; and the dropout of what is added."""
+    """The parts of one layer.
+
+    Args:
+        branches: sub-layers by name, in order.
+        norms: norms by the names of `Placement.norm_sites`.
+        skip: factor of the residual.
+        scales: by sub-layer, the factor of its output.
+        dropout: dropout probability of these outputs.
+    """
 
     branches: Mapping[str, nn.Module]
     norms: Mapping[str, nn.Module]
@@ -30,7 +38,7 @@ class Residual(nn.Module):
         self.skip, self.scale = skip, scale
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
-    def forward(self, x: Tensor, branch: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "B L M"], branch: Float[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         if self.dropout is not None and self.dropout.training:
             branch = self.dropout(branch)
         if self.scale != 1.0:

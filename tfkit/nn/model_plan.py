@@ -1,4 +1,4 @@
-"""All that a model knows beside its modules."""
+"""The plan of a model: everything that it needs besides its modules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from .labels import LabelRule
 
 @dataclass(frozen=True)
 class Wire:
-    """A node's edges: by field the nodes it reads, the memories its sub-layers name, and whose table it shares."""
+    """The edges of a node.
+
+    Args:
+        edges: references to the nodes it reads, by field.
+        memories: references that its sub-layers name.
+        owner: the node whose embedding table it shares.
+    """
 
     edges: Mapping[str, str]
     memories: tuple[str, ...] = ()
@@ -20,9 +26,19 @@ class Wire:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """All that a model knows beside its modules: how the nodes are wired, what its inputs must be, what it gives back and how
-    wide; for incremental decoding, which nodes follow each input, and why some input cannot be decoded step by step; of inputs
-    with a table of positions, the `max_input_lengths`; of outputs that are logits, what their `labels` are."""
+    """The edges, inputs and outputs of a model.
+
+    Args:
+        name: name of the model.
+        wires: edges of every node, in dependency order.
+        inputs: rules of the ids of every input node.
+        outputs: names of the output nodes.
+        widths: width of every output.
+        followers: by input, the nodes that depend on it, itself included.
+        undecodable: by input, why it cannot be decoded step by step.
+        max_input_lengths: by input, its largest length, if a position table limits it.
+        labels: by output of logits, the meaning of its labels.
+    """
 
     name: str
     wires: Mapping[str, Wire]

@@ -7,181 +7,247 @@ output = concat(head_1 .. head_H) W^O
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..attention.choice import BackendChoice, BoundBackend
 from ..attention.dispatch import attend
-from ..attention.types import AttentionInputs, Bias, DenseBias, Mask, Shapes
+from ..attention.types import AttentionInputs, Bias, DenseBias, Mask
 from ..errors import BackendRefused
-from .cpu.prepacked import PrepackedWeights
-from .cpu.small_batch import project
-from .runtime.context import StackContext
+from .runtime.context import ForwardContext, StackContext
 from .runtime.decoding_state import KeyValueCache
 
 
 @dataclass(frozen=True)
-class HeadShape:
-    """H query heads, G key/value heads, D features per head."""
+class AttentionConfig:
+    """The settings of one multi-head attention.
 
-    heads: int
-    kv_heads: int
+    Args:
+        num_heads: query heads H.
+        num_kv_heads: key/value heads G; a divisor of H.
+        head_dim: features per head D.
+        scale: factor of q.k, usually D ** -0.5.
+        softcap: c in c * tanh(score / c), None for no cap.
+        dropout: probability that an attention weight is dropped in training.
+        window: (left, right) keys visible around a query; None leaves a side open.
+        cross: keys and values come from a memory instead of the sequence itself.
+        memory: the node whose output is the memory; None for the memory of the stack.
+        score: name of the score function.
+    """
+
+    num_heads: int
+    num_kv_heads: int
     head_dim: int
-
-
-@dataclass(frozen=True)
-class AttentionRule:
-    """How scores become weights: their scale, softcap, dropout and window, and which memory is read (None: the stack's)."""
-
     scale: float
-    softcap: float | None
-    dropout: float
-    window: tuple[int | None, int | None] | None
-    cross: bool
-    memory: str | None
-    score: str
+    softcap: float | None = None
+    dropout: float = 0.0
+    window: tuple[int | None, int | None] | None = None
+    cross: bool = False
+    memory: str | None = None
+    score: str = "dot"
 
 
 @dataclass(frozen=True)
-class PositionUse:
-    """The position scheme of a site: where it acts, whether its bias reads the query, and which of the stack's schemes it is
-    (None: the site has its own, with a table of its own)."""
+class PositionConfig:
+    """How a site uses its position scheme.
+
+    Args:
+        rotates: the scheme rotates queries and keys.
+        biases: the scheme adds a bias to the scores.
+        reads_query: the bias depends on the query, so layers cannot share it.
+        scheme: index of the stack's scheme; None if the site owns a scheme with a table of its own.
+    """
 
     rotates: bool
     biases: bool
     reads_query: bool
-    index: int | None
+    scheme: int | None
+
+
+class Position(NamedTuple):
+    """The position scheme of a call, and what its `prepare` computed for the positions of this call."""
+
+    scheme: Any
+    tables: Any
+
+
+class SharedBias(NamedTuple):
+    """A bias, and the index of the stack's scheme that made it. The index is None if layers do not share the bias."""
+
+    bias: Bias | None
+    scheme: int | None
 
 
 class MultiHeadAttention(nn.Module):
-    """(B, L, M) -> (B, L, M). `choices` holds one backend choice per application of the layer, by layer index."""
+    """Multi-head attention with a replaceable backend, (B, Q, M) -> (B, Q, M).
+
+    `choices` maps the index of each application of the layer in its stack to the backend choice there.
+
+    Args:
+        name: the last part of the site names, `<node>.<index>.<name>`.
+        projections: linear maps `query` (M -> H * D), `key` and `value` (M or the memory's width -> G * D), `output`
+            (H * D -> M).
+        config: the settings.
+        position: how the site uses a position scheme, None for no scheme.
+        own_position: the site's own scheme, if `position.scheme` is None.
+        query_norm: norm of each query head over D, or None.
+        key_norm: norm of each key head over D, or None.
+        score: score function (query, key) -> scores, None for the dot product.
+
+    Reference: https://arxiv.org/abs/1706.03762, section 3.2.2; grouped heads: https://arxiv.org/abs/2305.13245
+    """
 
     def __init__(
         self,
         name: str,
         projections: dict[str, nn.Linear],
-        shape: HeadShape,
-        rule: AttentionRule,
-        position: PositionUse | None,
-        own_position: nn.Module | None,
-        query_norm: nn.Module | None,
-        key_norm: nn.Module | None,
-        score: nn.Module | None,
+        config: AttentionConfig,
+        position: PositionConfig | None = None,
+        own_position: nn.Module | None = None,
+        query_norm: nn.Module | None = None,
+        key_norm: nn.Module | None = None,
+        score: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.name, self.shape, self.rule, self.use = name, shape, rule, position
+        self.name, self.config, self.position_config = name, config, position
         self.query, self.key = projections["query"], projections["key"]
         self.value, self.output = projections["value"], projections["output"]
         self.position, self.query_norm, self.key_norm, self.score = own_position, query_norm, key_norm, score
         self.choices: dict[int, BackendChoice] = {}
         self.weights_backend: BoundBackend | None = None
 
-    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
-        """x (B, L, M) of `run.queries` new tokens; `index` is the layer's place in its stack."""
-        rule = self.rule
-        site = f"{context.stack}.{index}.{self.name}"
-        prepacked = context.model.prepacked
-        query = self._split(project(self.query, x, prepacked), self.shape.heads)
-        if self.query_norm is not None:
-            query = self.query_norm(query).to(query.dtype)
-        query, key, value, tables, scheme = self._keys(x, query, context, site)
-        mask = context.cross_mask(rule.memory) if rule.cross else context.self_mask(rule.window)
-        mask_name = ("cross", rule.memory) if rule.cross else ("self", rule.window)
-        bias, bias_name = self._bias(query, context, tables, scheme)
-        tree = context.tree
-        if tree is not None:
-            if bias is not None:
-                keys = key.shape[2] if rule.cross else context.offset + 1
-                shapes = Shapes(query.shape[0], query.shape[1], 1, keys, query.dtype, query.device)
-                bias = context.beam_bias(tree, bias, bias_name, shapes, rule.cross)
-            query = tree.fold_beams(query)
-        dropout = rule.dropout if self.training else 0.0
-        backend = self.choices[index].select(query, key, value, mask, bias, dropout, rule.softcap, rule.score)
-        prepared = context.prepared(backend, mask, mask_name, bias, bias_name, query, key.shape[2])
-        inputs = AttentionInputs(
-            query, key, value, mask, rule.scale, bias, rule.softcap, dropout, self.score, prepared=prepared
-        )
-        if site in context.model.wanted:
-            weights = self._weights(inputs)
-            context.model.weights[site] = weights if tree is None else tree.weights(weights, context.offset, rule.cross)
-        merged = attend(backend, inputs).output.transpose(1, 2).flatten(2)  # (B, L, H * V)
-        return project(self.output, merged if tree is None else merged.view(*x.shape[:2], -1), prepacked)
+    def forward(self, x: Float[Tensor, "B Q M"], context: StackContext, index: int) -> Float[Tensor, "B Q M"]:
+        """Attention of the new tokens to the sequence so far, or to a memory.
+
+        Args:
+            x: (B, Q, M), the new tokens.
+            context: the current call of the stack.
+            index: which application of the layer this is.
+
+        Returns:
+            (B, Q, M)
+        """
+        config, site = self.config, f"{context.stack}.{index}.{self.name}"
+
+        # Projections. Only the first decoding step projects the memory.
+        query = self._queries(x, context.model)  # (B, H, Q, D)
+        memory = context.cached_memory(site) if config.cross else None  # (B, G, K, D) and (B, G, K, V)
+        if memory is None:
+            source = context.memory_for(config.memory).tensor if config.cross else x
+            key, value = self._keys_and_values(source, context.model)  # N new keys: (B, G, N, D) and (B, G, N, V)
+        else:
+            key, value = memory
+
+        # Position. Keys are rotated before they are cached, so that later steps rotate only their own.
+        position = self._position(x, key, context, site, new_keys=memory is None)
+        if position is not None and self.position_config.rotates:  # type: ignore[union-attr]
+            query, rotated = position.scheme.rotate(query, key if memory is None else key[:, :, :0], position.tables)
+            key = rotated if memory is None else key
+
+        # Cache: (B, G, K, D) and (B, G, K, V) from here on.
+        if not config.cross:
+            key, value = context.append_to_cache(site, key, value)
+        elif memory is None:
+            key, value = context.cache_memory(site, key, value)
+
+        # Attention, then all heads side by side through the output projection.
+        output = self._attend(query, key, value, position, context, index, site)  # (B, Q, H * V)
+        return context.model.project(self.output, output)
 
     def supports_tree_attention(self, index: int, cache: KeyValueCache) -> bool:
-        """Whether this site's backend can serve hypotheses that share their beginnings, told apart by a mask of their own: the
-        one that serves rows of their own too, unless the choice is automatic."""
+        """Whether the backend at `index` can attend over beams that share prefixes, which needs a dense mask.
+
+        It must be the backend that also serves unshared beams, so that sharing does not change the backend; with `auto`
+        any backend will do.
+        """
         assert cache.key is not None
         assert cache.value is not None
-        H, choice = self.shape.heads, self.choices[index]
-        key, value = cache.key[:1, :, :1], cache.value[:1, :, :1]
-        query = key.new_empty(1, H, 1, key.shape[3])
-        bias = DenseBias(query[..., :1]) if self.use is not None and self.use.biases else None
+        config, choice = self.config, self.choices[index]
+        key, value = cache.key[:1, :, :1], cache.value[:1, :, :1]  # (1, G, 1, D) and (1, G, 1, V)
+        query = key.new_empty(1, config.num_heads, 1, key.shape[3])  # (1, H, 1, D)
+        has_bias = self.position_config is not None and self.position_config.biases
+        bias = DenseBias(query[..., :1]) if has_bias else None  # (1, H, 1, 1)
         mask = Mask(visible=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=key.device))
-        rest = (bias, self.rule.dropout if self.training else 0.0, self.rule.softcap, self.rule.score)
+        dropout = config.dropout if self.training else 0.0
         try:
-            found = choice.select(query, key, value, mask, *rest)
+            found = choice.select(query, key, value, mask, bias, dropout, config.softcap, config.score)
         except BackendRefused:
             return False
         return choice.automatic or found is choice.candidates[0]
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
-        return x.view(x.shape[0], x.shape[1], heads, self.shape.head_dim).transpose(1, 2)  # (B, heads, L, D)
+        return x.view(x.shape[0], x.shape[1], heads, self.config.head_dim).transpose(1, 2)  # (B, heads, L, D)
 
-    def _project(self, source: Tensor, prepacked: PrepackedWeights | None) -> tuple[Tensor, Tensor]:
-        key = self._split(project(self.key, source, prepacked), self.shape.kv_heads)
+    def _queries(self, x: Tensor, model: ForwardContext) -> Tensor:
+        query = self._split(model.project(self.query, x), self.config.num_heads)  # (B, H, Q, D)
+        return query if self.query_norm is None else self.query_norm(query).to(query.dtype)
+
+    def _keys_and_values(self, source: Tensor, model: ForwardContext) -> tuple[Tensor, Tensor]:
+        key = self._split(model.project(self.key, source), self.config.num_kv_heads)  # (B, G, N, D)
         if self.key_norm is not None:
             key = self.key_norm(key).to(key.dtype)
-        return key, self._split(project(self.value, source, prepacked), self.shape.kv_heads)
+        return key, self._split(model.project(self.value, source), self.config.num_kv_heads)  # (B, G, N, V)
 
-    def _keys(self, x: Tensor, query: Tensor, context: StackContext, site: str) -> tuple[Tensor, Tensor, Tensor, Any, Any]:
-        """The query with its position, and all keys and values it may see; new ones join the cache while decoding."""
-        rule, state = self.rule, context.state
-        held = state.crossed.get(site) if state is not None and rule.cross else None
-        if held is not None:
-            key, value = held
-            start, keys = key.shape[2], key.shape[2]
-        else:
-            key, value = self._project(context.memory_for(rule.memory).tensor if rule.cross else x, context.model.prepacked)
-            start = 0 if rule.cross else context.offset
-            keys = start + key.shape[2]
-        scheme = tables = None
-        if self.use is not None:
-            scheme = self.position if self.use.index is None else context.schemes[self.use.index]
-            name = site if self.use.index is None else self.use.index
-            tables = context.tables(scheme, name, context.span(keys, start, x))
-            if self.use.rotates:
-                query, turned = scheme.rotate(query, key if held is None else key[:, :, :0], tables)  # type: ignore[union-attr, operator]
-                key = turned if held is None else key
-        if state is not None and rule.cross and held is None:
-            # Every step reads all of them, which is faster where they lie head after head than token after token.
-            key, value = state.crossed[site] = (key.contiguous(), value.contiguous())
-        elif state is not None and not rule.cross:
-            if site not in state.caches:
-                state.caches[site] = KeyValueCache(state.capacity)
-            if state.tree is not None:
-                start, key, value = state.tree.slots, state.tree.fold_beams(key), state.tree.fold_beams(value)
-            key, value = state.caches[site].write(start, key, value)
-        return query, key, value, tables, scheme
+    def _position(self, x: Tensor, key: Tensor, context: StackContext, site: str, new_keys: bool) -> Position | None:
+        """The scheme and its tables for queries (B, Q, M) and keys (B, G, N, D), which are new in this call or cached."""
+        if self.position_config is None:
+            return None
+        index = self.position_config.scheme
+        scheme = self.position if index is None else context.schemes[index]
+        start = context.offset if not self.config.cross else 0 if new_keys else key.shape[2]
+        keys = start + key.shape[2] if new_keys else key.shape[2]
+        return Position(
+            scheme, context.tables(scheme, site if index is None else index, context.position_range(keys, start, x))
+        )
 
-    def _bias(self, query: Tensor, context: StackContext, tables: Any, scheme: Any) -> tuple[Bias | None, int | None]:
-        """The bias of the scores, and the number of the stack's scheme that made it where all its layers share it."""
-        use = self.use
-        if use is None or not use.biases:
-            return None, None
-        if use.reads_query or use.index is None:
-            return scheme.bias(query, tables, self.rule.scale), None
-        return context.shared_bias(scheme, use.index, query, tables, self.rule.scale), use.index
+    def _bias(self, query: Tensor, context: StackContext, position: Position | None) -> SharedBias:
+        use = self.position_config
+        if use is None or position is None or not use.biases:
+            return SharedBias(None, None)
+        scheme, tables = position
+        if use.reads_query or use.scheme is None:
+            return SharedBias(scheme.bias(query, tables, self.config.scale), None)
+        return SharedBias(context.shared_bias(scheme, use.scheme, query, tables, self.config.scale), use.scheme)
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        position: Position | None,
+        context: StackContext,
+        index: int,
+        site: str,
+    ) -> Tensor:
+        """softmax(scale q k^T + bias, masked) v as (B, Q, H * V); stores the attention weights if the caller wants them."""
+        config = self.config
+        mask = context.cross_mask(config.memory) if config.cross else context.self_mask(config.window)
+        mask_name = ("cross", config.memory) if config.cross else ("self", config.window)
+        bias, scheme = self._bias(query, context, position)
+        bias = context.bias_of_beams(bias, scheme, query, key.shape[2] if config.cross else None)
+        query = context.fold_beams(query)  # (B, H, Q, D); with shared prefixes a row per sentence and a query per beam
+        dropout = config.dropout if self.training else 0.0
+        backend = self.choices[index].select(query, key, value, mask, bias, dropout, config.softcap, config.score)
+        prepared = context.prepared(backend, mask, mask_name, bias, scheme, query, key.shape[2])
+        inputs = AttentionInputs(
+            query, key, value, mask, config.scale, bias, config.softcap, dropout, self.score, prepared=prepared
+        )
+        if site in context.model.wanted:
+            context.model.weights[site] = context.weights_by_row(self._weights(inputs), config.cross)
+        output = attend(backend, inputs).output  # (B, H, Q, V)
+        return context.unfold_beams(output.transpose(1, 2).flatten(2))  # (B, Q, H * V)
 
     def _weights(self, inputs: AttentionInputs) -> Tensor:
-        """The attention weights (B, H, Q, K) before dropout, by a second call beside the unchanged one."""
+        """Attention weights (B, H, Q, K) before dropout. A second call computes them, so that the output keeps its bits."""
         assert self.weights_backend is not None
         with torch.no_grad():
-            beside = AttentionInputs(
+            with_weights = AttentionInputs(
                 inputs.query, inputs.key, inputs.value, inputs.mask, inputs.scale, inputs.bias, inputs.softcap,
                 score=inputs.score, return_weights=True,
             )  # fmt: skip
-            weights = attend(self.weights_backend, beside).weights
+            weights = attend(self.weights_backend, with_weights).weights
         assert weights is not None
         return weights

@@ -1,4 +1,4 @@
-"""What a call of a model gives: a mapping from the names of outputs to tensors, whose entries are attributes too."""
+"""The outputs of a model: a dict of tensors by name, whose entries are attributes, too."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from torch.utils import _pytree as pytree
 class Outputs(dict[str, Any]):
     """`outputs["logits"]` and `outputs.logits` are the same tensor.
 
-    A dict in every other respect: it compiles, exports, pickles and compares as one. An output that has the name of a method of
-    dict is read by its key.
+    It compiles, exports, pickles and compares as a dict. An output with the name of a dict method is only available by key.
     """
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""A stack of layers, and the norm it may end in."""
+"""A stack of layers with an optional final norm."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from .multi_head import MultiHeadAttention
 from .runtime.context import ForwardContext, StackContext
 from .runtime.node_output import NodeOutput
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """What a sub-layer is told of its surroundings while it is built: the name of its stack, its own name, and the number of
-    the stack's position scheme that its layer uses (None: none, or one of its own)."""
+    """Where a sub-layer is built.
+
+    Args:
+        stack: name of the stack.
+        name: name of the sub-layer in its layer; the last part of the name of its attention site.
+        scheme: index of the stack's position scheme that the layer uses; None for no scheme, or if the sub-layer owns one.
+    """
 
     stack: str
     name: str
@@ -25,9 +31,19 @@ class Wiring:
 
 
 class Stack(nn.Module):
-    """(B, L, M) -> (B, L, M) through `layers` in the order `order`: a shared layer stands once in `layers` and several times
-    in `order`. `schemes` are the position schemes whose tables the layers share. With `checkpoint`, a backward pass computes
-    the layers' activations again instead of keeping them."""
+    """(B, L, M) -> (B, L, M) through the layers.
+
+    Args:
+        name: name of the node.
+        layers: the distinct layers, each (B, L, M) -> (B, L, M).
+        order: indices into `layers` in the order of application; a shared layer occurs several times.
+        schemes: position schemes whose tables the layers share.
+        final_norm: norm of the output, or None.
+        causal: self-attention is causal.
+        checkpoint: the backward pass recomputes the activations of each layer, which saves memory.
+        keep_layers: the output holds the tensors before and after every layer.
+        memory_only_attended: only attention sites read the memory; see `AttentionNode`.
+    """
 
     def __init__(
         self,
@@ -39,6 +55,7 @@ class Stack(nn.Module):
         causal: bool,
         checkpoint: bool,
         keep_layers: bool,
+        memory_only_attended: bool = True,
     ) -> None:
         super().__init__()
         self.name, self.order = name, order
@@ -46,6 +63,16 @@ class Stack(nn.Module):
         self.positions = nn.ModuleList(schemes)
         self.final_norm = final_norm
         self.causal, self.checkpoint, self.keep_layers = causal, checkpoint, keep_layers
+        self.memory_only_attended = memory_only_attended
+
+    def attention_sites(self) -> list[tuple[int, MultiHeadAttention]]:
+        """Every multi-head attention inside a layer, once per application of the layer, with the index of the application."""
+        return [
+            (index, module)
+            for index, number in enumerate(self.order)
+            for module in self.layers[number].modules()
+            if isinstance(module, MultiHeadAttention)
+        ]
 
     def forward(
         self,
@@ -54,32 +81,36 @@ class Stack(nn.Module):
         memory: NodeOutput | None = None,
         memories: dict[str, NodeOutput] | None = None,
     ) -> NodeOutput:
-        """The stream after all layers; `memory` is what cross-attention reads, `memories` those that sub-layers name."""
+        """Apply all layers.
+
+        Args:
+            context: the current call of the model.
+            input: (B, L, M) with its padding; while decoding, the new tokens only.
+            memory: what cross-attention reads unless it names a memory.
+            memories: the memories that sub-layers name, by reference.
+        """
         x = input.tensor
-        offset = context.state.length if context.state is not None and self.causal else 0
-        stack_context = StackContext(
-            context, self.name, self.causal, input.padding, x.shape[1], offset, memory, memories or {}, tuple(self.positions)
-        )
+        stack_context = context.stack_context(self.name, input, self.causal, memory, memories, tuple(self.positions))
         kept = [x]
-        again = self.checkpoint and torch.is_grad_enabled()
+        recompute = self.checkpoint and torch.is_grad_enabled()
         for index, number in enumerate(self.order):
             layer = self.layers[number]
-            x = self._again(layer, x, stack_context, index) if again else layer(x, stack_context, index)
+            x = self._checkpointed(layer, x, stack_context, index) if recompute else layer(x, stack_context, index)
             if self.keep_layers:
                 kept.append(x)
         if self.final_norm is not None:
             x = self.final_norm(x)
         return NodeOutput(x, input.padding, input.ids, tuple(kept) if self.keep_layers else None)
 
-    def _again(self, layer: nn.Module, x: Tensor, context: StackContext, index: int) -> Tensor:
-        # Both passes through a layer must find the same things remembered, or they would not keep the same tensors.
+    def _checkpointed(self, layer: nn.Module, x: Tensor, context: StackContext, index: int) -> Tensor:
+        # The forward pass and the recomputation must start from the same memo. Otherwise they would save different tensors.
         before = dict(context.memo)
 
-        def through(x: Tensor) -> tuple[Tensor, dict[Hashable, Any]]:
+        def run_layer(x: Tensor) -> tuple[Tensor, dict[Hashable, Any]]:
             own = replace(context, memo=dict(before))
             return layer(x, own, index), own.memo
 
-        # The re-entrant kind loses gradients silently when no input of the layer requires one.
-        x, made = checkpoint(through, x, use_reentrant=False)
-        context.memo.update(made)
+        # The reentrant kind loses gradients silently when no input of the layer requires one.
+        x, memo = checkpoint(run_layer, x, use_reentrant=False)
+        context.memo.update(memo)
         return x

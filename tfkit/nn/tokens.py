@@ -15,11 +15,11 @@ from .cpu.dropout import Dropout
 from .cpu.linear import linear
 from .cpu.small_batch import small_batch_linear
 from .runtime.context import ForwardContext
-from .runtime.node_output import NodeOutput, Padding
+from .runtime.node_output import NodeOutput
 
 
 class Tokens(nn.Module):
-    """ids (B, L) -> (B, L, M). A node that shares its table holds none and is given the owner's."""
+    """ids (B, L) -> (B, L, M). A node that shares the table of another node gets it in `forward`."""
 
     def __init__(
         self,
@@ -87,19 +87,3 @@ class TokenLogits(nn.Module):
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return NodeOutput(logits, input.padding, input.ids)
-
-
-def padding_of(ids: Tensor, pad_id: int | None, start_id: int | None) -> Padding:
-    """The padding that ids (B, L) themselves tell: `pad_id` marks it, but a start token is never padding, even where both
-    have the same id. It is then the last pad before the first other token, or the first token where there is no other."""
-    if pad_id is None:
-        return Padding()
-    visible = ids != pad_id
-    if start_id == pad_id:
-        length = ids.shape[1]
-        following = torch.cat([visible[:, 1:], visible.new_zeros(ids.shape[0], 1)], 1)
-        before_first = visible.cumsum(1) == 0
-        start = before_first & following
-        alone = ~visible.any(1, keepdim=True) & (torch.arange(length, device=ids.device) == 0)
-        visible = visible | start | alone
-    return Padding(visible=visible)

@@ -1,7 +1,7 @@
-"""What authors of sub-layers, nodes, placements, position schemes and initialisers need beside `tfkit.plugin`.
+"""What plugins with sub-layers, nodes, placements, position schemes or initialisers import in addition to `tfkit.plugin`.
 
-Contexts that an entry's functions receive, declarations of parameters and costs, blocks to build from. Importing this imports
-no torch. Names that need torch are imported when first used.
+Contexts that an entry's functions get, declarations of parameters, costs and attention sites, and blocks. Importing this
+imports no torch. Names that need torch are imported when first used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..slots.init import Distribution, InitContext
 from ..slots.layer import Layer
 from ..slots.lazy import load
 from ..slots.node import InputRule, NodeContext, Signal
-from ..slots.options import NodeRef
+from ..slots.options import NodeRef, SlotListField
 from ..slots.parameter import ParameterGroup
 from ..slots.placement import Constants, StackFacts
 from ..slots.position import PositionSite
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from ..attention.positions import PositionRange
     from ..nn.feed_forward import FeedForward
     from ..nn.layer import LayerParts, residuals
-    from ..nn.multi_head import AttentionRule, HeadShape, MultiHeadAttention, PositionUse
+    from ..nn.multi_head import AttentionConfig, MultiHeadAttention, PositionConfig
     from ..nn.runtime.context import ForwardContext, StackContext
     from ..nn.runtime.node_output import NodeOutput
+    from ..nn.site_backends import AttentionNode
     from ..nn.stack import Wiring
 
 _IMPORTS_TORCH = {
@@ -38,16 +39,16 @@ _IMPORTS_TORCH = {
         "residuals",
     ),
     "tfkit.nn.multi_head": (
-        "AttentionRule",
-        "HeadShape",
+        "AttentionConfig",
         "MultiHeadAttention",
-        "PositionUse",
+        "PositionConfig",
     ),
     "tfkit.nn.runtime.context": (
         "ForwardContext",
         "StackContext",
     ),
     "tfkit.nn.runtime.node_output": ("NodeOutput",),
+    "tfkit.nn.site_backends": ("AttentionNode",),
     "tfkit.nn.stack": ("Wiring",),
 }
 
@@ -64,14 +65,14 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "AttentionRule",
+    "AttentionConfig",
+    "AttentionNode",
     "AttentionSite",
     "Constants",
     "Cost",
     "Distribution",
     "FeedForward",
     "ForwardContext",
-    "HeadShape",
     "InitContext",
     "InputRule",
     "Layer",
@@ -81,12 +82,13 @@ __all__ = [
     "NodeOutput",
     "NodeRef",
     "ParameterGroup",
+    "PositionConfig",
     "PositionRange",
     "PositionSite",
-    "PositionUse",
     "ScoreSite",
     "Signal",
     "Sizes",
+    "SlotListField",
     "StackContext",
     "StackFacts",
     "SublayerContext",

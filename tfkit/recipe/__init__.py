@@ -1,4 +1,4 @@
-"""What the user writes about training: recipes, in the same YAML and with the same located errors as specs. No torch."""
+"""Training recipes: the same YAML and the same located errors as specs. No torch."""
 
 from .chosen import Chosen, chosen_for, recipe_text
 from .load import describes_model, describes_training, load_recipe, recipe_of

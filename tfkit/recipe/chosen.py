@@ -1,5 +1,5 @@
-"""What a corpus of some size asks for, where nobody said otherwise. Settings copied from a run on millions of sentences fail on
-thousands: a vocabulary too large to learn, a warm-up that never ends."""
+"""Default settings by the size of the corpus. Settings for millions of sentences fail on thousands: the vocabulary is too large
+to learn, and the warm-up never ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Chosen:
-    """What was chosen for a corpus, each with its reason in `reason`."""
+    """The settings for a corpus, and the reason for them."""
 
     vocab_size: int
     tokens: int
@@ -30,7 +30,7 @@ LARGEST = (32_000, 4_096, 6, 4_000, 5)
 
 
 def chosen_for(rows: int) -> Chosen:
-    """The settings for a corpus of `rows` sentences."""
+    """The settings for a corpus of `rows` rows."""
     for limit, vocab, tokens, accumulate, warmup, patience in SIZES:
         if rows <= limit:
             return Chosen(vocab, tokens, accumulate, warmup, patience, f"a corpus of {rows:,} rows, at most {limit:,}")
@@ -38,7 +38,7 @@ def chosen_for(rows: int) -> Chosen:
 
 
 def recipe_text(name: str, spec: str, kind: str, rows: int) -> str:
-    """A recipe for a spec and a corpus of that kind with `rows` rows, as YAML; the files are laid over it."""
+    """A recipe as YAML, for a spec and a corpus of this kind and size. Overrides add the files."""
     chosen = chosen_for(rows)
     return f"""\
 tfkit: 1

@@ -1,4 +1,4 @@
-"""What a model can be trained on: the kinds of data, as a recipe names them. Every file is UTF-8 text, plain or `.gz`."""
+"""The kinds of training data in a recipe. Every file is UTF-8 text, plain or `.gz`."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from pydantic import Field
 from ..slots.options import Entry, Options
 
 Path = Annotated[str, Field(min_length=1)]
-HeldOut = Annotated[int, Field(ge=1, description="rows kept for validation where no file is named; chosen by `seed`")]
+HeldOut = Annotated[int, Field(ge=1, description="rows held out for validation if no file is named; chosen by `seed`")]
 
 
 class ParallelText(Options):
     """Two files with as many lines: line n of `target` translates line n of `source`."""
 
-    source: Annotated[Path | None, Field(description="sentences to translate, one a line")] = None
+    source: Annotated[Path | None, Field(description="sentences to translate, one per line")] = None
     target: Annotated[Path | None, Field(description="their translations, line by line")] = None
-    validation_source: Annotated[Path | None, Field(description="as `source`, to choose the best model by")] = None
-    validation_target: Annotated[Path | None, Field(description="as `target`, to choose the best model by")] = None
+    validation_source: Annotated[Path | None, Field(description="as `source`, to choose the best model")] = None
+    validation_target: Annotated[Path | None, Field(description="as `target`, to choose the best model")] = None
     held_out: HeldOut | None = None
 
 
 class LanguageText(Options):
-    """One running text; the model learns every next token. It is cut into pieces of `batching.max_length` tokens."""
+    """Running text, cut into pieces of `batching.max_length` tokens; the model learns to predict each next token."""
 
     text: Annotated[Path | None, Field(description="the text")] = None
-    validation_text: Annotated[Path | None, Field(description="as `text`, to choose the best model by")] = None
+    validation_text: Annotated[Path | None, Field(description="as `text`, to choose the best model")] = None
     held_out: Annotated[
-        int | None, Field(ge=1, description="lines kept for validation where no file is named; the last ones")
+        int | None, Field(ge=1, description="lines held out for validation if no file is named; the last ones")
     ] = None
 
 
 class MaskedText(LanguageText):
-    """Running text, a row a line; the model learns the tokens that were hidden from it. Of the hidden ones 80 % are replaced by
-    `<mask>`, 10 % by a random token, 10 % stay. https://aclanthology.org/N19-1423/"""
+    """Running text, one row per line; the model learns to predict hidden tokens. Of these 80 % become `<mask>`, 10 % a random
+    token, and 10 % stay. https://aclanthology.org/N19-1423/"""
 
     hidden: Annotated[float, Field(gt=0.0, lt=1.0, description="share of the tokens that are hidden")] = 0.15
     held_out: HeldOut | None = None
@@ -44,7 +44,7 @@ class LabelledTable(Options):
     """Lines with tabs between their columns, counted from 1: a text and its label."""
 
     table: Annotated[Path | None, Field(description="the table")] = None
-    validation_table: Annotated[Path | None, Field(description="as `table`, to choose the best model by")] = None
+    validation_table: Annotated[Path | None, Field(description="as `table`, to choose the best model")] = None
     text_column: Annotated[int, Field(ge=1, description="the column of the text, counted from 1")] = 1
     label_column: Annotated[int, Field(ge=1, description="the column of the label, counted from 1")] = 2
     header: Annotated[bool, Field(description="the first line names the columns")] = False

@@ -1,4 +1,4 @@
-"""From a file to a `Recipe`, with every fault located as those of specs are."""
+"""From a file to a `Recipe`, with located errors as for specs."""
 
 from __future__ import annotations
 
@@ -21,26 +21,34 @@ FILES = frozenset(f"{prefix}{name}" for name in ("source", "target", "text", "ta
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
-    """Reads a YAML or JSON recipe, with `--set` overrides such as `batching.tokens=8192`; those that begin with `model.` change
-    the spec (`model.defaults.dropout=0.1`). File names in the recipe are relative to it.
+    """Read a YAML or JSON recipe. File names in it are relative to the recipe.
 
-    Raises SpecError with all faults at once, each located in the file, or in the override, that caused it.
+    Args:
+        path: the file.
+        overrides: changes as `--set` takes them, for instance `batching.tokens=8192`. An override that begins with `model.`
+            changes the spec (`model.defaults.dropout=0.1`).
+
+    Returns:
+        The resolved recipe.
+
+    Raises:
+        SpecError: all errors at once, each located in the file or the override that caused it.
     """
     return _recipe(read_extended(os.fspath(path), recipe_grammar().slots, diagnostics := Diagnostics()), overrides, diagnostics)
 
 
 def recipe_of(text: str | bytes, file: str, overrides: Sequence[str] = ()) -> Recipe:
-    """Like `load_recipe`, for text at hand; `file` is what errors call it, and what `extends` is relative to."""
+    """Like `load_recipe`, for text in memory. `file` is its name in errors; `extends` is relative to it."""
     return _recipe(_extended(text, file, diagnostics := Diagnostics()), overrides, diagnostics)
 
 
 def describes_model(text: str | bytes, file: str) -> bool:
-    """Whether the text of a file is a spec, which has nodes, and no recipe. Raises SpecError where it is neither."""
+    """Whether the text of a file is a spec, which has nodes. Raises SpecError if it is neither a spec nor a recipe."""
     return "nodes" in _extended(text, file, Diagnostics()).mapping
 
 
 def describes_training(text: str | bytes, file: str) -> bool:
-    """Whether the text of a file is a recipe, which names a model instead of its nodes. Raises SpecError for neither."""
+    """Whether the text of a file is a recipe, which names a model and has no nodes. Raises SpecError if it is neither."""
     found = _extended(text, file, Diagnostics()).mapping
     return "nodes" not in found and bool({"model", "data", "stopping"} & found.keys())
 
@@ -56,11 +64,11 @@ def _recipe(root: Located, overrides: Sequence[str], diagnostics: Diagnostics) -
     root = _with_kinds(root, apply(root, others, grammar, diagnostics), others)
     own = {key: child for key, child in root.mapping.items() if key != "extends"}
     for name in own.keys() & {"model", "pretrained"}:
-        own[name] = _from_here(own[name])
+        own[name] = _relative_to_cwd(own[name])
     if "model" in own:
         _check_regular(own["model"], diagnostics)
     if "data" in own:
-        files = {name: _from_here(child) if name in FILES else child for name, child in own["data"].mapping.items()}
+        files = {name: _relative_to_cwd(child) if name in FILES else child for name, child in own["data"].mapping.items()}
         own["data"] = own["data"].holding(files) if own["data"].mapping else own["data"]
     tree = root.holding(own)
     recipe: Recipe | None = validate(tree, grammar, diagnostics)
@@ -68,14 +76,14 @@ def _recipe(root: Located, overrides: Sequence[str], diagnostics: Diagnostics) -
         raise diagnostics.error()
     recipe._tree = tree
     if recipe.pretrained is None and recipe.pretrained_share is not None:
-        message = "it is a share of what `pretrained` gives, and that is not written"
+        message = "it is a share of the weights of `pretrained`, which is not written"
         raise SpecError(recipe.diagnostic("TFK117", "pretrained_share", message, "write `pretrained` too, or leave it out"))
     return recipe if not changes else recipe.model_copy(update={"changes": (*recipe.changes, *changes)})
 
 
 def _with_kinds(written: Located, root: Located, overrides: Sequence[str]) -> Located:
-    """The recipe in which an override of one option, `optimiser.eps=1e-8`, speaks of the part that a recipe has where it names
-    none, unless another override says which."""
+    """The recipe with the default `kind` of a part whose options only overrides set (`optimiser.eps=1e-8`), unless an override
+    removed the part."""
     found = dict(root.mapping)
     for slot in {override.partition("=")[0].partition(".")[0] for override in overrides} & PARTS.keys():
         node = found.get(slot)
@@ -97,8 +105,8 @@ def _check_regular(name: Located, diagnostics: Diagnostics) -> None:
         diagnostics.add("TFK000", name.location, "model", message, "name the file of a spec")
 
 
-def _from_here(name: Located) -> Located:
-    """A file name as it is reached from the working directory: what a file says is relative to that file."""
+def _relative_to_cwd(name: Located) -> Located:
+    """A file name relative to the working directory. Names in a file are relative to that file."""
     if not isinstance(name.value, str) or not os.path.isfile(name.location.file):
         return name
     return name.holding(os.path.join(os.path.dirname(name.location.file), name.value))

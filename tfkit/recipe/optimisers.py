@@ -1,4 +1,4 @@
-"""Optimisers, as a recipe names them; torch's own."""
+"""The optimisers of a recipe, all from torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..slots.options import Entry, Options, Positive, Probability
 
 
 class AdamOptions(Options):
-    """The defaults are the paper's."""
+    """Adam with the defaults of Vaswani et al. 2017."""
 
     beta1: Annotated[Probability, Field(description="decay of the mean of the gradients")] = 0.9
     beta2: Annotated[Probability, Field(description="decay of the mean of their squares")] = 0.98
@@ -18,9 +18,11 @@ class AdamOptions(Options):
 
 
 class AdamWOptions(AdamOptions):
-    """`weight_decay` shrinks matrices and tables, not the gains and biases (parameters of one dimension)."""
+    """`weight_decay` applies to matrices and tables, not to gains and biases (parameters of one dimension)."""
 
-    weight_decay: Annotated[float, Field(ge=0.0, description="share of a weight that goes, times the rate")] = 0.01
+    weight_decay: Annotated[float, Field(ge=0.0, description="share of a weight removed per step, times the learning rate")] = (
+        0.01
+    )
 
 
 OPTIMISERS = (

@@ -1,4 +1,4 @@
-"""The language of recipes: which parts can be named, and what may be written where."""
+"""The language of recipes: its parts, and which keys are allowed where."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTS: dict[str, tuple[Entry, ...]] = {
 
 
 def recipe_grammar() -> Grammar:
-    """The grammar of recipes, which has the parts above and no nodes."""
+    """The grammar of recipes: the parts above, and no nodes."""
     slots = {**{slot: PARTS[slot] for slot in PARTS}, "node": (), "sublayer": ()}
     registered = {
         slot: MappingProxyType({entry.name: Registration(entry, "builtin", "tfkit") for entry in entries})

@@ -1,7 +1,7 @@
 """Learning rates as functions of the step n, counted from 1.
 
 noam           factor * d_model^-1/2 * min(n^-1/2, n * warmup^-3/2)        https://arxiv.org/abs/1706.03762, equation 3
-inverse_sqrt   peak * min(n / warmup, (warmup / n)^1/2)                    the same shape, with its peak named
+inverse_sqrt   peak * min(n / warmup, (warmup / n)^1/2)                    the same shape, given by its peak
 cosine         peak * n / warmup, then from peak to floor along half a cosine until step `steps`, then floor
 constant       peak * min(n / warmup, 1)
 """
@@ -17,13 +17,13 @@ from pydantic import Field, model_validator
 
 from ..slots.options import Entry, Options, Positive, Size
 
-Warmup = Annotated[int, Field(ge=1, description="steps until the rate is highest")]
+Warmup = Annotated[int, Field(ge=1, description="steps until the highest rate")]
 
 
 class NoamOptions(Options):
-    """The paper's schedule: its peak is factor * (d_model * warmup_steps)^-1/2."""
+    """The schedule of Vaswani et al. 2017. Its peak is factor * (d_model * warmup_steps)^-1/2."""
 
-    factor: Annotated[Positive, Field(description="times the rate of the paper")] = 1.0
+    factor: Annotated[Positive, Field(description="factor of the rate in the paper")] = 1.0
     warmup_steps: Warmup = 4000
 
 
@@ -37,7 +37,7 @@ class PeakOptions(Options):
 class CosineOptions(PeakOptions):
     """From `peak` to `floor`, which is reached at step `steps`."""
 
-    steps: Annotated[Size, Field(description="the step from which on the rate is `floor`; more than `warmup_steps`")]
+    steps: Annotated[Size, Field(description="the first step with the rate `floor`; more than `warmup_steps`")]
     floor: Annotated[float, Field(ge=0.0, description="the lowest learning rate, at most `peak`")] = 0.0
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
-"""The JSON Schema of a recipe as people write it: kinds of data, tokenisers, optimisers and schedules with their options.
+"""The JSON Schema of a written recipe: kinds of data, tokenisers, optimisers and schedules with their options.
 
-It refuses what `tfkit train` would, but for rules between two numbers (`steps` of a cosine is more than `warmup_steps`), which
-JSON Schema has no words for, and `5.0` for a whole number, which it takes for one.
+It agrees with `tfkit train` with two exceptions: it cannot express rules between two numbers (`steps` of a cosine exceeds
+`warmup_steps`), and it accepts `5.0` as a whole number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from .recipe import Recipe, Stopping
 
 
 def recipe_schema() -> Schema:
-    """The schema of the written form. A recipe that extends another may remove things with null and leave things out."""
+    """Build the JSON Schema of written recipes.
+
+    Returns:
+        The schema as plain data, draft 2020-12. A recipe that extends another may remove keys with null and leave keys out.
+    """
     grammar, definitions = recipe_grammar(), Schema()
     whole = _RecipeWriter(grammar, definitions, extending=False, alone=True).recipe()
     part = _RecipeWriter(grammar, definitions, extending=True).recipe()

@@ -1,7 +1,7 @@
-"""Tokenisers, as a recipe names them. All are trained by the `tokenizers` library and saved with the model.
+"""The tokenisers of a recipe. The `tokenizers` library trains them; they are saved with the model.
 
-Ids 0 to 3 are padding, start, end and the unknown, which byte fallback leaves nothing to. Runs of spaces count as one, which
-is the only thing about a normalised text that decoding does not give back.
+Ids 0 to 3 are padding, start, end and unknown. With byte fallback, no text is unknown. A run of spaces counts as one space;
+decoding restores normalised text except for such runs.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ PAD, START, END, UNKNOWN = 0, 1, 2, 3
 MASK_ID = 4
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 MASK = "<mask>"
-"""Comes behind them where tokens are hidden."""
+"""The id of `<mask>`, after the special ids, for masked data."""
 
 
 class TextOptions(Options):
-    """What all tokenisers have: how text is normalised, and whether source and target share one vocabulary."""
+    """Options of all tokenisers: normalisation, and whether source and target share one vocabulary."""
 
     joint: Annotated[bool, Field(description="one vocabulary for source and target")] = True
-    normalise: Annotated[str, OneOf("none", "nfc", "nfkc"), Field(description="form of Unicode")] = "nfkc"
-    lowercase: Annotated[bool, Field(description="make all letters small")] = False
+    normalise: Annotated[str, OneOf("none", "nfc", "nfkc"), Field(description="Unicode normalisation form")] = "nfkc"
+    lowercase: Annotated[bool, Field(description="convert to lower case")] = False
 
 
 class SubwordOptions(TextOptions):
-    """`vocab_size` counts everything: special tokens, the 256 bytes of `byte_fallback`, and what is learnt."""
+    """`vocab_size` counts special tokens, the 256 bytes of `byte_fallback`, and learned tokens."""
 
-    vocab_size: Annotated[int | None, Field(ge=4, le=1_000_000, description="chosen by the corpus unless written")] = None
-    byte_fallback: Annotated[bool, Field(description="spell unknown characters in bytes, so that none is ever lost")] = True
+    vocab_size: Annotated[
+        int | None, Field(ge=4, le=1_000_000, description="chosen by the size of the corpus unless written")
+    ] = None
+    byte_fallback: Annotated[bool, Field(description="write unknown characters as bytes, so that no text is lost")] = True
 
 
 TOKENISERS = (

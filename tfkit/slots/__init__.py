@@ -1,1 +1,1 @@
-"""What can be plugged: one file per slot, with its entry type. Nothing here imports torch."""
+"""The slots: one file for each, with the type of its entries. Nothing here imports torch."""

@@ -1,7 +1,7 @@
 """Activation: the non-linear function of a feed-forward layer, elementwise.
 
 A plain FFN is `out(f(in(x)))`; a gated one, Shazeer 2020 (https://arxiv.org/abs/2002.05202), is `out(f(gate(x)) * in(x))`.
-An entry is only `f`; `gated` says which of the two the FFN must be.
+An entry is only `f`; `gated` selects the form of the FFN.
 """
 
 from __future__ import annotations
@@ -13,19 +13,24 @@ from typing import Any
 from .options import Entry
 
 CLAIMS = frozenset({"closes", "monotone", "rounds_once"})
-"""What an activation may promise besides its contract.
+"""Properties that an activation may claim besides its contract.
 
-closes         f(x) goes to 0 as x goes to minus infinity, so that a gate can shut
-monotone       f never falls
+closes         f(x) tends to 0 as x tends to minus infinity, so that a gate can close
+monotone       f never decreases
 rounds_once    half dtypes are computed in float32 and rounded once, at the end
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Activation(Entry):
-    """`function`, a `"module:function"`, is called as `function(x, options)` and keeps the shape. A name is its
-    mathematics: exact and tanh GELU are two names. `claims(options)` names the `CLAIMS` that it keeps, and `same_as` the
-    built-in activation whose function it is: `tfkit conformance` holds it to both."""
+    """An activation function. A name is its mathematics: exact and tanh GELU have different names.
+
+    Args:
+        function: `"module:function"`, called as `function(x, options)`; the result has the shape of x.
+        gated: whether the FFN has a gate.
+        claims: `claims(options)` gives the `CLAIMS` that hold; `tfkit conformance` checks them.
+        same_as: the built-in activation with the same function; `tfkit conformance` compares them.
+    """
 
     function: str
     gated: bool = False

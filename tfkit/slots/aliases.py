@@ -1,8 +1,8 @@
-"""What torch, Hugging Face, fairseq, x-transformers and the papers call the parts that a spec or a recipe names.
+"""Names of parts in torch, Hugging Face, fairseq, x-transformers and the papers, for suggestions.
 
-A name that tfkit does not have leads to ours in this order: the same letters in another spelling (`RMSNorm`, `rms-norm`), a
-name of another toolkit for the same mathematics, a slip of the pen. Names of parts that tfkit lacks are listed too, so that
-none is taken for a slip of the pen: `elu` is not `relu`.
+An unknown name leads to a known one in this order: another spelling (`RMSNorm`, `rms-norm`), the name in another toolkit for
+the same mathematics, a typing error. Parts that tfkit lacks are listed too, so that their names are not taken for typing
+errors: `elu` is not `relu`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import difflib
 import re
 from collections.abc import Collection, Mapping
 
-# By slot, ours -> theirs. A name of theirs may stand for several of ours. Case, `_`, `-`, `.` and a module in front make no
-# difference, so each is written once.
+# By slot, our name -> names of other toolkits. One foreign name may stand for several of ours. Case, `_`, `-`, `.` and a
+# leading module are ignored.
 _OURS: dict[str, dict[str, str]] = {
     "placement": {
         "pre": "pre_norm pre_ln pre_layer_norm norm_first norm_before normalize_before before",
@@ -144,18 +144,18 @@ _LACKING: dict[str, str] = {
     "tokeniser": "wordpiece word words whitespace bytes byte byte_level tiktoken",
     "data": "images audio speech regression span_corruption",
 }
-"""Parts that tfkit does not have, some of which look like those that it has."""
+"""Parts that tfkit does not have. Some of their names are similar to known ones."""
 
 SLIP = 0.7
-"""How much two names must have in common, by difflib's measure, for one to be a slip of the pen for the other."""
-# `torch.nn.GELU`, `nn.LayerNorm`, `F.relu`, `torch.optim.AdamW`: the module says nothing about which part it is.
+"""The least similarity, by difflib, at which a name counts as a typing error of another."""
+# `torch.nn.GELU`, `nn.LayerNorm`, `F.relu`, `torch.optim.AdamW`: the module is ignored.
 _MODULE = re.compile(
     r"^(?:(?:torch|nn|functional|optim|f|tf|keras|layers|jax|flax|transformers|fairseq|x_transformers)\.)+", re.I
 )
 
 
 def spelling(name: str) -> str:
-    """A name without what toolkits spell differently: case, underscores, hyphens, blanks, and the module in front."""
+    """A name without case, underscores, hyphens, blanks and leading module, which toolkits spell differently."""
     return re.sub(r"[^0-9a-z]", "", _MODULE.sub("", name).casefold())
 
 
@@ -170,13 +170,13 @@ def _by_spelling() -> dict[str, dict[str, tuple[str, ...]]]:
 
 
 ALIASES: Mapping[str, Mapping[str, tuple[str, ...]]] = _by_spelling()
-"""By slot: the spelling of their name -> ours."""
+"""By slot: the spelling of a foreign name -> our names."""
 LACKING: Mapping[str, frozenset[str]] = {slot: frozenset(map(spelling, names.split())) for slot, names in _LACKING.items()}
 """By slot: the spellings of parts that tfkit does not have."""
 
 
 def meant(slot: str, name: str, known: Collection[str]) -> tuple[str, ...]:
-    """The known names that a user of another toolkit, or one whose finger slipped, meant by `name`; mostly one or none."""
+    """The known names that `name` probably means; usually one or none."""
     if len(name) > 60:
         return ()
     own = spelling(name)

@@ -1,4 +1,4 @@
-"""What a part costs for a given batch, said without torch."""
+"""The cost of a part for a given batch, without torch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """The batch: `batch` rows, `queries` positions of the sequence itself, `keys` positions of what it reads (its memory in
-    cross-attention, itself in self-attention)."""
+    """The sizes of a call.
+
+    Args:
+        batch: rows B.
+        queries: positions Q of the sequence.
+        keys: positions K that it attends to: those of the memory in cross-attention, its own in self-attention.
+    """
 
     batch: int
     queries: int
@@ -19,9 +24,11 @@ class Sizes:
 class Cost:
     """One term of a node's cost in one forward pass.
 
-    `term` names it (`projections`, `attention`, `ffn`, `logits`, `embedding`, ...), `flops` counts a multiply-add as two, as
-    torch's FlopCounterMode does and only for matrix products, `elements` estimates how many activation values live from the
-    forward to the backward pass with the eager backend: what it keeps and what the node gives out, without dropout's masks.
+    Args:
+        term: its name: `projections`, `attention`, `ffn`, `logits`, `embedding`, ...
+        flops: operations of matrix products, a multiply-add as two, as torch's FlopCounterMode counts.
+        elements: an estimate of the activation values that the eager backend keeps for the backward pass, with the outputs of
+            the node, without dropout masks.
     """
 
     term: str

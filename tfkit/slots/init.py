@@ -1,4 +1,4 @@
-"""Initialiser: from which distribution each parameter is drawn, by its role."""
+"""Initialiser: the distribution of each initial parameter, by its role."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Distribution:
 
 @dataclass(frozen=True)
 class InitContext:
-    """What a distribution may depend on besides the parameter: `d_model`, the layers of its own stack (0 outside one),
-    and the size of one attention head (0 outside attention)."""
+    """What a distribution may depend on besides the parameter: `d_model`, the number of layers of its stack (0 outside a
+    stack), and the size of one attention head (0 outside attention)."""
 
     d_model: int
     num_layers: int = 0
@@ -32,6 +32,11 @@ class InitContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Initialiser(Entry):
-    """`draw(options, parameter, context)` names a distribution. A placement's gain for the role multiplies its spread."""
+    """An initialiser.
+
+    Args:
+        draw: `draw(options, parameter, context)` gives the distribution of a parameter. The gain of the placement for its role
+            multiplies the spread.
+    """
 
     draw: Callable[[Any, Parameter, InitContext], Distribution]

@@ -1,4 +1,4 @@
-"""The layer pattern of a stack: groups of layers that repeat, as the resolved spec holds them.
+"""The layer pattern of a stack in the resolved spec: groups of layers that repeat.
 
 layers: [{repeat: 6}]                                    six equal layers
 layers: [{repeat: 21, layers: [{...window}, {...}]}]      forty-two, two kinds in turn
@@ -31,8 +31,8 @@ class Layer(Options):
 
 @dataclass(frozen=True)
 class LayerRun:
-    """A leaf of the pattern with where it stands: `times` distinct modules, numbered `start + sum(i_k * stride_k)` over
-    `loops` of (count, stride), and `applied` uses of them in one forward."""
+    """A leaf of the pattern and its positions: `times` distinct modules, numbered `start + sum(i_k * stride_k)` over `loops` of
+    (count, stride), with `applied` uses in one forward pass."""
 
     layer: Layer
     start: int
@@ -60,17 +60,17 @@ class LayerRun:
 
 
 def modules_in(layers: tuple[Layer, ...]) -> int:
-    """How many distinct layer modules (sets of weights) a pattern has."""
+    """The number of distinct layer modules (sets of weights) of a pattern."""
     return sum((1 if group.shared else group.repeat) * (modules_in(group.layers) if group.layers else 1) for group in layers)
 
 
 def depth(layers: tuple[Layer, ...]) -> int:
-    """How many layers a token passes through, shared ones counted each time."""
+    """The number of layers that a token passes through; a shared layer counts each time."""
     return sum(group.repeat * (depth(group.layers) if group.layers else 1) for group in layers)
 
 
 def leaves(layers: tuple[Layer, ...], start: int = 0, loops: tuple[tuple[int, int], ...] = ()) -> Iterator[LayerRun]:
-    """Every leaf of a pattern with the numbers of its modules; nothing is expanded."""
+    """Every leaf of a pattern with the numbers of its modules, unexpanded."""
     for group in layers:
         inner = modules_in(group.layers) if group.layers else 1
         own = loops if group.shared or group.repeat == 1 else (*loops, (group.repeat, inner))
@@ -91,7 +91,7 @@ def layer_paths(layers: tuple[Layer, ...], path: str) -> Iterator[tuple[str, Lay
 
 
 def sequence(layers: tuple[Layer, ...]) -> Iterator[tuple[int, Layer]]:
-    """The layers in the order a token meets them, as (module number, layer), lazily; a shared module comes again."""
+    """The layers in the order of the computation, as (module number, layer), lazily. A shared module repeats."""
 
     def walk(layers: tuple[Layer, ...], start: int) -> Iterator[tuple[int, Layer]]:
         for group in layers:

@@ -15,7 +15,7 @@ def load(reference: str) -> Any:
     module, _, name = reference.partition(":")
     try:
         return getattr(import_module(module), name)
-    except Exception as reason:  # whatever a plugin's import raises, the user is told which plugin and why
+    except Exception as reason:  # an import of a plugin may raise anything
         message = f"`{reference}` cannot be imported: {type(reason).__name__}: {reason}"
         fix = f"reinstall what provides `{module.partition('.')[0]}`, or choose another part"
         raise PluginError(Diagnostic("TFK053", message, fix)) from reason

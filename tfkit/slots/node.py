@@ -15,10 +15,15 @@ from .sublayer import AttentionSite
 
 @dataclass(frozen=True)
 class Signal:
-    """What flows along an edge, without numbers: `axes` are names for sizes of a batch (`B`, `L_source`) and whole numbers
-    for fixed ones. `length` is the axis name of a sequence, None once it is pooled; `depth` is the number of layers of the
-    stack it came from (so that a mix can read them); `tokens` names the tokens node at its start, and `padded` says that this
-    node tells padding from its ids."""
+    """The symbolic shape of an output.
+
+    Args:
+        axes: names for sizes of the batch (`B`, `L_source`), whole numbers for fixed sizes.
+        length: the axis name of the sequence; None after pooling.
+        depth: the number of layers of the stack that it comes from, for readers of the port `layers`.
+        tokens: the tokens node that it starts from.
+        padded: whether that node finds padding by its ids.
+    """
 
     axes: tuple[str | int, ...]
     length: str | None = None
@@ -33,15 +38,15 @@ class Signal:
         return width
 
     def wide(self, width: int) -> Signal:
-        """The same sequence with another width."""
+        """The same signal with another width."""
         return replace(self, axes=(*self.axes[:-1], width), depth=0)
 
 
 @dataclass(frozen=True)
 class NodeContext:
-    """What surrounds a node: the signals on its edges by field (`input`, `memory`, ...), those of `memories` that sub-layers
-    name, by reference; the options of the nodes it refers to, by field (for `share`: those of the node that holds the table);
-    and for a stack its part in the model."""
+    """The context of a node: the signals on its edges, by field (`input`, `memory`, ...); the signals of `memories` of its
+    sub-layers, by reference; the options of the nodes that it refers to, by field (for `share` those of the owner of the
+    table); and the role of a stack in the model."""
 
     name: str
     signals: Mapping[str, Signal] = field(default_factory=dict)
@@ -52,8 +57,8 @@ class NodeContext:
 
 @dataclass(frozen=True)
 class InputRule:
-    """What the ids of an input node must be, and what they tell; `counts_padding` says that padding shifts the positions of
-    the tokens after it."""
+    """The valid ids of an input node, and the special ones. With `counts_padding`, padding shifts the positions of the tokens
+    after it."""
 
     vocab_size: int
     pad_id: int | None
@@ -69,18 +74,23 @@ Rule = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class NodeKind(Entry):
-    """A kind of node. Fields of `options` annotated with `NodeRef` are the node's edges.
+    """A kind of node, as a plugin registers it. Fields of `options` with a `NodeRef` annotation are its edges.
 
-    `inherits` lists the fields that `defaults` reach, `ports` the further outputs that another node may read as `node.port`.
-    `output(options, context)` is its signal; it is called also where a rule is broken, so that all errors are found at once.
-    `parameters`, `costs(options, context, sizes)` (sizes by memory reference, "" for the node's own) and `sites` (names below
-    the node, lazily) describe it. `rules` returns every broken cross-field rule. `input_rule(options, context)` says what the
-    ids of a model input are; None: the kind is no input. `takes_layers` marks a reader of the port `layers`.
-    `stepwise(options)`: the output at one position needs no later position, so that it can be decoded step by step.
-
-    `build`, a `"module:function"`, is called as `build(options, context, keep_layers)`, where `keep_layers` says whether a node
-    reads the port `layers`. It returns an `nn.Module` with `forward(context: ForwardContext, **inputs: NodeOutput) ->
-    NodeOutput` (see `tfkit.plugin.model_parts`)."""
+    Args:
+        inherits: the fields that `defaults` reach.
+        ports: further outputs, which other nodes read as `node.port`.
+        output: `output(options, context)` gives the signal. It is called even if a rule is broken, to find all errors.
+        parameters: `parameters(options, context)` gives the groups of parameters.
+        costs: `costs(options, context, sizes)`; `sizes` are by memory reference, "" for the node itself.
+        sites: the attention sites, named below the node, lazily.
+        rules: every broken rule between fields.
+        input_rule: `input_rule(options, context)` describes the ids of a model input; None: the kind is not an input.
+        takes_layers: whether it reads the port `layers`.
+        stepwise: `stepwise(options)`: no output depends on later positions, so that it can be decoded step by step.
+        build: `"module:function"`, called as `build(options, context, keep_layers)`; `keep_layers`: a node reads the port
+            `layers`. It returns an `nn.Module` with `forward(context: ForwardContext, **inputs: NodeOutput) -> NodeOutput`
+            (see `tfkit.plugin.model_parts`).
+    """
 
     inherits: frozenset[str]
     output: Callable[[Any, NodeContext], Signal]

@@ -1,4 +1,4 @@
-"""Norm: a map of the last axis, (..., M) -> (..., M), that fixes its scale. Where it stands is the placement's business."""
+"""Norm: normalises the last axis, (..., M) -> (..., M). The placement decides where norms are."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .options import Entry
 from .parameter import Parameter
 
 CLAIMS = frozenset({"scale_invariant", "shift_invariant", "zero_mean", "unit_rms", "identity", "rounds_once"})
-"""What a norm may promise besides its contract.
+"""Properties that a norm may claim besides its contract.
 
-scale_invariant    a x has the norm of x, for a > 0, as far as eps allows
-shift_invariant    x + c has the norm of x
-zero_mean          the mean of each output vector is 0, with weights as they are at first
-unit_rms           its root mean square is 1, as far as eps allows, with weights as they are at first
+scale_invariant    norm(a x) = norm(x) for a > 0, up to eps
+shift_invariant    norm(x + c) = norm(x)
+zero_mean          with initial weights, the mean of each output vector is 0
+unit_rms           with initial weights, the root mean square of each output vector is 1, up to eps
 identity           y = x
 rounds_once        half dtypes are computed in float32 and rounded once, at the end
 """
@@ -23,10 +23,15 @@ rounds_once        half dtypes are computed in float32 and rounded once, at the 
 
 @dataclass(frozen=True, kw_only=True)
 class Norm(Entry):
-    """`parameters(options, width)` lists its weights; `build`, a `"module:function"`, is called as
-    `build(options, width)` and gives an `nn.Module` from (..., width) to (..., width) with exactly these weights.
-    `claims(options)` names the `CLAIMS` that it keeps, and `same_as` the built-in norm whose equation and options it shares:
-    `tfkit conformance` holds it to both."""
+    """A norm.
+
+    Args:
+        parameters: `parameters(options, width)` lists its weights.
+        build: `"module:function"`, called as `build(options, width)`. It returns an `nn.Module` from (..., width) to
+            (..., width) with exactly these weights.
+        claims: `claims(options)` gives the `CLAIMS` that hold; `tfkit conformance` checks them.
+        same_as: the built-in norm with the same equation and options; `tfkit conformance` compares them.
+    """
 
     parameters: Callable[[Any, int], tuple[Parameter, ...]]
     build: str

@@ -1,10 +1,10 @@
 """How a spec names a part: `norm: rms_norm` or `norm: {kind: rms_norm, eps: 1e-6}`.
 
-Every entry brings an options model, and the set of entries is open, so a slot field cannot be a closed union. It is looked
-up by name in the catalogue that stands in Pydantic's validation context, and becomes a `Component`: the entry and its options.
+Every entry has an options model, and plugins add entries, so a slot field cannot be a closed union. Its value is looked up by
+name in the catalogue in Pydantic's validation context, and becomes a `Component`: the entry and its options.
 
     class MyOptions(Options):
-        norm: Annotated[Part, SlotField("norm")] = part_default("none")
+        norm: Annotated[Component, SlotField("norm")] = component_default("none")
         scale: Annotated[float | str, OneOf("sqrt_d_model", number=True)] = 1.0
         input: Annotated[str, NodeRef("input")]
 """
@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchem
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 CONTRACT = 1
-"""Version of the contract between tfkit and its plugins; an entry states the one it was written for."""
+"""Version of the contract between tfkit and its plugins. An entry states the version that it was written for."""
 
 
 class Options(BaseModel):
@@ -34,10 +34,14 @@ class NoOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One implementation offered for a slot. Subclasses, one per slot, say what else it must bring.
+    """One implementation in a slot. Each slot has a subclass with further fields.
 
-    `name` is what a spec writes; a plugin's own names carry its prefix (`acme.flash`). `summary` is one line for people,
-    `reference` a link to the mathematics.
+    Args:
+        name: the name in specs; names of a plugin have its prefix (`acme.flash`).
+        summary: one line for people.
+        options: the model of its options.
+        reference: a link to the mathematics.
+        contract: the version of the contract that it was written for.
     """
 
     name: str
@@ -49,7 +53,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Component:
-    """An entry with the options that a spec gave it."""
+    """An entry with its options from a spec."""
 
     entry: Any
     options: Any
@@ -68,18 +72,18 @@ class Component:
         return self.kind
 
     def written(self) -> Any:
-        """The shortest way to write the part: its name, or a mapping when it has options."""
+        """The shortest written form of the part: its name, or a mapping if it has options."""
         options = self.options.model_dump(exclude_none=True)
         return {"kind": self.kind, **options} if options else self.kind
 
 
 def _written(part: Component | None) -> Any:
-    """An optional part may be absent: a group of layers has no placement of its own."""
+    """The written form of an optional part: None for a group of layers, which has no placement of its own."""
     return None if part is None else part.written()
 
 
 class Finder(Protocol):
-    """What a slot field needs of the catalogue."""
+    """The part of the catalogue that a slot field uses."""
 
     def find(self, slot: str, name: str) -> Entry | None: ...
 
@@ -119,7 +123,7 @@ class SlotField:
 
 @dataclass(frozen=True)
 class SlotListField:
-    """Marks a field that names one entry of `slot`, or a list of them in order of preference; holds a tuple of Parts."""
+    """Marks a field that names one entry of `slot`, or several in order of preference. The value is a tuple of components."""
 
     slot: str
 
@@ -142,14 +146,14 @@ class SlotListField:
 
 
 class OneOf:
-    """A value that is one of some names, or (`number`) a number, or (`flag`) true or false: one fault, not one per choice."""
+    """Marks a field whose value is one of some names, or (`number`) a number, or (`flag`) a boolean."""
 
     def __init__(self, *names: str, number: bool = False, flag: bool = False) -> None:
         self.names, self.number, self.flag = names, number, flag
 
     @property
     def expected(self) -> str:
-        """The choices in words."""
+        """The choices, for a message."""
         choices = [*(["a number"] if self.number else []), *(["true", "false"] if self.flag else [])]
         return " or ".join(choices + [f"`{name}`" for name in self.names])
 
@@ -194,7 +198,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 AsTuple = BeforeValidator(_as_tuple)
-"""Turns a written list into a tuple, so that options stay immutable: `Annotated[tuple[int, ...], AsTuple]`."""
+"""Converts a list to a tuple, so that options are immutable: `Annotated[tuple[int, ...], AsTuple]`."""
 
 Size = Annotated[int, Field(ge=1, le=2**40)]
 """A count or a width: a whole number from 1."""
@@ -207,8 +211,8 @@ TokenId = Annotated[int, Field(ge=0, le=2**40)]
 
 
 def field_annotations(options: type[BaseModel], kind: type) -> Iterable[tuple[str, Any]]:
-    """Every field of an options model that carries a mark of the given kind, with the mark."""
+    """Every field of an options model with an annotation of the given kind, and the annotation."""
     for name, field in options.model_fields.items():
-        for location in field.metadata:
-            if isinstance(location, kind):
-                yield name, location
+        for annotation in field.metadata:
+            if isinstance(annotation, kind):
+                yield name, annotation

@@ -1,5 +1,5 @@
-"""A parameter, said without torch: what it is for, its shape, whether it learns. The graph counts these, the builder checks
-the modules against them, and an initialiser draws from them."""
+"""Descriptions of parameters without torch: role, shape, trainable or not. The graph counts them, the builder compares modules
+with them, and initialisers read them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from math import prod
 class Parameter:
     """One tensor of weights.
 
-    `name` is its path inside the part that declares it (`query.weight`), `role` what it does (`query`, `attention_output`,
-    `ffn_in`, `embedding`, `norm_scale`, `bias`, ...: initialisers go by it), `shape` as torch stores it: a linear map from
-    `fan_in` to `fan_out` features is `(fan_out, fan_in)`.
+    Args:
+        name: its path inside the part that declares it (`query.weight`).
+        role: its purpose, for initialisers: `query`, `attention_output`, `ffn_in`, `embedding`, `norm_scale`, `bias`, ...
+        shape: as torch stores it; a linear map from `fan_in` to `fan_out` features is `(fan_out, fan_in)`.
+        trainable: whether training changes it.
     """
 
     name: str
@@ -32,10 +34,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters that occur `times` times under different prefixes, counted without writing the prefixes out.
+    """Parameters that occur `times` times under different prefixes, counted without expansion.
 
-    `prefixes()` yields them one by one: a stack of a billion layers is counted in a millisecond and never expanded.
-    `head_dim` and `gains` (by role) are what an initialiser needs to know of their surroundings.
+    `prefixes()` yields the prefixes lazily, so that a stack of a billion layers is counted in a millisecond. `head_dim` and
+    `gains` (by role) are for initialisers.
     """
 
     parameters: tuple[Parameter, ...]

@@ -1,4 +1,4 @@
-"""Norm placement: how a layer wires its sub-layers, their norms and the residual.
+"""Norm placement: how a layer connects its sub-layers, their norms and the residual.
 
     post    x = norm(x + f(x))              Vaswani et al. 2017
     pre     x = x + f(norm(x))              a stack of these needs a final norm
@@ -14,17 +14,17 @@ from typing import Any, Literal
 from .options import Entry
 
 CLAIMS = frozenset({"residual_stream", "normed_output"})
-"""What a placement may promise besides its contract.
+"""Properties that a placement may claim besides its contract.
 
-residual_stream    x itself runs through the layer, times `skip` at most: where the branches give 0, so does what is added
-normed_output      what leaves the layer is what its last norm gave
+residual_stream    the layer adds to skip * x: if all branches are 0, the output is skip * x
+normed_output      the output of the layer is the output of its last norm
 """
 
 
 @dataclass(frozen=True)
 class StackFacts:
-    """What constants may depend on: the layers of this stack, those of the stack it reads or feeds as memory (0 if none),
-    and its part in the model."""
+    """What constants may depend on: the role of the stack in the model, its number of layers, and that of the stack that it
+    reads as memory or that reads it (0 if none)."""
 
     role: Literal["encoder", "decoder", "encoder_only", "decoder_only"]
     num_layers: int
@@ -33,8 +33,8 @@ class StackFacts:
 
 @dataclass(frozen=True)
 class Constants:
-    """`skip` multiplies the residual, `branch` what a sub-layer adds to it; `gains` multiplies the initial spread of
-    parameters by role."""
+    """`skip` multiplies the residual, `branch` the output of a sub-layer, `gains` (by role) the initial spread of
+    parameters."""
 
     skip: float = 1.0
     branch: float = 1.0
@@ -43,13 +43,19 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement(Entry):
-    """`norm_sites(options, sublayers)` names the norms of a layer whose sub-layers have these names, `final_norm(options)`
-    says whether a stack of such layers ends in a norm, `constants(options, context)` gives the residual's constants,
-    `unsupported(options, sublayers)` the reasons why it cannot wire them. `build`, a `"module:function"`, is called as
-    `build(options, parts)` with a `tfkit.nn.layer.LayerParts` and gives an `nn.Module` with
-    `forward(x (B,L,M), context, index) -> (B,L,M)`. `claims(options)` names the `CLAIMS` that it keeps, where they differ from
-    those that follow from `final_norm`; `same_as` names the built-in placement whose equation and options it shares:
-    `tfkit conformance` holds it to both."""
+    """A norm placement.
+
+    Args:
+        norm_sites: `norm_sites(options, sublayers)` names the norms of a layer with sub-layers of these names.
+        final_norm: `final_norm(options)`: whether a stack of such layers ends in a norm.
+        build: `"module:function"`, called as `build(options, parts)` with a `tfkit.nn.layer.LayerParts`. It returns an
+            `nn.Module` with `forward(x (B,L,M), context, index) -> (B,L,M)`.
+        constants: `constants(options, context)` gives the constants of the residual.
+        unsupported: `unsupported(options, sublayers)` gives the reasons why it cannot connect these sub-layers.
+        claims: `claims(options)` gives the `CLAIMS` that hold, if they differ from those that follow from `final_norm`;
+            `tfkit conformance` checks them.
+        same_as: the built-in placement with the same equation and options; `tfkit conformance` compares them.
+    """
 
     norm_sites: Callable[[Any, tuple[str, ...]], tuple[str, ...]]
     final_norm: Callable[[Any], bool]
@@ -60,7 +66,7 @@ class Placement(Entry):
     same_as: str = ""
 
     def claimed(self, options: Any) -> frozenset[str]:
-        """The `CLAIMS` that hold for these options. A stack of layers ends in a norm because their stream has none."""
+        """The `CLAIMS` that hold for these options. A final norm is needed exactly if the residual stream has no norm."""
         if self.claims is not None:
             return self.claims(options)
         normless = not self.norm_sites(options, ("self_attention", "ffn"))

@@ -1,10 +1,10 @@
-"""Position scheme: how a model knows the order of its tokens. It acts in one or more of three places:
+"""Position scheme: how a model represents the order of its tokens. It acts in one or more of three places:
 
     embeddings     x + p(position), before the first layer                     (sinusoidal, learned)
     queries_keys   q, k -> R(position) q, R(position) k, before the scores      (rotary)
     scores         + bias(key position - query position), after the scale       (ALiBi, T5, Shaw)
 
-Schemes that act on queries and keys or on scores act on self-attention, and on cross-attention only where a spec says so.
+Schemes for queries and keys or for scores act on self-attention, and on cross-attention only if a spec says so.
 """
 
 from __future__ import annotations
@@ -24,24 +24,28 @@ USUAL_CLAIMS: dict[str, frozenset[str]] = {
     "queries_keys": frozenset({"relative", "rotation"}),
     "scores": frozenset({"relative_bias"}),
 }
-"""What a scheme is held to in each place unless it says otherwise.
+"""The laws that a scheme obeys in each place unless `claims` says otherwise.
 
 additive         embed(x) - x does not depend on x
-relative         the product of a query and a key depends on their positions through the difference alone
-rotation         vectors keep the lengths they have at position 0, which multiplies each feature by a constant
-relative_bias    the bias depends on positions through key position - query position alone
+relative         the product of a query and a key depends only on the difference of their positions
+rotation         the length of a vector is the same at all positions; position 0 multiplies each feature by a constant
+relative_bias    the bias depends only on key position - query position
 """
 
 
 @dataclass(frozen=True)
 class PositionSite:
-    """Where a scheme acts. `width` is d_model; `heads` and `head_dim` are 0 for embeddings; `rows` is the number of
-    positions where the input fixes it (the patches of an image), else None; `causal` says that keys after the query are
-    hidden, so that only distances <= 0 occur; `cross` marks cross-attention.
+    """Where a scheme acts.
 
-    The layers of a stack share a scheme whose `tables` are not `layer`, though their heads may differ in width. One that acts
-    on scores alone and does not read the query is asked for its parameters and built with `head_dim` 0 then: neither may
-    depend on it."""
+    Args:
+        width: d_model.
+        heads: query heads H; 0 for embeddings.
+        head_dim: head dimension D; 0 for embeddings. It is also 0 for a scheme that acts only on scores, does not read the
+            query and is shared by the layers of a stack, because their heads may differ in width.
+        rows: the number of positions if the input fixes it (the patches of an image), else None.
+        causal: later keys are hidden, so that only distances <= 0 occur.
+        cross: cross-attention.
+    """
 
     width: int
     heads: int = 0
@@ -53,15 +57,23 @@ class PositionSite:
 
 @dataclass(frozen=True, kw_only=True)
 class PositionScheme(Entry):
-    """`acts` lists the places. `tables(options)` says who owns its weights: nobody, one table per stack, or one per layer.
-    `unsupported(options, site)` gives the reasons why it cannot act there, in words with numbers. `build`, a
-    `"module:function"`, is called as `build(options, site)` and gives an `nn.Module` with the methods of
-    `tfkit.attention.positions` that its places need. `bias_kinds` names the bias it hands to attention (`dense`, `linear`,
-    `distance`); `reads_query` says that this bias depends on the query, so that layers cannot share it.
-    `max_len(options)` is the number of positions that it can tell apart, or None for any; `counts_padding(options)` says that
-    padding before a token changes what it does to the token.
-    `claims(options)` names the laws of `USUAL_CLAIMS` that it obeys, where these are not the usual ones of its places;
-    `same_as` names the built-in scheme whose equation and options it shares: `tfkit conformance` holds it to both.
+    """A position scheme.
+
+    Args:
+        acts: the places where it acts.
+        build: `"module:function"`, called as `build(options, site)`. It returns an `nn.Module` with the methods of
+            `tfkit.attention.positions` that its places need.
+        tables: `tables(options)`: it has no weights, one table per stack, or one per layer.
+        parameters: `parameters(options, site)` lists its weights.
+        unsupported: `unsupported(options, site)` gives the reasons, with numbers, why it cannot act there.
+        flops: `flops(options, site, batch, queries, keys)`.
+        bias_kinds: the kinds of bias that it gives to attention: `dense`, `linear`, `distance`.
+        reads_query: the bias depends on the query, so that layers cannot share it.
+        max_len: `max_len(options)` is the number of its positions; None: no limit.
+        counts_padding: `counts_padding(options)`: padding before a token changes its position.
+        claims: `claims(options)` gives the laws of `USUAL_CLAIMS` that it obeys, if they are not the usual ones of its places;
+            `tfkit conformance` checks them.
+        same_as: the built-in scheme with the same equation and options; `tfkit conformance` compares them.
     """
 
     acts: frozenset[Place]

@@ -1,5 +1,5 @@
-"""Score function: how well a query fits a key. `dot` is scale * q.k and part of the attention contract; others (additive,
-general, concat: the RNN lineage) must be declared by the backend that can compute them."""
+"""Score function of a query and a key. `dot` is scale * q.k and part of the attention contract. A backend declares the others
+that it can compute (additive, general, concat: the RNN lineage)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,20 @@ class ScoreSite:
 
 
 def dot_cost(options: Any, site: ScoreSite, kv_heads: int, sizes: Sizes) -> Cost:
-    """q.k for every pair: 2 B H Q K D; no more than the query and the key is kept, which the projections count."""
+    """q.k for every pair: 2 B H Q K D. Only query and key are kept, which the projections count."""
     return Cost("attention", 2 * sizes.batch * site.heads * sizes.queries * sizes.keys * site.head_dim, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreFunction(Entry):
-    """`parameters(options, site)` lists its weights; `build(options, site)` gives a module
-    `(query (B,H,Q,D), key (B,G,K,D)) -> (B,H,Q,K)`, or None for the contract's own dot product.
-    `costs(options, site, kv_heads, sizes)` is what the scores cost."""
+    """A score function.
+
+    Args:
+        costs: `costs(options, site, kv_heads, sizes)` is the cost of the scores.
+        parameters: `parameters(options, site)` lists its weights.
+        build: `"module:function"`, called as `build(options, site)`. It returns a module
+            `(query (B,H,Q,D), key (B,G,K,D)) -> (B,H,Q,K)`. None: the dot product of the contract.
+    """
 
     costs: Callable[[Any, ScoreSite, int, Sizes], Cost] = dot_cost
     parameters: Callable[[Any, ScoreSite], tuple[Parameter, ...]] = lambda options, site: ()

@@ -1,5 +1,4 @@
-"""Sub-layer kind: what stands between two norms of a layer (self-attention, cross-attention, feed-forward, and whatever a
-plugin adds: convolution, mixture of experts)."""
+"""Sub-layer kind: self-attention, cross-attention, feed-forward, and those of plugins (convolution, mixture of experts)."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from .parameter import Parameter
 
 
 class SublayerOptions(Options):
-    """Base of the options of every sub-layer kind. `name` is its name inside the layer (its kind unless written; the second
-    of a kind gets `_2`), `residual_scale` multiplies what it adds to the residual (0.5 for the halves of a macaron)."""
+    """Base of the options of every sub-layer kind. `name` is its name inside the layer (by default its kind; the second of a
+    kind gets `_2`). `residual_scale` multiplies its output before the residual (0.5 for the halves of a macaron)."""
 
     name: str = Field("", description="name inside the layer; its kind unless written")
     residual_scale: Annotated[float, Field(description="multiplies what the sub-layer adds to the residual")] = 1.0
@@ -24,8 +23,15 @@ class SublayerOptions(Options):
 
 @dataclass(frozen=True)
 class SublayerContext:
-    """What surrounds a sub-layer: the width of the stack, that of the memory it reads (None if none), whether the stack is
-    causal, the position scheme of its layer, and whether what it reads may be padded: its memory, or the sequence itself."""
+    """The context of a sub-layer.
+
+    Args:
+        width: d_model of the stack.
+        memory_width: width of the memory that it reads; None if it reads none.
+        causal: whether the stack is causal.
+        position: the position scheme of its layer.
+        padded: whether the keys, of the memory or of the sequence itself, may be padded.
+    """
 
     width: int
     memory_width: int | None
@@ -36,7 +42,7 @@ class SublayerContext:
 
 @dataclass(frozen=True)
 class AttentionSite:
-    """One place where attention happens, as far as the spec fixes it. `mask_terms` are those that may occur there."""
+    """One place where attention happens, as described by the spec. `mask_terms` are those that may occur there."""
 
     heads: int
     kv_heads: int
@@ -53,13 +59,18 @@ class AttentionSite:
 
 @dataclass(frozen=True, kw_only=True)
 class SublayerKind(Entry):
-    """A kind of sub-layer.
+    """A sub-layer kind.
 
-    `option_keys` are the keys under which a spec writes its options, general to specific (`("attention", "self_attention")`).
-    `reads` is what it looks at beside the token itself. `parameters(options, context)`, `costs(options, context, sizes)` and
-    `site(options, context)` (None: no attention) describe it. `unsupported(options, context)` returns (option, reason, fix) for
-    what cannot be built. `build`, a `"module:function"`, is called as `build(options, context, wiring)` with a
-    `tfkit.plugin.model_parts.Wiring`. It returns an `nn.Module` with `forward(x (B,L,M), context, index) -> (B,L,M)`."""
+    Args:
+        option_keys: the keys of its options in a spec, general to specific: `("attention", "self_attention")`.
+        reads: what it reads besides the token: other tokens (`self`), the memory, or nothing.
+        parameters: `parameters(options, context)` lists its weights.
+        build: `"module:function"`, called as `build(options, context, wiring)` with a `tfkit.plugin.model_parts.Wiring`. It
+            returns an `nn.Module` with `forward(x (B,L,M), context, index) -> (B,L,M)`.
+        costs: `costs(options, context, sizes)` gives the terms of its cost.
+        site: `site(options, context)` is its attention site; None: no attention.
+        unsupported: `unsupported(options, context)` gives (option, reason, fix) for each option that cannot be built.
+    """
 
     option_keys: tuple[str, ...]
     reads: Literal["self", "memory", "none"]

@@ -1,4 +1,4 @@
-"""The spec with everything filled in, as data and as text that loads back to an equal spec."""
+"""The spec with all defaults filled in, as data and as text that loads back to an equal spec."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .reader import FORBIDDEN
 
 WIDTH = 120
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*|https?://[A-Za-z0-9_./~%=&+-]*")
-# Words that one version of YAML or another reads as something else than text.
+# Words that some version of YAML does not read as text.
 _WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 
 
 def resolved(spec: ModelSpec) -> dict[str, Any]:
     """The spec as plain data: mappings, lists and scalars, in the order of the language."""
-    said = {key: getattr(spec, key) for key in ("tfkit", "name", "reference", "description") if getattr(spec, key) != ""}
+    written = {key: getattr(spec, key) for key in ("tfkit", "name", "reference", "description") if getattr(spec, key) != ""}
     expect = spec.expect.model_dump(exclude_none=True)
     return {
-        **said,
+        **written,
         **({"expect": expect} if expect else {}),
         "nodes": {name: {"kind": part.kind, **_fields(part.options)} for name, part in spec.nodes.items()},
         "outputs": list(spec.outputs),
@@ -33,7 +33,7 @@ def resolved(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _fields(options: BaseModel) -> dict[str, Any]:
-    """An options model as data, without what is None anyway. A group of layers says only what makes it a group."""
+    """An options model as data, without fields that are None by default. A group of layers keeps only the fields of a group."""
     dumped = options.model_dump()
     several = {name for name, _ in field_annotations(type(options), SlotListField)}
     found: dict[str, Any] = {}
@@ -56,7 +56,7 @@ def _value(value: Any, dumped: Any) -> Any:
         options = _fields(value.options)
         return {"kind": value.kind, **options} if options else value.kind
     if isinstance(value, BaseModel):
-        # A field with a serialiser of its own is written as that says.
+        # A field with its own serialiser keeps its form.
         return _fields(value) if dumped == value.model_dump() else dumped
     if isinstance(value, (tuple, list)):
         return [_value(item, data) for item, data in zip(value, dumped, strict=True)]
@@ -64,13 +64,13 @@ def _value(value: Any, dumped: Any) -> Any:
 
 
 def to_json(spec: ModelSpec) -> str:
-    """The resolved spec as JSON, with every character escaped that YAML cannot hold."""
+    """The resolved spec as JSON. Characters that YAML does not allow are escaped."""
     text = json.dumps(resolved(spec), indent=2, ensure_ascii=False) + "\n"
     return FORBIDDEN.sub(lambda letter: f"\\u{ord(letter[0]):04x}", text)
 
 
 def to_yaml(spec: ModelSpec) -> str:
-    """The resolved spec as YAML: mappings on one line where they fit, the nodes always apart."""
+    """The resolved spec as YAML: a mapping on one line if it fits, each node on its own lines."""
     data = resolved(spec)
     lines = [line for key, value in data.items() if key != "nodes" for line in _entry(key, value, 0)]
     nodes = [line for key, value in data["nodes"].items() for line in _entry(key, value, 2)]
@@ -109,7 +109,7 @@ def _flow(value: Any) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """A scalar that every version of YAML reads as what it is."""
+    """A scalar that every version of YAML reads as the same value."""
     if value is None:
         return "null"
     if isinstance(value, bool):

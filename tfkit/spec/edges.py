@@ -1,7 +1,7 @@
-"""The edges of the graph as they are written: every reference names a node that exists, and none leads back to itself.
+"""Checks of the written edges: every reference names an existing node, and there is no cycle.
 
-Checked on the marked tree, so that a misspelt edge is found also in a node that has other faults; and before anything that
-follows edges, so that nothing runs in circles.
+They run on the located tree, so that a misspelt edge is found even in a node with other errors. They run before any code that
+follows edges, so that this code always ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check_edges(
     grammar: Grammar,
     diagnostics: Diagnostics,
 ) -> None:
-    """Adds a fault for every reference to nowhere, and one for every cycle. `resolved` holds the nodes that are filled in."""
+    """Adds an error for each reference to an unknown node and for each cycle. `resolved` has the nodes with defaults."""
     targets: dict[str, list[tuple[str, Located]]] = {}
     for name, node in nodes.items():
         targets[name] = []
@@ -36,12 +36,12 @@ def check_edges(
         if isinstance(reference.value, str):
             _target(reference, "output", nodes, grammar, diagnostics)
     for cycle, reference in cycles(targets):
-        message = f"the edges form a cycle: {' -> '.join(_middle_left_out(cycle))}"
+        message = f"the edges form a cycle: {' -> '.join(_abbreviated(cycle))}"
         diagnostics.add("TFK015", reference.location, reference.path, message, "a node may not depend on itself")
 
 
 def edges_of(node: Located, grammar: Grammar) -> Iterator[Edge]:
-    """Every reference that a node makes, those of its sub-layers too."""
+    """Every reference of a node and of its sub-layers."""
     kind = grammar.node_kinds.get(node.kind or "")
     for field, role in grammar.references(kind):
         child = node.get(field)
@@ -69,7 +69,7 @@ def _inside(pattern: Located, grammar: Grammar) -> Iterator[Edge]:
 def _target(
     reference: Located, role: str, nodes: Mapping[str, Located], grammar: Grammar, diagnostics: Diagnostics
 ) -> str | None:
-    """The node that a reference names. Adds a fault and gives None where there is none."""
+    """The node that a reference names. If there is none, adds an error and returns None."""
     name, dot, port = str(reference.value).partition(".")
     if name not in nodes:
         fix = did_you_mean(name, nodes, "nodes")
@@ -88,7 +88,7 @@ def _target(
 
 
 def cycles(targets: Mapping[str, list[tuple[str, Located]]]) -> Iterator[tuple[list[str], Located]]:
-    """Each cycle once, as its nodes in order (the first again at the end) with the reference that closes it. No recursion."""
+    """Each cycle once: its nodes in order, the first one repeated at the end, and the closing reference. Not recursive."""
     finished: set[str] = set()
     for start in targets:
         if start in finished:
@@ -108,5 +108,5 @@ def cycles(targets: Mapping[str, list[tuple[str, Located]]]) -> Iterator[tuple[l
                 waiting.append(iter(targets[step[0]]))
 
 
-def _middle_left_out(names: list[str]) -> list[str]:
+def _abbreviated(names: list[str]) -> list[str]:
     return names if len(names) <= 12 else [*names[:6], "...", *names[-5:]]

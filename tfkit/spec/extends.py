@@ -1,4 +1,4 @@
-"""`extends: base.yaml`: a spec laid over another, file by file, before anything else looks at it."""
+"""`extends: base.yaml`: merges a spec over the one that it extends, before any other step."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .reader import read_file
 from .versions import migrate
 
 OWN = frozenset({"tfkit", "name", "reference", "description", "expect"})
-"""What a spec says about itself, and hands on to nobody."""
+"""Keys that describe one spec and are not inherited."""
 LONGEST_CHAIN = 16
 
 
 def read_extended(path: str, slots: Mapping[str, str], diagnostics: Diagnostics) -> Located:
-    """The spec in a file, laid over those that it extends. Raises SpecError when one of them cannot be read."""
+    """The spec in a file, merged over those that it extends. Raises SpecError if one of them cannot be read."""
     return extended(migrate(read_file(path, diagnostics), diagnostics), path, slots, diagnostics)
 
 
 def extended(
     root: Located, path: str, slots: Mapping[str, str], diagnostics: Diagnostics, chain: tuple[str, ...] = ()
 ) -> Located:
-    """A spec read from `path`, laid over those that it extends."""
+    """A spec read from `path`, merged over those that it extends."""
     link = root.get("extends")
     if link is None:
         return root
@@ -34,38 +34,38 @@ def extended(
     base_path = os.path.join(os.path.dirname(path), link.value)
     base = _base(base_path, link, chain, diagnostics)
     base = extended(migrate(base, diagnostics), base_path, slots, diagnostics, chain)
-    handed = base.holding({key: child for key, child in base.mapping.items() if key not in OWN})
+    inherited = base.holding({key: child for key, child in base.mapping.items() if key not in OWN})
     own = root.holding({key: child for key, child in root.mapping.items() if key != "extends"})
-    return over(handed, _that_removes(handed, own, base_path, diagnostics), slots, removing=True)
+    return over(inherited, _without_vain_nulls(inherited, own, base_path, diagnostics), slots, removing=True)
 
 
 def _base(path: str, link: Located, chain: tuple[str, ...], diagnostics: Diagnostics) -> Located:
     if not os.path.isfile(path):
-        kind = "is no plain file" if os.path.exists(path) else "does not exist"
+        kind = "is not a regular file" if os.path.exists(path) else "does not exist"
         diagnostics.fatal("TFK016", link.location, "extends", f"`{short(link.text)}` {kind}", _neighbour(path, chain))
     if os.path.realpath(path) in chain:
         names = " -> ".join(map(os.path.basename, (*chain, path)))
         diagnostics.fatal("TFK016", link.location, "extends", f"a spec extends itself: {names}")
     if len(chain) > LONGEST_CHAIN:
-        diagnostics.fatal("TFK016", link.location, "extends", f"a chain of more than {LONGEST_CHAIN} specs extend each other")
+        diagnostics.fatal("TFK016", link.location, "extends", f"more than {LONGEST_CHAIN} specs extend each other")
     return read_file(path, diagnostics)
 
 
 def _neighbour(path: str, chain: tuple[str, ...]) -> str:
-    """The file of nearly this name, but none of those that wait for it: they would extend themselves."""
+    """A suggestion: the file with the most similar name that is not in the chain already."""
     folder = os.path.dirname(path) or "."
     try:
         names = [name for name in sorted(os.listdir(folder)) if os.path.realpath(os.path.join(folder, name)) not in chain]
-    except (OSError, ValueError):  # no such folder, or no right to look into it
+    except (OSError, ValueError):  # the folder does not exist or cannot be read
         return ""
     files = {os.path.splitext(name)[0]: name for name in names}
     near = difflib.get_close_matches(os.path.splitext(os.path.basename(path))[0][:80], files, 1)
     return f"did you mean `{files[near[0]]}`?" if near else ""
 
 
-def _that_removes(base: Located, own: Located, path: str, diagnostics: Diagnostics) -> Located:
-    """`own` without its nulls that remove nothing. What a spec says about itself is never inherited, so that removing it is
-    always done; a node or a default that the base does not have is a misspelt name."""
+def _without_vain_nulls(base: Located, own: Located, path: str, diagnostics: Diagnostics) -> Located:
+    """`own` without nulls that remove nothing. A null for a key of `OWN` is ignored, because these keys are not inherited. A
+    null for a node or a default that the base does not have is an error: its name is misspelt."""
     parts = {key: child for key, child in own.mapping.items() if key not in OWN or child.value is not None}
     for name in ("nodes", "defaults", "outputs"):
         if name in parts and parts[name].value is None and name not in base.mapping:

@@ -1,4 +1,4 @@
-"""What other toolkits call the fields of a spec: Hugging Face, nanoGPT, fairseq, torch, x-transformers, JAX ones."""
+"""Names of other toolkits for the fields of a spec: Hugging Face, nanoGPT, fairseq, torch, x-transformers, JAX libraries."""
 
 from __future__ import annotations
 
@@ -48,4 +48,4 @@ _OURS = {
 }
 
 PEERS = {spelling(theirs): ours for ours, names in _OURS.items() for theirs in names.split()}
-"""The spelling of their name -> ours."""
+"""The spelling of a foreign name -> the field of a spec."""

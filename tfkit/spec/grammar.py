@@ -1,7 +1,7 @@
-"""What may be written where, read off the options models of everything in a catalogue.
+"""Which keys are allowed where, derived from the options models of all entries in a catalogue.
 
-The same tables serve the check of the written tree, inheritance, hints and the JSON Schema, so that a plugin's options are
-part of the language as soon as it is installed.
+The structure check, inheritance, hints and the JSON Schema read these tables, so that the options of a plugin belong to the
+language as soon as it is installed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .model import ModelSpec
 TOP = ("tfkit", "name", "reference", "description", "expect", "extends", "defaults", "nodes", "outputs")
 """The keys of a spec. No node may have one of these names, so that `--set encoder.num_layers=12` is never ambiguous."""
 GROUP = ("repeat", "shared", "layers")
-"""The keys of a layer item that say how often and where; all others say what the layer is."""
+"""The keys of a layer item that group and repeat layers; all others describe the layer."""
 PATTERN = tuple(name for name in Layer.model_fields if name not in GROUP)
-"""The fields that a stack, `defaults` and a layer item all take: placement, norm, position, dropout, sublayers."""
+"""The fields that a stack, `defaults` and a layer item all take: placement, norm, position, dropout, `sublayers`."""
 
 
 class Grammar:
-    """The language as a catalogue spells it. `root` is the model of the whole that is written in it, `top` its keys."""
+    """The language of a catalogue. `root` is the model of a whole document, `top` its keys."""
 
     def __init__(self, catalogue: Catalogue, root: type[Options] = ModelSpec, top: tuple[str, ...] = TOP) -> None:
         self.catalogue = catalogue
@@ -41,7 +41,7 @@ class Grammar:
         return self.catalogue.find(slot, kind) if kind is not None else None
 
     def names(self, slot: str) -> list[str]:
-        """The names that may be written in the slot."""
+        """The names that are allowed in the slot."""
         names = self.catalogue.names(slot)
         return sorted([*names, AUTO.name]) if slot == "backend" else names
 
@@ -51,7 +51,7 @@ class Grammar:
 
     @cached_property
     def option_keys(self) -> dict[str, tuple[SublayerKind, ...]]:
-        """`attention`, `ffn`, ...: the keys that hold options of sub-layers, and whose."""
+        """The keys that hold options of sub-layers (`attention`, `ffn`, ...), with the kinds of sub-layers that read them."""
         kinds: dict[str, tuple[SublayerKind, ...]] = {}
         for entry in self.catalogue.entries("sublayer"):
             for key in entry.option_keys:
@@ -60,7 +60,7 @@ class Grammar:
 
     @cached_property
     def slots(self) -> dict[str, str]:
-        """The slot of every field that holds a part, by field name: a name has one type everywhere."""
+        """The slot of every field that holds a part, by field name. A field name has one type everywhere."""
         return {name: slot for model in self.models for name, (slot, _) in slots_of(model).items()}
 
     @cached_property
@@ -70,7 +70,7 @@ class Grammar:
 
     @cached_property
     def models(self) -> list[type[BaseModel]]:
-        """Every options model of the catalogue, and the layer's."""
+        """Every options model of the catalogue, and `Layer`."""
         entries = [entry for slot in self.catalogue.registered for entry in self.catalogue.entries(slot)]
         return list(
             dict.fromkeys([*self.patterns, self.root, *(model for entry in entries for model in nested_models(entry.options))])
@@ -78,31 +78,31 @@ class Grammar:
 
     @property
     def patterns(self) -> list[type[BaseModel]]:
-        """The layer's model, in a language that has layers."""
+        """The model of a layer, if the language has layers."""
         return [Layer] if self.node_kinds else []
 
     def layers_field(self, kind: NodeKind | None) -> str | None:
-        """The field that holds a layer pattern, if nodes of this kind have one: then the node is a stack."""
+        """The field with the layer pattern, if nodes of this kind are stacks."""
         return next((name for name, _ in field_annotations(kind.options, LayersField)), None) if kind else None
 
     @cached_property
     def layer_keys(self) -> frozenset[str]:
-        """What an item of `layers` may say."""
+        """The keys of an item of `layers`."""
         return frozenset((*GROUP, *PATTERN, *self.option_keys))
 
     def node_keys(self, kind: NodeKind) -> frozenset[str]:
-        """What a node of this kind may say."""
+        """The keys of a node of this kind."""
         keys = {"kind", *kind.options.model_fields}
         return frozenset(keys | {"num_layers", *PATTERN, *self.option_keys}) if self.layers_field(kind) else frozenset(keys)
 
     def inherits(self, kind: NodeKind) -> frozenset[str]:
-        """The plain defaults that reach a node of this kind; those of a stack's layers are not among them."""
+        """The plain defaults that reach a node of this kind, without those of its layers."""
         fields = frozenset(kind.inherits) & frozenset(kind.options.model_fields)
         return fields - {*PATTERN, *GROUP} if self.layers_field(kind) else fields
 
     @cached_property
     def default_keys(self) -> frozenset[str]:
-        """What `defaults` may say."""
+        """The keys of `defaults`."""
         keys = {"norm"}
         for kind in self.node_kinds.values():
             keys |= self.inherits(kind)
@@ -111,12 +111,12 @@ class Grammar:
         return frozenset(keys)
 
     def option_fields(self, key: str) -> frozenset[str]:
-        """What may be written under an option key such as `attention`."""
+        """The keys under an option key such as `attention`."""
         names = {name for kind in self.option_keys.get(key, ()) for name in kind.options.model_fields}
         return frozenset(names - {"name"})
 
     def references(self, kind: NodeKind | None) -> list[tuple[str, str]]:
-        """The fields of a node that name other nodes, with their roles; of every kind, where the kind is unknown."""
+        """The fields of a node that name other nodes, with their roles. If the kind is unknown, those of all kinds."""
         kinds = [kind] if kind else list(self.node_kinds.values())
         return list(
             dict.fromkeys(
@@ -125,7 +125,7 @@ class Grammar:
         )
 
     def _most_general(self, sublayer: SublayerKind, name: str) -> str:
-        """The first option key of a sub-layer kind under which every kind has this field."""
+        """The first option key of a sub-layer kind under which all kinds have this field."""
         for key in sublayer.option_keys:
             if all(name in kind.options.model_fields for kind in self.option_keys[key]):
                 return key
@@ -133,7 +133,7 @@ class Grammar:
 
     @cached_property
     def places(self) -> Mapping[str, tuple[str, ...]]:
-        """Where a field belongs, in words, by its name."""
+        """Where each field belongs, as text, by its name."""
         found: dict[str, dict[str, None]] = {}
 
         def put(name: str, place: str) -> None:

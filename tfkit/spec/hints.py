@@ -1,4 +1,4 @@
-"""What to say about a name that nobody knows here: what the user probably meant, and where it belongs."""
+"""Suggestions for unknown names: what the user probably meant, and where it belongs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GLUED = re.compile(r"[A-Za-z_][\w.-]*:[^\s:/\\]")
 
 
 def nearest(name: str, known: Collection[str], cutoff: float = 0.6) -> str | None:
-    """The known name that is this one in another spelling (`numHeads`), or that looks most like it."""
+    """The known name with the same letters (`numHeads`), or the most similar one."""
     same = [each for each in sorted(known) if spelling(each) == spelling(name)] if len(name) <= 60 else []
     if same:
         return same[0]
@@ -25,12 +25,12 @@ def nearest(name: str, known: Collection[str], cutoff: float = 0.6) -> str | Non
 
 
 def glued(text: str) -> str:
-    """The fix for a key and its value that no space separates (`dropout:0.1`): to YAML that is one name."""
+    """The fix for a key and a value without a space between them (`dropout:0.1`), which YAML reads as one name."""
     return "write a space after the colon" if _GLUED.match(text) else ""
 
 
 def did_you_mean(name: str, known: Collection[str], several: str = "known") -> str:
-    """The nearest name as a question, or the known names where they are few."""
+    """The nearest name as a question, or the known names if they are few."""
     near = nearest(name, known)
     if near:
         return f"did you mean `{near}`?"
@@ -46,9 +46,9 @@ def unknown_key(
     diagnostics: Diagnostics,
     near_keys: bool = False,
 ) -> None:
-    """Adds the fault of a key that may not stand here: of another toolkit, in the wrong place, misspelt, or unheard of.
+    """Adds the error about an unknown key: a name of another toolkit, a key in the wrong place, a misspelt or an unknown one.
 
-    `path` is the mapping's; `near_keys` says that it holds options of sub-layers, so that their keys are named first.
+    `path` is that of the mapping. With `near_keys` it holds options of a sub-layer; their keys come first.
     """
     ours, near = PEERS.get(spelling(name[:60])), nearest(name, allowed, CLOSE)
     code, message = "TFK010", f"unknown key `{short(name)}`"
@@ -82,13 +82,13 @@ def _belongs(name: str, grammar: Grammar, near_keys: bool) -> str:
 
 
 def unknown_name(slot: str, name: str, grammar: Grammar) -> tuple[str, str]:
-    """Message and fix for a name that no entry of the slot has."""
+    """Message and fix for an unknown name in a slot."""
     fix = glued(name) or (grammar.catalogue.why_missing(slot, name) if len(name) <= 60 else "")
     return f"unknown {SLOT_WORDS.get(slot, slot)} `{short(name)}`", fix
 
 
 def which_kind(slot: str, grammar: Grammar) -> str:
-    """The fix for a part that does not say what it is."""
+    """The fix for a part without `kind`."""
     return f"say which {SLOT_WORDS.get(slot, slot)}: {', '.join(grammar.names(slot))}"
 
 

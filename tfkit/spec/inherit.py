@@ -1,7 +1,7 @@
-"""`defaults` handed to the nodes: after this every node says everything about itself.
+"""Inheritance from `defaults`: afterwards every node has all its values.
 
-A default never switches an optional part on. `defaults.norm` gives its options to `embedding_norm`, `output_norm`,
-`final_norm` and `query_key_norm` where these name the same kind, and nothing where they are not written.
+A default never switches an optional part on. `embedding_norm`, `output_norm`, `final_norm` and `query_key_norm` take the
+options of `defaults.norm` if they are written and have the same kind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .merge import as_part, over
 
 
 class Inheritance:
-    """Lays defaults under nodes and remembers which of them were of use."""
+    """Merges nodes over the defaults and records which defaults were used."""
 
     def __init__(self, grammar: Grammar, defaults: Located | None, diagnostics: Diagnostics) -> None:
         self.grammar, self.diagnostics = grammar, diagnostics
@@ -28,14 +28,14 @@ class Inheritance:
         self.doubtful = False
 
     def default(self, name: str) -> Located | None:
-        """A default, which counts as used from now on."""
+        """A default. It is recorded as used."""
         child = self.defaults.get(name) if self.defaults else None
         if child is not None:
             self.used.add(id(child))
         return child
 
     def fold(self, scopes: Sequence[Located], name: str) -> Located | None:
-        """What a name means after every scope has had its say, the last one being the nearest."""
+        """The value of a name, merged over all scopes; the last scope is the nearest."""
         result: Located | None = None
         for scope in scopes:
             child = scope.get(name)
@@ -45,7 +45,7 @@ class Inheritance:
         return result
 
     def plain_fields(self, node: Located, kind: NodeKind) -> dict[str, Located]:
-        """The node's own keys, with the plain defaults that its kind inherits under them."""
+        """The keys of the node, merged over the plain defaults that its kind inherits."""
         fields = dict(node.mapping)
         owner = self.owner(node, kind)
         if owner is not None and "vocab_size" in fields:
@@ -65,7 +65,7 @@ class Inheritance:
         if owner is None and "vocab_size" not in fields and "vocab_size" not in self.diagnostics.meant and self.may_share(kind):
             fix = "write it here or in `defaults`, or `share` the table of another node"
             self.diagnostics.add("TFK030", node.location, node.path, "`vocab_size` is missing", fix)
-        return self.dressed(fields)
+        return self.with_norm_options(fields)
 
     def may_share(self, kind: NodeKind) -> bool:
         roles = {role for _, role in self.grammar.references(kind)}
@@ -76,8 +76,8 @@ class Inheritance:
         names = [name for name, role in self.grammar.references(kind) if role == "owner"]
         return next((child for name in names if (child := node.get(name)) is not None and child.value is not None), None)
 
-    def dressed(self, fields: dict[str, Located]) -> dict[str, Located]:
-        """Optional norms with the options of `defaults.norm`, where the kind is the same."""
+    def with_norm_options(self, fields: dict[str, Located]) -> dict[str, Located]:
+        """The fields, in which optional norms of the kind of `defaults.norm` take its options."""
         base = self.defaults.get("norm") if self.defaults else None
         if base is None:
             return fields
@@ -89,7 +89,7 @@ class Inheritance:
         return fields
 
     def position_reaches(self, embeddings: bool) -> bool:
-        """Whether the default position scheme acts in this kind of place: on embeddings, or inside layers."""
+        """Whether the default position scheme acts on embeddings, or inside layers."""
         written = self.defaults.get("position") if self.defaults else None
         entry = self.grammar.find("position", as_part(written).kind) if written else None
         if entry is None or not entry.acts:
@@ -97,7 +97,7 @@ class Inheritance:
         return "embeddings" in entry.acts if embeddings else bool(entry.acts - {"embeddings"})
 
     def layer_defaults(self) -> list[Located]:
-        """The defaults as layers see them."""
+        """The defaults that reach layers."""
         if self.defaults is None:
             return []
         keys = {"num_layers", *PATTERN, *self.grammar.option_keys}
@@ -106,29 +106,29 @@ class Inheritance:
         return [self.defaults.holding({key: child for key, child in self.defaults.mapping.items() if key in keys})]
 
     def part(self, slot: str, written: Located | None) -> Component | None:
-        """The part that a value names, or None where it names none: its faults are found when its node is validated."""
+        """The part that a value describes, or None if the value is invalid: validation of the node reports why."""
         if written is None or written.value is INVALID:
             return None
         return part_of(slot, plain(written), self.grammar)
 
     def unused(self) -> None:
-        """Adds a fault for every default that reached no node."""
+        """Adds an error for each default that reached no node."""
         self._unread("TFK011", self.defaults, self.grammar.default_keys, "no node uses the default `{}`")
 
     def unread(self, scopes: Sequence[Located]) -> None:
-        """Adds a fault for everything that a stack or one of its layers says and no layer reads."""
+        """Adds an error for each key of a stack or a layer that no layer reads."""
         for scope in scopes:
             self._unread("TFK019", scope, {*PATTERN, *self.grammar.option_keys}, "no layer here reads `{}`")
 
     def _unread(self, code: str, scope: Located | None, keys: Collection[str], message: str) -> None:
-        # Where something could not be resolved, nobody knows what it would have read.
+        # If something could not be resolved, its defaults may only seem unused.
         for name, child in (scope.mapping if scope and not self.doubtful else {}).items():
             if name in keys and id(child) not in self.used and child.value is not INVALID:
                 self.diagnostics.add(code, child.key or child.location, child.path, message.format(name), "remove it")
 
 
 def part_of(slot: str, value: Any, grammar: Grammar) -> Component | None:
-    """A part from its plain value, or None where the value is no correct part."""
+    """A part from its plain value, or None if the value is invalid."""
     try:
         kind = value if isinstance(value, str) else value.get("kind")
         entry = grammar.find(slot, kind)

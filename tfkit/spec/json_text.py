@@ -1,4 +1,4 @@
-"""What a file named `.json` must be: JSON (https://www.rfc-editor.org/rfc/rfc8259), although YAML would take more."""
+"""A file named `.json` must be JSON (https://www.rfc-editor.org/rfc/rfc8259), although the YAML reader would accept more."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class _NotFinite(ValueError):
 
 
 def check_json(text: str, file: str, diagnostics: Diagnostics) -> None:
-    """Raises SpecError where a text is not JSON, with the place and what to write instead. What JSON allows and a spec does
-    not (a key twice, numbers without bounds, depth) is left to the reader of values."""
+    """Raises SpecError, with the place and a fix, if a text is not JSON. Valid JSON that a spec does not allow (a key twice,
+    huge numbers, deep nesting) is left to the reader of values."""
     try:
         json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         if text.strip():
-            _tell(text, error, file, diagnostics)
+            _report(text, error, file, diagnostics)
     except _NotFinite:
         found = next(match for match in _CONSTANT.finditer(text) if match[1])
         message = f"`{found[1]}` is not a number of JSON"
-        diagnostics.fatal("TFK008", _mark(text, found.start(), file), "", message, "write an ordinary number")
+        diagnostics.fatal("TFK008", _location(text, found.start(), file), "", message, "write an ordinary number")
     except (RecursionError, ValueError):  # too deep, or a number of thousands of digits: located by the reader of values
         return
 
@@ -37,7 +37,7 @@ def _refuse(name: str) -> None:
     raise _NotFinite
 
 
-def _tell(text: str, error: json.JSONDecodeError, file: str, diagnostics: Diagnostics) -> None:
+def _report(text: str, error: json.JSONDecodeError, file: str, diagnostics: Diagnostics) -> None:
     position = error.pos + len(text[error.pos :]) - len(text[error.pos :].lstrip())
     rest, before = text[position:], text[: error.pos].rstrip()
     message, fix = f"this is not JSON: {error.msg[:1].lower()}{error.msg[1:]}", ""
@@ -54,10 +54,10 @@ def _tell(text: str, error: json.JSONDecodeError, file: str, diagnostics: Diagno
     elif error.msg.startswith("Expecting property name") and (word := _WORD.match(rest)):
         message, fix = f"`{short(word[0])}` is a key without quotes", f'write "{short(word[0])}"'
     elif error.msg.startswith("Expecting value") and (word := _WORD.match(rest)):
-        message = f"`{short(word[0])}` is no value of JSON"
+        message = f"`{short(word[0])}` is not a JSON value"
         fix = 'values are numbers, "text", true, false, null, lists and mappings'
-    diagnostics.fatal("TFK002", _mark(text, position, file), "", message, fix)
+    diagnostics.fatal("TFK002", _location(text, position, file), "", message, fix)
 
 
-def _mark(text: str, position: int, file: str) -> Location:
+def _location(text: str, position: int, file: str) -> Location:
     return Location(file, text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position))

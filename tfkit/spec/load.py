@@ -1,7 +1,7 @@
-"""From a file to a `ModelSpec`, or to every fault that the file has.
+"""From a file to a `ModelSpec`, or to all errors of the file.
 
     read -> extends -> --set -> structure -> defaults -> values -> edges
-Each step only adds faults; the ones that make all later steps pointless raise at once.
+Each step collects errors. An error that makes the later steps impossible is raised at once.
 """
 
 from __future__ import annotations
@@ -28,10 +28,18 @@ from .versions import migrate
 
 
 def load_spec(path: str | os.PathLike[str], catalogue: Catalogue | None = None, overrides: Sequence[str] = ()) -> ModelSpec:
-    """Reads a YAML or JSON spec, with `--set` overrides such as `encoder.num_layers=12`; the catalogue is that of everything
-    installed unless given.
+    """Read a YAML or JSON spec.
 
-    Raises SpecError with all faults at once, each located in the file, or in the override, that caused it.
+    Args:
+        path: the file.
+        catalogue: the parts that the spec may name; by default all that are installed.
+        overrides: changes as `--set` takes them, for instance `encoder.num_layers=12`.
+
+    Returns:
+        The resolved spec.
+
+    Raises:
+        SpecError: all errors at once, each located in the file or the override that caused it.
     """
     diagnostics, grammar = Diagnostics(), Grammar(catalogue or load_catalogue())
     return _resolve(read_extended(os.fspath(path), grammar.slots, diagnostics), overrides, grammar, diagnostics)
@@ -43,8 +51,21 @@ def parse_spec(
     overrides: Sequence[str] = (),
     file: str = "<text>",
 ) -> ModelSpec:
-    """Like `load_spec`, for text at hand, or for a Python mapping of what a file would hold. `file` is what errors in a text
-    call it, and what `extends` is relative to; faults of a mapping say its path alone."""
+    """Read a spec from text or from a Python mapping.
+
+    Args:
+        text: YAML or JSON, or a mapping with the content of a file.
+        catalogue: the parts that the spec may name; by default all that are installed.
+        overrides: changes as `--set` takes them, for instance `encoder.num_layers=12`.
+        file: the name of the text in errors. `extends` is relative to it.
+
+    Returns:
+        The resolved spec.
+
+    Raises:
+        SpecError: all errors at once. Errors in a mapping have a path but no place in a file.
+        InputError: `text` is neither text nor a mapping.
+    """
     diagnostics, grammar = Diagnostics(), Grammar(catalogue or load_catalogue())
     if isinstance(text, Mapping):
         root, file = read_mapping(text, diagnostics), "" if file == "<text>" else file
@@ -62,9 +83,9 @@ def _resolve(root: Located, overrides: Sequence[str], grammar: Grammar, diagnost
     nodes, defaults = written.get("nodes"), written.get("defaults")
     if nodes is None or nodes.value is INVALID or (defaults is not None and defaults.value is INVALID):
         raise diagnostics.error()
-    heirs = Inheritance(grammar, defaults, diagnostics)
-    resolved = {name: tree for name, node in nodes.mapping.items() if (tree := _node(node, heirs)) is not None}
-    heirs.unused()
+    inheritance = Inheritance(grammar, defaults, diagnostics)
+    resolved = {name: tree for name, node in nodes.mapping.items() if (tree := _node(node, inheritance)) is not None}
+    inheritance.unused()
     check_edges(nodes.mapping, resolved, written.get("outputs"), grammar, diagnostics)
     top = {key: child for key, child in written.mapping.items() if key not in ("defaults", "extends")}
     tree = written.holding({**top, "nodes": nodes.holding(resolved)})
@@ -75,12 +96,12 @@ def _resolve(root: Located, overrides: Sequence[str], grammar: Grammar, diagnost
     return spec
 
 
-def _node(node: Located, heirs: Inheritance) -> Located | None:
-    """A node with its defaults, or None where nobody knows what it is."""
-    kind = heirs.grammar.node_kinds.get(node.kind or "")
+def _node(node: Located, inheritance: Inheritance) -> Located | None:
+    """A node with its defaults, or None if its kind is unknown."""
+    kind = inheritance.grammar.node_kinds.get(node.kind or "")
     if kind is None:
-        heirs.doubtful = True
+        inheritance.doubtful = True
         return None
-    if heirs.grammar.layers_field(kind):
-        return resolve_stack(node, kind, heirs)
-    return node.holding(heirs.plain_fields(node, kind))
+    if inheritance.grammar.layers_field(kind):
+        return resolve_stack(node, kind, inheritance)
+    return node.holding(inheritance.plain_fields(node, kind))

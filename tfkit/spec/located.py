@@ -1,5 +1,5 @@
-"""A value that remembers where it was written. Specs are merged as trees of these, never as plain dicts, so that an inherited
-value still points at the line it came from."""
+"""A value with the place where it was written. Specs are merged as trees of these values, so that an inherited value still
+points to its own line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import Diagnostic, Location, SpecError
 
 
 class Invalid:
-    """Stands where something was written that a fault already describes, so that nothing is said about it twice."""
+    """Replaces a value that has an error, so that no second error reports it."""
 
     def __repr__(self) -> str:
         return "INVALID"
@@ -24,8 +24,8 @@ INVALID: Final = Invalid()
 class Located:
     """A value of a spec: a scalar, a list of `Located`, a mapping from names to `Located`, or `INVALID`.
 
-    `path` is where it was written (`defaults.norm.eps`), also after it was inherited; `text` is how a scalar was spelt;
-    `key` is the place of the key that names it.
+    `path` is where it was written (`defaults.norm.eps`), even after inheritance. `text` is the spelling of a scalar. `key` is
+    the place of its key.
     """
 
     value: Any
@@ -36,12 +36,12 @@ class Located:
 
     @property
     def mapping(self) -> dict[str, Located]:
-        """Its children by name; empty for anything that is no mapping."""
+        """Its children by name; empty if it is not a mapping."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
     def items(self) -> list[Located]:
-        """Its children in order; empty for anything that is no list."""
+        """Its children in order; empty if it is not a list."""
         return self.value if isinstance(self.value, list) else []
 
     def get(self, name: str) -> Located | None:
@@ -53,13 +53,13 @@ class Located:
 
     @property
     def kind(self) -> str | None:
-        """What `kind` names, if it names anything."""
+        """The name in `kind`, if there is one."""
         kind = self.get("kind")
         return kind.value if kind is not None and isinstance(kind.value, str) else None
 
     @property
     def shown(self) -> str:
-        """What was written, in a few words."""
+        """What was written, for a message."""
         if isinstance(self.value, dict):
             return "a mapping is written"
         if isinstance(self.value, list):
@@ -70,14 +70,14 @@ class Located:
 
 
 def short(text: str, limit: int = 60) -> str:
-    """Text as a message shows it: one line, not too long."""
+    """Text for a message: one line of at most `limit` characters."""
     text = " ".join(text.split()) or text[:1]
     text = "".join(letter if letter.isprintable() else "?" for letter in text[: limit + 1])
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def plain(node: Located) -> Any:
-    """The value without its marks."""
+    """The value without its locations."""
     if isinstance(node.value, dict):
         return {name: plain(child) for name, child in node.value.items()}
     if isinstance(node.value, list):
@@ -90,23 +90,23 @@ def child_path(path: str, name: str | int) -> str:
 
 
 class Diagnostics:
-    """The faults found so far, each once. A fault that many nodes inherit has one place, and is one fault."""
+    """The errors found so far. An error that many nodes inherit has one place and is kept once."""
 
     LIMIT = 500
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, Location | None, str], Diagnostic] = {}
-        self.meant: set[str] = set()  # names that a misspelt key probably meant: that they are missing is no news
+        self.meant: set[str] = set()  # names that a misspelt key probably meant; they are not reported as missing
 
     def __len__(self) -> int:
         return len(self._found)
 
     def add(self, code: str, location: Location, path: str, message: str, fix: str = "") -> None:
-        """Keeps a fault. Raises SpecError with those found so far when there are too many to be of use."""
+        """Adds an error. Raises SpecError with all errors so far if there are `LIMIT` of them."""
         self._found.setdefault((code, location, message), Diagnostic(code, message, fix, path, location))
         if len(self._found) >= self.LIMIT:
             self._found["TFK001", None, ""] = Diagnostic(
-                "TFK001", f"there are more than {self.LIMIT} faults", "these are the first"
+                "TFK001", f"there are more than {self.LIMIT} errors", "these are the first"
             )
             raise self.error()
 
@@ -115,17 +115,17 @@ class Diagnostics:
             self._found.setdefault((diagnostic.code, diagnostic.location, diagnostic.message), diagnostic)
 
     def fatal(self, code: str, location: Location, path: str, message: str, fix: str = "") -> NoReturn:
-        """Raises SpecError with this fault and those found before."""
+        """Raises SpecError with this error and those found before."""
         self.extend([Diagnostic(code, message, fix, path, location)])
         raise self.error()
 
     def stop(self) -> None:
-        """Raises SpecError if there is any fault."""
+        """Raises SpecError if there is any error."""
         if self._found:
             raise self.error()
 
     def error(self) -> SpecError:
-        """All faults as one error, sorted by place."""
+        """All errors as one exception, sorted by place."""
         return SpecError(sorted(self._found.values(), key=_place))
 
 

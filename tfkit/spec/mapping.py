@@ -1,4 +1,4 @@
-"""A spec that is a Python mapping, as marked values. Its faults have paths and no places in a file."""
+"""Reads a Python mapping into located values. Its errors have paths but no places in a file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .scalars import LARGEST
 
 
 def read_mapping(given: Mapping[str, Any], diagnostics: Diagnostics) -> Located:
-    """The marked mapping that a Python mapping says. Raises SpecError where it is too deep or too large, which one that holds
-    itself is; values that no spec can hold go to `diagnostics`."""
+    """The located form of a Python mapping. Raises SpecError if it is too deep or too large; a mapping that contains itself is
+    too deep. Errors about single values are added to `diagnostics`."""
     return _Reader(diagnostics).read(given, "", 0)
 
 
@@ -25,7 +25,7 @@ class _Reader:
         self.numbers = count(1)
 
     def read(self, value: Any, path: str, depth: int) -> Located:
-        location = Location("", next(self.numbers))  # no file: it tells values apart and is never shown
+        location = Location("", next(self.numbers))  # without a file: it distinguishes values and is never shown
         if location.line > MAX_VALUES:
             self.diagnostics.fatal("TFK001", location, "", f"the spec holds more than {MAX_VALUES} values")
         if depth > MAX_DEPTH:
@@ -46,7 +46,7 @@ class _Reader:
     def scalar(self, value: Any, location: Location, path: str) -> Located:
         text = {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
         if isinstance(value, str) and (bad := FORBIDDEN.search(value)):
-            self.diagnostics.add("TFK003", location, path, f"the character U+{ord(bad[0]):04X} may not stand in a spec")
+            self.diagnostics.add("TFK003", location, path, f"the character U+{ord(bad[0]):04X} is not allowed in a spec")
         elif isinstance(value, (int, float)) and (not isfinite(value) or (isinstance(value, int) and abs(value) > LARGEST)):
             why = "too large for 64 bits" if isfinite(value) else "not finite"
             self.diagnostics.add("TFK008", location, path, f"the number is {why}, `{short(text)}` is written")

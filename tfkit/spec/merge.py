@@ -1,10 +1,10 @@
-"""Nearer wins: one marked value laid over another.
+"""Merges one located value over another; the nearer value wins.
 
-mapping over mapping     key by key
+mapping over mapping     merged key by key
 another `kind`           replaces everything
-a name in a slot         is the mapping {kind: name}
+a name in a slot         equals the mapping {kind: name}
 lists and scalars        replace
-null, where it removes   takes the key away (in `extends` and `--set`; elsewhere null is a value)
+null                     removes the key in `extends` and `--set`; otherwise null is a value
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Mapping
 from .located import INVALID, Located
 
 INSTEAD = {"num_layers": "layers", "layers": "num_layers"}
-"""Two ways to say one thing: the nearer one removes the other."""
+"""Two keys with the same meaning: the nearer one removes the other."""
 
 
 def as_part(node: Located) -> Located:
-    """A part in full: `rms_norm` becomes `{kind: rms_norm}`, at the same place."""
+    """The mapping form of a part: `rms_norm` becomes `{kind: rms_norm}`, at the same place."""
     return node.holding({"kind": node}) if isinstance(node.value, str) else node
 
 
 def over(far: Located | None, near: Located, slots: Mapping[str, str], key: str = "", removing: bool = False) -> Located:
-    """`near` laid over `far`. `slots` names the keys that hold a part, `key` is the name of this value."""
+    """`near` merged over `far`. `slots` names the keys that hold a part; `key` is the name of this value."""
     if far is None:
         return near
     if key in slots:

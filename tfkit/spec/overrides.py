@@ -1,6 +1,6 @@
-"""`--set encoder.num_layers=12`: one value of a spec, written on the command line and laid over the file.
+"""`--set encoder.num_layers=12`: one value of a spec, set on the command line and merged over the file.
 
-`nodes.` may be left out, because no node has the name of a top-level key. Items of lists go by number. `null` removes.
+`nodes.` may be left out, because no node has the name of a top-level key. Items of lists are numbered from 0. `null` removes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ FLAG = "--set "
 
 
 def apply(root: Located, overrides: Sequence[str], grammar: Grammar, diagnostics: Diagnostics) -> Located:
-    """The spec with every override laid over it, in order. The last one of a path wins; one that a later one of another path
-    takes away again is a fault, as `norm.eps=1e-5` before `norm.kind=rms_norm`, which replaces all options.
+    """The spec with all overrides merged over it, in order.
 
-    What the file expects holds for the file as it is written: an override of anything that counts leaves it out, unless
-    another one says what to expect instead.
+    The last override of a path wins. An override without effect is an error: `norm.eps=1e-5` before `norm.kind=rms_norm`,
+    which replaces all options. `expect` in the file describes the file alone, so an override drops it unless another override
+    sets it.
     """
     keys = {override.partition("=")[0].split(".")[0] for override in overrides}
     if keys - OWN and "expect" not in keys:
@@ -37,21 +37,23 @@ def apply(root: Located, overrides: Sequence[str], grammar: Grammar, diagnostics
         root = _Override(override, grammar, diagnostics).on(root)
         kept = _leaves(root)
         if len(diagnostics) == found:
-            _tell_lost(written, kept, override, diagnostics)
+            _report_lost(written, kept, override, diagnostics)
         written = {location: path for location, path in kept.items() if location.file.startswith(FLAG)}
     return root.holding({key: child for key, child in root.mapping.items() if key not in removed or child.value is not None})
 
 
 def _leaves(node: Located) -> dict[Location, str]:
-    """Where scalars are written, with the paths of what they set: `norm=rms_norm` sets the `kind` of `norm`."""
+    """The places of all scalars, with the paths that they set: `norm=rms_norm` sets the `kind` of `norm`."""
     below = [*node.mapping.values(), *node.items]
     if below or node.value is None or node.value is INVALID:
         return {location: path for child in below for location, path in _leaves(child).items()}
     return {node.location: node.path.removesuffix(".kind")}
 
 
-def _tell_lost(written: Mapping[Location, str], kept: Mapping[Location, str], override: str, diagnostics: Diagnostics) -> None:
-    """A fault for what earlier overrides set and this one takes away without setting it anew."""
+def _report_lost(
+    written: Mapping[Location, str], kept: Mapping[Location, str], override: str, diagnostics: Diagnostics
+) -> None:
+    """Adds an error for each value of an earlier override that this override removes and does not set again."""
     again = {path for location, path in kept.items() if location not in written}
     for location, path in written.items():
         earlier = location.file.removeprefix(FLAG).partition("=")[0]
@@ -97,7 +99,7 @@ class _Override:
         return root if layer is None else over(root, layer, self.grammar.slots, removing=True)
 
     def wrapped(self, node: Located | None, steps: list[str], near: Located, path: str = "") -> Located | None:
-        """The value as a mapping that can be laid over `node`, or None after a fault. A list on the way is written out anew."""
+        """The value in mappings that can be merged over `node`, or None after an error. A list on the path is copied."""
         if not steps:
             return near
         if node is not None and isinstance(node.value, list):
@@ -105,7 +107,7 @@ class _Override:
         slot = path.rpartition(".")[2] in self.grammar.slots or path.rpartition(".")[2].isdigit()
         if node is not None and not isinstance(node.value, (dict, str) if slot else dict):
             if node.value is not INVALID:
-                self.diagnostic(f"nothing can lie under `{short(path)}`: {node.shown}")
+                self.diagnostic(f"`{short(path)}` has no keys: {node.shown}")
             return None
         step, rest = steps[0], steps[1:]
         child = node.get(step) if node is not None else None

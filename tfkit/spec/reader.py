@@ -1,8 +1,8 @@
-"""Reads YAML or JSON text into marked values, from the event stream of PyYAML's C parser.
+"""Reads YAML or JSON text into located values, from the event stream of PyYAML's C parser.
 
-Events, because PyYAML's own `compose` keeps the last of two equal keys silently and recurses as deep as the text does. JSON
-is read as the YAML it is, once a file named `.json` was found to be JSON. Anchors, aliases, tags and merge keys are no part of
-the language: `defaults` and `extends` are.
+PyYAML's own `compose` is not used: it silently keeps the last of two equal keys, and it recurses as deep as the text nests.
+JSON is read as YAML after a check that it is JSON. Anchors, aliases, tags and merge keys are refused; a spec uses `defaults`
+and `extends` instead.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .scalars import BadNumber, resolve
 
 MAX_BYTES, MAX_DEPTH, MAX_VALUES, MAX_KEYS = 1 << 20, 40, 20_000, 1_000
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# What YAML cannot hold, and U+0085, U+2028, U+2029, which are line breaks to one version of YAML and text to the other.
+# Characters that YAML forbids, and U+0085, U+2028, U+2029, which are line breaks in YAML 1.1 and text in YAML 1.2.
 FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
-# In JSON a character beyond U+FFFF may be written as two escapes, which YAML does not know.
+# JSON may write a character beyond U+FFFF as two escapes; YAML may not.
 _PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
 
 def read_file(path: str, diagnostics: Diagnostics) -> Located:
-    """The located mapping that a file holds. Raises SpecError when it cannot be read; lesser errors go to `diagnostics`."""
+    """The located mapping in a file. Raises SpecError if the file cannot be read; other errors are added to `diagnostics`."""
     return read_text(read_source(path, diagnostics), path, diagnostics)
 
 
 def read_source(path: str, diagnostics: Diagnostics) -> bytes:
-    """The bytes of a regular file, or of `/dev/stdin` and `/dev/fd/N`, and no more than one too many. Raises SpecError."""
+    """The bytes of a regular file, of `/dev/stdin` or of `/dev/fd/N`, up to one more than the limit. Raises SpecError."""
     try:
         if os.path.isdir(path):
             saved = os.path.join(path, "spec.yaml")
@@ -49,7 +49,7 @@ def read_source(path: str, diagnostics: Diagnostics) -> bytes:
 
 
 def read_text(text: str | bytes, file: str, diagnostics: Diagnostics) -> Located:
-    """Like `read_file`, for text at hand."""
+    """Like `read_file`, for text in memory."""
     if file.lower().endswith(".json"):
         check_json(_decode(text, file, diagnostics, 0), file, diagnostics)
     root = read_value(text, file, diagnostics)
@@ -61,8 +61,8 @@ def read_text(text: str | bytes, file: str, diagnostics: Diagnostics) -> Located
 
 
 def read_value(text: str | bytes, file: str, diagnostics: Diagnostics, path: str = "", shift: int = 0) -> Located | None:
-    """The value that a text holds, None when it holds none. `path` is the value's place in the spec, `shift` the number of
-    characters that stand before it on its first line."""
+    """The value of a text, None if the text is empty. `path` is the place of the value in the spec, `shift` the number of
+    characters before it on its first line."""
     decoded = _decode(text, file, diagnostics, shift)
     builder = _Builder(file, diagnostics, path, shift)
     try:
@@ -78,12 +78,12 @@ def read_value(text: str | bytes, file: str, diagnostics: Diagnostics, path: str
 
 
 def _located(error: yaml.MarkedYAMLError, builder: _Builder, text: str, shift: int) -> tuple[Location, str, str]:
-    """Place, message and fix of an error of the YAML parser."""
+    """Place, message and fix for an error of the YAML parser."""
     lines = re.split("\r\n|\r|\n", text)
     location = builder.location(error.problem_mark or error.context_mark)
-    message = f"{error.problem or 'this is no YAML'}{f' {error.context}' if error.context else ''}"
+    message = f"{error.problem or 'this is not YAML'}{f' {error.context}' if error.context else ''}"
     if error.context == "while scanning a simple key" and error.context_mark is not None:
-        # The parser stops at the next line; what lacks its colon is where the key begins.
+        # The parser stops at the next line, but the missing colon belongs to the key before it.
         location = builder.location(error.context_mark)
         message = "a key and its value, with `: ` between them, are expected"
     elif error.problem == "mapping values are not allowed in this context" and 1 < location.line <= len(lines):
@@ -133,12 +133,12 @@ def _decode(text: str | bytes, file: str, diagnostics: Diagnostics, shift: int) 
 
 
 class _Builder:
-    """Builds one marked value from events, with an explicit stack: depth is bounded before anything recurses."""
+    """Builds one located value from events, with an explicit stack, so that the depth is bounded without recursion."""
 
     def __init__(self, file: str, diagnostics: Diagnostics, path: str, shift: int) -> None:
         self.file, self.diagnostics, self.path, self.shift = file, diagnostics, path, shift
         self.root: Located | None = None
-        self.stack: list[tuple[Located, list[Located]]] = []  # a container, and in a mapping the key that waits for its value
+        self.stack: list[tuple[Located, list[Located]]] = []  # a container, and in a mapping the key whose value comes next
         self.values = 0
 
     def location(self, place: Any) -> Location:
@@ -163,7 +163,7 @@ class _Builder:
         self.diagnostics.fatal(code, location, self.here(), message, fix)
 
     def here(self) -> str:
-        """The path of the value that comes next."""
+        """The path of the next value."""
         if not self.stack:
             return self.path
         container, waiting = self.stack[-1]

@@ -1,6 +1,6 @@
-"""Which value a plain scalar has: the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema).
+"""The value of a plain scalar by the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema).
 
-`1e-5` and `010` are numbers, `yes` and `1_000` are text. PyYAML follows YAML 1.1, where each of the four is something else.
+`1e-5` and `010` are numbers, `yes` and `1_000` are text. PyYAML follows YAML 1.1, which reads all four differently.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LARGEST = 2**63 - 1
 
 
 class BadNumber(ValueError):
-    """A number that no field of a spec can hold."""
+    """The number is out of range for every field of a spec."""
 
 
 def resolve(text: str) -> str | int | float | bool | None:
@@ -42,7 +42,7 @@ def resolve(text: str) -> str | int | float | bool | None:
 
 
 def _bounded(digits: str, base: int) -> int:
-    # Python refuses to convert thousands of digits, so the length is looked at first.
+    # Python refuses to convert thousands of digits, so the length is checked first.
     number = int(digits, base) if len(digits) <= 40 else LARGEST + 1
     if abs(number) > LARGEST:
         raise BadNumber(f"the number is too large: at most {LARGEST}")

@@ -1,8 +1,8 @@
-"""The JSON Schema of a spec as people write it: short names for parts, `defaults`, layer patterns, everything optional that
-may be inherited. Built from what is installed, so that an editor completes and refuses what `tfkit check` would.
+"""The JSON Schema of a written spec: short names for parts, `defaults`, layer patterns; inheritable fields are optional. It
+is built from the installed parts, so that an editor agrees with `tfkit check`.
 
-https://json-schema.org/draft/2020-12. A spec that extends another may remove things with null and leave out `kind`; it has
-definitions of its own.
+https://json-schema.org/draft/2020-12. Specs that extend another have definitions of their own: they may remove keys with null
+and leave out `kind`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ NAMES = {"pattern": r"^[^\d\W]\w*$", "not": {"enum": list(TOP)}}
 
 
 def json_schema(catalogue: Catalogue) -> Schema:
-    """The schema of the written form, for everything in a catalogue."""
+    """Build the JSON Schema of written specs.
+
+    Args:
+        catalogue: the parts that a spec may name.
+
+    Returns:
+        The schema as plain data, draft 2020-12.
+    """
     grammar = Grammar(catalogue)
     definitions: Schema = {}
     whole, part = (_SpecWriter(grammar, definitions, extending).spec() for extending in (False, True))
@@ -29,7 +36,7 @@ def json_schema(catalogue: Catalogue) -> Schema:
 
 
 class _SpecWriter(SchemaWriter):
-    """Specs: what a node, a layer or `defaults` may say."""
+    """The schemas of nodes, layers and `defaults`."""
 
     def spec(self) -> Schema:
         top = self.properties(ModelSpec, ("name", "reference", "description", "expect", "outputs"))
@@ -42,7 +49,7 @@ class _SpecWriter(SchemaWriter):
         return {**schema, "required": ["tfkit", "name"] if self.extending else ["tfkit", "name", "nodes", "outputs"]}
 
     def keys(self, names: Iterable[str], own: Schema | None = None) -> Schema:
-        """The schemas of keys that a stack, a layer item or `defaults` may have; `own` are those of the node's kind."""
+        """The schemas of the keys of a stack, a layer item or `defaults`; `own` are those of the kind of the node."""
         found: Schema = {}
         pattern = self.properties(Layer, PATTERN)
         for name in sorted(names):
@@ -61,7 +68,7 @@ class _SpecWriter(SchemaWriter):
         return found
 
     def inherited(self, name: str) -> Schema:
-        """A plain default: the field of the first node kind that inherits it, for a name has one type everywhere."""
+        """A plain default: the field of the first node kind that inherits it, because a name has one type everywhere."""
         for kind in self.grammar.node_kinds.values():
             if name in self.grammar.inherits(kind):
                 return dict(self.properties(kind.options, (name,))[name])
@@ -70,7 +77,7 @@ class _SpecWriter(SchemaWriter):
     def layer(self) -> Schema:
         name = "layer"
         if f"{self.prefix}{name}" not in self.definitions:
-            self.definitions[f"{self.prefix}{name}"] = {}  # a layer may hold layers: the reference comes before its target
+            self.definitions[f"{self.prefix}{name}"] = {}  # layers may contain layers: the reference comes before its target
             own = self.properties(Layer, GROUP[:2])
             self.definitions[f"{self.prefix}{name}"] = self.mapping(self.keys(self.grammar.layer_keys, own))
         return {"$ref": f"#/$defs/{self.prefix}{name}"}

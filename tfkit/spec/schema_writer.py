@@ -1,5 +1,7 @@
-"""JSON Schema of options models and of the slots in them, as people write them: a part is a name, or a mapping judged by its
-`kind`. https://json-schema.org/draft/2020-12"""
+"""JSON Schema of written options models and their slots: a part is a name, or a mapping whose `kind` selects the schema.
+
+https://json-schema.org/draft/2020-12
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Lenient(GenerateJsonSchema):
-    """Lets a field with a validator of a plugin's own be anything, where the plugin does not say what it is."""
+    """Accepts any value for a field whose validator has no JSON Schema."""
 
     def handle_invalid_for_json_schema(self, schema: core_schema.CoreSchema, error_info: str) -> JsonSchemaValue:
         return {}
 
 
 def document(title: str, whole: Schema, part: Schema, definitions: Schema) -> Schema:
-    """The schema of a file that is complete, or a part that extends another."""
+    """The schema of a file: complete, or extending another."""
     return {
         "$schema": DIALECT,
         "title": title,
@@ -42,8 +44,8 @@ def required(model: type[Options]) -> list[str]:
 
 
 class SchemaWriter:
-    """Writes the definitions once, either for complete files or for those that extend another. `alone` says that nothing is
-    inherited: an option without a default must be written where the part is."""
+    """Writes the definitions, either for complete files or for files that extend another. With `alone` nothing is inherited: an
+    option without a default must be written at the part."""
 
     def __init__(self, grammar: Grammar, definitions: Schema, extending: bool, alone: bool = False) -> None:
         self.grammar, self.definitions, self.extending, self.alone = grammar, definitions, extending, alone
@@ -56,14 +58,14 @@ class SchemaWriter:
         return {"$ref": f"#/$defs/{self.prefix}{name}"}
 
     def optional(self, schema: Schema) -> Schema:
-        """Where the file extends another, null removes."""
+        """The schema, or null in a file that extends another, where null removes."""
         return {"anyOf": [schema, {"type": "null"}]} if self.extending else schema
 
     def mapping(self, properties: Schema) -> Schema:
         return {"type": "object", "properties": properties, "additionalProperties": False}
 
     def union(self, models: Iterable[type[Options]], names: Collection[str]) -> Schema:
-        """Every field of several models; one that two of them define differently may be either."""
+        """The fields of several models. A field with two definitions may match either."""
         found: dict[str, list[Schema]] = {}
         for model in models:
             for name, schema in self.properties(model, [name for name in model.model_fields if name in names]).items():
@@ -75,7 +77,7 @@ class SchemaWriter:
         """A name of an entry, or a mapping with its options."""
         name = f"slot.{slot}"
         if f"{self.prefix}{name}" not in self.definitions:
-            self.definitions[f"{self.prefix}{name}"] = {}  # options may hold parts of the same slot
+            self.definitions[f"{self.prefix}{name}"] = {}  # options may contain parts of the same slot
             entries = {name: self.grammar.find(slot, name) for name in self.grammar.names(slot)}
             branches = {kind: self.part(entry) for kind, entry in entries.items()}
             models = [entry.options for entry in entries.values()]
@@ -92,7 +94,7 @@ class SchemaWriter:
         return {**schema, "required": missing} if missing else schema
 
     def by_kind(self, name: str, branches: dict[str, Schema], without: Schema, needed: bool) -> Schema:
-        """A mapping judged by its `kind`; without one, by all that the slot knows, unless a kind is needed."""
+        """A mapping whose `kind` selects the schema. Without a kind that is not `needed`, it has the fields of any entry."""
         cases = [
             {
                 "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
@@ -108,12 +110,12 @@ class SchemaWriter:
         }
 
     def properties(self, model: type[Options], names: Iterable[str]) -> Schema:
-        """The fields of an options model, as far as asked for, with slots in place."""
+        """The named fields of an options model, with the schemas of their slots."""
         if model not in self.cache:
             template = f"#/$defs/{self.prefix}{model.__module__}.{model.__qualname__}.{{model}}"
             schema = model.model_json_schema(schema_generator=_Lenient, ref_template=template)
             inside = schema.get("$defs", {})
-            if "$ref" in schema:  # a model that holds itself
+            if "$ref" in schema:  # a model that contains itself
                 schema = inside.pop(model.__name__)
             for inner, definition in inside.items():
                 self.definitions[f"{self.prefix}{model.__module__}.{model.__qualname__}.{inner}"] = self.inside(definition)
@@ -121,7 +123,7 @@ class SchemaWriter:
         return {name: self.optional(self.field(self.cache[model][name])) for name in names}
 
     def inside(self, definition: Schema) -> Schema:
-        """A model inside an options model; its required fields may come from elsewhere."""
+        """A model inside an options model. Its required fields may be inherited."""
         dropped = ("title",) if self.alone else ("title", "required")
         kept = {key: value for key, value in definition.items() if key not in dropped}
         if "description" in kept:
@@ -131,7 +133,7 @@ class SchemaWriter:
         return kept
 
     def field(self, schema: Any) -> Any:
-        """A schema of Pydantic's without titles, with `x-slot` replaced by what the slot holds."""
+        """A schema from Pydantic without titles, with `x-slot` replaced by the schema of the slot."""
         if isinstance(schema, list):
             return [self.field(item) for item in schema]
         if not isinstance(schema, dict):

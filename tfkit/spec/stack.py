@@ -1,8 +1,8 @@
-"""The layers of a stack, written out once each: every layer says its placement, norm, position, dropout and sub-layers.
+"""Resolves the layers of a stack: each distinct layer gets its placement, norm, position, dropout and sublayers.
 
-    defaults < node < group of layers < layer < sub-layer           nearer wins
+    defaults < node < group of layers < layer < sub-layer            nearer wins
     attention < self_attention                                       within one place
-Nothing is repeated here: `num_layers: 1000000000` is one layer that says `repeat: 1000000000`.
+Repetition is not expanded: `num_layers: 1000000000` is one layer with `repeat: 1000000000`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from .located import INVALID, Located, child_path, short
 from .merge import as_part, over
 
 
-def resolve_stack(node: Located, kind: NodeKind, heirs: Inheritance) -> Located:
-    """A stack node with its plain fields, its final norm and its layer pattern filled in."""
-    return _Stack(node, kind, heirs).resolved()
+def resolve_stack(node: Located, kind: NodeKind, inheritance: Inheritance) -> Located:
+    """A stack node with all its plain fields, its final norm and its layer pattern."""
+    return _Stack(node, kind, inheritance).resolved()
 
 
 class _Stack:
-    def __init__(self, node: Located, kind: NodeKind, heirs: Inheritance) -> None:
-        self.node, self.kind, self.heirs = node, kind, heirs
-        self.grammar, self.diagnostics = heirs.grammar, heirs.diagnostics
+    def __init__(self, node: Located, kind: NodeKind, inheritance: Inheritance) -> None:
+        self.node, self.kind, self.inheritance = node, kind, inheritance
+        self.grammar, self.diagnostics = inheritance.grammar, inheritance.diagnostics
         self.layers_field = str(self.grammar.layers_field(kind))
         self.scopes: list[Located] = [node]
         self.last: tuple[Located | None, Located | None] = (None, None)
@@ -34,39 +34,39 @@ class _Stack:
         layers = self.pattern()
         fields = {
             name: child
-            for name, child in self.heirs.plain_fields(self.node, self.kind).items()
+            for name, child in self.inheritance.plain_fields(self.node, self.kind).items()
             if name not in PATTERN and name not in self.grammar.option_keys and name not in ("num_layers", "layers")
         }
         fields[self.layers_field] = layers or self.node.holding(INVALID)
-        self.heirs.unread(self.scopes)
+        self.inheritance.unread(self.scopes)
         if "final_norm" in self.kind.options.model_fields and "final_norm" not in fields:
             placement, norm = self.last
-            part = self.heirs.part("placement", placement)
+            part = self.inheritance.part("placement", placement)
             if part and norm and part.entry.final_norm(part.options):
                 fields["final_norm"] = norm
         return self.node.holding(fields)
 
     def pattern(self) -> Located | None:
         number, layers = self.node.get("num_layers"), self.node.get("layers")
-        base = self.heirs.layer_defaults()
+        base = self.inheritance.layer_defaults()
         if number is not None and layers is not None:
-            message = "`num_layers` and `layers` both say how many layers there are"
+            message = "`num_layers` and `layers` both give the number of layers"
             self.diagnostics.add("TFK031", number.key or number.location, self.node.path, message, "remove one")
-            self.heirs.doubtful = True
+            self.inheritance.doubtful = True
             return None
         for scope in base:
-            default = self.heirs.fold([scope], "num_layers")
+            default = self.inheritance.fold([scope], "num_layers")
             number = default if number is None and layers is None else number
         if layers is not None:
             if layers.value is INVALID:
-                self.heirs.doubtful = True
+                self.inheritance.doubtful = True
                 return layers
             return layers.holding(self.items(layers.items, [*base, self.node]))
         if number is None:
             message = "`num_layers` or `layers` is missing"
             if not self.diagnostics.meant & {"num_layers", "layers"}:
                 self.diagnostics.add("TFK030", self.node.location, self.node.path, message, "say how many layers there are")
-            self.heirs.doubtful = True
+            self.inheritance.doubtful = True
             return None
         leaf = self.leaf(self.node.holding({"repeat": number}), [*base, self.node])
         return number.holding([leaf])
@@ -79,7 +79,7 @@ class _Stack:
             if item.value is INVALID or inner is None:
                 found.append(self.leaf(item, [*scopes, item]))
             elif inner.value is INVALID:
-                self.heirs.doubtful = True
+                self.inheritance.doubtful = True
                 found.append(item.holding(INVALID))
             else:
                 own = {name: child for name, child in item.mapping.items() if name in GROUP}
@@ -87,28 +87,28 @@ class _Stack:
         return found
 
     def leaf(self, item: Located, scopes: list[Located]) -> Located:
-        """One kind of layer in full."""
+        """One layer with all inherited values."""
         if item.value is INVALID:
-            self.heirs.doubtful = True
+            self.inheritance.doubtful = True
             return item
         layer = {name: child for name, child in item.mapping.items() if name in GROUP}
         for name in PATTERN:
-            value = self.heirs.fold(scopes, name)
+            value = self.inheritance.fold(scopes, name)
             if name == "sublayers" and (value is None or value.value is not INVALID):
                 value = self.sublayers(value, scopes)
             if value is not None:
-                self.heirs.doubtful |= name == "sublayers" and value.value is INVALID
+                self.inheritance.doubtful |= name == "sublayers" and value.value is INVALID
                 layer[name] = value
         self.needs(layer)
         self.last = layer.get("placement"), layer.get("norm")
         return item.holding(layer)
 
     def needs(self, layer: dict[str, Located]) -> None:
-        """A layer says where its norms stand, and which norm that is if there are any."""
+        """Adds an error if a layer has no placement, or no norm although its placement uses one."""
         if "placement" not in layer:
             self.missing("placement", "how norms and residuals are placed: `post`, `pre`, ...")
         elif "norm" not in layer:
-            placement = self.heirs.part("placement", layer["placement"])
+            placement = self.inheritance.part("placement", layer["placement"])
             names = tuple(str(name.value) for part in layer["sublayers"].items if (name := part.get("name")))
             if placement and placement.entry.norm_sites(placement.options, names):
                 self.missing("norm", f"placement `{placement}` needs one")
@@ -136,19 +136,19 @@ class _Stack:
         return place.holding(found)
 
     def standard(self, name: str) -> Located:
-        """A sub-layer that nobody wrote: it stands where its stack does."""
+        """A default sub-layer, located at its stack."""
         return Located(name, self.node.location, child_path(self.node.path, name), name)
 
     def sublayer(self, item: Located, scopes: list[Located], seen: dict[str, int]) -> Located:
         kind: SublayerKind | None = self.grammar.find("sublayer", item.kind)
         if item.value is INVALID or kind is None:
-            self.heirs.doubtful = True
+            self.inheritance.doubtful = True
             return item
         seen[kind.name] = number = seen.get(kind.name, 0) + 1
         options: Located | None = None
         for scope in scopes:
             for key in kind.option_keys:
-                own = self.heirs.fold([scope], key)
+                own = self.inheritance.fold([scope], key)
                 if own is not None and own.value is INVALID:
                     return item.holding(INVALID)
                 if own is not None:
@@ -157,7 +157,7 @@ class _Stack:
         if "name" not in fields:
             stem = kind.name.replace(".", "_")
             fields["name"] = item.holding(stem if number == 1 else f"{stem}_{number}")
-        return item.holding(self.heirs.dressed(fields))
+        return item.holding(self.inheritance.with_norm_options(fields))
 
     def check_name(self, name: Located, item: Located, taken: dict[str, Located]) -> None:
         if not name.value.isidentifier():

@@ -1,8 +1,8 @@
-"""The written tree, checked before any of its values is inherited: shapes, keys, and the names of parts.
+"""Checks the written tree before inheritance: shapes, keys, and the names of parts.
 
-What is wrong is reported once, where it was written, and taken out of the tree: an unknown key is dropped, a value of the
-wrong shape becomes a HOLE. So whatever comes later can rely on what it meets, and a misspelt default is one fault and not
-one for each node that inherits it.
+Each error is reported once, where it was written, and removed from the tree: an unknown key is dropped, a value of the wrong
+shape becomes INVALID. Later steps can rely on the shapes, and a misspelt default is one error instead of one for each node
+that inherits it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Check = Callable[[Located], Located]
 
 
 class Structure:
-    """Checks a tree against the language of a catalogue; `spec` gives the tree back without what it refused."""
+    """Checks a tree against the language of a catalogue. `spec` returns the tree without its invalid parts."""
 
     def __init__(self, grammar: Grammar, diagnostics: Diagnostics) -> None:
         self.grammar, self.diagnostics = grammar, diagnostics
@@ -33,7 +33,7 @@ class Structure:
         return root
 
     def expect(self, node: Located, shape: type | tuple[type, ...], words: str) -> bool:
-        """Whether a value has the shape that its place needs. What is a HOLE already has its fault."""
+        """Whether a value has the shape that its place needs. INVALID has been reported already."""
         if isinstance(node.value, shape):
             return True
         if node.value is not INVALID:
@@ -43,7 +43,7 @@ class Structure:
         return False
 
     def children(self, node: Located, allowed: Collection[str], checks: dict[str, Check]) -> Located:
-        """A mapping with its known keys only, each child checked."""
+        """A mapping with only its known keys, each child checked."""
         if not self.expect(node, dict, "a mapping"):
             return node.holding(INVALID)
         kept: dict[str, Located] = {}
@@ -63,7 +63,7 @@ class Structure:
         return self.children(node, self.grammar.default_keys, self.checks(self.grammar.default_keys))
 
     def checks(self, keys: Collection[str]) -> dict[str, Check]:
-        """The check of each key that holds more than a plain value."""
+        """The check of each key whose value is not plain."""
         found: dict[str, Check] = {}
         for key in keys:
             if key == "layers":
@@ -99,7 +99,7 @@ class Structure:
         return self.children(node, keys, checks)
 
     def kind(self, node: Located, slot: str, needed: bool = True) -> bool:
-        """Whether a mapping names an entry of the slot."""
+        """Whether the `kind` of a mapping names an entry of the slot."""
         kind = node.get("kind")
         if kind is None:
             if needed:
@@ -128,7 +128,7 @@ class Structure:
         return node.holding([self.part(item, "sublayer", False) for item in node.items])
 
     def options_under(self, key: str) -> Check:
-        """The check of `attention: {...}` and its like, wherever it stands."""
+        """The check of option keys such as `attention: {...}`."""
 
         def check(node: Located) -> Located:
             fields = self.grammar.option_fields(key)
@@ -137,7 +137,7 @@ class Structure:
         return check
 
     def part_in(self, field: str) -> Check:
-        """The check of a field that holds a part, or several in a list."""
+        """The check of a field that holds a part or a list of parts."""
         slot, many = self.grammar.slots[field], field in self.grammar.lists
         return lambda node: self.parts(node, slot) if many and isinstance(node.value, list) else self.part(node, slot, True)
 
@@ -146,7 +146,7 @@ class Structure:
         return node.holding(INVALID if any(part.value is INVALID for part in parts) else parts)
 
     def part(self, node: Located, slot: str, partial: bool) -> Located:
-        """A name or a mapping with options. `partial`: what is nearer or farther may bring the kind."""
+        """A name or a mapping with options. With `partial`, another scope may give the kind."""
         if isinstance(node.value, str):
             if self.grammar.find(slot, node.value) is not None:
                 return node
@@ -162,7 +162,7 @@ class Structure:
         return self.options(node, self.grammar.catalogue.entries(slot))
 
     def options(self, node: Located, entries: list[Any]) -> Located:
-        """The options of a part whose kind is one of these."""
+        """The options of a part of one of these kinds."""
         models = [entry.options for entry in entries]
         keys = {"kind", *(name for model in models for name in model.model_fields)}
         slots = {name for model in models for name in slots_of(model)}

@@ -1,4 +1,4 @@
-"""Pydantic judges the values; its errors are told here in the user's words, at the place where the value was written."""
+"""Validates the values with Pydantic and reports its errors in the words of the spec, where the value was written."""
 
 from __future__ import annotations
 
@@ -37,16 +37,18 @@ YES_NO = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false
 
 
 def validate(tree: Located, grammar: Grammar, diagnostics: Diagnostics) -> Any:
-    """What a resolved tree describes, an object of the grammar's root model, or None when its values are wrong: every reason
-    goes to `diagnostics`."""
+    """The object of the grammar's root model that a resolved tree describes, or None if values are invalid. The errors are
+    added to `diagnostics`."""
     try:
         return grammar.root.model_validate(plain(tree), context={"catalogue": grammar.catalogue})
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
-        for detail in sorted(details, key=lambda each: each["type"] != "extra_forbidden"):  # a misspelt key is not missing too
-            _tell(detail, *_locate(tree, detail["loc"], grammar), grammar, diagnostics)
+        for detail in sorted(
+            details, key=lambda each: each["type"] != "extra_forbidden"
+        ):  # so that a misspelt key is not reported as missing too
+            _report(detail, *_locate(tree, detail["loc"], grammar), grammar, diagnostics)
         return None
-    except Exception as reason:  # options models are plugins' code; theirs to mend, ours to say where
+    except Exception as reason:  # an options model is code of a plugin
         raise PluginError(_plugin_diagnostic(reason)) from reason
 
 
@@ -61,7 +63,7 @@ def _plugin_diagnostic(reason: Exception) -> Diagnostic:
 
 @dataclass(frozen=True)
 class _Place:
-    """A written value: the slot of the part that it is and the model that judges its fields, or the slot of those it holds."""
+    """A written value: a part of `slot` whose fields `model` validates, or a container of parts of the slot `holds`."""
 
     node: Located
     model: type[BaseModel] | None = None
@@ -69,7 +71,7 @@ class _Place:
     holds: str | None = None
 
     def child(self, step: int | str, grammar: Grammar) -> _Place | None:
-        """The place one step further, if anything is written there."""
+        """The place one step further, or None if nothing is written there."""
         node = _child(self.node, step)
         if node is None:
             return None
@@ -99,13 +101,13 @@ def _part(node: Located, slot: str, grammar: Grammar) -> _Place:
 def _child(node: Located, step: int | str) -> Located | None:
     if isinstance(step, int):
         return node.items[step] if step < len(node.items) else None
-    if node.items:  # a part of a list is validated without its number
+    if node.items:  # Pydantic reports no index for a part in a list
         return next((child for item in node.items if (child := item.get(step)) is not None), None)
     return node.get(step)
 
 
 def _locate(tree: Located, loc: tuple[int | str, ...], grammar: Grammar) -> tuple[_Place, _Place, tuple[int | str, ...]]:
-    """The deepest place that was written on the way to an error, the one around it, and the steps that were not written."""
+    """The deepest written place on the path of an error, the enclosing place, and the steps that are not written."""
     place = around = _Place(tree, grammar.root)
     for index, step in enumerate(loc):
         child = place.child(step, grammar)
@@ -115,10 +117,10 @@ def _locate(tree: Located, loc: tuple[int | str, ...], grammar: Grammar) -> tupl
     return place, around, ()
 
 
-def _tell(
+def _report(
     error: Any, place: _Place, around: _Place, rest: tuple[int | str, ...], grammar: Grammar, diagnostics: Diagnostics
 ) -> None:
-    """Adds one error of Pydantic in our words."""
+    """Adds one error of Pydantic in the words of the spec."""
     node, kind, context = place.node, error["type"], error.get("ctx") or {}
     name = str(error["loc"][-1]) if error["loc"] else ""
     if node.value is INVALID or (kind == "missing" and name in diagnostics.meant):
@@ -148,7 +150,7 @@ def _tell(
         words, bound = BOUNDS[kind]
         diagnostics.add("TFK021", node.location, node.path, f"{words} {context[bound]} is expected, {node.shown}")
     elif kind in ("too_short", "string_too_short"):
-        if len(node.items) < context["min_length"]:  # Pydantic counts only the items that are right
+        if len(node.items) < context["min_length"]:  # Pydantic counts only the valid items
             field = around.model.model_fields.get(name) if around.model else None
             fix = "write at least one" if field and field.is_required() else "write at least one, or leave it out"
             diagnostics.add("TFK021", node.location, node.path, "it is empty", fix)
@@ -159,7 +161,7 @@ def _tell(
 
 
 def _spelling(kind: str, node: Located) -> str:
-    """What a value of the wrong type was probably meant to be."""
+    """A fix for a value of the wrong type, if its meaning is clear."""
     if node.value is None:
         return "write a value, or leave the key out"
     text = node.text if isinstance(node.value, str) else ""

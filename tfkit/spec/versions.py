@@ -1,4 +1,4 @@
-"""The version of the spec language. There is one so far; a step from an older one to the next changes the marked tree."""
+"""The version of the spec language. A migration step changes the located tree of one version to the next."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from .located import INVALID, Diagnostics, Located
 CURRENT = 1
 Step = Callable[[Located], Located]
 STEPS: Mapping[int, Step] = {}
-"""From a version to the next one: `STEPS[n]` turns a spec of version n into one of version n + 1."""
+"""`STEPS[n]` turns a spec of version n into one of version n + 1."""
 
 
 def migrate(root: Located, diagnostics: Diagnostics, steps: Mapping[int, Step] = STEPS, current: int = CURRENT) -> Located:
-    """The spec in today's language. An older one is changed with a FutureWarning, a newer one is refused.
+    """The spec in the current language. An older version is migrated, with a FutureWarning.
 
-    Raises SpecError for a version that this tfkit does not know: nothing else in the file could be judged.
+    Raises SpecError at once for an unknown version, because the rest of the file cannot be checked.
     """
     written = root.get("tfkit")
     fix = f"write `tfkit: {current}`"
     if written is None:
-        diagnostics.add(
-            "TFK009", root.location, "tfkit", "the spec does not say in which version of the language it is written", fix
-        )
+        diagnostics.add("TFK009", root.location, "tfkit", "the spec has no version of the spec language", fix)
         return root.holding({**root.mapping, "tfkit": Located(INVALID, root.location, "tfkit")})
     version = written.value
     if version is INVALID:

@@ -1,4 +1,4 @@
-"""Text to labels: a classifier with the tokeniser and the labels that it was trained with."""
+"""Text classification: a model with its tokeniser and its labels."""
 
 from __future__ import annotations
 
@@ -22,8 +22,17 @@ from .fitting import roles_for
 
 @dataclass(frozen=True)
 class Classification:
-    """`label` is the likeliest class of `text`, with its `probability`; both are None for a text without a token, which is not
-    judged. `read` tokens were read, start and end included; `cut` is the number that the text was too long by."""
+    """The class of a text.
+
+    Attributes:
+        text: The text.
+        label: The most probable class; None for a text without a token.
+        probability: Its probability; None for a text without a token.
+        read: The number of tokens that were read, start and end included.
+        cut: The number of tokens beyond the limit, which were not read.
+        labels: All classes, in the order of the model's output.
+        distribution: Their probabilities; empty for a text without a token.
+    """
 
     text: str
     label: str | None
@@ -35,7 +44,7 @@ class Classification:
 
     @property
     def probabilities(self) -> dict[str, float]:
-        """The probability of every label, in the order of the model's output; none of a text without a token."""
+        """The probability of every label; empty for a text without a token."""
         return dict(zip(self.labels, self.distribution, strict=False))
 
 
@@ -82,24 +91,31 @@ class Classifier:
         batch_tokens: int = 4096,
         catalogue: Catalogue | None = None,
     ) -> Classifier:
-        """The classifier that `tfkit train` made, or the best one of a run. Raises StoreError, InputError."""
+        """The classifier in a directory, or the best one of a run. Raises StoreError, InputError."""
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, catalogue=catalogue)
-        roles_for(model.plan, "classification")  # before its labels are missed
+        roles_for(model.plan, "classification")  # a model of another kind is reported before its missing labels
         tokeniser = read_tokenisers(place, ("target",))["target"]
         return cls(model, tokeniser, read_labels(place), max_length=max_length, batch_tokens=batch_tokens)
 
     def classify(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Classification]:
-        """The label of every line, in their order. `chunk` lines are read at a time and sorted by length; where the lines
-        end in an error, all before it are judged first."""
-        for group in groups(lines, chunk):
-            yield from self._together(group)
+        """Classify lines.
 
-    def _together(self, lines: list[str]) -> Iterator[Classification]:
+        Args:
+            lines: Read `chunk` at a time. Where the iterable raises, the lines before are classified first.
+            chunk: Lines that are sorted by length and batched together.
+
+        Yields:
+            The class of each line, in order.
+        """
+        for group in groups(lines, chunk):
+            yield from self._classify_chunk(group)
+
+    def _classify_chunk(self, lines: list[str]) -> Iterator[Classification]:
         encoded = self.tokeniser.encode(lines)
         texts = [[START, *ids[: self.max_length - 2], END] for ids in encoded]
-        told = [number for number, ids in enumerate(encoded) if ids]
-        rows = dict(zip(told, self._judged([texts[number] for number in told]), strict=True))
+        nonempty = [number for number, ids in enumerate(encoded) if ids]
+        rows = dict(zip(nonempty, self._classify([texts[number] for number in nonempty]), strict=True))
         for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
             cut = max(len(ids) + 2 - self.max_length, 0)
             if number not in rows:
@@ -110,9 +126,8 @@ class Classifier:
             yield Classification(line, label, probability, len(texts[number]), cut, self.labels, tuple(distribution))
 
     @torch.no_grad()
-    def _judged(self, texts: list[list[int]]) -> list[tuple[int, list[float]]]:
-        """The likeliest class and the probabilities of all, text by text. The model is put into evaluation mode for it, and
-        back."""
+    def _classify(self, texts: list[list[int]]) -> list[tuple[int, list[float]]]:
+        """The most probable class, and the probabilities of all, for each text."""
         if not texts:
             return []
         lengths = np.array([len(ids) for ids in texts], np.int32)

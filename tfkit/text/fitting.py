@@ -1,4 +1,4 @@
-"""Which use a model has, and the fault of one that is asked for another."""
+"""Which task a model is for, and the error where it is used for another."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ USES = {
     "language": ("goes on from a prompt", "tfkit generate", "tfkit.TextGenerator"),
     "classification": ("classifies", "tfkit classify", "tfkit.Classifier"),
 }
-"""By kind of data what a model of it does, with the command and the class for it."""
+"""What a model of each kind of data does, with its command and its class."""
 
 
 def roles_for(plan: ModelPlan, kind: str) -> Roles:
-    """The roles of a model's nodes for a use. Raises InputError, which names the right command for a model of another."""
+    """The roles of a model's nodes for a kind of data. Raises InputError, which names the right command, for other models."""
     if not fits(plan, kind) and (others := [other for other in USES if fits(plan, other)]):
         does, command, name = USES[others[0]]
         message = f"`{plan.name}` is no model that {USES[kind][0]}: it {does}"

@@ -1,4 +1,4 @@
-"""Text that goes on: a decoder-only model with the tokeniser that it was trained with."""
+"""Text generation: a decoder-only model with its tokeniser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ from .fitting import roles_for
 
 @dataclass(frozen=True)
 class Continuation:
-    """`text` is what the model wrote after `prompt`; of that the last `read` tokens were read, and the first `cut` were not."""
+    """A continuation of a prompt.
+
+    Attributes:
+        prompt: The prompt.
+        text: The text that the model generated after it.
+        hypothesis: The generated tokens.
+        read: The number of prompt tokens that were read, the last ones.
+        cut: The number of prompt tokens before these.
+    """
 
     prompt: str
     text: str
@@ -29,10 +37,17 @@ class Continuation:
 
 
 class TextGenerator:
-    """Continues prompts as a search says. The model is put into evaluation mode for it, and back.
+    """Continues prompts.
 
-    `positions` is the most tokens that the model has positions for, None where there is no end to them. Of a prompt of more
-    tokens the last ones are read: as many as leave room for what the search may add, and half of the positions at least.
+    Of a prompt that is too long for the positions of the model, the last tokens are read: as many as leave room for the new
+    tokens of the search, and at least half of the positions.
+
+    Args:
+        model: A decoder-only model.
+        tokeniser: Its tokeniser.
+
+    Raises:
+        InputError: The model is of another kind.
     """
 
     def __init__(self, model: Model, tokeniser: TextTokeniser) -> None:
@@ -45,7 +60,7 @@ class TextGenerator:
         cls, directory: str | Path, *, device: str | torch.device = "cpu", backend: Any = None,
         catalogue: Catalogue | None = None,
     ) -> TextGenerator:  # fmt: skip
-        """The generator of a model that `tfkit train` made, or of the best model of a run. Raises StoreError, InputError."""
+        """The generator of a saved model, or of the best model of a run. Raises StoreError, InputError."""
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, catalogue=catalogue)
         return cls(model, read_tokenisers(place, ("target",))["target"])
@@ -53,21 +68,30 @@ class TextGenerator:
     def continue_all(
         self, prompts: Sequence[str], search: Search, *, batch_tokens: int = 4096, workers: int = 1
     ) -> list[list[Continuation]]:
-        """The continuations of every prompt, best first; none of a prompt without a token. `batch_tokens` and `workers` are
-        those of `generate_batched`."""
+        """Continue every prompt.
+
+        Args:
+            prompts: The prompts.
+            search: The kind of search and its settings.
+            batch_tokens: As in `generate_batched`.
+            workers: As in `generate_batched`.
+
+        Returns:
+            The continuations of each prompt, best first; none of a prompt without a token.
+        """
         encoded = self.tokeniser.encode(list(prompts))
         read = [self._read(ids, search) for ids in encoded]
-        told = [number for number, ids in enumerate(encoded) if ids]
+        nonempty = [number for number, ids in enumerate(encoded) if ids]
         training = self.model.training
         self.model.eval()
         try:
             found = generate_batched(
-                self.model, [read[number] for number in told], search, batch_tokens=batch_tokens, target=self.roles.target,
+                self.model, [read[number] for number in nonempty], search, batch_tokens=batch_tokens, target=self.roles.target,
                 output=self.roles.output, workers=workers,
             )  # fmt: skip
         finally:
             self.model.train(training)
-        hypotheses = dict(zip(told, found, strict=True))
+        hypotheses = dict(zip(nonempty, found, strict=True))
         return [
             [
                 Continuation(prompt, self._tail(ids, each), each, len(ids), len(whole) - len(ids))
@@ -77,13 +101,13 @@ class TextGenerator:
         ]
 
     def _read(self, ids: list[int], search: Search) -> list[int]:
-        """What is read of a prompt."""
-        most = self.positions
-        if most is None or len(ids) <= most:
+        """The tokens of a prompt that are read."""
+        positions = self.positions
+        if positions is None or len(ids) <= positions:
             return ids
-        return ids[-max(most + 1 - search.limit(len(ids)), (most + 1) // 2) :]  # the last new token has no position
+        return ids[-max(positions + 1 - search.limit(len(ids)), (positions + 1) // 2) :]  # the last new token has no position
 
     def _tail(self, ids: list[int], made: Hypothesis) -> str:
-        """What was added to the text of the prompt: bytes of one character may lie on both sides of its end."""
+        """The text after the prompt. Both are decoded together, since the bytes of a character may span the border."""
         whole, before = self.tokeniser.decode([*ids, *made.ids.tolist()]), self.tokeniser.decode(ids)
         return whole.removeprefix(before)

@@ -1,4 +1,4 @@
-"""Text to text: a model with the tokenisers that it was trained with."""
+"""Translation: a model with its tokenisers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,15 @@ from .fitting import roles_for
 
 @dataclass(frozen=True)
 class Translation:
-    """`texts` are those of all `hypotheses`, best first. A source without a token has an empty translation and no hypothesis.
-    `cut` is the number of tokens that the source was too long by, and that were not read."""
+    """The translation of a line. A source without a token has an empty translation and no hypothesis.
+
+    Attributes:
+        source: The line.
+        texts: The text of each hypothesis, best first.
+        hypotheses: The hypotheses.
+        source_ids: The ids that were read, end token included.
+        cut: The number of source tokens beyond the limit, which were not read.
+    """
 
     source: str
     texts: tuple[str, ...]
@@ -33,20 +40,29 @@ class Translation:
 
     @property
     def text(self) -> str:
+        """The best translation."""
         return self.texts[0]
 
     @property
     def read(self) -> int:
-        """The number of tokens of the source that were read, its end included."""
+        """The number of source tokens that were read, the end token included."""
         return len(self.source_ids)
 
 
 class Translator:
-    """Translates sentences as a search says. `tokenisers` by column: `source` and `target`.
+    """Translates lines of text.
 
-    `max_source` is the most tokens of a source that are read, its end included, and no more than the model has positions for;
-    `batch_tokens` the most padded tokens of a batch, `workers` the batches that are searched at once on a CPU. Raises
-    InputError for tokenisers that are not the model's.
+    Args:
+        model: A model with a source that is read as a whole, and a target that is decoded.
+        tokenisers: By column: `source` and `target`.
+        search: The kind of search and its settings; a beam search by default.
+        max_source: The most source tokens to read, end token included; at most the positions of the model.
+        batch_tokens: The most tokens of a batch, padding and beams included.
+        attention: Sites whose weights every hypothesis holds.
+        workers: Batches that are searched in parallel on a CPU.
+
+    Raises:
+        InputError: The model is of another kind, or the tokenisers are not its own.
     """
 
     def __init__(
@@ -84,7 +100,7 @@ class Translator:
         workers: int = 1,
         catalogue: Catalogue | None = None,
     ) -> Translator:
-        """The translator of a model that `tfkit train` made, or of the best model of a run. Raises StoreError, InputError."""
+        """The translator of a saved model, or of the best model of a run. Raises StoreError, InputError."""
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, catalogue=catalogue)
         tokenisers = read_tokenisers(place, ("source", "target"))
@@ -93,27 +109,34 @@ class Translator:
         )
 
     def translate(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Translation]:
-        """Translations in the order of the lines. `chunk` lines are read at a time and sorted by length; where the lines end in
-        an error, all before it are translated first."""
+        """Translate lines.
+
+        Args:
+            lines: Read `chunk` at a time. Where the iterable raises, the lines before are translated first.
+            chunk: Lines that are sorted by length and batched together.
+
+        Yields:
+            The translation of each line, in order.
+        """
         prepacked = PrepackedWeights()
         for group in groups(lines, chunk):
-            yield from self._together(group, prepacked)
+            yield from self._translate_chunk(group, prepacked)
 
-    def _together(self, lines: list[str], prepacked: PrepackedWeights) -> Iterator[Translation]:
+    def _translate_chunk(self, lines: list[str], prepacked: PrepackedWeights) -> Iterator[Translation]:
         encoded = self.tokenisers["source"].encode(lines)
         sources = [[*ids[: self.max_source - 1], END] for ids in encoded]
-        told = [number for number, ids in enumerate(encoded) if ids]
+        nonempty = [number for number, ids in enumerate(encoded) if ids]
         training = self.model.training
         self.model.eval()
         try:
             found = generate_batched(
-                self.model, [sources[number] for number in told], self.search, batch_tokens=self.batch_tokens,
+                self.model, [sources[number] for number in nonempty], self.search, batch_tokens=self.batch_tokens,
                 target=self.roles.target, output=self.roles.output, attention=self.attention, workers=self.workers,
                 prepacked=prepacked,
             )  # fmt: skip
         finally:
             self.model.train(training)
-        hypotheses = dict(zip(told, found, strict=True))
+        hypotheses = dict(zip(nonempty, found, strict=True))
         for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
             made = tuple(hypotheses.get(number, ()))
             texts = tuple(_line(self.tokenisers["target"].decode(each.ids.tolist())) for each in made)
@@ -122,5 +145,5 @@ class Translator:
 
 
 def _line(text: str) -> str:
-    """A translation on one line: a model may spell line breaks and tabs in bytes."""
+    """A translation on one line, since byte pieces can decode to line breaks and tabs."""
     return " ".join(text.split())

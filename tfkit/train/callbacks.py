@@ -1,8 +1,9 @@
-"""How far a run has come, and who is told."""
+"""How far a run has come, and the callbacks that receive its events."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -12,16 +13,28 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ..errors import Diagnostic
 from ..slots.options import AsTuple
 
-MOST = (1 << 53) - 1
-"""The largest whole number of a file of a run; floats tell all up to it apart."""
-Whole = Annotated[int, Field(ge=0, le=MOST)]
-Count = Annotated[int, Field(ge=1, le=MOST)]
+MAX_WHOLE = (1 << 53) - 1
+"""The largest integer in the files of a run: every integer up to it is a float64."""
+Whole = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
+Count = Annotated[int, Field(ge=1, le=MAX_WHOLE)]
 
 
 class Progress(BaseModel):
-    """All that a run knows about itself beside tensors. `batch` is the number of batches of `epoch` that are done, `stale` the
-    validations since the best, `kept` worth and step of the models that are kept, `validated` the step of the last validation,
-    `seconds` the time that the commands have taken which worked on the run, start-up and validation included."""
+    """How far a run has come.
+
+    Attributes:
+        step: Steps made.
+        epoch: The current epoch, from 1.
+        batch: Batches of the current epoch that were used.
+        source_tokens: Source tokens of all steps, without padding.
+        target_tokens: Target tokens of all steps, without padding.
+        best: The best validation score; None before the first one.
+        best_step: The step of that score.
+        stale: Validations since then.
+        seconds: Wall time of all commands of the run, start-up and validation included.
+        best_models: Score and step of the saved models, best first.
+        validated: The step of the last validation.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -33,15 +46,15 @@ class Progress(BaseModel):
     best: float | None = None
     best_step: Whole | None = None
     stale: Whole = 0
-    seconds: Annotated[float, Field(ge=0, le=MOST)] = 0.0
-    kept: list[Annotated[tuple[float, Whole], AsTuple]] = []
+    seconds: Annotated[float, Field(ge=0, le=MAX_WHOLE)] = 0.0
+    best_models: list[Annotated[tuple[float, Whole], AsTuple]] = []
     validated: Whole = 0
 
     @model_validator(mode="after")
     def _agrees(self) -> Progress:
-        latest = max([self.validated, self.best_step or 0, *(step for _, step in self.kept)])
+        latest = max([self.validated, self.best_step or 0, *(step for _, step in self.best_models)])
         if latest > self.step:
-            raise ValueError(f"step {latest} was validated, and {self.step} were made")
+            raise ValueError(f"step {latest} was validated, but only {self.step} were made")
         if (self.best is None) != (self.best_step is None):
             raise ValueError("`best` and `best_step` belong together")
         return self
@@ -49,8 +62,19 @@ class Progress(BaseModel):
 
 @dataclass(frozen=True)
 class Step:
-    """One step: `loss` (smoothed) and `nll` in nats per target token, the learning `rate`, the `norm` of the gradient before it
-    was clipped, tokens without padding, and the seconds that it took."""
+    """One step of the optimiser.
+
+    Attributes:
+        step: Its number, from 1.
+        epoch: Its epoch, from 1.
+        loss: The smoothed loss, in nats per target token.
+        nll: The negative log-likelihood, in nats per target token.
+        rate: The learning rate.
+        norm: The norm of the gradient before it was clipped.
+        source_tokens: Source tokens, without padding.
+        target_tokens: Target tokens, without padding.
+        seconds: How long it took.
+    """
 
     step: int
     epoch: int
@@ -64,13 +88,24 @@ class Step:
 
     @property
     def perplexity(self) -> float:
+        """exp(nll), without overflow."""
         return math.exp(min(self.nll, 700.0))
 
 
 @dataclass(frozen=True)
 class Validated:
-    """One validation: `nll` in nats per target token, unsmoothed; `scores` by name (BLEU, chrF) with their `signatures`;
-    `best` says whether it was the best so far."""
+    """One validation.
+
+    Attributes:
+        step: The number of steps before it.
+        epoch: The epoch of the last of these, from 1.
+        nll: The negative log-likelihood without label smoothing, in nats per target token.
+        scores: Scores by name, 0 to 100: BLEU and chrF, or accuracy.
+        signatures: sacrebleu's signatures of the scores.
+        best: Whether it was the best so far.
+        seconds: How long it took.
+        sample: Source, reference and translation of one row.
+    """
 
     step: int
     epoch: int
@@ -83,20 +118,46 @@ class Validated:
 
     @property
     def perplexity(self) -> float:
+        """exp(nll), without overflow."""
         return math.exp(min(self.nll, 700.0))
 
 
 class Callback(Protocol):
-    """Is told what happens during training. `began` is given the trainer, and what was changed in the spec."""
+    """Receives the events of a training run, in the first process only.
 
-    def began(self, trainer: Any, changes: list[str]) -> None: ...
+    A callback that raises stops the run after the current step, once a checkpoint is written; its exception is raised then.
+    """
 
-    def stepped(self, step: Step) -> None: ...
+    def began(self, trainer: Any, changes: list[str]) -> None:
+        """Before the first step: the `Trainer`, and the changes to the spec that the data needed, as `--set` writes them."""
 
-    def validated(self, result: Validated) -> None: ...
+    def stepped(self, step: Step) -> None:
+        """After a step."""
 
-    def saved(self, step: int, path: Path) -> None: ...
+    def validated(self, result: Validated) -> None:
+        """After a validation."""
 
-    def trouble(self, diagnostics: tuple[Diagnostic, ...]) -> None: ...
+    def saved(self, step: int, path: Path) -> None:
+        """After a checkpoint of a step is written."""
 
-    def ended(self, reason: str, model: Path) -> None: ...
+    def trouble(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        """Something failed, such as a write to a full disk, and training continues."""
+
+    def ended(self, reason: str, model: Path) -> None:
+        """After the last step: why training ended, and the directory of the best model."""
+
+
+class CallbackList:
+    """Calls every callback for an event, and remembers the first exception as `failure`."""
+
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self.callbacks = tuple(callbacks)
+        self.failure: Exception | None = None
+
+    def notify(self, event: Callable[[Callback], None]) -> None:
+        """Call each callback, the later ones too where one fails."""
+        for callback in self.callbacks:
+            try:
+                event(callback)
+            except Exception as error:
+                self.failure = self.failure or error

@@ -1,120 +1,109 @@
-"""Everything that going on needs, in a directory that appears whole or not at all.
+"""A checkpoint: everything that resuming needs, in a directory that appears whole or not at all.
 
 model.safetensors        the weights
-optimiser.safetensors    its moments by parameter, `NAME/exp_avg` and the like
+optimiser.safetensors    the moments of the optimiser as `PARAMETER/exp_avg` and the like
 average.safetensors      the moving average of the weights, where there is one
-shards/                  instead of these, where the weights are sharded over processes: a file of each
-state.json               progress, gradient scaler, digests of the recipe, the data and the tokenisers; tensors of shards
+shards/                  instead of these, where the weights are sharded: a file for each process
+state.json               progress, loss scaler, digests of the recipe, the data and the tokenisers; shapes of sharded tensors
 manifest.json            size and SHA-256 of the other files
-
-Generators of random numbers have no state to keep: each batch seeds them by its place in the data.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import Diagnostic, StoreError
-from ..files import Listing, check_files, file_record, read_model
-from ..io.replacing import put_in_place
-from .distributed.ddp_fsdp import shard_of
+from ..files import Listing, check_files, file_record, make_draft, read_model, replace_directory
+from .checkpoint_state import SHAPES, State
 from .distributed.process_group import ProcessGroup
 from .run_directory import SHARDS, STEP, saved_steps
-from .state import SHAPES, State
 
 MODEL, OPTIMISER, AVERAGE = (f"{name}.safetensors" for name in ("model", "optimiser", "average"))
 STATE, MANIFEST = "state.json", "manifest.json"
 Tensors = Mapping[str, Tensor]
 
 
-def write_checkpoint(directory: Path, tensors: Mapping[str, Tensors], state: Mapping[str, Any]) -> None:
-    """Write whole tensors by file and the state, atomically. Raises StoreError, and then nothing was changed."""
-    with _drafted(directory) as draft:
-        for name, values in tensors.items():
-            save_file({key: value.detach().contiguous() for key, value in values.items()}, draft / name)
-        _finish(draft, directory, state, {path.name: file_record(path) for path in sorted(draft.iterdir())})
+# torch.distributed.checkpoint writes and reads the shards only: for whole tensors safetensors needs no planner and one line.
+def write_checkpoint(directory: Path, tensors: Mapping[str, Tensors], scalars: Mapping[str, Any]) -> None:
+    """Write a checkpoint. Raises StoreError, and then nothing was changed.
+
+    Args:
+        directory: Its place; an existing checkpoint is replaced.
+        tensors: Whole tensors by file and name.
+        scalars: The content of `state.json`.
+    """
+    draft = _make_draft(directory)
+    try:
+        with _as_store_error(directory):
+            for name, values in tensors.items():
+                save_file({key: value.detach().contiguous() for key, value in values.items()}, draft / name)
+            _finish(draft, directory, scalars, {path.name: file_record(path) for path in sorted(draft.iterdir())})
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def write_sharded_checkpoint(
-    directory: Path, tensors: Mapping[str, Tensors], state: Mapping[str, Any], processes: ProcessGroup
+    directory: Path, tensors: Mapping[str, Tensors], scalars: Mapping[str, Any], processes: ProcessGroup
 ) -> None:
-    """Write tensors of which every process has a share, each its own, and the state, atomically. Raises StoreError in all of
-    them, and then nothing was changed."""
+    """Write a checkpoint of sharded tensors, each process its shards. Raises StoreError in all processes, and then nothing was
+    changed. Arguments as in `write_checkpoint`."""
     from .distributed.sharded_checkpoint import write_shards
 
-    draft = processes.first(lambda: _draft(directory))
+    draft = processes.run_on_first(lambda: _make_draft(directory))
     try:
         write_shards(draft / SHARDS, tensors, processes)
 
-        def names() -> list[str]:
+        def file_names() -> list[str]:
             with _as_store_error(directory):
                 return sorted(f"{SHARDS}/{path.name}" for path in (draft / SHARDS).iterdir())
 
-        mine = processes.first(names)[processes.rank :: processes.count]
+        own = processes.run_on_first(file_names)[processes.rank :: processes.count]
 
-        def seen() -> dict[str, Any]:
+        def own_records() -> dict[str, Any]:
             with _as_store_error(directory):
-                return {name: file_record(draft / name) for name in mine}
+                return {name: file_record(draft / name) for name in own}
 
-        facts = processes.gathered(processes.each(seen))
+        by_process = processes.all_gather(processes.run_on_all(own_records))
+        records = {name: record for found in by_process for name, record in found.items()}
         shapes = {file: {name: list(value.shape) for name, value in values.items()} for file, values in tensors.items()}
 
         def finish() -> None:
             with _as_store_error(directory):
-                _finish(
-                    draft, directory, {**state, SHAPES: shapes}, {name: each for found in facts for name, each in found.items()}
-                )
+                _finish(draft, directory, {**scalars, SHAPES: shapes}, records)
 
-        processes.first(finish)
+        processes.run_on_first(finish)
     finally:
         if processes.is_first:
             shutil.rmtree(draft, ignore_errors=True)
 
 
-def _draft(directory: Path) -> Path:
+def _make_draft(directory: Path) -> Path:
     with _as_store_error(directory):
-        directory.parent.mkdir(exist_ok=True)  # without its parents: a run that was removed does not come back as a part
-        return Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".draft", dir=directory.parent))
+        directory.parent.mkdir(exist_ok=True)  # without its parents: a run that was removed does not reappear in part
+        return make_draft(directory)
 
 
-@contextmanager
-def _drafted(directory: Path) -> Iterator[Path]:
-    """A directory beside the final one, which goes away unless it was finished."""
-    draft = _draft(directory)
-    try:
-        with _as_store_error(directory):
-            yield draft
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _finish(draft: Path, directory: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Add the state and the manifest, and put the draft in its place."""
-    (draft / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-    facts = {**facts, STATE: file_record(draft / STATE)}
-    (draft / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    for path in [*draft.rglob("*"), draft]:
-        _sync(path)
+def _finish(draft: Path, directory: Path, scalars: Mapping[str, Any], records: Mapping[str, Any]) -> None:
+    """Add the state and the manifest, and give the draft its name."""
+    (draft / STATE).write_text(json.dumps(scalars, indent=1) + "\n", encoding="utf-8")
+    records = {**records, STATE: file_record(draft / STATE)}
+    (draft / MANIFEST).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
     shards = {f"{SHARDS}/{path.name}" for path in (directory / SHARDS).glob("*.safetensors")}
-    put_in_place(draft, directory, {MODEL, OPTIMISER, AVERAGE, STATE, MANIFEST} | shards)
-    _sync(directory.parent)
+    replace_directory(draft, directory, {MODEL, OPTIMISER, AVERAGE, STATE, MANIFEST} | shards)
 
 
 @contextmanager
 def _as_store_error(directory: Path) -> Iterator[None]:
-    """What keeps a checkpoint from being written, as a fault. Raises StoreError."""
+    """Raises StoreError for what prevents writing a checkpoint."""
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as reason:
@@ -125,15 +114,26 @@ def _as_store_error(directory: Path) -> Iterator[None]:
 def read_checkpoint(
     directory: Path, like: Tensors | None = None, processes: ProcessGroup | None = None
 ) -> tuple[dict[str, dict[str, Tensor]], State]:
-    """Tensors by file and the state. Of sharded tensors each of the `processes` reads what it needs for tensors `like` its own.
-    Raises StoreError for a file that is missing, cut off or altered."""
+    """Read a checkpoint.
+
+    Args:
+        directory: The checkpoint.
+        like: The weights of the model by name; of tensors that are sharded like these each process reads its shard only.
+        processes: The processes that read together.
+
+    Returns:
+        Tensors by file and name, and the state.
+
+    Raises:
+        StoreError: A file is missing, cut off or altered.
+    """
     processes = processes or ProcessGroup()
-    state, sharded = processes.first(lambda: _checked(directory))
+    state, sharded = processes.run_on_first(lambda: _checked(directory))
     if sharded:
         from .distributed.sharded_checkpoint import read_shards
 
         return read_shards(directory / SHARDS, state.tensors or {}, like or {}, processes), state
-    return processes.each(lambda: _tensors(directory)), state
+    return processes.run_on_all(lambda: _tensors(directory)), state
 
 
 def _tensors(directory: Path) -> dict[str, dict[str, Tensor]]:
@@ -144,7 +144,7 @@ def _tensors(directory: Path) -> dict[str, dict[str, Tensor]]:
 
 
 def _checked(directory: Path) -> tuple[State, bool]:
-    """The state, once all files are as they were written, and whether the tensors are sharded."""
+    """The state, after comparing all files with the manifest, and whether the tensors are sharded."""
     manifest = read_model(directory / MANIFEST, Listing).root
     sharded = any(name.startswith(f"{SHARDS}/") for name in manifest)
     if STATE not in manifest or not (manifest.keys() >= {MODEL, OPTIMISER} or sharded):
@@ -167,44 +167,5 @@ def _checked(directory: Path) -> tuple[State, bool]:
 
 
 def checkpoints_in(directory: Path) -> list[Path]:
-    """The checkpoints of a run, the latest last."""
+    """The checkpoints in a folder, the latest last."""
     return list(saved_steps(directory).values())
-
-
-def optimiser_tensors(optimiser: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
-    """The tensors that an optimiser keeps, by parameter; `names` by the id of the parameter."""
-    return {
-        f"{names[id(parameter)]}/{key}": value
-        for parameter, kept in optimiser.state.items()
-        for key, value in kept.items()
-        if isinstance(value, Tensor)
-    }
-
-
-def restore_optimiser(optimiser: torch.optim.Optimizer, names: Mapping[int, str], tensors: Tensors) -> None:
-    """Put back what `optimiser_tensors` gave, into memory of its own."""
-    for group in optimiser.param_groups:
-        for parameter in group["params"]:
-            prefix = f"{names[id(parameter)]}/"
-            found = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-            optimiser.state[parameter] = {key: _own(optimiser, parameter, key, value) for key, value in found.items()}
-
-
-def _own(optimiser: torch.optim.Optimizer, parameter: Tensor, key: str, value: Tensor) -> Tensor:
-    """A tensor of an optimiser where it belongs: on the device of its parameter, and cut as that is."""
-    if key == "step" and not _steps_on_device(optimiser):
-        return value.clone()
-    value = value.clone().to(parameter.device)
-    return shard_of(value, parameter) if value.shape == parameter.shape else value
-
-
-def _steps_on_device(optimiser: torch.optim.Optimizer) -> bool:
-    return bool(optimiser.defaults.get("fused") or optimiser.defaults.get("capturable"))
-
-
-def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -1,4 +1,4 @@
-"""Training through `torch.compile`: the model's forward and backward pass, compiled once for every shape of batch."""
+"""Training through `torch.compile`: forward and backward pass of a model, compiled once for every shape of batch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data import Batch, Epoch, Shapes, Task
+from ..data import Batch
 from ..errors import Diagnostic, TrainingError
 from ..nn.model import Model
 
-ACCUMULATED = 2**16
-"""Compilations of models in one process that torch may remember; it gives up at 256 unasked, whatever model they were of."""
+MAX_COMPILATIONS = 2**16
+"""Compilations in one process that torch may cache. Its own limit is 256, summed over all models."""
 
 
-class Alone(nn.Module):
-    """A model whose forward pass has code of its own: torch counts compilations by code, whatever model they were of."""
+class OwnCode(nn.Module):
+    """A model whose forward method has a code object of its own. torch counts recompilations by code object, so that two models
+    with one code object would share a limit."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -27,29 +28,28 @@ class Alone(nn.Module):
         self.forward = MethodType(FunctionType(_forward.__code__.replace(), globals()), self)
 
 
-def _forward(alone: Alone, **given: Any) -> Any:
-    return alone.model(**given)
+def _forward(self: OwnCode, **inputs: Any) -> Any:
+    return self.model(**inputs)
 
 
-class Compiled:
-    """A model that is compiled for batches of these shapes, and for no others. It has the weights of the model, which itself
-    stays what it was: what validates, saves and translates knows nothing of compilers."""
+class CompiledModel:
+    """A compiled `module` that shares the weights of a model. The model itself is unchanged, so that validation, saving and
+    decoding never involve the compiler.
 
-    def __init__(self, model: Model, shapes: Shapes, task: Task) -> None:
-        self.shapes, self.task = shapes, task
-        # A graph of sizes that vary would depend on which batch came first, and a run that goes on begins with another.
-        self.model: nn.Module = torch.compile(Alone(model), dynamic=False, fullgraph=True)  # type: ignore[assignment]
+    Args:
+        model: The model to compile.
+        max_shapes: The number of batch shapes that may be compiled. One more raises TrainingError.
+    """
 
-    def epoch(self, seed: int, number: int) -> Epoch:
-        return self.shapes.epoch(seed, number)
-
-    def filled(self, batch: Batch, rows: list[int]) -> Batch:
-        return self.shapes.filled(batch, rows, self.task)
+    def __init__(self, model: Model, max_shapes: int) -> None:
+        self.max_shapes = max_shapes
+        # With dynamic shapes the graph would depend on which batch came first, and a resumed run starts with another one.
+        self.module: nn.Module = torch.compile(OwnCode(model), dynamic=False, fullgraph=True)  # type: ignore[assignment]
 
     @contextmanager
-    def marked_dynamic(self, batch: Batch) -> Iterator[None]:
-        """Call the model in here. Raises TrainingError where it cannot be compiled for a batch."""
-        limits: dict[str, Any] = {"recompile_limit": len(self.shapes), "accumulated_recompile_limit": ACCUMULATED}
+    def compiling(self, batch: Batch) -> Iterator[None]:
+        """The context to call `module` in. Raises TrainingError where it cannot be compiled for a batch."""
+        limits: dict[str, Any] = {"recompile_limit": self.max_shapes, "accumulated_recompile_limit": MAX_COMPILATIONS}
         try:
             with torch._dynamo.config.patch(limits):
                 yield
@@ -59,14 +59,12 @@ class Compiled:
 
 
 def check_compiler(device: torch.device) -> None:
-    """Compile something small, so that what is missing is told before the work. Raises TrainingError."""
+    """Compile a small function, so that a missing compiler is reported before the data are prepared. Raises TrainingError."""
     try:
-        one = torch.ones(64, device=device, requires_grad=True)
-        torch.compile(_small, dynamic=False, fullgraph=True)(one).sum().backward()  # type: ignore[no-untyped-call]
-    except Exception as reason:  # whatever a compiler, its headers or its cache can raise
-        raise TrainingError(
-            _diagnostic(f"`compile: true`, but nothing can be compiled for {device.type} here", reason)
-        ) from None
+        x = torch.ones(64, device=device, requires_grad=True)
+        torch.compile(_small, dynamic=False, fullgraph=True)(x).sum().backward()  # type: ignore[no-untyped-call]
+    except Exception as reason:  # compilers, headers and caches raise any exception
+        raise TrainingError(_diagnostic(f"`compile: true`, but torch.compile fails on {device.type}", reason)) from None
 
 
 def _small(x: Tensor) -> Tensor:
@@ -74,6 +72,6 @@ def _small(x: Tensor) -> Tensor:
 
 
 def _diagnostic(message: str, reason: Exception) -> Diagnostic:
-    words = [line.strip() for line in str(reason).splitlines() if line.strip()]
-    fix = "install a C++ compiler and Python's headers (g++, python3-dev), on CUDA Triton; or leave `compile` out"
-    return Diagnostic("TFK120", f"{message}: {words[0] if words else type(reason).__name__}", fix)
+    lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
+    fix = "install a C++ compiler and Python's headers (g++, python3-dev), on CUDA Triton; or remove `compile`"
+    return Diagnostic("TFK120", f"{message}: {lines[0] if lines else type(reason).__name__}", fix)

@@ -1,5 +1,4 @@
-"""Ctrl-C, a polite kill and a closed terminal end a run after the step at hand, so that nothing that was learnt is lost.
-What the process was told to ignore it goes on ignoring."""
+"""SIGINT, SIGTERM and SIGHUP end a run after the current step, so that it is saved. Ignored signals stay ignored."""
 
 from __future__ import annotations
 
@@ -12,22 +11,25 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 
 class Interrupts:
-    """While it is entered, the first signal sets `wanted`; a second one ends the process as it always would, unless it is
-    `patient`: torchrun passes on what the terminal has sent already."""
+    """A context in which the first signal sets `requested`, and a second one acts as it does outside.
+
+    Args:
+        patient: Whether later signals only set `requested` too: torchrun forwards a signal that the terminal has already sent.
+    """
 
     def __init__(self, patient: bool = False) -> None:
-        self.wanted, self.patient = False, patient
-        self._before: dict[int, Any] = {}
+        self.requested, self.patient = False, patient
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python lets nobody listen
-            # Ignored as under nohup, or None: heard by something that is not Python and could not be put back.
-            heard = [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
-            self._before = {number: signal.signal(number, self._note) for number in heard}
+        if threading.current_thread() is threading.main_thread():  # Python sets handlers in no other thread
+            # SIG_IGN, as under nohup, stays. None is a handler outside Python, which could not be restored.
+            handled = [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+            self._handlers = {number: signal.signal(number, self._request) for number in handled}
         return self
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.wanted = True
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
         if not self.patient:
             self._restore()
 
@@ -35,6 +37,6 @@ class Interrupts:
         self._restore()
 
     def _restore(self) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        self._before = {}
+        self._handlers = {}

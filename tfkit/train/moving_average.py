@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 
-class Average:
-    """Averages of all parameters by name. `step` is the number of updates so far."""
+# torch.optim.swa_utils.AveragedModel would need `avg_fn` for this decay; its first update copies the weights (d_1 = 0 instead
+# of 2/11), and it deep-copies the module, which FSDP2 refuses.
+class MovingAverage:
+    """The averages of all parameters by name; `step` counts the updates."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -22,6 +24,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
+        """Include the weights after a step."""
         self.step += 1
         decay = min(self.decay, (1 + self.step) / (10 + self.step))
         weights = [parameter.detach() for parameter in model.parameters()]
@@ -29,15 +32,15 @@ class Average:
 
     @contextmanager
     def used_by(self, model: nn.Module) -> Iterator[None]:
-        """The model has the averages for its weights, and its own ones back afterwards."""
-        kept = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        self._put(model, self.values)
+        """Give the model the averages for its weights, and restore its own weights afterwards."""
+        own = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        self._assign(model, self.values)
         try:
             yield
         finally:
-            self._put(model, kept)
+            self._assign(model, own)
 
     @torch.no_grad()
-    def _put(self, model: nn.Module, values: dict[str, Tensor]) -> None:
+    def _assign(self, model: nn.Module, values: dict[str, Tensor]) -> None:
         for name, parameter in model.named_parameters():
             parameter.copy_(values[name])

@@ -1,15 +1,21 @@
-"""The optimiser of a recipe, and its learning rate. https://arxiv.org/abs/1412.6980, https://arxiv.org/abs/1711.05101"""
+"""The optimiser of a recipe: its learning rate, and its state by parameter name.
+
+https://arxiv.org/abs/1412.6980, https://arxiv.org/abs/1711.05101
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..recipe import Recipe
+from .distributed.ddp_fsdp import shard_of
 
 
 def optimiser_for(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
-    """torch's Adam or AdamW, fused where the device has it; weight decay leaves gains and biases alone."""
+    """torch's Adam or AdamW, fused where the device supports it. Weight decay excludes gains and biases."""
     options = recipe.optimiser.options
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     fused = all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
@@ -24,8 +30,35 @@ def optimiser_for(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def set_rate(optimiser: torch.optim.Optimizer, recipe: Recipe, step: int, width: int) -> float:
-    """Give the optimiser the learning rate of a step, counted from 1, of a model of that width."""
+    """Set the learning rate of a step, counted from 1, for a model of this width; returns it."""
     rate = float(recipe.schedule.entry.rate(recipe.schedule.options, step, width))
     for group in optimiser.param_groups:
         group["lr"] = rate
     return rate
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
+    """The optimiser's tensors as `PARAMETER/KEY`; `names` gives the parameter's name by its `id`."""
+    return {
+        f"{names[id(parameter)]}/{key}": value
+        for parameter, state in optimiser.state.items()
+        for key, value in state.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, names: Mapping[int, str], tensors: Mapping[str, Tensor]) -> None:
+    """Set the tensors that `optimiser_tensors` returned, as copies."""
+    for group in optimiser.param_groups:
+        for parameter in group["params"]:
+            prefix = f"{names[id(parameter)]}/"
+            found = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+            optimiser.state[parameter] = {key: _placed(optimiser, parameter, key, value) for key, value in found.items()}
+
+
+def _placed(optimiser: torch.optim.Optimizer, parameter: Tensor, key: str, value: Tensor) -> Tensor:
+    """A copy of a state tensor on the device of its parameter, sharded as the parameter is."""
+    if key == "step" and not (optimiser.defaults.get("fused") or optimiser.defaults.get("capturable")):
+        return value.clone()
+    value = value.clone().to(parameter.device)
+    return shard_of(value, parameter) if value.shape == parameter.shape else value

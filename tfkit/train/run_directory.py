@@ -127,8 +127,8 @@ def new_run(directory: Path) -> Iterator[None]:
                     _rmdir(directory)
 
 
-def prepared(directory: Path) -> None:
-    """Note that a preparation has finished: the recipe is written."""
+def end_preparation(directory: Path) -> None:
+    """Remove the note that the preparation is unfinished, once the recipe is written."""
     _unlink(directory / UNFINISHED)
 
 
@@ -144,7 +144,7 @@ def old_run(directory: Path) -> Iterator[None]:
         raise InputError(Diagnostic("TFK111", message, "name the directory that `tfkit train -o` wrote"))
     check_inside(directory)
     with held(directory):
-        prepared(directory)  # the process may have been killed just after it wrote the recipe
+        end_preparation(directory)  # the process may have been killed just after it wrote the recipe
         _sweep(directory)
         yield
 

@@ -1,8 +1,13 @@
-"""What a model is worth on the validation data: the loss of the true text, and scores of what it writes itself."""
+"""Validation: the loss of the reference text, scores of the text that the model generates, and the choice of the best
+models."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,41 +18,138 @@ from ..metrics import Score, corpus_scores
 from ..nn.model import Model
 from ..recipe import Recipe
 from ..text import Translator
+from .best_models import BestModels
+from .callbacks import Validated
 from .distributed.process_group import ProcessGroup
-from .loss import smoothed
+from .loss import smoothed_cross_entropy
+from .step import TrainStep
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """`nll` in nats per label; `scores` by name; `sample` is source, reference and translation of one row."""
+
+    nll: float
+    scores: Mapping[str, Score]
+    sample: tuple[str, str, str] | None
+
+    def value(self, recipe: Recipe) -> float:
+        """The score that the recipe compares models by; higher is better."""
+        name = recipe.validation.metric
+        if name == "bleu" and recipe.validation.lowercase:
+            name = "bleu_lowercase"
+        value = -self.nll if name == "loss" else self.scores[name].value
+        return value if math.isfinite(value) else -sys.float_info.max  # worse than any other, and valid JSON
+
+
+class Validator:
+    """Evaluates the current model and offers it to the best models.
+
+    Args:
+        step: Holds the model and its progress.
+        build: Builds another model of the same spec.
+        best_models: The models to compare with.
+    """
+
+    def __init__(self, step: TrainStep, build: Callable[[], Model], best_models: BestModels) -> None:
+        self.step, self.build, self.best_models = step, build, best_models
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the recipe wants a validation after the current step that was not made."""
+        every, progress = self.step.recipe.validation.every_steps, self.step.progress
+        due = progress.batch == 0 if every is None else progress.step % every == 0
+        return due and progress.validated != progress.step
+
+    def validate(self, patience: bool) -> Validated | None:
+        """Evaluate the model, with its averaged weights where there are any, and save it if it is among the best.
+
+        `progress` changes at the end only, so that an interrupted validation is repeated.
+
+        Args:
+            patience: Whether a score that is not the best counts towards `stopping.patience`.
+
+        Returns:
+            The result; None without validation data, where the latest model counts as the best.
+        """
+        start, progress = time.perf_counter(), self.step.progress
+        with self.step.state.evaluation_model(self.build) as model:
+            if self.step.data.validation is None:
+                self.best_models.add(model, float(progress.step))
+                progress.validated = progress.step
+                return None
+            found = evaluate(model, self.step)
+            value = found.value(self.step.recipe)
+            best = progress.best is None or value > progress.best
+            self.best_models.add(model, value)
+        progress.validated, progress.stale = progress.step, 0 if best else progress.stale + patience
+        if best:
+            progress.best, progress.best_step = value, progress.step
+        return Validated(
+            step=progress.step,
+            epoch=progress.epoch if progress.batch else max(1, progress.epoch - 1),
+            nll=found.nll,
+            scores={name: score.value for name, score in found.scores.items()},
+            signatures={name: score.signature for name, score in found.scores.items()},
+            best=best,
+            seconds=time.perf_counter() - start,
+            sample=found.sample,
+        )
+
+
+def evaluate(model: Model, step: TrainStep) -> Evaluation:
+    """Evaluate a model on the validation data of a run; all processes share the work."""
+    recipe, data = step.recipe, step.data
+    assert data.validation is not None, "the caller checks that there are validation data"
+    nll, accuracy = validation_nll(
+        model, data.validation, step.task, recipe.batching.tokens, step.batches.device, step.processes
+    )
+    if recipe.data.kind == "classification":
+        score = Score("accuracy", accuracy, "share of the labels, in per cent", f"{accuracy:.2f} %")
+        return Evaluation(nll, {"accuracy": score}, None)
+    if recipe.validation.metric == "loss":
+        return Evaluation(nll, {}, None)
+    return Evaluation(nll, *validation_scores(model, data.validation, data.tokenisers, recipe, step.processes))
 
 
 @torch.no_grad()
 def validation_nll(
     model: Model, corpus: Corpus, task: Task, tokens: int, device: torch.device, processes: ProcessGroup
 ) -> tuple[float, float]:
-    """Negative log-likelihood per label in nats, without smoothing or dropout, and the share of labels that are the model's
-    first choice, in per cent. What is hidden is the same every time."""
-    total, right, count = 0.0, 0.0, 0.0
+    """The loss of a corpus, without label smoothing or dropout. Masked tokens are the same in every call.
+
+    Returns:
+        The negative log-likelihood in nats per label, and the accuracy of the most probable label in per cent.
+    """
+    total, correct, count = 0.0, 0.0, 0.0
     longest = max(int(lengths.max()) for lengths in corpus.lengths.values())
     batches = list(enumerate(epoch_of(corpus.lengths, max(tokens, longest), 0, 0).batches))
     for number, rows in batches[processes.rank :: processes.count]:
         draw = np.random.Generator(np.random.PCG64([number]))
         batch = task.batch(corpus, sorted(rows.tolist()), draw).to(device)
         logits = model(lengths=batch.lengths, **batch.inputs)[task.roles.output]
-        total += float(smoothed(logits, batch.labels, 0.0, "uniform", NO_LABEL)[1])
-        right += int((logits.argmax(-1) == batch.labels).sum())
+        total += float(smoothed_cross_entropy(logits, batch.labels, 0.0, "uniform", NO_LABEL).nll)
+        correct += int((logits.argmax(-1) == batch.labels).sum())
         count += batch.target_tokens
-    total, right, count = processes.sums(total, right, count)
-    return total / count, 100 * right / count
+    total, correct, count = processes.sum(total, correct, count)
+    return total / count, 100 * correct / count
 
 
 def validation_scores(
     model: Model, corpus: Corpus, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe, processes: ProcessGroup
 ) -> tuple[dict[str, Score], tuple[str, str, str]]:
-    """Scores of the translations of the first rows, made as `tfkit translate` makes them, and one row to look at: source,
-    reference, translation."""
+    """Scores of the translations of the first rows, generated as `tfkit translate` does.
+
+    Returns:
+        The scores by name; source, reference and translation of the first row.
+    """
     sources = corpus.text("source_text", recipe.validation.sentences)
     references = corpus.text("target_text", recipe.validation.sentences)
     search = Search(kind="beam", beams=recipe.validation.beams) if recipe.validation.beams > 1 else Search(kind="greedy")
     workers = torch.get_num_threads()
     translator = Translator(model, tokenisers, search, batch_tokens=recipe.batching.tokens, workers=workers)
     rank, count = processes.rank, processes.count
-    shares = processes.gathered([each.text for each in translator.translate(sources[rank::count])])
-    made = [shares[row % count][row // count] for row in range(len(sources))]
-    return processes.first(lambda: corpus_scores(made, references)), (sources[0], references[0], made[0])
+    by_rank = processes.all_gather([each.text for each in translator.translate(sources[rank::count])])
+    hypotheses = [by_rank[row % count][row // count] for row in range(len(sources))]
+    scores = processes.run_on_first(lambda: corpus_scores(hypotheses, references))
+    return scores, (sources[0], references[0], hypotheses[0])

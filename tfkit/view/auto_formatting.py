@@ -1,4 +1,4 @@
-"""A row of the table that `auto` goes by, as data and in words."""
+"""A row of the table of `auto`, as data and as text."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CONDITIONS = {
     "decoding": ("one query", "more than one query"),
     "compiled": ("compiled", "not compiled"),
 }
-"""Every condition of a row, where it holds and where it does not."""
+"""The text of each condition of a row: if true, if false."""
 
 
 def row_data(row: AutoRow) -> dict[str, Any]:
-    """`dtypes`, `lengths`, `conditions` (those that the row has), `capability`, `relative_time`, `measured` and `published`."""
+    """`dtypes`, `lengths`, `conditions` of the row, `capability`, `relative_time`, `measured` and `published`."""
     conditions = {name: getattr(row, name) for name in CONDITIONS if getattr(row, name) is not None}
     return {
         "dtypes": sorted(row.dtypes), "lengths": list(row.lengths), "conditions": conditions,

@@ -15,18 +15,18 @@ Data = dict[str, Any]
 
 
 def code_text(code: str, entry: Code) -> str:
-    """Title, rule, an example that breaks it, and the way out."""
+    """Title, rule, an example that breaks it, and the fix."""
     wrong = textwrap.indent(entry.wrong, "    ")
     return f"{code}  {entry.title}\n\n{_filled(entry.rule)}\n\nWrong:\n{wrong}\n\n{_filled(entry.fix)}\n"
 
 
 def rule_text(number: str, rule: Rule, checks: Iterable[Data]) -> str:
-    """The rule, and the checks that show it."""
+    """The rule, and its checks."""
     return "\n".join([f"{number}  {rule.title}\n\n{_filled(rule.text)}\n\nChecked by:", *map(_line, checks)]) + "\n"
 
 
 def check_text(check: Data) -> str:
-    """What the check says of whom, how exactly, and what voids it."""
+    """What the check evaluates, its demand, and the features that void it."""
     lines = [f"{check['name']}  ({check['evaluates']})", "", _filled(check["summary"])]
     if check["demand"]:
         lines.append(_filled(f"Demanded {check['demand']}."))
@@ -38,13 +38,13 @@ def check_text(check: Data) -> str:
 
 
 def checks_text(checks: Iterable[Data]) -> str:
-    """Every check in a line, under what it judges."""
+    """One line per check, grouped by what they evaluate."""
     lines: list[str] = []
-    judged = ""
+    heading = ""
     for check in checks:
-        if check["evaluates"] != judged:
-            judged = check["evaluates"]
-            lines += ["", f"{judged}:"]
+        if check["evaluates"] != heading:
+            heading = check["evaluates"]
+            lines += ["", f"{heading}:"]
         lines.append(_line(check))
     return "\n".join(lines[1:])
 

@@ -18,13 +18,13 @@ class EscapingConsole(Console):
         super().__init__(file=cast(TextIO, _Drawn(stream)), highlight=False, markup=False, emoji=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Everything passes here, what a live panel or a progress bar shows as well."""
+        """Escape the text. Live panels and progress bars are rendered here too."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(escaped(segment.text), segment.style)
 
 
 class _Drawn:
-    """The stream as Rich writes to it: colours and movements of the cursor are its own."""
+    """The stream that Rich writes to, without escaping: its control sequences are colours and cursor movements."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream

@@ -1,4 +1,4 @@
-"""The curve of a training as one HTML page that needs nothing else: losses and scores over steps, drawn as SVG."""
+"""The curve of a training run as one self-contained HTML page: losses and scores over steps, drawn as SVG."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .pages import page
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 260, 56, 34, 12
 SCORES = {"bleu": "BLEU", "bleu_lowercase": "lowercase BLEU", "chrf": "chrF2", "accuracy": "accuracy"}
 POINTS = 240
-"""More steps than this are told by the mean of their neighbours: nobody sees more on a page."""
+"""Points of a curve at most; more steps are averaged with their neighbours."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve: its name, the class that gives its colour, and its points (step, value)."""
+    """A curve: its name, the CSS class of its colour, and its points (step, value)."""
 
     name: str
     colour: str
@@ -28,7 +28,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart as it is drawn: `ticks` with their heights, `paths` in the coordinates of the picture."""
+    """A drawn chart: `ticks` with their heights, `paths` in the coordinates of the picture."""
 
     label: str
     last: str
@@ -38,7 +38,7 @@ class Chart:
 
 
 def draw_curve(log: Path, place: Path, title: str) -> None:
-    """Write the page of a run's log to a place. Raises StoreError."""
+    """Write the page for the log of a run. Raises StoreError."""
     write_whole(place, curve_page(read_log(log), title))
 
 
@@ -83,13 +83,13 @@ def _facts(steps: Sequence[StepEntry], best: ValidationEntry | None) -> str:
     if not steps:
         return "No step was made."
     target, seconds = sum(step.target_tokens for step in steps), sum(step.seconds for step in steps)
-    said = (
+    text = (
         f"{len(steps):,} steps, {target:,} target tokens, {target / max(seconds, 1e-9):,.0f} of them a second while training."
     )
     if best is not None:
         scores = "".join(f", {SCORES.get(name, name)} {_number(value):.2f}" for name, value in best.scores.items())
-        said += f" Best at step {best.step:,}: validation perplexity {_perplexity(best):.2f}{scores}."
-    return said
+        text += f" Best at step {best.step:,}: validation perplexity {_perplexity(best):.2f}{scores}."
+    return text
 
 
 def _perplexity(entry: ValidationEntry) -> float:
@@ -97,19 +97,19 @@ def _perplexity(entry: ValidationEntry) -> float:
 
 
 def _number(value: float | None) -> float:
-    """A number of a log, which the model of a log's line reads as NaN where it is null."""
+    """A number of the log; null is NaN."""
     return math.nan if value is None else value
 
 
 def _mean(steps: Sequence[StepEntry], values: Sequence[float | None]) -> list[tuple[float, float]]:
-    """Points for a value of every step, of neighbours their mean."""
+    """At most `POINTS` points of the values of all steps: means of neighbours."""
     width = max(1, math.ceil(len(steps) / POINTS))
     groups = [range(at, min(at + width, len(steps))) for at in range(0, len(steps), width)]
     return [(steps[group[-1]].step, sum(_number(values[at]) for at in group) / len(group)) for group in groups]
 
 
 def _chart(label: str, lines: Sequence[Line], last: int) -> Chart | None:
-    """The chart, None where no line has a finite point."""
+    """The chart, or None if no line has a finite point."""
     points = [point for line in lines for point in line.points if math.isfinite(point[1])]
     if not points:
         return None
@@ -128,7 +128,7 @@ def _chart(label: str, lines: Sequence[Line], last: int) -> Chart | None:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Four to eight round numbers between two."""
+    """Four to eight round numbers in an interval."""
     width = (high - low) or abs(high) or 1.0
     if not 1e-300 < width < math.inf:
         return [low]

@@ -1,4 +1,4 @@
-"""Numbers and options in words."""
+"""Shares, ranges and options as text."""
 
 from __future__ import annotations
 
@@ -9,23 +9,13 @@ from pydantic import BaseModel
 from ..slots.options import Component, LayersField, NodeRef, field_annotations
 from ..spec.located import short
 
-STEPS = ("", "k", "M", "G", "T", "P", "E")
-
 
 def percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f}%" if whole else ""
 
 
-def scaled(number: int, unit: str) -> str:
-    """Three digits and a decimal prefix: `3.21 GFLOPs`."""
-    value, step = float(number), 0
-    while value >= 999.5 and step < len(STEPS) - 1:
-        value, step = value / 1000, step + 1
-    return f"{value:.3g} {STEPS[step]}{unit}" if value < 1000 else f"{value:,.0f} {STEPS[step]}{unit}"
-
-
 def ranges(numbers: list[int]) -> str:
-    """`0-5`, `0,2,..,40` or `0-3,5`: where a pattern repeats, in as few words as say it."""
+    """`0-5`, `0,2,..,40` or `0-3,5`: the shortest of these forms."""
     if len(numbers) > 3 and (step := numbers[1] - numbers[0]) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1, step)):
         return f"{numbers[0]},{numbers[1]},..,{numbers[-1]}"
     runs: list[list[int]] = []
@@ -37,8 +27,8 @@ def ranges(numbers: list[int]) -> str:
     return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs)
 
 
-def says(options: BaseModel, skip: frozenset[str] = frozenset()) -> str:
-    """What an options model says beyond its defaults; edges and layers are shown elsewhere."""
+def changed_options(options: BaseModel, skip: frozenset[str] = frozenset()) -> str:
+    """The options that differ from their defaults, without edges and layers."""
     hidden = skip | {name for kind in (NodeRef, LayersField) for name, _ in field_annotations(type(options), kind)}
     dumped = options.model_dump()
     found = []
@@ -51,17 +41,17 @@ def says(options: BaseModel, skip: frozenset[str] = frozenset()) -> str:
 
 
 def _same(value: Any, default: Any) -> bool:
-    """Whether a value is its field's default; that of a slot is the name of a part."""
+    """Whether a value is the default of its field. The default of a slot is the name of a part."""
     parts = value if isinstance(value, tuple) else (value,)
     if isinstance(default, str) and len(parts) == 1 and isinstance(parts[0], Component):
-        return parts[0].kind == default and not says(parts[0].options)
+        return parts[0].kind == default and not changed_options(parts[0].options)
     return bool(value == default)
 
 
 def in_words(value: Any, dumped: Any = None) -> str:
-    """A value as a person would say it."""
+    """A value as text."""
     if isinstance(value, Component):
-        more = says(value.options)
+        more = changed_options(value.options)
         return f"{value.kind} ({more})" if more else value.kind
     if isinstance(value, tuple) and value and all(isinstance(item, Component) for item in value):
         return " or ".join(map(in_words, value))

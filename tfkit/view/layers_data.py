@@ -1,4 +1,4 @@
-"""The layer pattern of a stack as data, as folded as the spec wrote it: `6 x (self_attention, ffn)`."""
+"""The layer pattern of a stack as data, grouped as in the spec: `6 x (self_attention, ffn)`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..graph import Node
 from ..slots.layer import Layer, LayerRun, depth, leaves
 from ..slots.options import Component
 from ..slots.sublayer import AttentionSite
-from .formatting import in_words, says
+from .formatting import changed_options, in_words
 
 IN_SITE = frozenset({"name", "num_heads", "num_kv_heads", "head_dim", "residual_scale"})
 
@@ -22,7 +22,7 @@ def layers_data(node: Node, sites: Mapping[str, AttentionSite]) -> list[dict[str
 
 
 def parameters_by_path(node: Node) -> dict[str, int]:
-    """Trainable parameters by path, those of repeated layers under the path of the first."""
+    """Trainable parameters by path. Those of repeated layers are under the path of the first."""
     found: dict[str, int] = {}
     for group in node.parameter_groups():
         first = next(iter(group.prefixes()), None)
@@ -81,7 +81,7 @@ def _under(sizes: Mapping[str, int], prefix: str) -> int:
 
 
 def _summary(node: Node, part: Component, site: AttentionSite | None) -> str:
-    """`8 heads of 64, reads encoder`, or what its options say."""
+    """`8 heads of 64, reads encoder`, or its changed options."""
     words = []
     if site is not None:
         words.append(f"{site.heads} heads of {site.head_dim}")
@@ -89,7 +89,7 @@ def _summary(node: Node, part: Component, site: AttentionSite | None) -> str:
             words.append(f"{site.kv_heads} key/value heads")
     if part.entry.reads == "memory":
         words.append(f"reads {memory_of(node, part)}")
-    more = says(part.options, IN_SITE if site is not None else frozenset({"name"}))
+    more = changed_options(part.options, IN_SITE if site is not None else frozenset({"name"}))
     return ", ".join([*words, *([more] if more else [])])
 
 

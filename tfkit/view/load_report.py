@@ -1,4 +1,4 @@
-"""What a run took from the model that it started from, in words and as data."""
+"""Which weights a run copied from the model that it started from, as text and as data."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from .formatting import ranges
 from .terminal import shown
 
 FEW = 2
-"""So many tensors of a part are told one by one, more as a part."""
+"""Up to this number the tensors of a part are listed; more are listed as one part."""
 
 
 def load_report_text(taken: LoadReport) -> str:
-    """How many weights were taken, and what was not, a line for each reason."""
-    rows = [f"pretrained: {taken.count:,} of {taken.total:,} weights are those of {taken.place}"]
+    """How many weights were copied, and one line per reason for those that were not."""
+    rows = [f"pretrained: {taken.loaded:,} of {taken.total:,} weights are those of {taken.place}"]
     reasons: dict[tuple[str, str], list[SkippedTensor]] = {}
-    for each in sorted(taken.left, key=lambda left: not left.drawn):
-        reasons.setdefault(("drawn anew" if each.drawn else "not used", each.why), []).append(each)
+    for each in sorted(taken.skipped, key=lambda left: not left.initialised):
+        reasons.setdefault(("drawn anew" if each.initialised else "not used", each.reason), []).append(each)
     for (what, why), left in reasons.items():
         gone = {each.name for each in left}
-        side = [*taken.names, *(each.name for each in taken.left if each.drawn == left[0].drawn)]
+        side = [*taken.names, *(each.name for each in taken.skipped if each.initialised == left[0].initialised)]
         rows.append(f"  {what}, {why}: {', '.join(_folded(_items(left, [name for name in side if name not in gone])))}")
     return "\n".join(map(shown, rows))
 
 
 def _items(left: list[SkippedTensor], others: Iterable[str]) -> list[tuple[str, str]]:
-    """Names and sizes: of tensors, or of whole parts that hold none of the others."""
+    """Names and sizes of tensors, or of parts whose tensors are all in the list."""
     kept = {prefix for name in others for prefix in _prefixes(name)}
     parts: dict[str, list[SkippedTensor]] = {}
     for each in left:
         whole = next(prefix for prefix in _prefixes(each.name) if prefix not in kept)
-        parts.setdefault(whole if each.there is None else each.name, []).append(each)
+        parts.setdefault(whole if each.pretrained_shape is None else each.name, []).append(each)
     found: list[tuple[str, str]] = []
     for part, tensors in parts.items():
         if len(tensors) <= FEW:
@@ -47,7 +47,8 @@ def _items(left: list[SkippedTensor], others: Iterable[str]) -> list[tuple[str, 
 
 
 def _sizes(left: SkippedTensor) -> str:
-    return shape_text(left.shape) + ("" if left.there is None else f" here, {shape_text(left.there)} there")
+    there = left.pretrained_shape
+    return shape_text(left.shape) + ("" if there is None else f" here, {shape_text(there)} there")
 
 
 def _prefixes(name: str) -> list[str]:
@@ -70,7 +71,6 @@ def _folded(items: list[tuple[str, str]]) -> list[str]:
 
 
 def load_report_data(taken: LoadReport) -> dict[str, Any]:
-    """`left` holds for every tensor its name and shape, `there` the shape of the other one of that name, `why`, and whether it
-    was `drawn` or belongs to the other model."""
-    left = [asdict(each) for each in taken.left]
-    return {"model": str(taken.place), "taken": taken.count, "weights": taken.total, "left": left}
+    """The report as JSON; `left` holds the fields of every `SkippedTensor`."""
+    left = [asdict(each) for each in taken.skipped]
+    return {"model": str(taken.place), "taken": taken.loaded, "weights": taken.total, "left": left}

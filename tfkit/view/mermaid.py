@@ -7,7 +7,7 @@ from typing import Any
 
 
 def mermaid(data: Mapping[str, Any]) -> str:
-    """A flowchart of what `model_data` says. https://mermaid.js.org/syntax/flowchart.html"""
+    """A flowchart of `model_data`. https://mermaid.js.org/syntax/flowchart.html"""
     numbers = {node["name"]: f"n{index}" for index, node in enumerate(data["nodes"])}
     lines = ["flowchart TD"]
     for node in data["nodes"]:
@@ -36,5 +36,5 @@ def _depth(groups: list[dict[str, Any]]) -> int:
 
 
 def _safe(text: str | int) -> str:
-    """Letters that Mermaid reads as part of its own grammar, as entities."""
+    """Text in which characters with a meaning in Mermaid are entities."""
     return "".join(letter if letter.isalnum() or letter in " _.,-" else f"#{ord(letter)};" for letter in str(text))

@@ -1,10 +1,10 @@
-"""What a spec describes, as `tfkit show --json` prints it.
+"""The data that `tfkit show --json` prints.
 
 name, reference, description
 parameters, frozen_parameters      whole numbers; `parameters` are the trainable ones
 outputs                            names of nodes
 batch                              size and the lengths of the inputs that the costs are for
-flops, activation_elements         of one forward; values that a backward pass needs kept
+flops, activation_elements         of one forward pass; values kept for the backward pass
 nodes                              name, kind, shape (axes as text, widths as numbers), parameters, frozen_parameters,
                                    reads (by field), shares (the node whose table is used, or null), summary, options,
                                    flops, activation_elements, costs (term, flops, activation_elements), layers (of a stack,
@@ -22,13 +22,13 @@ from ..slots.cost import Cost
 from ..slots.options import Component
 from ..slots.sublayer import AttentionSite
 from ..spec import ModelSpec
-from .formatting import says
+from .formatting import changed_options
 from .layers_data import layers_data, parameters_by_path
 from .sites import all_sites
 
 
 def model_data(spec: ModelSpec, graph: Graph, batch: Batch, requested: tuple[Component, ...] | None = None) -> dict[str, Any]:
-    """Everything about a model that needs no torch, for a batch of one size; `wish` replaces the spec's backends."""
+    """All data about a model that need no torch, for one batch. `requested` replaces the backends of the spec."""
     costs = node_costs(graph, batch)
     sites = all_sites(graph, requested)
     nodes = [_node(node, costs[name], sites) for name, node in graph.nodes.items()]
@@ -56,7 +56,7 @@ def _node(node: Node, costs: tuple[Cost, ...], sites: Mapping[str, AttentionSite
         "frozen_parameters": node.count(trainable=False),
         "reads": {**node.edges.reads, **{f"memory {ref}": ref for ref in node.edges.memories}},
         "shares": node.edges.owner,
-        "summary": says(node.options, frozenset({"d_model"})),
+        "summary": changed_options(node.options, frozenset({"d_model"})),
         "options": node.options.model_dump(mode="json", exclude={"layers"}),
         "flops": sum(cost.flops for cost in costs),
         "activation_elements": sum(cost.elements for cost in costs),
@@ -72,7 +72,7 @@ def _node(node: Node, costs: tuple[Cost, ...], sites: Mapping[str, AttentionSite
 
 
 def site_data(name: str, site: AttentionSite) -> dict[str, Any]:
-    """One attention site; `backend` is the wish of the spec, in order of preference."""
+    """One attention site; `backend` lists the requested backends in order of preference."""
     return {
         "name": name,
         "heads": site.heads,

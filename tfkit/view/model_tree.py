@@ -1,4 +1,4 @@
-"""`tfkit show` for people: the nodes as a tree, layers folded, numbers in columns at the right."""
+"""`tfkit show` for people: the nodes as a tree, equal layers grouped, numbers in columns at the right."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from .formatting import percent, scaled
+from .formatting import percent
 from .terminal import shown
+from .units import scaled
 
 NUMBER = 14
-"""Columns of a parameter count: enough for the largest model that a spec may describe, 10^13."""
+"""Columns of a parameter count: enough for 10^13, the limit of a spec."""
 BYTES = 4
-"""Of a float32 value, in which activations are counted."""
+"""Bytes of a float32 activation."""
 
 
 def model_tree(data: Mapping[str, Any]) -> Tree:
-    """The tree of what `model_data` says."""
+    """The tree of `model_data`."""
     total, flops = data["parameters"] + data["frozen_parameters"], data["flops"]
     head = _line(Text(shown(data["name"]), "bold"), "parameters", "share", "FLOPs")
     tree = Tree(_rows(head, _line(Text(shown(data["reference"] or ""), "dim"), f"{total:,}", "", scaled(flops, ""))))
@@ -70,7 +71,7 @@ def _shape(axes: list[str | int]) -> str:
 
 
 def _line(what: Text, parameters: str, share: str, flops: str) -> Table:
-    """A label whose numbers stand at the right edge, in the same columns at every depth."""
+    """A label with its numbers at the right edge, in the same columns at every depth."""
     grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
     grid.add_column(ratio=1, overflow="fold")
     grid.add_column(justify="right", min_width=NUMBER, no_wrap=True)
@@ -88,7 +89,7 @@ def _rows(*rows: Table | Text) -> Table:
 
 
 def cost_lines(data: Mapping[str, Any]) -> list[Text]:
-    """What one forward costs, by term, and what a backward pass keeps."""
+    """The costs of one forward pass by term, and the memory kept for the backward pass."""
     terms: dict[str, int] = {}
     for node in data["nodes"]:
         for cost in node["costs"]:

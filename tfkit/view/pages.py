@@ -1,7 +1,4 @@
-"""HTML pages, made from templates.
-
-Whatever a value says, it is text of the page: Jinja escapes it. The page itself forbids scripts, and it loads nothing.
-"""
+"""HTML pages from templates. Jinja escapes all values. The pages forbid scripts and load nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 
 
 def page(template: Path, **values: Any) -> str:
-    """The page of a template file. Raises jinja2.UndefinedError for a value that the template needs and that is not given."""
+    """The page of a template file. Raises jinja2.UndefinedError if a value of the template is missing."""
     environment = Environment(
         loader=FileSystemLoader(template.parent), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,

@@ -1,15 +1,15 @@
-"""Which backend each site gets, as `tfkit plan --json` prints it.
+"""The data that `tfkit plan --json` prints.
 
 name                  of the model
 target                device, cuda_capability ([9, 0] or null), dtype, training, compiled, queries, keys (null: any)
 sites                 one object for each group of equal sites and class of lengths:
                       name, sites (their full names), requested, lengths ([low, high], high null for no end; null: all),
-                      chosen (null: nothing can serve it), candidates in the order in which they are tried:
-                      backend, accepted, reasons (why not), depends (on what is not known yet), relative_time (of a call,
-                      eager = 1; null where no figure is known), published (a link where that figure was not measured),
+                      chosen (null: no candidate can serve it), candidates in the order in which they are tried:
+                      backend, accepted, reasons (why not), depends (on facts that are not known yet), relative_time (of a call,
+                      eager = 1; null if unknown), published (a link if that figure was not measured here),
                       rows (of the table of `auto`, one for each class of lengths: dtypes, lengths, conditions, capability,
                       relative_time, measured (on what), published)
-unmeasured            installed backends that `auto` never considers, because they bring no figures
+unmeasured            installed backends that `auto` never considers, because they have no measured times
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Planned = tuple[SiteGroup, list[SitePlan]]
 
 
 def planned(groups: Sequence[SiteGroup], catalogue: Catalogue, target: Target) -> list[Planned]:
-    """The plans of every group of equal sites: one, or one for each class of lengths where the answer differs."""
+    """The plans of each group of equal sites: one, or one for each class of lengths if the choice differs."""
     return [(group, plan_site(group.sites[0], group.site, catalogue, target)) for group in groups]
 
 
@@ -57,21 +57,21 @@ def _row(group: SiteGroup, plan: SitePlan) -> dict[str, Any]:
         "chosen": plan.chosen,
         "candidates": [
             {
-                "backend": judged.backend,
-                "accepted": judged.verdict.accepted,
-                "reasons": list(judged.verdict.refused),
-                "depends": list(judged.verdict.depends),
-                "relative_time": judged.relative_time,
-                "published": (judged.rows[-1].published or None) if judged.rows else None,
-                "rows": [row_data(row) for row in judged.rows],
+                "backend": candidate.backend,
+                "accepted": candidate.verdict.accepted,
+                "reasons": list(candidate.verdict.refused),
+                "depends": list(candidate.verdict.depends),
+                "relative_time": candidate.relative_time,
+                "published": (candidate.rows[-1].published or None) if candidate.rows else None,
+                "rows": [row_data(row) for row in candidate.rows],
             }
-            for judged in plan.judgements
+            for candidate in plan.candidates
         ],
     }
 
 
 def in_short(plans: Sequence[SitePlan]) -> str:
-    """What is chosen at a site, class by class: `eager to 64, sdpa from 65`."""
+    """The choices at a site by class of lengths: `eager to 64, sdpa from 65`."""
     if len(plans) == 1:
         return plans[0].chosen or "none"
     return ", ".join(f"{plan.chosen or 'none'} {lengths_in_words(plan.lengths)}" for plan in plans)

@@ -1,4 +1,4 @@
-"""`tfkit plan` for people: a block for every answer, under the sites that get it."""
+"""`tfkit plan` for people: one block for all sites with the same plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .terminal import shown
 
 
 def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
-    """What `plan_data` says; sites with equal answers share a block."""
+    """The text of `plan_data`. Sites with equal plans share a block."""
     parts: list[RenderableType] = [_title(data["name"], data["target"])]
     blocks: dict[str, tuple[list[str], list[Any]]] = {}
     by_name: dict[str, list[Any]] = {}
@@ -76,13 +76,13 @@ def _candidates(candidates: list[dict[str, Any]]) -> Table:
 
 
 def _times(rows: list[dict[str, Any]]) -> str:
-    """`0.60`, or `0.60 to 0.90` where classes of lengths differ."""
+    """`0.60`, or `0.60 to 0.90` if classes of lengths differ."""
     times = sorted(row["relative_time"] for row in rows)
     return f"{times[0]:.2f}" if times[0] == times[-1] else f"{times[0]:.2f} to {times[-1]:.2f}"
 
 
 def _measured(rows: list[dict[str, Any]]) -> str:
-    """The rows behind a figure and what they were measured on."""
+    """The rows of a relative time and the device on which they were measured."""
     describe_counts = [row for row in rows if row["measured"]]
     if not describe_counts:
         return ""

@@ -1,8 +1,8 @@
-"""What is installed, as `tfkit plugins --json` prints it.
+"""The data that `tfkit plugins --json` prints.
 
 plugins     name, distribution, version
 entries     slot, name, summary, reference (a link or null), plugin, distribution, version
-broken      plugin, distribution, reason: what failed to import; an error only where a spec asks for it
+broken      plugin, distribution, reason: plugins that failed to import; an error only if a spec asks for them
 backends    with --backends: one object for each, its name and its declared capabilities
 """
 
@@ -41,7 +41,7 @@ def plugins_data(catalogue: Catalogue) -> dict[str, Any]:
 
 
 def backends_data(catalogue: Catalogue) -> list[dict[str, Any]]:
-    """Every attention backend with all that it declares."""
+    """Every attention backend with its declared capabilities."""
     return [{"name": entry.name, **_jsonable(entry.capabilities)} for entry in catalogue.entries("backend")]
 
 
@@ -59,20 +59,20 @@ SAID: dict[str, Callable[[Any], str]] = {
         + ("; TF32 where torch allows it" if numerics.tf32 else "")
     ),
 }
-"""How the capabilities that are more than a name are said."""
+"""The text of capabilities that are not names."""
 
 
 def support_table(catalogue: Catalogue) -> tuple[list[str], list[list[str]]]:
-    """The names of the backends, and for every axis of the contract its name and what each of them declares."""
+    """The names of the backends, and for each axis of the contract its name and the declarations of all backends."""
     entries: list[AttentionBackend] = catalogue.entries("backend")
     rows = []
     for name in Capabilities.model_fields:
-        said = SAID.get(name, _said)
+        said = SAID.get(name, _declared)
         rows.append([name.replace("_", " "), *(said(getattr(entry.capabilities, name)) for entry in entries)])
     return [entry.name for entry in entries], rows
 
 
-def _said(value: Any) -> str:
+def _declared(value: Any) -> str:
     if isinstance(value, frozenset):
         return ", ".join(sorted(value)) or "no"
     if value is None or value is False or value == "none":

@@ -13,7 +13,7 @@ from rich.text import Text
 GAP = 2
 """Spaces between two columns."""
 WIDEST = 40
-"""Columns of the terminal that one backend takes at most."""
+"""Most columns of the terminal for one backend."""
 
 
 def plugins_text(data: Mapping[str, Any]) -> list[RenderableType]:
@@ -36,10 +36,10 @@ def plugins_text(data: Mapping[str, Any]) -> list[RenderableType]:
 
 @dataclass(frozen=True)
 class BackendsText:
-    """What each attention backend declares; an axis that it does not declare it refuses.
+    """The declared capabilities of attention backends. A backend refuses an axis that it does not declare.
 
-    A column for each of the `names`, a row for each axis. Where not all columns fit beside each other with whole words, further
-    tables follow.
+    A column for each of the `names`, a row for each axis. If the columns do not fit into one table without breaking words,
+    there are several tables.
     """
 
     names: list[str]
@@ -53,7 +53,7 @@ class BackendsText:
             yield self._table(group, axes, options.max_width)
 
     def _groups(self, room: int) -> list[list[int]]:
-        """The columns of every table: as many as fit, one at least."""
+        """The columns of each table: as many as fit, at least one."""
         groups: list[list[int]] = []
         left = 0
         for column in range(len(self.names)):

@@ -1,4 +1,4 @@
-"""Attention sites folded: equal ones of a stack become one row, `encoder.0-5.self_attention`."""
+"""Groups of attention sites: equal sites of a stack become one row, `encoder.0-5.self_attention`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..slots.sublayer import AttentionSite
 from .formatting import ranges
 
 MOST = 100_000
-"""More sites than this are not listed one by one."""
+"""The most sites that are listed."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class SiteGroup:
 
 
 def all_sites(graph: Graph, backend: tuple[Component, ...] | None = None) -> dict[str, AttentionSite]:
-    """Every site by name, each wishing for `backend` if one is given. Raises BuildError where there are too many to list."""
+    """Every site by name, with `backend` as its requested backends if given. Raises BuildError if there are too many."""
     sites = dict(islice(graph.sites(), MOST + 1))
     if len(sites) > MOST:
         raise BuildError(Diagnostic("TFK045", f"there are more than {MOST:,} attention sites", "make num_layers smaller"))
@@ -48,7 +48,7 @@ def fold(sites: Iterable[tuple[str, AttentionSite]]) -> list[SiteGroup]:
 
 
 def _pieces(name: str) -> tuple[str, int, str]:
-    """`encoder`, 3 and `self_attention` of `encoder.3.self_attention`; a name of another shape stands alone."""
+    """`encoder`, 3 and `self_attention` for `encoder.3.self_attention`; any other name is a group of its own."""
     node, _, below = name.partition(".")
     index, _, rest = below.partition(".")
     return (node, int(index), rest) if index.isdigit() and rest else (name, 0, "")

@@ -1,7 +1,7 @@
-"""Where text meets the terminal: what may be written, and what becomes of a write that fails.
+"""Safe output to the terminal: which characters are written, and how write errors are handled.
 
 Text that tfkit prints comes from files that others wrote: names, labels, messages, paths, translations. A control character in
-it can clear the screen, change the clipboard or hide a line. Three rules keep such text text:
+it can clear the screen, change the clipboard or hide a line. Three rules prevent that:
 
 - Standard error is for people: every control character in it is written escaped (`\\x1b`), on a terminal or not, because logs
   are read in terminals too. Line ends and tabs stay.
@@ -9,12 +9,12 @@ it can clear the screen, change the clipboard or hide a line. Three rules keep s
 - Tables and live panels have colours of their own. They are drawn by `tfkit.view.console`, which escapes text before it
   is styled.
 
-A line end inside a name or a message would look like another line of tfkit's: `shown` escapes line ends and tabs as well.
+A line end inside a name or a message would look like another line of tfkit, so `shown` escapes line ends and tabs too.
 "Control characters" are C0, DEL, C1, the bidirectional overrides and isolates, the line and paragraph separators, and bytes of
 file names that are not UTF-8.
 
-`standard_streams` puts these rules in force for one command. It also gives a write error of standard output a name of its own,
-OutputError, so that no command mistakes it for an error of a file.
+`standard_streams` applies these rules to one command. It also turns a write error of standard output into OutputError, so that
+no command mistakes it for an error of a file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 class OutputError(Exception):
-    """Standard output could not be written. `fault` says why."""
+    """Standard output could not be written. `diagnostic` says why."""
 
     def __init__(self, reason: OSError) -> None:
         super().__init__(str(reason))
@@ -57,7 +57,7 @@ class OutputError(Exception):
 
 
 class Stream:
-    """Standard output or standard error by the rules of this module. What it does not define is that of the stream itself."""
+    """Standard output or standard error under the rules of this module. Other attributes are those of the stream."""
 
     def __init__(self, stream: TextIO, *, is_error: bool) -> None:
         self.stream = stream
@@ -70,7 +70,7 @@ class Stream:
         return len(text)
 
     def write_drawn(self, text: str) -> None:
-        """Write what tfkit drew, with its control sequences."""
+        """Write output of tfkit with its own control sequences."""
         with self._watched():
             self.stream.write(text)
 
@@ -84,8 +84,8 @@ class Stream:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Raises OutputError where standard output fails, BrokenPipeError where its reader went away. A standard error that
-        fails has nobody to tell, so it is silent from then on."""
+        """Raises OutputError if standard output fails, BrokenPipeError if its reader is gone. If standard error fails, it is
+        silent from then on."""
         try:
             yield
         except OSError as reason:
@@ -96,7 +96,7 @@ class Stream:
                 raise OutputError(reason) from None
 
     def _silence(self) -> None:
-        """Nothing is left to write at exit, which would fail again."""
+        """Redirect to /dev/null, so that the flush at exit does not fail again."""
         with suppress(OSError, ValueError):  # a stream in memory has no descriptor
             number = os.open(os.devnull, os.O_WRONLY)
             os.dup2(number, self.stream.fileno())
@@ -108,12 +108,12 @@ class Stream:
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Standard output and standard error by the rules of this module, until the block ends."""
+    """Apply the rules of this module to both streams until the block ends."""
     before = sys.stdout, sys.stderr
     out, error = _open_closed()
     for stream in (out, error):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal may lack letters of a name
+            stream.reconfigure(errors="backslashreplace")  # the encoding may lack characters of a name
     sys.stdout, sys.stderr = (cast(TextIO, Stream(each, is_error=each is error)) for each in (out, error))
     try:
         yield
@@ -122,11 +122,10 @@ def standard_streams() -> Iterator[None]:
 
 
 def _open_closed() -> tuple[TextIO, TextIO]:
-    """The two streams. Where one was closed (`>&-`), its descriptor is taken: else the next file that is opened would get it,
-    and with it what C libraries print. A closed standard output fails when it is written to.
-    A closed standard error is mute."""
+    """The two streams. The descriptor of a closed stream (`>&-`) is occupied; otherwise the next opened file would get it, and
+    the output of C libraries with it. A closed standard output fails on a write, a closed standard error is silent."""
     if sys.stdin is None:
-        os.open(os.devnull, os.O_RDONLY)  # the lowest free descriptor, which is that of the closed stream
+        os.open(os.devnull, os.O_RDONLY)  # takes the lowest free descriptor: that of the closed stream
     out, error = sys.stdout, sys.stderr
     if out is None:
         out = open(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")  # noqa: SIM115

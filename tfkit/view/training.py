@@ -1,4 +1,4 @@
-"""A training run as it is shown to people: a live panel on a terminal, plain lines elsewhere."""
+"""The output of a training run: a live panel on a terminal, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .load_report import load_report_text
 from .terminal import escaped, shown
 
 EVERY = 30.0
-"""Seconds between two lines about steps, where nobody looks at a terminal."""
+"""Seconds between two lines about steps without a terminal."""
 
 
 def began_text(trainer: Trainer, changes: list[str]) -> str:
-    """What is trained on what, before the first step."""
+    """The data and the model, before the first step."""
     recipe, data, model = trainer.recipe, trainer.data, trainer.model
     epoch = trainer.epoch()
     steps = -(-len(epoch.batches) // recipe.batching.accumulate)
@@ -44,15 +44,15 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
     rows.append(f"vocabulary: {kind}, {vocabulary}")
     changed = f"; changed: {', '.join(changes)}" if changes else ""
     rows.append(f"model: {model.plan.name}, {model.parameter_count():,} parameters{changed}")
-    if trainer.taken is not None:
-        rows += load_report_text(trainer.taken).splitlines()
+    if trainer.load_report is not None:
+        rows += load_report_text(trainer.load_report).splitlines()
     rows.append(
         f"a step: {' and '.join(f'{count:,.0f} {column} tokens' for column, count in mean.items())} on average, "
         f"{recipe.batching.accumulate} x at most {recipe.batching.tokens:,}; {100 * epoch.padding:.1f} % of a batch is padding"
     )
     rows.append(f"an epoch: {steps:,} steps")
-    if trainer.compiled is not None:
-        rows.append(f"compiled: batches have {len(trainer.compiled.shapes)} shapes; the first step of each takes long")
+    if trainer.batches.shapes is not None:
+        rows.append(f"compiled: batches have {len(trainer.batches.shapes)} shapes; the first step of each takes long")
     rows.append(recipe_line(recipe))
     if trainer.processes.count > 1:
         held = "the weights are sharded (FSDP2)" if trainer.fsdp else "each has all weights (DDP)"
@@ -63,7 +63,7 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
 
 
 def recipe_line(recipe: Recipe) -> str:
-    """The settings on which most depends, whoever chose them."""
+    """The most important settings."""
     said = [_part(recipe.optimiser), _part(recipe.schedule)]
     if recipe.loss.label_smoothing:
         said.append(f"label smoothing {recipe.loss.label_smoothing:g} ({recipe.loss.smoothing})")
@@ -78,7 +78,7 @@ def _part(part: Component) -> str:
 
 
 def validation_text(result: Validated) -> str:
-    """One validation in one line, with the signature of what was scored."""
+    """One validation on one line, with the signature of its score."""
     scores = ", ".join(f"{SCORES[name]} {value:.2f}" for name, value in result.scores.items())
     best = ", the best so far" if result.best else ""
     return (
@@ -111,7 +111,7 @@ def step_text(step: Step, speed: Speed, left: str) -> str:
 
 
 class Lines:
-    """One line now and then on standard error: for logs."""
+    """A line every `SECONDS` on standard error, for logs."""
 
     def __init__(self) -> None:
         self.speed = Speed()
@@ -143,14 +143,14 @@ class Lines:
         pass
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Release the terminal."""
 
     def _say(self, text: str) -> None:
         print(escaped(text), file=sys.stderr, flush=True)
 
 
 def left_text(trainer: Trainer | None, step: int, seconds: float) -> str:
-    """How long it will take at most, from the limit that comes first; at this `step` this command began, after `seconds`."""
+    """The longest remaining time, from the nearest limit. This command started at `step`, after `seconds` of earlier runs."""
     if trainer is None or not trainer.progress.step:
         return ""
     progress, stopping = trainer.progress, trainer.recipe.stopping
@@ -171,7 +171,7 @@ def left_text(trainer: Trainer | None, step: int, seconds: float) -> str:
 
 
 class LivePanel(Lines):
-    """The latest step in place, what stays above it."""
+    """The latest step is updated in place; other lines stay above it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ class LivePanel(Lines):
 
 
 def ended_text(outcome: Outcome, directory: Path) -> str:
-    """How a run ended, and what to do with what it made."""
+    """Why a run ended, and how to use its model."""
     best = f", the best of step {outcome.progress.best_step:,}" if outcome.progress.best_step is not None else ""
     lines = [f"stopped: {outcome.reason}", f"model: {outcome.model}{best}", f"curve: {directory / 'curve.html'}"]
     return "".join(f"{shown(line)}\n" for line in lines)

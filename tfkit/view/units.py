@@ -1,4 +1,4 @@
-"""Seconds, rates and bytes as people read them, three digits each."""
+"""Counts, rates, seconds and bytes with three digits and a unit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ def seconds_in_words(seconds: float) -> str:
     return f"{_digits(seconds / 1e-6)} us"
 
 
-def flops_in_words(rate: float) -> str:
-    """`648 TFLOP/s`, `83.8 GFLOP/s`."""
-    return f"{_digits(rate / 1e12)} TFLOP/s" if rate >= 1e12 else f"{_digits(rate / 1e9)} GFLOP/s"
+STEPS = ("", "k", "M", "G", "T", "P", "E")
 
 
-def speed_in_words(rate: float) -> str:
-    """`3.35 TB/s`, `25.4 GB/s`."""
-    return f"{_digits(rate / 1e12)} TB/s" if rate >= 1e12 else f"{_digits(rate / 1e9)} GB/s"
+def scaled(number: float, unit: str) -> str:
+    """Three digits and a decimal prefix: `3.21 GFLOPs`, `25.4 GB/s`."""
+    value, step = float(number), 0
+    while value >= 999.5 and step < len(STEPS) - 1:
+        value, step = value / 1000, step + 1
+    return f"{value:.3g} {STEPS[step]}{unit}" if value < 1000 else f"{value:,.0f} {STEPS[step]}{unit}"
 
 
 def bytes_in_words(size: float) -> str:

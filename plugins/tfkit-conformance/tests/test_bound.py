@@ -1,4 +1,4 @@
-"""The bound can fail: seeded faults exceed it, each in the dtype in which it can be seen, and the correct kernel does not."""
+"""The bound can fail: mutants exceed it, each in the dtype in which it can be seen, and the correct kernel does not."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Scaled(torch.autograd.Function):
         return gradient * 1.02
 
 
-FAULTS = {
+MUTANTS = {
     "scale_one_percent": (CASE, changed(scale=lambda inputs: inputs.scale * 1.01), "half"),
     "causal_one_too_many": (CASE, changed(mask=lambda inputs: replace(inputs.mask, offset=4)), "half"),
     "causal_one_too_few": (CASE, changed(mask=lambda inputs: replace(inputs.mask, offset=2)), "half"),
@@ -74,13 +74,13 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("mutant", FAULTS)
-def test_a_seeded_fault_exceeds_the_bound(mutant):
-    case, faulty, seen_in = FAULTS[mutant]
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_seeded_mutant_exceeds_the_bound(mutant):
+    case, mutant, seen_in = MUTANTS[mutant]
     torch.manual_seed(0)
     for dtype in [torch.float32] + [torch.bfloat16] * (seen_in == "half"):
         inputs, gradient = typed(case, dtype).inputs(), typed(case, dtype).grad_output()
-        ratios = error_ratios(lambda inputs, options: AttentionOutput(faulty(inputs)), None, FUSED, inputs, gradient)
+        ratios = error_ratios(lambda inputs, options: AttentionOutput(mutant(inputs)), None, FUSED, inputs, gradient)
         assert max(ratios.values()) > 1, (dtype, ratios)
 
 
@@ -104,7 +104,7 @@ def test_a_wider_class_never_has_a_smaller_bound():
         assert all((wide.gradients[leaf] >= narrow.gradients[leaf]).all() for leaf in narrow.gradients)
 
 
-def test_scores_that_the_dtype_cannot_hold_are_not_judged():
+def test_scores_that_the_dtype_cannot_hold_are_not_evaluated():
     inputs = typed(CASE, torch.bfloat16).inputs()
     inputs = replace(inputs, query=inputs.query.detach() * 400)
     assert not bounds(reference(inputs), Numerics(scores="storage")).evaluated.all()

@@ -65,7 +65,7 @@ def test_every_bound_is_its_formula(dtype, kind):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_rows_that_are_not_judged_are_those_of_the_formula(dtype):
+def test_rows_that_are_not_evaluated_are_those_of_the_formula(dtype):
     """Scores whose error is as large as they are; in float16 also numbers beyond its range, whichever the class keeps."""
     met = set()
     for case in (CASES[0], CASES[1], CASES[3]):
@@ -75,7 +75,7 @@ def test_rows_that_are_not_judged_are_those_of_the_formula(dtype):
 
 
 @pytest.mark.parametrize("kind", ["stored", "scores", "fused", "kept"])
-def test_gradients_beyond_the_range_of_the_dtype_are_not_judged(kind):
+def test_gradients_beyond_the_range_of_the_dtype_are_not_evaluated(kind):
     """The gradient of the output grows until each of dP, dS and dR has left the range of float16 before the others."""
     met = set()
     for case in (CASES[0], CASES[2], replace(CASES[5], softcap=50.0)):

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from attention_calls import typed
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.errors import InputError
-from tfkit_conformance.attention.case import DTYPES, Case, case_of
+from tfkit_conformance.attention.backend_under_test import backend_under_test
+from tfkit_conformance.attention.case import DTYPES, Case
+from tfkit_conformance.attention.case_data import case_of
 from tfkit_conformance.attention.compare import leaves_of, request_of
 from tfkit_conformance.attention.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
 from tfkit_conformance.attention.strategies import cases
-from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.attention.table import CASES
 
-SUBJECT = subject_of(EAGER)
+SUBJECT = backend_under_test(EAGER)
 FULL = Case(B=2, H=6, G=3, Q=5, K=7, D=8, V=4, dtype="float64", gradients=True, bias="dense", bias_gradient=True)
 CALM = settings(suppress_health_check=list(HealthCheck))
 drawn_cases = st.sampled_from(list(DTYPES)).flatmap(lambda dtype: cases(SUBJECT, dtype))
@@ -51,21 +52,21 @@ def test_the_data_say_what_differs_from_a_plain_call():
         ({"batch": 2}, "has no field `batch`"),
         ({3: 1}, "has no field `3`"),
         ({"H": 3, "G": 2}, "H 3 is no multiple of G 2"),
-        ({"G": 0}, "`G` is 0 where a whole number from 1 up is due"),
+        ({"G": 0}, "`G` is 0; expected a whole number from 1 up"),
         ({"K": -4}, "`K` is -4"),
         ({"Q": "7"}, "`Q` is '7'"),
         ({"D": 8.0}, "`D` is 8.0"),
         ({"B": True}, "`B` is True"),
         ({"V": None}, "`V` is None"),
         ({"Q": 2**40, "K": 2**40}, "more than 4294967296"),
-        ({"dtype": "int8"}, "`dtype` is 'int8' where one of float64, float32"),
-        ({"regime": "wild"}, "`regime` is 'wild' where one of normal, small"),
+        ({"dtype": "int8"}, "`dtype` is 'int8'; expected one of float64, float32"),
+        ({"regime": "wild"}, "`regime` is 'wild'; expected one of normal, small"),
         ({"regime": {"normal": 1}}, "`regime` is {'normal': 1}"),
         ({"layout": "diagonal"}, "`layout` is 'diagonal'"),
         ({"grad_layout": "sliced"}, "`grad_layout` is 'sliced'"),
         ({"seed": "0"}, "`seed` is '0'"),
         ({"seed": 2**70}, "`seed` is "),
-        ({"causal": "yes"}, "`causal` is 'yes' where true or false is due"),
+        ({"causal": "yes"}, "`causal` is 'yes'; expected true or false"),
         ({"gradients": 1}, "`gradients` is 1"),
         ({"causal": True}, "need an `offset`"),
         ({"window": [1, 1]}, "need an `offset`"),
@@ -80,7 +81,7 @@ def test_the_data_say_what_differs_from_a_plain_call():
         ({"query_lengths": [0.5]}, "`query_lengths` is (0.5,)"),
         ({"key_visible": "centre"}, "`key_visible` is 'centre'"),
         ({"segments": 0}, "`segments` is 0"),
-        ({"visible": "XY"}, "`visible` is 'XY' where axes out of BHQK"),
+        ({"visible": "XY"}, "`visible` is 'XY'; expected axes out of BHQK"),
         ({"bias": "sparse"}, "`bias` is 'sparse'"),
         ({"bias": "distance", "bias_values": 0, "offset": 0}, "`bias_values` is 0"),
         ({"bias_dtype": "float16"}, "`bias_dtype` is 'float16'"),
@@ -92,7 +93,7 @@ def test_the_data_say_what_differs_from_a_plain_call():
     ],
     ids=str,
 )
-def test_what_is_no_case_is_told(data, words):
+def test_what_is_no_case_is_reported(data, words):
     with pytest.raises(InputError) as raised:
         case_of(data)
     (diagnostic,) = raised.value.diagnostics

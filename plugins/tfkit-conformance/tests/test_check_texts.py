@@ -9,7 +9,7 @@ from tfkit_conformance.write_check_texts import checks_json, declared_checks
 
 def test_the_file_is_that_of_the_checks():
     assert FILE.read_text(encoding="utf-8") == checks_json(), "run `python -m tfkit_conformance.write_check_texts`"
-    assert [asdict(check) for check in all_checks()] == [asdict(check) for check in declared_checks()]
+    assert [asdict(check) for check in all_checks()] == [{**check, "void": tuple(check["void"])} for check in declared_checks()]
 
 
 def test_checks_are_found_by_name_number_and_rule_in_any_case():

@@ -25,7 +25,7 @@ def task(name, slot="backend", **more):
 
 @pytest.fixture
 def acme(tmp_path, monkeypatch):
-    """The stranger's plugin on the path of this process, which is that of its children."""
+    """A third-party plugin on the path of this process, which is that of its children."""
 
     def installed(**texts):
         monkeypatch.syspath_prepend(str(stranger.install(tmp_path / "site", **texts)))
@@ -36,7 +36,7 @@ def acme(tmp_path, monkeypatch):
 def test_a_part_that_kills_the_process_is_nonconformant(acme, capfd):
     acme()
     seen = []
-    data = evaluated(task("acme.aborts"), heard=lambda check, examples: seen.append((check, examples)))
+    data = evaluated(task("acme.aborts"), progress=lambda check, examples: seen.append((check, examples)))
     [found] = data["findings"]
     assert found["message"] == "the backend killed the process (SIGABRT) in check layers"
     assert {"B", "D"} <= found["case"].keys()
@@ -125,8 +125,8 @@ def gone(pid, within=120.0):
 def test_an_interrupted_command_takes_its_child_along(acme, tmp_path, number, code):
     note = tmp_path / "pid"
     acme(parts=f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell's background jobs ignore it
-    words = f"{heard}; import sys; sys.path[:0] = [sys.argv.pop(1)]; from tfkit.cli import main; sys.exit(main())"
+    progress = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell's background jobs ignore it
+    words = f"{progress}; import sys; sys.path[:0] = [sys.argv.pop(1)]; from tfkit.cli import main; sys.exit(main())"
     site = str(tmp_path / "site")
     command = subprocess.Popen(
         [sys.executable, "-c", words, site, "conformance", "acme.flash"],
@@ -170,7 +170,7 @@ def test_a_bug_arrives_with_its_way():
     assert "Traceback" in caught.value.where
 
 
-def test_lines_of_strangers_are_no_answers(capsys):
+def test_lines_of_third_party_are_no_answers(capsys):
     child_run = ChildRun()
     for line in ("noise\n", "[1]\n", '{"a": 1, "b": 2}\n', "3\n"):
         assert not _take(child_run, line, lambda check, examples: None)

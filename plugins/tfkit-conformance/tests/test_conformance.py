@@ -1,5 +1,5 @@
-"""A run of the suite: what is right is CONFORMANT, what is wrong is told with its smallest case, what was not tried leaves it
-INCOMPLETE."""
+"""A run of the suite: what is right is CONFORMANT, what is wrong is reported with its smallest case, what was not tried leaves
+it INCOMPLETE."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from tfkit.attention.capabilities import Device, Numerics, Range
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.errors import InputError
 from tfkit_conformance.attention import cells
-from tfkit_conformance.attention.case import Case, case_of
+from tfkit_conformance.attention.backend_under_test import backend_under_test
+from tfkit_conformance.attention.case import Case
+from tfkit_conformance.attention.case_data import case_of
 from tfkit_conformance.attention.cells import Cell
-from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel import entry_of
@@ -31,7 +32,7 @@ from tfkit_conformance.suite.again import replay
 from tfkit_conformance.suite.conformance import check_backend
 from tfkit_conformance.suite.layers import LAYERS, Layer
 
-FAULTS = {diagnostic.name: diagnostic for diagnostic in ATTENTION_MUTANTS}
+MUTANTS = {mutant.name: mutant for mutant in ATTENTION_MUTANTS}
 NAMES = [layer.name for layer in LAYERS]
 
 
@@ -82,9 +83,9 @@ def test_a_backend_that_decodes_only_is_conformant_too(few):
     assert report.grades["float32"].startswith(("A (", "B ("))
 
 
-def test_a_wrong_mask_is_told_with_the_smallest_case_and_by_its_name(few):
-    diagnostic = FAULTS["causal_one_too_many"]
-    subject = small(diagnostic.fresh())
+def test_a_wrong_mask_is_reported_with_the_smallest_case_and_by_its_name(few):
+    mutant = MUTANTS["causal_one_too_many"]
+    subject = small(mutant.fresh())
     report = check_backend(subject, profile="quick", shrink_steps=1000)
     assert (report.verdict, report.exit_code) == ("NONCONFORMANT", 1)
     found = report.findings[0]
@@ -93,7 +94,7 @@ def test_a_wrong_mask_is_told_with_the_smallest_case_and_by_its_name(few):
     smallest = case_of(found.case)
     assert (smallest.Q, smallest.K) in ((1, 2), (2, 2), (2, 3))  # the smallest of the cell that it was found in
     assert replace(smallest, Q=1, K=2) == Case(K=2, causal=True, offset=0, gradients=True)
-    assert found.looks_like == diagnostic.summary
+    assert found.looks_like == mutant.summary
     assert 0 < found.failed <= found.examples
     assert by_name(report)["support"].status == "failed"
 
@@ -173,7 +174,7 @@ def test_where_every_call_is_refused_nothing_has_passed(few, monkeypatch):
     assert by_name(report)["R5 value_times_power"].status == "not applicable"
 
 
-def test_what_is_refused_in_one_dtype_is_judged_in_the_others(few, monkeypatch):
+def test_what_is_refused_in_one_dtype_is_evaluated_in_the_others(few, monkeypatch):
     monkeypatch.setattr(by_cell, "cells", lambda can, gradients: cells.cells(can, gradients)[:8])
 
     def not_in_double(request, options):
@@ -185,7 +186,7 @@ def test_what_is_refused_in_one_dtype_is_judged_in_the_others(few, monkeypatch):
     assert {tuple(row.counts) for row in report.ledger} == {("float32",)}
     assert all(row.counts["float32"] >= 2 and not row.refused for row in report.ledger)
     assert report.verdict == "CONFORMANT"
-    wrong = small(FAULTS["causal_one_too_many"].fresh(), can, unsupported=not_in_double)
+    wrong = small(MUTANTS["causal_one_too_many"].fresh(), can, unsupported=not_in_double)
     assert (
         check_backend(wrong, profile="quick", dtypes=["float64", "float32"], stop_at_first=True).findings[0].check == "support"
     )
@@ -213,7 +214,7 @@ def test_a_cell_that_the_declaration_excludes_by_itself_is_not_missing(few):
 
 def test_an_absent_device_passes_nothing():
     entry = entry_of("gpu", "for CUDA", declaring(devices=(Device(kind="cpu"), Device(kind="cuda"))))
-    report = check_backend(subject_of(entry, device="cuda:97", attend=Kernel()), profile="quick")
+    report = check_backend(backend_under_test(entry, device="cuda:97", attend=Kernel()), profile="quick")
     assert (report.device, report.verdict, report.exit_code) == ("cuda:97", "INCOMPLETE", 3)
     checks = by_name(report)
     assert [checks[name].status for name in NAMES] == ["not run"] * len(NAMES)
@@ -228,7 +229,7 @@ def test_a_device_that_is_not_declared_passes_nothing():
     assert by_name(report)["support"].note == "not run: cpu is not among its declared devices"
 
 
-def test_a_dtype_that_is_not_declared_is_not_judged(few):
+def test_a_dtype_that_is_not_declared_is_not_evaluated(few):
     report = check_backend(small(), profile="quick", dtypes=iter(["float32", "bfloat16"]))
     assert (report.dtypes, report.verdict) == (("float32",), "INCOMPLETE")
     check = by_name(report)["layers in bfloat16"]
@@ -256,9 +257,9 @@ def test_what_breaks_the_contract_is_not_compared(few):
 
 
 def test_the_first_finding_can_end_a_run(few):
-    diagnostic = FAULTS["scale_one_percent"]
+    mutant = MUTANTS["scale_one_percent"]
     first, whole = (
-        check_backend(small(diagnostic.fresh()), profile="quick", stop_at_first=stop, shrink_steps=0) for stop in (True, False)
+        check_backend(small(mutant.fresh()), profile="quick", stop_at_first=stop, shrink_steps=0) for stop in (True, False)
     )
     assert [found.check for found in first.findings] == ["scores"]
     assert {"scores", "R5 value_times_power"} > {found.check for found in first.findings}
@@ -307,7 +308,7 @@ def test_a_seed_gives_the_same_report_and_another_seed_draws_other_cases(few):
 
 
 def test_a_failure_is_found_alike_under_one_seed(few):
-    runs = [check_backend(small(FAULTS["causal_one_too_few"].fresh()), profile="quick", stop_at_first=True) for _ in range(2)]
+    runs = [check_backend(small(MUTANTS["causal_one_too_few"].fresh()), profile="quick", stop_at_first=True) for _ in range(2)]
     assert said(runs[0]) == said(runs[1])
 
 
@@ -347,7 +348,7 @@ def test_torch_is_left_as_it_was_whatever_the_backend_does(few):
     ("wrong", "words"),
     [
         ({"profile": "quik"}, "there is no profile `quik`; profiles: quick, standard, deep"),
-        ({"dtypes": ["float31"]}, "there is no dtype `float31` to judge in; dtypes: float64, float32"),
+        ({"dtypes": ["float31"]}, "there is no dtype `float31`; dtypes: float64, float32"),
         ({"dtypes": "float32"}, "there is no dtype"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -366,13 +367,13 @@ def test_a_backend_comes_by_name_by_entry_or_as_a_subject(catalogue, few, monkey
     assert set(report.versions) >= {"tfkit", "torch", "python", "machine"}
     assert resolve(EAGER, None, "cpu", None)[0].name == "eager"
     for name in ("egaer", "auto"):
-        with pytest.raises(InputError, match=f"TFK094.*there is no attention backend `{name}` to judge"):
+        with pytest.raises(InputError, match=f"TFK094.*there is no attention backend `{name}`"):
             check_backend(name, catalogue=catalogue)
-    with pytest.raises(InputError, match=r"TFK094.*there is no device `cpu;` to judge on"):
+    with pytest.raises(InputError, match=r"TFK094.*there is no device `cpu;`"):
         check_backend("eager", device="cpu;", catalogue=catalogue)
 
 
-def test_a_grade_is_told_and_a_broken_promise_is_a_finding(monkeypatch):
+def test_a_grade_is_reported_and_a_broken_promise_is_a_finding(monkeypatch):
     monkeypatch.setattr(by_relation, "RELATIONS", ())
     monkeypatch.setattr(by_cell, "cells", lambda can, gradients: cells.cells(can, gradients)[:1])
     wide = {
@@ -381,7 +382,7 @@ def test_a_grade_is_told_and_a_broken_promise_is_a_finding(monkeypatch):
         "key_length": Range(maximum=256),
         "dtypes": {"bfloat16"},
     }
-    inaccurate = FAULTS["output_in_bfloat16"].fresh()
+    inaccurate = MUTANTS["output_in_bfloat16"].fresh()
     report = check_backend(small(inaccurate, declaring(**wide)), profile="quick")
     assert report.grades["bfloat16"].startswith(("B (", "C ("))
     promised = declaring(**wide, numerics=Numerics(tf32=True, grade="A"))

@@ -7,7 +7,7 @@ import pytest
 from small_backend import SMALL, declaring
 from tfkit.attention.capabilities import Capabilities, Range
 from tfkit.builtin.attention.entries import ENTRIES
-from tfkit_conformance.attention.subject import subject_of
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.suite.conformance import check_backend
 from tfkit_conformance.suite.declaration import nonsense
@@ -17,7 +17,7 @@ from tfkit_conformance.suite.declaration import nonsense
     ("declared", "words"),
     [
         ({"dtypes": frozenset()}, "`dtypes` is empty"),
-        ({"dtypes": {"float32", "float8"}}, "`dtypes` names float8; attention is judged in float64, float32, bfloat16"),
+        ({"dtypes": {"float32", "float8"}}, "`dtypes` names float8; attention is evaluated in float64, float32, bfloat16"),
         ({"devices": ()}, "`devices` is empty"),
         ({"head_dim": None}, "`head_dim` is not declared, so no call is accepted"),
         ({"key_length": None}, "`key_length` is not declared"),
@@ -43,7 +43,7 @@ def test_a_declaration_that_cannot_be_meant_is_a_finding(declared, words):
     can = declaring(**declared)
     assert len(list(nonsense(can))) == 1
     called = []
-    subject = subject_of(entry_of("small", "nonsense", can), attend=lambda inputs, options: called.append(1))
+    subject = backend_under_test(entry_of("small", "nonsense", can), attend=lambda inputs, options: called.append(1))
     report = check_backend(subject, profile="quick")
     (found,) = report.findings
     assert found.check == "declaration"
@@ -51,7 +51,7 @@ def test_a_declaration_that_cannot_be_meant_is_a_finding(declared, words):
     assert (report.verdict, called) == ("NONCONFORMANT", [])
 
 
-def test_everything_that_a_declaration_gets_wrong_is_told_at_once():
+def test_everything_that_a_declaration_gets_wrong_is_reported_at_once():
     assert list(nonsense(SMALL)) == []
     assert [wrong for entry in ENTRIES for wrong in nonsense(entry.capabilities)] == []
     assert len(list(nonsense(Capabilities()))) == 5

@@ -10,9 +10,9 @@ from kill_matrix.correct_kernels import CORRECT_KERNELS, classed
 from small_backend import declaring, small
 from tfkit.attention.capabilities import Capabilities, Numerics, Range
 from tfkit.builtin.attention.entries import EAGER
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated
-from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel import entry_of
@@ -20,24 +20,24 @@ from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES
 from tfkit_conformance.suite.grade import GRADES, check_grade, grade_of, ratios
 from tfkit_conformance.suite.layers import output
 
-FAULTS = {mutant.name: mutant for mutant in ATTENTION_MUTANTS}
-WHOLE = next(specimen for specimen in CORRECT_KERNELS if specimen.name == "whole")
+MUTANTS = {mutant.name: mutant for mutant in ATTENTION_MUTANTS}
+WHOLE = next(kernel for kernel in CORRECT_KERNELS if kernel.name == "whole")
 OPEN = declaring(key_length=Range(), query_length=Range(), head_dim=Range(), dtypes={"float32", "bfloat16"})
 
 
 def backend(mutant, can=CAPABILITIES):
-    return subject_of(entry_of(mutant, "inaccurate", can), attend=FAULTS[mutant].fresh())
+    return backend_under_test(entry_of(mutant, "inaccurate", can), attend=MUTANTS[mutant].fresh())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 def test_eager_is_a(dtype):
-    letter, ratio = check_grade(subject_of(EAGER), dtype)
+    letter, ratio = check_grade(backend_under_test(EAGER), dtype)
     assert letter == "A"
     assert 0.5 < ratio <= 1.5
 
 
 def test_output_and_every_gradient_are_graded():
-    assert set(ratios(subject_of(EAGER), "float32")) == {"output", "query", "key", "value"}
+    assert set(ratios(backend_under_test(EAGER), "float32")) == {"output", "query", "key", "value"}
     assert set(ratios(small(can=declaring(key_length=Range(), query_length=Range(), backward=False)), "float32")) == {"output"}
 
 
@@ -73,7 +73,7 @@ def test_a_promised_grade_that_is_not_kept_is_a_failure():
     assert said.message == (
         f"output in bfloat16 has {said.got:.2f} times the rounding error of a careful kernel: {letter}, where A is promised"
     )
-    kept = subject_of(entry_of("right", "accurate", promised), attend=WHOLE.attend)
+    kept = backend_under_test(entry_of("right", "accurate", promised), attend=WHOLE.attend)
     assert check_grade(kept, "bfloat16")[0] == "A"
 
 
@@ -81,7 +81,7 @@ def test_a_better_grade_than_promised_is_none():
     promised = Capabilities(
         **{**EAGER.capabilities.model_dump(), "numerics": Numerics(probabilities="accumulation", grade="B")}
     )
-    assert check_grade(subject_of(replace(EAGER, capabilities=promised)), "float32")[0] == "A"
+    assert check_grade(backend_under_test(replace(EAGER, capabilities=promised)), "float32")[0] == "A"
 
 
 def test_a_grade_that_is_not_promised_fails_nobody():
@@ -123,3 +123,10 @@ def test_narrow_declarations_are_graded_too(can):
 def test_a_declaration_without_a_size_that_can_be_graded_says_so():
     with pytest.raises(LookupError, match="accepts none of the sizes that are graded"):
         check_grade(small(), "float32")
+
+
+@pytest.mark.parametrize("dtype", sorted(EAGER.capabilities.dtypes))
+def test_eager_keeps_its_promise(dtype):
+    assert EAGER.capabilities.numerics.grade == "A"
+    letter, _ = check_grade(backend_under_test(EAGER), dtype)
+    assert letter == "A"

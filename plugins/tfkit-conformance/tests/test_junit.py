@@ -56,7 +56,7 @@ def test_what_was_not_run_or_is_known_is_skipped():
     assert known.get("message") == "known failure: known"
 
 
-def test_nothing_was_judged_is_no_pass():
+def test_nothing_was_evaluated_is_no_pass():
     [failure] = suite_of(reported.report(CheckResult("output", "", "", "inconclusive", 3))).findall("testcase/failure")
     assert failure.get("message") == "inconclusive"
 

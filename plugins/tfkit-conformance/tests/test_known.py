@@ -45,7 +45,7 @@ def by_name(report):
     return {check.name: check for check in report.checks}
 
 
-def test_without_being_told_it_is_a_failure():
+def test_without_being_reported_it_is_a_failure():
     report = run(windows_scaled, stop_at_first=True)
     assert report.verdict == "NONCONFORMANT"
     assert report.findings[0].check == "scores"
@@ -64,7 +64,7 @@ def test_a_known_failure_alone_makes_a_report_incomplete_with_exit_code_3():
     assert report.missing == ()
     assert by_name(report)["known: scores"].summary == "the scale is doubled with a window"
     assert by_name(report)["support"].status == "passed"
-    assert by_name(report)["scores"].examples > 10  # those without a window are judged
+    assert by_name(report)["scores"].examples > 10  # those without a window are evaluated
 
 
 def test_what_does_not_fail_any_more_is_an_error():

@@ -1,4 +1,4 @@
-"""Each layer is the first to see the fault that is made for it, and says in words which row, key and head are wrong."""
+"""Each layer is the first to see the mutant that is made for it, and says in words which row, key and head are wrong."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kill_matrix.correct_kernels import CORRECT_KERNELS, classed
 from small_backend import changing
 from tfkit.attention.capabilities import Numerics
 from tfkit.attention.types import AttentionOutput
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated
-from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.attention.table import CASES
 from tfkit_conformance.finding import Inconclusive, Violation
 from tfkit_conformance.mutants import ATTENTION_MUTANTS
@@ -27,14 +27,14 @@ from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES, Kernel
 from tfkit_conformance.suite import layers, probes
 from tfkit_conformance.suite.layers import LAYERS, within
 
-FAULTS = {mutant.name: mutant for mutant in ATTENTION_MUTANTS}
+MUTANTS = {mutant.name: mutant for mutant in ATTENTION_MUTANTS}
 PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=6, seed=3)
 WITH_GRADIENTS = replace(PLAIN, gradients=True)
 CAUSAL = replace(PLAIN, causal=True, offset=1)
 
 
 def subject(attend, can=CAPABILITIES):
-    return subject_of(entry_of("tried", "a backend on trial", can), attend=attend)
+    return backend_under_test(entry_of("tried", "a backend on trial", can), attend=attend)
 
 
 def evaluated_by(layer, attend, case):
@@ -62,8 +62,8 @@ def leaf_detached(name):
     ("mutant", "case", "layer", "words"),
     [
         ("output_in_float32", replace(PLAIN, dtype="bfloat16"), "contract",
-         "output is (2, 4, 5, 6) torch.float32 on cpu where (2, 4, 5, 6) torch.bfloat16 on cpu is due"),
-        ("output_heads_last", PLAIN, "contract", "output is (2, 5, 4, 6) on cpu where (2, 4, 5, 6) on cpu is due"),
+         "output is (2, 4, 5, 6) torch.float32 on cpu, expected (2, 4, 5, 6) torch.bfloat16 on cpu"),
+        ("output_heads_last", PLAIN, "contract", "output is (2, 5, 4, 6) on cpu, expected (2, 4, 5, 6) on cpu"),
         ("output_nan_for_long_keys", replace(PLAIN, K=65), "contract", "output[0, 0, 0, 0] is nan"),
         ("output_detached", WITH_GRADIENTS, "contract", "the output does not require gradients although its inputs do"),
         ("scales_query_in_place", PLAIN, "contract", "an input (2, 4, 5, 8) torch.float32 was written to"),
@@ -72,13 +72,13 @@ def leaf_detached(name):
         ("one_key_gives_value", replace(PLAIN, K=1, G=4), "contract", "the output shares memory with an input"),
         ("reuses_output", PLAIN, "contract", "the second call wrote into the output of the first"),
         ("dropout_without_being_asked", PLAIN, "contract", "drew random numbers although dropout is 0"),
-        ("asks_the_reference", PLAIN, "contract", "`tried` calls the reference that it is judged by"),
+        ("asks_the_reference", PLAIN, "contract", "`tried` calls the reference that it is evaluated by"),
         ("refuses_right_windows", replace(PLAIN, window=(None, 2), offset=0), "contract", "raised BackendRefused: TFK060"),
         ("raises_in_backward", WITH_GRADIENTS, "contract",
          "its backward pass raised NotImplementedError: no gradients of grouped heads for a call that it declares"),
         ("bias_gradient_missing", replace(WITH_GRADIENTS, bias="dense", bias_gradient=True), "contract",
          "its backward pass raised RuntimeError"),
-        ("blind_row_gradient_nan", replace(WITH_GRADIENTS, causal=True, offset=-2), "contract", "gradient of "),
+        ("masked_row_gradient_nan", replace(WITH_GRADIENTS, causal=True, offset=-2), "contract", "gradient of "),
         ("lse_missing_beside_weights", replace(PLAIN, lse=True, weights=True), "contract", "gave no log-sum-exp although"),
         ("lse_in_query_dtype", replace(PLAIN, lse=True, dtype="bfloat16"), "contract", "lse is (2, 4, 5) torch.bfloat16"),
         ("causal_one_too_many", CAUSAL, "support",
@@ -86,7 +86,7 @@ def leaf_detached(name):
         ("causal_one_too_few", CAUSAL, "support",
          "query row 0 of batch row 0, head 0, does not see key 1; it must (40 of 280 pairs are wrong)"),
         ("middle_key_dropped", PLAIN, "support", "query row 4 of batch row 0, head 0, does not see key 3; it must"),
-        ("blind_row_first_value", replace(PLAIN, causal=True, offset=-1), "support",
+        ("masked_row_first_value", replace(PLAIN, causal=True, offset=-1), "support",
          "query row 0 of batch row 0, head 0, sees key 0; it must not"),
         ("first_group_for_all", PLAIN, "support",
          "query head 2 of batch row 0 does not read key/value head 1 of its own batch row (row 0)"),
@@ -106,10 +106,10 @@ def leaf_detached(name):
         ("backward_value_two_percent", WITH_GRADIENTS, "gradients", r"gradient of value["),
         ("bias_gradient_scaled", replace(WITH_GRADIENTS, bias="dense", bias_gradient=True), "gradients", r"gradient of bias["),
     ],
-    ids=lambda value: value if isinstance(value, str) and value in FAULTS else "",
+    ids=lambda value: value if isinstance(value, str) and value in MUTANTS else "",
 )  # fmt: skip
-def test_a_fault_is_first_seen_by_the_layer_that_names_it(mutant, case, layer, words):
-    name, violation = first(FAULTS[mutant].fresh(), case)
+def test_a_mutant_is_first_killed_by_the_layer_that_names_it(mutant, case, layer, words):
+    name, violation = first(MUTANTS[mutant].fresh(), case)
     assert (name, violation.check) == (layer, layer)
     assert words in violation.message
 
@@ -117,13 +117,13 @@ def test_a_fault_is_first_seen_by_the_layer_that_names_it(mutant, case, layer, w
 @pytest.mark.parametrize(
     ("attend", "case", "layer", "words"),
     [
-        (lambda inputs, options: None, PLAIN, "contract", "gave a NoneType where an AttentionOutput is due"),
-        (lambda inputs, options: AttentionOutput(None), PLAIN, "contract", "output is a NoneType where a tensor is due"),
-        (lambda inputs, options: Kernel()(inputs).output, PLAIN, "contract", "gave a Tensor where an AttentionOutput is due"),
-        (lambda inputs, options: {}["kernel"], PLAIN, "contract", "raised KeyError: 'kernel' (plugins/"),
-        (changing(lambda inputs, answer: replace(answer, lse=0.0)), PLAIN, "contract", "lse is a float where a tensor is due"),
+        (lambda inputs, options: None, PLAIN, "contract", "gave a NoneType, expected an AttentionOutput"),
+        (lambda inputs, options: AttentionOutput(None), PLAIN, "contract", "output is a NoneType, expected a tensor"),
+        (lambda inputs, options: Kernel()(inputs).output, PLAIN, "contract", "gave a Tensor, expected an AttentionOutput"),
+        (lambda inputs, options: {}["kernel"], PLAIN, "contract", "raised KeyError: 'kernel' (plugins/tfkit-c"),
+        (changing(lambda inputs, answer: replace(answer, lse=0.0)), PLAIN, "contract", "lse is a float, expected a tensor"),
         (changing(lambda inputs, answer: replace(answer, lse=answer.lse[..., None])), replace(PLAIN, lse=True), "contract",
-         "lse is (2, 4, 5, 1) torch.float32 on cpu where (2, 4, 5)"),
+         "lse is (2, 4, 5, 1) torch.float32 on cpu, expected (2, 4, 5)"),
         (changing(lambda inputs, answer: replace(answer, lse=answer.lse * torch.nan)), replace(PLAIN, lse=True), "contract",
          "lse[0, 0, 0] is nan"),
         (changing(lambda inputs, answer: replace(answer, weights=None)), replace(PLAIN, weights=True), "contract",
@@ -135,14 +135,14 @@ def test_a_fault_is_first_seen_by_the_layer_that_names_it(mutant, case, layer, w
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_what_is_no_answer_is_told(attend, case, layer, words):
+def test_what_is_no_answer_is_reported(attend, case, layer, words):
     name, violation = first(attend, case)
     assert (name, violation.check) == (layer, layer)
     assert words in violation.message
 
 
 @pytest.mark.parametrize("leaf", ["query", "key", "value"])
-def test_an_input_written_in_the_forward_pass_is_told_before_autograd_trips_over_it(leaf):
+def test_an_input_written_in_the_forward_pass_is_reported_before_autograd_trips_over_it(leaf):
     def attend(inputs, options):
         answer = Kernel()(inputs)
         getattr(inputs, leaf).detach().mul_(2)
@@ -153,7 +153,7 @@ def test_an_input_written_in_the_forward_pass_is_told_before_autograd_trips_over
     assert (name, violation.message) == ("contract", f"an input {shape} torch.float32 was written to")
 
 
-def test_an_input_written_in_the_backward_pass_is_told_as_such():
+def test_an_input_written_in_the_backward_pass_is_reported_as_such():
     def attend(inputs, options):
         def write(grad):
             inputs.value.data.mul_(2)
@@ -168,9 +168,9 @@ def test_an_input_written_in_the_backward_pass_is_told_as_such():
     )  # fmt: skip
 
 
-def test_a_head_that_sees_what_only_another_may_is_told_by_its_number():
+def test_a_head_that_sees_what_only_another_may_is_reported_by_its_number():
     case = replace(PLAIN, visible="BHQK", seed=5)
-    _, violation = first(FAULTS["visible_of_first_head"].fresh(), case)
+    _, violation = first(MUTANTS["visible_of_first_head"].fresh(), case)
     b, h, i, j = violation.index
     shown = case.mask().visible
     assert h > 0
@@ -181,16 +181,16 @@ def test_a_head_that_sees_what_only_another_may_is_told_by_its_number():
 
 def test_one_key_of_many_shows():
     case = Case(H=2, G=1, Q=3, K=300, key_lengths=(280,))
-    _, violation = first(FAULTS["key_lengths_one_too_many"].fresh(), case)
+    _, violation = first(MUTANTS["key_lengths_one_too_many"].fresh(), case)
     assert violation.message.startswith("query row 0 of batch row 0, head 0, sees key 280; it must not (6 of 1800 pairs")
 
 
-def test_a_nan_in_a_readout_is_told_as_one():
+def test_a_nan_in_a_readout_is_reported_as_one():
     visible = torch.ones(1, 1, 2, 2, dtype=torch.bool)
     read = torch.tensor([[[[1.0, torch.nan], [1.0, 1.0]]]])
     with pytest.raises(Violation, match=re.escape("query row 0 of batch row 0, head 0, is NaN at key 1")):
-        probes.tell_difference("support", read, visible, "see")
-    probes.tell_difference("support", read.nan_to_num(0.5), visible, "see")
+        probes.compare_visibility("support", read, visible, "see")
+    probes.compare_visibility("support", read.nan_to_num(0.5), visible, "see")
 
 
 def test_readouts_are_wide_where_that_saves_calls():
@@ -211,10 +211,10 @@ def test_the_backward_readout_tells_the_heads_of_a_group_apart():
     assert read.shape == (2, 4, 5, 7)
 
 
-def test_gradients_are_judged_only_where_they_are_asked_for():
-    wrong = FAULTS["backward_query_two_percent"].fresh()
+def test_gradients_are_evaluated_only_where_they_are_asked_for():
+    wrong = MUTANTS["backward_query_two_percent"].fresh()
     assert evaluated_by("gradients", wrong, PLAIN) is None
-    assert evaluated_by("support of gradients", FAULTS["backward_mask_ignored"].fresh(), CAUSAL) is None
+    assert evaluated_by("support of gradients", MUTANTS["backward_mask_ignored"].fresh(), CAUSAL) is None
     with pytest.raises(Violation):
         evaluated_by("gradients", wrong, WITH_GRADIENTS)
 
@@ -225,28 +225,28 @@ def test_a_layer_gives_the_share_of_the_bound_that_is_used():
     assert all(0 <= share <= 1 for share in shares.values() if share is not None)
 
 
-def test_a_backend_is_judged_by_the_numerics_that_it_declares():
+def test_a_backend_is_evaluated_by_the_numerics_that_it_declares():
     case = replace(PLAIN, dtype="bfloat16", regime="large", Q=40, K=60)
-    rounding = next(specimen for specimen in CORRECT_KERNELS if specimen.name == "scores_in_storage")
+    rounding = next(kernel for kernel in CORRECT_KERNELS if kernel.name == "scores_in_storage")
     wide = classed(Numerics(probabilities="accumulation"))
-    assert judged_scores(rounding.attend, rounding.capabilities, case) <= 1
+    assert evaluated_scores(rounding.attend, rounding.capabilities, case) <= 1
     with pytest.raises(Violation, match=r"scores: weights\["):
-        judged_scores(rounding.attend, wide, case)
+        evaluated_scores(rounding.attend, wide, case)
 
 
-def judged_scores(attend, can, case):
+def evaluated_scores(attend, can, case):
     return layers.scores(Evaluated(subject(attend, can), case))
 
 
-def test_scores_that_a_dtype_cannot_hold_are_not_judged():
+def test_scores_that_a_dtype_cannot_hold_are_not_evaluated():
     huge = replace(PLAIN, dtype="bfloat16", regime="huge", Q=10, K=20, D=64)
     rounding = classed(Numerics(scores="storage", query_prescaled=True))
     with pytest.raises(Inconclusive, match="some scores are too large for bfloat16"):
-        judged_scores(Kernel(), rounding, huge)
-    assert judged_scores(Kernel(), CAPABILITIES, huge) <= 1
+        evaluated_scores(Kernel(), rounding, huge)
+    assert evaluated_scores(Kernel(), CAPABILITIES, huge) <= 1
 
 
-def test_a_right_answer_that_a_dtype_cannot_hold_is_not_judged():
+def test_a_right_answer_that_a_dtype_cannot_hold_is_not_evaluated():
     case = replace(WITH_GRADIENTS, dtype="float16", regime="ties", scale=1e6)
     with pytest.raises(Inconclusive, match="the right answer is beyond the range of float16"):
         evaluated_by("output", Kernel(), case)
@@ -271,14 +271,14 @@ def test_within_is_fooled_neither_by_infinity_nor_by_nan_nor_by_shape():
     for got in (torch.tensor([0.0, 0.0]), torch.tensor([-torch.inf, torch.nan]), torch.tensor([torch.inf, 0.0])):
         with pytest.raises(Violation):
             within("x", "lse", got, infinite, bound)
-    with pytest.raises(Violation, match="has shape \\(1,\\) where \\(2,\\) is due"):
+    with pytest.raises(Violation, match="has shape \\(1,\\), expected \\(2,\\)"):
         within("x", "lse", torch.zeros(1), infinite, bound)
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("whole", torch.float32), ("online_64", torch.bfloat16)])
 def test_a_right_backend_passes_all_layers_on_the_named_calls(name, dtype):
-    specimen = next(specimen for specimen in CORRECT_KERNELS if specimen.name == name)
-    tried = subject_of(specimen.entry, attend=specimen.attend, tf32=specimen.tf32)
+    kernel = next(kernel for kernel in CORRECT_KERNELS if kernel.name == name)
+    tried = backend_under_test(kernel.entry, attend=kernel.attend, tf32=kernel.tf32)
     for number, case in enumerate(CASES):
         evaluated = Evaluated(tried, replace(typed(case, dtype, seed=number), lse=number % 2 == 0, weights=number % 3 == 0))
         for layer in LAYERS:

@@ -1,4 +1,4 @@
-"""What is wrong has a name: the seeded fault that does the same. What is right has none."""
+"""What is wrong has a name: the mutant that does the same. What is right has none."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from kill_matrix.correct_kernels import CORRECT_KERNELS
 from small_backend import changing
 from tfkit.builtin.attention.entries import EAGER
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
-from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES, Kernel
@@ -30,7 +30,7 @@ def no_hurry(monkeypatch):
 
 
 def subject(attend):
-    return subject_of(entry_of("mine", "on trial", CAPABILITIES), attend=attend)
+    return backend_under_test(entry_of("mine", "on trial", CAPABILITIES), attend=attend)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def subject(attend):
         ("segments_in_order", replace(PLAIN, segments=3)),
         ("key_visible_inverted", replace(PLAIN, key_visible="coins")),
         ("mask_ignored", CAUSAL),
-        ("blind_row_mean_of_values", replace(CAUSAL, offset=-2)),
+        ("masked_row_mean_of_values", replace(CAUSAL, offset=-2)),
         ("heads_interleaved", PLAIN),
         ("scale_one_percent", PLAIN),
         ("softcap_ignored", replace(PLAIN, softcap=0.7)),
@@ -59,12 +59,12 @@ def subject(attend):
         ("query_taken_as_contiguous", replace(PLAIN, layout="heads_last")),
     ],
 )
-def test_a_fault_is_called_by_its_name(name, case):
+def test_a_mutant_is_called_by_its_name(name, case):
     assert looks_like(subject(MUTANTS[name].fresh()), case) == MUTANTS[name].summary
 
 
 def test_the_same_mistake_in_other_code_has_the_same_name():
-    eager = subject_of(EAGER)
+    eager = backend_under_test(EAGER)
 
     def attend(inputs, options):
         return eager.attend(replace(inputs, mask=replace(inputs.mask, offset=inputs.mask.offset + 1)), eager.options)
@@ -93,7 +93,7 @@ def test_what_nobody_has_seeded_has_no_name(attend):
     assert looks_like(subject(attend), GRADIENTS) == ""
 
 
-def test_a_larger_case_tells_faults_apart_that_a_small_one_does_not():
+def test_a_larger_case_tells_mutants_apart_that_a_small_one_does_not():
     small = Case(Q=1, K=2, causal=True, offset=0)  # one key too many is all that is hidden
     larger = replace(small, Q=3, K=6)
     wrong = {name: subject(MUTANTS[name].fresh()) for name in ("causal_one_too_many", "mask_ignored")}
@@ -115,7 +115,7 @@ def test_it_takes_no_longer_than_it_may(monkeypatch):
     assert looks_like(subject(MUTANTS["causal_one_too_many"].fresh()), CAUSAL) == ""
 
 
-def test_faults_that_remember_do_not_spoil_each_other():
+def test_mutants_that_remember_do_not_spoil_each_other():
     assert looks_like(subject(Kernel()), replace(CAUSAL, seed=1)) == ""
     remembering = subject(MUTANTS["remembers_scale"].fresh())
     remembering.call(replace(PLAIN, scale=0.9).inputs())

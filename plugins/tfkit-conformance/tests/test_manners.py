@@ -12,7 +12,7 @@ import torch
 from small_backend import changing, declaring, small
 from tfkit.attention.capabilities import Range
 from tfkit.attention.types import AttentionOutput
-from tfkit_conformance.attention.case import case_of
+from tfkit_conformance.attention.case_data import case_of
 from tfkit_conformance.mutants.kernel.kernel import Kernel
 from tfkit_conformance.relations import RELATIONS
 from tfkit_conformance.suite import by_relation
@@ -58,12 +58,12 @@ INPUTS_VIEW = changing(lambda inputs, answer: replace(answer, output=inputs.valu
 BAD_MANNERS = {
     "raises": (raises, "raised ArithmeticError: no such block size (plugins/tfkit-conformance/tests/"),
     "raises late": (raises_late, "raised IndexError: tuple index out of range (plugins/tfkit-conformance/tests/"),
-    "None": (lambda inputs, options: None, "gave a NoneType where an AttentionOutput is due"),
-    "a tensor": (lambda inputs, options: Kernel()(inputs).output, "gave a Tensor where an AttentionOutput is due"),
-    "no output": (lambda inputs, options: AttentionOutput(None), "output is a NoneType where a tensor is due"),
-    "a number": (changing(lambda inputs, answer: replace(answer, lse=1.0)), "lse is a float where a tensor is due"),
-    "dtype": (changing(lambda inputs, answer: replace(answer, output=answer.output.double())), "torch.float64 on cpu where"),
-    "shape": (changing(lambda inputs, answer: replace(answer, output=answer.output[:, :1, :, :1])), "is due"),
+    "None": (lambda inputs, options: None, "gave a NoneType, expected an AttentionOutput"),
+    "a tensor": (lambda inputs, options: Kernel()(inputs).output, "gave a Tensor, expected an AttentionOutput"),
+    "no output": (lambda inputs, options: AttentionOutput(None), "output is a NoneType, expected a tensor"),
+    "a number": (changing(lambda inputs, answer: replace(answer, lse=1.0)), "lse is a float, expected a tensor"),
+    "dtype": (changing(lambda inputs, answer: replace(answer, output=answer.output.double())), "torch.float64 on cpu, exp"),
+    "shape": (changing(lambda inputs, answer: replace(answer, output=answer.output[:, :1, :, :1])), ", expected "),
     "nan": (changing(lambda inputs, answer: replace(answer, output=answer.output * torch.nan)), "output[0, 0, 0, 0] is nan"),
     "infinity": (changing(lambda inputs, answer: replace(answer, output=answer.output.exp() * torch.inf)), "is inf"),
     "view": (INPUTS_VIEW, "the output shares memory with an input"),
@@ -88,20 +88,20 @@ def test_whatever_a_backend_does_is_a_finding_in_words(manners, few):
     assert replay(small(attend), case_of(report.findings[0].case), limit=limit).startswith("contract: ")
 
 
-def test_what_writes_its_inputs_without_gradients_is_told_which():
+def test_what_writes_its_inputs_without_gradients_is_reported_which():
     can = declaring(backward=False, deterministic_backward=False)
     report = check_backend(small(writes, can), profile="quick", stop_at_first=True)
     assert report.findings[0].message == "an input (1, 1, 1, 8) torch.float32 was written to"
 
 
-def test_an_answer_of_another_shape_to_larger_calls_is_told(few):
-    """The read-outs and the grade make larger calls than the case that is judged."""
+def test_an_answer_of_another_shape_to_larger_calls_is_reported(few):
+    """The read-outs and the grade make larger calls than the case that is evaluated."""
     for wide in (lambda inputs: inputs.value.shape[3] >= 16, lambda inputs: inputs.key.shape[2] > 200):
         cut = changing(lambda inputs, answer, wide=wide: AttentionOutput(answer.output[..., 1:]) if wide(inputs) else answer)
         can = declaring(head_dim=Range(), query_length=Range(), key_length=Range())
         report = check_backend(small(cut, can), profile="quick", stop_at_first=True)
         assert report.verdict == "NONCONFORMANT"
-        assert "is due" in report.findings[0].message
+        assert ", expected " in report.findings[0].message
 
 
 def test_what_hangs_is_asked_nothing_more(few):

@@ -1,4 +1,4 @@
-"""What the fields of an options model may hold is read off the model, also where it is a stranger's."""
+"""What the fields of an options model may hold is read off the model, also for third-party parts."""
 
 from __future__ import annotations
 

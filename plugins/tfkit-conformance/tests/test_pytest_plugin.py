@@ -1,4 +1,4 @@
-"""The checks as items of a stranger's pytest."""
+"""The checks as pytest items of a plugin's author."""
 
 import subprocess
 import sys
@@ -87,7 +87,7 @@ def test_an_absent_device_skips_and_never_passes(evaluating):
     result.stdout.fnmatch_lines(["SKIPPED*not run: there is no device cuda:3 here"])
 
 
-def test_a_known_failure_is_expected_and_one_that_cannot_be_judged_fails(evaluating):
+def test_a_known_failure_is_expected_and_one_that_cannot_be_evaluated_fails(evaluating):
     known = CheckResult("contract", "A1", "", "known")
     result, _ = evaluating(
         reported.report(known, CheckResult("support", "A4", "", "inconclusive", 3)),
@@ -115,7 +115,7 @@ def test_a_part_that_kills_its_process_fails_one_item(evaluating):
 def test_and_fails_whatever_item_is_left_alone(evaluating):
     result, _ = evaluating(died(), "--tfkit-backend=acme.flash", "-k", "support")
     result.assert_outcomes(failed=1, deselected=4)
-    result.stdout.fnmatch_lines(["not judged, because layers failed: the backend killed the process (SIGSEGV)"])
+    result.stdout.fnmatch_lines(["not evaluated, because layers failed: the backend killed the process (SIGSEGV)"])
 
 
 def test_the_marker_selects(evaluating, pytester):
@@ -140,7 +140,7 @@ def test_an_error_of_the_run_fails_every_item(evaluating):
     ("word", "message"),
     [
         ("--tfkit-part=norm", "--tfkit-part is written SLOT:NAME, for instance position:acme.rope; `norm` is written"),
-        ("--tfkit-backend=egaer", "TFK094 there is no attention backend `egaer` to judge; did you mean `eager`?"),
+        ("--tfkit-backend=egaer", "TFK094 there is no attention backend `egaer`; did you mean `eager`?"),
         ("--tfkit-backend=eager --tfkit-profile=quik", "TFK094 there is no profile `quik`*"),
         ("--tfkit-backend=eager --tfkit-device=gpu", "--tfkit-device: unknown device `gpu`; write cpu, cuda or cuda:1"),
         ("--tfkit-backend=eager --tfkit-limit=0", "--tfkit-limit: seconds from 0.1 to 86400 are expected, 0 is written"),

@@ -1,4 +1,4 @@
-"""Whatever a part raises is told with the line of its own code, in attention, in the laws and in whole models."""
+"""Whatever a part raises is reported with the line of its own code, in attention, in the laws and in whole models."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from tfkit.errors import Diagnostic, InputError
 from tfkit.plugin import Norm
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated
-from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.laws import check_part
 from tfkit_conformance.mutants.kernel import entry_of
@@ -92,11 +92,13 @@ def flash(tmp_path, monkeypatch):
 
 def contract(attend, case=PLAIN) -> str:
     with pytest.raises(Violation) as found:
-        layers.contract(Evaluated(subject_of(entry_of("tried", "a backend on trial", CAPABILITIES), attend=attend), case))
+        layers.contract(
+            Evaluated(backend_under_test(entry_of("tried", "a backend on trial", CAPABILITIES), attend=attend), case)
+        )
     return found.value.message
 
 
-def test_a_backend_is_told_its_innermost_line_and_not_that_of_torch(flash):
+def test_a_backend_is_reported_its_innermost_line_and_not_that_of_torch(flash):
     message = contract(flash.attend)
     assert message.startswith("raised RuntimeError: Expected size")
     assert message.endswith(f"(acme/flash.py:{line_of('return inputs.query @')}) for a call that it declares")
@@ -107,13 +109,13 @@ def test_neither_the_standard_library_nor_tfkit_is_the_backends_code(name, words
     assert f" (acme/flash.py:{line_of(words)}) for a call" in contract(getattr(flash, name))
 
 
-def test_a_backward_pass_is_told_its_line_too(flash):
+def test_a_backward_pass_is_reported_its_line_too(flash):
     message = contract(flash.late, replace(PLAIN, gradients=True))
     where = f"(acme/flash.py:{line_of('raise NotImplementedError')})"
     assert message == f"its backward pass raised NotImplementedError: no backward yet {where} for a call that it declares"
 
 
-def test_a_package_is_told_by_its_init_file(flash):
+def test_a_package_is_reported_by_its_init_file(flash):
     reason = raised_by_package()
     assert format_exception(reason) == "KeyError: 'block' (acme/__init__.py:2)"
     assert call_of(reason) == "broken"
@@ -146,7 +148,7 @@ def test_a_long_message_is_cut_and_the_line_is_not(flash):
     assert len(format_exception(reason)) < 350
 
 
-def test_an_installed_plugin_is_told_its_own_line_and_not_that_of_a_library_it_calls(flash, tmp_path, monkeypatch):
+def test_an_installed_plugin_is_reported_its_own_line_and_not_that_of_a_library_it_calls(flash, tmp_path, monkeypatch):
     (tmp_path / "kernels.py").write_text("def call(function, *arguments):\n    return function(*arguments)\n")
     (tmp_path / "acme" / "wrap.py").write_text("import kernels\n\n\ndef attend(inputs, options):\n    kernels.call(int, 'x')\n")
     wrap = importlib.import_module("acme.wrap")

@@ -11,9 +11,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from attention_calls import BY_NAME, typed
 from tfkit.attention.types import DistanceBias, LinearBias
 from tfkit.builtin.attention.entries import EAGER
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.compare import leaves_of
 from tfkit_conformance.attention.reference import reference, visible_pairs
-from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.attention.table import CASES
 from tfkit_conformance.finding import Violation
 
@@ -86,8 +86,8 @@ def test_every_quantity_is_float64_and_the_scores_are_the_sum_of_their_parts(nam
     torch.testing.assert_close(found.scores, found.capped if found.bias is None else found.capped + found.bias, rtol=0, atol=0)
 
 
-def test_a_backend_that_asks_the_reference_is_told_so():
-    subject = subject_of(EAGER, attend=lambda inputs, options: reference(inputs))
-    with pytest.raises(Violation, match=r"^contract: `eager` calls the reference that it is judged by$") as caught:
+def test_a_backend_that_asks_the_reference_is_reported_so():
+    subject = backend_under_test(EAGER, attend=lambda inputs, options: reference(inputs))
+    with pytest.raises(Violation, match=r"^contract: `eager` calls the reference that it is evaluated by$") as caught:
         subject.call(typed(BY_NAME["plain"]).inputs())
     assert caught.value.check == "contract"

@@ -14,8 +14,8 @@ from tfkit.attention.required import require_capabilities
 from tfkit.attention.types import AttentionOutput
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA
 from tfkit.errors import BackendRefused
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import DTYPES
-from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import OutOfTime, Violation
 from tfkit_conformance.limit import time_limit
 from tfkit_conformance.mutants.kernel import entry_of
@@ -58,7 +58,7 @@ def answering(feature, can=NOT_OFFERED):
             check(inputs)
         return Kernel()(replace(inputs, score=None))
 
-    return subject_of(entry_of("small", "with a hole", can), attend=attend)
+    return backend_under_test(entry_of("small", "with a hole", can), attend=attend)
 
 
 FEATURES = [
@@ -96,7 +96,7 @@ def test_an_offset_per_batch_row_is_tried_with_a_window_too():
         check_refusals(answering("an offset per batch row", can), "float32")
 
 
-def test_one_that_refuses_everything_else_is_not_accused():
+def test_one_that_refuses_everything_else_raises_no_alarm():
     assert check_refusals(small(can=NOT_OFFERED), "float32") == len(FEATURES) + 1
 
 
@@ -107,13 +107,13 @@ def test_what_was_asked_for_and_left_out_is_no_answer():
         return Kernel()(replace(inputs, return_lse=False, return_weights=False))
 
     lets_through = guarded(ignoring, SMALL.model_copy(update={"lse": True, "weights": "detached"}))
-    assert check_refusals(subject_of(entry_of("small", "quiet", SMALL), attend=lets_through), "float32") > 10
+    assert check_refusals(backend_under_test(entry_of("small", "quiet", SMALL), attend=lets_through), "float32") > 10
 
 
 def test_what_is_no_attention_output_counts_as_an_answer():
     for attend in (lambda inputs, options: None, lambda inputs, options: AttentionOutput(None)):
         with pytest.raises(Violation, match="answers a call with"):
-            check_refusals(subject_of(entry_of("small", "careless", SMALL), attend=attend), "float32")
+            check_refusals(backend_under_test(entry_of("small", "careless", SMALL), attend=attend), "float32")
 
 
 def test_hanging_is_no_refusal():
@@ -123,19 +123,19 @@ def test_hanging_is_no_refusal():
         require_capabilities("small", SMALL)(inputs)
 
     with pytest.raises(OutOfTime), time_limit(0.2):
-        check_refusals(subject_of(entry_of("small", "asleep", SMALL), attend=hangs), "float32")
+        check_refusals(backend_under_test(entry_of("small", "asleep", SMALL), attend=hangs), "float32")
 
 
 @pytest.mark.parametrize("entry", [EAGER, SDPA, FLEX], ids=lambda entry: entry.name)
 def test_the_built_in_backends_refuse_what_they_do_not_declare(entry):
-    subject = subject_of(entry)
+    subject = backend_under_test(entry)
     made = sum(check_refusals(subject, dtype) for dtype in ("float32", "bfloat16"))
     assert made == 2 * {"eager": 0, "sdpa": 4, "flex": 6}[entry.name]
 
 
 def test_sdpa_and_flex_refuse_in_words():
     for entry, word in ((SDPA, "softcap"), (SDPA, "the log-sum-exp"), (FLEX, "attention weights"), (FLEX, "dropout")):
-        subject = subject_of(entry)
+        subject = backend_under_test(entry)
         case = dict(undeclared(subject, "float32"))[word]
         with pytest.raises(BackendRefused, match=f"TFK060 `{entry.name}` does not declare {word}"):
             subject.call(case.inputs())
@@ -161,6 +161,6 @@ def test_the_plain_call_is_one_that_is_declared(can, sizes):
 
 def test_the_right_answer_to_what_is_not_declared_is_found_too():
     """It can do more than it says: then it should say so."""
-    subject = subject_of(entry_of("kernel", "can do all", SMALL), attend=changing(lambda inputs, answer: answer))
+    subject = backend_under_test(entry_of("kernel", "can do all", SMALL), attend=changing(lambda inputs, answer: answer))
     with pytest.raises(Violation, match="declare it if it is right, refuse it otherwise"):
         check_refusals(subject, "float32")

@@ -1,4 +1,4 @@
-"""Every relation is broken by a fault made for it, and says so in words; its reasons for not applying are right."""
+"""Every relation is broken by a mutant made for it, and says so in words; its reasons for not applying are right."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tfkit.attention.types import AttentionOutput, DenseBias, Mask, Prepared
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.plugin import NoOptions
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.attention.reference import visible_pairs
-from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.relations import RELATIONS, fit
 
@@ -49,7 +49,7 @@ def along(size, start=1.0, step=0.1):
 
 
 def filled(number):
-    """Hidden keys get a finite number instead of minus infinity, and blind rows stay open."""
+    """Hidden keys get a finite number instead of minus infinity, and fully masked rows stay open."""
 
     def attend(inputs, options):
         B, H, Q, _ = inputs.query.shape
@@ -247,18 +247,18 @@ WORDS = {
 
 def subject(attend):
     can = EAGER.capabilities.model_copy(update={"batch_invariant": True})
-    made = subject_of(replace(EAGER, capabilities=can), attend=attend)
+    made = backend_under_test(replace(EAGER, capabilities=can), attend=attend)
     return replace(made, prepare=lambda mask, bias, shapes, options: Prepared(None))
 
 
 @pytest.mark.parametrize("name", KILLS)
-def test_a_fault_breaks_the_relation_in_words(name):
+def test_a_mutant_breaks_the_relation_in_words(name):
     attend, case = KILLS[name]
-    relation, faulty = BY_NAME[name], subject(attend)
-    fitted = fit(relation, faulty, case)
+    relation, mutant = BY_NAME[name], subject(attend)
+    fitted = fit(relation, mutant, case)
     assert isinstance(fitted, Case), fitted
     with pytest.raises(Violation, match=WORDS.get(name, name)) as found:
-        relation.run(Evaluated(faulty, fitted))
+        relation.run(Evaluated(mutant, fitted))
     assert found.value.check == name
     assert len(found.value.message.split()) > 5
 
@@ -274,7 +274,7 @@ def test_the_right_backend_satisfies_it_on_the_same_case(name):
     assert share is None if relation.demand != "bound" and name != "weights_carry_gradients" else 0 <= share <= 1
 
 
-def test_every_relation_but_those_of_dropout_has_its_fault():
+def test_every_relation_but_those_of_dropout_has_its_mutant():
     assert set(KILLS) == {relation.name for relation in RELATIONS if not relation.draws}
     assert len(BY_NAME) == len(RELATIONS)
 
@@ -295,7 +295,7 @@ def test_a_feature_that_voids_a_relation_is_named(name, case, reason):
 
 def test_what_is_not_declared_voids_a_relation():
     poor = EAGER.capabilities.model_copy(update={"mask_terms": frozenset({"causal"}), "dtypes": frozenset({"float32"})})
-    narrow = subject_of(replace(EAGER, capabilities=poor))
+    narrow = backend_under_test(replace(EAGER, capabilities=poor))
     assert fit(BY_NAME["packed_segments"], narrow, PLAIN) == "segments is not declared"
     assert fit(BY_NAME["difference_quotient"], narrow, PLAIN) == "float64 is not declared"
     assert fit(BY_NAME["prepended_hidden_keys"], narrow, PLAIN) == "key_visible and visible are not declared"
@@ -308,5 +308,5 @@ def test_a_rewritten_call_that_is_not_declared_voids_a_relation():
     even = EAGER.capabilities.model_copy(
         update={"query_length": EAGER.capabilities.query_length.model_copy(update={"multiple": 5})}
     )
-    reason = fit(BY_NAME["chunks"], subject_of(replace(EAGER, capabilities=even)), PLAIN)
+    reason = fit(BY_NAME["chunks"], backend_under_test(replace(EAGER, capabilities=even)), PLAIN)
     assert reason.startswith("the other call is not declared: query length")

@@ -1,4 +1,4 @@
-"""No relation accuses a backend that is right: random calls of every kind, four dtypes, three backends."""
+"""No relation raises a false alarm: random calls of every kind, four dtypes, three backends."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import pytest
 
 from kill_matrix.correct_kernels import CORRECT_KERNELS
 from tfkit.builtin.attention.entries import EAGER, SDPA
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
 from tfkit_conformance.attention.evaluated import Evaluated
-from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Inconclusive
 from tfkit_conformance.relations import RELATIONS, fit
 
-ONLINE = next(specimen for specimen in CORRECT_KERNELS if specimen.name == "online_16")
+ONLINE = next(kernel for kernel in CORRECT_KERNELS if kernel.name == "online_16")
 SUBJECTS = {
-    "eager": subject_of(EAGER),
-    "sdpa": subject_of(SDPA),
-    "online": subject_of(ONLINE.entry, attend=ONLINE.attend),
+    "eager": backend_under_test(EAGER),
+    "sdpa": backend_under_test(SDPA),
+    "online": backend_under_test(ONLINE.entry, attend=ONLINE.attend),
 }
 TERMS = ("causal", "window", "key_lengths", "query_lengths", "key_visible", "segments", "visible")
 COSTLY = {"compiled", "kept_share", "nothing_is_shared"}
@@ -65,7 +65,7 @@ def drawn(choose: Random, subject, dtype: str) -> Case:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_a_right_backend_is_never_accused(name, dtype):
+def test_a_correct_backend_never_raises_an_alarm(name, dtype):
     subject, choose, tried = SUBJECTS[name], Random(f"{name} {dtype}"), 0
     usable = [relation for relation in RELATIONS if relation.name not in COSTLY]
     for number in range(10):

@@ -11,11 +11,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tfkit.builtin.attention.entries import CUDNN, EAGER, SDPA
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import request_of
-from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.relations import RELATIONS
-from tfkit_conformance.relations.call_parts import deterministic_dropout, repeats
+from tfkit_conformance.relations.call_parts import deterministic_if_declared, repeats
 from tfkit_conformance.relations.paired_calls import Call
 
 CASE = Case(B=2, H=2, G=2, Q=5, K=7, D=16, V=16, dtype="bfloat16", gradients=True)
@@ -32,7 +32,7 @@ def call_on(monkeypatch):
             with FakeTensorMode():
                 query = torch.empty(inputs.query.shape, dtype=inputs.query.dtype, device=device)
             inputs = replace(inputs, query=query.requires_grad_(inputs.query.requires_grad))
-        return Call(subject_of(entry, device=device), inputs, sent)
+        return Call(backend_under_test(entry, device=device), inputs, sent)
 
     return make
 
@@ -46,15 +46,15 @@ def test_bits_of_gradients_are_compared_only_where_they_are_promised(entry, devi
     assert [same("output"), same("gradient of query"), same("gradient of bias")] == [True, sure, sure]
 
 
-@pytest.mark.parametrize(("entry", "device", "count"), [(EAGER, "cpu", 0), (EAGER, "cuda", 1), (SDPA, "cuda", 0)])
-def test_torch_is_told_to_be_deterministic_on_the_device_alone(entry, device, count, call_on):
+@pytest.mark.parametrize(("entry", "device", "enabled"), [(EAGER, "cpu", 0), (EAGER, "cuda", 1), (SDPA, "cuda", 0)])
+def test_torch_is_made_deterministic_on_the_device_alone(entry, device, enabled, call_on):
     """torch adds to the gradient of a table by distance with atomics there, but under its switch."""
-    with deterministic_dropout(call_on(entry, device)):
-        assert torch.are_deterministic_algorithms_enabled() == bool(count)
-        if count:
+    with deterministic_if_declared(call_on(entry, device)):
+        assert torch.are_deterministic_algorithms_enabled() == bool(enabled)
+        if enabled:
             warnings.warn("Deterministic behavior was enabled, but this operation is not deterministic", stacklevel=1)
     assert not torch.are_deterministic_algorithms_enabled()
-    with deterministic_dropout(call_on(entry, device, gradients=False)):
+    with deterministic_if_declared(call_on(entry, device, gradients=False)):
         assert not torch.are_deterministic_algorithms_enabled()
 
 

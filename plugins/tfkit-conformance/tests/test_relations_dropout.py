@@ -12,9 +12,9 @@ from tfkit.attention.types import AttentionOutput
 from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER
 from tfkit.plugin import NoOptions
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated
-from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Violation
 from tfkit_conformance.relations import RELATIONS, fit
 from tfkit_conformance.relations.binomial import interval, tail
@@ -101,7 +101,7 @@ KILLS = {
 
 
 def subject(attend):
-    return subject_of(EAGER, attend=attend)
+    return backend_under_test(EAGER, attend=attend)
 
 
 @pytest.mark.parametrize(("name", "mutant"), [(name, mutant) for name, mutants in KILLS.items() for mutant in mutants])
@@ -112,14 +112,14 @@ def test_a_wrong_dropout_breaks_the_relation(name, mutant):
     assert found.value.check == name
 
 
-def test_every_relation_of_dropout_has_its_fault():
+def test_every_relation_of_dropout_has_its_mutant():
     assert set(KILLS) == set(BY_NAME)
 
 
 @pytest.mark.parametrize("case", [PLAIN, MASKED], ids=["plain", "masked"])
 @pytest.mark.parametrize("name", BY_NAME)
 def test_the_right_dropout_breaks_none(name, case):
-    correct = subject_of(EAGER)
+    correct = backend_under_test(EAGER)
     for seed in range(3):
         share = BY_NAME[name].run(Evaluated(correct, fit(BY_NAME[name], correct, replace(case, seed=seed))))
         assert share is None or 0 < share <= 1
@@ -143,7 +143,7 @@ def test_the_draw_is_read_out_in_chunks_of_the_value_dim():
 
 def test_dropout_that_is_not_declared_voids_them():
     poor = replace(EAGER, capabilities=EAGER.capabilities.model_copy(update={"dropout": False}))
-    assert {fit(relation, subject_of(poor), PLAIN) for relation in BY_NAME.values()} == {"dropout is not declared"}
+    assert {fit(relation, backend_under_test(poor), PLAIN) for relation in BY_NAME.values()} == {"dropout is not declared"}
 
 
 @pytest.mark.parametrize(("draws", "chance"), [(1, 0.5), (20, 0.3), (60, 0.9)])

@@ -39,7 +39,7 @@ def test_another_order_of_summation_stays_within_and_is_not_far_below(dtype):
     assert 1e-5 < worst(got, want, allowed) <= 1
 
 
-def test_a_small_fault_exceeds_it_forward_and_backward():
+def test_a_small_mutant_exceeds_it_forward_and_backward():
     want, got = network(PLAIN), network(PLAIN, factor=1 + 1e-9)
     allowed = [APART * bound for bound in rounding(lambda: network(PLAIN))]
     for a, b, c in zip(got, want, allowed, strict=True):

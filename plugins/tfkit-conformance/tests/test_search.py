@@ -1,4 +1,4 @@
-"""A search shrinks what fails, in bounded time, and tells a hanging judge and one that does not always fail."""
+"""A search shrinks what fails, in bounded time, and tells a hanging evaluate and one that does not always fail."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import torch
 from hypothesis import strategies as st
 
 from tfkit.builtin.attention.entries import EAGER
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.strategies import cases
-from tfkit_conformance.attention.subject import subject_of
 from tfkit_conformance.finding import Inconclusive, OutOfTime, Violation
 from tfkit_conformance.limit import time_limit
 from tfkit_conformance.search import search
 
-CALLS = cases(subject_of(EAGER), "float32")
+CALLS = cases(backend_under_test(EAGER), "float32")
 NUMBERS = st.integers(0, 1000)
 
 
 def failing(check, when):
-    """A judge that fails where `when` says so."""
+    """A evaluate that fails where `when` says so."""
 
     def evaluate(drawn):
         if when(drawn):
@@ -47,7 +47,7 @@ def test_nothing_wrong_is_nothing_found():
     assert (found.examples, found.case, found.first, found.violation, found.stable) == (25, None, None, None, True)
 
 
-def test_shrinking_judges_no_more_cases_than_its_steps():
+def test_shrinking_evaluates_no_more_cases_than_its_steps():
     evaluated = []
 
     def evaluate(number):
@@ -101,7 +101,7 @@ def test_what_does_not_fail_again_is_not_stable():
     assert found.case == calls[3]
 
 
-def test_what_is_told_already_is_not_shrunk_and_the_search_goes_on():
+def test_what_is_reported_already_is_not_shrunk_and_the_search_goes_on():
     evaluated = []
 
     def evaluate(number):
@@ -152,7 +152,7 @@ def test_other_exceptions_are_the_suites_own_and_come_out():
         search(NUMBERS, evaluate, examples=5, seed=0)
 
 
-def test_nothing_to_draw_is_nothing_judged():
+def test_nothing_to_draw_is_nothing_evaluated():
     found = search(NUMBERS.filter(lambda number: False), failing("x", lambda number: True), examples=5, seed=0)
     assert (found.examples, found.violation) == (0, None)
 
@@ -174,7 +174,7 @@ def test_a_search_leaves_the_generators_alone():
     assert torch.equal(torch.get_rng_state(), before[1])
 
 
-def test_a_judge_that_hangs_is_a_violation():
+def test_a_check_that_hangs_is_a_violation():
     evaluated = []
 
     def evaluate(number):
@@ -187,7 +187,7 @@ def test_a_judge_that_hangs_is_a_violation():
     assert (found.violation.check, found.violation.message) == ("contract", "did not finish within 0.1 seconds")
 
 
-def test_a_judge_that_hangs_ends_the_search_though_its_check_is_told():
+def test_a_check_that_hangs_ends_the_search_though_its_check_is_reported():
     evaluated = []
 
     def evaluate(number):

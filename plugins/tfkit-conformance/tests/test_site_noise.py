@@ -1,5 +1,5 @@
 """Attention sites disturbed by what their contract allows: restored afterwards, larger than their operations alone, far below a
-fault."""
+mutant."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_outside_a_noise_the_sites_move_by_their_bounds_alone(model):
     assert not torch.equal(plain[0], moved[0])
 
 
-def test_a_backend_may_be_off_by_its_bound_and_not_by_a_fault(model):
+def test_a_backend_may_be_off_by_its_bound_and_not_by_a_mutant(model):
     """At least what the operations of one backend may be off by, and a tiny part of what a slip in a mask changes."""
     of_sites, of_operations = rounding(lambda: compute(model), model=model), rounding(lambda: compute(model))
     for wide, narrow, value in zip(of_sites, of_operations, compute(model), strict=True):

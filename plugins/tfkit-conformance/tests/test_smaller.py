@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tfkit.catalogue import load_catalogue
-from tfkit_conformance.attention.case import DTYPES, Case
-from tfkit_conformance.attention.fields import misfits
-from tfkit_conformance.attention.subject import subject_of
+from tfkit_conformance.attention.backend_under_test import backend_under_test
+from tfkit_conformance.attention.case import Case
+from tfkit_conformance.attention.case_data import invalid_fields
 from tfkit_conformance.suite.smaller import smaller_cases
 
 LARGE = Case(
@@ -18,7 +18,7 @@ LARGE = Case(
 
 @pytest.fixture(scope="module")
 def subject():
-    return subject_of(load_catalogue().find("backend", "eager"))
+    return backend_under_test(load_catalogue().find("backend", "eager"))
 
 
 def test_they_are_cases_that_the_backend_accepts_and_none_comes_twice(subject):
@@ -26,7 +26,7 @@ def test_they_are_cases_that_the_backend_accepts_and_none_comes_twice(subject):
     assert len(found) == len(set(map(repr, found))) > 100
     assert found[0] == Case(D=24, V=16)
     for case in found:
-        assert list(misfits(case, tuple(DTYPES))) == []
+        assert list(invalid_fields(case)) == []
         assert subject.accepts(case.request())
     assert LARGE not in found
 

@@ -53,7 +53,7 @@ def test_another_part_and_another_device_are_taken_from_the_command_line(stored)
 def test_a_finding_alone_needs_a_name(stored):
     [finding] = reported.wrong()["findings"]
     assert stored(finding, "acme.flash") == [Stored("backend", "acme.flash", "support", CASE, "cpu", None, finding["message"])]
-    with pytest.raises(InputError, match=r"TFK095.*names no part to judge"):
+    with pytest.raises(InputError, match=r"TFK095.*names no part"):
         stored(finding)
 
 
@@ -76,7 +76,7 @@ def test_a_case_of_a_law_says_of_which_part_it_is(stored):
         ("nope", "is no JSON: Expecting value"),
         ("", "is no JSON"),
         ("[" * 100000, "is no JSON"),
-        ([1], "holds a list where a JSON object is due"),
+        ([1], "holds a list, expected a JSON object"),
         ({"suite": SUITE + 1, "findings": []}, f"is of suite {SUITE + 1}, this tfkit has suite {SUITE}"),
         ({"suite": "x", "B": 1}, "is of suite 'x'"),
         ({"findings": []}, "has findings but no `suite`"),
@@ -88,11 +88,11 @@ def test_a_case_of_a_law_says_of_which_part_it_is(stored):
         ({"case": [1]}, "`case` is no object"),
         ({"case": {}}, "names no part"),
         ({"case": {**LAW, "suite": 99}}, "is of suite 99"),
-        ({"backend": 3, **CASE}, "`name` is 3 where a text is due"),
-        ({"backend": "x", "check": [1], **CASE}, "`check` is .1. where a text is due"),
+        ({"backend": 3, **CASE}, "`name` is 3, expected a text"),
+        ({"backend": "x", "check": [1], **CASE}, "`check` is .1., expected a text"),
         ({"backend": "x", "options": 3, **CASE}, "`options` is no object"),
-        ({"backend": "x", "device": "cuda:x", **CASE}, "`device` is 'cuda:x' where cpu, cuda or cuda:1 is due"),
-        ({"backend": "x", "device": "cuda:" + "9" * 99, **CASE}, "`device` is 'cuda:9+[.]{3} where"),
+        ({"backend": "x", "device": "cuda:x", **CASE}, "`device` is 'cuda:x', expected cpu, cuda or cuda:1"),
+        ({"backend": "x", "device": "cuda:" + "9" * 99, **CASE}, "`device` is 'cuda:9+[.]{3}, expected"),
         ({"check": "x" * 10**6, **LAW, "device": "y"}, "`device` is 'y'"),
         ('{"B": 1e999}', "1e999 is larger than any number"),
         ('{"B": 1, "B": 2}', "there twice"),
@@ -136,7 +136,7 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES, ids=["norm", "placement", "backend"])
 def test_a_case_with_any_value_altered_is_refused_or_passes(stored, case, catalogue, monkeypatch):
-    """None of them is a bug of tfkit, nor a fault of the part."""
+    """None of them is a bug of tfkit, nor an error of the part."""
     monkeypatch.setattr(child, "load_catalogue", lambda: catalogue)
 
     def again(data):

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from small_backend import declaring, small
 from tfkit.attention.capabilities import Range
 from tfkit.builtin.attention.entries import EAGER, FLEX, SDPA, SdpaOptions
+from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.cells import cells, edge_of, plan_of, shape_of
 from tfkit_conformance.attention.elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
 from tfkit_conformance.attention.strategies import BLOCKS, MOST_PAIRS, cases
-from tfkit_conformance.attention.subject import subject_of
 
 BLOCKY = declaring(
     dtypes={"bfloat16"},
@@ -23,10 +23,10 @@ BLOCKY = declaring(
 )
 ONE_BIAS = declaring(mask_terms={"key_lengths"}, bias_kinds={"linear"}, tensor_offset=True)
 SUBJECTS = {
-    "eager": subject_of(EAGER),
-    "sdpa": subject_of(SDPA),
-    "flex": subject_of(FLEX),
-    "flash": subject_of(SDPA, SdpaOptions(kernel="flash")),
+    "eager": backend_under_test(EAGER),
+    "sdpa": backend_under_test(SDPA),
+    "flex": backend_under_test(FLEX),
+    "flash": backend_under_test(SDPA, SdpaOptions(kernel="flash")),
     "small": small(),
     "blocky": small(can=BLOCKY),
     "decoding": small(can=declaring(query_length=Range(maximum=1), key_length=Range())),
@@ -203,7 +203,7 @@ def test_equal_lengths_come_as_one_tensor_too():
     assert all(case.Q == case.K and case.key_lengths == case.query_lengths for case in shared)
 
 
-def test_no_call_is_larger_than_what_is_judged_in_a_moment(many):
+def test_no_call_is_larger_than_what_is_evaluated_in_a_moment(many):
     assert max(case.B * case.Q * case.K for case in many) <= 1.2 * MOST_PAIRS
 
 

@@ -1,9 +1,17 @@
-"""The conformance kit: what proves that a part does what its declaration says. Usable without pytest.
+"""Checks of parts and of models. pytest is not needed.
 
     report = check_backend("acme.flash", profile="standard")       # attention, against a float64 reference
     report = check_part("position", "acme.rope")                   # any other slot, by its laws
     report = verify("specs/transformer-base.yaml")                 # a whole model
     report.raise_for_failures()
+
+Checks      `check_backend` and `check_part` give a `ConformanceReport` (`CheckResult`, `Finding`, `LedgerRow`); `verify` gives
+            a `VerifyReport`; `replay` runs one stored case again. `RELATIONS` are the metamorphic relations (`Relation`).
+Cases       `Case` is one attention call as data, `case_of` reads one, `cases` draws them (Hypothesis), `backend_under_test`
+            binds a backend, or another function in its place.
+Comparing   `reference_attention` is the float64 result (`Reference`), `bounds` the largest error that a correct backend can
+            have (`Bounds`), `error_ratios` the errors of one call as shares of these bounds.
+Exceptions  A check raises `Violation` where a rule is broken, `Inconclusive` where a case cannot decide.
 
 Names are imported when first used: importing the package imports neither torch nor Hypothesis.
 """
@@ -14,13 +22,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .attention.backend_under_test import BackendUnderTest, backend_under_test
     from .attention.bound import Bounds, bounds
-    from .attention.case import Case, case_of
+    from .attention.case import Case
+    from .attention.case_data import case_of
     from .attention.compare import error_ratios
     from .attention.reference import Reference
     from .attention.reference import reference as reference_attention
     from .attention.strategies import cases
-    from .attention.subject import BackendUnderTest, subject_of
     from .finding import Finding, Inconclusive, Violation
     from .laws import check_part
     from .relations import RELATIONS, Relation
@@ -40,17 +49,17 @@ _HOMES = {
     "RELATIONS": "relations",
     "Reference": "attention.reference",
     "Relation": "relations",
-    "BackendUnderTest": "attention.subject",
+    "BackendUnderTest": "attention.backend_under_test",
     "Violation": "finding",
     "bounds": "attention.bound",
-    "case_of": "attention.case",
+    "case_of": "attention.case_data",
     "cases": "attention.strategies",
     "check_backend": "suite.conformance",
     "check_part": "laws",
     "error_ratios": "attention.compare",
     "reference_attention": "attention.reference",
     "replay": "suite.again",
-    "subject_of": "attention.subject",
+    "backend_under_test": "attention.backend_under_test",
     "verify": "verification",
 }
 
@@ -69,6 +78,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "BackendUnderTest",
     "Bounds",
     "Case",
     "CheckResult",
@@ -79,8 +89,8 @@ __all__ = [
     "RELATIONS",
     "Reference",
     "Relation",
-    "BackendUnderTest",
     "Violation",
+    "backend_under_test",
     "bounds",
     "case_of",
     "cases",
@@ -89,6 +99,5 @@ __all__ = [
     "error_ratios",
     "reference_attention",
     "replay",
-    "subject_of",
     "verify",
 ]

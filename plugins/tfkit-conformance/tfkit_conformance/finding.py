@@ -1,4 +1,4 @@
-"""What a check says when a part is wrong: first in words, then in numbers, with the case that shows it."""
+"""Findings: what is wrong in words and in numbers, with the case that shows it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 class Violation(AssertionError):
-    """A rule is broken. `message` says so in words ("query row 3 of batch row 1 sees key 17; it must not"); where numbers tell
-    more, `tensor`, `index`, `got`, `want` and `bound` give the worst element.
+    """A rule is broken. `message` says so in words ("query row 3 of batch row 1 sees key 17; it must not"); where there are
+    numbers, `tensor`, `index`, `got`, `want` and `bound` give the worst element.
 
     Deliberately no `TfkitError`: nothing is wrong with what the user wrote, and under pytest it is a failed assertion.
     """
@@ -38,15 +38,15 @@ class Violation(AssertionError):
 
 
 class OutOfTime(Violation):
-    """An example did not finish within its limit; what hangs once is asked nothing more."""
+    """An example did not finish within its limit; the part gets no further example."""
 
 
 class Raised(Violation):
-    """The part raised an exception where an answer was due."""
+    """The part raised an exception."""
 
 
 def renamed(violation: Violation, check: str) -> Violation:
-    """The same, told by another check: a relation is judged by functions that others share."""
+    """The same violation under the name of another check, for relations that share a function."""
     return type(violation)(
         check, violation.message, tensor=violation.tensor, index=violation.index, got=violation.got, want=violation.want,
         bound=violation.bound,
@@ -54,14 +54,13 @@ def renamed(violation: Violation, check: str) -> Violation:
 
 
 class Inconclusive(Exception):
-    """Nothing can be said about this case, for instance because its scores are too large for its dtype. It is counted, never
-    passed."""
+    """The case cannot decide, for instance because its scores are too large for its dtype. It is counted and never passes."""
 
 
 @dataclass(frozen=True)
 class Finding:
     """One violation as a report keeps it. `case` is what `--replay` runs again; `failed` of `examples` cases broke the rule;
-    `looks_like` names the seeded fault that does the same to this case; `snippet` is Python that shows it."""
+    `looks_like` names the mutant with the same result on this case; `snippet` is Python that shows it."""
 
     check: str
     rule: str

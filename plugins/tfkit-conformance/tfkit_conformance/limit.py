@@ -1,4 +1,4 @@
-"""What one example may take: code that runs longer is interrupted and told as a violation."""
+"""A time limit for one example: code that runs longer is interrupted, which is a violation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .finding import OutOfTime
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise OutOfTime, a Violation, after that many seconds. Only the main thread of a POSIX process can be interrupted;
-    elsewhere nothing is limited, and a kernel that never returns to Python is left to whoever watches the process."""
+    elsewhere there is no limit. A kernel that never returns to Python is ended by the parent process."""
     if threading.current_thread() is not threading.main_thread() or not callable(getattr(signal, "setitimer", None)):
         yield
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfkit.errors import Diagnostic, InputError
+from tfkit import Diagnostic, InputError
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The conformance suite as items of pytest, one per check; registered by entry point, so that an author only writes
+"""The conformance suite as items of pytest, one per check; registered by entry point
 
     pytest --tfkit-backend=acme.flash                      tfkit::acme.flash::support PASSED ...
     pytest --tfkit-part=position:acme.rope,norm:acme.norm
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 MARKER = "tfkit_conformance"
 BESIDE = ("ledger", "process")
-"""Items beside the checks: every declared cell was exercised; the part lets its process live."""
+"""Items beside the checks: every declared cell was exercised; the part did not end its process."""
 
 PROCESS = BESIDE[1]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tfkit", "tfkit: conformance of attention backends and other parts")
-    group.addoption("--tfkit-backend", metavar="NAME[,NAME]", help="judge these attention backends")
-    group.addoption("--tfkit-part", metavar="SLOT:NAME[,..]", help="judge these parts of other slots, position:acme.rope")
+    group.addoption("--tfkit-backend", metavar="NAME[,NAME]", help="check these attention backends")
+    group.addoption("--tfkit-part", metavar="SLOT:NAME[,..]", help="check these parts of other slots, position:acme.rope")
     group.addoption("--tfkit-profile", metavar="PROFILE", default="quick", help="quick, standard or deep (default quick)")
     group.addoption("--tfkit-device", metavar="DEVICE", default="cpu", help="cpu, cuda or cuda:1 (default cpu)")
     group.addoption("--tfkit-dtype", metavar="DTYPE,...", help="only these dtypes (default all that are declared)")
@@ -64,7 +64,7 @@ def _words(text: str | None) -> list[str]:
 
 
 def _items(session: pytest.Session, config: pytest.Config, parts: list[tuple[str, str]]) -> list[pytest.Item]:
-    from tfkit.errors import TfkitError
+    from tfkit import TfkitError
 
     from .process.parent import ChildBug, checks_of
     from .profile import profile_of
@@ -83,7 +83,7 @@ def _items(session: pytest.Session, config: pytest.Config, parts: list[tuple[str
     for (slot, name), checks in zip(parts, names, strict=True):
         task = _task(config, slot, name, profile)
         node = f"tfkit::{name}"
-        part = JudgedPart.from_parent(session, name=node, nodeid=node, task=task, checks=checks)
+        part = PartCollector.from_parent(session, name=node, nodeid=node, task=task, checks=checks)
         report = config.hook.pytest_make_collect_report(collector=part)
         config.hook.pytest_collectreport(report=report)
         items += report.result
@@ -98,8 +98,8 @@ def _task(config: pytest.Config, slot: str, name: str, profile: str) -> dict[str
     }  # fmt: skip
 
 
-class JudgedPart(pytest.Collector):
-    """One part, judged once."""
+class PartCollector(pytest.Collector):
+    """One part; the suite runs once for all its items."""
 
     def __init__(self, *, name: str, parent: pytest.Session, nodeid: str, task: dict[str, Any], checks: list[str]) -> None:
         super().__init__(name=name, parent=parent, nodeid=nodeid)
@@ -111,8 +111,8 @@ class JudgedPart(pytest.Collector):
         return [CheckItem.from_parent(self, name=name) for name in (*self.checks, *BESIDE)]
 
     def outcomes(self) -> dict[str, CheckOutcome]:
-        """What every check said, by name. The first call runs the suite."""
-        from tfkit.errors import TfkitError
+        """The outcome of every check, by name. The first call runs the suite."""
+        from tfkit import TfkitError
 
         from .process.messages import outcomes
         from .process.parent import ChildBug, evaluated
@@ -129,9 +129,9 @@ class JudgedPart(pytest.Collector):
 
 
 class CheckItem(pytest.Item):
-    """One check of one part; `process` tells of whatever failed without an item of its own."""
+    """One check of one part; `process` reports failures that have no item of their own."""
 
-    def __init__(self, *, name: str, parent: JudgedPart) -> None:
+    def __init__(self, *, name: str, parent: PartCollector) -> None:
         super().__init__(name=name, parent=parent)
         self.part = parent
         self.add_marker(MARKER)
@@ -148,7 +148,7 @@ class CheckItem(pytest.Item):
             return
         row = rows.get(self.name)
         if row is None:
-            self._not_judged(rows.values(), failed)
+            self._not_evaluated(rows.values(), failed)
             return
         if row.outcome == "failed":
             pytest.fail(row.words, pytrace=False)
@@ -157,14 +157,14 @@ class CheckItem(pytest.Item):
         if row.outcome == "known":
             pytest.xfail(row.words)
 
-    def _not_judged(self, rows: Iterable[CheckOutcome], failed: list[CheckOutcome]) -> None:
+    def _not_evaluated(self, rows: Iterable[CheckOutcome], failed: list[CheckOutcome]) -> None:
         """Skip where a device is not there or another selected item of this part fails and says why; never pass."""
         telling = {PROCESS, *(row.name for row in failed)}
         said = any(item.parent is self.part and item.name in telling for item in self.session.items)
         if failed and not said:
-            pytest.fail(f"not judged, because {failed[0].name} failed: {failed[0].words}", pytrace=False)
+            pytest.fail(f"not evaluated, because {failed[0].name} failed: {failed[0].words}", pytrace=False)
         if failed:
-            pytest.skip(f"not judged, because {failed[0].name} failed")
+            pytest.skip(f"not evaluated, because {failed[0].name} failed")
         pytest.skip(next((row.words for row in rows if row.outcome == "skipped"), "not run"))
 
     def reportinfo(self) -> tuple[str, None, str]:

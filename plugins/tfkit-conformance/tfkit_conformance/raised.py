@@ -1,4 +1,4 @@
-"""What a part under test raised, in words: the exception, its message and the line of the part's own code.
+"""Describes an exception of a part under test: its type, its message and the line of the part's own code.
 
     RuntimeError: Expected size 8 but got 5 (acme/flash.py:42)
 
@@ -16,8 +16,8 @@ from importlib.metadata import entry_points
 from pathlib import PurePath
 from types import FrameType
 
-OURS = frozenset({"tfkit", __name__.partition(".")[0]})
-NOT_THE_PARTS = OURS | frozenset({"torch", "beartype", "jaxtyping"}) | sys.stdlib_module_names
+OURS = frozenset({"tfkit", "tfkit_conformance"})
+NOT_THE_PARTS = OURS | {"torch", "beartype", "jaxtyping"} | sys.stdlib_module_names
 LONGEST = 300
 
 Line = tuple[FrameType, int]

@@ -1,7 +1,7 @@
 """What a conformance run found, and the verdict that follows from it.
 
     NONCONFORMANT   a check failed: exit code 1
-    INCOMPLETE      nothing failed, but something declared was not exercised, not judged, or is a known failure: exit code 3
+    INCOMPLETE      nothing failed, but something declared was not exercised, not checked, or is a known failure: exit code 3
     CONFORMANT      everything declared for this device was exercised and is right: exit code 0
 
 A device that is not there gives checks that are "not run"; a report of such checks alone is INCOMPLETE, never CONFORMANT.
@@ -52,7 +52,7 @@ class LedgerRow:
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """The outcome of one run on one part of a slot: what was judged, with which versions, check by check."""
+    """The outcome of one run on one part of a slot: what was evaluated, with which versions, check by check."""
 
     slot: str
     name: str

@@ -1,4 +1,4 @@
-"""What a run is about: the backend that a name stands for, whether its device is there, and the versions that took part."""
+"""Resolves what a run needs: the backend of a name, the device, the versions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 
-from tfkit.attention.backend import AttentionBackend
-from tfkit.catalogue import Catalogue, load_catalogue
-from tfkit.errors import Diagnostic, InputError
+from tfkit import BuildError, Catalogue, Diagnostic, InputError, load_catalogue
+from tfkit.plugin import AttentionBackend
 
+from .attention.backend_under_test import BackendUnderTest, backend_under_test
 from .attention.case import DTYPES
-from .attention.subject import BackendUnderTest, subject_of
 
 
 def resolve(
@@ -26,32 +25,45 @@ def resolve(
     if isinstance(backend, BackendUnderTest):
         return backend, ""
     if re.fullmatch(r"[a-z]+(:[0-9]{1,3})?", device) is None:
-        raise InputError(Diagnostic("TFK094", f"there is no device `{device}` to judge on", "devices: cpu, cuda, cuda:1"))
+        raise InputError(Diagnostic("TFK094", f"there is no device `{device}`", "devices: cpu, cuda, cuda:1"))
     if isinstance(backend, AttentionBackend):
-        return subject_of(backend, options, device), ""
+        return backend_under_test(backend, options, device), ""
     catalogue = catalogue or load_catalogue()
     entry = catalogue.find("backend", backend)
     if not isinstance(entry, AttentionBackend):
         fix = catalogue.why_missing("backend", backend)
-        raise InputError(Diagnostic("TFK094", f"there is no attention backend `{backend}` to judge", fix))
+        raise InputError(Diagnostic("TFK094", f"there is no attention backend `{backend}`", fix))
     if isinstance(options, dict):
         options = entry.options.model_validate(options)
-    return subject_of(entry, options, device), catalogue.registered["backend"][backend].distribution
+    return backend_under_test(entry, options, device), catalogue.registered["backend"][backend].distribution
 
 
 def known_dtypes(dtypes: Iterable[str]) -> frozenset[str]:
     """The dtypes that are asked for. Raises InputError for one that does not exist."""
     asked = frozenset(dtypes)
     for dtype in sorted(asked - set(DTYPES)):
-        raise InputError(Diagnostic("TFK094", f"there is no dtype `{dtype}` to judge in", f"dtypes: {', '.join(DTYPES)}"))
+        raise InputError(Diagnostic("TFK094", f"there is no dtype `{dtype}`", f"dtypes: {', '.join(DTYPES)}"))
     return asked
 
 
-def device_there(subject: BackendUnderTest) -> str:
-    """Why nothing can run on the subject's device, or nothing."""
-    kind, _, number = subject.device.partition(":")
-    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
-        return f"not run: there is no device {subject.device} here"
+def missing_device(device: str) -> str:
+    """Why nothing can run on a device; empty where it is there."""
+    place = torch.device(device)
+    missing = place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count()
+    return f"there is no device {device} here" if missing else ""
+
+
+def require_device(device: str) -> None:
+    """Raises BuildError where a device is missing."""
+    if reason := missing_device(device):
+        raise BuildError(Diagnostic("TFK046", reason, "use `--device cpu`"))
+
+
+def why_not_run(subject: BackendUnderTest) -> str:
+    """Why nothing can run on the device of a backend under test; empty where calls can be made."""
+    if reason := missing_device(subject.device):
+        return f"not run: {reason}"
+    kind = subject.device.partition(":")[0]
     if kind not in {device.kind for device in subject.capabilities.devices}:
         return f"not run: {kind} is not among its declared devices"
     return ""

@@ -1,11 +1,11 @@
 """Drawing cases with Hypothesis, and shrinking the first one that fails, in a bounded number of steps.
 
-    search(strategy, judge, examples=25, seed=0)  ->  how many ran, how many failed, and the smallest failure
+    search(strategy, evaluate, examples=25, seed=0)  ->  how many ran, how many failed, and the smallest failure
 
-Hypothesis draws and shrinks. Shrinking judges at most `shrink_steps` cases; after that only a case that has failed before still
-fails, so that Hypothesis settles on it. Steps are counted, not seconds: a slow or busy machine finds the same case. One example
-may take `limit` seconds before it counts as hanging, and a case that hangs is not shrunk, since every step would hang as well.
-(Hypothesis itself gives up shrinking after five minutes; only cases of more than a second each come near that.)
+Hypothesis draws and shrinks. Shrinking evaluates at most `shrink_steps` cases; after that only a case that has failed before
+still fails, so that Hypothesis settles on it. Steps are counted, not seconds: a slow or busy machine finds the same case. One
+example may take `limit` seconds before it counts as hanging, and a case that hangs is not shrunk, since every step would hang
+as well. (Hypothesis itself gives up shrinking after five minutes; only cases of more than a second each come near that.)
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .finding import Inconclusive, OutOfTime, Violation
 from .limit import time_limit
 
 SHRINK_STEPS = 200
-"""Cases judged while shrinking. The cases of attention settle within 50 to 150."""
+"""Cases evaluated while shrinking. The cases of attention settle within 50 to 150."""
 
 
 @dataclass
 class Outcome:
-    """What a search saw. `failures` are all cases that failed, from the first to the smallest, `case` is the smallest and
-    `violation` what it said; `stable` is False where the same case did not fail again."""
+    """The result of a search. `failures` are all cases that failed, from the first to the smallest, `case` is the smallest and
+    `violation` its violation; `stable` is False where the same case did not fail again."""
 
     examples: int = 0
     inconclusive: list[str] = field(default_factory=list)
@@ -58,8 +58,8 @@ def search(
     limit: float = 60.0,
     reported: frozenset[str] = frozenset(),
 ) -> Outcome:
-    """Judge drawn cases. `judge` raises Violation or Inconclusive, or returns. Violations of a check in `reported` are known
-    already: they are not shrunk, and the search goes on, but for one that is out of time. `shrink_steps` 0 leaves out
+    """Evaluate drawn cases. `evaluate` raises Violation or Inconclusive, or returns. Violations of a check in `reported` are
+    known already: they are not shrunk, and the search goes on, but for one that is out of time. `shrink_steps` 0 leaves out
     shrinking."""
     found = Outcome()
     failures: dict[Any, Violation] = {}
@@ -74,7 +74,7 @@ def search(
             found.examples += not failures
             violation = _evaluated(evaluate, case, limit, found, shrinking=bool(failures))
             if failures and violation is not None and violation.check != next(iter(failures.values())).check:
-                violation = None  # another fault: it is told when this one is mended
+                violation = None  # another error: it is reported once this one is fixed
         if violation is None or (violation.check in reported and not isinstance(violation, OutOfTime)):
             return
         if case not in failures:

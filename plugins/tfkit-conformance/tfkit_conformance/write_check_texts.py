@@ -1,4 +1,4 @@
-"""Every check that a report may name, read off the code that judges: the source of `check_texts.json`.
+"""Every check that a report may name, read off the code that evaluates: the source of `check_texts.json`.
 
 `python -m tfkit_conformance.write_check_texts` writes that file anew.
 """
@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from typing import Any
 
-from tfkit.cli.check_texts import Check
-from tfkit.files import write_whole
+from tfkit.commands import write_whole
 
 from .check_texts import FILE
 from .laws.check import LAWS
 from .relations import RELATIONS
 from .suite.layers import LAYERS
 from .verification.properties import PROPERTIES
+
+Row = dict[str, Any]
 
 DEMANDS = {
     "exact": "bit for bit",
@@ -25,32 +26,40 @@ DEMANDS = {
 }
 
 
-def declared_checks() -> Iterator[Check]:
+def check_text(
+    name: str, evaluates: str, rule: str, summary: str, demand: str = "", void: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """One row of the file, as `tfkit explain` reads it."""
+    return {"name": name, "evaluates": evaluates, "rule": rule, "summary": summary, "demand": demand, "void": void}
+
+
+def declared_checks() -> Iterator[Row]:
     """The checks of `tfkit conformance`, slot by slot, then those of `tfkit verify`."""
     backend = "attention backends"
-    yield Check("declaration", backend, "A3", "the declaration makes sense")
-    yield Check("refusals", backend, "A3", "what is not declared is refused when `attend` is called directly")
+    yield check_text("declaration", backend, "A3", "the declaration makes sense")
+    yield check_text("refusals", backend, "A3", "what is not declared is refused when `attend` is called directly")
     for layer in LAYERS:
-        yield Check(layer.name, backend, layer.rule, layer.summary)
+        yield check_text(layer.name, backend, layer.rule, layer.summary)
     for relation in RELATIONS:
         name = f"{relation.number} {relation.name}"
         void = tuple(feature.words for feature in relation.voided_by)
-        yield Check(name, backend, relation.rule, relation.summary, DEMANDS[relation.demand], void)
-    yield Check("grade", backend, "A8", "accuracy beyond the bound")
+        yield check_text(name, backend, relation.rule, relation.summary, DEMANDS[relation.demand], void)
+    yield check_text("grade", backend, "A8", "accuracy beyond the bound")
     for slot, laws in LAWS.items():
         for law in laws:
             number, location, words = law.rule.partition(": ")
             numbered = bool(location) and number[0] == "R" and number[1:].isdigit()
-            yield Check(law.name, f"parts of the slot {slot}", number if numbered else "", words if numbered else law.rule)
-    for found in PROPERTIES:
-        yield Check(found.name, "whole models", found.rule, found.summary)
+            rule, summary = (number, words) if numbered else ("", law.rule)
+            yield check_text(law.name, f"parts of the slot {slot}", rule, summary)
+    for each in PROPERTIES:
+        yield check_text(each.name, "whole models", each.rule, each.summary)
 
 
 def checks_json() -> str:
     """The content of `check_texts.json`, a check on a line."""
-    rows = ",\n".join(f" {json.dumps(asdict(check))}" for check in declared_checks())
+    rows = ",\n".join(f" {json.dumps(row)}" for row in declared_checks())
     return f"[\n{rows}\n]\n"
 
 
 if __name__ == "__main__":
-    write_whole(FILE, checks_json())
+    write_whole(str(FILE), checks_json())

@@ -28,7 +28,7 @@ from tfkit.plugin import (
     Shapes,
     require_capabilities,
 )
-from tfkit_conformance import check_backend, subject_of
+from tfkit_conformance import backend_under_test, check_backend
 
 over_versions = pytest.mark.parametrize("entry", plugin.ENTRIES, ids=lambda entry: entry.name)
 
@@ -57,7 +57,7 @@ def judged_on_cpu(entry):
         check(inputs)
         return run(here.name, inputs)
 
-    return replace(subject_of(here, attend=attend), prepare=prepare)
+    return replace(backend_under_test(here, attend=attend), prepare=prepare)
 
 
 @over_versions

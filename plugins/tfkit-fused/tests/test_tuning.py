@@ -19,7 +19,7 @@ pytest.importorskip("triton", reason="not run: Triton, of which kernels are made
 
 from test_saved import HERE
 from tfkit_fused import launch
-from tfkit_fused.call_class import class_of
+from tfkit_fused.operator_call import class_of
 from tfkit_fused.saved import Saved, read
 from tfkit_fused.tiles import ROWS, Tiles, of_row
 from tfkit_fused.tuner import Tuner

@@ -1,4 +1,4 @@
-"""Whether the tensors of a call fit together: told by name and shape before a kernel could read beyond one of them."""
+"""Checks that the tensors of a call fit together, by name and shape, before a kernel could read beyond one of them."""
 
 from __future__ import annotations
 

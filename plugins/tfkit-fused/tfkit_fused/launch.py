@@ -6,7 +6,7 @@ import functools
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -15,12 +15,12 @@ import triton.language as tl
 from torch import Tensor
 
 from . import INTERPRETED
-from .call_class import class_of
 from .kernels import call
 from .kernels.backward import keys_and_values, queries, row_sums
 from .kernels.bias import dense, diagonals
 from .kernels.decode import decode_chunks, join_chunks
 from .kernels.forward import forward as forward_kernel
+from .operator_call import Call, class_of
 from .tiles import FP_FUSION, Tiles, tiles_for
 from .tuner import tuner_of
 
@@ -47,36 +47,6 @@ def prepared(launches: Callable[..., Any]) -> Callable[..., Any]:
             return launches(replace(given, **near), *others)
 
     return launched
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call as the operators have it: its tensors, and what is no tensor."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    offsets: Tensor | None
-    key_lengths: Tensor | None
-    query_lengths: Tensor | None
-    key_visible: Tensor | None
-    query_segments: Tensor | None
-    key_segments: Tensor | None
-    visible: Tensor | None
-    bias: Tensor | None
-    seed: Tensor | None
-    bias_kind: str
-    bias_low: int
-    offset: int
-    left: int | None
-    right: int | None
-    scale: float
-    softcap: float | None
-    dropout: float
-    tile_queries: int | None
-    tile_keys: int | None
-    tuned: str
-    atomic: bool
 
 
 @prepared

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .launch import Call
 from .launch import backward as launch_backward
 from .launch import forward as launch_forward
+from .operator_call import Call
 
 ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? offsets, Tensor? key_lengths, Tensor? query_lengths, Tensor? key_visible, "

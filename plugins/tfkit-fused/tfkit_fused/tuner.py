@@ -1,4 +1,4 @@
-"""Which tiles a kernel runs with: those that were the fastest for such calls where somebody asked to measure, else the table's.
+"""Which tiles a kernel runs with: the measured fastest where measuring was requested, otherwise those of the table.
 
 The first answer for a class of calls holds for as long as the process lives, so that the same call gives the same bits.
 """
@@ -48,7 +48,7 @@ class Tuner:
         return known.get(choice.tiles, tiles[0])
 
     def _measured(self, call_class: str, tiles: tuple[Tiles, ...], launch: Launch) -> Choice | None:
-        """None where nothing runs: what is wrong is told by the launch itself."""
+        """None where nothing runs: the launch itself reports the error."""
         if self.capturing():
             what = f"`{call_class}` was not measured: a CUDA graph is being captured. Call once before the capture"
             warnings.warn(f"`fused`: {what}", stacklevel=2)

@@ -20,7 +20,7 @@ OPTIONS = NoOptions()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["causal_blind_rows", "segments_visible", "distance_bias_offsets", "softcap_bias"])
+@pytest.mark.parametrize("name", ["causal_masked_rows", "segments_visible", "distance_bias_offsets", "softcap_bias"])
 def test_a9_weights_are_those_before_dropout_and_differentiable(name, dtype):
     case = BY_NAME[name]
     inputs = replace(typed(case, dtype).inputs(), return_weights=True)
@@ -33,7 +33,7 @@ def test_a9_weights_are_those_before_dropout_and_differentiable(name, dtype):
 
 
 def test_a5_log_sum_exp_of_blind_rows_is_minus_infinity():
-    case = BY_NAME["causal_blind_rows"]
+    case = BY_NAME["causal_masked_rows"]
     inputs = replace(typed(case).inputs(), return_lse=True)
     found = attend(inputs, OPTIONS).lse
     masked = ~visible_pairs(inputs.mask, case.B, case.H, case.Q, case.K).any(-1)
@@ -41,7 +41,7 @@ def test_a5_log_sum_exp_of_blind_rows_is_minus_infinity():
     assert found.dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", ["grouped", "window_blind_rows", "softcap_bias", "linear_bias_offsets", "dense_bias"])
+@pytest.mark.parametrize("name", ["grouped", "window_masked_rows", "softcap_bias", "linear_bias_offsets", "dense_bias"])
 def test_first_and_second_derivatives_agree_with_finite_differences(name):
     case = replace(BY_NAME[name], B=2, H=2, G=1, D=2, V=3)
     inputs = typed(case, torch.float64).inputs()

@@ -25,7 +25,7 @@ DTYPES = {"eager": (torch.float32, torch.bfloat16, torch.float16, torch.float64)
           "sdpa": (torch.float32, torch.bfloat16, torch.float16, torch.float64), "flex": (torch.float32,)}  # fmt: skip
 MASKED = [case for case in CASES if case.bias is None and case.softcap is None]
 FLEX_PROBES = (
-    "causal_blind_rows",
+    "causal_masked_rows",
     "decode_ragged",
     "window_lengths",
     "no_queries",
@@ -110,7 +110,7 @@ def test_a4_one_hot_gradients_read_out_the_mask_of_the_backward_pass(entry, case
 
 
 @over_entries
-@pytest.mark.parametrize("name", ["no_keys", "causal_blind_rows", "window_lengths", "no_queries", "segments", "right_padded"])
+@pytest.mark.parametrize("name", ["no_keys", "causal_masked_rows", "window_lengths", "no_queries", "segments", "right_padded"])
 def test_a5_blind_rows_give_zeros_whatever_their_gradient(entry, name):
     case = BY_NAME[name]
     inputs = typed(case, gradients=has_backward(entry)).inputs()

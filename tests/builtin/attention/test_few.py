@@ -71,7 +71,7 @@ def test_biases_side_by_side_by_vmap():
     def output(values):
         return attend(replace(inputs, bias=DenseBias(values)), SdpaOptions()).output
 
-    assert few.are_few(inputs, None)
+    assert few.products_are_faster(inputs, None)
     torch.testing.assert_close(torch.func.vmap(output)(biases), torch.stack([output(values) for values in biases]))
 
 
@@ -88,7 +88,7 @@ def test_biases_side_by_side_by_vmap():
     ],
 )
 def test_they_are_taken_where_they_are_faster(change, taken):
-    assert few.are_few(call(**{"Q": 1, "K": 37, **change}), None) == taken
+    assert few.products_are_faster(call(**{"Q": 1, "K": 37, **change}), None) == taken
 
 
 def test_few_rows_gradients_and_a_kernel_that_is_named_are_the_kernels(monkeypatch):
@@ -110,7 +110,7 @@ FEW = [
 @pytest.mark.parametrize("case", FEW, ids=[case.name for case in FEW])
 def test_they_keep_the_contract(case, monkeypatch):
     """The named calls of the conformance suite, judged by all its layers, with every call of few queries or keys taken."""
-    for bound in ("FEWEST_MATRICES", "FEWEST_PRODUCTS"):
+    for bound in ("MIN_MATRICES", "MIN_PRODUCTS"):
         monkeypatch.setattr(few, bound, 1)
     taken, inner = [], few.attend
     monkeypatch.setattr(few, "attend", lambda *given: taken.append(1) or inner(*given))

@@ -6,8 +6,9 @@
     weights = softmax_keys(scores)
     output  = dropout(weights) . value                  zero where a query sees no key
 
-Computed in float32 (float64 for float64 inputs) and rounded once, at the end. Blind rows are opened before the softmax and
-zeroed after it (A5), so -inf never meets a row without a visible key, and hidden weights and their gradients are exact zeros.
+Everything is computed in float32 (float64 for float64 inputs) and rounded once, at the end. Fully masked rows are unmasked
+before the softmax and set to zero after it (A5), so that no row consists of -inf only, and hidden weights and gradients are
+exact zeros.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from ...plugin import (
 )
 
 Rendered = tuple[Tensor | None, Tensor | None, Tensor | None]
-"""`hidden` (True where -inf goes), `rows` (True where a query sees a key) and the dense bias; None where there is none."""
+"""`hidden` (True for scores set to -inf), `rows` (False for fully masked rows) and the dense bias; each may be None."""
 
 
 def prepare(mask: Mask, bias: Bias | None, shapes: Shapes, options: NoOptions) -> Prepared:
@@ -71,7 +72,7 @@ def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
 
 
 def _by_group(rows: Tensor, shared: Tensor) -> Tensor:
-    """rows (B,H,Q,N) @ shared (B,G,N,M): the query heads that share a key/value head stand below each other as rows (A1)."""
+    """rows (B,H,Q,N) @ shared (B,G,N,M) -> (B,H,Q,M), with the query heads of a key/value head stacked as rows (A1)."""
     if rows.shape[1] == shared.shape[1]:
         return rows @ shared
     grouped = rearrange(rows, "b (g r) q n -> b g (r q) n", g=shared.shape[1])
@@ -79,7 +80,7 @@ def _by_group(rows: Tensor, shared: Tensor) -> Tensor:
 
 
 def _log_sum_exp(scores: Tensor, rows: Tensor | None) -> Tensor:
-    """Natural log of the sum of exp(scores) over visible keys: (B,H,Q) float32, -inf for blind rows."""
+    """Natural log of the sum of exp(scores) over visible keys: (B,H,Q) float32, -inf for fully masked rows."""
     total = torch.logsumexp(scores, -1, keepdim=True)
     return select_rows(total, rows, masked=-torch.inf).squeeze(-1).to(torch.float32)
 

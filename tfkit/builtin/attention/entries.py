@@ -1,4 +1,4 @@
-"""The built-in attention backends: what each can do, and which measured table tells `auto` how fast it is."""
+"""The entries of the built-in attention backends: capabilities and measured tables."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ EAGER = AttentionBackend(
         deterministic_backward=True,
         compile=True,
         export=True,
-        numerics=Numerics(probabilities="accumulation", tf32=True),
+        numerics=Numerics(probabilities="accumulation", tf32=True, grade="A"),
     ),
     auto=tuple(AutoRow(device=device, dtypes=DTYPES, relative_time=1.0) for device in ("cpu", "cuda")),
     threads=True,
@@ -178,7 +178,7 @@ FLEX = AttentionBackend(
         compile=True,
         numerics=Numerics(tf32=True),
     ),
-    # On the CPU torch compiles even the unfused form, and whether something is compiled it tells all threads alike.
+    # On a CPU torch compiles parts of the unfused form, and `is_compiling` is then True in all threads.
     threads=False,
 )
 

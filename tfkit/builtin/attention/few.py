@@ -1,11 +1,11 @@
-"""Attention of few queries or few keys on a CPU, without gradients, as two products of batches of matrices:
+"""Attention with few queries or few keys on a CPU, without gradients, as two batched matrix products:
 
     output = softmax(scale q k^T + mask) v
 
-A step of decoding has one query per row, or one per beam. torch's fused kernel for the CPU works through blocks of 32 queries
-and more, and what it does once per block then takes longer than the sums; and it takes the exponentials of fewer than 16 keys
-one by one. One query of 300 rows of 4 heads takes it 1.6 times as long over 20 keys, and 12 padded tokens that see one another
-2.6 times (bench/attention_few.py). Where there are few rows its single call is the faster.
+A decoding step has one query per row, or one per beam. Torch's fused CPU kernel processes blocks of 32 queries or more; with
+fewer, the fixed cost per block exceeds the arithmetic. It also computes the exponentials of fewer than 16 keys one by one.
+For one query of 300 rows with 4 heads over 20 keys it takes 1.6 times as long, and 2.6 times for self-attention over 12
+padded tokens (bench/attention_few.py). With few rows the single call of the fused kernel is faster.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch.nn.functional import pad
 
 from ...plugin import AttentionInputs
 
-MOST_QUERIES = 8
-FEWEST_MATRICES = 128
+MAX_QUERIES = 8
+MIN_MATRICES = 128
 """Rows times key heads."""
-FEWEST_PRODUCTS = 400
-"""Multiplications for each matrix, below which torch multiplies them in a loop of its own, at a quarter of the speed: then one
-query is multiplied with its keys element by element."""
+MIN_PRODUCTS = 400
+"""Multiplications per matrix. Below this number torch's `bmm` uses a loop with a quarter of the speed, so a single query is
+multiplied with its keys elementwise instead."""
 LANES = 16
-"""Numbers in a vector of AVX-512: torch takes the exponentials of fewer one by one."""
+"""Elements of an AVX-512 vector. Torch computes the exponentials of fewer elements one by one."""
 
 
-def are_few(inputs: AttentionInputs, mask: Tensor | None) -> bool:
-    """Whether the products are the faster way for this call."""
+def products_are_faster(inputs: AttentionInputs, mask: Tensor | None) -> bool:
+    """Whether the two products are faster than the fused kernel for this call."""
     query, key, value = inputs.query, inputs.key, inputs.value
     if torch.compiler.is_compiling() or not query.is_cpu:
         return False
@@ -35,9 +35,9 @@ def are_few(inputs: AttentionInputs, mask: Tensor | None) -> bool:
         return False
     (B, H, Q, D), (_, G, K, V) = query.shape, value.shape
     return (
-        (Q <= MOST_QUERIES or K < LANES)
-        and B * G >= FEWEST_MATRICES
-        and (Q * H == G or Q * H // G * K * min(D, V) >= FEWEST_PRODUCTS)
+        (Q <= MAX_QUERIES or K < LANES)
+        and B * G >= MIN_MATRICES
+        and (Q * H == G or Q * H // G * K * min(D, V) >= MIN_PRODUCTS)
         and inputs.dropout == 0.0
         and query.dtype in (torch.float32, torch.float64)
         and key.stride(3) == value.stride(3) == 1
@@ -45,12 +45,14 @@ def are_few(inputs: AttentionInputs, mask: Tensor | None) -> bool:
 
 
 def attend(inputs: AttentionInputs, mask: Tensor | None) -> Tensor:
-    """query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V), a mask that broadcasts to (B,H,Q,K), True for visible keys or added to
-    the scores, none of whose rows is blind -> (B,H,Q,V)."""
+    """query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V) -> (B,H,Q,V).
+
+    `mask` broadcasts to (B,H,Q,K): bool, True for visible keys, or added to the scores. No row may be fully masked.
+    """
     query, key, value = inputs.query, inputs.key, inputs.value
     B, H, Q, D = query.shape
     G, K, V = value.shape[1:]
-    alone = Q * H == G and K * min(D, V) < FEWEST_PRODUCTS
+    alone = Q * H == G and K * min(D, V) < MIN_PRODUCTS
     if alone:
         scores = (inputs.scale * query * key).sum(3).view(B * G, 1, K)
     else:

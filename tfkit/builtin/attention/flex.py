@@ -2,10 +2,10 @@
 
     scores[b,h,i,j] = modify(scale * q_i . k_j)         softcap, then the bias computed from b, h, i, j
     visible         = first[b,i] <= j <= last[b,i]      causal, window, lengths and offset, whatever their mix, are one interval
-                      and shown[b,h,i,j]                for what is no interval: key visibility, segments, `visible`
+                      and shown[b,h,i,j]                for terms that are no interval: key visibility, segments, `visible`
 
-On CUDA the kernel is compiled on first use and skips blocks that nothing sees; the block mask costs milliseconds, so a stack
-makes it once (`prepare`). On the CPU torch's unfused form runs, forward only: its compiled one is not reliable there.
+On CUDA the kernel is compiled on first use and skips fully masked blocks. A block mask costs milliseconds, so a stack builds
+it once (`prepare`). On a CPU torch's unfused form runs, forward only: the compiled form is not reliable there.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _compiled() -> Callable[..., Any]:
 
 
 def _fused(*tensors: Tensor, **call: Any) -> Any:
-    """Past torch's limits it would be the unfused form that runs, without a word."""
+    """The raised limits matter: beyond torch's own, it would run the unfused form without a warning."""
     with torch._dynamo.config.patch(recompile_limit=RECOMPILES, accumulated_recompile_limit=RECOMPILES):
         return _compiled()(*tensors, **call)
 
@@ -118,7 +118,7 @@ def _render(mask: Mask, shapes: Shapes) -> Rendered:
 
 
 def _interval(mask: Mask, shapes: Shapes) -> tuple[Tensor, Tensor]:
-    """The first and the last key that each query may see: integers (B|1, Q) each; last < first where there is none."""
+    """The first and the last key that each query may see: integers (B|1, Q) each; last < first if it sees none."""
     queries = torch.arange(shapes.queries, device=shapes.device)
     first, last = torch.zeros_like(queries)[None], torch.full_like(queries, shapes.keys - 1)[None]
     left, right = mask.window or (None, None)
@@ -136,7 +136,7 @@ def _interval(mask: Mask, shapes: Shapes) -> tuple[Tensor, Tensor]:
 
 
 def _offsets(mask: Mask, shapes: Shapes) -> Tensor:
-    """The offset of every batch row (B,): a tensor even where it is one number, so that decoding does not recompile."""
+    """The offset of every batch row (B,). An integer becomes a tensor, too, so that decoding does not recompile."""
     if isinstance(mask.offset, Tensor):
         return mask.offset
     return torch.full((shapes.batch,), mask.offset or 0, device=shapes.device)

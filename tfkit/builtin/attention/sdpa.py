@@ -1,12 +1,12 @@
-"""Attention by torch.nn.functional.scaled_dot_product_attention, which picks a fused kernel where it has one.
+"""Attention with torch.nn.functional.scaled_dot_product_attention, which chooses a fused kernel if one supports the call.
 
     output = softmax(scale q k^T + rendered) v       https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
 
-The fused kernels are lost by too large a mask, so the mask is rendered as small as it can be: `is_causal` for a square causal
-call from position 0, rows zeroed afterwards for query lengths (together with equal key lengths this is right padding at full
-speed), (B,1,1,K) for key lengths and key visibility, and (B,H,Q,K) only for a bias with a mask per batch row.
+A large mask makes fused kernels slow or unavailable, so the mask is as small as possible: `is_causal` for a square causal
+call from position 0; rows set to zero afterwards for query lengths (with equal key lengths, this gives right padding at full
+speed); (B,1,1,K) for key lengths and key visibility; (B,H,Q,K) only for a bias with a mask per batch row.
 
-On a CPU few queries or few keys are two products instead (`few.py`), unless a kernel is named.
+On a CPU, calls with few queries or few keys use two matrix products instead (`few.py`), unless the options name a kernel.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from . import few
 from .entries import SDPA, SdpaOptions
 
 Rendered = tuple[Tensor | None, bool, Tensor | None]
-"""The mask as the kernel takes it (bool, or a float that is added), its `is_causal`, and the rows that see a key."""
+"""The mask for the kernel (bool, or float, which is added), its `is_causal`, and `rows`, False for fully masked rows."""
 
 KERNELS = {
     "math": [SDPBackend.MATH],
@@ -48,7 +48,7 @@ KERNELS = {
     "cudnn": [SDPBackend.CUDNN_ATTENTION],
 }
 _CHOOSING = threading.RLock()
-"""torch's choice of kernels is a switch of the whole process: threads take turns, so that each leaves it as it was."""
+"""Torch selects kernels by a global setting. The lock lets one thread at a time change and restore it."""
 
 check = require_capabilities(SDPA.name, SDPA.capabilities)
 
@@ -72,11 +72,11 @@ def attend(inputs: AttentionInputs, options: SdpaOptions) -> AttentionOutput:
     else:
         mask, causal, rows = _render(inputs.mask, inputs.bias, shapes_of(inputs))
     if rows is not None and torch.is_grad_enabled():
-        # A blind row is computed and thrown away. Hidden keys may hold anything, and where their scores are huge the kernels'
-        # backward makes exp(score - lse) infinite: 0 * inf would reach the keys. A query of zeros keeps the scores at 0.
+        # The kernel computes fully masked rows, and `select_rows` discards them. If the scores of hidden keys are huge, the
+        # kernel's backward computes exp(score - lse) = inf, and 0 * inf = NaN would reach the keys. A zero query avoids it.
         inputs = replace(inputs, query=torch.where(rows, inputs.query, 0.0))
     kernels = _kernels(options, mask, inputs.query)
-    if kernels is None and not causal and few.are_few(inputs, mask):
+    if kernels is None and not causal and few.products_are_faster(inputs, mask):
         output = few.attend(inputs, mask)
     elif kernels is None:
         output = _call(inputs, mask, causal)
@@ -131,8 +131,10 @@ def _render(mask: Mask, bias: Bias | None, shapes: Shapes) -> Rendered:
 
 
 def _settled(rendered: Rendered, dtype: torch.dtype) -> Rendered:
-    """What every layer would do anew, done once: the kernel's own translation of a bool mask; and left out what changes
-    nothing, a mask that hides no key, the selection of rows where all of them see one. No bit of the output is another."""
+    """Does once what every layer would repeat; the output is equal bit for bit.
+
+    Converts a bool mask to the kernel's float mask. Removes a mask that hides no key, and a selection of all rows.
+    """
     mask, causal, rows = rendered
     if mask is not None and mask.dtype == torch.bool:
         if bool(mask.all()):
@@ -142,7 +144,7 @@ def _settled(rendered: Rendered, dtype: torch.dtype) -> Rendered:
 
 
 def _without_query_lengths(mask: Mask, shapes: Shapes) -> Mask:
-    """The mask of the live rows alone. With equal lengths, causality from position 0 already hides the padding from them."""
+    """The mask without query lengths. With equal key lengths, causality from position 0 already hides the padding."""
     if mask.query_lengths is mask.key_lengths and _is_square_causal(
         replace(mask, query_lengths=None, key_lengths=None), shapes
     ):
@@ -151,7 +153,7 @@ def _without_query_lengths(mask: Mask, shapes: Shapes) -> Mask:
 
 
 def _is_square_causal(mask: Mask, shapes: Shapes) -> bool:
-    """Whether `is_causal` says all that the mask says."""
+    """Whether the kernel's `is_causal` is the whole mask."""
     others = (mask.window, mask.key_lengths, mask.key_visible, mask.query_segments, mask.visible)
     return (
         mask.causal
@@ -163,7 +165,7 @@ def _is_square_causal(mask: Mask, shapes: Shapes) -> bool:
 
 
 def _whole_keys(rendered: Tensor | None, shapes: Shapes) -> Tensor | None:
-    """Kernels step through a mask's last axis with stride 1: a mask broadcast over the keys is written out."""
+    """Expands a mask that is broadcast over the keys, since kernels need stride 1 in its last axis."""
     if rendered is None or rendered.shape[-1] == shapes.keys:
         return rendered
     return rendered.expand(*rendered.shape[:-1], shapes.keys).contiguous()

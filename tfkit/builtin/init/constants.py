@@ -1,6 +1,6 @@
-"""What every built-in initialiser agrees on: norms start as the plain norm, and vectors start at zero.
+"""Constants of every built-in initialiser: norm scales start at one, all other vectors at zero.
 
-A weight of two or more axes is left to the initialiser; that is also how a role it has never heard of is treated.
+Each initialiser draws tensors with two or more axes itself, including those with unknown roles.
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
-"""The wirings themselves: each is a whole layer, (B, L, M) -> (B, L, M).
+"""The placements as modules: each is a whole layer, (B, L, M) -> (B, L, M).
 
 post, deepnorm   x = norm(skip x + f(x))
 pre              x = skip x + f(norm(x))
 sandwich         x = skip x + norm_out(f(norm_in(x)))
-parallel         x = skip x + f(norm(x)) + g(norm(x)) + ...
 none             x = skip x + f(x)
+parallel         x = skip x + f(norm(x)) + g(norm(x)) + ...
+
+f, g are the sub-layers. All but the last apply them one after the other and differ in one step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...nn.layer import LayerParts, residuals
@@ -20,59 +23,51 @@ from ...plugin import NoOptions
 from .entries import ParallelOptions
 
 
-class Post(nn.Module):
-    """The norm stands after the residual sum."""
+class Sequential(nn.Module):
+    """Applies `step(layer, name, x, f)` for every sub-layer f in turn; `name` is the sub-layer's."""
 
-    def __init__(self, parts: LayerParts) -> None:
+    def __init__(self, parts: LayerParts, step: Step) -> None:
         super().__init__()
         self.branches, self.norms = nn.ModuleDict(parts.branches), nn.ModuleDict(parts.norms)
         self.residuals = residuals(parts)
+        self.step = step
 
-    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
+    def forward(self, x: Float[Tensor, "B L M"], context: StackContext, index: int) -> Float[Tensor, "B L M"]:
         for name, branch in self.branches.items():
-            x = self.norms[name](self.residuals[name](x, branch(x, context, index)))
+            x = self.step(self, name, x, lambda y, branch=branch: branch(y, context, index))  # type: ignore[misc]
         return x
 
 
-class Pre(nn.Module):
-    """The norm stands before the sub-layer; the residual is never normed."""
-
-    def __init__(self, parts: LayerParts) -> None:
-        super().__init__()
-        self.branches, self.norms = nn.ModuleDict(parts.branches), nn.ModuleDict(parts.norms)
-        self.residuals = residuals(parts)
-
-    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
-        for name, branch in self.branches.items():
-            x = self.residuals[name](x, branch(self.norms[name](x), context, index))
-        return x
+Sublayer = Callable[[Tensor], Tensor]
+Step = Callable[[Sequential, str, Tensor, Sublayer], Tensor]
 
 
-class Sandwich(nn.Module):
-    """A norm before and one after each sub-layer."""
+def _post(layer: Sequential, name: str, x: Tensor, f: Sublayer) -> Tensor:
+    return layer.norms[name](layer.residuals[name](x, f(x)))  # type: ignore[no-any-return]
 
-    def __init__(self, parts: LayerParts) -> None:
-        super().__init__()
-        self.branches, self.norms = nn.ModuleDict(parts.branches), nn.ModuleDict(parts.norms)
-        self.residuals = residuals(parts)
 
-    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
-        for name, branch in self.branches.items():
-            inner = self.norms[f"{name}_out"](branch(self.norms[f"{name}_in"](x), context, index))
-            x = self.residuals[name](x, inner)
-        return x
+def _pre(layer: Sequential, name: str, x: Tensor, f: Sublayer) -> Tensor:
+    return layer.residuals[name](x, f(layer.norms[name](x)))  # type: ignore[no-any-return]
+
+
+def _sandwich(layer: Sequential, name: str, x: Tensor, f: Sublayer) -> Tensor:
+    return layer.residuals[name](x, layer.norms[f"{name}_out"](f(layer.norms[f"{name}_in"](x))))  # type: ignore[no-any-return]
+
+
+def _bare(layer: Sequential, name: str, x: Tensor, f: Sublayer) -> Tensor:
+    return layer.residuals[name](x, f(x))  # type: ignore[no-any-return]
 
 
 class Parallel(nn.Module):
-    """All sub-layers read the same x; one norm is shared or each has its own."""
+    """All sub-layers read the same x, through one shared norm or one norm each."""
 
     def __init__(self, parts: LayerParts, shared: bool) -> None:
         super().__init__()
         self.branches, self.norms = nn.ModuleDict(parts.branches), nn.ModuleDict(parts.norms)
-        self.residuals, self.skip = residuals(replace(parts, skip=1.0)), parts.skip  # one residual, however many branches
+        self.residuals, self.skip = residuals(replace(parts, skip=1.0)), parts.skip  # x is added once, not once per sub-layer
         self.shared = shared
 
-    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
+    def forward(self, x: Float[Tensor, "B L M"], context: StackContext, index: int) -> Float[Tensor, "B L M"]:
         once = self.norms["shared"](x) if self.shared else None
         total = x if self.skip == 1.0 else x * self.skip
         for name, branch in self.branches.items():
@@ -81,34 +76,21 @@ class Parallel(nn.Module):
         return total
 
 
-class Bare(nn.Module):
-    """A residual and nothing else."""
-
-    def __init__(self, parts: LayerParts) -> None:
-        super().__init__()
-        self.branches, self.residuals = nn.ModuleDict(parts.branches), residuals(parts)
-
-    def forward(self, x: Tensor, context: StackContext, index: int) -> Tensor:
-        for name, branch in self.branches.items():
-            x = self.residuals[name](x, branch(x, context, index))
-        return x
-
-
 def post(options: NoOptions, parts: LayerParts) -> nn.Module:
-    return Post(parts)
+    return Sequential(parts, _post)
 
 
 def pre(options: NoOptions, parts: LayerParts) -> nn.Module:
-    return Pre(parts)
+    return Sequential(parts, _pre)
 
 
 def sandwich(options: NoOptions, parts: LayerParts) -> nn.Module:
-    return Sandwich(parts)
+    return Sequential(parts, _sandwich)
+
+
+def bare(options: NoOptions, parts: LayerParts) -> nn.Module:
+    return Sequential(parts, _bare)
 
 
 def parallel(options: ParallelOptions, parts: LayerParts) -> nn.Module:
     return Parallel(parts, options.norms == "shared")
-
-
-def bare(options: Any, parts: LayerParts) -> nn.Module:
-    return Bare(parts)

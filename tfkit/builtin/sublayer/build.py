@@ -7,7 +7,7 @@ from functools import partial
 from torch import nn
 
 from ...nn.feed_forward import FeedForward
-from ...nn.multi_head import AttentionRule, HeadShape, MultiHeadAttention, PositionUse
+from ...nn.multi_head import AttentionConfig, MultiHeadAttention, PositionConfig
 from ...nn.stack import Wiring
 from ...plugin import Component
 from ...slots.lazy import load
@@ -28,7 +28,10 @@ def attention(options: SelfAttentionOptions, context: SublayerContext, wiring: W
         "value": nn.Linear(source, outer, bias.value),
         "output": nn.Linear(inner, width, bias.output),
     }
-    rule = AttentionRule(
+    config = AttentionConfig(
+        num_heads=options.num_heads,
+        num_kv_heads=options.kv_heads,
+        head_dim=dim,
         scale=options.scale if isinstance(options.scale, float) else dim**-0.5,
         softcap=options.softcap,
         dropout=options.dropout,
@@ -41,8 +44,7 @@ def attention(options: SelfAttentionOptions, context: SublayerContext, wiring: W
     score = options.score
     scorer = load(score.entry.build)(score.options, ScoreSite(options.num_heads, dim)) if score.entry.build else None
     norms = [_norm(options.query_key_norm, dim) for _ in range(2)]
-    shape = HeadShape(options.num_heads, options.kv_heads, dim)
-    return MultiHeadAttention(wiring.name, projections, shape, rule, use, own, norms[0], norms[1], scorer)
+    return MultiHeadAttention(wiring.name, projections, config, use, own, norms[0], norms[1], scorer)
 
 
 def _norm(norm: Component, width: int) -> nn.Module | None:
@@ -51,17 +53,17 @@ def _norm(norm: Component, width: int) -> nn.Module | None:
 
 def _position(
     options: SelfAttentionOptions, context: SublayerContext, wiring: Wiring
-) -> tuple[PositionUse | None, nn.Module | None]:
+) -> tuple[PositionConfig | None, nn.Module | None]:
     scheme = scheme_of(options, context)
     if not acts_in_attention(scheme):
         return None, None
     entry = scheme.entry
     mine = own_table(options, context)
-    use = PositionUse(
+    use = PositionConfig(
         rotates="queries_keys" in entry.acts,
         biases="scores" in entry.acts,
         reads_query=entry.reads_query,
-        index=None if mine else wiring.scheme,
+        scheme=None if mine else wiring.scheme,
     )
     return use, load(entry.build)(scheme.options, position_site(options, context)) if mine else None
 

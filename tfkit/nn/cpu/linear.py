@@ -1,5 +1,5 @@
-"""Linear maps y = x W^T + b with their gradients dx = dy W, dW = dy^T x, db = sum dy, by whichever of torch's products is the
-faster on a CPU (nn/onednn.py). All are sums of the same products, in another order.
+"""Linear maps y = x W^T + b and their gradients dx = dy W, dW = dy^T x, db = sum dy, with the faster of MKL and oneDNN on a CPU
+(onednn.py). Both sum the same products, in different order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.nn import functional
 from .onednn import can_multiply, product
 
 ENOUGH = 8_000_000
-"""Multiplications per thread from which on oneDNN is the faster, a Python function in the graph of gradients included."""
+"""From this many multiplications per thread on, oneDNN is faster, including the cost of a Python autograd function."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -38,7 +38,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad
-        # Gradients of gradients, and batches of them, are torch's own.
+        # Torch's own products support double backward and batched gradients.
         if torch.is_grad_enabled() or not can_multiply(gradient, x, weight):
             of_x = gradient @ weight if wants_x else None
             of_weight = gradient.t() @ x if wants_weight else None
@@ -50,7 +50,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:
-    """dy^T x (out, in); the longer side as columns, which with a vocabulary is three times as fast."""
+    """dy^T x (out, in), with the longer side as columns: three times as fast if it is a vocabulary."""
     if gradient.shape[1] > x.shape[1]:
         return product(x.t(), gradient.t()).t().contiguous()
     return product(gradient.t(), x.t())

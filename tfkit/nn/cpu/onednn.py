@@ -1,12 +1,11 @@
-"""float32 products by oneDNN, on processors that torch's own product does not use whole.
+"""float32 products with oneDNN, on processors where MKL is slow.
 
-On a CPU torch multiplies float32 with MKL, which on AMD's processors keeps to AVX2: where they have AVX-512 it leaves half of
-a core idle. oneDNN, which torch brings for its half types, does not: the products of a training step take half as long
-(bench/products.py). Where both use the same instructions, on Intel's processors and on AMD's older ones, neither is worth a
-change.
+Torch multiplies float32 on a CPU with MKL. On AMD processors MKL uses AVX2 only, which is half of the throughput of a processor
+with AVX-512. oneDNN, which torch uses for half types, uses AVX-512: the products of a training step take half the time
+(bench/products.py). On Intel and older AMD processors both use the same instructions, and MKL stays.
 
-Who multiplies is a rule and no measurement, so that a machine gives the same bits every day. It is decided once, when this is
-imported; `torch.backends.mkldnn.flags(enabled=False)` leaves everything to torch.
+The choice is a fixed rule and not a measurement, so that results on one machine never change. It is made once, at import.
+`torch.backends.mkldnn.flags(enabled=False)` turns oneDNN off.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ VENDORS = ("AuthenticAMD", "HygonGenuine")
 
 
 def vendor() -> str:
-    """The vendor of the processor in its own words, such as `AuthenticAMD`; empty where it does not say."""
+    """The vendor id of the processor, such as `AuthenticAMD`; empty if it is unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -32,21 +31,21 @@ def vendor() -> str:
 
 
 def pays() -> bool:
-    """Whether this processor is one on which oneDNN multiplies faster than MKL."""
+    """Whether oneDNN multiplies faster than MKL on this processor."""
     wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
     return wide and bool(torch.backends.mkl.is_available()) and vendor() in VENDORS  # type: ignore[no-untyped-call]
 
 
 def probe() -> Callable[..., Tensor] | None:
-    """The product that torch's compiler calls on a CPU. It is no public name, so a torch in which it is not what it was does
-    without."""
+    """The product that torch's compiler calls on a CPU, or None if this torch lacks it. The name is private, so one product is
+    computed and compared."""
     if not torch._C._has_mkldnn:
         return None
     try:
         found: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise
         left, right = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(3, 4)
         given = found(left, right.t(), torch.ones(4), "none", [], "")
-        _is_bare(left)
+        _are_plain(left)
         if torch.equal(given, left @ right + 1):
             return found
     except (AttributeError, RuntimeError, TypeError, ValueError):
@@ -55,7 +54,7 @@ def probe() -> Callable[..., Tensor] | None:
 
 
 def probe_packing() -> Callable[..., Tensor] | None:
-    """What lays a weight out for `product`, which is no public name either."""
+    """The private function that packs a weight for `product`, or None if this torch lacks it."""
     try:
         found: Callable[..., Tensor] = torch.ops.mkldnn._reorder_linear_weight
         left, right = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(4, 3)
@@ -67,22 +66,22 @@ def probe_packing() -> Callable[..., Tensor] | None:
 
 
 def can_multiply(*tensors: Tensor | None) -> bool:
-    """Whether nothing but a product of float32 numbers in memory is asked for, and oneDNN is there and not switched off.
+    """Whether oneDNN is available, enabled and able to multiply these tensors.
 
-    Whatever looks at torch's operators or stands in for tensors (a compiler, a tracer, autocast, `torch.func`, forward-mode
-    differentiation, modes, subclasses) is given the operators that it knows.
+    They must be plain float32 CPU tensors, and nothing may observe or replace operators: a compiler, a tracer, autocast,
+    `torch.func`, forward-mode differentiation, modes and tensor subclasses get torch's own operators.
     """
     return (
         PRODUCT is not None
         and not torch.compiler.is_compiling()
         and torch._C._get_mkldnn_enabled()
         and not torch.is_autocast_enabled("cpu")
-        and _is_bare(*tensors)
+        and _are_plain(*tensors)
     )
 
 
-def _is_bare(*tensors: Tensor | None) -> bool:
-    """Whether these are numbers in memory and nobody watches."""
+def _are_plain(*tensors: Tensor | None) -> bool:
+    """Whether these are plain float32 CPU tensors, and no mode, tracer or transform is active."""
     return (
         not torch._C._len_torch_dispatch_stack()
         and not torch._C._len_torch_function_stack()
@@ -97,13 +96,13 @@ def _is_bare(*tensors: Tensor | None) -> bool:
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b for x (N, in), W (out, in), both of any strides that overlap nowhere, or W packed, and b (out,) -> (N, out)."""
+    """x W^T + b, x (N, in), W (out, in) or packed, b (out,) -> (N, out). Strides are arbitrary but must not overlap."""
     assert PRODUCT is not None
     return PRODUCT(x, weight, bias, "none", [], "")
 
 
 def _plain() -> tuple[object, ...]:
-    """How torch dispatches on tensors in memory that are nothing more, made with gradients in mind or not."""
+    """The dispatch keys of plain CPU tensors, created outside and inside of inference mode."""
     with torch.inference_mode():
         inference = torch._C._dispatch_keys(torch.ones(1))
     return torch._C._dispatch_keys(torch.ones(1)), inference

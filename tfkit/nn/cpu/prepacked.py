@@ -1,10 +1,9 @@
-"""Weights laid out as oneDNN multiplies by them, for searches, which multiply by the same ones hundreds of times.
+"""Weights in oneDNN's packed layout, for searches, which use the same weights hundreds of times.
 
-oneDNN lays the weight out anew in every product, and MKL reads it at a third of the speed of memory where there are few rows:
-5 rows and 2,048 x 512 weights take MKL 0.27 ms, oneDNN 0.16, and 0.09 with the weight packed; 300 rows 6.6, 3.1 and 2.9
-(bench/packed.py). To pack takes as long as half a dozen products of few rows save, or one or two dozen of many, so a weight is
-packed when it has been used as often. A single row takes as long either way. The numbers are the same, their sums in another
-order at most.
+Without packing, oneDNN reorders the weight in every product. With few rows, MKL reads it at a third of the memory bandwidth:
+5 rows and 2,048 x 512 weights take 0.27 ms with MKL, 0.16 with oneDNN, and 0.09 with packed weights; 300 rows take 6.6, 3.1 and
+2.9 ms (bench/packed.py). Packing pays back after about 6 products with few rows, or 30 with many, so a weight is packed after
+that much use. Packing does not speed up a single row. Results differ at most in the order of summation.
 """
 
 from __future__ import annotations
@@ -17,15 +16,22 @@ from torch import Tensor
 from . import onednn
 
 FEW, AFTER_FEW, AFTER_MANY = 16, 6, 30
-"""Up to so many rows a product is one of few; after how many uses by few rows a weight is packed, and by more."""
-MOST_BYTES = 2**30
-"""What all packed weights may take together, beside the weights themselves."""
+"""A product has few rows up to `FEW`. A weight is packed after `AFTER_FEW` products with few rows or `AFTER_MANY` with more."""
+MAX_BYTES = 2**30
+"""Limit of the memory of all packed weights, in bytes."""
 
 
 @dataclass
 class _Use:
-    """A weight, which is not kept alive, as it was when it was first asked for; how much packing it would have won since, and
-    the packed one."""
+    """The use of one weight since its first product.
+
+    Args:
+        weight: weak reference to the weight.
+        version: its version counter at the first product.
+        pointer: its address at the first product.
+        won: the time that packing would have saved; packing pays back at AFTER_FEW * AFTER_MANY.
+        prepacked: the packed weight.
+    """
 
     weight: ReferenceType[Tensor]
     version: int
@@ -35,14 +41,14 @@ class _Use:
 
 
 class PrepackedWeights:
-    """Packed weights by weight. A weight that has changed in place, or moved, is packed anew."""
+    """Packed copies of weights. A weight that was modified in place or moved is packed again."""
 
     def __init__(self) -> None:
         self._uses: dict[int, _Use] = {}
         self.bytes = 0
 
     def of(self, weight: Tensor, rows: int) -> Tensor:
-        """The weight (out, in) itself, or packed where it was asked for often enough; for a product with `rows` rows."""
+        """The weight (out, in), packed if it was used often enough, for a product with `rows` rows."""
         if onednn.PACK is None or weight.is_inference():
             return weight
         use, now = self._uses.get(id(weight)), (weight._version, weight.data_ptr())
@@ -54,7 +60,7 @@ class PrepackedWeights:
             return use.prepacked
         if rows > 1:
             use.won += AFTER_MANY if rows <= FEW else AFTER_FEW
-        if use.won < AFTER_FEW * AFTER_MANY or self.bytes + _bytes(weight) > MOST_BYTES:
+        if use.won < AFTER_FEW * AFTER_MANY or self.bytes + _bytes(weight) > MAX_BYTES:
             return weight
         use.prepacked = onednn.PACK(weight.detach(), None)
         self.bytes += _bytes(weight)

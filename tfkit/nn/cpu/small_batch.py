@@ -1,14 +1,14 @@
-"""Linear maps y = x W^T + b while decoding, by whichever of torch's products is the fastest for so many rows on a CPU.
+"""Linear maps y = x W^T + b while decoding on a CPU, with the fastest kernel for the number of rows.
 
-2 to 8 rows are bound by reading W once, where it does not fit in a cache. Torch's own product of (rows, in) with W^T reads
-it at half the speed of W times (in, rows): at 4 rows and 37,000 x 512 weights, 8 ms against 4 (bench/greedy.py). One row is
-as fast either way.
+For 2 to 8 rows and a W larger than the cache, the time is that of reading W once. Torch's product of (rows, in) with W^T
+reads it at half the speed of W times (in, rows): 8 ms instead of 4 for 4 rows and 37,000 x 512 weights (bench/greedy.py). For
+one row both are equal.
 
-Other products are bound by arithmetic, and where MKL is slow at it oneDNN takes them (nn/onednn.py): at 280 rows and
-10,000 x 128 weights, 3.7 ms against 8.3 (bench/translate.py). Its call costs ten microseconds more, so that small products
-stay with MKL. Weights that a search uses again and again are packed for it (nn/packed.py).
+Other products are bound by arithmetic. Where MKL is slow, oneDNN computes them (onednn.py): 3.7 ms instead of 8.3 for 280 rows
+and 10,000 x 128 weights (bench/translate.py). Its call costs 10 microseconds more, so MKL keeps the small products. Weights
+that a search uses repeatedly are packed (prepacked.py).
 
-All are sums of the same products, in another order.
+All kernels sum the same products, in different order.
 """
 
 from __future__ import annotations
@@ -21,34 +21,39 @@ from .linear import linear
 from .onednn import can_multiply, product
 from .prepacked import PrepackedWeights
 
-FEWEST, MOST = 2, 8
+MIN_ROWS, MAX_ROWS = 2, 8
 LARGE = 2**18
-"""Numbers in a W that few rows are bound by."""
+"""From this many elements on, reading W bounds a product with few rows."""
 HUGE, FEW = 2**23, 4
-"""Numbers in a W, and rows, up to which even oneDNN is bound by reading it."""
+"""From `HUGE` elements of W on, reading W bounds a product with up to `FEW` rows even with oneDNN."""
 ENOUGH, ENOUGH_PACKED = 1_000_000, 700_000
-"""Multiplications per thread from which on oneDNN is the faster, and with a packed weight."""
+"""From this many multiplications per thread on, oneDNN is faster: with a plain and with a packed weight."""
 
 
 def project(module: nn.Module, x: Tensor, prepacked: PrepackedWeights | None) -> Tensor:
-    """`module(x)` on (..., in); a plain `nn.Linear` takes the faster way, while decoding, which has packed weights, that of
-    (B, L, in) for its rows."""
+    """`module(x)`, (..., in) -> (..., out), with a faster kernel for a plain `nn.Linear` without hooks.
+
+    Args:
+        module: the linear map; any module is called as it is.
+        x: (..., in); (B, L, in) with `prepacked`.
+        prepacked: the packed weights of a search, or None outside of decoding.
+    """
     held = module._parameters
-    if type(module) is not nn.Linear or "weight" not in held or (not torch.compiler.is_compiling() and _is_watched(module)):
+    if type(module) is not nn.Linear or "weight" not in held or (not torch.compiler.is_compiling() and _has_hooks(module)):
         return module(x)  # type: ignore[no-any-return]
     weight, bias = held["weight"], held["bias"]
     return linear(x, weight, bias) if prepacked is None else small_batch_linear(x, weight, bias, prepacked)  # type: ignore[arg-type]
 
 
 def small_batch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, prepacked: PrepackedWeights) -> Tensor:
-    """x (B, L, in), weight (out, in), bias (out,) -> (B, L, out), by whichever product is faster for so many rows."""
+    """x (B, L, in), weight (out, in), bias (out,) -> (B, L, out), with the fastest kernel for B * L rows."""
     B, L, inner = x.shape
     outer = weight.shape[0]
     count = B * L
     if not x.is_cpu or torch.is_grad_enabled():
         return functional.linear(x, weight, bias)
     size = inner * outer
-    few = FEWEST <= count <= MOST and outer >= inner
+    few = MIN_ROWS <= count <= MAX_ROWS and outer >= inner
     each = count * size / torch.get_num_threads()
     if each >= ENOUGH_PACKED and can_multiply(x, weight, bias):
         laid = prepacked.of(weight, count)
@@ -61,8 +66,8 @@ def small_batch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, prepacked
     return functional.linear(x, weight, bias)
 
 
-def _is_watched(module: nn.Module) -> bool:
-    """Whether a call of the module does more than its `forward`, or that is not its class's."""
+def _has_hooks(module: nn.Module) -> bool:
+    """Whether the module has hooks, or a `forward` of its own instead of its class's."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks

@@ -1,16 +1,16 @@
-"""Several hypotheses per sentence, their common beginnings stored once.
+"""Beams of a sentence share the cache entries of common prefixes (tree attention).
 
-The tokens that the k hypotheses of a sentence have made form a tree. A step appends k keys to the cache of the sentence, one
-per hypothesis, and a hypothesis sees those on its way to the root: which ones is a mask, so when hypotheses are chosen and
-dropped only the mask changes, and no key is moved. Hypotheses are queries of their sentence: what a memory has to offer, the
-encoder's output with its keys and values, is there once per sentence too.
+The tokens of the k hypotheses of a sentence form a tree. A step appends k keys to the cache of the sentence, one per
+hypothesis, and a hypothesis attends to the keys on its path to the root. A mask says which these are. When hypotheses are
+chosen and dropped, only the mask changes; no key is copied. The hypotheses are queries of one row per sentence, so the keys
+and values of the encoder's output are stored once per sentence, too.
 
-Beams soon descend from one hypothesis of a few steps ago, and the other branches are dead: whenever the slots have doubled,
-those that nobody sees any more are taken out, so that a sentence keeps little more than its length.
+After some steps all beams descend from one recent hypothesis, and the other branches are dead. Whenever the number of slots has
+doubled, the slots that no hypothesis sees are removed, so that the cache stays about as long as the sentence.
 
     row s * k + j of a step      hypothesis j of sentence s
-    seen[s, j, slot]             whether the token in a slot is one of hypothesis j, or of the prompt
-    places[s, slot]              the position of the token in a slot
+    seen[s, j, slot]             whether hypothesis j sees the token in this slot
+    places[s, slot]              the position of the token in this slot
 """
 
 from __future__ import annotations
@@ -21,52 +21,55 @@ from torch import Tensor
 from ...attention.rendering import dense_bias
 from ...attention.types import Bias, DenseBias, Mask, Shapes
 
-CROWDED = 6
-"""Steps after which dead branches are looked for first."""
+PRUNE_AFTER = 6
+"""Steps before dead branches are removed for the first time."""
 
 
 class BeamTree:
-    """`beams` k; `seen` (S, k, slots) bool and `places` (S, slots), without the step under way."""
+    """`beams` k, `seen` (S, k, slots) bool and `places` (S, slots), without the tokens of the current step."""
 
     def __init__(self, beams: int, seen: Tensor, places: Tensor) -> None:
         self.beams, self.seen, self.places = beams, seen, places
-        self.crowded = seen.shape[2] + CROWDED * beams
+        self.prune_at = seen.shape[2] + PRUNE_AFTER * beams
 
     @property
     def slots(self) -> int:
         return self.seen.shape[2]
 
     def grown(self) -> Tensor:
-        """`seen` (S, k, slots + k) with the k new tokens, each of which its own hypothesis sees."""
+        """`seen` with the k new tokens, (S, k, slots + k). Each hypothesis sees its own new token."""
         own = torch.eye(self.beams, dtype=torch.bool, device=self.seen.device)
         return torch.cat([self.seen, own.expand(self.seen.shape[0], -1, -1)], 2)
 
     def grown_places(self, position: int) -> Tensor:
-        """`places` (S, slots + k) with the new tokens at `position`."""
+        """`places` with the new tokens at `position`, (S, slots + k)."""
         return torch.nn.functional.pad(self.places, (0, self.beams), value=position)
 
     def remember(self, position: int) -> None:
-        """The step at `position` is done: its tokens are seen from now on."""
+        """End the step at `position`: keep its tokens."""
         self.seen, self.places = self.grown(), self.grown_places(position)
 
     def reorder(self, rows: Tensor, kept: Tensor | None) -> None:
-        """Go on with the hypotheses `rows` (S' * k,), each of which stays in its sentence, one of `kept` (S',)."""
+        """Continue with the hypotheses `rows` (S' * k,) of the sentences `kept` (S',); a hypothesis stays in its sentence."""
         slots = self.slots
         self.seen = self.seen.view(-1, slots).index_select(0, rows).view(-1, self.beams, slots)
         if kept is not None:
             self.places = self.places.index_select(0, kept)
 
-    def cleared(self) -> Tensor | None:
-        """Forget the slots that nobody sees, where there may be many: gives the slots (S, slots') that stay, some of them dead
-        where sentences keep different numbers; None where all stay."""
-        if self.slots < self.crowded:
+    def prune(self) -> Tensor | None:
+        """Remove the slots that no hypothesis sees, if there may be many.
+
+        Returns:
+            The slots (S, slots') that stay, or None if all stay. Sentences that need fewer slots keep some unused ones.
+        """
+        if self.slots < self.prune_at:
             return None
         alive = self.seen.any(1)
-        most = int(alive.sum(1).max())
-        self.crowded = max(2 * most, most + CROWDED * self.beams)
-        if most == self.slots:
+        longest = int(alive.sum(1).max())
+        self.prune_at = max(2 * longest, longest + PRUNE_AFTER * self.beams)
+        if longest == self.slots:
             return None
-        stay = (~alive).to(torch.int8).argsort(dim=1, stable=True)[:, :most]
+        stay = (~alive).to(torch.int8).argsort(dim=1, stable=True)[:, :longest]
         self.seen = self.seen.gather(2, stay[:, None].expand(-1, self.beams, -1))
         self.places = self.places.gather(1, stay)
         return stay
@@ -81,14 +84,14 @@ class BeamTree:
         return queries.transpose(1, 2).reshape(S * k, H, 1, D)
 
     def mask(self, window: tuple[int | None, int | None] | None, position: int) -> Mask:
-        """What hypotheses at `position` see: their own tokens, of these the ones in the window."""
+        """The mask of hypotheses at `position`: their own tokens inside the window."""
         seen = self.grown()
         if window is not None and window[0] is not None:
             seen = seen & (self.grown_places(position) >= position - window[0])[:, None]
         return Mask(visible=seen[:, None])
 
     def bias(self, bias: Bias, shapes: Shapes, position: int, cross: bool) -> DenseBias:
-        """The bias of rows at `position`, `shapes` theirs, as one of queries: over the slots, or over the keys of a memory."""
+        """The bias of rows at `position` for folded queries: over the slots, or (`cross`) over the keys of a memory."""
         values = dense_bias(bias, position, shapes)
         values = values if values.shape[0] == 1 else self.fold_beams(values)
         if cross:
@@ -100,7 +103,7 @@ class BeamTree:
         return DenseBias(values.gather(3, places.expand(S, H, queries, slots)))
 
     def weights(self, weights: Tensor, position: int, cross: bool) -> Tensor:
-        """(S, H, k, slots) as (S * k, H, 1, positions). At every position one slot has a weight, the others have 0."""
+        """(S, H, k, slots) as (S * k, H, 1, positions). One slot per position has a weight, the others have 0."""
         if cross:
             return self.unfold_beams(weights)
         places = self.grown_places(position)[:, None, None].expand_as(weights)

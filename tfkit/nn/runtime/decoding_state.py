@@ -1,8 +1,8 @@
-"""Keys and values that a decoder has already computed.
+"""The state of incremental decoding: keys and values that were already computed, ids and padding so far.
 
-A cache holds (B, G, room, D) buffers and hands out views of the used part: on a CPU, attention over the used 64 of 512
-positions takes a tenth of the time of attention over all of them under a mask. There the room is little more than what is used:
-gaps between the rows that every step reads cost more than the copies do when a buffer grows.
+A cache has buffers (B, G, room, D) and returns views of their used part. On a CPU, attention over 64 used of 512 positions
+takes a tenth of the time of attention over all of them with a mask. On a CPU the room is also little larger than the used
+part: gaps between the rows cost more in every step than the copies when a buffer grows.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...errors import Diagnostic, InputError
@@ -18,7 +19,7 @@ from .beam_tree import BeamTree
 from .node_output import NodeOutput, Padding
 
 STEP = 8
-"""Positions that a buffer on a CPU grows by, or an eighth of its length where that is more."""
+"""A buffer on a CPU grows by this many positions, or by an eighth of its length if that is more."""
 
 
 class KeyValueCache:
@@ -30,9 +31,14 @@ class KeyValueCache:
         self.key: Tensor | None = None
         self.value: Tensor | None = None
 
-    def write(self, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Put (B, G, n, D) keys and (B, G, n, V) values at the positions from `start` on, which a step that failed may have
-        written before; gives all of them so far, as views."""
+    def write(
+        self, start: int, key: Float[Tensor, "B G n D"], value: Float[Tensor, "B G n V"]
+    ) -> tuple[Float[Tensor, "B G K D"], Float[Tensor, "B G K V"]]:
+        """Write n keys and values from position `start` on; a failed step may have written there before.
+
+        Returns:
+            Views of all keys (B, G, K, D) and values (B, G, K, V) so far.
+        """
         self.length = start + key.shape[2]
         self.key = self._grown(self.key, key)
         self.value = self._grown(self.value, value)
@@ -49,20 +55,20 @@ class KeyValueCache:
             grown[:, :, : held.shape[2]] = held
         return grown
 
-    def _room(self, sparing: bool) -> int:
-        """For how many positions a buffer is made that has to hold `length` of them."""
-        if not sparing:
+    def _room(self, on_cpu: bool) -> int:
+        """The size of a new buffer for `length` positions."""
+        if not on_cpu:
             return self.capacity if self.length <= self.capacity else 2 * self.length
         room = self.length + max(STEP, self.length // 8)
         return min(room, self.capacity) if self.length <= self.capacity else room
 
     def reorder(self, rows: Tensor) -> None:
-        """Keep the batch rows `rows`, in that order; a row may come twice or not at all."""
+        """Keep the batch rows `rows` in this order; a row may occur several times or not at all."""
         if self.key is not None and self.value is not None:
             self.key, self.value = self._picked(self.key, rows), self._picked(self.value, rows)
 
     def clear(self, stay: Tensor) -> None:
-        """Keep the positions `stay` (B, n) of each row only."""
+        """Keep only the positions `stay` (B, n) of each row."""
         if self.key is not None and self.value is not None:
             B, G, capacity, _ = self.key.shape
             rows = (torch.arange(B * G, device=stay.device).view(B, G, 1) * capacity + stay[:, None]).flatten()
@@ -71,7 +77,7 @@ class KeyValueCache:
             self.length = stay.shape[1]
 
     def _picked(self, held: Tensor, rows: Tensor) -> Tensor:
-        """The rows of a buffer, of which only the used part is copied."""
+        """Rows of a buffer. Only the used part is copied."""
         picked = held.new_empty(rows.shape[0], *held.shape[1:])
         torch.index_select(held[:, :, : self.length], 0, rows, out=picked[:, :, : self.length])
         return picked
@@ -79,15 +85,28 @@ class KeyValueCache:
 
 @dataclass
 class DecodingState:
-    """All that incremental decoding remembers: the streams of nodes that were run once (the encoder), the caches of every
-    self-attention site, the keys and values of every cross-attention site, the ids and padding decoded so far, and weights
-    that were packed."""
+    """The state of incremental decoding.
+
+    Args:
+        target: the input node that is decoded.
+        batch: number of rows.
+        capacity: number of positions to reserve in the caches.
+        length: number of positions so far.
+        node_outputs: outputs of the nodes that ran once (the encoder).
+        caches: cache of every self-attention site.
+        crossed: keys (B, G, K, D) and values (B, G, K, V) of every cross-attention site.
+        ids: (B, length) ids so far.
+        visible: (B, length) bool, False for padding; None if there is no padding.
+        tree: the beams, if they share prefixes.
+        shares: whether beams may share prefixes; None until the first branch.
+        prepacked: prepacked weights of the search.
+    """
 
     target: str
     batch: int
     capacity: int
     length: int = 0
-    node_outputs: dict[str, object] = field(default_factory=dict)
+    node_outputs: dict[str, NodeOutput] = field(default_factory=dict)
     caches: dict[str, KeyValueCache] = field(default_factory=dict)
     crossed: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     ids: Tensor | None = None
@@ -97,9 +116,10 @@ class DecodingState:
     prepacked: PrepackedWeights = field(default_factory=PrepackedWeights)
 
     def reorder(self, rows: Tensor) -> None:
-        """Keep the hypotheses `rows` (B',) integers, in that order: beams that survive, sentences that go on.
+        """Keep the rows `rows` (B',) integers, in this order.
 
-        Raises InputError, and changes nothing, for rows that are not there, and after `branch`.
+        Raises:
+            InputError: there is no such row, or beams share prefixes. The state is unchanged.
         """
         self._check_rows(rows)
         if self.tree is not None:
@@ -109,9 +129,10 @@ class DecodingState:
         self.batch = int(rows.shape[0])
 
     def branch(self, rows: Tensor, beams: int, kept: Tensor | None) -> None:
-        """Go on with `beams` hypotheses for each row of now, or, after the first call, for each sentence: `rows` (S' * beams,)
-        are the rows that they continue, those of one sentence together, `kept` (S',) the sentences that they belong to, None
-        for all. Keys and values stay where they are unless sentences leave."""
+        """Continue with `beams` hypotheses per sentence that share prefixes; arguments as in `Model.branch`.
+
+        Keys and values are not copied unless sentences are dropped.
+        """
         if kept is not None:
             self._keep(kept)
         if self.tree is None:
@@ -123,7 +144,7 @@ class DecodingState:
             self.tree = BeamTree(beams, seen[:, None].expand(-1, beams, -1), positions)
         else:
             self.tree.reorder(rows, kept)
-            stay = self.tree.cleared()
+            stay = self.tree.prune()
             if stay is not None:
                 for cache in self.caches.values():
                     cache.clear(stay)
@@ -136,7 +157,6 @@ class DecodingState:
         for site, (key, value) in self.crossed.items():
             self.crossed[site] = (key.index_select(0, rows), value.index_select(0, rows))
         for name, node_output in self.node_outputs.items():
-            assert isinstance(node_output, NodeOutput)
             padding = Padding(_pick(node_output.padding.visible, rows), _pick(node_output.padding.lengths, rows))
             layers = None if node_output.layers is None else tuple(layer.index_select(0, rows) for layer in node_output.layers)
             self.node_outputs[name] = NodeOutput(
@@ -154,8 +174,8 @@ class DecodingState:
         if rows.device.type == "cpu" and not 0 <= int(rows.min()) <= int(rows.max()) < self.batch:
             raise InputError(Diagnostic("TFK072", f"rows {rows.tolist()} of a decoding state of {self.batch} rows", fix))
 
-    def remember(self, ids: Tensor, visible: Tensor | None) -> None:
-        """Note the ids (B, n) of this step and which of them are real."""
+    def remember(self, ids: Int[Tensor, "B n"], visible: Bool[Tensor, "B n"] | None) -> None:
+        """Append the ids (B, n) of a step and which of them are visible."""
         if self.visible is None and visible is not None:
             self.visible = torch.ones(self.batch, self.length, dtype=torch.bool, device=ids.device)
         if self.visible is not None:

@@ -1,4 +1,4 @@
-"""What a caller hands to a model, checked where it enters: nothing is cast, padded or broadcast to make it fit."""
+"""Checks of single inputs of a model. Nothing is cast, padded or broadcast."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .node_output import Padding
 
 
 def check_tensor(label: str, given: Any) -> None:
-    """Raises InputError where something that is no tensor is given."""
+    """Raises InputError if `given` is not a tensor."""
     if not isinstance(given, Tensor):
         raise InputError(Diagnostic("TFK071", f"{label} is a {type(given).__name__}", "give a tensor"))
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
-    """Raises InputError where ids (B, L) are no token ids of this vocabulary; on CUDA the device reports it, without a sync."""
+    """Raises InputError unless ids (B, L) are ids of this vocabulary. On CUDA an assertion on the device avoids a sync."""
     check_tensor(f"`{name}`", ids)
     shape = tuple(ids.shape)
     if ids.dtype not in (torch.int64, torch.int32):
@@ -42,8 +42,8 @@ def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
 
 
 def check_places(parameter: nn.Parameter | None, tensors: Mapping[str, Any]) -> None:
-    """Raises InputError where a tensor is on another device than a model, whose first `parameter` tells. Parameters that are
-    sharded or offloaded are moved when they are used, and are not asked."""
+    """Raises InputError if a tensor is not on the device of `parameter`, a parameter of the model. Sharded and offloaded
+    parameters are skipped, since they move when they are used."""
     if type(parameter) is not nn.Parameter:
         return
     for label, tensor in tensors.items():
@@ -53,7 +53,7 @@ def check_places(parameter: nn.Parameter | None, tensors: Mapping[str, Any]) -> 
 
 
 def check_segments(name: str, segments: Tensor, ids: Tensor, count: int) -> None:
-    """Raises InputError where segments are no (B, L) numbers below `count`, the rows of the segment table (0: none)."""
+    """Raises InputError unless segments are (B, L) integers below `count`, the size of the segment table (0: no table)."""
     if not count:
         raise InputError(Diagnostic("TFK073", f"`{name}` has no segments", "write `segments: 2` at this node"))
     check_tensor(f"`segments of {name}`", segments)
@@ -64,7 +64,7 @@ def check_segments(name: str, segments: Tensor, ids: Tensor, count: int) -> None
 
 
 def given_padding(name: str, ids: Tensor, mask: Tensor | None, lengths: Tensor | None) -> Padding | None:
-    """The padding that a mask (B, L) bool or lengths (B,) integers state, None where neither is given."""
+    """The padding from a mask (B, L) bool or lengths (B,) integers; None if neither is given."""
     if mask is not None and lengths is not None:
         raise InputError(Diagnostic("TFK073", f"both a mask and lengths are given for `{name}`", "give one"))
     if mask is not None:

@@ -1,23 +1,28 @@
-"""What flows between nodes while a model runs."""
+"""The outputs of nodes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Padding:
-    """Which tokens of a sequence are real. `visible` (B, L) bool, True for real tokens; or `lengths` (B,) integers, a promise
-    that padding stands on the right; or neither, when all are real."""
+    """The padding of a sequence, as `visible` or as `lengths`; neither if no token is padding.
 
-    visible: Tensor | None = None
-    lengths: Tensor | None = None
+    Args:
+        visible: (B, L) bool, False for padding.
+        lengths: (B,) integers, the number of real tokens; all padding is on the right.
+    """
 
-    def as_visible(self, length: int) -> Tensor | None:
-        """(B, L) bool, or None when all tokens are real."""
+    visible: Bool[Tensor, "B L"] | None = None
+    lengths: Int[Tensor, " B"] | None = None
+
+    def as_visible(self, length: int) -> Bool[Tensor, "B {length}"] | None:
+        """(B, L) bool, False for padding; None if no token is padding."""
         if self.visible is not None or self.lengths is None:
             return self.visible
         return torch.arange(length, device=self.lengths.device) < self.lengths[:, None]
@@ -25,10 +30,16 @@ class Padding:
 
 @dataclass(frozen=True)
 class NodeOutput:
-    """The output of a node: `tensor` (B, L, M) with its padding, or (B, M) once pooled. `ids` (B, L) are the token ids at the
-    start of the sequence, `layers` the (B, L, M) tensors before and after every layer of a stack, kept only where read."""
+    """The output of a node.
 
-    tensor: Tensor
+    Args:
+        tensor: (B, L, M), or (B, M) after pooling.
+        padding: the padding of the sequence.
+        ids: (B, L) the token ids that the sequence was computed from, all so far while decoding.
+        layers: (B, L, M) before and after every layer of a stack, if another node reads them.
+    """
+
+    tensor: Float[Tensor, "B *L M"]
     padding: Padding
-    ids: Tensor | None = None
-    layers: tuple[Tensor, ...] | None = None
+    ids: Int[Tensor, "B all"] | None = None
+    layers: tuple[Float[Tensor, "B *L M"], ...] | None = None

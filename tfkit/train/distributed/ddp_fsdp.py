@@ -1,5 +1,5 @@
-"""A model on several processes, by torch's own means: DDP gives each the whole of it and adds up the gradients, FSDP2 gives
-each a share of every weight, gradient and moment, and collects the weights of a layer while it works.
+"""A model in several processes. DDP: each holds all weights, gradients are averaged. FSDP2: each holds a shard of every weight,
+gradient and moment, and the weights of a layer are gathered while it runs.
 
 https://arxiv.org/abs/2006.15704   https://arxiv.org/abs/2304.11277
 """
@@ -18,8 +18,12 @@ from .process_group import ProcessGroup
 
 
 def replicated(model: nn.Module, unused: bool) -> nn.Module:
-    """The model to call for training, whose gradients are the means over all processes. `unused` says that some parameters take
-    no part in the loss."""
+    """The DDP module to call in training. Its gradients are means over the processes.
+
+    Args:
+        model: The model, or its compiled module.
+        unused: Whether the loss does not depend on some parameters.
+    """
     from torch.nn.parallel import DistributedDataParallel
 
     place = next(model.parameters()).device
@@ -32,20 +36,23 @@ def replicated(model: nn.Module, unused: bool) -> nn.Module:
 
 
 def shard(model: Model, processes: ProcessGroup) -> None:
-    """Give this one of the processes its share of every weight, layer by layer, in place. The embeddings, which other nodes
-    may share, stay collected from a forward pass to its backward pass; the layers do not. Raises BuildError for a parameter
-    that is a scalar."""
+    """Shard every weight over the processes by FSDP2, in place, with one FSDP unit for each layer.
+
+    Weights outside layers, such as embeddings, which other nodes may share, stay gathered from the forward to the backward
+    pass.
+
+    Raises:
+        BuildError: A parameter is a scalar.
+    """
     from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     scalars = [name for name, parameter in model.named_parameters() if not parameter.dim()]
     if scalars:
-        message = f"`{scalars[0]}` is a single number, and of such FSDP2 cannot give each process a share"
-        raise BuildError(
-            Diagnostic("TFK118", message, "train without `--fsdp`, or let the part hold a tensor of one dimension")
-        )
+        message = f"`{scalars[0]}` is a scalar, which FSDP2 cannot shard"
+        raise BuildError(Diagnostic("TFK118", message, "train without `--fsdp`, or make it a tensor of one dimension"))
     place = next(model.parameters()).device.type
-    # On a CPU by the group of the run, which is safe (gloo.py), whoever has begun torch's first one.
+    # On a CPU use the single-threaded group of the run (gloo.py); torch's default group may have been created elsewhere.
     mesh = DeviceMesh.from_group(processes.group, place) if place == "cpu" else init_device_mesh(place, (processes.count,))
     for stack in model.nodes.values():
         for layer in stack.layers if isinstance(stack, Stack) else ():
@@ -54,7 +61,7 @@ def shard(model: Model, processes: ProcessGroup) -> None:
 
 
 def gradient_sync(runner: nn.Module, now: bool) -> AbstractContextManager[Any]:
-    """Whether the backward pass inside adds up the gradients of all processes, or leaves that to a later one."""
+    """Whether the backward pass inside reduces gradients over the processes, or only accumulates them."""
     if hasattr(runner, "set_requires_gradient_sync"):
         runner.set_requires_gradient_sync(now)  # type: ignore[operator]
     elif not now and hasattr(runner, "no_sync"):
@@ -63,17 +70,17 @@ def gradient_sync(runner: nn.Module, now: bool) -> AbstractContextManager[Any]:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """The whole of a tensor of which each process may have a share; all of them ask together."""
+    """A tensor gathered from its shards; itself where it is not sharded. All processes call it together."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether each process has a shard of it."""
+    """Whether each process holds a shard of it."""
     return hasattr(tensor, "full_tensor")
 
 
 def shard_of(whole: Tensor, like: Tensor) -> Tensor:
-    """This process's shard of a whole tensor that all of them have, cut as `like` is."""
+    """This process's shard of a whole tensor, sharded as `like` is; the tensor itself where `like` is not sharded."""
     if not is_sharded(like) or is_sharded(whole):
         return whole
     from torch.distributed.tensor import distribute_tensor

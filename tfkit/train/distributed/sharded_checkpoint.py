@@ -1,7 +1,10 @@
-"""The tensors of a checkpoint of which every process writes its share: torch's distributed checkpoints, in safetensors files.
+"""The tensors of a checkpoint whose shards each process writes itself, by torch.distributed.checkpoint in safetensors files.
 
-Each file holds shares with their places in the whole, so that any number of processes, one included, can read them:
+Each file holds shards with their offsets, so that any number of processes can read them:
 https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
+
+Its reader leaves elements that no file covers uninitialised, without an error. The metadata are therefore compared with the
+expected shapes first.
 """
 
 from __future__ import annotations
@@ -26,25 +29,34 @@ from .process_group import ProcessGroup
 
 Tensors = Mapping[str, Tensor]
 Shapes = Mapping[str, Mapping[str, Sequence[int]]]
-FEW = 3
-"""So many tensors are named one by one."""
+MAX_NAMED = 3
+"""How many tensors a message names."""
 
 
 def write_shards(folder: Path, tensors: Mapping[str, Tensors], processes: ProcessGroup) -> None:
-    """Write every process's shares of tensors by file. Raises StoreError in all of them where one could not."""
+    """Write this process's shards of tensors by file and name. Raises StoreError in all processes where one fails."""
     flat = {f"{file}/{name}": value.detach() for file, values in tensors.items() for name, value in values.items()}
     with as_store_error("TFK081", f"{folder} could not be written"):
         save(flat, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True), process_group=processes.group)
 
 
 def read_shards(folder: Path, shapes: Shapes, like: Tensors, processes: ProcessGroup) -> dict[str, dict[str, Tensor]]:
-    """The tensors by file. Each is whole, or this process's share where a tensor `like` it, of the same name (or of the name
-    before its last part, as moments are of a parameter) and shape, is sharded. Raises StoreError, before any is read, where the
-    files do not hold the whole of every tensor of these `shapes`, and no others."""
+    """Read tensors by file and name.
+
+    Args:
+        folder: Holds the shards.
+        shapes: The expected shapes, by file and name.
+        like: Tensors by name. Where one is sharded and has the shape of a tensor of its name (or of its moment, `NAME/KEY`),
+            only this process's shard of that is read.
+        processes: The processes that read together.
+
+    Raises:
+        StoreError: The files do not hold exactly the whole tensors of these shapes. Nothing was read.
+    """
     with as_store_error("TFK082", f"{folder} cannot be read"):
         reader = HuggingFaceStorageReader(str(folder))
         flat: dict[str, Tensor] = {}
-        for key, facts in processes.each(lambda: _metadata(reader, folder, shapes)).items():
+        for key, facts in processes.run_on_all(lambda: _metadata(reader, folder, shapes)).items():
             name = key.split("/", 1)[1]
             model = like.get(name, like.get(name.rsplit("/", 1)[0]))
             if model is not None and is_sharded(model) and model.shape == facts.size:
@@ -63,33 +75,35 @@ def _metadata(reader: HuggingFaceStorageReader, folder: Path, shapes: Shapes) ->
     with as_store_error("TFK082", f"{folder} cannot be read"):
         found = reader.read_metadata().state_dict_metadata
     held = {key: facts for key, facts in found.items() if isinstance(facts, TensorStorageMetadata)}
-    wanted = {f"{file}/{name}": torch.Size(shape) for file, named in shapes.items() for name, shape in named.items()}
+    expected = {f"{file}/{name}": torch.Size(shape) for file, named in shapes.items() for name, shape in named.items()}
     diagnostics = [
-        diagnostic for key in sorted({*held, *wanted}) if (diagnostic := _unheld(folder, key, held.get(key), wanted.get(key)))
+        diagnostic
+        for key in sorted({*held, *expected})
+        if (diagnostic := _incomplete(folder, key, held.get(key), expected.get(key)))
     ]
-    if len(diagnostics) > FEW:
-        message = f"{folder}: {len(diagnostics) - FEW} more tensors are not those that were written"
-        diagnostics = [*diagnostics[:FEW], Diagnostic("TFK082", message)]
+    if len(diagnostics) > MAX_NAMED:
+        message = f"{folder}: {len(diagnostics) - MAX_NAMED} more tensors are not those that were written"
+        diagnostics = [*diagnostics[:MAX_NAMED], Diagnostic("TFK082", message)]
     if diagnostics:
         raise StoreError(diagnostics)
     return held
 
 
-def _unheld(folder: Path, key: str, held: TensorStorageMetadata | None, wanted: torch.Size | None) -> Diagnostic | None:
-    """What is wrong with the shares of a tensor. The reader would leave what none of them covers as it is in memory."""
+def _incomplete(folder: Path, key: str, held: TensorStorageMetadata | None, expected: torch.Size | None) -> Diagnostic | None:
+    """What is wrong with the shards of a tensor. The reader would leave uncovered elements uninitialised."""
     file, name = key.split("/", 1) if "/" in key else ("no file", key)
-    if wanted is None:
+    if expected is None:
         return Diagnostic("TFK082", f"{folder} holds `{name}` of {file}, which was not written there", "it was altered")
     there = sum(chunk.sizes.numel() for chunk in held.chunks) if held is not None else 0
-    if held is not None and held.size == wanted and there == wanted.numel():
+    if held is not None and held.size == expected and there == expected.numel():
         return None
-    message = f"{folder} does not hold the whole of `{name}` of {file}: {there:,} of its {wanted.numel():,} numbers are there"
+    message = f"{folder} does not hold the whole of `{name}` of {file}: {there:,} of its {expected.numel():,} numbers are there"
     return Diagnostic("TFK082", message, "a file of another process is missing or was altered")
 
 
 @contextmanager
 def as_store_error(code: str, message: str) -> Iterator[None]:
-    """What goes wrong with the files as a fault. Raises StoreError."""
+    """Raises StoreError for errors of torch and of the file system."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process reads them too

@@ -35,7 +35,7 @@ def test_patterns(patterns: list[str], found: list[str]) -> None:
     assert [cell.name for cell in chosen(patterns)] == found
 
 
-def test_a_pattern_that_matches_nothing_is_told_with_the_nearest_name() -> None:
+def test_a_pattern_that_matches_nothing_is_reported_with_the_nearest_name() -> None:
     with pytest.raises(InputError, match=r"TFK090.*`desne-d64-512`.*did you mean `dense-d64-512`"):
         chosen(["t5-512", "desne-d64-512"])
     with pytest.raises(InputError, match="--list"):

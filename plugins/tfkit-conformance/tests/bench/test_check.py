@@ -1,4 +1,4 @@
-"""What is timed is judged: right backends pass on every kind of call, and a fault in any tensor is seen."""
+"""What is timed is evaluated: right backends pass on every kind of call, and a mutant in any tensor is seen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfkit.builtin.attention import eager
 from tfkit.builtin.attention.entries import EAGER, SDPA
 from tfkit_conformance.bench.call import call_of
 from tfkit_conformance.bench.candidate import Candidate, guarded
-from tfkit_conformance.bench.check import Evaluator
+from tfkit_conformance.bench.check import ReferenceCheck
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
@@ -25,9 +25,9 @@ def test_right_backends_pass(name, dtype, cell_of, scale, monkeypatch) -> None:
             cell = cell_of(f"{name.partition('/')[0]}/{way}")
         except ValueError:
             continue
-        evaluation = Evaluator(call_of(cell, scale, dtype, "cpu", 0))
+        check = ReferenceCheck(call_of(cell, scale, dtype, "cpu", 0))
         for entry in (EAGER, SDPA):
-            verdict = evaluation.evaluate(bind(entry, entry.options()))
+            verdict = check.evaluate(bind(entry, entry.options()))
             assert verdict.worst is not None
             assert not verdict.wrong, (entry.name, verdict)
 
@@ -45,8 +45,8 @@ class Doubled(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("tensor", ["output", "query", "key", "value", "bias"])
-def test_a_fault_of_a_thousandth_is_seen(tensor, cell_of, scale, backend_of) -> None:
-    def faulty(inputs, options):
+def test_a_mutant_of_a_thousandth_is_seen(tensor, cell_of, scale, backend_of) -> None:
+    def mutant(inputs, options):
         if tensor == "bias":
             inputs = replace(inputs, bias=replace(inputs.bias, values=Doubled.apply(inputs.bias.values)))
         elif tensor != "output":
@@ -54,22 +54,22 @@ def test_a_fault_of_a_thousandth_is_seen(tensor, cell_of, scale, backend_of) -> 
         found = eager.attend(inputs, options)
         return replace(found, output=found.output * 1.001) if tensor == "output" else found
 
-    evaluation = Evaluator(call_of(cell_of("t5-512/training"), scale, torch.float32, "cpu", 0))
-    verdict = evaluation.evaluate(bind(*backend_of("faulty", faulty)))
+    check = ReferenceCheck(call_of(cell_of("t5-512/training"), scale, torch.float32, "cpu", 0))
+    verdict = check.evaluate(bind(*backend_of("mutant", mutant)))
     assert verdict.wrong
     assert verdict.tensor == tensor or tensor == "output"
 
 
 def test_no_number_anywhere_is_wrong(cell_of, scale, backend_of) -> None:
-    def faulty(inputs, options):
+    def mutant(inputs, options):
         found = eager.attend(inputs, options)
         output = found.output.clone()
         output[0, 0, 0] = torch.nan
         return replace(found, output=output)
 
     assert (
-        Evaluator(call_of(cell_of("dense-d64-512/forward"), scale, torch.float32, "cpu", 0))
-        .evaluate(bind(*backend_of("faulty", faulty)))
+        ReferenceCheck(call_of(cell_of("dense-d64-512/forward"), scale, torch.float32, "cpu", 0))
+        .evaluate(bind(*backend_of("mutant", mutant)))
         .wrong
     )
 

@@ -51,7 +51,7 @@ def test_every_backend_is_timed_or_says_why_not(measured, backend_of) -> None:
     data = measured(
         "dense-d64-512/training", "decode-1024/forward",
         backends=[*ENTRIES, backend_of("wrong", wrong), backend_of("fails", fails)],
-        progress=lambda done, total, words: progress.append((done, total, words)),
+        progress=progress.append,
     )  # fmt: skip
     rows = by_name(data)
     assert {name: row["status"] for name, row in rows.items()} == {
@@ -69,7 +69,7 @@ def test_every_backend_is_timed_or_says_why_not(measured, backend_of) -> None:
     assert decode["share"] == pytest.approx(data["cells"][1]["bytes"] / decode["median"] / 1e12)
     assert decode["prepare_seconds"] > 0
     assert (data["missing"], data["interrupted"]) == ([], False)
-    assert [words for _, _, words in progress] == ["ceilings", "dense-d64-512/training", "decode-1024/forward", "ceilings"]
+    assert progress == ["ceilings", "1 of 2, dense-d64-512/training", "2 of 2, decode-1024/forward", "ceilings again"]
     assert json.loads(json.dumps(data)) == data
 
 

@@ -26,9 +26,9 @@ def answers(monkeypatch):
     def answer(data):
         asked = []
 
-        def evaluated(task, heard):
+        def evaluated(task, progress):
             asked.append(task)
-            heard("contract", 10)
+            progress("contract", 10)
             if isinstance(data, Exception):
                 raise data
             return data
@@ -117,18 +117,18 @@ def test_exit_codes_and_json_on_standard_output(tfkit, answers, data, code):
 def test_a_part_that_is_not_there(tfkit):
     done = tfkit("conformance", "egaer")
     assert (done.code, done.out) == (2, "")
-    assert done.err == "TFK094 there is no attention backend `egaer` to judge; did you mean `eager`?\n"
+    assert done.err == "TFK094 there is no attention backend `egaer`; did you mean `eager`?\n"
     done = tfkit("conformance", "egaer", "--json", "-")
     assert (done.code, done.json()["diagnostics"][0]["code"]) == (2, "TFK094")
-    assert "TFK094 there is no slot `nrom` to judge; did you mean `norm`?" in tfkit("conformance", "x", "--slot", "nrom").err
+    assert "TFK094 there is no slot `nrom`; did you mean `norm`?" in tfkit("conformance", "x", "--slot", "nrom").err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["layer_norm"], "TFK094 there is no attention backend `layer_norm` to judge; there is a part of this name in another "
+        (["layer_norm"], "TFK094 there is no attention backend `layer_norm`; there is a part of this name in another "
                          "slot: --slot norm"),
-        (["dot", "--slot", "score"], "TFK094 no check is about parts of the slot `score`; slots that are judged: backend, "),
+        (["dot", "--slot", "score"], "TFK094 no check is about parts of the slot `score`; slots with checks: backend, "),
         (["eager", "--options", '{"a": 1}'], "TFK010 backend `eager` has no option `a`; it has no options"),
         (["layer_norm", "--slot", "norm", "--options", '{"epps": 1}'], "has no option `epps`; did you mean `eps`?"),
         (["layer_norm", "--slot", "norm", "--options", '{"eps": "a"}'], "TFK021 options of norm `layer_norm`: eps:"),
@@ -174,7 +174,7 @@ def test_wrong_words(tfkit, words, message):
     assert message in done.err
 
 
-def test_a_place_that_cannot_be_written_is_told_before_anything_is_run(tfkit, answers, tmp_path):
+def test_a_place_that_cannot_be_written_is_reported_before_anything_is_run(tfkit, answers, tmp_path):
     asked = answers(reported.right())
     for option in ("--json", "--junit"):
         for place in (tmp_path, tmp_path / "nowhere" / "x"):
@@ -192,7 +192,7 @@ def test_the_report_of_a_wrong_case_file_is_json_where_that_was_asked_for(tfkit,
     assert tfkit("conformance", "--replay", tmp_path / "x", "--json", tmp_path / "y").err.startswith("TFK095")
 
 
-def test_a_bug_is_told_in_a_line_and_shown_on_request(tfkit, answers):
+def test_a_bug_is_reported_in_a_line_and_shown_on_request(tfkit, answers):
     answers(ChildBug("ValueError: odd", [("tfkit_conformance.process.child", 3)], "where it was"))
     done = tfkit("conformance", "acme.flash")
     assert (done.code, done.out) == (1, "")

@@ -60,7 +60,7 @@ def test_the_table_is_written_whole_with_what_it_was_made_with(suffix, tfkit, sm
     )
 
 
-def test_a_saved_model_is_judged_and_a_wrong_one_is_told_in_words(tfkit, small, tmp_path, catalogue):
+def test_a_saved_model_is_evaluated_and_a_wrong_one_is_reported_in_words(tfkit, small, tmp_path, catalogue):
     words = [*FAST[:4]]
     model = package.build(small)
     diagnostic = next(diagnostic for diagnostic in diagnostics.model_mutants() if diagnostic.name == "embedding_scale_dropped")
@@ -74,7 +74,7 @@ def test_a_saved_model_is_judged_and_a_wrong_one_is_told_in_words(tfkit, small, 
     assert diagnostic.family == "wiring"
 
 
-def test_a_failure_is_told_with_its_numbers(tfkit, small, monkeypatch):
+def test_a_failure_is_reported_with_its_numbers(tfkit, small, monkeypatch):
     from tfkit.builtin.norm.layer_norm import nn as torch_nn
 
     built = torch_nn.LayerNorm
@@ -114,7 +114,7 @@ def test_the_file_holds_what_is_known_while_the_run_goes_on(tfkit, small, tmp_pa
     assert "but the run has not finished" in page.read_text()
 
 
-def test_what_is_done_is_told_now_and_then_off_a_terminal(capsys):
+def test_what_is_done_is_reported_now_and_then_off_a_terminal(capsys):
     from tfkit.cli.progress import Progress
 
     with Progress("verify", seconds=3600.0) as progress:
@@ -150,7 +150,7 @@ def test_a_dtype_that_a_backend_lacks_is_added_by_nobody_and_named_where_it_was_
     assert (done.code, done.err) == (0, "")
     assert "float64 is added" not in done.out
     assert "float64  " not in done.out.replace("float64 run", "")
-    assert "float64 is added, in which rounding hides no fault" in tfkit("verify", small, *FAST).out
+    assert "float64 is added, in which rounding hides no error" in tfkit("verify", small, *FAST).out
     done = tfkit("verify", small, *words, "--dtype", "float32,bfloat16")
     assert done.code == 3
     said = (
@@ -163,7 +163,7 @@ def test_a_dtype_that_a_backend_lacks_is_added_by_nobody_and_named_where_it_was_
 def test_a_device_that_is_not_here_is_not_run(tfkit, small):
     done = tfkit("verify", small, "--device", "cuda")
     assert (done.code, done.err) == (3, "")
-    assert "not run: there is no CUDA device here" in " ".join(done.out.split())
+    assert "not run: there is no device cuda here" in " ".join(done.out.split())
     assert "INCOMPLETE" in done.out
 
 
@@ -173,13 +173,13 @@ def test_a_device_that_is_not_here_is_not_run(tfkit, small):
         (("--backend", "egaer"), "TFK012", "eager"),
         (("--lengths", "src=3"), "TFK073", "source, target"),
         (("-o", "proof.txt"), "TFK090", ".md, .csv, .json, not `proof.txt`; for instance proof.md"),
-        (("-o", "no/such/place/proof.md"), "TFK081", "no directory"),
+        (("-o", "no/such/place/proof.md"), "TFK081", "is not a directory"),
         (("--dtype", "float31"), "TFK090", "float32"),
         (("--weights", "specs"), "TFK082", "versions.json"),
         (("--batch", "0"), "TFK090", "from 1"),
     ],
 )
-def test_wrong_words_are_told_before_anything_runs(words, code, says, tfkit, small):
+def test_wrong_words_are_reported_before_anything_runs(words, code, says, tfkit, small):
     done = tfkit("verify", small, *words)
     assert done.out == ""
     assert done.code == 2

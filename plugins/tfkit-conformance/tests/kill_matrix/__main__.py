@@ -18,8 +18,8 @@ from tfkit.cli.output import print_rich
 from tfkit.files import write_whole
 from tfkit_conformance.profile import PROFILES
 
-from .evaluation import selftest
-from .text import selftest_text
+from .evaluation import run_kill_matrix
+from .text import kill_matrix_text
 
 
 def main() -> int:
@@ -29,11 +29,13 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE", help="also write the report as JSON")
     options = parser.parse_args()
     seeds = tuple(range(options.seed, options.seed + 3))
-    report = selftest(profile=options.profile, seeds=seeds, progress=lambda line: print(line, file=sys.stderr, flush=True))
+    report = run_kill_matrix(
+        profile=options.profile, seeds=seeds, progress=lambda line: print(line, file=sys.stderr, flush=True)
+    )
     data = report.as_data()
     if options.json:
         write_whole(options.json, json.dumps(data, indent=2) + "\n")
-    print_rich(*selftest_text(data))
+    print_rich(*kill_matrix_text(data))
     return int(report.exit_code)
 
 

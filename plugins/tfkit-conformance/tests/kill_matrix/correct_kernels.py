@@ -1,7 +1,8 @@
-"""Correct implementations of the contract, as different as correct kernels are: a suite that accuses one of them is wrong.
+"""Correct implementations of the contract, as different as correct kernels are: a suite that raises an alarm on one of them is
+wrong.
 
 Each differs from the others where real kernels do: in the size and order of its blocks, in the base of its exponentials, in how
-often it rounds. What it says of itself in `Numerics` is what the bound judges it by.
+often it rounds. What it says of itself in `Numerics` is what the bound evaluates it by.
 """
 
 from __future__ import annotations

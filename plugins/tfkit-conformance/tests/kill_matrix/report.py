@@ -1,4 +1,4 @@
-"""What the self-test found: each seeded fault with the check that saw it, each correct implementation with its alarms."""
+"""What the kill matrix found: each mutant with the check that saw it, each correct implementation with its alarms."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class MutantRow:
-    """A fault, and the check that saw it under each seed; "" where none did."""
+    """A mutant, and the check that saw it under each seed; "" where none did."""
 
     name: str
     family: str
     summary: str
-    seen_by: tuple[str, ...]
+    killed_by: tuple[str, ...]
     seconds: float
 
     @property
     def killed(self) -> bool:
-        return bool(self.seen_by) and all(self.seen_by)
+        return bool(self.killed_by) and all(self.killed_by)
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class CorrectKernelRow:
 
 
 @dataclass(frozen=True)
-class SelftestReport:
-    """Exit code 0 when every fault was seen under every seed and nothing correct was alarmed, else 1."""
+class KillMatrixReport:
+    """Exit code 0 when every mutant was seen under every seed and nothing correct was alarmed, else 1."""
 
     profile: str
     seeds: tuple[int, ...]
@@ -57,9 +57,9 @@ class SelftestReport:
         return 1 if self.survivors or self.alarmed else 0
 
     def as_data(self) -> dict[str, Any]:
-        """The report as JSON has it; `kills` counts faults by the check that saw them first."""
+        """The report as JSON has it; `kills` counts mutants by the check that saw them first."""
         kills: dict[str, int] = {}
         for row in self.mutants:
-            for check in row.seen_by:
+            for check in row.killed_by:
                 kills[check] = kills.get(check, 0) + 1
         return {**asdict(self), "kills": kills, "survivors": [row.name for row in self.survivors], "exit_code": self.exit_code}

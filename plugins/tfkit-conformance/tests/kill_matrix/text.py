@@ -1,4 +1,4 @@
-"""`tfkit conformance --selftest` for people: which seeded faults were seen and by which check, and who was falsely alarmed."""
+"""The kill matrix as text: which check killed each mutant, and false alarms on correct kernels."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from tfkit.view.terminal import shown
-from tfkit_conformance.view.conformance_text import number
+from tfkit_conformance.process.messages import format_number
 
 Data = Mapping[str, Any]
 
 
-def selftest_text(data: Data) -> list[RenderableType]:
-    """The faults by family, each with what saw it; the checks by what they saw; the zoo; the outcome in one sentence."""
+def kill_matrix_text(data: Data) -> list[RenderableType]:
+    """The mutants by family, each with the check that killed it; kills by check; the correct kernels; the outcome."""
     seeds = ", ".join(map(str, data["seeds"]))
-    parts: list[RenderableType] = [Text(f"the suite judged by itself, profile {data['profile']}, seeds {seeds}")]
+    parts: list[RenderableType] = [Text(f"the suite evaluated by mutants, profile {data['profile']}, seeds {seeds}")]
     families: dict[str, list[Data]] = {}
     for row in data["mutants"]:
         families.setdefault(row["family"], []).append(row)
@@ -34,7 +34,7 @@ def selftest_text(data: Data) -> list[RenderableType]:
 
 
 def _killed(row: Data) -> bool:
-    return bool(row["seen_by"]) and all(row["seen_by"])
+    return bool(row["killed_by"]) and all(row["killed_by"])
 
 
 def _mutants(rows: list[Data]) -> Table:
@@ -42,7 +42,7 @@ def _mutants(rows: list[Data]) -> Table:
     for _ in range(3):
         table.add_column(overflow="fold")
     for row in rows:
-        by = ", ".join(dict.fromkeys(check or "NOT SEEN" for check in row["seen_by"])) or "NOT TRIED"
+        by = ", ".join(dict.fromkeys(check or "NOT SEEN" for check in row["killed_by"])) or "NOT TRIED"
         table.add_row(Text(row["name"]), Text(row["summary"], "dim"), Text(by, "green" if _killed(row) else "bold red"))
     return table
 
@@ -50,11 +50,11 @@ def _mutants(rows: list[Data]) -> Table:
 def _correct_kernels(rows: list[Data]) -> list[RenderableType]:
     table = Table(box=None, padding=(0, 2, 0, 2), show_edge=False)
     table.add_column("", overflow="fold")
-    for name in ("judgements", "alarms", "largest error/bound", "s"):
+    for name in ("evaluations", "alarms", "largest error/bound", "s"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         alarms = Text(str(len(row["alarms"])), "bold red" if row["alarms"] else "green")
-        table.add_row(Text(row["name"]), str(row["examples"]), alarms, number(row["worst"]), f"{row['seconds']:.1f}")
+        table.add_row(Text(row["name"]), str(row["examples"]), alarms, format_number(row["worst"], 3), f"{row['seconds']:.1f}")
     told = [
         Padding(Text(f"{row['name']}: {shown(alarm)}", "bold red"), (0, 0, 0, 2)) for row in rows for alarm in row["alarms"]
     ]
@@ -64,7 +64,7 @@ def _correct_kernels(rows: list[Data]) -> list[RenderableType]:
 def _outcome(data: Data) -> Text:
     mutants, kernels = data["mutants"], data["correct_kernels"]
     seen, calm = sum(map(_killed, mutants)), sum(not row["alarms"] for row in kernels)
-    words = f"{seen} of {len(mutants)} seeded faults seen under every seed"
+    words = f"{seen} of {len(mutants)} mutants seen under every seed"
     if kernels:
         words += f"; {calm} of {len(kernels)} correct implementations never alarmed"
     good = data["exit_code"] == 0

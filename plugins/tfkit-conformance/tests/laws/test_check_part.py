@@ -1,4 +1,4 @@
-"""The report on a part: what is asked, what is told, what is replayed."""
+"""The report on a part: what is asked, what is reported, what is replayed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def hard_swish(x, options):
 
 
 @pytest.mark.parametrize("same_as", ["", "rotary_half"])
-def test_a_strangers_rope_is_judged_by_the_same_command(same_as, offering):
+def test_a_third_party_rope_is_evaluated_by_the_same_command(same_as, offering):
     entry = scheme("acme.rope", "rope", same_as=same_as)
     wide = offering("position", entry)
     report = check_part("position", "acme.rope", catalogue=wide, profile="quick")
@@ -103,7 +103,7 @@ def test_a_strangers_rope_is_judged_by_the_same_command(same_as, offering):
     assert report.verdict == "CONFORMANT"
 
 
-def test_a_rope_without_its_offset_is_told_in_words_and_shrunk(offering):
+def test_a_rope_without_its_offset_is_reported_in_words_and_shrunk(offering):
     wide = offering("position", scheme("acme.late", "late_rope"))
     report = check_part("position", "acme.late", catalogue=wide, profile="quick")
     assert report.verdict == "NONCONFORMANT"
@@ -115,7 +115,7 @@ def test_a_rope_without_its_offset_is_told_in_words_and_shrunk(offering):
     assert (chunks.got, chunks.want, chunks.bound) != (None, None, None)
 
 
-def test_a_finding_is_data_that_is_judged_again(offering):
+def test_a_finding_is_data_that_is_evaluated_again(offering):
     wide = offering("position", scheme("acme.late", "late_rope"))
     report = check_part("position", "acme.late", catalogue=wide, profile="quick")
     for finding in report.findings:
@@ -135,7 +135,7 @@ def test_the_same_seed_gives_the_same_report(offering):
     assert one.ledger == other.ledger
 
 
-def test_options_that_are_not_those_of_same_as_are_told(offering, catalogue):
+def test_options_that_are_not_those_of_same_as_are_reported(offering, catalogue):
     mine = dataclasses.replace(catalogue.find("norm", "rms_norm"), name="acme.rms", same_as="layer_norm")
     report = check_part("norm", mine, catalogue=offering("norm", mine), profile="quick")
     told = next(finding for finding in report.findings if finding.check == "layer_norm_form")
@@ -164,14 +164,14 @@ def test_a_norm_nobody_knows_is_held_to_what_it_claims(offering):
         (None, "`claims` must give a frozenset of names; it gave None"),
     ],
 )
-def test_claims_that_no_law_is_about_are_told_with_what_may_be_meant(claims, words, offering):
+def test_claims_that_no_law_is_about_are_reported_with_what_may_be_meant(claims, words, offering):
     entry = dataclasses.replace(SCALE_NORM, claims=lambda options: claims)
     report = check_part("norm", entry, catalogue=offering("norm", entry), profile="quick")
     assert [finding.check for finding in report.findings] == ["declaration"]
     assert words in report.findings[0].message
 
 
-def test_claims_that_raise_are_told_with_their_line(offering):
+def test_claims_that_raise_are_reported_with_their_line(offering):
     def claims(options):
         raise LookupError("no table")
 

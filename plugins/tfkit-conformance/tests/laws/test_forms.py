@@ -1,4 +1,4 @@
-"""The equations the laws judge by, against judges that nobody here wrote."""
+"""The equations the laws evaluate by, against evaluates that nobody here wrote."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ import pytest
 
 from tfkit_conformance.finding import Inconclusive
 from tfkit_conformance.laws.check import LAWS
-from tfkit_conformance.laws.law import Excluded, subject_of
 from tfkit_conformance.laws.options import variants
+from tfkit_conformance.laws.part import Excluded, part_under_test
 from tfkit_conformance.laws.structure import misfit
 
 
@@ -16,7 +16,7 @@ from tfkit_conformance.laws.structure import misfit
 def test_every_case_that_a_law_draws_may_be_stored(slot, catalogue):
     drawn = 0
     for name in catalogue.names(slot):
-        subject = subject_of(catalogue, slot, catalogue.find(slot, name))
+        subject = part_under_test(catalogue, slot, catalogue.find(slot, name))
         for options in variants(catalogue, subject.entry):
             for law in LAWS[slot]:
                 for seed in range(100, 106) if law.applies(subject, options) else ():
@@ -44,7 +44,7 @@ def test_every_case_that_a_law_draws_may_be_stored(slot, catalogue):
     ],
 )
 def test_what_no_law_draws_is_said(change, said, catalogue):
-    subject = subject_of(catalogue, "norm", catalogue.find("norm", "rms_norm"))
+    subject = part_under_test(catalogue, "norm", catalogue.find("norm", "rms_norm"))
     law = next(law for law in LAWS["norm"] if law.name == "tokens")
     options = variants(catalogue, subject.entry)[0]
     at = law.draw(subject, options, Random(0))

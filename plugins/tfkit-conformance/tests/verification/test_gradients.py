@@ -16,11 +16,11 @@ from tfkit_conformance.verification import verifier as run_module
 from tfkit_conformance.verification import verify
 from tfkit_conformance.verification.batch import draw
 from tfkit_conformance.verification.gradient_yardstick import gradient_yardstick
-from tfkit_conformance.verification.gradients import judge_gradients
+from tfkit_conformance.verification.gradients import check_gradients
 from tfkit_conformance.verification.properties import PROPERTIES
 from tfkit_conformance.verification.rounding import cast
 from tfkit_conformance.verification.site_runs import backward, random_towards, site_errors, with_site_errors
-from verification import faulty_backends
+from verification import mutant_backends
 from verification.shrunk import OVERRIDES
 
 ROOT = Path(__file__).parents[4] / "specs"
@@ -35,7 +35,7 @@ def only_gradients(monkeypatch):
 @pytest.fixture(scope="module")
 def wider(catalogue):
     plugin = types.ModuleType("acme")
-    plugin.tfkit_attention_backends = faulty_backends.hookimpls(catalogue.find("backend", "eager"))
+    plugin.tfkit_attention_backends = mutant_backends.hookimpls(catalogue.find("backend", "eager"))
     return catalogue.with_plugin(plugin, "acme")
 
 
@@ -67,7 +67,7 @@ def test_a_gradient_off_by_a_thousandth_at_one_site_is_found_there(wider):
 
 
 def test_a_backward_that_is_wrong_only_after_another_forward_is_found(wider):
-    """Each call judged alone is right; the layers of a model have equal shapes."""
+    """Each call evaluated alone is right; the layers of a model have equal shapes."""
     spec = tfkit.parse_spec(SPECS["decoder"], wider)
     parts = ["sub-layers", "whole model"]
     report, rows = evaluated(spec, wider, backends=["acme.workspace"], lengths=LENGTHS["decoder"], parts=parts)
@@ -84,24 +84,24 @@ def test_a_gradient_of_the_model_that_no_site_explains_is_found(catalogue):
     stick = gradient_yardstick(tfkit.graph_of(spec), single, wide, batch, towards)
     given, runs = backward(cast(single, torch.float32, "sdpa"), batch, towards)
     explained = with_site_errors(wide, batch, towards, site_errors(runs, wide))
-    worst, blunt = judge_gradients("gradients", "sdpa", given, explained, stick)
+    worst, blunt = check_gradients("gradients", "sdpa", given, explained, stick)
     assert 0.0 < worst < 1.0
     assert blunt == ""
     for name in set(given) - stick.zero:
         wrong = {**given, name: given[name] * 1.001}
         with pytest.raises(Violation, match=f"the gradient of `{name}`"):
-            judge_gradients("gradients", "sdpa", wrong, explained, stick)
+            check_gradients("gradients", "sdpa", wrong, explained, stick)
     assert stick.zero == frozenset(), "its keys are rotated, so that a key bias is seen"
 
 
 def test_what_the_sites_are_off_by_explains_a_backend_that_rounds_more(catalogue):
-    """Each site keeps its contract, and sdpa's gradients are a hundred times as far off as eager's: no fault by itself."""
+    """Each site keeps its contract, and sdpa's gradients are a hundred times as far off as eager's: no error by itself."""
     spec = tfkit.load_spec(ROOT / "tiny-normless.yaml", catalogue, ["encoder.num_layers=2", "decoder.num_layers=2"])
     report, _ = evaluated(spec, catalogue, backends=["sdpa", "eager"])
     assert report.verdict == "VERIFIED"
 
 
-def test_a_norm_less_encoder_whose_gradients_sdpa_loses_is_told(catalogue):
+def test_a_norm_less_encoder_whose_gradients_sdpa_loses_is_reported(catalogue):
     """dS = P (dP - D) cancels: the right gradient is next to nothing, and what sdpa gives is hundreds."""
     spec = tfkit.load_spec(ROOT / "tiny-normless.yaml", catalogue, [*OVERRIDES["tiny-normless"], "encoder.num_layers=12"])
     report, rows = evaluated(spec, catalogue, backends=["sdpa", "eager"])
@@ -113,7 +113,7 @@ def test_a_norm_less_encoder_whose_gradients_sdpa_loses_is_told(catalogue):
     assert rows["gradients", "eager", "float64"].status == "passed"
 
 
-def test_checkpointed_stacks_shared_tables_and_own_scores_are_judged(catalogue):
+def test_checkpointed_stacks_shared_tables_and_own_scores_are_evaluated(catalogue):
     for name in ("deepnet-18-18", "t5-small", "tiny-additive"):
         spec = tfkit.load_spec(ROOT / f"{name}.yaml", catalogue, OVERRIDES[name])
         report, rows = evaluated(spec, catalogue, backends=["eager", "sdpa"])

@@ -99,7 +99,7 @@ def test_a_reference_that_does_not_fit_leaves_its_sites_not_run(function, raised
         evaluated(spec, wide, "eager", parts=["sub-layers"])
 
 
-def test_what_a_backend_raises_is_told_with_its_line(spec, wide):
+def test_what_a_backend_raises_is_reported_with_its_line(spec, wide):
     report = evaluated(spec, wide, "eager", "acme.wrong")
     told = {row.message for row in report.rows if row.status == "failed"}
     place = f"(verification/test_memory.py:{wrong.__code__.co_firstlineno + 1})"

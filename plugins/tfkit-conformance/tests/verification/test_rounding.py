@@ -57,7 +57,7 @@ def test_the_longest_sum_counts_what_a_node_is_computed_from():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_products_summed_in_order_are_within_the_yardstick_and_a_small_fault_is_not(dtype):
+def test_products_summed_in_order_are_within_the_yardstick_and_a_small_mutant_is_not(dtype):
     model = tfkit.build(SPEC, seed=0).eval()
     batch = draw(model, {"tokens": 9}, 3, 0, "cpu")
     stick, _ = yardstick(cast(model, torch.float32), cast(model, torch.float64), batch)

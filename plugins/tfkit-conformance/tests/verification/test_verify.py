@@ -1,4 +1,4 @@
-"""`verify` as a function: what it judges, what it refuses, what it says of devices that are not here."""
+"""`verify` as a function: what it evaluates, what it refuses, what it says of devices that are not here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def report(spec, catalogue):
     return verify(spec, dtypes=("float32",), lengths=LENGTHS["encoder-decoder"], catalogue=catalogue)
 
 
-def test_every_site_is_judged_with_every_backend_that_the_spec_allows(report, spec):
+def test_every_site_is_evaluated_with_every_backend_that_the_spec_allows(report, spec):
     sites = {row.where for row in report.rows if row.property.startswith("attention")}
     assert sites == set(tfkit.build(spec, device="meta").sites)
     evaluated = {
@@ -35,7 +35,7 @@ def test_every_site_is_judged_with_every_backend_that_the_spec_allows(report, sp
     assert evaluated == {(site, backend) for site in sites for backend in ("sdpa", "eager")}
 
 
-def test_a_backend_without_gradients_is_judged_forward_and_one_that_refuses_says_why(catalogue):
+def test_a_backend_without_gradients_is_evaluated_forward_and_one_that_refuses_says_why(catalogue):
     text = SPECS["decoder"].replace("head_dim: 12, ", "head_dim: 12, softcap: 20.0, ")
     spec = tfkit.parse_spec(text, catalogue)
     report = verify(spec, lengths={"tokens": 4}, backends=["flex", "sdpa"], parts=["sub-layers"], catalogue=catalogue)
@@ -45,7 +45,7 @@ def test_a_backend_without_gradients_is_judged_forward_and_one_that_refuses_says
     assert "softcap" in found["sdpa"].message
 
 
-def test_the_whole_model_is_judged_in_the_dtype_and_in_float64(report):
+def test_the_whole_model_is_evaluated_in_the_dtype_and_in_float64(report):
     assert {(r.dtype, r.backend) for r in report.rows if r.property == "decoding in chunks"} == {
         (dtype, backend) for dtype in ("float32", "float64") for backend in ("sdpa", "eager")
     }
@@ -53,7 +53,7 @@ def test_the_whole_model_is_judged_in_the_dtype_and_in_float64(report):
     json.dumps(report.as_data())
 
 
-def test_a_trained_model_is_judged_with_its_own_weights_and_left_as_it_is(spec, catalogue):
+def test_a_trained_model_is_evaluated_with_its_own_weights_and_left_as_it_is(spec, catalogue):
     model = tfkit.build(spec, catalogue, backend="eager")
     before, sites = {name: tensor.clone() for name, tensor in model.state_dict().items()}, model.sites
     report = verify(model, lengths=LENGTHS["encoder-decoder"], catalogue=catalogue)
@@ -67,7 +67,7 @@ def test_a_trained_model_is_judged_with_its_own_weights_and_left_as_it_is(spec, 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_an_absent_device_is_not_run_and_never_passes(spec, catalogue):
     report = verify(spec, devices=("cuda",), catalogue=catalogue)
-    assert [(row.status, row.message) for row in report.rows] == [("not run", "there is no CUDA device here")]
+    assert [(row.status, row.message) for row in report.rows] == [("not run", "there is no device cuda here")]
     assert (report.verdict, report.exit_code) == ("INCOMPLETE", 3)
 
 
@@ -82,7 +82,7 @@ def test_wrong_input_is_refused_in_words(spec, catalogue):
         verify(spec, batch=0, catalogue=catalogue)
 
 
-def test_a_batch_of_one_row_of_one_token_is_judged_as_far_as_it_goes(spec, catalogue):
+def test_a_batch_of_one_row_of_one_token_is_evaluated_as_far_as_it_goes(spec, catalogue):
     report = verify(spec, batch=1, lengths={"source": 1, "target": 1}, backends=["eager"], catalogue=catalogue)
     assert report.verdict == "VERIFIED"
     assert {row.property for row in report.rows if row.status == "not applicable"} >= {"batch split", "causal independence"}
@@ -107,7 +107,7 @@ def test_a_batch_is_whole_right_and_left_padded_and_its_inputs_differ(spec, cata
 def test_a_recording_holds_every_call_and_leaves_nothing_behind(spec, catalogue):
     model = tfkit.build(spec, catalogue).eval()
     batch = draw(model, LENGTHS["encoder-decoder"], 3, 0, "cpu")
-    choices = [attention.choices[index] for attention, index, _ in model._site_table()]
+    choices = [attention.choices[index] for attention, index, _ in model.attention_sites()]
     with torch.no_grad():
         want = model(**batch.call())["logits"]
     found = record(model, batch)
@@ -115,7 +115,7 @@ def test_a_recording_holds_every_call_and_leaves_nothing_behind(spec, catalogue)
     assert set(found.sites) == set(model.sites)
     assert set(found.layers) == {("encoder", 0), ("decoder", 0), ("decoder", 1)}
     assert found.sites["decoder.1.cross_attention"].inputs.key.shape[2] == LENGTHS["encoder-decoder"]["source"]
-    assert [attention.choices[index] for attention, index, _ in model._site_table()] == choices
+    assert [attention.choices[index] for attention, index, _ in model.attention_sites()] == choices
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
 
-from tfkit.view.units import bytes_in_words, flops_in_words, seconds_in_words, speed_in_words
+from tfkit.view.units import bytes_in_words, scaled, seconds_in_words
 from tfkit_conformance.view.bench_page import bench_page
 from tfkit_conformance.view.bench_text import bench_text
 
@@ -91,8 +92,11 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_is_given(data):
             seconds_in_words,
             {2.5: "2.5 s", 0.0123: "12.3 ms", 1e-3: "1 ms", 0.000999: "999 us", 1.5e-7: "0.15 us", 123.4: "123 s"},
         ),
-        (flops_in_words, {6.48e14: "648 TFLOP/s", 1e12: "1 TFLOP/s", 8.38e10: "83.8 GFLOP/s"}),
-        (speed_in_words, {3.35e12: "3.35 TB/s", 2.54e10: "25.4 GB/s"}),
+        (
+            partial(scaled, unit="FLOP/s"),
+            {6.48e14: "648 TFLOP/s", 1e12: "1 TFLOP/s", 8.38e10: "83.8 GFLOP/s", 5e8: "500 MFLOP/s"},
+        ),
+        (partial(scaled, unit="B/s"), {3.35e12: "3.35 TB/s", 2.54e10: "25.4 GB/s"}),
         (bytes_in_words, {512: "512 B", 1536: "1.5 KiB", 36 << 20: "36 MiB", 3 << 30: "3 GiB"}),
     ],
 )

@@ -4,7 +4,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 
 import reported
-from kill_matrix.text import selftest_text
+from kill_matrix.text import kill_matrix_text
 from reported import BOUNDED, FINDING, PASSED, report
 from tfkit.cli.output import print_rich
 from tfkit_conformance.report import CheckResult, LedgerRow
@@ -39,7 +39,7 @@ def test_a_right_part(drawn):
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_a_wrong_part_is_told_in_words_numbers_and_python(drawn):
+def test_a_wrong_part_is_reported_in_words_numbers_and_python(drawn):
     text = drawn(*conformance_text(reported.wrong(), "report.json"))
     assert rows_of(text)["support"] == ["A4", "40", "FAILED", "0.5"]
     for part in (
@@ -54,7 +54,7 @@ def test_a_wrong_part_is_told_in_words_numbers_and_python(drawn):
         assert part in flat(text), part
 
 
-def test_what_is_found_again_in_the_same_words_is_told_once(drawn):
+def test_what_is_found_again_in_the_same_words_is_reported_once(drawn):
     again = [FINDING.__class__(f"R{number}", "A1", FINDING.message) for number in range(6)]
     text = flat(drawn(*conformance_text(report(PASSED, findings=(FINDING, *again)))))
     assert text.count(FINDING.message) == 1
@@ -78,7 +78,7 @@ def test_every_missing_and_every_refused_cell_is_named(drawn):
 
 
 def test_a_verdict_speaks_of_the_dtypes_that_were_tried():
-    """One that is refused in every cell was judged in none."""
+    """One that is refused in every cell was evaluated in none."""
     verdict, words = verdict_in_words(report(PASSED, ledger=(LedgerRow("mask", "causal", {"float32": 4}),)))
     assert verdict == "CONFORMANT"
     assert words.startswith("on cpu for float32: everything that")
@@ -146,24 +146,24 @@ def test_replays(drawn):
         {**usual, "check": "support", "now": "passed", "status": "passed"},
         {**usual, "check": "output", "now": "output: still off", "status": "failed"},
         {**usual, "check": "", "now": "inconclusive: large", "status": "inconclusive"},
-        {**usual, "check": "R29 blind_rows", "now": "blind_rows: was wrong", "status": "failed"},
+        {**usual, "check": "R29 fully_masked_rows", "now": "fully_masked_rows: was wrong", "status": "failed"},
         {**usual, "check": "support", "now": "refused: no window", "status": "refused"},
     ]
     text = flat(drawn(*replay_text({"replayed": rows, "exit_code": 1})))
     assert "passes now support of acme.flash on cpu then: was wrong still fails" in text
     assert "then: was wrong now: still off" in text
-    assert "still fails R29 blind_rows of acme.flash on cpu then and now: was wrong refused now support" in text
+    assert "still fails R29 fully_masked_rows of acme.flash on cpu then and now: was wrong refused now support" in text
     assert "then: was wrong now: no window" in text
     assert "now: large" in text
     assert "inconclusive all layers of acme.flash" in text
-    assert text.endswith("2 of 5 still fail, 1 pass, 1 refused by the declaration, 1 could not be judged (exit code 1)")
+    assert text.endswith("2 of 5 still fail, 1 pass, 1 refused by the declaration, 1 could not be evaluated (exit code 1)")
 
 
-SELFTEST = {
+KILL_MATRIX = {
     "profile": "quick", "seeds": [0, 1], "seconds": 12.0, "exit_code": 1, "kills": {"support": 2, "output": 1},
     "mutants": [
-        {"name": "causal_off_by_one", "family": "masks", "summary": "j <= i + 1", "seen_by": ["support", "support"]},
-        {"name": "no_max", "family": "softmax", "summary": "no maximum subtracted", "seen_by": ["output", ""]},
+        {"name": "causal_off_by_one", "family": "masks", "summary": "j <= i + 1", "killed_by": ["support", "support"]},
+        {"name": "no_max", "family": "softmax", "summary": "no maximum subtracted", "killed_by": ["output", ""]},
     ],
     "correct_kernels": [
         {"name": "online", "examples": 90, "alarms": [], "worst": 0.5, "seconds": 1.0},
@@ -172,12 +172,12 @@ SELFTEST = {
 }  # fmt: skip
 
 
-def test_the_selftest_names_what_it_did_not_see(drawn):
-    text = flat(drawn(*selftest_text(SELFTEST)))
+def test_the_kill_matrix_names_the_survivors(drawn):
+    text = flat(drawn(*kill_matrix_text(KILL_MATRIX)))
     for part in (
         "masks: 1 of 1 seen causal_off_by_one j <= i + 1 support",
         "softmax: 0 of 1 seen no_max no maximum subtracted output, NOT SEEN",
         "seen first by: support 2, output 1", "online 90 0 0.5 1.0", "split: seed 0: output: too far",
-        "UNSOUND 1 of 2 seeded faults seen under every seed; 1 of 2 correct implementations never alarmed (exit code 1, 12 s)",
+        "UNSOUND 1 of 2 mutants seen under every seed; 1 of 2 correct implementations never alarmed (exit code 1, 12 s)",
     ):  # fmt: skip
         assert part in text, part

@@ -1,7 +1,7 @@
-"""One attention call as data, how calls are drawn from a declaration, and what the right answer to one is.
+"""One attention call as data, the drawing of calls from a declaration, and the reference.
 
-case, fields, elements, table    a call as JSON data, its numbers drawn from a seed
-cells, strategies, subject       what a declaration promises, and the drawing of calls that it covers
-reference, bound, compare        the float64 answer, how far a correct backend may be from it, and how far one is
-judged                           a case and a backend's answer to it, computed when first asked for
+case, case_data, elements, table          a call as JSON data, its numbers drawn from a seed
+cells, strategies, backend_under_test     what a declaration promises, and the drawing of calls that it covers
+reference, bound, compare                 the float64 result, the error bound of a correct backend, the error of a backend
+evaluated                                 a case and a backend's output for it, computed when first needed
 """

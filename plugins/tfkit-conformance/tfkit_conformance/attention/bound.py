@@ -8,7 +8,7 @@ u_p that of the probabilities, n_b the number of key blocks. A relative error e_
             [scores rounded to storage: + u_o (3|R| + 2 + 2|C|)]   [softcap: + u_a (2|R| + 4|C|)]
             [scale q rounded to storage: + u_o scale sum|q||k| + eta sum|k|]                                 e = exp(E) - 1
     T_O   = sum_j P e |Z v_j - O| / den + (u_p + 2 u_m) sum P Z|v| + gamma(K + n_b + 2) (sum P Z|v| + |O|) + 4 u_a|O| + u_o|O|
-            den_i = 1 - sum_j P e; below 1/4 the row is too ill-conditioned to judge   [dropout: + 3 u_a sum P Z|v|]
+            den_i = 1 - sum_j P e; below 1/4 the row is too ill-conditioned to check   [dropout: + 3 u_a sum P Z|v|]
     E_dP  = (gamma(V+2) + 2 u_m) Z |dO| . |v|
     E_D   = the larger of  sum|dO| T_O + gamma(V+2) |dO| . |O|  and  sum_j (e' P |dP| + P E_dP + gamma(K) P |dP|)
     E_dS  = e' P |dP - D| + P (E_dP + E_D) + 2 u_a P (|dP| + |D|)        e' = (e + sum_j P e) / den + gamma(K + n_b + 2)
@@ -17,7 +17,7 @@ u_p that of the probabilities, n_b the number of key blocks. A relative error e_
 
 all times 1.02 for second order, plus what underflow may take. The composition follows the softmax analysis of Blanchard, Higham
 and Higham (https://doi.org/10.1093/imanum/draa038). It is a worst case on purpose: inputs exist on which correct kernels come
-within 5 % of it, and a square-root law would accuse them.
+within 5 % of it, and a square-root law would raise false alarms.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tfkit.attention.capabilities import Numerics
-from tfkit.attention.types import DistanceBias, LinearBias
+from tfkit.plugin import DistanceBias, LinearBias, Numerics
 
+from ..differences import error_ratio, worst_of
 from .reference import Reference, bias_gradient, sum_groups
 
 UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
@@ -52,7 +52,19 @@ class Bounds:
 
 
 def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
-    """Bounds for a backend of the given numerics class on the reference's own inputs. `tf32`: torch's switch is on."""
+    """The largest error that a correct backend of a numerics class can have on a call.
+
+    Args:
+        found: the reference of the call.
+        numerics: where the backend rounds.
+        tf32: float32 products may be TF32.
+
+    Returns:
+        Bounds for output, weights, log-sum-exp and gradients, element by element.
+
+    Reference:
+        The equations above; Higham 2002, section 3.1; Blanchard, Higham and Higham (https://doi.org/10.1093/imanum/draa038).
+    """
     inputs, dtype = found.inputs, found.inputs.query.dtype
     B, H, Q, D = found.query.shape
     K, V = found.value.shape[2:]
@@ -169,11 +181,7 @@ def _largest(found: Reference, numerics: Numerics) -> Tensor:
 
 def worst_ratio(got: Tensor, want: Tensor, bound: Tensor) -> float:
     """The largest |got - want| / bound: above 1 is wrong; inf where `got` has a NaN or the wrong shape."""
-    if got.shape != want.shape:
-        return math.inf
-    got = got.detach().to("cpu", torch.float64)
-    error = torch.where(got == want, 0.0, (got - want).abs() / bound)
-    return math.inf if bool(error.isnan().any()) else float(error.max())
+    return worst_of(error_ratio(got, want, bound))[0] if got.shape == want.shape else math.inf
 
 
 def _columns(found: Reference) -> list[tuple[Tensor, Tensor]]:

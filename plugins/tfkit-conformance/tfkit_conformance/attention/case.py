@@ -6,19 +6,15 @@ every device. `key_visible`, `segments` and `visible` say a pattern, whose eleme
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tfkit.attention.capabilities import AttentionRequest
-from tfkit.attention.types import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias, Mask
-from tfkit.errors import Diagnostic, InputError
+from tfkit.plugin import AttentionInputs, AttentionRequest, Bias, DenseBias, DistanceBias, LinearBias, Mask
 
 from .elements import arranged, drawn_call, grad_arranged
-from .fields import misfits
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -121,7 +117,7 @@ class Case:
         return grad_arranged(drawn.to(self.torch_dtype), self.grad_layout, device)
 
     def request(self, device: str = "cpu") -> AttentionRequest:
-        """What the case asks of a backend, as `judge` reads it."""
+        """What the case requests from a backend, for `check_request`."""
         return AttentionRequest(
             device=device.partition(":")[0],
             cuda_capability=torch.cuda.get_device_capability(device) if device.startswith("cuda") else None,
@@ -178,27 +174,6 @@ class Case:
         sizes = [getattr(self, axis) if axis in self.bias_axes else 1 for axis in "BHQK"]
         dense = torch.randn(sizes[2:] if "." in self.bias_axes else sizes, generator=draw, dtype=torch.float64)
         return DenseBias(dense.to(dtype).to(device).requires_grad_(self.bias_gradient))
-
-
-def case_of(data: object) -> Case:
-    """A case from JSON data. Raises InputError for anything that is none."""
-    if not isinstance(data, Mapping):
-        raise _wrong(f"a case is a mapping, not {type(data).__name__}")
-    known = {field.name: field for field in fields(Case)}
-    for name in data:
-        if name not in known:
-            raise _wrong(f"a case has no field `{name}`")
-    fields_of: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    case = Case(**fields_of)
-    for reason in misfits(case, tuple(DTYPES)):
-        raise _wrong(reason)
-    return case
-
-
-def _wrong(reason: str) -> InputError:
-    return InputError(
-        Diagnostic("TFK095", f"this is no stored case: {reason}", "replay what a conformance report holds as `case`")
-    )
 
 
 def _integers(numbers: tuple[int, ...] | None, device: str) -> Tensor | None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from tfkit.attention.capabilities import BIAS_KINDS, MASK_TERMS, Capabilities, Range
+from tfkit.inspection import BIAS_KINDS, MASK_TERMS
+from tfkit.plugin import Capabilities, Range
 
 from .case import Case
 from .elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
@@ -72,7 +73,7 @@ def edge_of(K: int) -> str:
 
 
 def cells(can: Capabilities, gradients: bool) -> list[Cell]:
-    """The cells of a declaration, in the order in which they are told. `gradients`: whether there is a backward here."""
+    """The cells of a declaration, in report order. `gradients`: whether there is a backward here."""
     terms = [term for term in MASK_TERMS if term in can.mask_terms]
     kinds = [kind for kind in BIAS_KINDS if kind in can.bias_kinds]
     made = [Cell("mask", "no mask", _fixed(terms=frozenset(), bias=None))]

@@ -1,4 +1,4 @@
-"""One backend, one call: how far output, log-sum-exp and every gradient are from the float64 reference, in bounds."""
+"""The errors of one call of a backend against the float64 reference, as shares of their bounds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention.capabilities import AttentionRequest, Numerics
-from tfkit.attention.types import BIAS_NAMES, AttentionInputs, AttentionOutput, LinearBias
+from tfkit.inspection import BIAS_NAMES
+from tfkit.plugin import AttentionInputs, AttentionOutput, AttentionRequest, LinearBias, Numerics
 
 from .bound import bounds, worst_ratio
 from .reference import reference
@@ -18,8 +18,7 @@ Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 
 
 def request_of(inputs: AttentionInputs, gradients: bool | None = None) -> AttentionRequest:
-    """What a call asks of a backend, as `judge` reads it: the gradients that its tensors require, or with `gradients` those of
-    all of them, or of none."""
+    """What a call requests from a backend, for `check_request`. `gradients` overrides the `requires_grad` of its tensors."""
     query, value, bias = inputs.query, inputs.value, inputs.bias
     wanted = [name for name, leaf in leaves_of(inputs).items() if gradients or (gradients is None and leaf.requires_grad)]
     return AttentionRequest(
@@ -65,9 +64,21 @@ def error_ratios(
     grad_output: Tensor,
     drawn: Tensor | None = None,
 ) -> dict[str, float]:
-    """Largest error over bound of the output, of what else was asked for, and of each gradient; above 1 is wrong.
+    """The errors of one call of a backend, as shares of their bounds: above 1 is wrong.
 
-    Raises ValueError where some row's scores are too large for its dtype, so that nothing can be said.
+    Args:
+        attend: the backend's function.
+        options: its options.
+        numerics: its numerics class.
+        inputs: the call.
+        grad_output: the gradient (B,H,Q,V) of the output.
+        drawn: the factors (B,H,Q,K) of a dropout draw; ones by default.
+
+    Returns:
+        The largest ratio by tensor: output, weights and lse where they are given, and each gradient.
+
+    Raises:
+        ValueError: some row's scores are too large for its dtype, so that the case cannot decide.
     """
     found = attend(inputs, options)
     wanted = reference(inputs, grad_output, drawn)

@@ -1,4 +1,4 @@
-"""A case with all that its checks share: the call, what the backend gave, the reference, the bounds. Each is made once."""
+"""A case with what its checks share: the call, the backend's output, the reference, the bounds. Each is computed once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, AttentionOutput
+from tfkit.plugin import AttentionInputs, AttentionOutput, Numerics
 
 from ..finding import Inconclusive, Violation
 from ..raised import format_exception
+from .backend_under_test import BackendUnderTest
 from .bound import Bounds, bounds
 from .case import Case
 from .compare import gradients_of
 from .reference import Reference, reference, visible_pairs
-from .subject import BackendUnderTest
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,19 @@ class Evaluated:
 
     @cached_property
     def bounds(self) -> Bounds:
-        """Raises Inconclusive where some row's scores are too large to be judged."""
-        tf32 = self.subject.tf32 or tf32_allowed(self.inputs)
-        made = bounds(self.reference, self.subject.capabilities.numerics, tf32)
-        if not bool(made.evaluated.all()):
-            raise Inconclusive(f"some scores are too large for {self.case.dtype} in this numerics class")
-        return made
+        """Raises Inconclusive where some row's scores are too large to be evaluated."""
+        return bounds_of(self.reference, self.subject.capabilities.numerics, self.subject.tf32)
 
 
-def tf32_allowed(inputs: AttentionInputs) -> bool:
-    """Whether torch's own switch lets float32 products be TF32 here."""
-    return inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32
+def bounds_of(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
+    """The bounds of a call. `tf32`: its float32 products are TF32 whatever torch's switch says. Raises Inconclusive where some
+    row's scores are too large for the dtype."""
+    query = found.inputs.query
+    made = bounds(found, numerics, tf32 or (query.is_cuda and torch.backends.cuda.matmul.allow_tf32))
+    if not bool(made.evaluated.all()):
+        dtype = str(query.dtype).removeprefix("torch.")
+        raise Inconclusive(f"some scores are too large for {dtype} in this numerics class")
+    return made
 
 
 def run(subject: BackendUnderTest, inputs: AttentionInputs, check: str = "contract") -> AttentionOutput:
@@ -77,17 +79,17 @@ def run(subject: BackendUnderTest, inputs: AttentionInputs, check: str = "contra
         found = subject.call(inputs)
     except Violation:
         raise
-    except Exception as reason:  # whatever a backend raises, its author is told which call and why
+    except Exception as reason:  # any exception of a backend is reported with the call that raised it
         raise Violation(check, f"raised {format_exception(reason)} for a call that it declares") from reason
     if not isinstance(found, AttentionOutput):
-        raise Violation(check, f"gave a {type(found).__name__} where an AttentionOutput is due")
+        raise Violation(check, f"gave a {type(found).__name__}, expected an AttentionOutput")
     for name, tensor in (("output", found.output), ("weights", found.weights), ("lse", found.lse)):
         if not isinstance(tensor, Tensor) and (tensor is not None or name == "output"):
-            raise Violation(check, f"{name} is a {type(tensor).__name__} where a tensor is due", tensor=name)
+            raise Violation(check, f"{name} is a {type(tensor).__name__}, expected a tensor", tensor=name)
     got, want = found.output, (*inputs.query.shape[:3], inputs.value.shape[3])
     if tuple(got.shape) != want or got.device.type != inputs.query.device.type:
         where = f"{want} on {inputs.query.device}"
-        raise Violation(check, f"output is {tuple(got.shape)} on {got.device} where {where} is due", tensor="output")
+        raise Violation(check, f"output is {tuple(got.shape)} on {got.device}, expected {where}", tensor="output")
     return found
 
 

@@ -1,4 +1,4 @@
-"""The float64 reference that every attention backend is judged by: forward and backward written out, no autograd.
+"""The float64 reference of attention: forward and backward written out, no autograd.
 
     R_ij = scale q_i . k_j          C_ij = c tanh(R_ij / c), or R_ij          S_ij = C_ij + bias_ij
     P_ij = exp(S_ij - lse_i) over visible j, 0 elsewhere; a row that sees no key is 0, its lse -inf
@@ -8,7 +8,7 @@
     dq_i  = scale sum_j dR_ij k_j   dk_j = scale sum_i dR_ij q_i      dv_j = sum_i P_ij Z_ij dO_i
     dbias: dense sums dS to the shape of its values, linear -dS |d|, distance dS by clamped d;  d = j - (offset + i)
 
-Visibility is plain loops over rule A4 and shares no line with `tfkit.attention.rendering`: one error cannot hide twice.
+Visibility is plain loops over rule A4 and shares no line with `tfkit.attention.rendering`: an error cannot be in both.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, Bias, DenseBias, LinearBias, Mask
+from tfkit.plugin import AttentionInputs, Bias, DenseBias, LinearBias, Mask
 
 from ..finding import Violation
-from .subject import under_test
+from .backend_under_test import under_test
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,21 @@ class Reference:
 
 
 def reference(inputs: AttentionInputs, grad_output: Tensor | None = None, drawn: Tensor | None = None) -> Reference:
-    """The contract in float64 on the CPU: output, log-sum-exp, weights and gradients, on exactly the given inputs.
+    """Attention in float64 on the CPU, on exactly the given inputs.
 
-    `grad_output` (B,H,Q,V) defaults to zeros, `drawn` (B,H,Q,K), the factors of a dropout draw, to ones.
-    Raises Violation when a backend asks for it while it is being judged.
+    Args:
+        inputs: the call.
+        grad_output: the gradient (B,H,Q,V) of the output; zeros by default.
+        drawn: the factors (B,H,Q,K) of a dropout draw; ones by default.
+
+    Returns:
+        Output, log-sum-exp, weights, gradients and every intermediate of the equations above.
+
+    Raises:
+        Violation: the backend that is being checked calls this function.
     """
     if under_test():
-        raise Violation("contract", f"`{under_test()}` calls the reference that it is judged by")
+        raise Violation("contract", f"`{under_test()}` calls the reference that it is evaluated by")
     B, H, Q, _ = inputs.query.shape
     G, K, V = inputs.value.shape[1:]
     query, key, value = (_wide(tensor) for tensor in (inputs.query, inputs.key, inputs.value))

@@ -1,4 +1,4 @@
-"""Hypothesis strategies of attention calls, drawn from a declaration: nothing is drawn that the backend does not claim.
+"""Hypothesis strategies of attention calls, drawn from a declaration: only calls that the backend declares are drawn.
 
     @given(cases(subject, "bfloat16"))
     def test_mine(case): ...
@@ -15,25 +15,33 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from tfkit.attention.capabilities import BIAS_KINDS, MASK_TERMS, Range
+from tfkit.inspection import BIAS_KINDS, MASK_TERMS
+from tfkit.plugin import Range
 
+from .backend_under_test import BackendUnderTest
 from .case import Case
 from .cells import Cell, Plan, edge_of, first_from
 from .elements import GRAD_LAYOUTS, LAYOUTS, REGIMES
-from .subject import BackendUnderTest
 
 HEAD_DIMS = (8, 16, 32, 24, 64, 40, 12, 20, 48, 80, 96, 128, 256)
 MOST_PAIRS = 12_000
-"""The largest B * Q * K: visibility is judged key by key."""
+"""The largest B * Q * K: the reference computes visibility key by key in Python."""
 
 BLOCKS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256)
 
 
 @st.composite
 def cases(draw: DrawFn, subject: BackendUnderTest, dtype: str, cell: Cell | None = None, gradients: bool | None = None) -> Case:
-    """Calls that the subject's declaration accepts, of one dtype, in one cell where one is given.
+    """Draws calls that the declaration of a backend accepts.
 
-    `gradients` fixes whether they require gradients; by default they do where the declaration allows it.
+    Args:
+        subject: the backend.
+        dtype: of query, key and value.
+        cell: the cell of the declaration that the calls must be in; any by default.
+        gradients: whether the calls require gradients; by default they do where a backward is declared.
+
+    Returns:
+        A Hypothesis strategy of `Case`.
     """
     can, fixed = subject.capabilities, dict(cell.fixed) if cell else {}
     assert can.query_length is not None

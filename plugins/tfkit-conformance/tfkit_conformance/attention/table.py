@@ -1,5 +1,5 @@
-"""Named calls that between them meet every feature of the contract: every mask term alone and in pairs, blind rows, every bias,
-grouping, V != D, one query, block edges. Strategies draw without end; these are fixed, for tests that want a name.
+"""Named calls that between them meet every feature of the contract: every mask term alone and in pairs, fully masked rows,
+every bias, grouping, V != D, one query, block edges. Strategies draw without end; these are fixed, for tests that want a name.
 
 B, H, D, V and the lengths differ pairwise, so that a swapped axis fails, except in the square cases: their fast paths must
 be met too.
@@ -21,7 +21,7 @@ CASES = (
     call(name="causal_offset", causal=True, offset=2),
     call(name="causal_more_queries", Q=11, causal=True, offset=0),
     call(name="causal_more_keys", K=12, causal=True, offset=0),
-    call(name="causal_blind_rows", causal=True, offset=-3),
+    call(name="causal_masked_rows", causal=True, offset=-3),
     call(name="causal_offsets", causal=True, offset=(3, -2)),
     call(name="decode", Q=1, causal=True, offset=6),
     call(name="decode_cache", Q=1, causal=True, offset=3),
@@ -31,7 +31,7 @@ CASES = (
     call(name="window_both", window=(1, 2), offset=3),
     call(name="window_causal", Q=7, window=(2, 0), offset=1, causal=True),
     call(name="window_offsets", window=(2, 1), offset=(4, -2)),
-    call(name="window_blind_rows", window=(1, 1), offset=5),
+    call(name="window_masked_rows", window=(1, 1), offset=5),
     call(name="window_lengths", window=(2, 3), offset=0, key_lengths=(10, 4), query_lengths=(8, 2)),
     call(name="key_lengths", key_lengths=(10, 3)),
     call(name="no_keys", key_lengths=(0, 4)),

@@ -13,15 +13,18 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from tfkit.attention.auto_table import FORM
-from tfkit.catalogue import Catalogue
+from tfkit import Catalogue
 
 from .cells import Cell
 from .classes import CallClass
 from .measure import Progress, Settings, run_cells
+
+FORM = 1
+"""Version of the form of a table: the one that `tfkit.inspection.parse_table` reads."""
 
 UNIT = "eager"
 ALIKE = 1.1
@@ -48,16 +51,16 @@ def measure_auto(
     cells = [cell for each in wanted for cell in each.cells]
     reports: list[dict[str, Any]] = []
     for number, dtype in enumerate(dtypes):
-        done, whole = number * len(cells), len(dtypes) * len(cells)
-
-        def heard(now: int, total: int, words: str, done: int = done, whole: int = whole, dtype: str = dtype) -> None:
-            progress(done + now, whole, f"{dtype} {words}")
-
         here = replace(settings, dtype=dtype, budget=_left(settings, reports, len(dtypes) - number))
-        reports.append(run_cells(cells, backends, catalogue, here, command, heard))
+        with_dtype = partial(_report_step, progress, dtype)
+        reports.append(run_cells(cells, backends, catalogue, here, command, with_dtype))
         if reports[-1]["interrupted"]:
             break
     return table_of(wanted, reports), reports
+
+
+def _report_step(progress: Progress, dtype: str, words: str) -> None:
+    progress(f"{dtype}: {words}")
 
 
 def _left(settings: Settings, reports: Sequence[dict[str, Any]], dtypes: int) -> float | None:

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention.capabilities import AttentionRequest
-from tfkit.attention.types import AttentionInputs, Bias, DistanceBias, LinearBias, Mask
+from tfkit.plugin import AttentionInputs, AttentionRequest, Bias, DistanceBias, LinearBias, Mask
 
 from ..attention.compare import leaves_of
 from ..attention.compare import request_of as asked_of

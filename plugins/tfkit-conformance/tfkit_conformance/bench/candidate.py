@@ -1,4 +1,4 @@
-"""One backend at one cell: accepted or refused, judged, then timed turn by turn; nothing that it raises stops the others."""
+"""One backend at one cell: accepted or refused, checked, then timed in turns. Its exceptions do not stop the others."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from typing import Any
 
 import torch
 
-from tfkit.attention.backend import AttentionBackend, check_request
-from tfkit.attention.capabilities import AttentionRequest
-from tfkit.attention.choice import BoundBackend, bind
-from tfkit.attention.dispatch import attend
-from tfkit.attention.rendering import shapes_of
-from tfkit.attention.types import AttentionInputs
-from tfkit.errors import TfkitError
+from tfkit import TfkitError
+from tfkit.inspection import BoundBackend, attend, bind, check_request
+from tfkit.plugin import AttentionBackend, AttentionInputs, AttentionRequest, shapes_of
 
 from .call import Call
-from .check import Evaluator
+from .check import ReferenceCheck
 from .timer import Clock
 
 WARM_UP = 2
@@ -73,7 +69,7 @@ class Candidate:
 
 
 def entered(entry: AttentionBackend, options: Any, call: Call, request: AttentionRequest) -> Candidate:
-    """A backend that stands for a cell, or its refusal."""
+    """A backend as a candidate for a cell, or its refusal."""
     candidate = Candidate(entry.name)
     verdict = check_request(entry, request, options)
     if verdict.refused:
@@ -88,8 +84,8 @@ def entered(entry: AttentionBackend, options: Any, call: Call, request: Attentio
     return candidate
 
 
-def prepare(candidate: Candidate, evaluated: Evaluator, clock: Clock, device: str, longest: float) -> float:
-    """Everything before the rounds: judged, warmed up, its memory measured. Gives the seconds of a warm call; a rival whose
+def prepare(candidate: Candidate, evaluated: ReferenceCheck, clock: Clock, device: str, longest: float) -> float:
+    """Everything before the rounds: the check, warm-up, memory. Gives the seconds of a warm call; a candidate whose
     call takes more than `longest` seconds is stopped with the one time that it has. Raises DeviceLost."""
     with guarded(candidate, device):
         assert candidate.backend is not None

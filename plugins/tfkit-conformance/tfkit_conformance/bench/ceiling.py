@@ -1,6 +1,6 @@
-"""What this device can do at best: the products per second of one large matrix product, the bytes per second of one large copy.
+"""The ceilings of this device: the products per second of one large matrix product, the bytes per second of one large copy.
 
-Both are measured in the run that they are the measure of, before the cells and after; the larger of the two medians counts.
+Both are measured in the same run, before the cells and after; the larger of the two medians counts.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from tfkit.errors import Diagnostic, InputError
+from tfkit import Diagnostic, InputError
 
 from .lengths import NOMINAL
 
@@ -32,7 +32,7 @@ class Scale:
 
 
 SCALES = {"cuda": Scale(16384, 2048, 131072), "cpu": Scale(1024, 512, 16384)}
-"""What is usual on a device."""
+"""The default sizes of a device."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ QUICK = (
     "dense-d64-512/*", "causal-d64-512/*", "dense-d128-512/forward", "causal-d64-1024/forward", "multi30k-*/training",
     "wmt-*/training",    "t5-512/*", "alibi-512/training", "window-2048/forward", "decode-4096", "decode-16384", "dropout-512",
 )  # fmt: skip
-"""What is measured on a CPU where nobody says: about a minute on two cores."""
+"""The default cells on a CPU: about a minute on two cores."""
 
 
 def chosen(patterns: Iterable[str]) -> list[Cell]:
@@ -120,5 +120,5 @@ def _matches(cell: Cell, pattern: str) -> bool:
 
 
 def usual(device: str) -> list[Cell]:
-    """What is measured where nobody says."""
+    """The default cells of a device."""
     return list(CELLS) if device == "cuda" else chosen(QUICK)

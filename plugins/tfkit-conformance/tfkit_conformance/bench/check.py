@@ -1,8 +1,8 @@
-"""Whether what is timed is right: a block of rows of one batch row and one key/value head against the float64 reference.
+"""Checks what is timed: a block of rows of one batch row and one key/value head against the float64 reference.
 
 The gradient of the output is zero outside the block, so that the block alone makes every gradient, and all of them can be
-judged at any length. The bound is that of the conformance suite, from the backend's own numerics class. A draw of dropout is
-another on every call and backend: such a call is judged without its dropout.
+evaluated at any length. The bound is that of the conformance suite, from the backend's own numerics class. Dropout
+draws differ between calls and backends: such a call is checked without its dropout.
 """
 
 from __future__ import annotations
@@ -13,22 +13,20 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from tfkit.attention.capabilities import Numerics
-from tfkit.attention.choice import BoundBackend
-from tfkit.attention.dispatch import attend
-from tfkit.attention.types import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias, Mask, Prepared
+from tfkit.inspection import BoundBackend, attend
+from tfkit.plugin import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias, Mask, Numerics, Prepared
 
 from ..attention.bound import Bounds, bounds, worst_ratio
 from ..attention.reference import Reference, reference
 from .call import Call
 
 PAIRS = 1 << 15
-"""Pairs of one head that are judged."""
+"""Pairs of one head that are compared."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The largest error as a share of its bound (above 1: wrong), and in which tensor; None where nothing could be said."""
+    """The largest error as a share of its bound (above 1: wrong), and in which tensor; None where the case cannot decide."""
 
     worst: float | None
     tensor: str
@@ -38,8 +36,8 @@ class Verdict:
         return self.worst is not None and not self.worst <= 1.0
 
 
-class Evaluator:
-    """The judge of one call, for all backends."""
+class ReferenceCheck:
+    """The reference block of one call, for all backends."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -84,7 +82,7 @@ class Evaluator:
         return self._bounds[numerics]
 
     def evaluate(self, backend: BoundBackend, prepared: Prepared | None = None) -> Verdict:
-        """Run the call once more, with what the backend has prepared, and judge it."""
+        """Runs the call once more, with what the backend has prepared, and compares it."""
         call, numerics = self.call, backend.entry.capabilities.numerics
         inputs = replace(call.inputs, dropout=0.0, prepared=prepared)
         found = attend(backend, inputs).output

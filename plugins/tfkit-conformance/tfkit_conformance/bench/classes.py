@@ -1,4 +1,4 @@
-"""The classes of calls that `auto` tells apart, and the cells that stand for each: `tfkit bench auto` measures these.
+"""The classes of calls that `auto` distinguishes, and the cells that represent each: `tfkit bench auto` measures these.
 
 A class is a dtype, a range of lengths and conditions (`tfkit.attention.auto_table.AutoRow`); the conditions exclude each other.
 Padding here is even: a row's length is anything from half the longest up.
@@ -37,7 +37,7 @@ KINDS: tuple[tuple[str, dict[str, bool], tuple[Mapping[str, Any], ...]], ...] = 
     ("dropout", {"dropout": True}, (CAUSAL, DECODER)),
 )
 DECODING = {"dropout": False, "gradients": False, "decoding": True}
-"""A single query: whatever its mask and bias are, it is bound by reading the keys."""
+"""A single query is bound by reading the keys, with any mask and bias."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tfkit.catalogue import Catalogue
+from tfkit import Catalogue
 
 PACKAGES = ("tfkit", "torch", "triton", "flash-attn", "flash-attn-3", "flash-attn-4")
 
@@ -58,7 +58,7 @@ def _versions(catalogue: Catalogue) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name as the system tells it."""
+    """The processor's name from the system."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -10,7 +10,7 @@ cells               name, family, training, shape, pairs, flops, bytes, and `bac
                     the ceiling that bounds the cell), peak_bytes, prepare_seconds, best_peer (time of the best other backend
                     over this one's: above 1 it is the fastest), worst_error (share of its bound), worst_tensor
 missing             cell, reason: what was not run
-interrupted         whether somebody stopped it
+interrupted         whether the run was interrupted
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from typing import Any
 
 import torch
 
-from tfkit.catalogue import Catalogue
+from tfkit import Catalogue
 
 from .call import Call, call_of, request_of
 from .candidate import Candidate, DeviceLost, entered, guarded, prepare
 from .ceiling import ceiling_of, higher
 from .cells import Cell, Scale
-from .check import Evaluator
+from .check import ReferenceCheck
 from .machine import machine_of
 from .timer import Clock, bounded_memory, clock_of
 
 FORM = 1
-Progress = Callable[[int, int, str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ def run_cells(
     catalogue: Catalogue,
     settings: Settings,
     command: str,
-    progress: Progress = lambda done, total, words: None,
+    progress: Progress = lambda words: None,
 ) -> dict[str, Any]:
-    """Measure; `told` hears how many cells are done, of how many, and what is going on. An interruption ends it early, with
-    all that was measured."""
+    """Measures the cells; `progress` is called with the next step in words. After an interruption the report holds all that
+    was measured before it."""
     begun, clock = time.monotonic(), clock_of(settings.device)
     data: dict[str, Any] = {
         "tfkit_bench": FORM,
@@ -79,7 +79,7 @@ def run_cells(
     dtype, reason = getattr(torch, settings.dtype), "interrupted"
     try:
         with bounded_memory(settings.device):
-            progress(0, len(cells), "ceilings")
+            progress("ceilings")
             data["ceiling"] = ceiling_of(clock, dtype, settings.device)
             for number, cell in enumerate(cells):
                 left = None if settings.budget is None else settings.budget - (time.monotonic() - begun)
@@ -87,9 +87,9 @@ def run_cells(
                     reason = f"the budget of {settings.budget:g} s was spent"
                     break
                 share = None if left is None else left / (len(cells) - number)
-                progress(number, len(cells), cell.name)
+                progress(f"{number + 1} of {len(cells)}, {cell.name}")
                 run_cell(cell, backends, settings, clock, share, data)
-            progress(len(cells), len(cells), "ceilings")
+            progress("ceilings again")
             data["ceiling"] = higher(data["ceiling"], ceiling_of(clock, dtype, settings.device))
     except KeyboardInterrupt:
         data["interrupted"] = True
@@ -118,7 +118,7 @@ def run_cell(
         capability = data["machine"]["capability"]
         request = request_of(call, tuple(capability) if capability else None)
         candidates = [entered(entry, options, call, request) for entry, options in backends]
-        _measure(candidates, Evaluator(call), clock, settings, share)
+        _measure(candidates, ReferenceCheck(call), clock, settings, share)
     except KeyboardInterrupt:
         for candidate in candidates:
             if candidate.running and not candidate.seconds:
@@ -138,7 +138,9 @@ def _made(cell: Cell, settings: Settings, data: dict[str, Any]) -> Call | None:
         return None
 
 
-def _measure(candidates: list[Candidate], evaluated: Evaluator, clock: Clock, settings: Settings, share: float | None) -> None:
+def _measure(
+    candidates: list[Candidate], evaluated: ReferenceCheck, clock: Clock, settings: Settings, share: float | None
+) -> None:
     """Warm up, then rounds in which each takes its turn, in another order every time."""
     begun = time.monotonic()
     able = [candidate for candidate in candidates if candidate.running]

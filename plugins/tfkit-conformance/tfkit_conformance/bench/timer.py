@@ -107,7 +107,7 @@ def _silent_kineto() -> Iterator[None]:
 
 @contextmanager
 def bounded_memory(device: str) -> Iterator[None]:
-    """On Linux, a CPU call that needs more memory than is free fails as one that may be told of, instead of ending the
+    """On Linux, a CPU call that needs more memory than is free raises an exception instead of ending the
     process; afterwards the process may take what it could before."""
     if device != "cpu" or not sys.platform.startswith("linux"):
         yield

@@ -1,1 +1,12 @@
-"""The commands that this distribution adds to `tfkit`."""
+"""The commands that this distribution adds to `tfkit`, and the type of option that two of them share."""
+
+
+def seconds(value: str | float) -> float:
+    """A time limit in seconds, from 0.1 to a day."""
+    try:
+        found = float(value)
+    except ValueError:
+        found = 0.0
+    if not 0.1 <= found <= 86400:
+        raise ValueError(f"seconds from 0.1 to 86400 are expected, `{value}` is written")
+    return found

@@ -2,88 +2,130 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tfkit.cli.arguments import Parser, add_device, add_dtype, names, place, usage_error, whole
-from tfkit.cli.output import check_place, print_json, print_rich, print_text, write_whole
+import click
 
-from .conformance import seconds
+from tfkit.commands import (
+    DTYPE,
+    DTYPES,
+    WRITE,
+    OneOf,
+    check_place,
+    device_option,
+    names,
+    print_json,
+    print_rich,
+    print_text,
+    seed,
+    traceback_option,
+    usage_error,
+    whole,
+    write_whole,
+)
 
-SUMMARY = "measure attention backends on this device"
+from . import seconds
+from .status_line import status_line
 
-EPILOG = """\
-attention measures every backend at every kind of call. auto measures the
-classes of calls that `auto` tells apart; --json FILE then writes the table that
-`--auto-table FILE`, Catalogue.with_auto_table and a plugin's AutoTable read.
+EPILOG = """\b
+`attention` measures every backend with every kind of call. `auto` measures
+the classes of calls that the requested backend `auto` distinguishes; --json
+FILE then writes the table that `--auto-table FILE`, Catalogue.with_auto_table
+and a plugin's AutoTable read.
 
-Rates count visible pairs alone: 4 x head_dim operations each forward, 10 x
-head_dim backward; decoding counts bytes. Every call is judged against the
-float64 reference before it is timed; a wrong one is shown as wrong, not timed.
+\b
+Rates count visible pairs only: 4 x head_dim operations each forward, 10 x
+head_dim backward; decoding counts bytes. Every call is compared with the
+float64 reference before it is timed; a wrong one is reported, not timed.
 
-Exit codes: 0 fine; 1 a backend was wrong or failed; 2 the input is wrong;
-3 cells are missing, for want of time or memory; 130 interrupted, with all that
+\b
+Exit codes: 0 fine; 1 a backend was wrong or failed; 2 the input is wrong; 3
+cells are missing, for lack of time or memory; 130 interrupted, with all that
 was measured until then printed and written.
 
+\b
 --json FILE writes `machine`, `settings`, `ceiling`, `cells` (`name`, `shape`,
 `flops`, `backends`: `status`, `reason`, `seconds`, `median`, ...), `missing`.
-`--json -` writes it to standard output instead of the text."""
+`--json -` writes it to standard output instead of the text.
+"""
 
 ROUNDS = {"cuda": 30, "cpu": 11}
 USUAL_BUDGET = 60.0
-"""Seconds for the usual cells of a CPU where nobody says."""
+"""Seconds for the default cells on a CPU, if --budget is not given."""
 
 
-def arguments(parser: Parser) -> None:
-    parser.add_argument("what", metavar="WHAT", choices=("attention", "auto"), help="attention or auto")
-    add_device(parser)
-    parser.add_argument("--backends", type=names, metavar="NAME,...", help="only these (default all that are installed)")
-    parser.add_argument(
-        "--cells", type=names, metavar="PATTERN,...", help="which cells, `*` for any text; all; --list shows them"
-    )
-    add_dtype(parser)
-    parser.set_defaults(dtype=None)
-    parser.add_argument("--lengths", type=lengths, metavar="N,...", help="of auto: measured lengths, in rising order")
-    parser.add_argument("--rounds", type=whole, metavar="N", help="turns of every backend (default 11, on CUDA 30)")
-    parser.add_argument("--budget", type=seconds, metavar="SECONDS", help="for all; fewer rounds where it is short")
-    parser.add_argument("--tokens", type=whole, metavar="N", help="tokens in a batch (default 1024, on CUDA 16384)")
-    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="of the inputs (default 0)")
-    parser.add_argument("--list", action="store_true", help="only list the cells that would be measured")
-    parser.add_argument("--json", metavar="FILE", type=place, help="write the report as JSON; - is standard output")
-    parser.add_argument("--html", metavar="FILE", type=place, help="write the report as an HTML page")
-    parser.add_argument("--traceback", action="store_true", help="print where tfkit itself failed, for a bug report")
+@dataclass(frozen=True)
+class Options:
+    """The options of both benchmarks. `kind` is that of the device: cpu or cuda."""
+
+    device: str
+    backends: list[str] | None
+    cells: list[str] | None
+    dtype: str | None
+    lengths: list[int] | None
+    rounds: int | None
+    budget: float | None
+    seed: int
+    json: str | None
+    html: str | None
+
+    @property
+    def kind(self) -> str:
+        return self.device.partition(":")[0]
 
 
-def run(options: argparse.Namespace) -> int:
-    _check_options(options)
+def lengths(text: str) -> list[int]:
+    found = [whole(each) for each in names(text)]
+    if found != sorted(set(found)):
+        raise ValueError(f"lengths in rising order are expected, `{text}` is written")
+    return found
+
+
+@click.command("bench", epilog=EPILOG)
+@click.argument("what", type=OneOf("benchmark", ("attention", "auto")), metavar="attention|auto", help="What to measure.")
+@device_option
+@click.option("--backends", type=names, metavar="NAME,...", help="Only these (default: all that are installed).")
+@click.option("--cells", type=names, metavar="PATTERN,...", help="Which cells; `*` is any text; --list shows them.")
+@click.option("--dtype", type=DTYPE, metavar="DTYPE", help=f"{', '.join(DTYPES)} (default: float32, on CUDA bfloat16).")
+@click.option("--lengths", type=lengths, metavar="N,...", help="Of auto: measured lengths, in rising order.")
+@click.option("--rounds", type=whole, metavar="N", help="Rounds per backend (default: 11, on CUDA 30).")
+@click.option("--budget", type=seconds, metavar="SECONDS", help="Time for all cells; a short budget means fewer rounds.")
+@click.option("--tokens", type=whole, metavar="N", help="Tokens in a batch (default: 1024, on CUDA 16384).")
+@click.option("--seed", type=seed, default=0, metavar="N", help="Seed of the inputs.")
+@click.option("--list", "only_list", is_flag=True, help="Only list the cells that would be measured.")
+@click.option("--json", metavar="FILE", type=WRITE, help="Write the report as JSON; - is standard output.")
+@click.option("--html", metavar="FILE", type=WRITE, help="Write the report as an HTML page.")
+@traceback_option
+def command(what: str, tokens: int | None, only_list: bool, **values: Any) -> int:
+    """Measure attention backends on this device."""
+    options = Options(**values)
+    _check_options(what, options, only_list)
     for path in (options.json, options.html):
         if path not in (None, "-"):
             check_place(path)
-    from dataclasses import replace
-
     from ..bench import cells, classes
 
-    kind = options.device.partition(":")[0]
-    usual = classes.SCALES if options.what == "auto" else cells.SCALES
-    scale = usual[kind] if options.tokens is None else replace(usual[kind], tokens=options.tokens)
-    if options.what == "attention":
-        chosen = cells.usual(kind) if options.cells is None else cells.chosen(options.cells)
-        if options.list:
+    usual = (classes.SCALES if what == "auto" else cells.SCALES)[options.kind]
+    scale = usual if tokens is None else replace(usual, tokens=tokens)
+    if what == "attention":
+        chosen = cells.usual(options.kind) if options.cells is None else cells.chosen(options.cells)
+        if only_list:
             return _list(chosen, scale, options.json)
-    from tfkit.cli.device import check_device
+    from ..resolve import require_device
 
-    check_device(options.device)
-    return _measure_auto(options, kind, scale) if options.what == "auto" else _measure(options, kind, chosen, scale)
+    require_device(options.device)
+    return _measure_auto(options, scale) if what == "auto" else _measure(options, chosen, scale)
 
 
-def _check_options(options: argparse.Namespace) -> None:
-    alien = ("lengths",) if options.what == "attention" else ("cells", "html", "list")
-    for name in alien:
-        if getattr(options, name):
-            raise usage_error(f"argument --{name}: `tfkit bench {options.what}` takes none", "see `tfkit bench --help`")
+def _check_options(what: str, options: Options, only_list: bool) -> None:
+    used = {"lengths": options.lengths} if what == "attention" else {
+        "cells": options.cells, "html": options.html, "list": only_list,
+    }  # fmt: skip
+    for name, value in used.items():
+        if value:
+            raise usage_error(f"argument --{name}: `tfkit bench {what}` takes none", "see `tfkit bench --help`")
     if options.html == "-":
         raise usage_error("argument --html: a file is expected", "for instance --html attention.html")
 
@@ -101,21 +143,21 @@ def _list(cells: list[Any], scale: Any, json: str | None) -> int:
     return 0
 
 
-def _measure(options: argparse.Namespace, kind: str, cells: list[Any], scale: Any) -> int:
+def _measure(options: Options, cells: list[Any], scale: Any) -> int:
     import json
 
-    from tfkit.catalogue import load_catalogue
+    from tfkit import load_catalogue
 
     from ..bench.measure import Settings, run_cells
     from ..view.bench_page import bench_page
     from ..view.bench_text import bench_text
 
     catalogue = load_catalogue()
-    budget = USUAL_BUDGET if options.budget is None and options.cells is None and kind == "cpu" else options.budget
-    dtype = options.dtype or ("bfloat16" if kind == "cuda" else "float32")
-    settings = Settings(options.device, dtype, options.rounds or ROUNDS[kind], scale, budget, options.seed)
-    command = options.command_line
-    with progress() as report:
+    budget = USUAL_BUDGET if options.budget is None and options.cells is None and options.kind == "cpu" else options.budget
+    dtype = options.dtype or ("bfloat16" if options.kind == "cuda" else "float32")
+    settings = Settings(options.device, dtype, options.rounds or ROUNDS[options.kind], scale, budget, options.seed)
+    command = str(click.get_current_context().find_root().obj)
+    with status_line() as report:
         data = run_cells(cells, backends_of(options.backends, catalogue), catalogue, settings, command, report)
     if options.json == "-":
         print_json(data)
@@ -128,22 +170,29 @@ def _measure(options: argparse.Namespace, kind: str, cells: list[Any], scale: An
     return exit_code(data)
 
 
-def _measure_auto(options: argparse.Namespace, kind: str, scale: Any) -> int:
-    from tfkit.catalogue import load_catalogue
+def _measure_auto(options: Options, scale: Any) -> int:
+    from tfkit import load_catalogue
 
     from ..bench.auto import UNIT, measure_auto
-    from ..bench.classes import DTYPES, classes
+    from ..bench.classes import DTYPES as DTYPES_BY_KIND
+    from ..bench.classes import classes
     from ..bench.measure import Settings
     from ..view.auto_text import auto_json, auto_text
 
     catalogue = load_catalogue()
     wanted = None if options.backends is None else [UNIT, *options.backends]
-    dtypes = DTYPES[kind] if options.dtype is None else (options.dtype,)
-    settings = Settings(options.device, dtypes[0], options.rounds or ROUNDS[kind], scale, options.budget, options.seed)
-    command = options.command_line
-    with progress() as report:
+    dtypes = DTYPES_BY_KIND[options.kind] if options.dtype is None else (options.dtype,)
+    settings = Settings(options.device, dtypes[0], options.rounds or ROUNDS[options.kind], scale, options.budget, options.seed)
+    command = str(click.get_current_context().find_root().obj)
+    with status_line() as report:
         table, reports = measure_auto(
-            list(classes(kind, options.lengths)), dtypes, backends_of(wanted, catalogue), catalogue, settings, command, report
+            list(classes(options.kind, options.lengths)),
+            dtypes,
+            backends_of(wanted, catalogue),
+            catalogue,
+            settings,
+            command,
+            report,
         )
     if options.json == "-":
         print_text(auto_json(table))
@@ -155,15 +204,8 @@ def _measure_auto(options: argparse.Namespace, kind: str, scale: Any) -> int:
     return exit_code({**merged, "interrupted": reports[-1]["interrupted"]})
 
 
-def lengths(text: str) -> list[int]:
-    found = [whole(each) for each in names(text)]
-    if found != sorted(set(found)):
-        raise argparse.ArgumentTypeError(f"lengths in rising order are expected, `{text}` is written")
-    return found
-
-
 def exit_code(data: dict[str, Any]) -> int:
-    """130 interrupted, 1 where something is wrong, 3 where something is missing."""
+    """130 if interrupted, 1 if a backend was wrong or failed, 3 if cells are missing."""
     statuses = {row["status"] for cell in data["cells"] for row in cell["backends"]}
     if data["interrupted"]:
         print("tfkit: interrupted", file=sys.stderr)
@@ -174,28 +216,12 @@ def exit_code(data: dict[str, Any]) -> int:
 
 
 def backends_of(wanted: list[str] | None, catalogue: Any) -> list[tuple[Any, Any]]:
-    """The backends of these names with their options as they are by default, or all that are installed."""
-    from tfkit.cli.backend_args import requested_backends_of
+    """The backends of these names with default options, or all that are installed."""
+    from tfkit.commands import requested_backends_of
 
     if wanted is None:
         return list(catalogue.ready("backend"))
     if "auto" in wanted:
-        raise usage_error("argument --backends: `auto` chooses among backends and is none", "name the backends")
+        raise usage_error("argument --backends: `auto` chooses among backends, it is not one of them", "name the backends")
     parts = requested_backends_of(list(dict.fromkeys(wanted)), catalogue) or ()
     return [(part.entry, part.options) for part in parts]
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on standard error while something is measured, on a terminal only, gone when it is over."""
-    if not sys.stderr.isatty():
-        yield lambda done, total, words: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from tfkit.view.console import EscapingConsole
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=EscapingConsole(sys.stderr), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, words: bar.update(task, completed=done, total=total, description=words)

@@ -1,169 +1,138 @@
-"""`tfkit conformance`: whether a part does what it declares, judged in a process of its own."""
+"""`tfkit conformance`: whether a part does what it declares, evaluated in a child process."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from typing import Any
 
-from tfkit.cli.arguments import Parser, device, dtype, names, place, reading, seed, usage_error
-from tfkit.cli.output import check_place, print_bug_report, print_json, print_rich, write_whole
-from tfkit.files import parse_json
-from tfkit.view.terminal import shown, write_drawn
+import click
 
-SUMMARY = "evaluate an attention backend, or another part, by the conformance suite"
+from tfkit.commands import (
+    READ,
+    TRACEBACK,
+    WRITE,
+    check_place,
+    device,
+    dtypes,
+    print_bug_report,
+    print_json,
+    print_rich,
+    seed,
+    usage_error,
+    write_whole,
+)
 
-EPILOG = """\
-Exit codes: 0 conformant; 1 not; 2 the input is wrong; 3 incomplete: something
-declared was not exercised or not judged, is a known failure, or its device is
-not there. With --replay: 1 if a case still fails, 0 if all pass, else 3.
+from . import seconds
+from .status_line import status_line
 
---json FILE writes the report: `slot`, `name`, `verdict`, `exit_code`, `checks`
-(`name`, `rule`, `status`, `examples`, `worst`, the largest error as a share of
-its bound), `findings` (`check`, `message`, `case`, `snippet`, ...), `ledger`
-(examples of every declared cell by dtype), `grades`, `versions`, `suite`.
-`--json -` writes it to standard output instead of the text, and faults too; a
-number that JSON has not is a text: "nan", "inf", "-inf".
+EPILOG = """\b
+Exit codes: 0 conformant; 1 not conformant; 2 the input is wrong; 3
+incomplete: something declared was not exercised or not evaluated, is a known
+failure, or its device is not there. With --replay: 1 if a case still fails, 0
+if all pass, else 3.
 
+\b
+--json FILE writes the report: `slot`, `name`, `verdict`, `exit_code`,
+`checks` (`name`, `rule`, `status`, `examples`, `worst`, the largest error as
+a share of its bound), `findings` (`check`, `message`, `case`, `snippet`,
+...), `ledger` (examples of every declared cell by dtype), `grades`,
+`versions`, `suite`. `--json -` writes the report, and errors, to standard
+output instead of the text. Numbers that JSON lacks are texts: "nan", "inf",
+"-inf".
+
+\b
 What the part prints goes to standard error. A part that kills its process or
-never returns is told of in the report as any other failure."""
-
-NARROW = 40
-
-
-def arguments(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", nargs="?", help="an attention backend, or with --slot another part")
-    parser.add_argument(
-        "--slot", metavar="SLOT", default="backend", help="position, norm, placement or activation (default backend)"
-    )
-    parser.add_argument("--profile", metavar="PROFILE", help="quick, standard or deep (default standard)")
-    parser.add_argument("--device", type=device, metavar="DEVICE", help="cpu, cuda or cuda:1 (default cpu)")
-    parser.add_argument(
-        "--dtype", metavar="DTYPE,...", type=dtypes, dest="dtypes", help="only these dtypes (default all that are declared)"
-    )
-    parser.add_argument("--options", metavar="JSON", type=mapping, help="options of the part, as a JSON object")
-    parser.add_argument("--seed", metavar="N", type=seed, default=0, help="of the examples (default 0)")
-    parser.add_argument("--limit", metavar="SECONDS", type=seconds, default=60.0, help="what one example may take (default 60)")
-    parser.add_argument("--json", metavar="FILE", type=place, help="write the report as JSON; - is standard output")
-    parser.add_argument("--junit", metavar="FILE", type=place, help="write the report as JUnit XML")
-    parser.add_argument("--replay", metavar="FILE", type=reading, help="run the cases of a report again")
-    parser.add_argument("--traceback", action="store_true", help="print where tfkit itself failed, for a bug report")
+never returns is reported like any other failure.
+"""
 
 
-def run(options: argparse.Namespace) -> int:
-    if options.replay and options.junit:
+def mapping(text: str) -> dict[str, Any]:
+    from tfkit.commands import parse_json
+
+    try:
+        found = parse_json(text)
+    except ValueError as reason:
+        raise ValueError(f"a JSON object is expected: {reason}") from None
+    if not isinstance(found, dict):
+        raise ValueError('a JSON object is expected, for instance {"eps": 1e-6}')
+    return found
+
+
+@click.command("conformance", epilog=EPILOG)
+@click.argument("name", required=False, metavar="[NAME]", help="An attention backend, or with --slot another part.")
+@click.option("--slot", metavar="SLOT", default="backend", help="backend, position, norm, placement or activation.")
+@click.option("--profile", metavar="PROFILE", help="quick, standard or deep.", show_default="standard")
+@click.option("--device", "place", type=device, metavar="DEVICE", help="cpu, cuda or cuda:1.", show_default="cpu")
+@click.option("--dtype", "only", type=dtypes, metavar="DTYPE,...", help="Only these dtypes (default: all that are declared).")
+@click.option("--options", "settings", type=mapping, metavar="JSON", help="Options of the part, as a JSON object.")
+@click.option("--seed", "number", type=seed, metavar="N", default=0, help="Seed of the examples.")
+@click.option("--limit", type=seconds, metavar="SECONDS", default=60.0, help="Time limit of one example.")
+@click.option("--json", "json_file", metavar="FILE", type=WRITE, help="Write the report as JSON; - is standard output.")
+@click.option("--junit", metavar="FILE", type=WRITE, help="Write the report as JUnit XML.")
+@click.option("--replay", metavar="FILE", type=READ, help="Run the cases of a report again.")
+@click.option("--traceback", is_flag=True, help=TRACEBACK)
+def command(
+    name: str | None, slot: str, profile: str | None, place: str | None, only: list[str] | None,
+    settings: dict[str, Any] | None, number: int, limit: float, json_file: str | None, junit: str | None, replay: str | None,
+    traceback: bool,
+) -> int:  # fmt: skip
+    """Evaluate an attention backend, or another part, with the conformance suite."""
+    if replay and junit:
         raise usage_error("--replay and --junit exclude each other", "leave one out")
-    for path in (options.json, options.junit):
+    for path in (json_file, junit):
         if path not in (None, "-"):
             check_place(path)
     from ..process.parent import ChildBug
 
     try:
-        return _replay(options) if options.replay else _evaluate(options)
+        if replay:
+            data = _replay(replay, name, place, limit)
+        else:
+            task = {"slot": slot, "device": place or "cpu", "dtypes": only, "options": settings, "seed": number, "limit": limit}
+            data = _evaluate(name, profile, task)
     except ChildBug as bug:
-        from tfkit.cli.plugin_attribution import innermost_plugin
+        from tfkit.commands import innermost_plugin
 
-        if options.traceback:
+        if traceback:
             print(bug.where, file=sys.stderr)
-        print_bug_report(bug.said, innermost_plugin(bug.frames), options.json == "-")
+        print_bug_report(bug.said, innermost_plugin(bug.frames), json_file == "-")
         return 1
+    _write(data, json_file, junit, replayed=bool(replay))
+    return int(data["exit_code"])
 
 
-def _evaluate(options: argparse.Namespace) -> int:
+def _evaluate(name: str | None, profile: str | None, task: dict[str, Any]) -> dict[str, Any]:
     from ..process.parent import evaluated
     from ..profile import profile_of
 
-    if options.name is None:
+    if name is None:
         raise usage_error("a name is missing", "`tfkit plugins` lists what is installed")
-    task = {
-        "slot": options.slot, "name": options.name, "profile": profile_of(options.profile or "standard").name,
-        "device": options.device or "cpu", "dtypes": options.dtypes, "options": options.options, "seed": options.seed,
-        "limit": options.limit,
-    }  # fmt: skip
-    with _Progress() as progress:
-        data = evaluated(task, heard=progress.heard)
-    _write(options, data)
-    if options.junit is not None:
-        from ..process.junit import junit
-
-        write_whole(options.junit, junit(data))
-    if options.json != "-":
-        from ..view.conformance_text import conformance_text
-
-        print_rich(*conformance_text(data, options.json))
-    return int(data["exit_code"])
+    task = {"name": name, "profile": profile_of(profile or "standard").name, **task}
+    with status_line() as write:
+        return evaluated(task, progress=lambda check, examples: write(f"{examples} examples, {check}"))
 
 
-def _replay(options: argparse.Namespace) -> int:
+def _replay(file: str, name: str | None, place: str | None, limit: float) -> dict[str, Any]:
     from ..process.parent import replayed
     from ..process.stored import read_stored, replay_data
 
-    stored = read_stored(options.replay, options.name, options.device)
-    data = replay_data(stored, replayed([each for each in stored if each.case], options.limit))
-    _write(options, data)
-    if options.json != "-":
+    stored = read_stored(file, name, place)
+    return replay_data(stored, replayed([each for each in stored if each.case], limit))
+
+
+def _write(data: dict[str, Any], json_file: str | None, junit_file: str | None, *, replayed: bool) -> None:
+    """Write the report to the files and to standard output."""
+    if json_file == "-":
+        print_json(data)
+    elif json_file is not None:
+        write_whole(json_file, json.dumps(data, indent=2) + "\n")
+    if junit_file is not None:
+        from ..process.junit import junit
+
+        write_whole(junit_file, junit(data))
+    if json_file != "-":
+        from ..view.conformance_text import conformance_text
         from ..view.replay_text import replay_text
 
-        print_rich(*replay_text(data))
-    return int(data["exit_code"])
-
-
-def _write(options: argparse.Namespace, data: dict[str, Any]) -> None:
-    if options.json == "-":
-        print_json(data)
-    elif options.json is not None:
-        write_whole(options.json, json.dumps(data, indent=2) + "\n")
-
-
-def dtypes(text: str) -> list[str]:
-    return [dtype(each) for each in dict.fromkeys(names(text))]
-
-
-def mapping(text: str) -> dict[str, Any]:
-    try:
-        found = parse_json(text)
-    except ValueError as reason:
-        raise argparse.ArgumentTypeError(f"a JSON object is expected: {reason}") from None
-    if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError('a JSON object is expected, for instance {"eps": 1e-6}')
-    return found
-
-
-def seconds(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0.1 <= found <= 86400:
-        raise argparse.ArgumentTypeError(f"seconds from 0.1 to 86400 are expected, `{text}` is written")
-    return found
-
-
-class _Progress:
-    """One line on a terminal that says what is being tried, gone when it is over. Elsewhere only what is `done` is told, for a
-    run may take an hour."""
-
-    def __init__(self) -> None:
-        self.shows = sys.stderr.isatty()
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.said("")
-
-    def heard(self, check: str, examples: int) -> None:
-        if examples % 10 == 0:
-            self.said(f"{examples} examples, {check}")
-
-    def said(self, words: str) -> None:
-        if self.shows:
-            write_drawn(sys.stderr, f"\r\x1b[K{shown(words)[:NARROW]}")
-            sys.stderr.flush()
-
-    def done(self, words: str) -> None:
-        if self.shows:
-            self.said(words)
-        else:
-            print(words, file=sys.stderr, flush=True)
+        print_rich(*(replay_text(data) if replayed else conformance_text(data, json_file)))

@@ -2,124 +2,120 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfkit.cli.arguments import (
-    Parser,
-    add_auto_table,
-    add_common,
-    add_set,
+import click
+
+from tfkit import Diagnostic, StoreError
+from tfkit.commands import (
+    READ,
+    WRITE,
+    Progress,
+    auto_table_option,
+    check_place,
+    common,
     device,
-    dtype,
+    dtypes,
     lengths_by_input,
     names,
-    place,
-    reading,
+    print_json,
+    print_rich,
     seed,
+    set_option,
     usage_error,
     whole,
+    write_whole,
 )
-from tfkit.cli.output import check_place, print_json, print_rich, write_whole
-from tfkit.cli.progress import Progress
-from tfkit.errors import Diagnostic, StoreError
 
 if TYPE_CHECKING:
-    from tfkit.catalogue import Catalogue
+    from collections.abc import Sequence
 
-SUMMARY = "prove a model: every part with every backend, and the whole"
+    from tfkit import Catalogue
 
-EPILOG = """\
-Every sub-layer is judged on the inputs that it has in a run of the model, each
-attention site with every backend that the spec allows, by error bounds; then
-the whole model: causal independence to the bit, decoding in every chunking,
-padding, batches, order of tokens, dropout, gradients, checkpoints. Backends
-that declare float64 are judged in float64 too, where rounding hides no fault.
--o FILE is rewritten each time a part is done, INCOMPLETE until all are.
-Exit code 0 if all holds, 1 if something failed, 2 for wrong input, 3 if
+EPILOG = """\b
+Exit code 0 if all holds, 1 if something failed, 2 if the input is wrong, 3 if
 something asked for could not be run: a device that is not here, or lengths
-that do not fit in memory; 130 if interrupted, with what is done printed."""
+that do not fit in memory; 130 if interrupted, with all that was done printed.
+-o FILE is rewritten after each part and says INCOMPLETE until all are done.
+"""
 
 WRITERS = (".md", ".csv", ".json")
-
-
-def arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "spec", metavar="SPEC", type=reading, help="a spec, YAML or JSON, or a directory that `tfkit build -o` wrote"
-    )
-    add_set(parser)
-    parser.add_argument("--weights", metavar="DIR", type=reading, help="judge the spec with the weights of a saved model")
-    parser.add_argument(
-        "--backend", metavar="NAME[,NAME]", type=names, help="backends to judge, instead of those that the spec allows"
-    )
-    add_auto_table(parser)
-    parser.add_argument(
-        "--device", type=devices, default=["cpu"], metavar="DEVICE[,DEVICE]", help="cpu, cuda, ... (default cpu)"
-    )
-    parser.add_argument("--dtype", type=dtypes, default=["float32"], metavar="DTYPE[,DTYPE]", help="(default float32)")
-    parser.add_argument(
-        "--batch", type=whole, default=3, metavar="N", help="rows (default 3: whole, padded right, padded left)"
-    )
-    parser.add_argument(
-        "--lengths", type=lengths_by_input, metavar="NAME=N[,NAME=N]", help="positions by input (default about 25)"
-    )
-    parser.add_argument("--seed", metavar="N", type=seed, default=0, help="of the inputs, and of weights that are not given")
-    parser.add_argument("-o", "--output", metavar="FILE", type=place, help="write the table as .md, .csv or .json, too")
-    add_common(parser)
 
 
 def devices(text: str) -> list[str]:
     return [device(name) for name in names(text)]
 
 
-def dtypes(text: str) -> list[str]:
-    return [dtype(name) for name in names(text)]
+@click.command("verify", epilog=EPILOG)
+@click.argument("spec", type=READ, help="A spec, YAML or JSON, or a directory that `tfkit build -o` wrote.")
+@set_option
+@click.option("--weights", metavar="DIR", type=READ, help="Evaluate the spec with the weights of this saved model.")
+@click.option(
+    "--backend", metavar="NAME[,NAME]", type=names, help="Backends to evaluate, instead of those that the spec allows."
+)
+@auto_table_option
+@click.option("--device", "places", type=devices, default="cpu", metavar="DEVICE[,DEVICE]", help="cpu, cuda, ...")
+@click.option("--dtype", "kinds", type=dtypes, default="float32", metavar="DTYPE[,DTYPE]", help="Dtypes of the model.")
+@click.option("--batch", type=whole, default=3, metavar="N", help="Rows; 3 are one whole, one padded right, one padded left.")
+@click.option("--lengths", type=lengths_by_input, metavar="NAME=N[,NAME=N]", help="Positions by input (default: about 25).")
+@click.option("--seed", "number", metavar="N", type=seed, default=0, help="Seed of the inputs, and of initial weights.")
+@click.option("-o", "--output", metavar="FILE", type=WRITE, help="Write the table to this .md, .csv or .json file too.")
+@common
+def command(
+    spec: str, overrides: tuple[str, ...], weights: str | None, backend: list[str] | None, auto_table: str | None,
+    places: list[str], kinds: list[str], batch: int, lengths: dict[str, int] | None, number: int, output: str | None,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Prove a model: every part with every backend, and the whole.
 
+    Each sub-layer is evaluated on the inputs that it gets in a run of the model, each attention site with every backend that
+    the spec allows, within error bounds. Then the whole model is evaluated: causal independence to the bit, decoding in every
+    chunking, padding, batches, order of tokens, dropout, gradients, checkpoints. Backends that declare float64 are evaluated
+    in float64 too, where rounding cannot hide an error.
+    """
+    if output is not None:
+        _check_place(output)
+    from tfkit.commands import catalogue_with, check_auto
 
-def run(options: argparse.Namespace) -> int:
-    if options.output is not None:
-        _check_place(options.output)
-    from tfkit.cli.backend_args import catalogue_of, check_auto
-
-    check_auto(options)
-    catalogue = catalogue_of(options)
-    model = _model(options, catalogue)
+    check_auto(backend, auto_table)
+    catalogue = catalogue_with(auto_table)
+    model = _model(spec, overrides, weights, catalogue)
     from ..verification import verify
 
     reports = []
 
     def keep(report: Any) -> None:
-        """The file always holds all that is known, whole."""
+        """Write the report so far, so that the file is always complete and current."""
         reports.append(report)
-        if options.output is not None:
+        if output is not None:
             from ..view.verify_files import FILES
 
-            write_whole(options.output, FILES[Path(options.output).suffix](report.as_data()))
+            write_whole(output, FILES[Path(output).suffix](report.as_data()))
 
     try:
         with Progress("verify") as progress:
             keep(
                 verify(
                     model,
-                    backends=options.backend,
-                    devices=options.device,
-                    dtypes=options.dtype,
-                    batch=options.batch,
-                    lengths=options.lengths,
-                    seed=options.seed,
+                    backends=backend,
+                    devices=places,
+                    dtypes=kinds,
+                    batch=batch,
+                    lengths=lengths,
+                    seed=number,
                     catalogue=catalogue,
-                    progress=progress.tell,
+                    progress=progress.show,
                     keep=keep,
                 )
             )
     except KeyboardInterrupt:
         print("tfkit: interrupted", file=sys.stderr)
         if reports:
-            _print(reports[-1], options.json)
+            _print(reports[-1], as_json)
         return 130
-    _print(reports[-1], options.json)
+    _print(reports[-1], as_json)
     return int(reports[-1].exit_code)
 
 
@@ -141,32 +137,30 @@ def _check_place(output: str) -> None:
     check_place(output)
 
 
-def _model(options: argparse.Namespace, catalogue: Catalogue) -> Any:
-    """The spec, or a model with the weights that were saved."""
-    from tfkit.spec import load_spec
+def _model(file: str, overrides: Sequence[str], weights: str | None, catalogue: Catalogue) -> Any:
+    """The spec, or a model with saved weights."""
+    from tfkit import load_spec
 
-    saved = Path(options.spec).is_dir()
-    if saved and (options.overrides or options.weights):
-        raise usage_error(f"{options.spec} is a saved model: it has its own spec and weights", "name its spec.yaml instead")
-    spec = None if saved else load_spec(options.spec, catalogue, options.overrides)
-    if not saved and options.weights is None:
+    saved = Path(file).is_dir()
+    if saved and (overrides or weights):
+        raise usage_error(f"{file} is a saved model: it has its own spec and weights", "name its spec.yaml instead")
+    spec = None if saved else load_spec(file, catalogue, overrides)
+    if not saved and weights is None:
         return spec
-    from tfkit.io import load
+    from tfkit import load
 
-    found = load(options.spec if saved else options.weights, catalogue=catalogue)
+    found = load(file if weights is None else weights, catalogue=catalogue)
     if saved:
         return found
-    from tfkit.builder import build
+    from tfkit import build
 
     model = build(spec, catalogue, device="meta", dtype=next(found.parameters()).dtype)  # type: ignore[arg-type]
-    weights = found.state_dict()
+    tensors = found.state_dict()
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if wanted != given:
         odd = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
-        message = (
-            f"{options.weights}: `{odd[0]}` is {given.get(odd[0], 'missing')}, the spec needs {wanted.get(odd[0], 'none')}"
-        )
+        message = f"{weights}: `{odd[0]}` is {given.get(odd[0], 'missing')}, the spec needs {wanted.get(odd[0], 'none')}"
         raise StoreError(Diagnostic("TFK082", f"{message}; {len(odd)} tensors differ", "name the spec that it was built from"))
-    model.to_empty(device="cpu").load_state_dict(weights)
+    model.to_empty(device="cpu").load_state_dict(tensors)
     return model

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from .example import SINGLE, LawExample
-from .law import Law, PartUnderTest, Structure
+from .law import Law
+from .part import PartUnderTest, Structure
 
 
 def sigmoid(x: float) -> float:
@@ -66,19 +67,19 @@ def _draw(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     return {"count": 64, "reach": random.choice((1, 3, 6, 12, 30))}
 
 
-def _values(trial: LawExample) -> float:
-    if trial.entry.gated is not (trial.subject.mathematics in GATED):
-        raise trial.broken(f"`gated` is {trial.entry.gated} where `{trial.subject.mathematics}` is not")
-    at, function = trial.at, FUNCTIONS[trial.subject.mathematics]
-    drawn = (torch.rand(at["count"], generator=trial.generator, dtype=torch.float64) * 2 - 1) * at["reach"]
-    x = drawn.to(trial.dtype).to(trial.device)
-    want = torch.tensor([function(number) for number in x.double().tolist()], dtype=torch.float64, device=trial.device)
-    inner = SINGLE if trial.unit >= SINGLE else trial.unit
-    bound = 3 * trial.unit * (want.abs() + (x.double() * want).abs() * (trial.unit > SINGLE)) + 16 * inner * (
+def _values(example: LawExample) -> float:
+    if example.entry.gated is not (example.subject.mathematics in GATED):
+        raise example.broken(f"`gated` is {example.entry.gated} where `{example.subject.mathematics}` is not")
+    at, function = example.at, FUNCTIONS[example.subject.mathematics]
+    drawn = (torch.rand(at["count"], generator=example.generator, dtype=torch.float64) * 2 - 1) * at["reach"]
+    x = drawn.to(example.dtype).to(example.device)
+    want = torch.tensor([function(number) for number in x.double().tolist()], dtype=torch.float64, device=example.device)
+    inner = SINGLE if example.unit >= SINGLE else example.unit
+    bound = 3 * example.unit * (want.abs() + (x.double() * want).abs() * (example.unit > SINGLE)) + 16 * inner * (
         x.double().abs() + want.abs()
     )
-    said = f"the value is not that of `{trial.subject.mathematics}`"
-    return trial.within(said, trial.subject.make(x, trial.options), want, bound + trial.tiny)
+    said = f"the value is not that of `{example.subject.mathematics}`"
+    return example.within(said, example.subject.make(x, example.options), want, bound + example.tiny)
 
 
 LAWS = (

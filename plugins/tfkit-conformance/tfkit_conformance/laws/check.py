@@ -1,27 +1,27 @@
-"""Judging one part of a slot by every law that concerns it: `check_part`, and `replay_part` for one stored case."""
+"""Checks one part of a slot by every law that applies to it (`check_part`), and one stored case again (`replay_part`)."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from random import Random
 from typing import Any
 
-import torch
+from tfkit import Catalogue, Diagnostic, InputError, load_catalogue
 
-from tfkit.catalogue import Catalogue, load_catalogue
-from tfkit.errors import BuildError, Diagnostic, InputError
-
+from ..attention.case import DTYPES
+from ..attention.case_data import not_a_case
 from ..finding import Finding, Inconclusive, Raised, Violation
 from ..raised import call_of, format_exception
 from ..report import SUITE, CheckResult, ConformanceReport, LedgerRow
+from ..resolve import require_device, versions
 from .activation import LAWS as ACTIVATION
-from .example import DTYPES, LawExample
-from .law import Excluded, Law, PartUnderTest, subject_of
+from .example import LawExample
+from .law import Law
 from .norm import LAWS as NORM
 from .options import entry_of, parsed, variants
+from .part import Excluded, PartUnderTest, part_under_test
 from .placement import LAWS as PLACEMENT
 from .position_claims import LAWS as POSITION_CLAIMS
 from .position_closed import LAWS as POSITION_FORMS
@@ -41,7 +41,7 @@ LAWS: dict[str, tuple[Law, ...]] = {
 Event = Callable[[str, dict[str, Any]], None]
 
 PROFILES = {"quick": 6, "standard": 24, "deep": 120}
-"""How many cases of each law are judged in each dtype."""
+"""Cases of each law in each dtype."""
 
 USUAL_DTYPES = {"quick": ("float32", "bfloat16"), "standard": ("float32", "bfloat16", "float16"), "deep": tuple(DTYPES)}
 TRIES = 60
@@ -59,14 +59,27 @@ def check_part(
     options: Any = None,
     event: Event = lambda law, case: None,
 ) -> ConformanceReport:
-    """Evaluate a position scheme, norm, placement or activation by its laws.
+    """Checks a position scheme, norm, placement or activation by its laws.
 
-    `name_or_entry` is a name of the catalogue or an entry; `options` a mapping (or options) to judge it with, else its default
-    options and those next to them: every choice of every option that is one of some names or a flag. `event` hears of every
-    case before it is judged.
+    Args:
+        slot: "position", "norm", "placement" or "activation".
+        name_or_entry: a name of the catalogue, or an entry.
+        profile: how many cases of each law: "quick" 6, "standard" 24, "deep" 120 for each dtype.
+        seed: of the drawn cases.
+        device: "cpu", "cuda" or "cuda:1".
+        dtypes: by default those of the profile.
+        catalogue: where names are looked up; by default all that is installed.
+        options: the only options to check with. By default the part's default options, and each choice of each option that is a
+            flag or one of some names.
+        event: called with the law and the case before each case.
 
-    Raises SpecError for an unknown name or wrong options, InputError for an unknown slot, profile or dtype, BuildError where
-    the device is not there.
+    Returns:
+        The report; its ledger has a row for each law.
+
+    Raises:
+        SpecError: the name is unknown, or the options are wrong.
+        InputError: the slot, profile or dtype does not exist.
+        BuildError: the device is missing.
     """
     if slot not in LAWS:
         raise InputError(Diagnostic("TFK073", f"there are no laws for the slot `{slot}`", f"known: {', '.join(LAWS)}"))
@@ -75,10 +88,9 @@ def check_part(
         raise InputError(Diagnostic("TFK073", f"there is no profile `{profile}`", f"known: {', '.join(PROFILES)}"))
     if wrong := [dtype for dtype in dtypes if dtype not in DTYPES]:
         raise InputError(Diagnostic("TFK071", f"`{wrong[0]}` is no dtype of a model", f"known: {', '.join(DTYPES)}"))
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise BuildError(Diagnostic("TFK046", "there is no CUDA device here", "use `--device cpu`"))
+    require_device(device)
     catalogue = catalogue or load_catalogue()
-    subject = subject_of(catalogue, slot, entry_of(catalogue, slot, name_or_entry))
+    subject = part_under_test(catalogue, slot, entry_of(catalogue, slot, name_or_entry))
     chosen = variants(catalogue, subject.entry) if options is None else [parsed(catalogue, slot, subject.entry, options)]
     return evaluate(subject, chosen, options is not None, profile, seed, device, dtypes, event)
 
@@ -92,83 +104,73 @@ def evaluate(
     device: str,
     dtypes: tuple[str, ...],
     event: Event = lambda law, case: None,
-    hasty: bool = False,
+    stop_at_first: bool = False,
     laws: Collection[str] = (),
 ) -> ConformanceReport:
-    """The report on a part whose code is at hand, with one or more options. A `hasty` one begins with the equations, ends with
-    the first violation and does not shrink it. `laws`, where there are some, are the only ones judged."""
+    """The report on a part whose code is at hand, with one or more options. A `stop_at_first` one begins with the equations,
+    ends with the first violation and does not shrink it. `laws`, where there are some, are the only ones evaluated."""
     begun = time.perf_counter()
     checks: list[CheckResult] = []
     findings: list[Finding] = []
     ledger: list[LedgerRow] = []
-    for law in reversed(LAWS[subject.slot]) if hasty else LAWS[subject.slot]:
-        if hasty and findings:
+    for law in reversed(LAWS[subject.slot]) if stop_at_first else LAWS[subject.slot]:
+        if stop_at_first and findings:
             break
         if laws and law.name not in laws:
             continue
         concerned = [options for options in chosen if law.applies(subject, options)]
         if not concerned:
             continue
-        course = _LawRun(law, subject, concerned, device, seed, max(PROFILES[profile], len(concerned)), event, hasty)
-        course.run(law.dtypes or dtypes)
-        if course.examples or not course.excluded:
-            checks.append(course.result())
-        findings += course.findings
-        ledger.append(LedgerRow("law", law.name, course.counts, "" if course.examples else course.excluded))
+        law_run = _LawRun(law, subject, concerned, device, seed, max(PROFILES[profile], len(concerned)), event, stop_at_first)
+        law_run.run(law.dtypes or dtypes)
+        if law_run.examples or not law_run.excluded:
+            checks.append(law_run.result())
+        findings += law_run.findings
+        ledger.append(LedgerRow("law", law.name, law_run.counts, "" if law_run.examples else law_run.excluded))
     return ConformanceReport(
         slot=subject.slot, name=str(subject.entry.name), distribution=subject.distribution,
         options=_data(chosen[0]) if written else {}, device=device, dtypes=tuple(dtypes), profile=profile, seed=seed,
-        versions={"tfkit": _version(), "torch": torch.__version__}, checks=tuple(checks), findings=tuple(findings),
+        versions=versions(device), checks=tuple(checks), findings=tuple(findings),
         ledger=tuple(ledger), seconds=time.perf_counter() - begun,
     )  # fmt: skip
 
 
 def replay_part(case: Any, catalogue: Catalogue | None = None) -> float | None:
-    """Evaluate the case of a finding again, on the present part. Raises its Violation, or returns the error as a share of
-    its bound (None where the law is exact). Raises InputError where `case` is none of this suite."""
+    """Evaluate the one case of a finding again, on the part as it is now: raises its Violation, or gives the error as a share
+    of its bound (None where the law is exact). Raises InputError where `case` is none of this suite."""
     needed = {"suite", "slot", "name", "law", "options", "at", "dtype", "device", "seed"}
     if not isinstance(case, dict) or set(case) != needed:
-        raise _no_case(f"a case is a mapping with {', '.join(sorted(needed))}")
+        raise not_a_case(f"a case is a mapping with {', '.join(sorted(needed))}")
     if case["suite"] != SUITE:
-        raise _no_case(f"it is of suite {case['suite']!r}, this is suite {SUITE}")
+        raise not_a_case(f"it is of suite {case['suite']!r}, this is suite {SUITE}")
     if wrong := [key for key in ("slot", "name", "law", "dtype", "device") if not isinstance(case[key], str)]:
-        raise _no_case(f"`{wrong[0]}` is no text")
+        raise not_a_case(f"`{wrong[0]}` is no text")
     if type(case["seed"]) is not int or not 0 <= case["seed"] < 1 << 63:
-        raise _no_case("`seed` is no whole number from 0 up that fits into 64 bits")
+        raise not_a_case("`seed` is no whole number from 0 up that fits into 64 bits")
     if not isinstance(case["options"], dict) or not isinstance(case["at"], dict):
-        raise _no_case("`options` and `at` are objects")
+        raise not_a_case("`options` and `at` are objects")
     law = next((law for law in LAWS.get(case["slot"], ()) if law.name == case["law"]), None)
     if law is None or case["dtype"] not in DTYPES:
-        raise _no_case(f"no law `{case['law']}` of the slot `{case['slot']}` has cases in {case['dtype']}")
+        raise not_a_case(f"no law `{case['law']}` of the slot `{case['slot']}` has cases in {case['dtype']}")
     catalogue = catalogue or load_catalogue()
     entry = entry_of(catalogue, case["slot"], case["name"])
     options = parsed(catalogue, case["slot"], entry, case["options"])
-    subject = subject_of(catalogue, case["slot"], entry)
+    subject = part_under_test(catalogue, case["slot"], entry)
     if reason := misfit(law, subject, options, case["at"]):
-        raise _no_case(reason)
+        raise not_a_case(reason)
     return retry(subject, law, options, case)
 
 
 def retry(subject: PartUnderTest, law: Law, options: Any, case: dict[str, Any]) -> float | None:
-    """One case; whatever the part raises on its own is a violation of the law."""
-    trial = LawExample(law.name, subject, options, case["at"], case["dtype"], case["device"], case["seed"])
+    """One case; any exception of the part is a violation of the law."""
+    example = LawExample(law.name, subject, options, case["at"], case["dtype"], case["device"], case["seed"])
     try:
-        return law.evaluate(trial)
+        return law.evaluate(example)
     except (Violation, Inconclusive):
         raise
-    except Exception as reason:  # whatever a part raises, its author is told which call and why
+    except Exception as reason:  # any exception of a part is reported with the call that raised it
         call = f"`{call_of(reason)}` " if call_of(reason) else ""
         raise Raised(law.name, f"{call}raised {format_exception(reason)} for a call that it declares") from reason
-
-
-def _no_case(reason: str) -> InputError:
-    return InputError(
-        Diagnostic("TFK095", f"this is no stored case: {reason}", "replay what a conformance report holds as `case`")
-    )
-
-
-def _version() -> str:
-    return version("tfkit")
 
 
 def _data(options: Any) -> dict[str, Any]:
@@ -177,7 +179,7 @@ def _data(options: Any) -> dict[str, Any]:
 
 @dataclass
 class _LawRun:
-    """One law over its cases, dtype by dtype; the first violation is shrunk and told, the others are counted."""
+    """One law over its cases, dtype by dtype; the first violation is shrunk and reported, the others are counted."""
 
     law: Law
     subject: PartUnderTest
@@ -186,7 +188,7 @@ class _LawRun:
     seed: int
     cases: int
     event: Event
-    hasty: bool
+    stop_at_first: bool
     counts: dict[str, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     worst: float | None = None
@@ -237,7 +239,7 @@ class _LawRun:
             }  # fmt: skip
 
     def _finding(self, case: dict[str, Any], options: Any, found: Violation) -> Finding:
-        if not self.hasty:
+        if not self.stop_at_first:
             case, found = self._shrunk(case, options, found)
         return Finding(
             self.law.name, self.law.rule, found.message, found.tensor, found.index, found.got, found.want, found.bound,

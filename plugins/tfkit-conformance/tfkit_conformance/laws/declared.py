@@ -1,4 +1,4 @@
-"""What a part builds is what its entry declares: the same weights with the same shapes, and nothing besides."""
+"""Compares what a part builds with what its entry declares: weights, shapes, no further parameters."""
 
 from __future__ import annotations
 
@@ -8,59 +8,64 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tfkit.inspection import CLAIMS
+
 from .example import LawExample
 
 
-def check_claims(trial: LawExample, known: frozenset[str]) -> None:
-    """What the entry claims and what it is the same as are names that laws know. Any other would leave it unjudged."""
-    claimed, same_as = trial.entry.claimed(trial.options), trial.entry.same_as
+def check_claims(example: LawExample) -> None:
+    """The names in `claims` and `same_as` are known: no law would check an unknown one."""
+    claimed, same_as = example.entry.claimed(example.options), example.entry.same_as
+    known = CLAIMS[example.subject.slot]
     if not isinstance(claimed, (frozenset, set)):
-        raise trial.broken(f"`claims` must give a frozenset of names; it gave {claimed!r}")
+        raise example.broken(f"`claims` must give a frozenset of names; it gave {claimed!r}")
     if unknown := sorted(map(str, claimed - known)):
         near = get_close_matches(unknown[0], sorted(known), 1)
         fix = f"did you mean `{near[0]}`?" if near else f"known: {sorted(known)}"
-        raise trial.broken(f"it claims {unknown}, which no law is about; {fix}")
-    slot, catalogue = trial.subject.slot, trial.subject.catalogue
+        raise example.broken(f"it claims {unknown}, which no law is about; {fix}")
+    slot, catalogue = example.subject.slot, example.subject.catalogue
     if same_as and catalogue.find(slot, same_as) is None:
         fix = catalogue.why_missing(slot, same_as)
-        raise trial.broken(f"`same_as` names `{same_as}`, which is no {slot} of the catalogue; {fix}")
+        raise example.broken(f"`same_as` names `{same_as}`, which is no {slot} of the catalogue; {fix}")
 
 
-def check_parameters(trial: LawExample, module: nn.Module, declared: Any) -> None:
+def check_parameters(example: LawExample, module: nn.Module, declared: Any) -> None:
     """Names, shapes and trainability agree with the entry's `parameters`; there are no buffers."""
     built = {name: (tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()}
     listed = {p.name: (tuple(p.shape), p.trainable) for p in declared}
     if len(listed) != len(declared):
-        raise trial.broken(f"its entry lists a parameter twice: {[p.name for p in declared]}")
+        raise example.broken(f"its entry lists a parameter twice: {[p.name for p in declared]}")
     for name in sorted(set(built) | set(listed)):
         if built.get(name) != listed.get(name):
             said, found = listed.get(name, "missing"), built.get(name, "missing")
-            raise trial.broken(f"parameter `{name}` is {found} in the module and {said} in its entry", tensor=name)
+            raise example.broken(f"parameter `{name}` is {found} in the module and {said} in its entry", tensor=name)
     for name, _ in module.named_buffers():
-        raise trial.broken(f"`{name}` is a buffer; modules are built without storage, so its numbers would be lost")
+        raise example.broken(f"`{name}` is a buffer; modules are built without storage, so its numbers would be lost")
     if set(module.state_dict()) != set(built):
-        raise trial.broken(f"its state_dict holds {sorted(module.state_dict())}, its parameters are {sorted(built)}")
+        raise example.broken(f"its state_dict holds {sorted(module.state_dict())}, its parameters are {sorted(built)}")
 
 
-def check_reasons(trial: LawExample, reasons: Any) -> bool:
+def check_reasons(example: LawExample, reasons: Any) -> bool:
     """Whether `unsupported` accepts, its answer being a tuple of reasons in words."""
     if not isinstance(reasons, tuple) or any(not isinstance(reason, str) or not reason.strip() for reason in reasons):
-        raise trial.broken(f"`unsupported` must give a tuple of reasons in words; it gave {reasons!r}")
+        raise example.broken(f"`unsupported` must give a tuple of reasons in words; it gave {reasons!r}")
     return not reasons
 
 
-def check_unwritten(trial: LawExample, before: list[Tensor], after: list[Tensor]) -> None:
+def check_unwritten(example: LawExample, before: list[Tensor], after: list[Tensor]) -> None:
     """Inputs are the caller's: no bit of them changes."""
     for number, (old, new) in enumerate(zip(before, after, strict=True)):
-        trial.equal(f"input {number} of shape {tuple(old.shape)} was written to", new, old, "input")
+        example.equal(f"input {number} of shape {tuple(old.shape)} was written to", new, old, "input")
 
 
-def check_reached(trial: LawExample, output: Tensor, leaves: dict[str, Tensor]) -> None:
+def check_reached(example: LawExample, output: Tensor, leaves: dict[str, Tensor]) -> None:
     """Some gradient arrives at every leaf, and is finite."""
     if not output.requires_grad:
-        raise trial.broken(f"the output carries no gradient, though {', '.join(leaves)} require one")
-    found = torch.autograd.grad(output, list(leaves.values()), trial.normal(*output.shape).to(output.dtype), allow_unused=True)
+        raise example.broken(f"the output carries no gradient, though {', '.join(leaves)} require one")
+    found = torch.autograd.grad(
+        output, list(leaves.values()), example.normal(*output.shape).to(output.dtype), allow_unused=True
+    )
     for (name, _), gradient in zip(leaves.items(), found, strict=True):
         if gradient is None or not bool(gradient.any()):
-            raise trial.broken(f"no gradient reaches `{name}`", tensor=name)
-        trial.finite(f"the gradient of `{name}`", gradient)
+            raise example.broken(f"no gradient reaches `{name}`", tensor=name)
+        example.finite(f"the gradient of `{name}`", gradient)

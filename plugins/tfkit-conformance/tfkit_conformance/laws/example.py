@@ -1,4 +1,4 @@
-"""One case of one law at work: the part built as a model builds it, numbers from the case's seed, and verdicts in words."""
+"""One case of a law: builds the part as a model does, draws numbers from the case's seed, compares tensors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.builder import materialise
+from tfkit.inspection import materialise
 
 from ..attention.bound import SMALLEST, UNIT
+from ..attention.case import DTYPES
+from ..differences import at_element, differing, error_ratio, first_of, worst_of
 from ..finding import Violation
 from ..raised import format_exception
-from .law import PartUnderTest, Structure
+from .part import PartUnderTest, Structure
 
-DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 SINGLE = UNIT[torch.float32]
 
 
@@ -74,14 +75,14 @@ class LawExample:
                 parameter.copy_(weights[name])
         return other
 
-    # ---- verdicts
+    # ---- comparisons
 
     def broken(self, message: str, **numbers: Any) -> Violation:
         """The violation of this law."""
         return Violation(self.law, message, **numbers)
 
     def alike(self, what: str, got: object, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-        """`got`, which must be a tensor of this shape, of the trial's dtype and on its device."""
+        """`got`, which must be a tensor of this shape, of the example's dtype and on its device."""
         if not isinstance(got, Tensor):
             raise self.broken(f"{what} is a {type(got).__name__}, no tensor")
         if tuple(got.shape) != tuple(shape):
@@ -96,7 +97,7 @@ class LawExample:
         """Every number must be finite."""
         bad = ~got.detach().isfinite()
         if bool(bad.any()):
-            index = tuple(bad.nonzero()[0].tolist())
+            index = first_of(bad)
             raise self.broken(f"{what} is {got[index].item()} at {list(index)}", tensor=what, index=index)
 
     def equal(self, message: str, got: Tensor, want: Tensor, what: str = "output") -> None:
@@ -104,31 +105,18 @@ class LawExample:
         got, want = got.detach(), want.detach()
         if got.shape != want.shape:
             raise self.broken(f"{message}: shape {tuple(got.shape)} against {tuple(want.shape)}", tensor=what)
-        same = (got == want) | (got.isnan() & want.isnan())
-        if not bool(same.all()):
-            index = tuple((~same).nonzero()[0].tolist())
-            raise self.broken(
-                f"{message}, at {list(index)}", tensor=what, index=index,
-                got=float(got[index]), want=float(want[index]), bound=0.0,
-            )  # fmt: skip
+        wrong = differing(got, want)
+        if bool(wrong.any()):
+            index = first_of(wrong)
+            raise at_element(self.law, f"{message}, at {list(index)}", what, index, got, want, 0.0)
 
     def within(self, message: str, got: Tensor, want: Tensor, bound: Tensor | float, what: str = "output") -> float:
         """The largest |got - want| / bound, which must be at most 1; `message` says what is wrong otherwise."""
-        got, want = got.detach().double(), want.detach().double()
         if got.shape != want.shape:
             raise self.broken(f"{message}: shape {tuple(got.shape)} against {tuple(want.shape)}", tensor=what)
-        if not got.numel():
-            return 0.0
-        limits = torch.as_tensor(bound, dtype=torch.float64, device=got.device).detach().expand_as(got)
-        share = torch.where(got == want, 0.0, (got - want).abs() / limits).nan_to_num(nan=torch.inf)
-        place = int(share.flatten().argmax())
-        worst = float(share.flatten()[place])
+        worst, index = worst_of(error_ratio(got, want, bound))
         if worst > 1.0:
-            index = tuple(int(axis) for axis in torch.unravel_index(torch.tensor(place), got.shape))
-            raise self.broken(
-                f"{message}, at {list(index)}", tensor=what, index=index,
-                got=float(got[index]), want=float(want[index]), bound=float(limits[index]),
-            )  # fmt: skip
+            raise at_element(self.law, f"{message}, at {list(index)}", what, index, got, want, bound)
         return worst
 
     def differs(self, message: str, one: Tensor, other: Tensor) -> None:
@@ -142,6 +130,6 @@ class LawExample:
             call()
         except error:
             return
-        except Exception as other:  # whatever else a part raises is told as the violation that it is
+        except Exception as other:  # any other exception is a violation too
             raise self.broken(f"{message}; it raised {format_exception(other)} in place of {error.__name__}") from other
         raise self.broken(message)

@@ -1,4 +1,4 @@
-"""A law: a statement about every part of a slot, or about every part that claims it, judged on drawn cases.
+"""A law: a property of every part of a slot, or of every part that claims it, checked on drawn cases.
 
 A case is a mapping that JSON can hold: the options, the structure (sizes, positions) that the law drew, the dtype and the seed
 of the numbers. The same case always gives the same tensors.
@@ -9,46 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tfkit.catalogue import Catalogue
-from tfkit.nn.feed_forward import FeedForward
-from tfkit.slots.lazy import load
-
-if TYPE_CHECKING:
-    from .example import LawExample
-
-Structure = dict[str, Any]
-
-
-class Excluded(Exception):
-    """The part's own declaration leaves no case of this law: a table of one position has no order."""
-
-
-@dataclass(frozen=True)
-class PartUnderTest:
-    """The part that is judged. `make` is what its entry names as `build` or `function`; `block` is the feed-forward layer
-    that an activation stands in. Seeded faults replace them."""
-
-    slot: str
-    entry: Any
-    make: Callable[..., Any]
-    catalogue: Catalogue
-    distribution: str = ""
-    block: Callable[..., Any] = FeedForward
-
-    @property
-    def mathematics(self) -> str:
-        """The name under which the equation of this part is known."""
-        return str(self.entry.same_as or self.entry.name)
+from .example import LawExample
+from .part import PartUnderTest, Structure
 
 
 @dataclass(frozen=True)
 class Law:
     """`rule` says the law with its equation; `applies(subject, options)` whether it concerns the part; `draw` gives the
-    structure of a case, or raises Inconclusive or Excluded where there is none; `judge` raises Violation, and returns the
+    structure of a case, or raises Inconclusive or Excluded where there is none; `evaluate` raises Violation, and returns the
     largest error as a share of its bound, or None where it is exact. `shrinks` gives the least value of each size that may be
-    made smaller; a law that is no matter of rounding is judged in one dtype."""
+    made smaller; a law that is no matter of rounding is evaluated in one dtype."""
 
     name: str
     rule: str
@@ -60,29 +32,22 @@ class Law:
 
 
 def always(subject: PartUnderTest, options: Any) -> bool:
-    """For laws of the contract, which every part of the slot obeys."""
+    """Applies to every part of the slot."""
     return True
 
 
 def claims(name: str) -> Callable[[PartUnderTest, Any], bool]:
-    """For laws that a part claims."""
+    """Applies to parts that claim a property."""
 
     def applies(subject: PartUnderTest, options: Any) -> bool:
         try:
             return name in subject.entry.claimed(options)
-        except Exception:  # it says nothing that can be held to; the law `declaration` tells why
+        except Exception:  # the law `declaration` reports why
             return False
 
     return applies
 
 
 def known_as(*names: str) -> Callable[[PartUnderTest, Any], bool]:
-    """For the closed form of an equation."""
+    """Applies to parts with one of these equations."""
     return lambda subject, options: subject.mathematics in names
-
-
-def subject_of(catalogue: Catalogue, slot: str, entry: Any) -> PartUnderTest:
-    """The part as its plugin offers it. Raises PluginError where its code cannot be imported."""
-    offer = catalogue.registered[slot].get(entry.name)
-    reference = entry.function if slot == "activation" else entry.build
-    return PartUnderTest(slot, entry, load(reference), catalogue, offer.distribution if offer else "")

@@ -45,21 +45,21 @@ def rms_norm(x: Numbers, weights: dict[str, Numbers], options: Any) -> tuple[Num
 
 
 def _evaluated(form: Callable[[Numbers, dict[str, Numbers], Any], tuple[Numbers, Numbers]]) -> Callable[[LawExample], float]:
-    def evaluate(trial: LawExample) -> float:
-        at, options = trial.at, shared(trial)
-        module: nn.Module = trial.built(at["width"])
+    def evaluate(example: LawExample) -> float:
+        at, options = example.at, shared(example)
+        module: nn.Module = example.built(at["width"])
         weights = {name: p.detach().double().tolist() for name, p in module.named_parameters()}
-        # Small vectors show whether eps stands where it must.
-        x = torch.cat((numbers(trial, at["tokens"], at["width"]), trial.normal(1, at["width"]) * 2.0**-9))
+        # Small vectors show whether eps is in the right place.
+        x = torch.cat((numbers(example, at["tokens"], at["width"]), example.normal(1, at["width"]) * 2.0**-9))
         found = [form(row, weights, options) for row in x.double().tolist()]
-        want = torch.tensor([value for value, _ in found], dtype=torch.float64, device=trial.device)
-        size = torch.tensor([value for _, value in found], dtype=torch.float64, device=trial.device)
+        want = torch.tensor([value for value, _ in found], dtype=torch.float64, device=example.device)
+        size = torch.tensor([value for _, value in found], dtype=torch.float64, device=example.device)
         bound = (
-            3 * trial.unit * (want.abs() + (size if trial.unit > 2.0**-24 else 0))
+            3 * example.unit * (want.abs() + (size if example.unit > 2.0**-24 else 0))
             + 2 * gamma(at["width"] + 16) * size
-            + trial.tiny
+            + example.tiny
         )
-        return trial.within("a vector is not normed as the equation says", module(x), want, bound)
+        return example.within("a vector is not normed as the equation says", module(x), want, bound)
 
     return evaluate
 

@@ -1,4 +1,4 @@
-"""The vectors that norms are judged on."""
+"""The vectors that norms are checked on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .example import LawExample
-from .law import PartUnderTest, Structure
+from .part import PartUnderTest, Structure
 
 SHRINKS = {"tokens": 1, "width": 2, "scale": 0, "shift": 0}
 FEW = SHRINKS | {"width": 4}
@@ -33,8 +33,8 @@ def draw_wide(subject: PartUnderTest, options: Any, random: Random) -> Structure
     return draw(subject, options, random) | {"width": random.choice((2, 4, 7, 16, 33, 64, 257, 768))}
 
 
-def numbers(trial: LawExample, *shape: int) -> Tensor:
+def numbers(example: LawExample, *shape: int) -> Tensor:
     """2^scale (z + shift) with z normally distributed."""
-    drawn = trial.normal(*shape, dtype=torch.float64)
-    shift, power = float(trial.at["shift"]), float(trial.at["scale"])
-    return ((drawn + shift) * float(2.0**power)).to(trial.dtype)
+    drawn = example.normal(*shape, dtype=torch.float64)
+    shift, power = float(example.at["shift"]), float(example.at["scale"])
+    return ((drawn + shift) * float(2.0**power)).to(example.dtype)

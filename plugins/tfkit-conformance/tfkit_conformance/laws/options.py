@@ -1,4 +1,4 @@
-"""The options that a part is judged with: those that are written, or the default ones and their neighbours."""
+"""The options that a part is checked with: the given ones, or the defaults and variants that differ in one option."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tfkit.catalogue import Catalogue
-from tfkit.errors import Diagnostic, SpecError
-from tfkit.slots.options import Entry, OneOf
+from tfkit import Catalogue, Diagnostic, SpecError
+from tfkit.inspection import Entry
+from tfkit.plugin import OneOf
 
 LENGTHS = (11, 24)
 """Values of `max_len`, where it may be left unwritten: small, so that its end is met."""
@@ -57,21 +57,21 @@ def variants(catalogue: Catalogue, entry: Any) -> list[Any]:
             found.append(options)
     if not found:
         needed = ", ".join(f"`{name}`" for name, field in entry.options.model_fields.items() if field.is_required())
-        raise SpecError(Diagnostic("TFK030", f"`{entry.name}` cannot be judged without options: {needed}", "write them"))
+        raise SpecError(Diagnostic("TFK030", f"`{entry.name}` cannot be evaluated without options: {needed}", "write them"))
     return found
 
 
-def shared(trial: Any) -> Any:
+def shared(example: Any) -> Any:
     """The options as the built-in of the same mathematics has them."""
-    entry, subject = trial.entry, trial.subject
+    entry, subject = example.entry, example.subject
     if not entry.same_as:
-        return trial.options
+        return example.options
     known = subject.catalogue.find(subject.slot, entry.same_as)
     if known is None:
-        raise trial.broken(f"`same_as` names `{entry.same_as}`, which is no {subject.slot} of the catalogue")
+        raise example.broken(f"`same_as` names `{entry.same_as}`, which is no {subject.slot} of the catalogue")
     try:
         return known.options.model_validate(
-            trial.options.model_dump(exclude_none=True), context={"catalogue": subject.catalogue}
+            example.options.model_dump(exclude_none=True), context={"catalogue": subject.catalogue}
         )
     except ValidationError as reason:
-        raise trial.broken(f"its options are not those of `{entry.same_as}`, which `same_as` promises: {reason}") from None
+        raise example.broken(f"its options are not those of `{entry.same_as}`, which `same_as` promises: {reason}") from None

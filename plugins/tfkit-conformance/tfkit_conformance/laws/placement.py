@@ -1,4 +1,4 @@
-"""What every placement owes a stack: each sub-layer and each norm used as declared, the residual and its constants honoured."""
+"""Laws of every placement: each sub-layer and each norm used as declared, the residual and its constants honoured."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from tfkit.slots.placement import CLAIMS
-
 from .declared import check_claims, check_reached, check_reasons, check_unwritten
 from .example import LawExample
-from .law import Law, PartUnderTest, Structure, always, claims
+from .law import Law, always, claims
+from .part import PartUnderTest, Structure
 from .placement_closed import LAWS as FORMS
 from .placement_parts import SUBLAYERS, draw, facts_of, input_of, run_of, wired
 from .rounding import gamma
@@ -22,98 +21,100 @@ def _draw_any(subject: PartUnderTest, options: Any, random: Random) -> Structure
     return draw(subject, options, random) | {"asked": list(random.choice(SUBLAYERS))}
 
 
-def _declaration(trial: LawExample) -> None:
-    entry, options, at = trial.entry, trial.options, trial.at
-    check_claims(trial, CLAIMS)
+def _declaration(example: LawExample) -> None:
+    entry, options, at = example.entry, example.options, example.at
+    check_claims(example)
     if not isinstance(entry.final_norm(options), bool):
-        raise trial.broken(f"`final_norm` must be true or false; it is {entry.final_norm(options)!r}")
-    check_reasons(trial, entry.unsupported(options, tuple(at["asked"])))
+        raise example.broken(f"`final_norm` must be true or false; it is {entry.final_norm(options)!r}")
+    check_reasons(example, entry.unsupported(options, tuple(at["asked"])))
     sites = entry.norm_sites(options, tuple(at["sublayers"]))
     if not isinstance(sites, tuple) or any(not isinstance(site, str) or not site.isidentifier() for site in sites):
-        raise trial.broken(f"`norm_sites` must be a tuple of names; it is {sites!r}")
+        raise example.broken(f"`norm_sites` must be a tuple of names; it is {sites!r}")
     if len(set(sites)) != len(sites):
-        raise trial.broken(f"`norm_sites` names a norm twice: {sites}")
-    made = wired(trial)
+        raise example.broken(f"`norm_sites` names a norm twice: {sites}")
+    made = wired(example)
     expected = {f"branches.{name}.weight" for name in at["sublayers"]} | {f"norms.{site}.weight" for site in sites}
     found = {name for name, _ in made.layer.named_parameters()}
     if found != expected:
-        raise trial.broken(f"the layer's parameters are {sorted(found)}; a model expects {sorted(expected)}")
+        raise example.broken(f"the layer's parameters are {sorted(found)}; a model expects {sorted(expected)}")
     if any(True for _ in made.layer.buffers()):
-        raise trial.broken("the layer has buffers, whose numbers would be lost: modules are built without storage")
+        raise example.broken("the layer has buffers, whose numbers would be lost: modules are built without storage")
 
 
-def _constants(trial: LawExample) -> None:
-    found = trial.entry.constants(trial.options, facts_of(trial.at))
+def _constants(example: LawExample) -> None:
+    found = example.entry.constants(example.options, facts_of(example.at))
     numbers = {"skip": found.skip, "branch": found.branch, **found.gains}
     for name, number in numbers.items():
         if not isinstance(number, (int, float)) or not math.isfinite(number) or number <= 0.0:
-            raise trial.broken(f"the constant `{name}` must be a number above 0; it is {number!r}")
+            raise example.broken(f"the constant `{name}` must be a number above 0; it is {number!r}")
 
 
-def _uses(trial: LawExample) -> None:
+def _uses(example: LawExample) -> None:
     """Every sub-layer once, in order, with the run and the index of the layer; every declared norm."""
-    at, made, x = trial.at, wired(trial), input_of(trial)
+    at, made, x = example.at, wired(example), input_of(example)
     run, index, kept = run_of(at["tokens"]), 5, x.clone()
-    output = trial.alike("output", made(x, run, index), x.shape, x.dtype)
-    trial.finite("output", output)
-    check_unwritten(trial, [kept], [x])
+    output = example.alike("output", made(x, run, index), x.shape, x.dtype)
+    example.finite("output", output)
+    check_unwritten(example, [kept], [x])
     called = [call.name for call in made.log.branches]
     if called != at["sublayers"]:
-        raise trial.broken(f"the sub-layers are called in the order {called}; each must be called once: {at['sublayers']}")
+        raise example.broken(f"the sub-layers are called in the order {called}; each must be called once: {at['sublayers']}")
     for call in made.log.branches:
         if call.run is not run or call.index != index:
-            raise trial.broken(f"`{call.name}` is not given the run and the index of its layer")
+            raise example.broken(f"`{call.name}` is not given the run and the index of its layer")
     unused = sorted(set(made.norms) - {call.name for call in made.log.norms})
     if unused:
-        raise trial.broken(f"the norms {unused} are declared in `norm_sites` and not used")
+        raise example.broken(f"the norms {unused} are declared in `norm_sites` and not used")
     again = made(x, run, index)
-    trial.equal("the same call a second time gives something else", again, output)
+    example.equal("the same call a second time gives something else", again, output)
 
 
-def _tokens(trial: LawExample) -> None:
-    made, x, other = wired(trial), input_of(trial), input_of(trial)
-    token = int(trial.generator.initial_seed() % trial.at["tokens"])
+def _tokens(example: LawExample) -> None:
+    made, x, other = wired(example), input_of(example), input_of(example)
+    token = int(example.generator.initial_seed() % example.at["tokens"])
     other[0, token] = x[0, token]
-    trial.equal(
+    example.equal(
         f"token {token} depends on other tokens, which no sub-layer and no norm mixes", made(other)[0, token], made(x)[0, token]
     )
 
 
-def _gradients(trial: LawExample) -> None:
-    made, x = wired(trial), input_of(trial).requires_grad_()
-    check_reached(trial, made(x), {"x": x} | dict(made.layer.named_parameters()))
+def _gradients(example: LawExample) -> None:
+    made, x = wired(example), input_of(example).requires_grad_()
+    check_reached(example, made(x), {"x": x} | dict(made.layer.named_parameters()))
 
 
-def _scales(trial: LawExample, random: Random) -> dict[str, float]:
-    return {name: random.choice((0.25, 0.5, 2.0, 3.0)) for name in trial.at["sublayers"]}
+def _scales(example: LawExample, random: Random) -> dict[str, float]:
+    return {name: random.choice((0.25, 0.5, 2.0, 3.0)) for name in example.at["sublayers"]}
 
 
-def _sum(trial: LawExample) -> float:
+def _sum(example: LawExample) -> float:
     """With norms that change nothing, skip 1 and sub-layers that give fixed b: x + sum_n scale_n b_n. One sub-layer alone:
     skip x + scale b."""
-    random, at = Random(trial.generator.initial_seed()), trial.at
-    scales = _scales(trial, random)
-    x = input_of(trial)
-    made = wired(trial, "fixed", "same", scales, skip=1.0)
+    random, at = Random(example.generator.initial_seed()), example.at
+    scales = _scales(example, random)
+    x = input_of(example)
+    made = wired(example, "fixed", "same", scales, skip=1.0)
     want, size = x.double(), x.double().abs()
     for name in at["sublayers"]:
         fixed = made.branches[name].fixed
         assert fixed is not None
         want, size = want + scales[name] * fixed.double(), size + abs(scales[name]) * fixed.double().abs()
-    bound = gamma(2 * len(at["sublayers"]) + 2, trial.unit) * size
+    bound = gamma(2 * len(at["sublayers"]) + 2, example.unit) * size
     said = f"with norms that change nothing the layer is not x + the sum of scale times sub-layer, scales {scales}"
-    return trial.within(said, made(x), want, bound)
+    return example.within(said, made(x), want, bound)
 
 
-def _skip(trial: LawExample) -> float:
-    at = trial.at
-    factor = trial.entry.constants(trial.options, facts_of(at)).skip
-    made, x = wired(trial, "fixed", "same"), input_of(trial)
+def _skip(example: LawExample) -> float:
+    at = example.at
+    factor = example.entry.constants(example.options, facts_of(at)).skip
+    made, x = wired(example, "fixed", "same"), input_of(example)
     fixed = made.branches[at["sublayers"][0]].fixed
     assert fixed is not None
     want = factor * x.double() + fixed.double()
-    bound = gamma(4, trial.unit) * (abs(factor) * x.double().abs() + fixed.double().abs())
-    return trial.within(f"the residual is not multiplied by skip = {factor:.6g}, which its constants say", made(x), want, bound)
+    bound = gamma(4, example.unit) * (abs(factor) * x.double().abs() + fixed.double().abs())
+    return example.within(
+        f"the residual is not multiplied by skip = {factor:.6g}, which its constants say", made(x), want, bound
+    )
 
 
 def _draw_one(subject: PartUnderTest, options: Any, random: Random) -> Structure:
@@ -126,122 +127,91 @@ def _wires_one(subject: PartUnderTest, options: Any) -> bool:
     return any(not subject.entry.unsupported(options, names) for names in SUBLAYERS if len(names) == 1)
 
 
-def _scaled_out(trial: LawExample) -> None:
-    """A sub-layer whose scale is 0 is not heard, except through what others read."""
-    at = trial.at
+def _scaled_out(example: LawExample) -> None:
+    """A sub-layer whose scale is 0 is not progress, except through what others read."""
+    at = example.at
     mute = at["sublayers"][-1]
-    made, x = wired(trial, scales={mute: 0.0}), input_of(trial)
+    made, x = wired(example, scales={mute: 0.0}), input_of(example)
     before = made(x)
     with torch.no_grad():
         made.branches[mute].weight.mul_(-3.0)
-    trial.equal(f"`{mute}` has scale 0 and is heard", made(x), before)
-    loud = wired(trial, scales={mute: 2.0}, skip=1.0)
+    example.equal(f"`{mute}` has scale 0 and is progress", made(x), before)
+    loud = wired(example, scales={mute: 2.0}, skip=1.0)
     with torch.no_grad():
         for name, branch in loud.branches.items():
             branch.weight.copy_(made.branches[name].weight)
         for site, norm in loud.norms.items():
             norm.weight.copy_(made.norms[site].weight)
     if at["width"] > 1:
-        trial.differs(f"the scale of `{mute}` is ignored", loud(x), before)
+        example.differs(f"the scale of `{mute}` is ignored", loud(x), before)
 
 
-def _dropout(trial: LawExample) -> None:
+def _dropout(example: LawExample) -> None:
     """Only in training, only on what sub-layers add, survivors times 1 / (1 - p)."""
-    at, share = trial.at, 0.5
-    x = trial.normal(2, 64, at["width"])
-    made = wired(trial, "curved", "same", skip=1.0, dropout=share)
+    at, share = example.at, 0.5
+    x = example.normal(2, 64, at["width"])
+    made = wired(example, "curved", "same", skip=1.0, dropout=share)
     kept = made(x)
-    trial.equal("dropout acts in evaluation", made(x), kept)
+    example.equal("dropout acts in evaluation", made(x), kept)
     plain = x
     for name in at["sublayers"][:1] if len(at["sublayers"]) == 1 else ():
         plain = x + made.branches[name].give(x)
-        trial.equal("dropout changes the numbers in evaluation", kept, plain)
-    silent = wired(trial, "zero", "same", skip=1.0, dropout=share)
+        example.equal("dropout changes the numbers in evaluation", kept, plain)
+    silent = wired(example, "zero", "same", skip=1.0, dropout=share)
     silent.layer.train()
-    trial.equal("dropout acts on the residual: with sub-layers that give 0, x changes", silent(x), x)
+    example.equal("dropout acts on the residual: with sub-layers that give 0, x changes", silent(x), x)
     mute = dict.fromkeys(at["sublayers"][1:], 0.0)
-    loud = wired(trial, "fixed", "same", mute, skip=1.0, dropout=share)
+    loud = wired(example, "fixed", "same", mute, skip=1.0, dropout=share)
     loud.layer.train()
-    heard = loud.branches[at["sublayers"][0]]
-    heard.fixed = torch.ones_like(x)
+    progress = loud.branches[at["sublayers"][0]]
+    progress.fixed = torch.ones_like(x)
     for name in at["sublayers"][1:]:
         loud.branches[name].fixed = torch.ones_like(x)
     found = loud(torch.zeros_like(x))
     if not bool(((found == 0.0) | (found == 1.0 / (1.0 - share))).all()):
-        raise trial.broken(
+        raise example.broken(
             f"in training with dropout {share}, what a sub-layer adds must be 0 or {1 / (1 - share):g} times itself"
         )
     count = found.numel()
     away = abs(float((found == 0.0).sum()) - share * count)
     # Six standard deviations of a binomial count: wrong once in 5e8 calls.
     if away > 6 * math.sqrt(count * share * (1.0 - share)):
-        raise trial.broken(f"dropout {share} hides {int((found == 0.0).sum())} of {count} numbers")
+        raise example.broken(f"dropout {share} hides {int((found == 0.0).sum())} of {count} numbers")
 
 
-def _stream(trial: LawExample) -> None:
+def _stream(example: LawExample) -> None:
     """R36: sub-layers that give 0 add nothing, and what runs through the layer is x itself, bit for bit."""
-    made, x = wired(trial, "zero", skip=1.0), input_of(trial)
-    trial.equal("with sub-layers that give 0 the layer is not the identity", made(x), x)
+    made, x = wired(example, "zero", skip=1.0), input_of(example)
+    example.equal("with sub-layers that give 0 the layer is not the identity", made(x), x)
 
 
-def _normed(trial: LawExample) -> None:
+def _normed(example: LawExample) -> None:
     """R36: the layer gives what its last norm gave, bit for bit."""
-    made, x = wired(trial), input_of(trial)
+    made, x = wired(example), input_of(example)
     output = made(x)
     if not made.log.norms:
-        raise trial.broken("it claims a normed output and uses no norm")
-    trial.equal("the output is not that of the last norm", output, made.log.norms[-1].output)
+        raise example.broken("it claims a normed output and uses no norm")
+    example.equal("the output is not that of the last norm", output, made.log.norms[-1].output)
 
 
 SMALLER = {"tokens": 1, "batch": 1, "width": 2, "layers": 1}
 FLAT = ("float32",)
 LAWS = (
-    Law(
-        "declaration",
-        "claims, norm_sites and parameters are as a model expects them; `unsupported` gives reasons in words",
-        always,
-        _draw_any,
-        _declaration,
-        dtypes=FLAT,
-    ),
+    Law("declaration", "claims, norm_sites and parameters are as a model expects them; `unsupported` gives reasons in words",
+        always, _draw_any, _declaration, dtypes=FLAT),
     Law("constants", "skip, branch and gains are numbers above 0, at any depth", always, draw, _constants, {"layers": 1}, FLAT),
     Law("uses", "every sub-layer is called once, in order; every declared norm is used", always, draw, _uses, SMALLER),
-    Law(
-        "tokens",
-        "R37: tokens stay apart where sub-layers and norms keep them apart, bit for bit",
-        always,
-        draw,
-        _tokens,
-        SMALLER,
-    ),
+    Law("tokens", "R37: tokens stay apart where sub-layers and norms keep them apart, bit for bit", always, draw, _tokens,
+        SMALLER),
     Law("gradients", "a gradient reaches the input, every sub-layer and every norm", always, draw, _gradients, SMALLER),
-    Law(
-        "residual_sum",
-        "x + the sum of scale times sub-layer, where norms change nothing and skip is 1",
-        always,
-        draw,
-        _sum,
-        SMALLER,
-    ),
+    Law("residual_sum", "x + the sum of scale times sub-layer, where norms change nothing and skip is 1", always, draw, _sum,
+        SMALLER),
     Law("skip", "skip x + scale f, where norms change nothing", _wires_one, _draw_one, _skip, SMALLER),
     Law("scales", "what is added is multiplied by its scale", always, draw, _scaled_out, SMALLER, FLAT),
-    Law(
-        "dropout",
-        "R40: in training only, on what is added only, survivors times 1 / (1 - p)",
-        always,
-        draw,
-        _dropout,
-        SMALLER,
-        FLAT,
-    ),
-    Law(
-        "residual_stream",
-        "R36: with sub-layers that give 0 the layer is the identity",
-        claims("residual_stream"),
-        draw,
-        _stream,
-        SMALLER,
-    ),
+    Law("dropout", "R40: in training only, on what is added only, survivors times 1 / (1 - p)", always, draw, _dropout, SMALLER,
+        FLAT),
+    Law("residual_stream", "R36: with sub-layers that give 0 the layer is the identity", claims("residual_stream"), draw,
+        _stream, SMALLER),
     Law("normed_output", "R36: the output is that of the last norm", claims("normed_output"), draw, _normed, SMALLER),
     *FORMS,
-)
+)  # fmt: skip

@@ -21,8 +21,8 @@ from .placement_parts import Wired, draw, facts_of, input_of, wired
 from .rounding import gamma, sensitivity
 
 
-def _equation(trial: LawExample, made: Wired, skip: float, scales: dict[str, float], x: Tensor) -> Tensor:
-    kind, options, start = trial.subject.mathematics, shared(trial), x
+def _equation(example: LawExample, made: Wired, skip: float, scales: dict[str, float], x: Tensor) -> Tensor:
+    kind, options, start = example.subject.mathematics, shared(example), x
     if kind == "parallel":
         added = skip * start
         for name, branch in made.branches.items():
@@ -42,24 +42,24 @@ def _equation(trial: LawExample, made: Wired, skip: float, scales: dict[str, flo
     return x
 
 
-def _wiring(trial: LawExample) -> float:
-    at, random = trial.at, Random(trial.generator.initial_seed())
-    skip = trial.entry.constants(trial.options, facts_of(at)).skip
+def _wiring(example: LawExample) -> float:
+    at, random = example.at, Random(example.generator.initial_seed())
+    skip = example.entry.constants(example.options, facts_of(at)).skip
     scales = {name: random.choice((0.5, 1.0, 1.0, 2.0)) for name in at["sublayers"]}
-    made, x = wired(trial, scales=scales), input_of(trial)
-    total = sensitivity(lambda x: _equation(trial, made, skip, scales, x), [x])
-    want = _equation(trial, made, skip, scales, x)
+    made, x = wired(example, scales=scales), input_of(example)
+    total = sensitivity(lambda x: _equation(example, made, skip, scales, x), [x])
+    want = _equation(example, made, skip, scales, x)
     steps = 8 * (at["width"] + 8) * len(at["sublayers"])
-    bound = gamma(steps, trial.unit) * (total + 1.0) * (1.0 + abs(skip)) ** len(at["sublayers"])
-    names, kind = ", ".join(at["sublayers"]), trial.subject.mathematics
+    bound = gamma(steps, example.unit) * (total + 1.0) * (1.0 + abs(skip)) ** len(at["sublayers"])
+    names, kind = ", ".join(at["sublayers"]), example.subject.mathematics
     said = f"the layer of {names} is not wired as `{kind}` says, skip {skip:.4g}, scales {scales}"
-    return trial.within(said, made(x), want, bound)
+    return example.within(said, made(x), want, bound)
 
 
-def _deepnorm(trial: LawExample) -> float:
+def _deepnorm(example: LawExample) -> float:
     """alpha and beta of the paper's table, for N encoder and M decoder layers."""
-    at = trial.at
-    found = trial.entry.constants(trial.options, facts_of(at))
+    at = example.at
+    found = example.entry.constants(example.options, facts_of(at))
     own, partner = at["layers"], at["partner"]
     if at["role"] == "encoder":
         alpha, beta = 0.81 * own**0.25 * partner ** (1 / 16), 0.87 / (own**0.25 * partner ** (1 / 16))
@@ -71,23 +71,16 @@ def _deepnorm(trial: LawExample) -> float:
     got = torch.tensor([found.skip, found.branch, *(found.gains.get(role, 1.0) for role in roles)], dtype=torch.float64)
     want = torch.tensor([alpha, 1.0, *[beta] * len(roles)], dtype=torch.float64)
     if extra := set(found.gains) - set(roles):
-        raise trial.broken(f"beta multiplies the initial spread of {sorted(extra)}, which the paper leaves as they are")
+        raise example.broken(f"beta multiplies the initial spread of {sorted(extra)}, which the paper leaves as they are")
     said = f"alpha or beta of {at['role']} with {own} layers (and {partner}) is not that of the paper"
-    return trial.within(said, got, want, 64 * 2.0**-53 * want.abs())
+    return example.within(said, got, want, 64 * 2.0**-53 * want.abs())
 
 
 SMALLER = {"tokens": 1, "batch": 1, "width": 2, "layers": 1}
 LAWS = (
-    Law(
-        "wiring",
-        "the placement's equation, in float64",
-        known_as("post", "pre", "sandwich", "deepnorm", "parallel", "none"),
-        draw,
-        _wiring,
-        SMALLER,
-        ("float64",),
-    ),
+    Law("wiring", "the placement's equation, in float64", known_as("post", "pre", "sandwich", "deepnorm", "parallel", "none"),
+        draw, _wiring, SMALLER, ("float64",)),
     Law(
         "deepnorm_constants", "alpha and beta of the paper", known_as("deepnorm"), draw, _deepnorm, {"layers": 1}, ("float64",)
     ),
-)
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Stand-ins for sub-layers and norms, which write down how a placement uses them, and layers wired from them."""
+"""Stand-ins for sub-layers and norms that record how a placement uses them, and layers built from them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tfkit.nn.layer import LayerParts
-from tfkit.nn.runtime.context import ForwardContext, StackContext
-from tfkit.nn.runtime.node_output import Padding
-from tfkit.slots.placement import StackFacts
+from tfkit.inspection import Padding
+from tfkit.plugin.model_parts import ForwardContext, LayerParts, StackContext, StackFacts
 
 from ..finding import Inconclusive
 from .example import LawExample
-from .law import PartUnderTest, Structure
+from .part import PartUnderTest, Structure
 
 SUBLAYERS = (
     ("self_attention", "ffn"),
@@ -60,7 +58,7 @@ class Log:
 
 
 class Branch(nn.Module):
-    """A sub-layer that treats each token on its own: W tanh(x), or what it was told to give."""
+    """A sub-layer that treats each token on its own: W tanh(x), or a fixed output."""
 
     def __init__(self, name: str, weight: Tensor, mode: Mode, fixed: Tensor | None, log: Log) -> None:
         super().__init__()
@@ -101,7 +99,7 @@ class NormStandIn(nn.Module):
 
 @dataclass
 class Wired:
-    """A layer, its stand-ins by name, and what they wrote down."""
+    """A layer, its stand-ins by name, and their records."""
 
     layer: nn.Module
     branches: dict[str, Branch]
@@ -132,13 +130,13 @@ def facts_of(at: Structure) -> StackFacts:
     return StackFacts(at["role"], at["layers"], at["partner"])
 
 
-def input_of(trial: LawExample) -> Tensor:
+def input_of(example: LawExample) -> Tensor:
     """x (B,L,M)."""
-    return trial.normal(trial.at["batch"], trial.at["tokens"], trial.at["width"])
+    return example.normal(example.at["batch"], example.at["tokens"], example.at["width"])
 
 
 def wired(
-    trial: LawExample,
+    example: LawExample,
     branches: Mode = "curved",
     norms: Mode = "curved",
     scales: dict[str, float] | None = None,
@@ -146,17 +144,17 @@ def wired(
     dropout: float = 0.0,
 ) -> Wired:
     """The layer of the case. `skip` is what the entry's constants say, the scales 1, unless given."""
-    at, entry, log = trial.at, trial.entry, Log()
+    at, entry, log = example.at, example.entry, Log()
     names, width = tuple(at["sublayers"]), at["width"]
     if skip is None:
-        skip = entry.constants(trial.options, facts_of(at)).skip
+        skip = entry.constants(example.options, facts_of(at)).skip
     made = {
-        name: Branch(name, trial.normal(width, width) / 2, branches, input_of(trial), log) for name in names
+        name: Branch(name, example.normal(width, width) / 2, branches, input_of(example), log) for name in names
     }  # fmt: skip
-    sites = entry.norm_sites(trial.options, names)
-    around = {site: NormStandIn(site, trial.normal(width), norms, log) for site in sites}
+    sites = entry.norm_sites(example.options, names)
+    around = {site: NormStandIn(site, example.normal(width), norms, log) for site in sites}
     parts = LayerParts(made, around, skip, dict.fromkeys(names, 1.0) | (scales or {}), dropout)
-    layer = trial.subject.make(trial.options, parts)
+    layer = example.subject.make(example.options, parts)
     if not isinstance(layer, nn.Module):
-        raise trial.broken(f"its build gives a {type(layer).__name__}, no nn.Module")
+        raise example.broken(f"its build gives a {type(layer).__name__}, no nn.Module")
     return Wired(layer.eval(), made, around, log)

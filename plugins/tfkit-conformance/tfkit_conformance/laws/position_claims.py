@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from .example import SINGLE, LawExample
-from .law import Law, PartUnderTest, Structure, claims
+from .law import Law, claims
+from .part import PartUnderTest, Structure
 from .position_use import (
     SHRINKS,
     bias_rounding,
@@ -44,81 +45,83 @@ def _draw_moved(subject: PartUnderTest, options: Any, random: Random) -> Structu
     return {**at, "start": start, "shift": shift}
 
 
-def _additive(trial: LawExample) -> float:
-    length = trial.at["length"]
-    module, (x, query, key) = module_of(trial), inputs_of(trial, length)
-    span = span_of(trial, length)
-    one = effect(trial, module, (x, query, key), span).embed
-    alone = effect(trial, module, (torch.zeros_like(x), query, key), span).embed
+def _additive(example: LawExample) -> float:
+    length = example.at["length"]
+    module, (x, query, key) = module_of(example), inputs_of(example, length)
+    span = span_of(example, length)
+    one = effect(example, module, (x, query, key), span).embed
+    alone = effect(example, module, (torch.zeros_like(x), query, key), span).embed
     assert one is not None
     assert alone is not None
     said = "embed(x) - x is not embed(0): what is added depends on the embedding"
-    bound = 2 * trial.unit * (x.double().abs() + alone.double().abs() + one.double().abs()) + trial.tiny
-    return trial.within(said, one.double() - x.double(), alone, bound, "embeddings")
+    bound = 2 * example.unit * (x.double().abs() + alone.double().abs() + one.double().abs()) + example.tiny
+    return example.within(said, one.double() - x.double(), alone, bound, "embeddings")
 
 
-def _rotated(trial: LawExample, module: Any, query: Tensor, key: Tensor, start: int) -> tuple[Tensor, Tensor]:
-    x = torch.zeros(query.shape[0], query.shape[2], trial.at["width"], dtype=trial.dtype, device=trial.device)
-    done = effect(trial, module, (x, query, key), span_of(trial, query.shape[2], start, key_start=start))
+def _rotated(example: LawExample, module: Any, query: Tensor, key: Tensor, start: int) -> tuple[Tensor, Tensor]:
+    x = torch.zeros(query.shape[0], query.shape[2], example.at["width"], dtype=example.dtype, device=example.device)
+    done = effect(example, module, (x, query, key), span_of(example, query.shape[2], start, key_start=start))
     assert done.query is not None
     assert done.key is not None
     return done.query, done.key
 
 
-def _relative(trial: LawExample) -> float:
-    at, length = trial.at, trial.at["length"]
-    module, (_, query, key) = module_of(trial), inputs_of(trial, length)
-    one = _rotated(trial, module, query, key, at["start"])
-    other = _rotated(trial, module, query, key, at["start"] + at["shift"])
+def _relative(example: LawExample) -> float:
+    at, length = example.at, example.at["length"]
+    module, (_, query, key) = module_of(example), inputs_of(example, length)
+    one = _rotated(example, module, query, key, at["start"])
+    other = _rotated(example, module, query, key, at["start"] + at["shift"])
     said = f"scores from position {at['start']} on change when all positions move by {at['shift']}"
-    bound = relative_bound(trial, at["start"] + at["shift"] + length, *one)
-    return trial.within(said, scores(*other), scores(*one), bound, "scores")
+    bound = relative_bound(example, at["start"] + at["shift"] + length, *one)
+    return example.within(said, scores(*other), scores(*one), bound, "scores")
 
 
-def _factors(trial: LawExample, module: Any) -> Tensor:
+def _factors(example: LawExample, module: Any) -> Tensor:
     """The constants c (D,), read out at position 0. A scaling may stretch the features that it rotates, and no others."""
-    at = trial.at
-    ones = torch.ones(1, at["heads"], 1, at["head_dim"], dtype=torch.float32, device=trial.device)
-    x = torch.zeros(1, 1, at["width"], device=trial.device)
-    single = trial.twin(module, site_of(trial.subject, at), dtype=torch.float32)
-    turned = effect(trial, single, (x, ones, ones[:, : at["kv_heads"]]), span_of(trial, 1, dtype=torch.float32)).query
+    at = example.at
+    ones = torch.ones(1, at["heads"], 1, at["head_dim"], dtype=torch.float32, device=example.device)
+    x = torch.zeros(1, 1, at["width"], device=example.device)
+    single = example.twin(module, site_of(example.subject, at), dtype=torch.float32)
+    turned = effect(example, single, (x, ones, ones[:, : at["kv_heads"]]), span_of(example, 1, dtype=torch.float32)).query
     assert turned is not None
     if not bool((turned > 0).all()):
-        raise trial.broken("at position 0 the features of a vector of ones are no longer all above 0")
+        raise example.broken("at position 0 the features of a vector of ones are no longer all above 0")
     return turned[0, 0, 0].double()
 
 
-def _rotation(trial: LawExample) -> float:
-    at, length = trial.at, trial.at["length"]
-    module, (_, query, key) = module_of(trial), inputs_of(trial, length)
-    turned = _rotated(trial, module, query, key, at["start"])
-    first = _rotated(trial, module, query[:, :, :1], key[:, :, :1], 0)
-    factors, worst = _factors(trial, module), 0.0
-    off = 6 * trial.unit + 16 * SINGLE
+def _rotation(example: LawExample) -> float:
+    at, length = example.at, example.at["length"]
+    module, (_, query, key) = module_of(example), inputs_of(example, length)
+    turned = _rotated(example, module, query, key, at["start"])
+    first = _rotated(example, module, query[:, :, :1], key[:, :, :1], 0)
+    factors, worst = _factors(example, module), 0.0
+    off = 6 * example.unit + 16 * SINGLE
     for name, before, after, still in (("query", query, turned[0], first[0]), ("key", key, turned[1], first[1])):
         stretched = factors * before.double()
         lengths, found = stretched.norm(dim=-1), after.double().norm(dim=-1)
         said = f"the lengths of {name} vectors at positions from {at['start']} on are not those at position 0"
-        worst = max(worst, trial.within(said, found, lengths, off * lengths + trial.tiny, name))
+        worst = max(worst, example.within(said, found, lengths, off * lengths + example.tiny, name))
         said = f"position 0 does more to the {name} than to multiply each feature by a constant"
-        bound = off * stretched[:, :, :1].abs().amax(-1, keepdim=True) + trial.tiny
-        worst = max(worst, trial.within(said, still, stretched[:, :, :1], bound, name))
+        bound = off * stretched[:, :, :1].abs().amax(-1, keepdim=True) + example.tiny
+        worst = max(worst, example.within(said, still, stretched[:, :, :1], bound, name))
     return worst
 
 
-def _relative_bias(trial: LawExample) -> float:
-    at, length = trial.at, trial.at["length"]
-    module, (x, query, key) = module_of(trial), inputs_of(trial, length)
+def _relative_bias(example: LawExample) -> float:
+    at, length = example.at, example.at["length"]
+    module, (x, query, key) = module_of(example), inputs_of(example, length)
     shift = min(at["shift"], 300)
-    one = effect(trial, module, (x, query, key), span_of(trial, length)).bias
-    other = effect(trial, module, (x, query, key), span_of(trial, length, shift)).bias
+    one = effect(example, module, (x, query, key), span_of(example, length)).bias
+    other = effect(example, module, (x, query, key), span_of(example, length, shift)).bias
     assert one is not None
     assert other is not None
     moved = other[..., shift:]
     said = f"the bias changes when query and key positions both move by {shift}"
-    if trial.entry.reads_query:
-        return trial.within(said, moved, one, bias_rounding(trial, module, (x, query, key), span_of(trial, length)), "bias")
-    trial.equal(said, moved, one, "bias")
+    if example.entry.reads_query:
+        return example.within(
+            said, moved, one, bias_rounding(example, module, (x, query, key), span_of(example, length)), "bias"
+        )
+    example.equal(said, moved, one, "bias")
     return 0.0
 
 
@@ -128,20 +131,8 @@ LAWS = (
     Law(
         "relative", "R32: scores depend on the difference of positions alone", claims("relative"), _draw_moved, _relative, MOVED
     ),
-    Law(
-        "rotation",
-        "R33: lengths are those at position 0, which multiplies each feature by a constant",
-        claims("rotation"),
-        _draw_moved,
-        _rotation,
-        MOVED,
-    ),
-    Law(
-        "relative_bias",
-        "R34: the bias depends on the difference of positions alone",
-        claims("relative_bias"),
-        _draw_moved,
-        _relative_bias,
-        MOVED,
-    ),
-)
+    Law("rotation", "R33: lengths are those at position 0, which multiplies each feature by a constant", claims("rotation"),
+        _draw_moved, _rotation, MOVED),
+    Law("relative_bias", "R34: the bias depends on the difference of positions alone", claims("relative_bias"), _draw_moved,
+        _relative_bias, MOVED),
+)  # fmt: skip

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from .example import LawExample
-from .law import Law, PartUnderTest, Structure, known_as
+from .law import Law, known_as
 from .options import shared
+from .part import PartUnderTest, Structure
 from .position_claims import STARTS
 from .position_forms import alibi_slopes, rotary_angles, rotate, sinusoid, t5_bucket
 from .position_use import SHRINKS, changed, draw, effect, inputs_of, module_of, reach, rounding, span_of
@@ -25,12 +26,12 @@ def _draw_at(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     return {**at, "start": start if limit is None else random.randint(0, limit - at["length"])}
 
 
-def _rotary(trial: LawExample) -> float:
-    at, length, options = trial.at, trial.at["length"], shared(trial)
-    module, (x, query, key) = module_of(trial), inputs_of(trial, length)
+def _rotary(example: LawExample) -> float:
+    at, length, options = example.at, example.at["length"], shared(example)
+    module, (x, query, key) = module_of(example), inputs_of(example, length)
     angles, factor = rotary_angles(options, options.dims or at["head_dim"])
-    interleaved = trial.subject.mathematics == "rotary_interleaved"
-    done = effect(trial, module, (x, query, key), span_of(trial, length, at["start"], key_start=at["start"]))
+    interleaved = example.subject.mathematics == "rotary_interleaved"
+    done = effect(example, module, (x, query, key), span_of(example, length, at["start"], key_start=at["start"]))
     worst = 0.0
     for name, before, after in (("query", query, done.query), ("key", key, done.key)):
         assert after is not None
@@ -39,70 +40,72 @@ def _rotary(trial: LawExample) -> float:
             [rotate(row, at["start"] + i, angles, factor, interleaved) for i, row in enumerate(rows[n])]
             for n in range(len(rows))
         ]
-        want = torch.tensor(turned, dtype=torch.float64, device=trial.device).reshape(before.shape)
+        want = torch.tensor(turned, dtype=torch.float64, device=example.device).reshape(before.shape)
         said = f"the rotated {name} from position {at['start']} on is not that of the equation"
-        worst = max(worst, trial.within(said, after, want, rounding(trial, at["start"] + length, before, want), name))
+        worst = max(worst, example.within(said, after, want, rounding(example, at["start"] + length, before, want), name))
     return worst
 
 
-def _sinusoidal(trial: LawExample) -> float:
-    at, length, options = trial.at, trial.at["length"], shared(trial)
-    module, (x, query, key) = module_of(trial), inputs_of(trial, length)
-    halves = trial.subject.mathematics == "sinusoidal_halves"
+def _sinusoidal(example: LawExample) -> float:
+    at, length, options = example.at, example.at["length"], shared(example)
+    module, (x, query, key) = module_of(example), inputs_of(example, length)
+    halves = example.subject.mathematics == "sinusoidal_halves"
     waves = [
         sinusoid(at["start"] + i, at["width"], options.base, options.last_frequency == "inclusive", halves)
         for i in range(length)
     ]
-    added = torch.tensor(waves, dtype=torch.float64, device=trial.device)
-    done = effect(trial, module, (x, query, key), span_of(trial, length, at["start"])).embed
+    added = torch.tensor(waves, dtype=torch.float64, device=example.device)
+    done = effect(example, module, (x, query, key), span_of(example, length, at["start"])).embed
     assert done is not None
     want, size = x.double() + added, x.double()
-    bound = rounding(trial, at["start"] + length, size, added.expand_as(size), done)
+    bound = rounding(example, at["start"] + length, size, added.expand_as(size), done)
     if options.combine == "concat":
         weight = next(module.parameters()).detach().double()
         both = torch.cat((x.double(), added.expand_as(size)), -1)
         want = both @ weight.T
-        bound = (4 * trial.unit + 4 * (at["start"] + length + 2 * at["width"]) * 2.0**-24) * (
+        bound = (4 * example.unit + 4 * (at["start"] + length + 2 * at["width"]) * 2.0**-24) * (
             both.abs().clamp(min=1) @ weight.abs().T
         )
-    return trial.within(
+    return example.within(
         f"the embeddings from position {at['start']} on are not x and the sinusoids", done, want, bound, "embeddings"
     )
 
 
-def _distances(trial: LawExample) -> None:
+def _distances(example: LawExample) -> None:
     """Inner products of sinusoids depend on the distance alone: p(t) . p(t + s) = sum_i cos(s f_i)."""
-    at = trial.at
-    module = module_of(trial)
-    x = torch.zeros(1, 9, at["width"], dtype=torch.float64, device=trial.device)
-    at_start, later = (module.embed(x, span_of(trial, 9, start))[0] for start in (0, at["start"]))  # type: ignore[operator]
+    at = example.at
+    module = module_of(example)
+    x = torch.zeros(1, 9, at["width"], dtype=torch.float64, device=example.device)
+    at_start, later = (module.embed(x, span_of(example, 9, start))[0] for start in (0, at["start"]))  # type: ignore[operator]
     bound = at["width"] * 8 * (at["start"] + 16) * 2.0**-24
-    trial.within("p(t) . p(t + s) is not the same for every t", later @ later.T, at_start @ at_start.T, bound, "embeddings")
+    example.within("p(t) . p(t + s) is not the same for every t", later @ later.T, at_start @ at_start.T, bound, "embeddings")
 
 
-def _learned(trial: LawExample) -> float:
-    at, length, options = trial.at, trial.at["length"], shared(trial)
-    module, (x, query, key) = module_of(trial), inputs_of(trial, length)
+def _learned(example: LawExample) -> float:
+    at, length, options = example.at, example.at["length"], shared(example)
+    module, (x, query, key) = module_of(example), inputs_of(example, length)
     table = next(module.parameters()).detach()
     rows = table.double()[options.offset + at["start"] :][:length]
-    done = effect(trial, module, (x, query, key), span_of(trial, length, at["start"])).embed
+    done = effect(example, module, (x, query, key), span_of(example, length, at["start"])).embed
     assert done is not None
     want = x.double() + rows
     said = f"the embeddings from position {at['start']} on are not x and rows {options.offset + at['start']} on of the table"
-    worst = trial.within(said, done, want, 2 * trial.unit * (x.double().abs() + rows.abs()) + trial.tiny, "embeddings")
+    worst = example.within(said, done, want, 2 * example.unit * (x.double().abs() + rows.abs()) + example.tiny, "embeddings")
     if options.count == "visible":
-        visible = torch.rand(at["batch"], length, generator=trial.generator).to(trial.device) < 0.6
-        got = effect(trial, module, (x, query, key), span_of(trial, length, visible=visible)).embed
+        visible = torch.rand(at["batch"], length, generator=example.generator).to(example.device) < 0.6
+        got = effect(example, module, (x, query, key), span_of(example, length, visible=visible)).embed
         assert got is not None
-        before = torch.zeros(at["batch"], length, dtype=torch.int64, device=trial.device)
+        before = torch.zeros(at["batch"], length, dtype=torch.int64, device=example.device)
         for row in range(at["batch"]):
             seen = 0
             for token in range(length):
                 before[row, token] = options.offset + seen if visible[row, token] else max(options.offset - 1, 0)
                 seen += int(visible[row, token])
         want = x.double() + table.double()[before]
-        bound = 2 * trial.unit * (x.double().abs() + want.abs()) + trial.tiny
-        worst = max(worst, trial.within("visible tokens are not counted from the first row on", got, want, bound, "embeddings"))
+        bound = 2 * example.unit * (x.double().abs() + want.abs()) + example.tiny
+        worst = max(
+            worst, example.within("visible tokens are not counted from the first row on", got, want, bound, "embeddings")
+        )
     return worst
 
 
@@ -112,52 +115,52 @@ def _draw_heads(subject: PartUnderTest, options: Any, random: Random) -> Structu
     return changed(subject, options, {**at, "length": 4, "batch": 1}, heads=heads, kv_heads=heads)
 
 
-def _alibi(trial: LawExample) -> float:
-    heads = trial.at["heads"]
-    module, (x, query, key) = module_of(trial), inputs_of(trial, 4)
-    bias = effect(trial, module, (x, query, key), span_of(trial, 4, 5)).bias
+def _alibi(example: LawExample) -> float:
+    heads = example.at["heads"]
+    module, (x, query, key) = module_of(example), inputs_of(example, 4)
+    bias = effect(example, module, (x, query, key), span_of(example, 4, 5)).bias
     assert bias is not None
-    slopes = torch.tensor(alibi_slopes(heads), dtype=torch.float64, device=trial.device)
+    slopes = torch.tensor(alibi_slopes(heads), dtype=torch.float64, device=example.device)
     if len(set(bias[0, :, 0, 0].tolist())) != heads or not bool((bias[0, :, 0, 0] < 0).all()):
-        raise trial.broken(
+        raise example.broken(
             f"the slopes of {heads} heads must be positive and different; they are {(-bias[0, :, 0, 4]).tolist()}"
         )
-    distance = (torch.arange(9, device=trial.device) - (5 + torch.arange(4, device=trial.device)).unsqueeze(1)).abs()
+    distance = (torch.arange(9, device=example.device) - (5 + torch.arange(4, device=example.device)).unsqueeze(1)).abs()
     want = (-slopes[:, None, None] * distance).expand(bias.shape)
     said = f"the bias of {heads} heads is not -slope |distance| with the published slopes"
-    return trial.within(said, bias, want, 8 * 2.0**-24 * want.abs(), "bias")
+    return example.within(said, bias, want, 8 * 2.0**-24 * want.abs(), "bias")
 
 
-def _relative_t5(trial: LawExample) -> float:
+def _relative_t5(example: LawExample) -> float:
     """Few queries against keys on both sides, up to beyond the largest distance."""
-    at, options = trial.at, shared(trial)
-    module = module_of(trial)
+    at, options = example.at, shared(example)
+    module = module_of(example)
     table = next(module.parameters()).detach()
     far = min(options.max_distance + 3, 700)
     offset, keys = far, 2 * far + 2
-    query = trial.normal(1, at["heads"], 2, at["head_dim"])
-    x, key = trial.normal(1, 2, at["width"]), trial.normal(1, at["kv_heads"], keys, at["head_dim"])
-    bias = effect(trial, module, (x, query, key), span_of(trial, 2, offset, keys, 0)).bias
+    query = example.normal(1, at["heads"], 2, at["head_dim"])
+    x, key = example.normal(1, 2, at["width"]), example.normal(1, at["kv_heads"], keys, at["head_dim"])
+    bias = effect(example, module, (x, query, key), span_of(example, 2, offset, keys, 0)).bias
     assert bias is not None
     for row in range(2):
         for column in range(keys):
             distance = column - (offset + row)
-            if trial.at["causal"] and distance > 0:
+            if example.at["causal"] and distance > 0:
                 continue
-            bucket = t5_bucket(distance, options.buckets, options.max_distance, trial.at["causal"])
+            bucket = t5_bucket(distance, options.buckets, options.max_distance, example.at["causal"])
             said = f"distance {distance} does not have the values of bucket {bucket}"
-            trial.equal(said, bias[0, :, row, column].to(table.dtype), table[bucket], "bias")
+            example.equal(said, bias[0, :, row, column].to(table.dtype), table[bucket], "bias")
     return 0.0
 
 
-def _relative_shaw(trial: LawExample) -> float:
-    at, options, length = trial.at, shared(trial), trial.at["length"]
-    module, (x, query, key) = module_of(trial), inputs_of(trial, length)
+def _relative_shaw(example: LawExample) -> float:
+    at, options, length = example.at, shared(example), example.at["length"]
+    module, (x, query, key) = module_of(example), inputs_of(example, length)
     table = next(module.parameters()).detach().double()
     offset = min(at["start"], 40)
-    bias = effect(trial, module, (x, query, key), span_of(trial, length, offset), 0.5).bias
+    bias = effect(example, module, (x, query, key), span_of(example, length, offset), 0.5).bias
     assert bias is not None
-    want = torch.zeros(bias.shape, dtype=torch.float64, device=trial.device)
+    want = torch.zeros(bias.shape, dtype=torch.float64, device=example.device)
     size = torch.zeros_like(want)
     farthest = options.max_distance
     for i in range(length):
@@ -165,8 +168,8 @@ def _relative_shaw(trial: LawExample) -> float:
             row = table[min(max(j - offset - i, -farthest), farthest) + farthest]
             want[:, :, i, j] = 0.5 * query[:, :, i].double() @ row
             size[:, :, i, j] = 0.5 * query[:, :, i].double().abs() @ row.abs()
-    bound = (2 * trial.unit + 2 * at["head_dim"] * 2.0**-24) * size + trial.tiny
-    return trial.within(f"the bias is not scale q . a[clip(distance, {farthest})]", bias, want, bound, "bias")
+    bound = (2 * example.unit + 2 * at["head_dim"] * 2.0**-24) * size + example.tiny
+    return example.within(f"the bias is not scale q . a[clip(distance, {farthest})]", bias, want, bound, "bias")
 
 
 def _even(subject: PartUnderTest, options: Any) -> bool:
@@ -179,32 +182,14 @@ def _draw_even(subject: PartUnderTest, options: Any, random: Random) -> Structur
 
 
 LAWS = (
-    Law(
-        "rotary_form",
-        "the equation of rotary positions",
-        known_as("rotary_half", "rotary_interleaved"),
-        _draw_at,
-        _rotary,
-        MOVED,
-    ),
-    Law(
-        "sinusoidal_form",
-        "the equation of sinusoids",
-        known_as("sinusoidal", "sinusoidal_halves"),
-        _draw_at,
-        _sinusoidal,
-        MOVED,
-    ),
+    Law("rotary_form", "the equation of rotary positions", known_as("rotary_half", "rotary_interleaved"), _draw_at, _rotary,
+        MOVED),
+    Law("sinusoidal_form", "the equation of sinusoids", known_as("sinusoidal", "sinusoidal_halves"), _draw_at, _sinusoidal,
+        MOVED),
     Law("sinusoidal_products", "p(t) . p(t + s) does not depend on t", _even, _draw_even, _distances, MOVED, ("float64",)),
     Law("learned_form", "row offset + t of the table is added", known_as("learned"), _draw_at, _learned, MOVED),
-    Law(
-        "alibi_form",
-        "-slope |distance| with the published slopes, for any number of heads",
-        known_as("alibi"),
-        _draw_heads,
-        _alibi,
-        {"heads": 1},
-    ),
+    Law("alibi_form", "-slope |distance| with the published slopes, for any number of heads", known_as("alibi"), _draw_heads,
+        _alibi, {"heads": 1}),
     Law("relative_t5_form", "every distance has the value of its bucket", known_as("relative_t5"), _draw_at, _relative_t5),
     Law("relative_shaw_form", "scale q . a[clip(distance)]", known_as("relative_shaw"), _draw_at, _relative_shaw, MOVED),
-)
+)  # fmt: skip

@@ -10,35 +10,38 @@ from torch import Tensor
 
 from .declared import check_reached
 from .example import SINGLE, LawExample
-from .law import Law, PartUnderTest, Structure
+from .law import Law
+from .part import PartUnderTest, Structure
 from .position_use import SHRINKS, acts_somewhere, changed, draw, effect, inputs_of, module_of, row_size, site_of, span_of
 from .rounding import derivative_holds, gamma, sensitivity
 
 
-def _gradients(trial: LawExample) -> None:
-    length = trial.at["length"]
-    module, tensors = module_of(trial), inputs_of(trial, length)
+def _gradients(example: LawExample) -> None:
+    length = example.at["length"]
+    module, tensors = module_of(example), inputs_of(example, length)
     leaves = tuple(tensor.requires_grad_() for tensor in tensors)
-    done = effect(trial, module, tensors, span_of(trial, length))
+    done = effect(example, module, tensors, span_of(example, length))
     weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
     by_output: list[tuple[Tensor | None, dict[str, Tensor]]] = [
         (done.embed, {"x": leaves[0]}), (done.query, {"query": leaves[1]}), (done.key, {"key": leaves[2]}),
-        (done.bias, {"query": leaves[1]} if trial.entry.reads_query else {}),
+        (done.bias, {"query": leaves[1]} if example.entry.reads_query else {}),
     ]  # fmt: skip
     for output, reached in by_output:
         if output is not None and (reached or output.requires_grad):
-            check_reached(trial, output, reached | (weights if len(trial.entry.acts) == 1 and output is not done.key else {}))
-    if trial.entry.acts and weights and all(output is None or not output.requires_grad for output, _ in by_output):
-        raise trial.broken(f"no gradient reaches {', '.join(weights)}")
+            check_reached(
+                example, output, reached | (weights if len(example.entry.acts) == 1 and output is not done.key else {})
+            )
+    if example.entry.acts and weights and all(output is None or not output.requires_grad for output, _ in by_output):
+        raise example.broken(f"no gradient reaches {', '.join(weights)}")
 
 
-def _slopes_hold(trial: LawExample) -> float:
-    length = trial.at["length"]
-    module, tensors = module_of(trial), inputs_of(trial, length)
+def _slopes_hold(example: LawExample) -> float:
+    length = example.at["length"]
+    module, tensors = module_of(example), inputs_of(example, length)
     leaves = [*(tensor.requires_grad_() for tensor in tensors), *(p for p in module.parameters() if p.requires_grad)]
 
     def outcome() -> Tensor:
-        found = effect(trial, module, tensors, span_of(trial, length)).tensors().values()
+        found = effect(example, module, tensors, span_of(example, length)).tensors().values()
         return torch.cat([tensor.double().flatten() for tensor in found])
 
     with torch.enable_grad():
@@ -46,23 +49,23 @@ def _slopes_hold(trial: LawExample) -> float:
     if not output.requires_grad:
         return 0.0
     reached = torch.autograd.grad(output.sum(), leaves, allow_unused=True)
-    return derivative_holds(trial, outcome, [leaf for leaf, found in zip(leaves, reached, strict=True) if found is not None])
+    return derivative_holds(example, outcome, [leaf for leaf, found in zip(leaves, reached, strict=True) if found is not None])
 
 
-def _dtypes(trial: LawExample) -> float:
+def _dtypes(example: LawExample) -> float:
     """Four roundings; between them float32 sums over the features, and angles whose rounding grows with the position."""
-    at, length, worst = trial.at, trial.at["length"], 0.0
-    site = site_of(trial.subject, at)
-    module = trial.built(site)
-    exact = trial.twin(module, site)
-    tensors = inputs_of(trial, length)
-    done = effect(trial, module, tensors, span_of(trial, length)).tensors()
+    at, length, worst = example.at, example.at["length"], 0.0
+    site = site_of(example.subject, at)
+    module = example.built(site)
+    exact = example.twin(module, site)
+    tensors = inputs_of(example, length)
+    done = effect(example, module, tensors, span_of(example, length)).tensors()
     wide = [tensor.double() for tensor in tensors]
     weights = [p.detach() for p in exact.parameters()]
 
     def run(name: str, *inputs: Tensor) -> Tensor:
         held = dict(zip((n for n, _ in exact.named_parameters()), inputs[3:], strict=True))
-        use = _Use(trial, exact, name, span_of(trial, length, dtype=torch.float64))
+        use = _Use(example, exact, name, span_of(example, length, dtype=torch.float64))
         found: Tensor = torch.func.functional_call(use, {f"module.{key}": value for key, value in held.items()}, inputs[:3])
         return found
 
@@ -70,40 +73,40 @@ def _dtypes(trial: LawExample) -> float:
         total = sensitivity(lambda *inputs, name=name: run(name, *inputs), [*wide, *weights])
         want = run(name, *wide, *weights).detach()
         steps = 2 * (at["width"] + at["head_dim"]) + 8
-        bound = (4 * trial.unit + gamma(steps)) * total + 4 * (length + 8) * SINGLE * row_size(want) + trial.tiny
-        said = f"{name} in {trial.dtype} is farther from its own float64 run than four roundings"
-        worst = max(worst, trial.within(said, tensor, want, bound, name))
+        bound = (4 * example.unit + gamma(steps)) * total + 4 * (length + 8) * SINGLE * row_size(want) + example.tiny
+        said = f"{name} in {example.dtype} is farther from its own float64 run than four roundings"
+        worst = max(worst, example.within(said, tensor, want, bound, name))
     return worst
 
 
 class _Use(torch.nn.Module):
     """One output of a scheme as a function of its inputs and weights."""
 
-    def __init__(self, trial: LawExample, module: torch.nn.Module, name: str, span: Any) -> None:
+    def __init__(self, example: LawExample, module: torch.nn.Module, name: str, span: Any) -> None:
         super().__init__()
-        self.trial, self.module, self.name, self.span = trial, module, name, span
+        self.example, self.module, self.name, self.span = example, module, name, span
 
     def forward(self, x: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return effect(self.trial, self.module, (x, query, key), self.span).tensors()[self.name].double()
+        return effect(self.example, self.module, (x, query, key), self.span).tensors()[self.name].double()
 
 
-def _reads_query(trial: LawExample) -> None:
-    length = trial.at["length"]
-    module, (x, query, key) = module_of(trial), inputs_of(trial, length)
-    span = span_of(trial, length)
-    one = effect(trial, module, (x, query, key), span, 0.5).bias
-    other = effect(trial, module, (x, trial.normal(*query.shape), key), span, 0.5).bias
-    scaled = effect(trial, module, (x, query, key), span, 0.25).bias
+def _reads_query(example: LawExample) -> None:
+    length = example.at["length"]
+    module, (x, query, key) = module_of(example), inputs_of(example, length)
+    span = span_of(example, length)
+    one = effect(example, module, (x, query, key), span, 0.5).bias
+    other = effect(example, module, (x, example.normal(*query.shape), key), span, 0.5).bias
+    scaled = effect(example, module, (x, query, key), span, 0.25).bias
     assert one is not None
     assert other is not None
     assert scaled is not None
-    if trial.entry.reads_query:
-        trial.differs("it declares `reads_query`, and the bias is the same for another query", one, other)
+    if example.entry.reads_query:
+        example.differs("it declares `reads_query`, and the bias is the same for another query", one, other)
     else:
-        trial.equal(
+        example.equal(
             "the bias depends on the query, which `reads_query` does not say: layers would share it", other, one, "bias"
         )
-        trial.equal("the bias depends on the scale, which only a bias that reads the query may", scaled, one, "bias")
+        example.equal("the bias depends on the scale, which only a bias that reads the query may", scaled, one, "bias")
 
 
 def _in_attention(subject: PartUnderTest, options: Any) -> bool:
@@ -119,22 +122,9 @@ def _draw_small(subject: PartUnderTest, options: Any, random: Random) -> Structu
 
 LAWS = (
     Law("gradients", "a gradient reaches every input and every table", acts_somewhere, draw, _gradients, SHRINKS),
-    Law(
-        "slopes_hold",
-        "R39: gradients are the slopes that differences show, in float64",
-        acts_somewhere,
-        _draw_small,
-        _slopes_hold,
-        SHRINKS,
-        ("float64",),
-    ),
+    Law("slopes_hold", "R39: gradients are the slopes that differences show, in float64", acts_somewhere, _draw_small,
+        _slopes_hold, SHRINKS, ("float64",)),
     Law("dtypes", "every dtype is within four roundings of its own float64 run", acts_somewhere, _draw_small, _dtypes, SHRINKS),
-    Law(
-        "reads_query",
-        "the bias depends on the query exactly where `reads_query` says so",
-        _in_attention,
-        draw,
-        _reads_query,
-        SHRINKS,
-    ),
-)
+    Law("reads_query", "the bias depends on the query exactly where `reads_query` says so", _in_attention, draw, _reads_query,
+        SHRINKS),
+)  # fmt: skip

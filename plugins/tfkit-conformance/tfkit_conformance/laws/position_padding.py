@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from .example import LawExample
-from .law import Excluded, Law, PartUnderTest, Structure
+from .law import Law
+from .part import Excluded, PartUnderTest, Structure
 from .position_use import (
     SHRINKS,
     acts_somewhere,
@@ -27,38 +28,38 @@ from .position_use import (
 )
 
 
-def _pads(trial: LawExample) -> float:
+def _pads(example: LawExample) -> float:
     """`left` hidden tokens before, with the same visible ones after."""
-    at, length, worst = trial.at, trial.at["length"], 0.0
+    at, length, worst = example.at, example.at["length"], 0.0
     left = at["left"]
-    site = site_of(trial.subject, at)
-    module, (x, query, key) = trial.built(site), inputs_of(trial, length)
-    visible = torch.ones(at["batch"], left + length, dtype=torch.bool, device=trial.device)
+    site = site_of(example.subject, at)
+    module, (x, query, key) = example.built(site), inputs_of(example, length)
+    visible = torch.ones(at["batch"], left + length, dtype=torch.bool, device=example.device)
     visible[:, :left] = False
-    longer = [torch.cat((trial.normal(*t.shape[:-2], left, t.shape[-1]), t), -2) for t in (x, query, key)]
+    longer = [torch.cat((example.normal(*t.shape[:-2], left, t.shape[-1]), t), -2) for t in (x, query, key)]
     padded = (longer[0], longer[1], longer[2])
-    tight = effect(trial, module, (x, query, key), span_of(trial, length))
-    wide = effect(trial, module, padded, span_of(trial, left + length, visible=visible))
+    tight = effect(example, module, (x, query, key), span_of(example, length))
+    wide = effect(example, module, padded, span_of(example, left + length, visible=visible))
     pairs: list[tuple[str, Tensor, Tensor, Tensor]] = []
     if tight.embed is not None and wide.embed is not None:
         got = wide.embed[:, left:]
-        pairs.append(("embeddings", got, tight.embed, rounding(trial, left + length, got, tight.embed)))
+        pairs.append(("embeddings", got, tight.embed, rounding(example, left + length, got, tight.embed)))
     if tight.query is not None and tight.key is not None and wide.query is not None and wide.key is not None:
         got, want = scores(wide.query, wide.key)[..., left:, left:], scores(tight.query, tight.key)
-        pairs.append(("scores", got, want, relative_bound(trial, left + length, tight.query, tight.key)))
+        pairs.append(("scores", got, want, relative_bound(example, left + length, tight.query, tight.key)))
     if tight.bias is not None and wide.bias is not None:
         got = wide.bias[..., left:, left:]
-        pairs.append(("bias", got, tight.bias, bias_rounding(trial, module, (x, query, key), span_of(trial, length))))
-    counts = trial.entry.counts_padding(trial.options)
+        pairs.append(("bias", got, tight.bias, bias_rounding(example, module, (x, query, key), span_of(example, length))))
+    counts = example.entry.counts_padding(example.options)
     said = f"{left} hidden tokens before the others change {{}}, and `counts_padding` says that they do not"
     if counts:
         if all(torch.equal(got, want) for _, got, want, _ in pairs):
-            raise trial.broken(
+            raise example.broken(
                 f"`counts_padding` says that padding counts, and {left} hidden tokens before the others change nothing"
             )
         return worst
     for name, got, want, bound in pairs:
-        worst = max(worst, trial.within(said.format(name), got, want, bound, name))
+        worst = max(worst, example.within(said.format(name), got, want, bound, name))
     return worst
 
 
@@ -74,21 +75,21 @@ def _draw_padded(subject: PartUnderTest, options: Any, random: Random) -> Struct
     return {**at, "left": left}
 
 
-def _scattered(trial: LawExample) -> float:
+def _scattered(example: LawExample) -> float:
     """Where padding does not count, hidden tokens between the others do not either (for embeddings)."""
-    at, length = trial.at, trial.at["length"]
-    module, (x, _, _) = module_of(trial), inputs_of(trial, length)
-    visible = torch.rand(at["batch"], length, generator=trial.generator).to(trial.device) < 0.6
+    at, length = example.at, example.at["length"]
+    module, (x, _, _) = module_of(example), inputs_of(example, length)
+    visible = torch.rand(at["batch"], length, generator=example.generator).to(example.device) < 0.6
     visible[:, length // 2] = True
-    got, worst = module.embed(x, span_of(trial, length, visible=visible)), 0.0  # type: ignore[operator]
+    got, worst = module.embed(x, span_of(example, length, visible=visible)), 0.0  # type: ignore[operator]
     for row in range(at["batch"]):
         close = x[row : row + 1, visible[row]]
-        want = module.embed(close, span_of(trial, close.shape[1]))[0]  # type: ignore[operator]
+        want = module.embed(close, span_of(example, close.shape[1]))[0]  # type: ignore[operator]
         seen = got[row, visible[row]]
         said = (
             f"hidden tokens between the visible ones of batch row {row} shift them, and `counts_padding` says that they do not"
         )
-        worst = max(worst, trial.within(said, seen, want, rounding(trial, length, seen, want), "embeddings"))
+        worst = max(worst, example.within(said, seen, want, rounding(example, length, seen, want), "embeddings"))
     return worst
 
 
@@ -98,21 +99,8 @@ def _uncounted_embeddings(subject: PartUnderTest, options: Any) -> bool:
 
 FLAT = ("float32",)
 LAWS = (
-    Law(
-        "counts_padding",
-        "R17: `counts_padding` says whether hidden tokens before the others change them",
-        acts_somewhere,
-        _draw_padded,
-        _pads,
-        SHRINKS | {"left": 1},
-    ),
-    Law(
-        "hidden_between",
-        "R17: where padding does not count, neither do hidden tokens between the others",
-        _uncounted_embeddings,
-        draw,
-        _scattered,
-        SHRINKS,
-        FLAT,
-    ),
-)
+    Law("counts_padding", "R17: `counts_padding` says whether hidden tokens before the others change them", acts_somewhere,
+        _draw_padded, _pads, SHRINKS | {"left": 1}),
+    Law("hidden_between", "R17: where padding does not count, neither do hidden tokens between the others",
+        _uncounted_embeddings, draw, _scattered, SHRINKS, FLAT),
+)  # fmt: skip

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.attention.positions import PositionRange
-from tfkit.attention.types import BIAS_NAMES, DenseBias, DistanceBias, LinearBias
-from tfkit.slots.position import PositionSite
+from tfkit.inspection import BIAS_NAMES
+from tfkit.plugin import DenseBias, DistanceBias, LinearBias
+from tfkit.plugin.model_parts import PositionRange, PositionSite
 
 from ..finding import Inconclusive
 from .example import SINGLE, LawExample
-from .law import Excluded, PartUnderTest, Structure
+from .part import Excluded, PartUnderTest, Structure
 
 WIDTHS = (4, 6, 8, 12, 16, 5, 7, 32, 64)
 HEAD_DIMS = (2, 4, 6, 8, 12, 16, 32, 64, 128, 80, 96, 256, 3, 5)
@@ -45,7 +45,7 @@ class Effect:
 
 
 def site_of(subject: PartUnderTest, at: Structure) -> PositionSite:
-    """The site of a case. A scheme on embeddings is told the width alone."""
+    """The site of a case. A scheme on embeddings is reported the width alone."""
     if subject.entry.acts <= {"embeddings"}:
         return PositionSite(at["width"], rows=at["rows"] or None)
     return PositionSite(at["width"], at["heads"], at["head_dim"], at["rows"] or None, at["causal"], at.get("cross", False))
@@ -102,13 +102,13 @@ def draw(subject: PartUnderTest, options: Any, random: Random) -> Structure:
 SHRINKS = {"batch": 1, "length": 1, "offset": 0}
 
 
-def module_of(trial: LawExample) -> nn.Module:
+def module_of(example: LawExample) -> nn.Module:
     """The scheme, built for the site of the case."""
-    return trial.built(site_of(trial.subject, trial.at))
+    return example.built(site_of(example.subject, example.at))
 
 
 def span_of(
-    trial: LawExample,
+    example: LawExample,
     queries: int,
     offset: int = 0,
     keys: int | None = None,
@@ -119,58 +119,58 @@ def span_of(
     """The positions of a call; without more, a step that follows `offset` earlier tokens."""
     keys = offset + queries if keys is None else keys
     start = offset if key_start is None else key_start
-    return PositionRange(queries, keys, offset, start, trial.device, trial.dtype if dtype is None else dtype, visible)
+    return PositionRange(queries, keys, offset, start, example.device, example.dtype if dtype is None else dtype, visible)
 
 
-def inputs_of(trial: LawExample, length: int) -> Given:
+def inputs_of(example: LawExample, length: int) -> Given:
     """Embeddings (B,L,M), queries (B,H,L,D) and keys (B,G,L,D)."""
-    at = trial.at
+    at = example.at
     return (
-        trial.normal(at["batch"], length, at["width"]),
-        trial.normal(at["batch"], at["heads"], length, at["head_dim"]),
-        trial.normal(at["batch"], at["kv_heads"], length, at["head_dim"]),
+        example.normal(at["batch"], length, at["width"]),
+        example.normal(at["batch"], at["heads"], length, at["head_dim"]),
+        example.normal(at["batch"], at["kv_heads"], length, at["head_dim"]),
     )
 
 
-def effect(trial: LawExample, module: Any, given: Given, span: PositionRange, scale: float = 0.5) -> Effect:
+def effect(example: LawExample, module: Any, given: Given, span: PositionRange, scale: float = 0.5) -> Effect:
     """Everything the scheme does to one call, checked for shape, dtype and kind."""
-    acts, entry = trial.entry.acts, trial.entry
+    acts, entry = example.entry.acts, example.entry
     x, query, key = given
     embedded = turned = spun = bias = None
     if "embeddings" in acts:
-        embedded = trial.alike("embeddings", module.embed(x, span), x.shape, x.dtype)
+        embedded = example.alike("embeddings", module.embed(x, span), x.shape, x.dtype)
     tables = module.prepare(span) if acts - {"embeddings"} else None
     if "queries_keys" in acts:
         turned, spun = module.rotate(query, key, tables)
-        turned = trial.alike("query", turned, query.shape, query.dtype)
-        spun = trial.alike("key", spun, key.shape, key.dtype)
+        turned = example.alike("query", turned, query.shape, query.dtype)
+        spun = example.alike("key", spun, key.shape, key.dtype)
     if "scores" in acts:
         given = module.bias(query, tables, scale)
         kind = BIAS_NAMES.get(type(given))
         if kind not in entry.bias_kinds:
-            raise trial.broken(f"it gives a {kind or type(given).__name__} bias and declares {sorted(entry.bias_kinds)}")
-        bias = dense(trial, given, query, span)
+            raise example.broken(f"it gives a {kind or type(given).__name__} bias and declares {sorted(entry.bias_kinds)}")
+        bias = dense(example, given, query, span)
     return Effect(embedded, turned, spun, bias)
 
 
-def dense(trial: LawExample, bias: Any, query: Tensor, span: PositionRange) -> Tensor:
+def dense(example: LawExample, bias: Any, query: Tensor, span: PositionRange) -> Tensor:
     """A bias as (B,H,Q,K), from the definition of its kind."""
     B, H, Q = query.shape[:3]
     values = bias.slopes if isinstance(bias, LinearBias) else bias.values
     if not isinstance(values, Tensor):
-        raise trial.broken(f"the bias holds a {type(values).__name__}, no tensor")
+        raise example.broken(f"the bias holds a {type(values).__name__}, no tensor")
     if values.dtype not in (torch.float32, query.dtype) or (isinstance(bias, LinearBias) and values.dtype != torch.float32):
-        raise trial.broken(
+        raise example.broken(
             f"the bias is {values.dtype}; a bias is float32 or of the query's dtype {query.dtype}, slopes float32"
         )
-    trial.finite("bias", values)
+    example.finite("bias", values)
     distance = torch.arange(span.keys, device=values.device) - span.query_positions().unsqueeze(1)
     if isinstance(bias, LinearBias):
-        trial.alike("slopes", values, (H,))
+        example.alike("slopes", values, (H,))
         values = -values[:, None, None] * distance.abs()
     elif isinstance(bias, DistanceBias):
         if values.dim() != 2 or values.shape[0] != H or values.shape[1] < 1 or not isinstance(bias.low, int):
-            raise trial.broken(
+            raise example.broken(
                 f"a distance bias holds ({H}, R) values and an int `low`; it has {tuple(values.shape)}, {bias.low!r}"
             )
         values = values[:, (distance - bias.low).clamp(0, values.shape[1] - 1)]
@@ -178,7 +178,7 @@ def dense(trial: LawExample, bias: Any, query: Tensor, span: PositionRange) -> T
         try:
             return values.expand(B, H, Q, span.keys)
         except RuntimeError:
-            raise trial.broken(f"a dense bias {tuple(values.shape)} does not broadcast to {(B, H, Q, span.keys)}") from None
+            raise example.broken(f"a dense bias {tuple(values.shape)} does not broadcast to {(B, H, Q, span.keys)}") from None
     return values.expand(B, H, Q, span.keys)
 
 
@@ -187,28 +187,28 @@ def row_size(*tensors: Tensor) -> Tensor:
     return torch.stack([tensor.detach().double().abs().amax(-1, keepdim=True) for tensor in tensors]).amax(0)
 
 
-def rounding(trial: LawExample, farthest: int, *tensors: Tensor) -> Tensor:
+def rounding(example: LawExample, farthest: int, *tensors: Tensor) -> Tensor:
     """What rounding may change in rows of features at positions up to `farthest`, an angle per position being rounded to
     float32 with its frequency: 4 u + 4 (p + 8) u_32 of the row's largest number. The scheme may round four times."""
-    return (4 * trial.unit + 4 * (farthest + 8) * 2.0**-24) * row_size(*tensors) + trial.tiny
+    return (4 * example.unit + 4 * (farthest + 8) * 2.0**-24) * row_size(*tensors) + example.tiny
 
 
-def bias_rounding(trial: LawExample, module: nn.Module, given: Given, span: PositionRange) -> Tensor:
+def bias_rounding(example: LawExample, module: nn.Module, given: Given, span: PositionRange) -> Tensor:
     """How much two evaluations of a bias (B,H,Q,K) may differ: not at all, or where it reads the query, by four roundings and
     the sums over D features of sum_d |q_d| |slope_d|, read out by leaving one feature out at a time."""
-    exact = trial.twin(module, site_of(trial.subject, trial.at))
+    exact = example.twin(module, site_of(example.subject, example.at))
     x, query, key = (tensor.detach().double() for tensor in given)
     wide = replace(span, dtype=torch.float64)
-    whole = effect(trial, exact, (x, query, key), wide).bias
+    whole = effect(example, exact, (x, query, key), wide).bias
     assert whole is not None
     size = whole.detach().abs()
-    for feature in range(query.shape[-1] if trial.entry.reads_query else 0):
+    for feature in range(query.shape[-1] if example.entry.reads_query else 0):
         without = query.clone()
         without[..., feature] = 0.0
-        left = effect(trial, exact, (x, without, key), wide).bias
+        left = effect(example, exact, (x, without, key), wide).bias
         assert left is not None
         size = size + (whole - left).detach().abs()
-    return (4 * trial.unit + 2 * (query.shape[-1] + 8) * SINGLE) * size + trial.tiny
+    return (4 * example.unit + 2 * (query.shape[-1] + 8) * SINGLE) * size + example.tiny
 
 
 def scores(query: Tensor, key: Tensor) -> Tensor:
@@ -217,7 +217,7 @@ def scores(query: Tensor, key: Tensor) -> Tensor:
     return query.double() @ key.double().repeat_interleave(groups, 1).mT
 
 
-def relative_bound(trial: LawExample, farthest: int, query: Tensor, key: Tensor) -> Tensor:
+def relative_bound(example: LawExample, farthest: int, query: Tensor, key: Tensor) -> Tensor:
     """How much two evaluations of the same score may differ.
 
     An angle t f is rounded to float32 once after its frequency: it is off by t u_32 at most, and turns a vector by as much.
@@ -229,7 +229,7 @@ def relative_bound(trial: LawExample, farthest: int, query: Tensor, key: Tensor)
     groups = query.shape[1] // key.shape[1]
     of_keys: Tensor = key.double().norm(dim=-1).repeat_interleave(groups, 1)
     lengths = query.double().norm(dim=-1).unsqueeze(-1) * of_keys.unsqueeze(-2)
-    bound: Tensor = 2 * (2 * (farthest + 8) * SINGLE + 12 * trial.unit) * lengths + trial.tiny
+    bound: Tensor = 2 * (2 * (farthest + 8) * SINGLE + 12 * example.unit) * lengths + example.tiny
     return bound
 
 

@@ -1,4 +1,4 @@
-"""Bounds that hold for any part, whatever its equation, since they ask only that it computes it stably.
+"""Bounds for a part with any equation; they assume only that it is computed stably.
 
 A map is mixed forward-backward stable (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 1.5) where what it
 computes is a slightly wrong answer to a slightly wrong question. To first order, with the Jacobians J_i of its float64 run,
@@ -7,7 +7,7 @@ computes is a slightly wrong answer to a slightly wrong question. To first order
 
 where c is the unit roundoff of the dtype times the number of roundings to it, plus gamma of the float32 steps in between.
 
-Derivatives are judged by differences along one random direction v, against one random cotangent g. With a step h,
+Derivatives are evaluated by differences along one random direction v, against one random cotangent g. With a step h,
 
     phi(t) = <g, f(x + t v)>,   D+ = (phi(h) - phi(0)) / h,   D- = (phi(0) - phi(-h)) / h
 
@@ -47,19 +47,19 @@ def sensitivity(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Te
     return total
 
 
-def derivative_holds(trial: LawExample, function: Callable[[], Tensor], leaves: Sequence[Tensor]) -> float:
+def derivative_holds(example: LawExample, function: Callable[[], Tensor], leaves: Sequence[Tensor]) -> float:
     """The gradient of every leaf against differences, in float64; the largest error as a share of its bound."""
     output = function()
     if not output.requires_grad:
-        raise trial.broken("the output carries no gradient")
-    cotangent = trial.normal(*output.shape, dtype=torch.float64)
+        raise example.broken("the output carries no gradient")
+    cotangent = example.normal(*output.shape, dtype=torch.float64)
     gradients = torch.autograd.grad(output, list(leaves), cotangent, allow_unused=True)
     here, worst = output.detach().clone(), 0.0
     for number, (leaf, gradient) in enumerate(zip(leaves, gradients, strict=True)):
         if gradient is None:
-            raise trial.broken(f"input or weight {number} of shape {tuple(leaf.shape)} gets no gradient")
-        trial.finite("a gradient", gradient)
-        direction = trial.normal(*leaf.shape, dtype=torch.float64)
+            raise example.broken(f"input or weight {number} of shape {tuple(leaf.shape)} gets no gradient")
+        example.finite("a gradient", gradient)
+        direction = example.normal(*leaf.shape, dtype=torch.float64)
         with torch.no_grad():
             leaf.add_(direction, alpha=STEP)
             ahead = function().clone()
@@ -72,5 +72,5 @@ def derivative_holds(trial: LawExample, function: Callable[[], Tensor], leaves: 
         message = f"the gradient of an input or weight of shape {tuple(leaf.shape)} is not the slope that differences show"
         bound = abs(right - left) + rounded
         got, want = torch.tensor([float((gradient * direction).sum())]), torch.tensor([(right + left) / 2])
-        worst = max(worst, trial.within(message, got, want, bound, "gradient"))
+        worst = max(worst, example.within(message, got, want, bound, "gradient"))
     return worst

@@ -7,7 +7,8 @@ from math import prod
 from random import Random
 from typing import Any
 
-from .law import Excluded, Law, PartUnderTest, Structure
+from .law import Law
+from .part import Excluded, PartUnderTest, Structure
 
 LARGEST, MOST = 1 << 18, 1 << 32
 """The largest number of a structure, and the most that its sizes may multiply to."""
@@ -50,6 +51,6 @@ def _drawn(law: Law, subject: PartUnderTest, options: Any) -> Structure | None:
             return law.draw(subject, options, Random(seed))
         except Excluded:
             return None
-        except Exception:  # none from this seed, or the part fails when it is asked: then it is judged as the case says
+        except Exception:  # none from this seed, or the part fails when it is asked: then it is evaluated as the case says
             continue
     return None

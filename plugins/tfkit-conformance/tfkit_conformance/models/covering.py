@@ -11,6 +11,7 @@ differ in one further factor; the reason given is that of the first.
 
 from __future__ import annotations
 
+# Not allpairspy: its filter sees unfinished rows, and it does not report which pairs it left out, nor why.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product

@@ -7,7 +7,7 @@ layer norm              gamma(M + 8) (|x| + mean|x|) r |w|                      
                         + d mean(a |x'|) r + |x'| mean(a d) r                      d = gamma(M + 8) (|x| + |mean|) r
 softmax                 inputs off by gamma(n) max |x|
   backward              gamma(n) P (|dP| + sum P |dP|)
-whatever moves numbers  0
+data movement           0
 any other operation     4 u |y|
 """
 

@@ -1,4 +1,4 @@
-"""What the fields of an options model may hold, read off the model: so that a part nobody knew of can be tried as well.
+"""The values that the fields of an options model accept, read from the model: unknown parts can be tried too.
 
     choices    OneOf names, Literal, bool            whole, real    numbers between the bounds of their Field
     part       a SlotField: an entry of a slot       model          an options model inside the options
@@ -16,7 +16,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from tfkit.slots.options import Entry, NodeRef, OneOf, Options, SlotField
+from tfkit.inspection import Entry
+from tfkit.plugin import OneOf, Options, SlotField
+from tfkit.plugin.model_parts import NodeRef
 
 SPAN = 24
 """Whole numbers are tried up to this much above their lower bound: sizes start at 1, and small models are wanted."""
@@ -26,7 +28,7 @@ EXPONENTS = range(-6, 3)
 
 @dataclass(frozen=True)
 class Domain:
-    """The values of one field. `choices` stand beside what `kind` says; `optional` says that None is one of them."""
+    """The values of one field. `choices` are alternatives to `kind`; `optional` says that None is one of them."""
 
     kind: Literal["choices", "whole", "real", "part", "model"]
     choices: tuple[Any, ...] = ()

@@ -9,13 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfkit.attention.backend import check_request
-from tfkit.catalogue import Catalogue
-from tfkit.errors import SpecError
-from tfkit.graph import Target, graph_of
-from tfkit.graph.plan import request_for
-from tfkit.slots.position import PositionSite
-from tfkit.spec import ModelSpec, parse_spec
+from tfkit import Catalogue, ModelSpec, SpecError, graph_of, parse_spec
+from tfkit.inspection import Target, check_request, request_for
+from tfkit.plugin.model_parts import PositionSite
 
 from .covering import Row
 from .option_values import attempts, tryable
@@ -42,7 +38,7 @@ def factors_of(catalogue: Catalogue) -> dict[str, Sequence[str]]:
 
 
 def untried(catalogue: Catalogue) -> list[tuple[str, str]]:
-    """The parts that cannot be tried: they require an option whose values nobody can guess."""
+    """The parts that cannot be tried: they require an option whose values cannot be read from its type."""
     slots = (*SLOTS, "sublayer")
     return [(slot, entry.name) for slot in slots for entry in catalogue.entries(slot) if not tryable(entry)]
 

@@ -1,4 +1,4 @@
-"""How far rounding alone may move what a computation gives, found by disturbing it: the rule for whole models.
+"""How far rounding alone may change the result of a computation, measured by disturbing it.
 
 A bound a priori multiplies from layer to layer until it says nothing. Here a computation is run again while every operation
 in it, forward and backward, has Gaussian noise g_k of the size b_k of its own rounding error added (see `noise`). To first
@@ -18,7 +18,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from tfkit.nn.model import Model
+from tfkit import Model
 
 from .noise import PROBE, Noise
 from .site_noise import disturbed_sites
@@ -34,8 +34,8 @@ def rounding(
     """For each tensor that `compute` gives, how far a correct program for the same may be off, element by element.
 
     `compute` works in float64 and gives the same at every call; operations of its backward pass count as well. `unit` is the
-    unit roundoff of the dtype that is judged. The attention sites of `model`, which `compute` runs, are disturbed by what the
-    contract allows there. Two correct results differ by no more than `APART` times this.
+    unit roundoff of the dtype that is evaluated. The attention sites of `model`, which `compute` runs, are disturbed by what
+    the contract allows there. Two correct results differ by no more than `APART` times this.
     """
     plain = [tensor.detach().clone() for tensor in compute()]
     spreads = [torch.zeros_like(tensor) for tensor in plain]

@@ -1,4 +1,4 @@
-"""Noise of the size that the contract allows at every attention site of a model: what a correct backend may be off by there.
+"""Noise of the size of the contract's error bound at every attention site of a model.
 
 A site's output becomes that of the float64 reference plus T_O g, and on the way back the gradients of query, key, value and
 bias become the reference's plus T_dq g, T_dk g, T_dv g, T_dbias g, with the bounds T of `attention.bound` and fresh
@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention.capabilities import Numerics
-from tfkit.attention.choice import BackendChoice, BoundBackend
-from tfkit.attention.types import AttentionInputs, AttentionOutput
-from tfkit.nn.model import Model
-from tfkit.nn.multi_head import MultiHeadAttention
+from tfkit import Model
+from tfkit.inspection import BackendChoice, BoundBackend
+from tfkit.plugin import AttentionInputs, AttentionOutput, Numerics
+from tfkit.plugin.model_parts import MultiHeadAttention
 
 from ..attention.bound import UNIT, bounds
 from ..attention.compare import leaves_of

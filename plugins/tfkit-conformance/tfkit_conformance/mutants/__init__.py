@@ -1,5 +1,5 @@
-"""Attention backends that are wrong on purpose, family by family: what the conformance suite is judged by, and what it names
-when a backend does the same."""
+"""Mutants: attention backends with one error each, by family. The suite is evaluated by them, and names the one that matches a
+failing backend."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ ATTENTION_MUTANTS: tuple[Mutant, ...] = (
     *masks.MUTANTS, *fully_masked_rows.MUTANTS, *softmax.MUTANTS, *heads.MUTANTS, *backward.MUTANTS, *bias.MUTANTS,
     *dropout.MUTANTS, *strides.MUTANTS, *system.MUTANTS,
 )  # fmt: skip
-"""Every seeded fault of an attention backend."""
+"""Every mutant of an attention backend."""
 
 __all__ = ["ATTENTION_MUTANTS", "Mutant"]

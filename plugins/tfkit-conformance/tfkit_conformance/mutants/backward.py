@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs
+from tfkit.plugin import AttentionInputs
 
 from .kernel import stages
 from .kernel.kernel import Kernel
@@ -111,4 +111,4 @@ MUTANTS = (
           Kernel(incoming=lambda grad_output, rows: stages.only_seeing_rows(grad_output[:, :1].expand_as(grad_output), rows)),
           "every head has one output gradient"),
 )  # fmt: skip
-"""The faults of this family."""
+"""The mutants of this family."""

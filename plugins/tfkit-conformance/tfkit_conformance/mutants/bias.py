@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias
+from tfkit.plugin import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias
 
 from .kernel import stages
 from .kernel.kernel import Kernel
@@ -154,4 +154,4 @@ MUTANTS = (
           bias_gradient(lambda found, call: torch.zeros_like(found))),
     mutant("bias_gradient_missing", "the bias is cut off from the graph: its gradient is silently absent", detached_bias),
 )  # fmt: skip
-"""The faults of this family."""
+"""The mutants of this family."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, AttentionOutput
+from tfkit.plugin import AttentionInputs, AttentionOutput
 
 from .kernel import stages
 from .kernel.kernel import Kernel
@@ -44,7 +44,7 @@ def draw_by_values(call: AttentionInputs) -> Tensor | None:
 
 
 def weights_after_dropout(call: AttentionInputs, options: object) -> AttentionOutput:
-    """The weights handed out are those after dropout; the output is right."""
+    """The returned weights are those after dropout; the output is right."""
     factors = stages.draw(call)
     found = Kernel(draw=lambda again: factors)(call)
     if found.weights is None or factors is None:
@@ -120,7 +120,7 @@ MUTANTS = (
     mutant("dropout_always_the_same", "every call makes the same dropout draw", Kernel(draw=always_the_same), NONE),
     Mutant("dropout_generator_of_its_own", "dropout", "the dropout draw does not come from torch's default generator",
                 with_generator_of_its_own, equivalent_when=NONE),
-    mutant("dropout_in_weights", "the weights handed out are those after dropout", weights_after_dropout,
+    mutant("dropout_in_weights", "the returned weights are those after dropout", weights_after_dropout,
           "no weights are asked for"),
 )  # fmt: skip
-"""The faults of this family."""
+"""The mutants of this family."""

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import torch
 
-from tfkit.attention.types import AttentionInputs, AttentionOutput
+from tfkit.plugin import AttentionInputs, AttentionOutput
 
 from .kernel import stages
 from .kernel.kernel import Kernel
 from .mutant import of_family
 
-mutant = of_family("blind rows")
+mutant = of_family("fully masked rows")
 SEEING = "every query sees a key"
 
 
 def uniform_weights(call: AttentionInputs, options: object) -> AttentionOutput:
-    """Blind rows report weights of 1/K."""
+    """Fully masked rows report weights of 1/K."""
     found = Kernel()(call)
     if found.weights is None:
         return found
@@ -26,7 +26,7 @@ def uniform_weights(call: AttentionInputs, options: object) -> AttentionOutput:
 
 
 def opened_rows(call: AttentionInputs, options: object) -> AttentionOutput:
-    """Blind rows are shown every key for the kernel's sake, and only their output is taken back."""
+    """Fully masked rows are shown every key for the kernel's sake, and only their output is taken back."""
     found = Kernel()(replace(call, return_lse=True))
     masked = found.lse.isinf()[..., None] if found.lse is not None else torch.zeros_like(found.output)
     mean = stages.read_heads(call.value, call.query.shape[1]).mean(2, keepdim=True)
@@ -34,25 +34,25 @@ def opened_rows(call: AttentionInputs, options: object) -> AttentionOutput:
 
 
 MUTANTS = (
-    mutant("blind_row_mean_of_values", "a query that sees no key gets the mean of all values",
+    mutant("masked_row_mean_of_values", "a query that sees no key gets the mean of all values",
           Kernel(masked=lambda output, rows, value: torch.where(rows, output, value.mean(2, keepdim=True))), SEEING),
-    mutant("blind_row_first_value", "a query that sees no key gets the first value",
+    mutant("masked_row_first_value", "a query that sees no key gets the first value",
           Kernel(masked=lambda output, rows, value: torch.where(rows, output, value[:, :, :1])), SEEING),
-    mutant("blind_row_nan", "a query that sees no key gets NaN",
+    mutant("masked_row_nan", "a query that sees no key gets NaN",
           Kernel(masked=lambda output, rows, value: torch.where(rows, output, torch.nan)), SEEING),
-    mutant("blind_row_keeps_previous", "a query that sees no key gets the output of the query before it",
+    mutant("masked_row_keeps_previous", "a query that sees no key gets the output of the query before it",
           Kernel(masked=lambda output, rows, value: torch.where(rows, output, output.roll(1, 2))), SEEING),
-    mutant("blind_row_lse_zero", "the log-sum-exp of a query that sees no key is 0",
+    mutant("masked_row_lse_zero", "the log-sum-exp of a query that sees no key is 0",
           Kernel(report=lambda lse, total: torch.where(total > 0, lse, 0.0)), SEEING),
-    mutant("blind_row_lse_plus_infinity", "the log-sum-exp of a query that sees no key is plus infinity",
+    mutant("masked_row_lse_plus_infinity", "the log-sum-exp of a query that sees no key is plus infinity",
           Kernel(report=lambda lse, total: lse.abs().where(lse.isinf(), lse)), SEEING),
-    mutant("blind_row_uniform_weights", "a query that sees no key reports equal weights instead of none",
+    mutant("masked_row_uniform_weights", "a query that sees no key reports equal weights instead of none",
           uniform_weights, SEEING),
-    mutant("blind_row_gradient_passes", "a query that sees no key gives zero, but sends its gradient to every value",
+    mutant("masked_row_gradient_passes", "a query that sees no key gives zero, but sends its gradient to every value",
           opened_rows, SEEING),
-    mutant("blind_row_gradient_nan", "the backward pass of a query that sees no key gives NaN",
+    mutant("masked_row_gradient_nan", "the backward pass of a query that sees no key gives NaN",
           Kernel(incoming=lambda grad_output, rows: torch.where(rows, grad_output, torch.nan)), SEEING),
-    mutant("blind_row_gradient_times_zero", "the gradient of a query that sees no key is multiplied by zero, not replaced",
+    mutant("masked_row_gradient_times_zero", "the gradient of a query that sees no key is multiplied by zero, not replaced",
           Kernel(incoming=lambda grad_output, rows: grad_output * rows), "every incoming gradient is finite"),
 )  # fmt: skip
-"""The faults of this family."""
+"""The mutants of this family."""

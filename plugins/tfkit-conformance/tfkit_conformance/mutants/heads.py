@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, AttentionOutput
+from tfkit.plugin import AttentionInputs, AttentionOutput
 
 from .kernel import stages
 from .kernel.kernel import Kernel
@@ -59,4 +59,4 @@ MUTANTS = (
     mutant("group_gradient_overwritten", "of two heads of a group that write one gradient, the larger is kept",
           Kernel(gather=lambda gradient, groups: torch.amax(stages.per_group(gradient, groups), 2)), UNGROUPED),
 )  # fmt: skip
-"""The faults of this family."""
+"""The mutants of this family."""

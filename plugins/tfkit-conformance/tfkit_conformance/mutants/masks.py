@@ -8,7 +8,7 @@ from operator import or_
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs
+from tfkit.plugin import AttentionInputs
 
 from .kernel import stages
 from .kernel.kernel import Kernel
@@ -201,4 +201,4 @@ MUTANTS = (
     mutant("weak_fill", "hidden scores are lowered by 12 instead of set to minus infinity",
           Kernel(hide=lambda scores, shown: torch.where(shown, scores, scores - 12.0))),
 )  # fmt: skip
-"""The faults of this family."""
+"""The mutants of this family."""

@@ -1,4 +1,4 @@
-"""A seeded fault: a backend that is wrong on purpose, in one way, so that a suite can be judged by whether it notices."""
+"""A mutant: a correct backend with one error, by which the conformance suite is evaluated."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tfkit.attention.backend import AttentionBackend
-from tfkit.attention.capabilities import Capabilities
-from tfkit.attention.types import AttentionInputs, AttentionOutput
+from tfkit.plugin import AttentionBackend, AttentionInputs, AttentionOutput, Capabilities
 
 from .kernel import entry_of
 from .kernel.kernel import CAPABILITIES
@@ -18,9 +16,9 @@ Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault. `summary` finishes the sentence "looks like: ...". `fresh` makes the faulty backend, which may remember its
-    earlier calls; `equivalent_when` says on which calls it does nothing wrong, where the summary does not; `seen_by` names the
-    checks that are expected to see it, where only some can."""
+    """A backend with one error. `summary` completes the sentence "looks like: ...". `fresh` makes the backend anew, since some
+    mutants keep state between calls. `equivalent_when` names the calls on which the mutant gives the right answer, where the
+    summary does not say so."""
 
     name: str
     family: str
@@ -28,21 +26,20 @@ class Mutant:
     fresh: Callable[[], Attend]
     capabilities: Capabilities = CAPABILITIES
     equivalent_when: str = ""
-    seen_by: frozenset[str] = frozenset()
 
     @property
     def attend(self) -> Attend:
-        """The faulty backend, as it is before its first call."""
+        """The backend as it is before its first call."""
         return self.fresh()
 
     @property
     def entry(self) -> AttentionBackend:
-        """Its declaration, as a plugin would offer it."""
+        """Its declaration, as a plugin would register it."""
         return entry_of(self.name, f"wrong on purpose: {self.summary}", self.capabilities)
 
 
 def of_family(family: str) -> Callable[..., Mutant]:
-    """Writes the faults of one family, most of which remember nothing."""
+    """A constructor for the stateless mutants of one family."""
 
     def mutant(
         name: str, summary: str, attend: Attend, equivalent_when: str = "", capabilities: Capabilities = CAPABILITIES

@@ -1,4 +1,4 @@
-"""Scores, softmax and what is kept from block to block, wrong: scale, softcap, maxima, sums, the log-sum-exp handed out."""
+"""Scores, softmax and what is kept from block to block, wrong: scale, softcap, maxima, sums, the returned log-sum-exp."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, AttentionOutput, Mask
+from tfkit.plugin import AttentionInputs, AttentionOutput, Mask
 
 from .kernel.kernel import Kernel
 from .mutant import of_family
@@ -126,7 +126,7 @@ MUTANTS = (
           "there is no softcap"),
     mutant("lse_in_query_dtype", "the log-sum-exp is given in the query's dtype instead of float32", lse_in_dtype_of_query,
           "the query is float32"),
-    mutant("weights_unnormalised", "the weights handed out are divided by their maximum, not by their sum",
+    mutant("weights_unnormalised", "the returned weights are divided by their maximum, not by their sum",
           weights_unnormalised),
 )  # fmt: skip
-"""The faults of this family."""
+"""The mutants of this family."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, AttentionOutput
+from tfkit.plugin import AttentionInputs, AttentionOutput
 
 from .kernel import stages
 from .kernel.kernel import Kernel
@@ -18,7 +18,7 @@ mutant = of_family("strides")
 
 
 def read_with(tensor: Tensor, strides: tuple[int, ...], start: int) -> Tensor:
-    """The numbers that stand at other places of the same memory, as a kernel finds them that assumes these strides."""
+    """The numbers that a kernel reads if it assumes these strides."""
     tensor = tensor.detach()
     size = tensor.untyped_storage().nbytes() // tensor.element_size()
     memory = torch.as_strided(tensor, (size,), (1,), 0)
@@ -79,4 +79,4 @@ MUTANTS = (
           Kernel(incoming=lambda grad_output, rows: stages.only_seeing_rows(last_axis_dense(grad_output), rows)),
           "its last axis has stride 1"),
 )  # fmt: skip
-"""The faults of this family."""
+"""The mutants of this family."""

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tfkit.attention.types import AttentionInputs, AttentionOutput
-from tfkit.errors import BackendRefused, Diagnostic
+from tfkit import BackendRefused, Diagnostic
+from tfkit.plugin import AttentionInputs, AttentionOutput
 
 from ..attention.reference import reference
 from .kernel.kernel import CAPABILITIES, Kernel
@@ -208,7 +208,7 @@ MUTANTS = (
     Mutant("reuses_output", "system", "the next call overwrites its last output", reuses_output,
                 equivalent_when="gradients are asked for"),
     Mutant("wavers", "system", "every third call is off by a thousandth", wavers),
-    mutant("asks_the_reference", "it asks the reference that it is judged by", asks_the_reference),
+    mutant("asks_the_reference", "it asks the reference that it is evaluated by", asks_the_reference),
     mutant("refuses_right_windows", "it refuses windows that look ahead, which it declares", refuses_right_windows),
     mutant("raises_in_backward", "its backward pass raises for grouped heads, which it declares", raises_in_backward),
     mutant("undeclared_softcap_ignored", "it answers a softcap, which it does not declare, as if there were none",
@@ -226,4 +226,4 @@ MUTANTS = (
           Kernel(read_keys=first_head_where_grouped),
           capabilities=without(grouped_queries=False)),
 )  # fmt: skip
-"""The faults of this family."""
+"""The mutants of this family."""

@@ -1,1 +1,1 @@
-"""The suite in a process of its own, so that a part may hang, crash or print: `watch` starts `child` and tells how it ended."""
+"""The suite in a child process, so that a part may hang, crash or print: `parent` starts `child` and reports how it ended."""

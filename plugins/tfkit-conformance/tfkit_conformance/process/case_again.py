@@ -1,7 +1,7 @@
-"""What a stored case says of the part as it is now, in words:
+"""The result of a stored case on the part as it is now, in words:
 
 passed                 the check that failed holds
-refused: why           the part's declaration excludes the case by now: that mends a finding, too
+refused: why           the declaration of the part now excludes the case, which resolves a finding too
 not run: why           its device is not there
 inconclusive: why      nothing can be said
 anything else          what is wrong
@@ -11,29 +11,27 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from tfkit import Catalogue
 
-from tfkit.catalogue import Catalogue
-
-from ..attention.case import case_of
+from ..attention.case_data import case_of
 from ..finding import Inconclusive, Violation
 from ..laws.check import replay_part
-from ..laws.law import subject_of as part_of
 from ..laws.options import parsed
+from ..laws.part import part_under_test
 from ..laws.position_use import site_of
-from ..resolve import device_there, resolve
+from ..resolve import missing_device, resolve, why_not_run
 from ..suite.again import replay
 from .stored import Stored
 
 WHOLE = ("", "layers", "import")
-"""Checks of a finding that stand for all layers: nobody knows in which of them a process ended."""
+"""Checks of a finding that stand for all layers: it is unknown in which layer a process ended."""
 
 
 def backend_case_again(stored: Stored, options: Any, catalogue: Catalogue, limit: float) -> str:
     """A case of an attention backend. Raises InputError for a check or a case that is none."""
     subject, _ = resolve(stored.name, options, stored.device, catalogue)
     case = case_of(stored.case)
-    if reason := device_there(subject):
+    if reason := why_not_run(subject):
         return reason
     verdict = subject.evaluate(case.request(subject.device))
     if not verdict.accepted:
@@ -43,28 +41,21 @@ def backend_case_again(stored: Stored, options: Any, catalogue: Catalogue, limit
 
 def law_case_again(stored: Stored, entry: Any, catalogue: Catalogue) -> str:
     """A case of a law. Raises InputError for a case that is none."""
-    if absent(stored.device):
-        return f"not run: {absent(stored.device)}"
+    if reason := missing_device(stored.device):
+        return f"not run: {reason}"
     try:
         replay_part({**stored.case, "name": stored.name, "device": stored.device}, catalogue)
     except Violation as violation:
         reasons = _refused(stored, entry, catalogue)
         return f"refused: {'; '.join(reasons)}" if reasons else f"{violation.check}: {violation.message}"
-    except Inconclusive as reason:
-        return f"inconclusive: {reason}"
+    except Inconclusive as inconclusive:
+        return f"inconclusive: {inconclusive}"
     return "passed"
 
 
 def _refused(stored: Stored, entry: Any, catalogue: Catalogue) -> tuple[str, ...]:
-    """Why a position scheme does not act at the site of the case. Its declaration itself is judged at refused sites, too."""
+    """Why a position scheme does not act at the site of the case. Its declaration itself is evaluated at refused sites, too."""
     if stored.slot != "position" or stored.check == "declaration":
         return ()
     options = parsed(catalogue, stored.slot, entry, stored.case["options"])
-    return tuple(entry.unsupported(options, site_of(part_of(catalogue, stored.slot, entry), stored.case["at"])))
-
-
-def absent(device: str) -> str:
-    """Why nothing can run on a device, or nothing."""
-    kind, _, number = device.partition(":")
-    there = kind != "cuda" or int(number or 0) < torch.cuda.device_count()
-    return "" if there else f"there is no device {device} here"
+    return tuple(entry.unsupported(options, site_of(part_under_test(catalogue, stored.slot, entry), stored.case["at"])))

@@ -1,16 +1,16 @@
-"""The process that runs the suite, so that nothing a part does reaches the command: started and heard by `watch`.
+"""The process that runs the suite, so that a part cannot affect the command: started and progress by `watch`.
 
-    standard input     one JSON task: {"do": "judge" | "replay" | "smaller" | "list", ...}
+    standard input     one JSON task: {"do": "evaluate" | "replay" | "smaller" | "list", ...}
     standard output    JSON lines, in this order; what a part prints goes to standard error instead
-        {"about": {...}}            who is judged: distribution and dtypes
+        {"about": {...}}            the part: distribution and dtypes
         {"at": [check, case]}       before every example
         {"said": [words, ...]}      what each stored case says now (of a replay)
         {"answer": ...}             the report as data, or what was asked for
-        {"faults": [...], "kind"}   or the error of tfkit that ended it
+        {"diagnostics": {...}}   or the error of tfkit that ended it
         {"bug": {...}}              or any other exception
         {"left": "SystemExit: 3"}   or what a part raised to end the process
 
-One process judges one task and ends without waiting for threads or exit handlers that a part has left behind.
+One process does one task and ends without waiting for threads or exit handlers that a part has left behind.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tfkit.catalogue import Catalogue, load_catalogue
-from tfkit.errors import Diagnostic, InputError, TfkitError
+from tfkit import Catalogue, Diagnostic, InputError, TfkitError, load_catalogue
 
 from .stored import Stored
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from ..attention.case import Case
 
 SLOTS = ("backend", "position", "norm", "placement", "activation")
-"""The slots whose parts are judged."""
+"""The slots with checks."""
 
 Task = dict[str, Any]
 Say = Callable[[str, Any], None]
@@ -91,16 +90,16 @@ def evaluate(task: Task, say: Say) -> dict[str, Any]:
         event = _event(say)
         return check_backend(name, options=options, catalogue=catalogue, limit=task["limit"], event=event, **usual).as_data()
     from ..laws import check_part
-    from .case_again import absent
+    from ..resolve import missing_device
 
-    if reason := absent(task["device"]):
+    if reason := missing_device(task["device"]):
         return _not_run(catalogue, task, entry, f"not run: {reason}")
 
     return check_part(slot, name, options=options, catalogue=catalogue, event=_event(say), **usual).as_data()
 
 
 def replay(task: Task, say: Say) -> list[str]:
-    """Stored cases one after the other, as `tfkit_conformance.process.case_again` tells of them."""
+    """Runs stored cases one after the other: see `tfkit_conformance.process.case_again`."""
     catalogue = load_catalogue()
     from .case_again import backend_case_again, law_case_again
 
@@ -119,9 +118,9 @@ def replay(task: Task, say: Say) -> list[str]:
 
 
 def smaller(task: Task, say: Say) -> None:
-    """Smaller cases than the one that ended a process, one after the other; whoever listens knows at which this one ended."""
+    """Runs smaller cases than the one that ended a process, one after the other; the parent knows the last one that started."""
     catalogue = load_catalogue()
-    from ..attention.case import case_of
+    from ..attention.case_data import case_of
     from ..resolve import resolve
     from ..suite.again import replay
     from ..suite.smaller import smaller_cases
@@ -151,11 +150,9 @@ def _not_run(catalogue: Catalogue, task: Task, entry: Any, reason: str) -> dict[
 def listed(task: Task, say: Say) -> list[list[str]]:
     """The names of the checks of each part, before any of them has run."""
     catalogue = load_catalogue()
-    from ..attention.case import DTYPES
+    from ..resolve import known_dtypes
 
-    for dtype in task["dtypes"]:
-        if dtype not in DTYPES:
-            raise InputError(Diagnostic("TFK094", f"there is no dtype `{dtype}` to judge in", f"dtypes: {', '.join(DTYPES)}"))
+    known_dtypes(task["dtypes"])
     return [_checks(catalogue, slot, _entry(catalogue, slot, name)) for slot, name in task["parts"]]
 
 
@@ -169,15 +166,15 @@ def _checks(catalogue: Catalogue, slot: str, entry: Any) -> list[str]:
         names = ["declaration", *known, *(layer.name for layer in LAYERS), "refusals", *relations, "grade"]
         return list(dict.fromkeys(names))
     from ..laws.check import LAWS
-    from ..laws.law import subject_of
     from ..laws.options import variants
+    from ..laws.part import part_under_test
 
-    subject = subject_of(catalogue, slot, entry)
+    subject = part_under_test(catalogue, slot, entry)
     chosen = variants(catalogue, entry)
     return [law.name for law in LAWS[slot] if any(law.applies(subject, options) for options in chosen)]
 
 
-DOES: dict[str, Callable[[Task, Say], Any]] = {"judge": evaluate, "replay": replay, "smaller": smaller, "list": listed}
+DOES: dict[str, Callable[[Task, Say], Any]] = {"evaluate": evaluate, "replay": replay, "smaller": smaller, "list": listed}
 
 
 def _entry(catalogue: Catalogue, slot: str, name: str) -> Any:
@@ -185,19 +182,17 @@ def _entry(catalogue: Catalogue, slot: str, name: str) -> Any:
     if slot not in SLOTS:
         near = get_close_matches(slot, SLOTS, 1)
         known = slot in catalogue.registered
-        fix = f"did you mean `{near[0]}`?" if near and not known else f"slots that are judged: {', '.join(SLOTS)}"
-        message = f"no check is about parts of the slot `{slot}`" if known else f"there is no slot `{slot}` to judge"
+        fix = f"did you mean `{near[0]}`?" if near and not known else f"slots with checks: {', '.join(SLOTS)}"
+        message = f"no check is about parts of the slot `{slot}`" if known else f"there is no slot `{slot}`"
         raise InputError(Diagnostic("TFK094", message, fix))
     entry = catalogue.find(slot, name)
     if entry is None or (slot == "backend" and name == "auto"):
         what = "attention backend" if slot == "backend" else slot
-        raise InputError(
-            Diagnostic("TFK094", f"there is no {what} `{name}` to judge", _reported_elsewhere(catalogue, slot, name))
-        )
+        raise InputError(Diagnostic("TFK094", f"there is no {what} `{name}`", _suggestion(catalogue, slot, name)))
     return entry
 
 
-def _reported_elsewhere(catalogue: Catalogue, slot: str, name: str) -> str:
+def _suggestion(catalogue: Catalogue, slot: str, name: str) -> str:
     """What to write in place of a name that the slot has not."""
     if name == "auto" and slot == "backend":
         return "`auto` chooses among backends and is none itself"

@@ -2,7 +2,7 @@
 
 `python -c` and `python -m` put the working directory in front of the module path, so that a `json.py` there would run in place
 of the standard library's. The child is started isolated (`-I`): it takes neither that directory nor `PYTHONPATH`. Its module
-path is the one of this process, handed over before anything is imported, without its relative entries. The working directory
+path is the one of this process, passed before anything is imported, without its relative entries. The working directory
 is in it only where this process has it as an absolute entry: then the user chose it (`PYTHONPATH`, `python -m tfkit`, an
 editable install), and the same modules are found in both processes.
 """

@@ -1,6 +1,6 @@
-"""A report check by check, as test runners have it: what passed, what did not and in which words, what was not tried.
+"""A report as outcomes for test runners, check by check.
 
-failed     a rule is broken, or a declared cell was not exercised, or nothing could be judged
+failed     a rule is broken, or a declared cell was not exercised, or nothing could be evaluated
 known      a failure that the author knows, which still fails
 skipped    does not apply to this part, or its device is not there
 """
@@ -81,7 +81,7 @@ def numbers_in_words(found: Data) -> str:
     index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
     place = f"{found['tensor'] or 'element'}{index}: " if found["tensor"] or index else ""
     got, want = format_distinct(found["got"], found["want"])
-    known = (("got", got), ("the reference", want), ("allowed", shown(found["bound"])))
+    known = (("got", got), ("the reference", want), ("allowed", format_number(found["bound"])))
     said = [f"{name} {value}" for name, value in known if value]
     return place + ", ".join(said) if said else ""
 
@@ -89,13 +89,13 @@ def numbers_in_words(found: Data) -> str:
 def format_distinct(got: Any, want: Any) -> tuple[str, str]:
     """Two numbers in as many digits as it takes to see that they differ, six at least."""
     for digits in (6, 9, 17):
-        pair = shown(got, digits), shown(want, digits)
+        pair = format_number(got, digits), format_number(want, digits)
         if pair[0] != pair[1]:
             break
     return pair
 
 
-def shown(value: Any, digits: int = 6) -> str:
+def format_number(value: Any, digits: int = 6) -> str:
     """A number in so many digits, nothing where there is none; those that JSON has not are words already."""
     if value is None:
         return ""

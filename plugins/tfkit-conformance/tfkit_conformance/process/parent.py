@@ -1,4 +1,4 @@
-"""The side that survives: starts `child`, hears what it does, and tells how it ended if it did not answer.
+"""Runs the suite in a child process (`child`), reads its messages, and reports how it ended if it did not answer.
 
     dies by a signal           a finding: "the backend killed the process (SIGSEGV) in check support", with a smaller case
     says nothing for too long  killed, and a finding: "did not finish within 60 seconds"
@@ -10,6 +10,8 @@ to Python by then, a loop in C for instance, is killed from here, `grace` second
 
 from __future__ import annotations
 
+# Not a process pool such as pebble: the child is a fresh isolated interpreter whose standard output a part cannot write to, it
+# reports the running case before each example, and its whole process group is killed.
 import json
 import os
 import platform
@@ -26,8 +28,8 @@ from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 from typing import Any, TextIO, cast
 
-from tfkit import errors
-from tfkit.errors import Diagnostic, PluginError, TfkitError
+import tfkit
+from tfkit import Diagnostic, PluginError, TfkitError
 
 from ..finding import Finding
 from ..report import CheckResult, ConformanceReport, Status
@@ -35,7 +37,7 @@ from .interpreter import ENVIRONMENT, python_command
 from .stored import Stored
 
 CALM = {"OMP_WAIT_POLICY": "passive"}
-"""Threads that wait without turning: the calls are small, and beside other work turning makes a run ten times as long."""
+"""OpenMP threads sleep while they wait: the calls are small, and spinning beside other work makes a run ten times as long."""
 
 BOOT = "from tfkit_conformance.process.child import main; main()"
 GRACE = 5.0
@@ -51,7 +53,7 @@ SHRINK_PROCESSES, SHRINK_CASES = 12, 400
 """Bounds of the search for a smaller case that ends the process too: processes, and cases tried in all of them. They are
 counts, not seconds: a slow machine finds the same case."""
 
-Heard = Callable[[str, int], None]
+Progress = Callable[[str, int], None]
 Lines = queue.Queue["str | None"]
 
 
@@ -66,7 +68,7 @@ class ChildBug(Exception):
 
 @dataclass
 class ChildRun:
-    """What was heard of one child. `ended` says in words how it ended without an answer, or nothing; `overdue` that it was
+    """What was progress of one child. `ended` says in words how it ended without an answer, or nothing; `overdue` that it was
     killed from here."""
 
     about: dict[str, Any] = field(default_factory=dict)
@@ -80,13 +82,13 @@ class ChildRun:
     seconds: float = 0.0
 
 
-def evaluated(task: dict[str, Any], grace: float = GRACE, heard: Heard = lambda check, examples: None) -> dict[str, Any]:
+def evaluated(task: dict[str, Any], grace: float = GRACE, progress: Progress = lambda check, examples: None) -> dict[str, Any]:
     """The report on one part as data: `slot`, `name`, `options`, `profile`, `device`, `dtypes`, `seed` and `limit` as
     `check_backend` and `check_part` have them. Whatever the part does to its process is in the report.
 
     Raises what these raise, and ChildBug.
     """
-    child_run = run({"do": "judge", **task}, task["limit"], grace, heard)
+    child_run = run({"do": "evaluate", **task}, task["limit"], grace, progress)
     if not child_run.ended:
         return dict(child_run.answer)
     if child_run.case and task["slot"] == "backend" and not child_run.overdue:
@@ -124,9 +126,7 @@ def checks_of(parts: Sequence[tuple[str, str]], dtypes: Sequence[str] = ()) -> l
     child_run = run({"do": "list", "parts": [list(part) for part in parts], "dtypes": list(dtypes)}, IMPORT, GRACE)
     if child_run.ended:
         names = ", ".join(name for _, name in parts)
-        raise PluginError(
-            Diagnostic("TFK096", f"importing {names} {child_run.ended}", "mend what its plugin does when it is imported")
-        )
+        raise PluginError(Diagnostic("TFK096", f"importing {names} {child_run.ended}", "fix what its plugin does at import"))
     return [list(names) for names in child_run.answer]
 
 
@@ -134,9 +134,9 @@ def run(
     task: dict[str, Any],
     limit: float,
     grace: float,
-    heard: Heard = lambda check, examples: None,
+    progress: Progress = lambda check, examples: None,
 ) -> ChildRun:
-    """Give the task to a child and hear it to its end."""
+    """Gives the task to a child process and reads its messages to the end."""
     child_run, begun = ChildRun(), time.monotonic()
     with _child(task) as (process, lines):
         overdue = 0
@@ -154,14 +154,14 @@ def run(
             if line is None:
                 child_run.ended = _describe_end(process, process.wait())
                 break
-            if _take(child_run, line, heard):
+            if _take(child_run, line, progress):
                 break
     child_run.seconds = round(time.monotonic() - begun, 2)
     return child_run
 
 
-def _take(child_run: ChildRun, line: str, heard: Heard) -> bool:
-    """Take in one line; whether it is the last. Raises the child's error."""
+def _take(child_run: ChildRun, line: str, progress: Progress) -> bool:
+    """Reads one message; True where it is the last. Raises the error of the child."""
     try:
         [(kind, data)] = json.loads(line).items()
     except (ValueError, AttributeError):  # written by a part that found the pipe
@@ -172,14 +172,14 @@ def _take(child_run: ChildRun, line: str, heard: Heard) -> bool:
     elif kind == "at":
         child_run.check, child_run.case = data[0], data[1] or {}
         child_run.examples[child_run.check] = child_run.examples.get(child_run.check, 0) + 1
-        heard(child_run.check, sum(child_run.examples.values()))
+        progress(child_run.check, sum(child_run.examples.values()))
     elif kind == "said":
         child_run.said += data
     elif kind == "left":
         child_run.ended = f"ended the process by raising {data}"
     elif kind == "diagnostics":
         diagnostics = [Diagnostic(each["code"], each["message"], each["fix"], each["path"]) for each in data["diagnostics"]]
-        raise getattr(errors, data["kind"], TfkitError)(diagnostics)
+        raise getattr(tfkit, data["kind"], TfkitError)(diagnostics)
     elif kind == "bug":
         raise ChildBug(data["said"], [(module, line) for module, line in data["frames"]], data["traceback"])
     elif kind == "answer":
@@ -286,7 +286,7 @@ def _snippet(task: dict[str, Any], child_run: ChildRun) -> str:
     if task["slot"] != "backend":
         return f"from tfkit_conformance.laws import replay_part\n\nreplay_part({child_run.case!r})\n"
     return (
-        "from tfkit_conformance.attention.case import case_of\nfrom tfkit_conformance.suite.again import replay\n\n"
+        "from tfkit_conformance.attention.case_data import case_of\nfrom tfkit_conformance.suite.again import replay\n\n"
         f"case = case_of({child_run.case!r})\n"
         f'print(replay("{task["name"]}", case, device="{task["device"]}"))\n'
     )
@@ -299,7 +299,7 @@ def _check(child_run: ChildRun, said: str) -> str:
 
 
 def _examples(child_run: ChildRun) -> dict[str, int]:
-    """How many examples of every check were begun."""
+    """How many examples of every check were started."""
     found: dict[str, int] = {}
     for said, number in child_run.examples.items():
         check = _check(child_run, said)

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfkit.errors import Diagnostic, InputError
-from tfkit.files import parse_json, read_text
+from tfkit import Diagnostic, InputError
+from tfkit.commands import parse_json, read_text
 
 from ..report import SUITE
 
@@ -25,7 +25,7 @@ NAMED = ("backend", "check", "device", "options", "suite")
 
 @dataclass(frozen=True)
 class Stored:
-    """One case to be run again, and by what; a finding without a case has an empty one. `was` is what it said then."""
+    """One case to be run again, and by which part; a finding without a case has an empty one. `was` is its earlier message."""
 
     slot: str
     name: str
@@ -45,10 +45,10 @@ def read_stored(path: str, name: str | None, device: str | None) -> list[Stored]
     except ValueError as reason:
         raise _unusable(f"{path} is no JSON: {reason}", FIX) from None
     if not isinstance(data, dict):
-        raise _unusable(f"{path} holds a {type(data).__name__} where a JSON object is due", FIX)
+        raise _unusable(f"{path} holds a {type(data).__name__}, expected a JSON object", FIX)
     if data.get("suite", SUITE) != SUITE:
         message = f"{path} is of suite {_short(data['suite'])}, this tfkit has suite {SUITE}"
-        raise _unusable(message, "judge the part again with this tfkit, or replay it with the tfkit that wrote it")
+        raise _unusable(message, "evaluate the part again with this tfkit, or replay it with the tfkit that wrote it")
     return _report(path, data, name, device) if "findings" in data else [_one(path, data, name, device, {})]
 
 
@@ -76,7 +76,7 @@ def _one(where: str, data: dict[str, Any], name: str | None, device: str | None,
         raise _unusable(f"{where}: `case` is no object", FIX)
     if case.get("suite", SUITE) != SUITE:
         message = f"{where} is of suite {_short(case['suite'])}, this tfkit has suite {SUITE}"
-        raise _unusable(message, "judge the part again with this tfkit, or replay it with the tfkit that wrote it")
+        raise _unusable(message, "evaluate the part again with this tfkit, or replay it with the tfkit that wrote it")
     found: dict[str, Any] = {
         "slot": case.get("slot", report.get("slot", "backend")) if "law" in case else report.get("slot", "backend"),
         "name": name or case.get("name" if "law" in case else "backend") or said.get("backend") or report.get("name"),
@@ -85,12 +85,12 @@ def _one(where: str, data: dict[str, Any], name: str | None, device: str | None,
         "was": said.get("message", ""),
     }
     if not found["name"]:
-        raise _unusable(f"{where} names no part to judge", "name it: `tfkit conformance NAME --replay FILE`")
+        raise _unusable(f"{where} names no part", "name it: `tfkit conformance NAME --replay FILE`")
     for key, value in found.items():
         if not isinstance(value, str):
-            raise _unusable(f"{where}: `{key}` is {_short(value)} where a text is due", FIX)
+            raise _unusable(f"{where}: `{key}` is {_short(value)}, expected a text", FIX)
     if not DEVICE.fullmatch(found["device"]):
-        raise _unusable(f"{where}: `device` is {_short(found['device'])} where cpu, cuda or cuda:1 is due", FIX)
+        raise _unusable(f"{where}: `device` is {_short(found['device'])}, expected cpu, cuda or cuda:1", FIX)
     options = said.get("options", report.get("options"))
     if options is not None and not isinstance(options, dict):
         raise _unusable(f"{where}: `options` is no object", FIX)
@@ -112,12 +112,12 @@ def replay_data(stored: Sequence[Stored], said: Sequence[str]) -> dict[str, Any]
     """What each case says now, as data; `said` is about those that have a case, in their order.
 
     Exit code 1 if any still fails, 0 if all pass or are refused by what the part declares now, 3 where one has no case or can
-    no longer be judged.
+    no longer be evaluated.
     """
     answers = iter(said)
     rows = []
     for each in stored:
-        now = next(answers) if each.case else "not run: the finding has no case; judge the part again"
+        now = next(answers) if each.case else "not run: the finding has no case; evaluate the part again"
         status = "passed" if now == "passed" else now.partition(":")[0]
         rows.append(
             {

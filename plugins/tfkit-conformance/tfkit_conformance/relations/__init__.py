@@ -1,4 +1,4 @@
-"""The relations that every attention backend must satisfy, whatever the right answer is.
+"""The relations that every attention backend must satisfy, independent of the right answer.
 
 `fit` says whether a relation can be tried on a case and gives the case as the relation wants it; `relation.run` tries it.
 """

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, Bias, DenseBias, LinearBias, Mask
+from tfkit.plugin import AttentionInputs, Bias, DenseBias, LinearBias, Mask
 
 from ..attention.compare import leaves_of, request_of
 from ..attention.elements import arranged
@@ -144,16 +144,16 @@ def taken(
 
 def repeats(called: Called) -> Callable[[str], bool]:
     """Which outcomes of a call are the same bits each time, by name. On CUDA gradients only where the declaration promises it
-    to whoever turns torch's switch on: kernels add to them in whatever order they come."""
+    under torch's switch: other kernels accumulate them in no fixed order."""
     inputs = called.inputs
     sure = not inputs.query.is_cuda or called.subject.accepts(replace(request_of(inputs), deterministic=True))
     return lambda name: sure or not name.startswith("gradient")
 
 
 @contextmanager
-def deterministic_dropout(called: Called) -> Iterator[None]:
-    """On CUDA torch's switch, where the declaration promises something of it. Bits are judged, and not torch's warnings, which
-    are of cuBLAS's workspace and of what the reference computes too."""
+def deterministic_if_declared(called: Called) -> Iterator[None]:
+    """Turns torch's deterministic algorithms on for CUDA calls whose declaration promises a deterministic backward. Torch's
+    warnings are ignored: they are about cuBLAS's workspace and about the reference."""
     if not (called.inputs.query.is_cuda and wants_gradients(called.inputs) and repeats(called)("gradient")):
         yield
         return

@@ -1,4 +1,4 @@
-"""R19, R20, R23: a call cut along its lengths. Positions tell each part where it stands (rule A4).
+"""R19, R20, R23: a call split along its lengths; offsets give each part its positions (rule A4).
 
 prefix      under causality, the first t rows need only the keys up to the last of their positions
 cache       queries in chunks, each at its own offset, against the keys that are there by then: incremental decoding
@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tfkit.attention.types import AttentionInputs
+from tfkit.plugin import AttentionInputs
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.evaluated import Evaluated
-from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, agree, every, rows_of, taken, wide
 from .fitting import NO_CAUSAL, ONE_QUERY, causal, lacks
 from .paired_calls import Call

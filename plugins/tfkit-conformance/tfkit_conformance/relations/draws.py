@@ -15,11 +15,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs
+from tfkit.plugin import AttentionInputs
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.compare import leaves_of
 from ..attention.evaluated import Evaluated, run
-from ..attention.subject import BackendUnderTest
 from .paired_calls import leaf_copies
 
 FLAT_BIAS = 2.0**-10

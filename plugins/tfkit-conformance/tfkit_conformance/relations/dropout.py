@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..attention.bound import Bounds, bounds
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import gradients_of
-from ..attention.evaluated import Evaluated, run, run_backward, tf32_allowed
-from ..attention.reference import Reference, reference
-from ..attention.subject import BackendUnderTest
-from ..finding import Inconclusive, Violation
+from ..attention.evaluated import Evaluated, bounds_of, run, run_backward
+from ..attention.reference import reference
+from ..differences import first_of
+from ..finding import Violation
 from .binomial import interval, tail
 from .draws import drawn_factors, flat, generator_state, kept_draws, kept_weights, own_generator, set_generator_state
 from .paired_calls import leaf_copies, wants_gradients, within
@@ -50,7 +50,7 @@ def _kept_weights_are_scaled(evaluated: Evaluated) -> float:
     identity = torch.eye(evaluated.case.K, dtype=inputs.query.dtype, device=inputs.query.device)
     value = identity.expand(evaluated.case.B, evaluated.case.G, -1, -1)
     due = reference(replace(inputs, value=value), drawn=drawn)
-    allowed = _bounds(evaluated, due)
+    allowed = bounds_of(due, evaluated.subject.capabilities.numerics, evaluated.subject.tf32)
     factor = 1 / (1 - inputs.dropout)
     because = f"is neither 0 nor its weight times {factor:g} under dropout {inputs.dropout:g}, read out by one-hot values"
     return within(check, "output", kept, due.output, allowed.output, because)
@@ -154,7 +154,7 @@ def _one_draw_per_call(evaluated: Evaluated) -> float:
             set_generator_state(device, state)
             again = _recomputed(evaluated)
     due = reference(evaluated.inputs, evaluated.grad_output, drawn)
-    allowed = _bounds(evaluated, due)
+    allowed = bounds_of(due, evaluated.subject.capabilities.numerics, evaluated.subject.tf32)
     forward = (("output", found.output, due.output, allowed.output), ("lse", found.lse, due.lse, allowed.lse),
                ("weights", found.weights, due.weights, allowed.weights))  # fmt: skip
     for name, got, want, bound in forward:
@@ -169,14 +169,6 @@ def _one_draw_per_call(evaluated: Evaluated) -> float:
     return worst
 
 
-def _bounds(evaluated: Evaluated, due: Reference) -> Bounds:
-    subject = evaluated.subject
-    made = bounds(due, subject.capabilities.numerics, subject.tf32 or tf32_allowed(evaluated.inputs))
-    if not bool(made.evaluated.all()):
-        raise Inconclusive("some scores are too large for this dtype in this numerics class")
-    return made
-
-
 def _recomputed(evaluated: Evaluated) -> dict[str, Tensor]:
     inputs = leaf_copies(evaluated.inputs)
 
@@ -188,7 +180,7 @@ def _recomputed(evaluated: Evaluated) -> dict[str, Tensor]:
 
 
 def _violation(check: str, wrong: Tensor, words: str) -> Violation:
-    index = tuple(int(number) for number in wrong.nonzero()[0])
+    index = first_of(wrong)
     where = f"query row {index[2]} of batch row {index[0]}, head {index[1]}, key {index[3]}"
     return Violation(check, f"{words} {where}", tensor="weights", index=index)
 
@@ -201,7 +193,7 @@ def _dropping(case: Case, subject: BackendUnderTest) -> Case:
 
 
 def _often(case: Case, subject: BackendUnderTest) -> Case:
-    """A small call that drops often, so that few draws tell much."""
+    """A small call with a high dropout rate, so that few draws suffice."""
     if not subject.capabilities.dropout:
         return case
     dropping = replace(case, dropout=(0.5, 0.3)[case.seed % 2], gradients=False, bias_gradient=False)

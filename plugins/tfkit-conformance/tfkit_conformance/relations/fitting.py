@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.reference import visible_pairs
-from ..attention.subject import BackendUnderTest
 from .relation import Feature
 
 SOFTCAP = Feature("a softcap", lambda case, subject: case.softcap is not None)
@@ -24,7 +24,7 @@ READS_POSITIONS = Feature(
     lambda case, subject: bool({"causal", "window", "key_lengths"} & case.terms()) or case.bias in ("linear", "distance"),
 )
 NOTHING_HIDDEN = Feature("no key is hidden from every query", lambda case, subject: not hides_keys(case))
-NO_BLIND_ROW = Feature("every query sees a key", lambda case, subject: not has_fully_masked_rows(case))
+NO_FULLY_MASKED_ROW = Feature("every query sees a key", lambda case, subject: not has_fully_masked_rows(case))
 
 
 def lacks(term: str) -> Feature:
@@ -54,7 +54,7 @@ def has_fully_masked_rows(case: Case) -> bool:
 
 
 def moderate(case: Case, subject: BackendUnderTest) -> Case:
-    """Numbers from which nothing underflows where a power of two more or less could tell."""
+    """Numbers that do not underflow when they are scaled by a power of two."""
     calm = ("normal", "large", "offset_values", "ties", "lattice")
     return replace(case, regime=case.regime if case.regime in calm else "normal")
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import leaves_of
 from ..attention.evaluated import Evaluated, run, run_backward
-from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 from ..raised import format_exception
 from .fitting import NO_GRADIENTS

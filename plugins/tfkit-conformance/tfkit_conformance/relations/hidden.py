@@ -12,13 +12,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, DenseBias
+from tfkit.plugin import AttentionInputs, DenseBias
 
 from ..attention.evaluated import Evaluated
+from ..differences import at_element, first_of
 from ..finding import Violation
 from .call_parts import Piece, repeats, rewriting
 from .fitting import (
-    NO_BLIND_ROW,
+    NO_FULLY_MASKED_ROW,
     NO_GRADIENTS,
     NOTHING_HIDDEN,
     both,
@@ -139,10 +140,8 @@ def _same_but(check: str, before: dict[str, Tensor], call: Call, because: str) -
 def _zero(check: str, name: str, tensor: Tensor, rows: Tensor, because: str) -> None:
     wrong = (tensor != 0) & rows[..., None].to(tensor.device)
     if bool(wrong.any()):
-        index = tuple(int(number) for number in wrong.nonzero()[0])
-        raise Violation(
-            check, f"{format_element(name, index)} {because}", tensor=name, index=index, got=float(tensor[index]), want=0.0
-        )
+        index = first_of(wrong)
+        raise at_element(check, f"{format_element(name, index)} {because}", name, index, tensor, torch.zeros_like(tensor))
 
 
 _run_appended, _calls_appended = rewriting(
@@ -182,6 +181,6 @@ HIDDEN = (
     Relation(
         "fully_masked_rows", "R29", "A query that sees no key gives 0 and sends no gradient, whatever it holds or receives.",
         "exact",
-        _fully_masked_rows, rule="A5", adapt=both(own_memory, with_fully_masked_rows), voided_by=(NO_BLIND_ROW,),
+        _fully_masked_rows, rule="A5", adapt=both(own_memory, with_fully_masked_rows), voided_by=(NO_FULLY_MASKED_ROW,),
     ),
 )  # fmt: skip

@@ -15,10 +15,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import leaves_of
 from ..attention.evaluated import Evaluated
-from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 from .fitting import NO_GRADIENTS, SOFTCAP
 from .paired_calls import Call, leaf_copies, within

@@ -1,4 +1,4 @@
-"""R1, R40, R41: how a call is made is no part of what it says.
+"""R1, R40, R41: the way a call is made does not change its result.
 
 again          the same call twice; the same call after another of the same sizes; two calls at once in two threads
 no gradients   under no_grad and inference_mode                     p = 0     leaves the generator alone
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from tfkit.attention.types import AttentionInputs, Bias, Shapes
+from tfkit.plugin import AttentionInputs, Bias, shapes_of
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import gradients_of
 from ..attention.evaluated import Evaluated, run, run_backward
-from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 from ..raised import format_exception
 from .call_parts import repeats
@@ -121,7 +121,7 @@ def _checkpoint(evaluated: Evaluated) -> float:
     try:
         found = checkpoint(output, inputs.query, inputs.key, inputs.value, use_reentrant=False)
         gradients = gradients_of(found, inputs, evaluated.grad_output)
-    except Exception as reason:  # whatever the backend or torch raises, the author is told
+    except Exception as reason:  # any exception of the backend or torch is reported
         raise Violation("checkpoint", f"fails when the call is checkpointed: {format_exception(reason)}") from reason
     return _within("checkpoint", evaluated, gradients, "differs by more than both bounds when the call is checkpointed")
 
@@ -134,7 +134,7 @@ def _compiled(evaluated: Evaluated) -> float:
     try:
         found = traced()
         gradients = gradients_of(found, inputs, evaluated.grad_output) if wants_gradients(inputs) else {}
-    except Exception as reason:  # whatever tracing raises, the author is told
+    except Exception as reason:  # any exception of tracing is reported
         raise Violation(
             "compiled", f"fails under torch.compile, although compile is declared: {format_exception(reason)}"
         ) from reason
@@ -156,12 +156,10 @@ def _prepared(evaluated: Evaluated) -> None:
     subject, inputs = evaluated.subject, evaluated.inputs
     if subject.prepare is None:
         return
-    query, key = inputs.query, inputs.key
-    shapes = Shapes(query.shape[0], query.shape[1], query.shape[2], key.shape[2], query.dtype, query.device)
     for given in ("mask and bias", "mask") if inputs.bias is not None else ("mask",):
         leaves = leaf_copies(inputs)
         bias: Bias | None = leaves.bias if given == "mask and bias" else None
-        made = subject.prepare(leaves.mask, bias, shapes, subject.options)
+        made = subject.prepare(leaves.mask, bias, shapes_of(inputs), subject.options)
         because = f"is another when the call comes with its {given} prepared"
         call = Call(subject, replace(leaves, prepared=made), evaluated.grad_output)
         all_identical("prepared", call, evaluated, because, _comparable(evaluated))

@@ -15,12 +15,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs
+from tfkit.plugin import AttentionInputs
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.elements import LAYOUTS
 from ..attention.evaluated import Evaluated
-from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, agree, rewriting, taken
 from .fitting import NO_GROUPS, ONE_BATCH_ROW, READS_POSITIONS, larger, without_positions
 from .relation import Feature, Relation
@@ -144,5 +144,5 @@ ORDER = (
     _moved("value_features_permuted", "R15", "Value features in another order give them in that order.",
            "when the features of values are permuted", _plain, (), _value_features_permuted),
     _moved("keys_twice", "R27", "Every key twice gives the same, and ln 2 more log-sum-exp.",
-           "when every key stands there twice", without_positions, (READS_POSITIONS,), _keys_twice),
+           "when every key is doubled", without_positions, (READS_POSITIONS,), _keys_twice),
 )  # fmt: skip

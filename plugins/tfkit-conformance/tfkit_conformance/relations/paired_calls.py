@@ -5,36 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, AttentionOutput, Bias, LinearBias
+from tfkit.plugin import AttentionInputs, AttentionOutput, Bias, LinearBias
 
-from ..attention.bound import Bounds, bounds
+from ..attention.backend_under_test import BackendUnderTest
+from ..attention.bound import Bounds
 from ..attention.compare import leaves_of
-from ..attention.evaluated import run, run_backward, tf32_allowed
+from ..attention.evaluated import Evaluated, bounds_of, run, run_backward
 from ..attention.reference import Reference, reference
-from ..attention.subject import BackendUnderTest
-from ..finding import Inconclusive, Violation
-
-
-class Called(Protocol):
-    """What a `Evaluated` and a `Call` have in common."""
-
-    @property
-    def subject(self) -> BackendUnderTest: ...
-    @property
-    def inputs(self) -> AttentionInputs: ...
-    @property
-    def grad_output(self) -> Tensor: ...
-    @property
-    def output(self) -> AttentionOutput: ...
-    @property
-    def gradients(self) -> dict[str, Tensor]: ...
-    @property
-    def bounds(self) -> Bounds: ...
+from ..differences import at_element, differing, error_ratio, first_of, worst_of
 
 
 @dataclass(frozen=True)
@@ -59,10 +41,10 @@ class Call:
 
     @cached_property
     def bounds(self) -> Bounds:
-        made = bounds(self.reference, self.subject.capabilities.numerics, self.subject.tf32 or tf32_allowed(self.inputs))
-        if not bool(made.evaluated.all()):
-            raise Inconclusive("some scores are too large for this dtype in this numerics class")
-        return made
+        return bounds_of(self.reference, self.subject.capabilities.numerics, self.subject.tf32)
+
+
+Called = Evaluated | Call
 
 
 def wants_gradients(inputs: AttentionInputs) -> bool:
@@ -76,7 +58,7 @@ def outcome(called: Called) -> dict[str, Tensor]:
 
 
 def named(found: AttentionOutput, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Output, lse, weights and gradients by the names that they are told by."""
+    """Output, lse, weights and gradients by their names in reports."""
     given = {"output": found.output, "lse": found.lse, "weights": found.weights}
     there = {name: tensor.detach() for name, tensor in given.items() if tensor is not None}
     return there | {f"gradient of {name}": gradient for name, gradient in gradients.items()}
@@ -102,17 +84,10 @@ def with_leaves(inputs: AttentionInputs, tensors: dict[str, Tensor]) -> Attentio
 
 def identical(check: str, name: str, got: Tensor, want: Tensor, because: str) -> None:
     """Raise Violation unless both are the same, bit for bit; a NaN equals a NaN."""
-    same = (got == want) | (got.isnan() & want.isnan())
-    if not bool(same.all()):
-        index = _first(~same)
-        raise Violation(
-            check,
-            f"{format_element(name, index)} {because}",
-            tensor=name,
-            index=index,
-            got=float(got[index]),
-            want=float(want[index]),
-        )
+    wrong = differing(got, want)
+    if bool(wrong.any()):
+        index = first_of(wrong)
+        raise at_element(check, f"{format_element(name, index)} {because}", name, index, got, want)
 
 
 def all_identical(check: str, got: Called, want: Called, because: str, names: Callable[[str], bool]) -> None:
@@ -124,16 +99,9 @@ def all_identical(check: str, got: Called, want: Called, because: str, names: Ca
 
 def within(check: str, name: str, got: Tensor, want: Tensor, bound: Tensor, because: str) -> float:
     """The largest |got - want| / bound. Raises Violation where it is above 1, or where there is a NaN."""
-    got, want, bound = (tensor.detach().to("cpu", torch.float64) for tensor in (got, want, bound))
-    ratio = torch.where(got == want, 0.0, (got - want).abs() / bound)
-    ratio = torch.where(ratio.isnan(), torch.inf, ratio)
-    worst = float(ratio.max())
+    worst, index = worst_of(error_ratio(got, want, bound))
     if worst > 1.0:
-        index = tuple(int(number) for number in torch.unravel_index(ratio.argmax(), ratio.shape))
-        raise Violation(
-            check, f"{format_element(name, index)} {because}", tensor=name, index=index,
-            got=float(got[index]), want=float(want[index]), bound=float(bound[index]),
-        )  # fmt: skip
+        raise at_element(check, f"{format_element(name, index)} {because}", name, index, got, want, bound)
     return worst
 
 
@@ -147,10 +115,6 @@ def format_element(name: str, index: tuple[int, ...]) -> str:
     if name in ("gradient of key", "gradient of value"):
         return f"{name} {index[2]} of batch row {index[0]}, key/value head {index[1]}"
     return f"{name} at {list(index)}"
-
-
-def _first(wrong: Tensor) -> tuple[int, ...]:
-    return tuple(int(number) for number in wrong.nonzero()[0])
 
 
 def lying_as(old: Tensor, values: Tensor) -> Tensor:

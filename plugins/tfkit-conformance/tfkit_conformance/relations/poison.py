@@ -1,4 +1,4 @@
-"""Large finite numbers in place of what must not matter (rules A5 and A6).
+"""Large finite numbers in keys and values that must not matter (rules A5 and A6).
 
 They are as large as products with them stay finite in the accumulation type, and at most 2^60; a backend that keeps its scores
 in the storage type keeps them there. Infinities and NaN are not demanded: 0 * inf is NaN, and kernels multiply by zero weights.

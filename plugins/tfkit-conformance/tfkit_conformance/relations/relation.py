@@ -1,4 +1,4 @@
-"""A metamorphic relation: what a change of a call must do to its outcome, whatever the right outcome is.
+"""A metamorphic relation: how a change of a call must change its outcome, independent of the right outcome.
 
     exact        bit for bit, because no rounding differs
     bound        within the sum of the error bounds of both calls, because the order of a sum or a rounding may differ
@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import request_of
 from ..attention.evaluated import Evaluated
-from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, stored
 
 Demand = Literal["exact", "bound", "capability"]

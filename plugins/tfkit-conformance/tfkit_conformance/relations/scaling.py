@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.capabilities import Numerics
+from tfkit.plugin import Numerics
 
 from ..attention.evaluated import Evaluated
 from ..finding import Inconclusive

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import torch
 
-from tfkit.attention.types import AttentionInputs, Mask
+from tfkit.plugin import AttentionInputs, Mask
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.evaluated import Evaluated
-from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, rewriting
 from .fitting import NO_CAUSAL, causal, lacks
 from .relation import Feature, Relation

@@ -14,11 +14,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs
+from tfkit.plugin import AttentionInputs
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.evaluated import Evaluated
-from ..attention.subject import BackendUnderTest
 from .call_parts import Piece, rewriting
 from .fitting import SOFTCAP, whole_numbers
 from .paired_calls import Call, leaf_copies, outcome, within

@@ -2,5 +2,5 @@
 
 declaration, refusals, layers, probes, grade, known    the checks
 by_cell, by_relation                                   which cases they get
-run, looks_like, snippet, again                        findings: kept, named, written as code, run again
+runner, looks_like, snippet, again                     findings: recorded, named, written as code, run again
 """

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfkit.attention.backend import AttentionBackend
-from tfkit.catalogue import Catalogue
-from tfkit.errors import Diagnostic, InputError
+from tfkit import Catalogue, Diagnostic, InputError
+from tfkit.plugin import AttentionBackend
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.evaluated import Evaluated
-from ..attention.subject import BackendUnderTest
 from ..finding import Inconclusive, Violation, renamed
 from ..limit import time_limit
 from ..resolve import resolve
@@ -27,9 +26,22 @@ def replay(
     catalogue: Catalogue | None = None,
     limit: float = 60.0,
 ) -> str:
-    """Evaluate one case: by every layer, or by one check. Gives "passed", "inconclusive: why", or what is wrong in words.
+    """Runs one stored case again.
 
-    Raises InputError for a backend or a check that does not exist.
+    Args:
+        backend: a name of the catalogue, an entry, or a `BackendUnderTest`.
+        case: the case, for instance `case_of(finding.case)`.
+        device: "cpu", "cuda" or "cuda:1".
+        check: the check to run; empty for all layers.
+        options: options of the backend.
+        catalogue: where names are looked up; by default all that is installed.
+        limit: seconds that the case may take.
+
+    Returns:
+        "passed", "inconclusive: " with the reason, or the violation in words.
+
+    Raises:
+        InputError: the backend or the check does not exist.
     """
     subject, _ = resolve(backend, options, device, catalogue)
     try:

@@ -1,4 +1,4 @@
-"""Every declared cell in every dtype, through all layers of judgement; the ledger counts what was met."""
+"""Checks every declared cell in every dtype by all layers; the ledger counts the examples of each cell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE = 30
 """How many cases are drawn for a cell that none of its own examples met, before it counts as refused or missing."""
 
 
-def judge_cells(run: Run, gradients: bool, turn: int, examples: int) -> None:
+def check_cells(run: Run, gradients: bool, turn: int, examples: int) -> None:
     """One round: so many examples of every declared cell, in every dtype."""
     found = cells(run.subject.capabilities, gradients)
     for cell in found:

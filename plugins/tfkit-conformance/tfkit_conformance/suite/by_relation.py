@@ -10,7 +10,7 @@ from ..attention.strategies import cases
 from ..finding import Inconclusive, Violation, renamed
 from ..raised import format_exception
 from ..relations import RELATIONS, Relation, fit
-from ..relations.call_parts import deterministic_dropout
+from ..relations.call_parts import deterministic_if_declared
 from ..search import search
 from .known import is_known
 from .runner import Run, Tally
@@ -19,8 +19,8 @@ ATTEMPTS = 4
 """How often cases are drawn anew, each time more, for a relation that few of them fit."""
 
 
-def judge_relations(run: Run, gradients: bool, turn: int, examples: int) -> None:
-    """One round: so many examples of every relation, in every dtype; of a dear one a single example in the first round."""
+def check_relations(run: Run, gradients: bool, turn: int, examples: int) -> None:
+    """One round: so many examples of every relation, in every dtype; a slow one gets a single example in the first round."""
     for number, relation in enumerate(RELATIONS):
         for dtype in run.dtypes[:1] if relation.slow and turn == 0 else run.dtypes:
             if run.over:
@@ -71,7 +71,7 @@ def _evaluate(run: Run, relation: Relation, name: str, case: Case, tally: Tally,
     tally.examples += counted
     evaluated = Evaluated(run.subject, case)
     try:
-        with deterministic_dropout(evaluated):
+        with deterministic_if_declared(evaluated):
             tally.saw(relation.run(evaluated), counted)
     except Inconclusive:
         tally.inconclusive += counted

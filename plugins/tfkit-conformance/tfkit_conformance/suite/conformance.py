@@ -1,4 +1,4 @@
-"""The conformance suite of attention backends: everything that a declaration promises is tried, and judged.
+"""The conformance suite of attention backends: everything that a declaration promises is tried and checked.
 
     declaration    it makes sense at all
     refusals       what is not declared is refused
@@ -8,7 +8,7 @@
     grade          accuracy beyond the bound
     known          stored failures that the author knows still fail
 
-Nothing declared passes by not being tried: the ledger counts the examples of every cell.
+The ledger counts the examples of every cell, so that an untried cell does not pass.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import Any
 
 import torch
 
-from tfkit.attention.backend import AttentionBackend
-from tfkit.catalogue import Catalogue
+from tfkit import Catalogue
+from tfkit.plugin import AttentionBackend
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import DTYPES
-from ..attention.subject import BackendUnderTest
 from ..finding import Finding
 from ..profile import profile_of
 from ..report import ConformanceReport
-from ..resolve import device_there, known_dtypes, resolve, versions
+from ..resolve import known_dtypes, resolve, versions, why_not_run
 from ..search import SHRINK_STEPS
-from .by_cell import judge_cells
-from .by_relation import judge_relations
+from .by_cell import check_cells
+from .by_relation import check_relations
 from .declaration import nonsense
 from .grade import check_grade
 from .known import check_known
@@ -58,12 +58,31 @@ def check_backend(
     shrink_steps: int = SHRINK_STEPS,
     event: Event = lambda check, case: None,
 ) -> ConformanceReport:
-    """Evaluate an attention backend: by name, as an entry, or as a Subject with a function of its own.
+    """Checks an attention backend against everything that it declares.
 
-    `dtypes` restricts the run; by default all that are declared, in the quick profile float32 and bfloat16 of them. `limit` is
-    how many seconds one example may take, `shrink_steps` how many cases are judged to make a failing one small; `event` hears
-    of every example before it is judged.
-    Raises InputError for a backend, profile, device or dtype that does not exist; what the backend does wrong is in the report.
+    Args:
+        backend: a name of the catalogue, an entry, or a `BackendUnderTest` with a function of its own.
+        profile: how many cases: "quick", "standard" or "deep".
+        device: "cpu", "cuda" or "cuda:1"; a `BackendUnderTest` has its own.
+        dtypes: only these; by default all that are declared, in the quick profile float32 and bfloat16 of them.
+        options: options of the backend, as a mapping or as its options model.
+        seed: of the drawn cases.
+        catalogue: where names are looked up; by default all that is installed.
+        limit: seconds that one example may take.
+        stop_at_first: end the run at the first finding, and do not shrink it.
+        shrink_steps: the largest number of cases that are tried to make a failing case small.
+        event: called with the check and the case before each example.
+
+    Returns:
+        The report: verdict, checks, findings with stored cases, and the ledger of declared cells.
+
+    Raises:
+        InputError: a backend, profile, device or dtype does not exist.
+        PluginError: the functions of the backend cannot be imported.
+        What the backend does wrong is in the report.
+
+    Reference:
+        The rules A1 to A12 of the attention contract (`tfkit explain A1`).
     """
     chosen = profile_of(profile)
     subject, distribution = resolve(backend, options, device, catalogue)
@@ -94,7 +113,7 @@ def _run_all(run: Run) -> None:
         tally.failed = len(wrong)
         tally.finding = Finding("declaration", "A3", "; ".join(wrong))
         return
-    reason = device_there(subject)
+    reason = why_not_run(subject)
     for layer in LAYERS:  # said to be "not run" until they are: where every call is refused, nothing has passed
         run.tally(layer.name, layer.rule, layer.summary).note = reason
     if reason:
@@ -104,12 +123,12 @@ def _run_all(run: Run) -> None:
         check_known(run.tally, run.finding_of, subject, run.limit)
         run.once("refusals", "A3", "what is not declared is refused", lambda dtype, tally: _refusals(run, dtype, tally))
         for turn, size in enumerate(run.profile.rounds):
-            judge_cells(run, gradients, turn, size.cell)
+            check_cells(run, gradients, turn, size.cell)
             if "contract" in run.reported_checks():
-                note = "not judged: what breaks the contract cannot be compared"
+                note = "not evaluated: what breaks the contract cannot be compared"
                 run.tally("relations", "", "metamorphic relations").note = note
                 break
-            judge_relations(run, gradients, turn, size.relation)
+            check_relations(run, gradients, turn, size.relation)
         if "contract" not in run.reported_checks():
             run.once("grade", "A8", "accuracy beyond the bound", lambda dtype, tally: _grade(run, dtype, tally))
 
@@ -131,7 +150,7 @@ def _grade(run: Run, dtype: str, tally: Tally) -> None:
 
 
 def _backward_here(subject: BackendUnderTest, dtypes: tuple[str, ...]) -> bool:
-    """Whether gradients are accepted on this device, whatever else a call has."""
+    """Whether any call with gradients is accepted on this device."""
     return any(subject.accepts(replace(plain_case(subject, dtype), gradients=True).request(subject.device)) for dtype in dtypes)
 
 

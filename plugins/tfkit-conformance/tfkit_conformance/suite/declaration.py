@@ -1,10 +1,11 @@
-"""A declaration must make sense before a call is made: nothing it names is unknown, nothing it promises is empty."""
+"""Checks a declaration before a call is made: no unknown names, no empty promises."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tfkit.attention.capabilities import BIAS_KINDS, MASK_TERMS, Capabilities, Range
+from tfkit.inspection import BIAS_KINDS, MASK_TERMS
+from tfkit.plugin import Capabilities, Range
 
 from ..attention.case import DTYPES
 
@@ -16,7 +17,7 @@ def nonsense(can: Capabilities) -> Iterator[str]:
     if not can.dtypes:
         yield "`dtypes` is empty: it takes no dtype"
     for dtype in sorted(can.dtypes - set(DTYPES)):
-        yield f"`dtypes` names {dtype}; attention is judged in {', '.join(DTYPES)}"
+        yield f"`dtypes` names {dtype}; attention is evaluated in {', '.join(DTYPES)}"
     for name, allowed in (("head_dim", can.head_dim), ("query_length", can.query_length), ("key_length", can.key_length)):
         yield from _range(name, allowed)
     for term in sorted(can.mask_terms - set(MASK_TERMS)):

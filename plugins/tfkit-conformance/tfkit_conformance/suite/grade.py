@@ -1,4 +1,4 @@
-"""How accurate a backend is, beyond being within the bound: a grade, not a verdict.
+"""The accuracy of a backend beyond the bound: a grade, not a verdict.
 
     ratio = rms(output - exact) / rms(best - exact)       best: float32 accumulation throughout, rounded once to storage
 
@@ -13,12 +13,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.rendering import accumulation, expand_heads
-from tfkit.attention.types import AttentionInputs
+from tfkit.plugin import AttentionInputs, accumulation, expand_heads
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.evaluated import Evaluated
-from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 
 GRADES = {"A": 1.5, "B": 3.0, "C": float("inf")}

@@ -1,17 +1,18 @@
-"""Known failures: stored cases that a backend's author knows to fail. They must still fail, and what they cover is not judged
-anew; a report with one is never conformant."""
+"""Known failures: stored cases that a backend's author knows to fail. They must still fail, and what they cover is not
+evaluated anew; a report with one is never conformant."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from tfkit.attention.backend import AttentionBackend, KnownFailure
-from tfkit.errors import InputError
+from tfkit import InputError
+from tfkit.plugin import AttentionBackend
 
-from ..attention.case import Case, case_of
+from ..attention.backend_under_test import BackendUnderTest
+from ..attention.case import Case
+from ..attention.case_data import case_of
 from ..attention.cells import plan_of
-from ..attention.subject import BackendUnderTest
 from ..finding import Finding, Inconclusive, Violation
 from ..limit import time_limit
 
@@ -54,7 +55,7 @@ def check_known(
         kept.finding = finding(Violation(known.check, message), case)
 
 
-def _covers(known: KnownFailure, case: Case) -> bool:
+def _covers(known: Any, case: Case) -> bool:
     plan = plan_of(case)
     for key, value in known.where.items():
         if key not in plan:

@@ -1,4 +1,4 @@
-"""The layers of judgement that every case passes, in order; the first that fails is what is told.
+"""The layers of checks that every case passes in order; the first that fails is reported.
 
     contract    shape, dtype, device, aliasing, inputs unwritten, NaN, gradients present, nothing random, repeatable
     support     which key each query reads, forward and backward, exactly (`tfkit_conformance.suite.probes`)
@@ -6,7 +6,7 @@
     output      output, log-sum-exp and weights within the bound
     gradients   query, key, value and bias gradients within the bound
 
-So a wrong mask is told as "query row 3 of batch row 1 sees key 17; it must not", and not as 0.0031 > 0.0029.
+A wrong mask is reported as "query row 3 of batch row 1 sees key 17; it must not", and not as 0.0031 > 0.0029.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from torch import Tensor
 
 from ..attention.compare import leaves_of
 from ..attention.evaluated import Evaluated, changed, run
+from ..differences import at_element, error_ratio, first_of, worst_of
 from ..finding import Violation
-from .probes import head_codes, read_backward, read_forward, tell_difference
+from .probes import compare_visibility, head_codes, read_backward, read_forward
 
 
 @dataclass(frozen=True)
 class Layer:
-    """`judge` raises Violation or Inconclusive, and gives the largest error as a share of its bound, None where it is exact."""
+    """`evaluate` raises Violation or Inconclusive, and gives the largest error as a share of its bound, None where it is
+    exact."""
 
     name: str
     rule: str
@@ -71,14 +73,14 @@ def contract(evaluated: Evaluated) -> None:
 
 
 def support(evaluated: Evaluated) -> None:
-    """A4 and A1: who sees whom, and from which head, in the forward pass."""
+    """A4 and A1: which keys each query sees, and from which head, in the forward pass."""
     read, case = read_forward(evaluated), evaluated.case
-    tell_difference("support", read, evaluated.visible, "see")
+    compare_visibility("support", read, evaluated.visible, "see")
     total = read.sum(-1)
     own = head_codes(case).repeat_interleave(case.H // case.G, 1)[..., None].expand(total.shape)
     wrong = evaluated.visible.any(-1) & ((total / own - 1).abs() > 0.25)
     if bool(wrong.any()):
-        b, h, i = (int(axis[0]) for axis in wrong.nonzero(as_tuple=True))
+        b, h, i = first_of(wrong)
         group = h // (case.H // case.G)
         raise Violation(
             "support",
@@ -90,7 +92,7 @@ def support(evaluated: Evaluated) -> None:
 def support_of_gradients(evaluated: Evaluated) -> None:
     """A4 in the backward pass, which has a mask of its own."""
     if evaluated.case.gradients:
-        tell_difference("support of gradients", read_backward(evaluated), evaluated.visible, "send gradient to")
+        compare_visibility("support of gradients", read_backward(evaluated), evaluated.visible, "send gradient to")
 
 
 def scores(evaluated: Evaluated) -> float | None:
@@ -138,21 +140,16 @@ LAYERS = (
 def within(check: str, tensor: str, got: Tensor, want: Tensor, bound: Tensor) -> float:
     """The largest |got - want| / bound. Raises Violation with the worst element where it is above 1."""
     if got.shape != want.shape:
-        raise Violation(check, f"{tensor} has shape {tuple(got.shape)} where {tuple(want.shape)} is due", tensor=tensor)
-    got = got.detach().to("cpu", torch.float64)
-    error = torch.where(got == want, 0.0, (got - want).abs() / bound).nan_to_num(nan=torch.inf)
-    worst = float(error.max())
+        raise Violation(check, f"{tensor} has shape {tuple(got.shape)}, expected {tuple(want.shape)}", tensor=tensor)
+    worst, index = worst_of(error_ratio(got, want, bound))
     if worst <= 1:
         return worst
-    flat = int(error.argmax())
-    index = tuple(int(axis) for axis in torch.unravel_index(torch.tensor(flat), error.shape))
-    place = ", ".join(str(axis) for axis in index)
     g, w, b = float(got[index]), float(want[index]), float(bound[index])
-    raise Violation(
-        check,
-        f"{tensor}[{place}] is {g:.6g}, the reference {w:.6g}: off by {abs(g - w):.3g}, {worst:.3g} times the allowed {b:.3g}",
-        tensor=tensor, index=index, got=g, want=w, bound=b,
-    )  # fmt: skip
+    place = ", ".join(map(str, index))
+    message = (
+        f"{tensor}[{place}] is {g:.6g}, the reference {w:.6g}: off by {abs(g - w):.3g}, {worst:.3g} times the allowed {b:.3g}"
+    )
+    raise at_element(check, message, tensor, index, got, want, bound)
 
 
 def _check_tensor(
@@ -162,11 +159,11 @@ def _check_tensor(
         got, want = (
             f"{tuple(s)} {d} on {p}" for s, d, p in ((tensor.shape, tensor.dtype, tensor.device), (shape, dtype, device))
         )
-        raise Violation("contract", f"{name} is {got} where {want} is due", tensor=name)
+        raise Violation("contract", f"{name} is {got}, expected {want}", tensor=name)
     bad = tensor.isnan() if infinite else ~tensor.isfinite()
     if bool(bad.any()):
-        index = tuple(int(axis[0]) for axis in bad.nonzero(as_tuple=True))
-        place = ", ".join(str(axis) for axis in index)
+        index = first_of(bad)
+        place = ", ".join(map(str, index))
         raise Violation("contract", f"{name}[{place}] is {float(tensor[index].detach())}", tensor=name, index=index)
 
 

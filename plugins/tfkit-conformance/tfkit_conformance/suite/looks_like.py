@@ -1,6 +1,6 @@
-"""Which seeded fault does the same to a case: a name for what is wrong ("causal limit one key too far").
+"""The mutant with the same result on a case: a name for the error ("causal limit one key too far").
 
-A fault is named when it fails this case too and gives, tensor by tensor, what the backend gave, within the error bounds.
+A mutant is named when it fails this case too and gives, tensor by tensor, what the backend gave, within the error bounds.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ..attention.backend_under_test import BackendUnderTest, backend_under_test
 from ..attention.case import Case
 from ..attention.compare import leaves_of
 from ..attention.evaluated import Evaluated
-from ..attention.subject import BackendUnderTest, subject_of
 from ..finding import Inconclusive, Violation
 from ..mutants import ATTENTION_MUTANTS, Mutant
 
@@ -24,8 +24,8 @@ WITNESSES = 6
 
 
 def looks_like(subject: BackendUnderTest, case: Case, others: Sequence[Case] = (), named: Sequence[str] = ()) -> str:
-    """The summary of the fault that gives the same, or nothing. Several faults often fail a small case alike: the one is named
-    that gives the same on most of `others`, larger cases that failed, and on half of them at least; among equals one of
+    """The summary of the mutant that gives the same, or nothing. Several mutants often fail a small case alike: the one is
+    named that gives the same on most of `others`, larger cases that failed, and on half of them at least; among equals one of
     `named`, what earlier findings of the same run look like."""
     same = list(_alike(subject, case, ATTENTION_MUTANTS))
     tried = [other for other in others[:: max(1, len(others) // WITNESSES)] if other != case][:WITNESSES]
@@ -39,7 +39,7 @@ def looks_like(subject: BackendUnderTest, case: Case, others: Sequence[Case] = (
 
 
 def _alike(subject: BackendUnderTest, case: Case, mutants: Iterable[Mutant]) -> Iterator[Mutant]:
-    """The faults that give on this case what the backend gives, and not what is right."""
+    """The mutants that give on this case what the backend gives, and not what is right."""
     evaluated, started = Evaluated(subject, case), time.monotonic()
     try:
         mine, allowed, right = _outcome(evaluated), _allowed(evaluated), _right(evaluated)
@@ -48,7 +48,7 @@ def _alike(subject: BackendUnderTest, case: Case, mutants: Iterable[Mutant]) -> 
     for mutant in mutants:
         if time.monotonic() - started > SECONDS:
             return
-        other = Evaluated(subject_of(mutant.entry, device=subject.device, attend=mutant.fresh()), case)
+        other = Evaluated(backend_under_test(mutant.entry, device=subject.device, attend=mutant.fresh()), case)
         try:
             theirs = _outcome(other)
         except (Violation, Inconclusive):

@@ -1,4 +1,4 @@
-"""Read-outs: calls that spell out, without any tolerance, which key each query reads and which head it reads it from.
+"""Read-outs: calls that show exactly which keys each query reads, and from which head.
 
     forward    nearly equal scores, values one-hot over a chunk of keys, times 2^c for the key/value head (b, g) of code c:
                output[b,h,i,j] > 0 exactly where query i sees key j; the sum over j is 2^c of the head that was read
@@ -15,11 +15,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias
+from tfkit.plugin import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.evaluated import Evaluated, run, run_backward
-from ..attention.subject import BackendUnderTest
+from ..differences import first_of
 from ..finding import Violation
 
 FAINT = 2.0**-10
@@ -62,12 +63,12 @@ def head_codes(case: Case) -> Tensor:
     return 2.0 ** ((torch.arange(case.B)[:, None] * case.G + torch.arange(case.G)) % 6)
 
 
-def tell_difference(check: str, found: Tensor, visible: Tensor, verb: str) -> None:
+def compare_visibility(check: str, found: Tensor, visible: Tensor, verb: str) -> None:
     """Raise Violation in words where `found > 0` (B,H,Q,K) is not `visible`."""
     wrong = ((found > 0) != visible) | found.isnan()
     if not bool(wrong.any()):
         return
-    b, h, i, j = (int(axis[0]) for axis in wrong.nonzero(as_tuple=True))
+    b, h, i, j = first_of(wrong)
     if bool(found[b, h, i, j].isnan()):
         what = f"is NaN at key {j}"
     elif bool(visible[b, h, i, j]):

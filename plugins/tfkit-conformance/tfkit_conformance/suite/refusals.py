@@ -1,5 +1,5 @@
-"""What is not declared is refused (rule A3): called with it all the same, a backend raises. One that answers has ignored what
-it was told, or can do more than it says; both are failures.
+"""What is not declared is refused (rule A3): called with it all the same, a backend raises. One that answers has ignored
+the feature, or can do more than it declares; both are failures.
 
 tfkit's dispatcher never makes such a call. A backend is also called directly, by its author and in other people's code, and
 `tfkit.plugin.require_capabilities(capabilities)` refuses for it in one line.
@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from tfkit.attention.capabilities import BIAS_KINDS, MASK_TERMS
-from tfkit.attention.types import AttentionInputs, AttentionOutput
+from tfkit.inspection import BIAS_KINDS, MASK_TERMS
+from tfkit.plugin import AttentionInputs, AttentionOutput
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import DTYPES, Case
-from ..attention.subject import BackendUnderTest
 from ..finding import Violation
 
 
@@ -67,7 +67,7 @@ def undeclared(subject: BackendUnderTest, dtype: str) -> Iterator[tuple[str, Cas
 def check_refusals(
     subject: BackendUnderTest, dtype: str, event: Callable[[str, Case | None], None] = lambda check, case: None
 ) -> int:
-    """Make every such call; the number made. `event` hears of each before. Raises Violation where one is answered."""
+    """Makes every such call; gives their number. `event` is called before each. Raises Violation where one is answered."""
     made = 0
     for feature, case in undeclared(subject, dtype):
         made += 1
@@ -87,7 +87,7 @@ def _expect_refusal(subject: BackendUnderTest, feature: str, inputs: AttentionIn
             torch.autograd.backward(answer.output.sum())
     except Violation:  # out of time
         raise
-    except Exception:  # whatever it raises, it did not answer
+    except Exception:  # any exception is a refusal
         return
     asked = {"the log-sum-exp": "lse", "attention weights": "weights"}
     if isinstance(answer, AttentionOutput) and feature in asked and getattr(answer, asked[feature]) is None:
@@ -95,7 +95,7 @@ def _expect_refusal(subject: BackendUnderTest, feature: str, inputs: AttentionIn
     raise Violation(
         "refusals",
         f"answers a call with {feature}, which it does not declare: declare it if it is right, refuse it otherwise "
-        "(`tfkit.plugin.guard`)",
+        "(`tfkit.plugin.require_capabilities`)",
     )
 
 

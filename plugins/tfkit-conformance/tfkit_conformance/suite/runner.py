@@ -1,4 +1,4 @@
-"""One run of the suite while it is under way: what each check has seen, and the findings so far."""
+"""The state of a run of the suite: counts of each check, and the findings so far."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
-from ..attention.subject import BackendUnderTest
 from ..finding import Finding, Inconclusive, OutOfTime, Violation, renamed
 from ..limit import time_limit
 from ..profile import Profile
@@ -63,8 +63,8 @@ FEW_STEPS = 25
 
 @dataclass
 class Run:
-    """One run of the suite: what it was asked for, and what it has found so far. `event` hears of every example before it is
-    judged, so that whoever watches the process knows what it was doing when it died."""
+    """One run of the suite: what it was asked for, and what it has found so far. `event` is called before every
+    example, so that the parent process knows the last one."""
 
     subject: BackendUnderTest
     profile: Profile
@@ -91,7 +91,7 @@ class Run:
         return self.tallies.setdefault(name, Tally(rule, summary))
 
     def once(self, name: str, rule: str, summary: str, evaluate: Callable[[str, Tally], None]) -> None:
-        """A check that draws no cases: `judge(dtype, tally)` for every dtype."""
+        """A check that draws no cases: `evaluate(dtype, tally)` for every dtype."""
         tally = self.tally(name, rule, summary)
         for dtype in self.dtypes:
             if self.over:
@@ -129,7 +129,7 @@ class Run:
             case = adapt(outcome.case)
             found = self.finding_of(violation, case)
             if self.shrink_steps and not self.over and len(self.reported_checks()) < 3:
-                self.event("looking for a seeded fault that does the same", case)
+                self.event("looking for a mutant with the same result", case)
                 named = [other.finding.looks_like for other in self.tallies.values() if other.finding is not None]
                 alike = looks_like(self.subject, case, [adapt(other) for other in outcome.failures], named)
                 found = replace(found, looks_like=alike)

@@ -1,7 +1,7 @@
 """Smaller cases to try where a case ends the process: nothing can be shrunk from within, so they are listed, the least first.
 
-First features are taken away, then sizes: whoever runs the list stops at the first case that ends the process as well, and
-begins anew from that one.
+First features are removed, then sizes are reduced. The caller stops at the first case that ends the process too, and starts
+again from that one.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import replace
 from itertools import chain, combinations
 from typing import Any, cast
 
-from ..attention.case import DTYPES, Case
-from ..attention.fields import misfits
-from ..attention.subject import BackendUnderTest
+from ..attention.backend_under_test import BackendUnderTest
+from ..attention.case import Case
+from ..attention.case_data import invalid_fields
 
 FEATURES = (
     ("causal",), ("window",), ("key_lengths",), ("query_lengths",), ("key_visible",), ("segments",), ("visible",), ("bias",),
@@ -27,7 +27,7 @@ def smaller_cases(case: Case, subject: BackendUnderTest) -> Iterator[Case]:
     """Cases that ask for less than `case` and that the subject accepts, the least first, each once."""
     seen = {_said(case)}
     for other in sorted((*_plainer(case), *_shorter(case)), key=_weight):
-        if _weight(other) < _weight(case) and _said(other) not in seen and not any(misfits(other, tuple(DTYPES))):
+        if _weight(other) < _weight(case) and _said(other) not in seen and not any(invalid_fields(other)):
             seen.add(_said(other))
             if subject.accepts(other.request(subject.device)):
                 yield other

@@ -1,4 +1,4 @@
-"""How far a correct evaluation of a sub-layer may be from its float64 value, from the inputs that it really had.
+"""Error bounds for the evaluation of a sub-layer on recorded inputs.
 
 A number is kept as (value, error): the float64 value and the most by which a correct evaluation in the model's dtype may
 miss it. With u_o the unit roundoff of that dtype, u_a of the type it accumulates in (float32 or wider), and gamma(n) =

@@ -1,4 +1,4 @@
-"""Which backends are judged: those that the spec allows at each site, or those that are asked for by name."""
+"""The backends to verify: those that the spec allows at each site, or those that are requested by name."""
 
 from __future__ import annotations
 
@@ -7,46 +7,44 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tfkit.attention.choice import BoundBackend, bind
-from tfkit.catalogue import Catalogue
-from tfkit.errors import Diagnostic, SpecError
-from tfkit.nn.model import Model
+from tfkit import Catalogue, Diagnostic, Model, SpecError
+from tfkit.inspection import BoundBackend, bind
 
 
 def by_site(model: Model, names: Sequence[str] | None, catalogue: Catalogue) -> dict[str, dict[str, BoundBackend]]:
-    """The backends to judge at every site, by site and name. Raises SpecError for a name that nobody offers."""
+    """The backends to evaluate at every site, by site and name. Raises SpecError for an unknown name."""
     if names is not None:
         named = {name: _named(name, catalogue) for name in names}
         return dict.fromkeys(model.sites, named)
     found = {}
-    for attention, index, site in model._site_table():
+    for attention, index, site in model.attention_sites():
         found[site] = {candidate.kind: candidate for candidate in attention.choices[index].candidates}
     return found
 
 
 def requested_backends(model: Model, names: Sequence[str] | None) -> dict[str, Any]:
-    """Every backend as a wish for the whole model: itself, and eager where it refuses a call."""
+    """Every backend as it is requested for the whole model: itself, and eager where it refuses a call."""
     written: dict[str, Any] = {}
     if names is not None:
         written = dict.fromkeys(names)
     else:
-        for attention, index, _ in model._site_table():
+        for attention, index, _ in model.attention_sites():
             choice = attention.choices[index]
-            format_exception = {part["kind"] if isinstance(part, dict) else part: part for part in choice.requested_backends}
+            requested = {part["kind"] if isinstance(part, dict) else part: part for part in choice.requested_backends}
             for candidate in choice.candidates:
-                written.setdefault(candidate.kind, format_exception.get(candidate.kind))
+                written.setdefault(candidate.kind, requested.get(candidate.kind))
     return {name: [requested or name] + (["eager"] if name != "eager" else []) for name, requested in written.items()}
 
 
 def declaring(evaluated: dict[str, dict[str, BoundBackend]], dtype: str) -> set[str]:
-    """The backends, of those that are judged by site, that declare a dtype."""
+    """The backends, of those that are evaluated by site, that declare a dtype."""
     return {name for each in evaluated.values() for name, bound in each.items() if dtype in bound.entry.capabilities.dtypes}
 
 
 def _named(name: str, catalogue: Catalogue) -> BoundBackend:
     entry = catalogue.find("backend", name)
     if entry is None or name == "auto":
-        fix = catalogue.why_missing("backend", name) if entry is None else "name the backends to be judged"
+        fix = catalogue.why_missing("backend", name) if entry is None else "name the backends to be evaluated"
         raise SpecError(Diagnostic("TFK012", f"there is no attention backend `{name}`", fix))
     try:
         options = entry.options()

@@ -1,4 +1,4 @@
-"""The batch that a model is run on: ids from its vocabularies, rows padded on the right, on the left and not at all.
+"""The input batch of a model: random ids, rows without padding, with right padding and with left padding.
 
 Every input has a length of its own, and its padding begins one row later than that of the input before it, so that no axis and
 no mask can be mistaken for another.
@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.errors import Diagnostic, InputError
-from tfkit.graph import Graph, max_input_lengths
-from tfkit.nn.model import Model
-from tfkit.slots.node import InputRule
+from tfkit import Diagnostic, Graph, InputError, Model
+from tfkit.inspection import max_input_lengths
+from tfkit.plugin.model_parts import InputRule
 
 USUAL = (27, 22, 25)
 
@@ -30,7 +29,7 @@ class Batch:
     segments: dict[str, Tensor]
 
     def call(self, without: str | None = None) -> dict[str, Any]:
-        """The keywords of a model's call, padding told by masks; `without` leaves one input out."""
+        """The keywords of a model's call, with padding given by masks; `without` leaves one input out."""
 
         def kept(table: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: tensor for name, tensor in table.items() if name != without}

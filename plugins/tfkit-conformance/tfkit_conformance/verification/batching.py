@@ -1,4 +1,4 @@
-"""What a row gives depends on that row alone, however the batch is put together and padded.
+"""The output of a row depends on that row alone, not on the other rows or on padding.
 
     R11   batch rows in another order give their outputs in that order
     R12   each row alone gives what it gives among others
@@ -14,11 +14,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .described import said_sites, tokens_of
+from .expected import expected_sites, tokens_of
+from .model_under_test import ModelUnderTest
 from .recording import run
 from .rounding import agree
 from .row import NotApplicable
-from .subject import ModelUnderTest
 
 MORE = 3
 
@@ -62,11 +62,11 @@ def left_padding(subject: ModelUnderTest) -> float:
         for name, rule in subject.model.plan.inputs.items()
         if rule.counts_padding
     }
-    for said in said_sites(subject.graph).values():
-        if said.memory is not None and said.scheme is not None:
-            for tokens in (said.tokens, tokens_of(subject.graph, said.memory)):
+    for expected in expected_sites(subject.graph).values():
+        if expected.memory is not None and expected.scheme is not None:
+            for tokens in (expected.tokens, tokens_of(subject.graph, expected.memory)):
                 if tokens is not None:
-                    reasons[tokens] = f"{said.name} has positions between `{tokens}` and another sequence"
+                    reasons[tokens] = f"{expected.name} has positions between `{tokens}` and another sequence"
     return _padded(subject, left=True, reasons=reasons)
 
 

@@ -1,12 +1,11 @@
-"""Two tensors compared: to the bit, or within a bound, told by the element that is furthest off."""
+"""Compares two tensors, to the bit or within a bound; messages name the worst element."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
 
+from ..differences import at_element, differing, error_ratio, first_of, worst_of
 from ..finding import Violation
 
 
@@ -14,15 +13,14 @@ def same(check: str, got: Tensor, want: Tensor, words: str, tensor: str, shown: 
     """Raises Violation where the two differ by a bit anywhere (or where `shown` is true)."""
     if got.shape != want.shape or got.dtype != want.dtype:
         raise Violation(check, f"{words}: {tensor} is {tuple(got.shape)} {got.dtype}, not {tuple(want.shape)} {want.dtype}")
-    differs = ~((got == want) | (got.isnan() & want.isnan()))
+    differs = differing(got, want)
     if shown is not None:
         differs = differs & _spread(shown, differs)
     if bool(differs.any()):
-        index = tuple(differs.nonzero()[0].tolist())
-        message = (
-            f"{words}: {tensor}{list(index)} is {float(got[index]):.9g}, not {float(want[index]):.9g}; not one bit may change"
-        )
-        raise Violation(check, message, tensor=tensor, index=index, got=float(got[index]), want=float(want[index]), bound=0.0)
+        index = first_of(differs)
+        changed = f"{float(got[index]):.9g}, not {float(want[index]):.9g}"
+        message = f"{words}: {tensor}{list(index)} is {changed}; not one bit may change"
+        raise at_element(check, message, tensor, index, got, want, 0.0)
 
 
 def close(
@@ -31,22 +29,16 @@ def close(
     """The largest |got - want| / bound. Raises Violation where it is above 1, or where `got` holds a NaN."""
     if got.shape != want.shape:
         raise Violation(check, f"{words}: {tensor} is {tuple(got.shape)}, not {tuple(want.shape)}")
-    got, want = (t.detach().to("cpu", torch.float64) for t in (got, want))
-    allowed = bound.detach().cpu() if isinstance(bound, Tensor) else torch.full_like(want, bound)
-    ratio = torch.where(got == want, 0.0, (got - want).abs() / allowed).nan_to_num(nan=math.inf)
+    ratio = error_ratio(got, want, bound)
     if shown is not None:
         ratio = torch.where(_spread(shown.cpu(), ratio), ratio, 0.0)
-    if not ratio.numel():
-        return 0.0
-    worst = float(ratio.max())
+    worst, index = worst_of(ratio)
     if worst > 1.0:
-        index = tuple(int(i) for i in torch.unravel_index(ratio.argmax(), ratio.shape))
-        limit = float(allowed.broadcast_to(ratio.shape)[index])
-        message = (
-            f"{words}: {tensor}{list(index)} is {float(got[index]):.9g}, not {float(want[index]):.9g}; "
-            f"they are {abs(float(got[index] - want[index])):.3g} apart, {limit:.3g} is allowed"
-        )
-        raise Violation(check, message, tensor=tensor, index=index, got=float(got[index]), want=float(want[index]), bound=limit)
+        limit = float(bound[index]) if isinstance(bound, Tensor) else bound
+        numbers = f"{float(got[index]):.9g}, not {float(want[index]):.9g}"
+        apart = abs(float(got[index]) - float(want[index]))
+        message = f"{words}: {tensor}{list(index)} is {numbers}; they are {apart:.3g} apart, {limit:.3g} is allowed"
+        raise at_element(check, message, tensor, index, got, want, limit)
     return worst
 
 

@@ -15,16 +15,15 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tfkit.nn.model import Model
-from tfkit.nn.runtime.decoding_state import DecodingState
+from tfkit import DecodingState, Model
 
 from .batch import Batch, draw, other_ids
 from .comparison import same
-from .described import tokens_of
+from .expected import tokens_of
+from .model_under_test import ModelUnderTest
 from .recording import node_outputs, run
 from .rounding import agree
 from .row import NotApplicable
-from .subject import ModelUnderTest
 
 EXHAUSTIVE = 6
 RANDOM = 3

@@ -1,5 +1,7 @@
-"""How far the gradients of two correct evaluations of a model may be apart beside what their attention sites are off by,
-measured under eager: see `tfkit_conformance.verification.gradients`."""
+"""The tolerance for gradients of a model beyond the errors of its attention sites, measured under eager.
+
+See `tfkit_conformance.verification.gradients`.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tfkit.graph import Graph
-from tfkit.nn.model import Model
+from tfkit import Graph, Model
 
 from ..attention.bound import UNIT
 from .approximate import wide as widened
 from .batch import Batch
-from .described import said_sites
+from .expected import expected_sites
 from .rounding import FACTOR
 from .site_runs import Gradients, backward, site_errors, with_site_errors
 
@@ -23,8 +24,8 @@ from .site_runs import Gradients, backward, site_errors, with_site_errors
 @dataclass(frozen=True)
 class GradientYardstick:
     """By parameter: the `exact` gradient; under eager in a dtype what is `left` of its error beside what the sites were off by,
-    and the length of its error as a `share` of the gradient's. `zero` are those whose gradient is 0, or cannot be told from it.
-    `towards` are the gradients of the outputs, `wide` the float64 model."""
+    and the length of its error as a `share` of the gradient's. `zero` are those whose gradient is 0, or cannot be distinguished
+    from it. `towards` are the gradients of the outputs, `wide` the float64 model."""
 
     wide: Model
     towards: Gradients
@@ -61,12 +62,14 @@ def gradient_yardstick(graph: Graph, single: Model, wide: Model, batch: Batch, t
 def unseen_biases(model: Model, graph: Graph) -> frozenset[str]:
     """The key biases that a softmax does not see, by parameter name: they add one number to all scores of a query."""
     found = set()
-    table = {site: attention for attention, _, site in model._site_table()}
+    table = {site: attention for attention, _, site in model.attention_sites()}
     names = {id(p): name for name, p in model.named_parameters()}
-    for said in said_sites(graph).values():
-        rotated = said.scheme is not None and "queries_keys" in said.scheme.entry.acts
-        bias = table[said.name].key.bias
-        plain = said.options.query_key_norm.kind == "none" and said.site.softcap is None and said.site.score == "dot"
+    for expected in expected_sites(graph).values():
+        rotated = expected.scheme is not None and "queries_keys" in expected.scheme.entry.acts
+        bias = table[expected.name].key.bias
+        plain = (
+            expected.options.query_key_norm.kind == "none" and expected.site.softcap is None and expected.site.score == "dot"
+        )
         if bias is not None and plain and not rotated:
             found.add(names[id(bias)])
     return frozenset(found)

@@ -9,7 +9,7 @@ can be measured: with x a tensor that the site reads, O what it gives and dO the
                     (`tfkit_conformance.attention.bound`). No error is propagated, so the bound is as sharp as for a call alone.
 2. gradients        The float64 model is run again with each site off by its e_O forward and by its e_x backward, nothing else.
                     Let h be its gradients: the exact gradient and, to all orders, what the sites' own errors make of it. What
-                    is left, g - h, is rounded outside the sites, by the same modules whatever the backend:
+                    is left, g - h, is rounded outside the sites, by the same modules for all backends:
 
                         max |g - h|  <=  FACTOR max(max |g_eager - h_eager|, 4 u max |h|)
 
@@ -25,7 +25,7 @@ can be measured: with x a tensor that the site reads, O what it gives and dO the
                     the size of the contract's is then larger than the right answer.
 
 Left out of 2 and 3 are gradients that are zero by the equations (a key bias that the softmax does not see), and those that
-float64 cannot tell from zero: max |g*| is at most FACTOR max |g_eager - g*|, scaled to the unit roundoff of float64.
+float64 cannot distinguish from zero: max |g*| is at most FACTOR max |g_eager - g*|, scaled to the unit roundoff of float64.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from ..attention.reference import reference
 from ..finding import Inconclusive, Violation
 from .comparison import close
 from .gradient_yardstick import GradientYardstick, largest, share_of, short
+from .model_under_test import ModelUnderTest
 from .rounding import LARGEST
 from .row import NotApplicable, Reported
 from .site_runs import Gradients, SiteRun, site_errors, with_site_errors
-from .subject import ModelUnderTest
 
 
 def site_gradients(subject: ModelUnderTest) -> float:
@@ -49,8 +49,8 @@ def site_gradients(subject: ModelUnderTest) -> float:
     runs = _served(subject)
     known = {site: run for site, run in runs.items() if run.inputs.score is None and run.grad_output is not None}
     if not known:
-        raise NotApplicable("the reference knows dot products; other scores are judged by the gradients of the parameters")
-    return max(judge_site("site gradients", site, run) for site, run in known.items())
+        raise NotApplicable("the reference knows dot products; other scores are evaluated by the gradients of the parameters")
+    return max(check_site("site gradients", site, run) for site, run in known.items())
 
 
 def parameter_gradients(subject: ModelUnderTest) -> float:
@@ -62,7 +62,7 @@ def parameter_gradients(subject: ModelUnderTest) -> float:
     if not stick.exact:
         raise NotApplicable("the model has no trainable parameter")
     explained = with_site_errors(stick.wide, subject.batch, stick.towards, site_errors(runs, stick.wide))
-    worst, blunt = judge_gradients("gradients", subject.backend, given, explained, stick)
+    worst, blunt = check_gradients("gradients", subject.backend, given, explained, stick)
     if blunt:
         raise Reported(blunt, worst)
     return worst
@@ -78,13 +78,13 @@ def _served(subject: ModelUnderTest) -> dict[str, SiteRun]:
     return runs
 
 
-def judge_site(check: str, site: str, run: SiteRun) -> float:
+def check_site(check: str, site: str, run: SiteRun) -> float:
     """The largest error over its bound of one call of a site. Raises Violation, or Inconclusive for scores beyond the dtype."""
     wanted = reference(run.inputs, run.grad_output)
     tf32 = run.inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32
     bound = bounds(wanted, run.backend.entry.capabilities.numerics, tf32=tf32)
     if not bool(bound.evaluated.all()):
-        raise Inconclusive(f"the scores of {site} are too large for {short(run.output.dtype)}: nothing can be said")
+        raise Inconclusive(f"the scores of {site} are too large for {short(run.output.dtype)}: the case cannot decide")
     words = f"{run.backend.kind} at {site}, for the gradient that reached it"
     worst = close(check, run.output, wanted.output, bound.output, words, "output")
     for name, given in run.gradients.items():
@@ -93,7 +93,7 @@ def judge_site(check: str, site: str, run: SiteRun) -> float:
     return worst
 
 
-def judge_gradients(
+def check_gradients(
     check: str, backend: str, given: Gradients, explained: Gradients, stick: GradientYardstick
 ) -> tuple[float, str]:
     """The largest remaining error over its tolerance, and what the dtype alone does to a gradient that says nothing then, or

@@ -1,4 +1,4 @@
-"""Every part of a model judged where it stands, on the inputs that it really had in a run of the model."""
+"""Checks of the parts of a model, each on its inputs in a run of the model."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from tfkit.graph import Graph
-from tfkit.nn.model import Model
-from tfkit.slots.options import Component
+from tfkit import Graph, Model
+from tfkit.plugin import Component
 
 from ..finding import Violation
-from .described import said_layers, said_sites, stacks
+from .expected import expected_layers, expected_sites, stacks
 from .recording import Call, Recording
 from .requested import request
 from .tokenwise import feed_forward, norm, projections, tokenwise_nodes
@@ -29,24 +28,24 @@ class Local:
 
 
 def local_checks(model: Model, graph: Graph, recording: Recording) -> Iterator[Local]:
-    """Everything that is judged once per run, whatever the backends."""
+    """The checks that do not depend on backends; they are made once per run."""
     for node in stacks(graph):
         yield Local("wiring of the stack", "", node.name, partial(stack_wiring, graph, recording, node.name))
-    sites = said_sites(graph)
-    for said in said_layers(graph):
-        where = f"{said.stack}.{said.index}"
-        yield Local("wiring of the layer", "", where, partial(layer_wiring, graph, recording, said))
-        for name in said.sublayers:
+    sites = expected_sites(graph)
+    for expected in expected_layers(graph):
+        where = f"{expected.stack}.{expected.index}"
+        yield Local("wiring of the layer", "", where, partial(layer_wiring, graph, recording, expected))
+        for name in expected.sublayers:
             full = f"{where}.{name}"
             if full in sites:
                 yield Local("request", "A4", full, partial(request, recording, sites[full]))
                 yield Local("projections", "", full, partial(projections, recording, sites[full]))
             else:
-                yield Local("feed-forward", "R37", full, partial(feed_forward, recording, said, name))
-        applied = recording.layers.get((said.stack, said.index))
+                yield Local("feed-forward", "R37", full, partial(feed_forward, recording, expected, name))
+        applied = recording.layers.get((expected.stack, expected.index))
         for part, calls in applied.parts.items() if applied else ():
-            if part.startswith("norms.") and said.layer.norm.kind != "none":
-                yield _norms(f"{where}.{part.removeprefix('norms.')}", said.layer.norm, calls)
+            if part.startswith("norms.") and expected.layer.norm.kind != "none":
+                yield _norms(f"{where}.{part.removeprefix('norms.')}", expected.layer.norm, calls)
     for name, call in recording.final_norms.items():
         if graph.nodes[name].options.final_norm.kind != "none":
             yield _norms(f"{name}.final_norm", graph.nodes[name].options.final_norm, [call])

@@ -1,6 +1,6 @@
-"""Whether an exception says that memory ran out: then nothing is wrong with what was judged, and nothing is shown either.
+"""Recognises exceptions of allocators. A check that ran out of memory neither failed nor passed.
 
-torch has a type of its own for this on CUDA alone. A CPU, other devices and libraries say it in the words of a RuntimeError.
+torch has an exception type for this on CUDA only. Elsewhere it is a RuntimeError with a message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def no_room(reason: BaseException) -> str:
 
 
 def _said(reason: BaseException) -> str:
-    """What an allocator said, on one line, where the exception or its cause is about memory; else nothing."""
+    """The message of an allocator on one line, where the exception or its cause is about memory; else empty."""
     if isinstance(reason, (MemoryError, torch.OutOfMemoryError)) or (
         isinstance(reason, RuntimeError) and WORDS.search(str(reason))
     ):

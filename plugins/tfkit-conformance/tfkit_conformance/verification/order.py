@@ -1,4 +1,4 @@
-"""R35: a model knows the order of its tokens by its position schemes alone.
+"""R35: a model distinguishes the order of tokens only through its position schemes.
 
 With the causal limit and the windows taken off a copy of the model, a stack without positions is permutation equivariant:
 tokens in another order give outputs in that order, up to rounding. A stack with positions must not be, or no scheme acts.
@@ -11,18 +11,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tfkit.nn.model import Model
-from tfkit.nn.multi_head import MultiHeadAttention
-from tfkit.nn.stack import Stack
+from tfkit import Model
+from tfkit.inspection import Stack
+from tfkit.plugin.model_parts import MultiHeadAttention
 
 from ..finding import Violation
 from .batch import draw
 from .comparison import close
-from .described import schemes_at, stacks, tokens_of
+from .expected import schemes_at, stacks, tokens_of
+from .model_under_test import ModelUnderTest
 from .recording import run
 from .rounding import copied
 from .row import NotApplicable
-from .subject import ModelUnderTest
 
 
 def order_of_tokens(subject: ModelUnderTest) -> float | None:
@@ -67,5 +67,5 @@ def unlimited(model: Model) -> Model:
         if isinstance(module, Stack):
             module.causal = False
         elif isinstance(module, MultiHeadAttention):
-            module.rule = replace(module.rule, window=None)
+            module.config = replace(module.config, window=None)
     return free

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from .batching import batch_permutation, batch_split, left_padding, right_padding
 from .decoding import chunkings, failed_step, reordered
 from .gradients import parameter_gradients, site_gradients
+from .model_under_test import ModelUnderTest
 from .order import order_of_tokens
 from .repeated import deterministic, dropout_acts, training_without_dropout
-from .subject import ModelUnderTest
 from .tokens_seen import causal_independence, inputs_matter, padding_content
 from .weights import checkpoint, gradient_flow
 
@@ -37,7 +37,7 @@ PROPERTIES = (
     Property("left padding", "R17", "more padding on the left changes nothing real", left_padding),
     Property("batch order", "R11", "rows in another order", batch_permutation),
     Property("batch split", "R12", "each row alone", batch_split),
-    Property("order of tokens", "R35", "positions tell the order, and nothing else does", order_of_tokens),
+    Property("order of tokens", "R35", "order is known by positions alone", order_of_tokens),
     Property("dropout off", "R40", "training with dropout 0 is evaluation, to the bit", training_without_dropout),
     Property("dropout on", "R40", "the dropout of the spec acts in training", dropout_acts),
     Property("gradient flow", "", "every parameter gets a finite gradient that is not zero", gradient_flow),

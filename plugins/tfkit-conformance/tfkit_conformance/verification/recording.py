@@ -1,7 +1,7 @@
-"""What happened inside a model during one call: the tensors that went into every node, layer, sub-layer and attention site.
+"""Records one call of a model: inputs and outputs of every node, layer, sub-layer and attention site.
 
-Forward hooks note what a module was given and gave; a site's call is noted by a stand-in for its backend choice, which hands on
-the chosen backend's own `attend` with a note taken. Nothing is patched but the one model, and all is taken off again.
+Forward hooks record modules. A stand-in for the backend choice of a site records the calls of its backend. Only this model is
+changed, and all hooks are removed afterwards.
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.attention.choice import BackendChoice, BoundBackend
-from tfkit.attention.types import AttentionInputs, AttentionOutput
-from tfkit.nn.model import Model
-from tfkit.nn.multi_head import MultiHeadAttention
-from tfkit.nn.runtime.node_output import NodeOutput
-from tfkit.nn.stack import Stack
+from tfkit import Model
+from tfkit.inspection import BackendChoice, BoundBackend, Stack
+from tfkit.plugin import AttentionInputs, AttentionOutput
+from tfkit.plugin.model_parts import MultiHeadAttention, NodeOutput
 
 from .batch import Batch
 
 
 @dataclass
 class Call:
-    """One call of a module: its arguments, its first one (the tensor), and what it gave."""
+    """One call of a module: its arguments and its output; `x` is the first argument."""
 
     module: nn.Module
     arguments: tuple[Any, ...]
@@ -39,7 +37,7 @@ class Call:
 
 @dataclass
 class SiteCall:
-    """One call of attention: the layer, its application's index, and what its backend was given and gave."""
+    """One call of attention: the layer, its application's index, and inputs and output of its backend."""
 
     attention: MultiHeadAttention
     index: int
@@ -58,7 +56,7 @@ class LayerCall:
 
 @dataclass
 class Recording:
-    """Everything noted: `nodes` by name (streams), `layers` by (stack, index), `sites` by name."""
+    """The record: `nodes` by name, `layers` by (stack, index), `sites` by name."""
 
     batch: Batch
     nodes: dict[str, Call] = field(default_factory=dict)
@@ -70,7 +68,7 @@ class Recording:
 
 
 class Noting:
-    """Stands where a site's backend choice stands, and gives the same backend with its calls noted."""
+    """Replaces the backend choice of a site, and gives the same backend with its calls recorded."""
 
     def __init__(self, choice: BackendChoice, attention: MultiHeadAttention, index: int, site: str, into: Recording) -> None:
         self.choice, self.attention, self.index, self.site, self.into = choice, attention, index, site, into
@@ -92,7 +90,7 @@ PROJECTIONS = ("query", "key", "value", "output")
 
 @torch.no_grad()
 def record(model: Model, batch: Batch, by_lengths: bool = False) -> Recording:
-    """One call of a model in evaluation mode, noted. `by_lengths` tells padding by lengths; it must then stand on the right."""
+    """Records one call of a model in evaluation mode. `by_lengths`: padding is on the right, and given by lengths."""
     found = Recording(batch)
     keywords = batch.call()
     if by_lengths:
@@ -105,7 +103,7 @@ def record(model: Model, batch: Batch, by_lengths: bool = False) -> Recording:
             else:
                 for below, module in node.named_children():
                     undo.enter_context(_noted(module, found.inner.setdefault((name, below), []).append))
-        for attention, index, site in model._site_table():
+        for attention, index, site in model.attention_sites():
             choice = attention.choices[index]
             undo.callback(attention.choices.__setitem__, index, choice)
             attention.choices[index] = Noting(choice, attention, index, site, found)  # type: ignore[assignment]

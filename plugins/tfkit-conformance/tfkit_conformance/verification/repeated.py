@@ -1,6 +1,6 @@
-"""What a model gives is a function of its inputs, and dropout acts in training alone.
+"""The output of a model depends on its inputs alone, and dropout acts in training only.
 
-R1    the same call gives the same bits, whatever the state of the random numbers
+R1    the same call gives the same bits, for any state of the random generator
 R40   with every dropout at 0, training mode gives what evaluation mode gives, to the bit
       with the dropout that the spec asks for, training mode gives something else
 R2    float64, the same weights widened: the largest error over the largest output, node by node, is at most FACTOR times
@@ -14,17 +14,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from tfkit.graph.model_graph import layers_of
-from tfkit.nn.model import Model
-from tfkit.nn.multi_head import MultiHeadAttention
-from tfkit.slots.layer import leaves
+from tfkit import Model
+from tfkit.inspection import layers_of, sequence
+from tfkit.plugin.model_parts import MultiHeadAttention
 
 from ..finding import Violation
 from .comparison import same
+from .model_under_test import ModelUnderTest
 from .recording import run
 from .rounding import agree, copied
 from .row import NotApplicable
-from .subject import ModelUnderTest
 
 
 def deterministic(subject: ModelUnderTest) -> None:
@@ -73,7 +72,7 @@ def _quiet(model: Model) -> Model:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         elif isinstance(module, MultiHeadAttention):
-            module.rule = replace(module.rule, dropout=0.0)
+            module.config = replace(module.config, dropout=0.0)
     return made
 
 
@@ -81,7 +80,7 @@ def _asked(subject: ModelUnderTest) -> bool:
     for node in subject.graph.nodes.values():
         if getattr(node.options, "dropout", 0.0) > 0.0:
             return True
-        for leaf in leaves(layers_of(node.options)):
-            if leaf.layer.dropout > 0.0 or any(getattr(p.options, "dropout", 0.0) > 0.0 for p in leaf.layer.sublayers or ()):
+        for _, layer in sequence(layers_of(node.options)):
+            if layer.dropout > 0.0 or any(getattr(part.options, "dropout", 0.0) > 0.0 for part in layer.sublayers or ()):
                 return True
     return False

@@ -1,4 +1,4 @@
-"""Each attention site asks its backend for what the spec says: the right keys, scale, softcap, bias and rotation.
+"""Checks what each attention site requests from its backend against the spec: keys, scale, softcap, bias, rotation.
 
     visible   key j to query i of row b: j is real, j <= i where causal, i - left <= j <= i + right in a window (loops, rule A4)
     scale     as written, or head_dim^-1/2
@@ -14,97 +14,99 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import LinearBias
+from tfkit.plugin import LinearBias
 
 from ..attention.reference import visible_pairs
 from ..finding import Violation
 from .comparison import same
-from .described import SaidSite
+from .expected import ExpectedSite
 from .recording import Recording, SiteCall
 
 CHECK = "request"
 
 
-def request(recording: Recording, said: SaidSite) -> float | None:
+def request(recording: Recording, expected: ExpectedSite) -> float | None:
     """What one site asked for against the spec. Raises Violation."""
-    call = recording.sites.get(said.name)
+    call = recording.sites.get(expected.name)
     if call is None:
-        raise Violation(CHECK, f"{said.name} never called its backend")
-    _sizes(call, said)
-    _visible(recording, call, said)
-    _tensors(recording, call, said)
-    _bias(call, said)
+        raise Violation(CHECK, f"{expected.name} never called its backend")
+    _sizes(call, expected)
+    _visible(recording, call, expected)
+    _tensors(recording, call, expected)
+    _bias(call, expected)
     return None
 
 
-def _sizes(call: SiteCall, said: SaidSite) -> None:
-    inputs, site = call.inputs, said.site
+def _sizes(call: SiteCall, expected: ExpectedSite) -> None:
+    inputs, site = call.inputs, expected.site
     wanted = (
-        ("scale", inputs.scale, said.scale),
+        ("scale", inputs.scale, expected.scale),
         ("softcap", inputs.softcap, site.softcap),
         ("dropout", inputs.dropout, 0.0),
         ("number of query heads", inputs.query.shape[1], site.heads),
         ("number of key heads", inputs.key.shape[1], site.kv_heads),
         ("head dim", inputs.query.shape[3], site.head_dim),
-        ("score function", call.attention.rule.score, site.score),
+        ("score function", call.attention.config.score, site.score),
     )  # fmt: skip
     for name, got, want in wanted:
         if got != want:
-            raise Violation(CHECK, f"{said.name}: the {name} is {got}, the spec says {want}")
+            raise Violation(CHECK, f"{expected.name}: the {name} is {got}, the spec says {want}")
 
 
-def _visible(recording: Recording, call: SiteCall, said: SaidSite) -> None:
+def _visible(recording: Recording, call: SiteCall, expected: ExpectedSite) -> None:
     inputs = call.inputs
     B, H, Q, K = *inputs.query.shape[:3], inputs.key.shape[2]
     got = visible_pairs(inputs.mask, B, H, Q, K)
-    own = recording.nodes[said.name.split(".")[0]].output.padding.as_visible(Q)
-    shown = own if said.memory is None else recording.nodes[said.memory].output.padding.as_visible(K)
+    own = recording.nodes[expected.name.split(".")[0]].output.padding.as_visible(Q)
+    shown = own if expected.memory is None else recording.nodes[expected.memory].output.padding.as_visible(K)
     real = torch.ones(B, K, dtype=torch.bool) if shown is None else shown.cpu()
     asking = torch.ones(B, Q, dtype=torch.bool) if own is None else own.cpu()
-    left, right = said.window or (None, None)
+    left, right = expected.window or (None, None)
     for b in range(B):
         for i in range(Q):
             if not asking[b, i]:
                 continue
             for j in range(K):
                 near = (left is None or j >= i - left) and (right is None or j <= i + right)
-                want = bool(real[b, j]) and near and not (said.causal and j > i)
+                want = bool(real[b, j]) and near and not (expected.causal and j > i)
                 if bool((got[b, :, i, j] != want).any()):
                     does = "does not see" if want else "sees"
                     must = "it must" if want else "it must not"
-                    message = f"{said.name}: query {i} of batch row {b} {does} key {j}; {must}"
+                    message = f"{expected.name}: query {i} of batch row {b} {does} key {j}; {must}"
                     raise Violation(CHECK, message, tensor="mask", index=(b, 0, i, j))
 
 
-def _tensors(recording: Recording, call: SiteCall, said: SaidSite) -> None:
-    stack, index, name = said.name.split(".", 2)
+def _tensors(recording: Recording, call: SiteCall, expected: ExpectedSite) -> None:
+    stack, index, name = expected.name.split(".", 2)
     parts = recording.layers[stack, int(index)].parts
-    rotates = said.scheme is not None and "queries_keys" in said.scheme.entry.acts
-    plain = said.options.query_key_norm.kind == "none"
+    rotates = expected.scheme is not None and "queries_keys" in expected.scheme.entry.acts
+    plain = expected.options.query_key_norm.kind == "none"
     for tensor, given in (("query", call.inputs.query), ("key", call.inputs.key), ("value", call.inputs.value)):
         made = parts[f"branches.{name}.{tensor}"][0].output
-        split = made.view(*made.shape[:2], -1, said.site.head_dim).transpose(1, 2)
+        split = made.view(*made.shape[:2], -1, expected.site.head_dim).transpose(1, 2)
         if tensor == "value" or (plain and not rotates):
-            same(CHECK, given, split, f"{said.name}: the {tensor} must be its projection, split into heads", tensor)
+            same(CHECK, given, split, f"{expected.name}: the {tensor} must be its projection, split into heads", tensor)
         elif plain and torch.equal(given, split):
-            assert said.scheme is not None
-            raise Violation(CHECK, f"{said.name}: `{said.scheme.kind}` must turn the {tensor}, and it is as it was projected")
+            assert expected.scheme is not None
+            raise Violation(
+                CHECK, f"{expected.name}: `{expected.scheme.kind}` must turn the {tensor}, and it is as it was projected"
+            )
     merged = call.output.transpose(1, 2).flatten(2)
     read = parts[f"branches.{name}.output"][0].x
-    same(CHECK, read, merged, f"{said.name}: the output projection must read the heads, one after the other", "its input")
+    same(CHECK, read, merged, f"{expected.name}: the output projection must read the heads, one after the other", "its input")
 
 
-def _bias(call: SiteCall, said: SaidSite) -> None:
+def _bias(call: SiteCall, expected: ExpectedSite) -> None:
     bias = call.inputs.bias
-    acts = said.scheme is not None and "scores" in said.scheme.entry.acts
+    acts = expected.scheme is not None and "scores" in expected.scheme.entry.acts
     if not acts and bias is not None:
-        raise Violation(CHECK, f"{said.name}: its scores have a bias, and no position scheme acts on them")
-    if not acts or said.scheme is None:
+        raise Violation(CHECK, f"{expected.name}: its scores have a bias, and no position scheme acts on them")
+    if not acts or expected.scheme is None:
         return
     if bias is None:
-        raise Violation(CHECK, f"{said.name}: `{said.scheme.kind}` acts on scores, and they have no bias")
+        raise Violation(CHECK, f"{expected.name}: `{expected.scheme.kind}` acts on scores, and they have no bias")
     values: Tensor = bias.slopes if isinstance(bias, LinearBias) else bias.values
     if not bool(values.isfinite().all()):
-        raise Violation(CHECK, f"{said.name}: the bias of `{said.scheme.kind}` is not finite")
+        raise Violation(CHECK, f"{expected.name}: the bias of `{expected.scheme.kind}` is not finite")
     if not bool(values.any()):
-        raise Violation(CHECK, f"{said.name}: the bias of `{said.scheme.kind}` is zero everywhere")
+        raise Violation(CHECK, f"{expected.name}: the bias of `{expected.scheme.kind}` is zero everywhere")

@@ -24,7 +24,7 @@ A kernel that keeps m partial sums has sqrt(m) times less, so m lanes of float32
 sqrt(n / 6). n is the longest sum before a node: the inputs of a linear map or the keys of an attention. It is not multiplied by
 the depth: branches of relative error e, independent and of equal size, add up to a residual stream of relative error e as well.
 Up to n = 96 the term is below 4. In float64 these limits cost nothing: the
-seeded faults move outputs by 1e4 times the limit and more. So properties that hold up to rounding are decided in float64,
+mutants move outputs by 1e4 times the limit and more. So properties that hold up to rounding are decided in float64,
 whatever the dtype; in the dtype they show what its rounding allows to be seen. Properties that are exact are compared to the
 bit in every dtype and need none of this.
 """
@@ -38,7 +38,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tfkit.nn.model import Model
+from tfkit import Model
 
 from ..attention.bound import UNIT
 from .batch import Batch
@@ -66,7 +66,7 @@ class Yardstick:
         return FACTOR * max(self.error[node], 4.0 * UNIT[self.dtype], sums) * self.size[node]
 
     def blunt(self) -> bool:
-        """Whether rounding in this dtype alone may change the outputs so much that no fault could be told from it."""
+        """Whether rounding in this dtype alone may change the outputs so much that no error could be distinguished from it."""
         return FACTOR * max(self.error.values()) > LARGEST
 
     def at(self, dtype: torch.dtype) -> Yardstick:
@@ -108,7 +108,7 @@ def cast(model: Model, dtype: torch.dtype, backend: object = "eager") -> Model:
 
 def copied(model: Model) -> Model:
     """A copy of a model that shares what is never changed: its spec, and the backends to choose from."""
-    shared = [model.spec, *(c for a, i, _ in model._site_table() for c in (a.choices[i].candidates, a.choices[i].others))]
+    shared = [model.spec, *(c for a, i, _ in model.attention_sites() for c in (a.choices[i].candidates, a.choices[i].others))]
     return copy.deepcopy(model, {id(thing): thing for thing in shared})
 
 

@@ -1,9 +1,9 @@
 """One line of the table of proofs, and the verdict over all of them.
 
 FAILED       some property is broken: exit code 1
-INCOMPLETE   nothing is broken, but something asked for was not judged, such as a device that is not here or
+INCOMPLETE   nothing is broken, but something asked for was not evaluated, such as a device that is not here or
              a call that does not fit in memory, or the run has not finished: exit code 3
-VERIFIED     everything that applies to this model was judged and holds: exit code 0
+VERIFIED     everything that applies to this model was evaluated and holds: exit code 0
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Status = Literal["passed", "failed", "refused", "inconclusive", "not applicable"
 
 
 class NotApplicable(Exception):
-    """The model lacks what a property speaks of; the message says what."""
+    """The property does not apply to the model; the message gives the reason."""
 
 
 class Reported(Exception):
-    """Rounding alone may do what a fault would: no proof in this dtype. `worst` is the largest error over its tolerance."""
+    """Rounding in this dtype may hide an error: no proof. `worst` is the largest error over its tolerance."""
 
     def __init__(self, message: str, worst: float | None = None) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class Reported(Exception):
 @dataclass(frozen=True)
 class Row:
     """One property at one place. `worst` is the largest error as a share of its bound, None where the property is exact;
-    `message` says in words what is wrong, or why nothing was judged, and `tensor`, `index`, `got`, `want`, `bound` say it in
+    `message` says in words what is wrong, or why nothing was evaluated, and `tensor`, `index`, `got`, `want`, `bound` say it in
     numbers."""
 
     part: Literal["sub-layers", "whole model"]
@@ -61,7 +61,7 @@ class Row:
 @dataclass(frozen=True)
 class VerifyReport:
     """All rows for one model, and with what they were made. `parameters` counts the trainable ones; `named` says that the
-    backends were asked for by name, `finished` that nothing is still to be judged."""
+    backends were asked for by name, `finished` that nothing is still to be evaluated."""
 
     name: str
     parameters: int
@@ -80,13 +80,14 @@ class VerifyReport:
 
     @property
     def missed(self) -> tuple[Row, ...]:
-        """What was asked for and not judged: a device that is not here, a backend, named, that served no call of the model."""
+        """What was asked for and not evaluated: a device that is not here, a backend, named, that served no call of the
+        model."""
         unserved = [row for row in self.rows if self.named and row.property == "run" and row.status == "refused"]
         return (*(row for row in self.rows if row.status in ("not run", "inconclusive")), *unserved)
 
     @property
     def verdict(self) -> Literal["VERIFIED", "FAILED", "INCOMPLETE"]:
-        """What the rows say together; the refusal of a backend that nobody named is an answer, not a gap."""
+        """The verdict over all rows. A refusal by a backend that was not asked for by name is no gap."""
         statuses = {row.status for row in self.rows}
         if "failed" in statuses:
             return "FAILED"
@@ -94,11 +95,11 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether everything that was asked for was judged and holds."""
+        """Whether everything that was asked for was evaluated and holds."""
         return self.verdict == "VERIFIED"
 
     def __str__(self) -> str:
-        """The verdict, and a line for every row that failed or was not judged."""
+        """The verdict, and a line for every row that failed or was not evaluated."""
         counts: dict[str, int] = {}
         for row in self.rows:
             counts[row.status] = counts.get(row.status, 0) + 1

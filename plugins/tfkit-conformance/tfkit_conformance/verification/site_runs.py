@@ -1,6 +1,6 @@
-"""What happens at every attention site of a model on the way back, and a model whose sites are off by what is given.
+"""Records the backward pass at every attention site of a model, and adds given errors at its sites.
 
-Nothing is patched but the backend choices of the one model, and all is put back.
+Only the backend choices of this model are replaced; they are restored afterwards.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention.choice import BackendChoice, BoundBackend
-from tfkit.attention.types import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, Shapes
-from tfkit.nn.model import Model
+from tfkit import Model
+from tfkit.inspection import BackendChoice, BoundBackend
+from tfkit.plugin import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, shapes_of
 
 from ..attention.compare import gradients_of, leaves_of
 from .batch import Batch
@@ -100,7 +100,7 @@ class _Off(torch.autograd.Function):
 @contextmanager
 def _attending(model: Model, around: Callable[[str, BoundBackend], Attend]) -> Iterator[None]:
     """Meanwhile the backends of every site attend as `around` says."""
-    before = [(attention, index, attention.choices[index]) for attention, index, _ in model._site_table()]
+    before = [(attention, index, attention.choices[index]) for attention, index, _ in model.attention_sites()]
     for attention, index, choice in before:
         made = tuple(replace(each, attend=around(choice.site, each)) for each in choice.candidates)
         attention.choices[index] = BackendChoice(choice.site, choice.requested_backends, made, choice.automatic, choice.others)
@@ -125,9 +125,7 @@ def _split(inputs: AttentionInputs, backend: BoundBackend, into: Gradients) -> A
     if isinstance(bias, (DenseBias, DistanceBias)) and bias.values.requires_grad:
         bias = replace(bias, values=own("bias", bias.values))
         if made is not None and backend.prepare is not None:  # of the bias of all layers, past the view
-            B, H, Q, _ = inputs.query.shape
-            shapes = Shapes(B, H, Q, inputs.key.shape[2], inputs.query.dtype, inputs.query.device)
-            made = backend.prepare(inputs.mask, bias, shapes, backend.options)
+            made = backend.prepare(inputs.mask, bias, shapes_of(inputs), backend.options)
     query, key, value = own("query", inputs.query), own("key", inputs.key), own("value", inputs.value)
     return replace(inputs, query=query, key=key, value=value, bias=bias, prepared=made)
 
@@ -157,7 +155,7 @@ def random_towards(outputs: Gradients, shown: dict[str, Tensor], generator: torc
 def site_errors(runs: dict[str, SiteRun], wide: Model) -> dict[str, SiteError]:
     """What every site was off by from the float64 model's own backend on the same inputs; nothing for those with a score
     function of their own, and for those that no gradient reached."""
-    exact = {choice.site: choice.candidates[0] for choice in (a.choices[i] for a, i, _ in wide._site_table())}
+    exact = {choice.site: choice.candidates[0] for choice in (a.choices[i] for a, i, _ in wide.attention_sites())}
     found = {}
     for site, run in runs.items():
         if run.inputs.score is None and run.grad_output is not None:

@@ -1,4 +1,4 @@
-"""Every attention backend at every site, on the inputs that the site really had.
+"""Checks every attention backend at every site, on the inputs of the site in a run of the model.
 
 Output, log-sum-exp where declared, and the gradients of query, key, value and bias are held against the float64 reference by
 the componentwise bound of the backend's numerics class (`attention/bound.py`). The reference writes visibility as
@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention.backend import check_request
-from tfkit.attention.choice import BoundBackend
-from tfkit.attention.types import AttentionInputs, DenseBias, DistanceBias, LinearBias, Shapes
+from tfkit.inspection import BoundBackend, check_request
+from tfkit.plugin import AttentionInputs, DenseBias, DistanceBias, LinearBias, shapes_of
 
 from ..attention.bound import Bounds, bounds
 from ..attention.compare import gradients_of, request_of
@@ -33,7 +32,7 @@ CHECK = "attention"
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What came of one backend at one site."""
+    """The result of one backend at one site."""
 
     site: str
     backend: str
@@ -43,12 +42,12 @@ class Evaluated:
     violation: Violation | None = None
 
 
-def judge_sites(recording: Recording, backends: dict[str, dict[str, BoundBackend]], seed: int) -> Iterator[Evaluated]:
+def check_sites(recording: Recording, backends: dict[str, dict[str, BoundBackend]], seed: int) -> Iterator[Evaluated]:
     """Every backend that each site may use, by site and name, on the recorded inputs."""
     generator = torch.Generator().manual_seed(seed)
     for site, call in recording.sites.items():
-        if call.attention.rule.score != "dot":
-            words = f"the reference knows dot products; `{call.attention.rule.score}` scores are judged in the whole model"
+        if call.attention.config.score != "dot":
+            words = f"the reference knows dot products; `{call.attention.config.score}` scores are evaluated in the whole model"
             yield from (Evaluated(site, name, "not applicable", None, words) for name in backends[site])
             continue
         right: tuple[AttentionInputs, Tensor, Reference] | None = None
@@ -56,7 +55,7 @@ def judge_sites(recording: Recording, backends: dict[str, dict[str, BoundBackend
         for name, backend in backends[site].items():
             try:
                 right = right or _right(call, generator)
-                yield _judge_one(site, name, backend, *right, known)
+                yield _check_one(site, name, backend, *right, known)
             except Exception as reason:
                 if not no_room(reason):
                     raise
@@ -72,7 +71,7 @@ def _right(call: SiteCall, generator: torch.Generator) -> tuple[AttentionInputs,
     return inputs, grad_output, reference(inputs, grad_output)
 
 
-def _judge_one(
+def _check_one(
     site: str,
     name: str,
     backend: BoundBackend,
@@ -94,12 +93,12 @@ def _judge_one(
         known[key] = bounds(wanted, numerics, tf32=inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32)
     bound = known[key]
     if not bool(bound.evaluated.all()):
-        return Evaluated(site, name, "inconclusive", None, "the scores are too large for this dtype: nothing can be said")
+        return Evaluated(site, name, "inconclusive", None, "the scores are too large for this dtype: the case cannot decide")
     try:
         worst = _errors(site, name, backend, inputs, grad_output, wanted, bound)
     except Violation as violation:
         return Evaluated(site, name, "failed", None, violation.message, violation)
-    except Exception as reason:  # a backend is a stranger's code: whatever it raises is its failure, and told as such
+    except Exception as reason:  # any exception of a backend is reported as its failure
         if no_room(reason):
             raise
         return Evaluated(site, name, "failed", None, f"raised {format_exception(reason)} for a call that it declares")
@@ -135,9 +134,7 @@ def prepared(backend: BoundBackend, inputs: AttentionInputs) -> AttentionInputs:
     """The call with what the backend makes of its mask, as a stack would hand it over."""
     if backend.prepare is None:
         return replace(inputs, prepared=None)
-    B, H, Q, _ = inputs.query.shape
-    shapes = Shapes(B, H, Q, inputs.key.shape[2], inputs.query.dtype, inputs.query.device)
-    return replace(inputs, prepared=backend.prepare(inputs.mask, None, shapes, backend.options))
+    return replace(inputs, prepared=backend.prepare(inputs.mask, None, shapes_of(inputs), backend.options))
 
 
 def with_leaves(inputs: AttentionInputs, gradients: bool) -> AttentionInputs:

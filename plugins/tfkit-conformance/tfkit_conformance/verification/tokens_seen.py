@@ -1,4 +1,4 @@
-"""What a token may depend on: nothing after it in a causal stack, nothing under padding, and on what it reads.
+"""Dependence on tokens: none on later tokens in a causal stack, none on padding, some on every input that is read.
 
 R19   causal independence: other tokens after t leave every output up to t as it was, to the bit, at one shape
 A6    ids under padding change nothing that is real, to the bit
@@ -13,10 +13,10 @@ from torch import Tensor
 from ..finding import Violation
 from .batch import other_ids
 from .comparison import same
-from .described import memories, stepwise_chain, tokens_of
+from .expected import memories, stepwise_chain, tokens_of
+from .model_under_test import ModelUnderTest
 from .recording import run
 from .row import NotApplicable
-from .subject import ModelUnderTest
 
 
 def causal_independence(subject: ModelUnderTest) -> None:

@@ -1,11 +1,11 @@
-"""What acts on every token alone: projections, feed-forward layers, norms, embeddings, dense nodes and logits.
+"""Checks of modules that act on each token alone: projections, feed-forward layers, norms, embeddings, dense nodes, logits.
 
-Each is computed again in float64 from what it was really given, by the equation that the spec names, and held against the
-bound of `tfkit_conformance.verification.approximate`:
+Each is computed again in float64 from its recorded input, by the equation that the spec names, and compared within the bound
+of `tfkit_conformance.verification.approximate`:
 
     projection     y = W x + b
     feed-forward   y = W_2 f(W_1 x + b_1) + b_2, gated W_2 (f(W_g x + b_g) * (W_1 x + b_1)) + b_2; each token alone, to the bit
-    norm           layer norm and RMS norm by their definitions; another norm is not judged here
+    norm           layer norm and RMS norm by their definitions; another norm is not evaluated here
     embedding      scale E[id] + S[segment] + p(position)
     dense          f(W x + b)
     logits         softcap(scale x E^T + b)
@@ -19,43 +19,37 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tfkit.attention.positions import PositionRange
-from tfkit.graph import Graph, Node
-from tfkit.graph.model_graph import base
-from tfkit.nn.feed_forward import FeedForward
-from tfkit.nn.heads import Classify, Dense
-from tfkit.nn.model import Model
-from tfkit.nn.tokens import TokenLogits, Tokens
-from tfkit.slots.lazy import load
-from tfkit.slots.options import Component
-from tfkit.slots.position import PositionSite
+from tfkit import Graph, Model
+from tfkit.inspection import Classify, Dense, Node, TokenLogits, Tokens
+from tfkit.plugin import Component
+from tfkit.plugin.model_parts import FeedForward, PositionRange, PositionSite, load
 
 from ..finding import Violation
 from .approximate import Approximate, elementwise, exact, layer_norm, linear, product, rms_norm, weighted_sum, wide
 from .comparison import close, same
-from .described import SaidLayer, SaidSite
+from .expected import ExpectedLayer, ExpectedSite, node_of
 from .recording import Call, Recording
 from .row import NotApplicable
 
 
-def projections(recording: Recording, said: SaidSite) -> float:
+def projections(recording: Recording, expected: ExpectedSite) -> float:
     """Query, key, value and output projections of one site."""
-    stack, index, name = said.name.split(".", 2)
+    stack, index, name = expected.name.split(".", 2)
     parts = recording.layers[stack, int(index)].parts
     worst = 0.0
     for projection in ("query", "key", "value", "output"):
         call = parts[f"branches.{name}.{projection}"][0]
         want = linear(exact(call.x), _weight(call.module), _bias(call.module))
-        words = f"the {projection} projection of {said.name}"
+        words = f"the {projection} projection of {expected.name}"
         worst = max(worst, close("projection", call.output, want.value, want.bound, words, "its output"))
     return worst
 
 
-def feed_forward(recording: Recording, said: SaidLayer, name: str) -> float:
+def feed_forward(recording: Recording, expected: ExpectedLayer, name: str) -> float:
     """One feed-forward layer by the activation that the spec names, and each of its tokens alone."""
-    call = recording.layers[said.stack, said.index].parts[f"branches.{name}"][0]
-    module, part = call.module, said.sublayers[name]
-    words = f"{said.stack}.{said.index}.{name}"
+    call = recording.layers[expected.stack, expected.index].parts[f"branches.{name}"][0]
+    module, part = call.module, expected.sublayers[name]
+    words = f"{expected.stack}.{expected.index}.{name}"
     if not isinstance(module, FeedForward):
         raise NotApplicable(f"no equation is known for the sub-layer `{part.kind}`")
     activation = part.options.activation
@@ -121,7 +115,7 @@ def embedding(model: Model, recording: Recording, node: Node) -> float:
 
 
 def _added(scheme: nn.Module, recording: Recording, node: Node, table: Tensor) -> Approximate:
-    """p(position), from the spec's scheme made anew in float64; only schemes that add can be judged so."""
+    """p(position), from the spec's scheme made anew in float64; only schemes that add can be evaluated so."""
     shown = recording.batch.visible[node.name].cpu()
     B, L = shown.shape
     span = PositionRange(L, L, 0, 0, torch.device("cpu"), torch.float64, shown)
@@ -142,7 +136,7 @@ def dense(model: Model, recording: Recording, node: Node) -> float:
     module = model.nodes[node.name]
     if not isinstance(module, (Dense, Classify)):
         raise NotApplicable(f"no equation is known for the node `{node.part.kind}`")
-    given = recording.nodes[base(node.edges.reads["input"])].output.tensor
+    given = recording.nodes[node_of(node.edges.reads["input"])].output.tensor
     want = linear(exact(given), module.linear.weight, module.linear.bias)
     if isinstance(module, Dense) and node.options.activation.kind != "identity":
         want = elementwise(want, _function(node.options.activation))
@@ -156,7 +150,7 @@ def logits(model: Model, recording: Recording, node: Node) -> float:
     module = model.nodes[node.name]
     if not isinstance(module, TokenLogits):
         raise NotApplicable(f"no equation is known for the node `{node.part.kind}`")
-    given, options = recording.nodes[base(node.edges.reads["input"])].output.tensor, node.options
+    given, options = recording.nodes[node_of(node.edges.reads["input"])].output.tensor, node.options
     scale = options.scale if isinstance(options.scale, float) else float(given.shape[-1]) ** -0.5
     x = exact(given) if scale == 1.0 else weighted_sum([(scale, exact(given))])
     want = linear(x, _table(model, node), module.bias)

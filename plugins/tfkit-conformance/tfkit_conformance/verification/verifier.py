@@ -1,9 +1,9 @@
 """`verify`: a spec or a built model in, a table of proofs out.
 
-First every part where it stands: the model is run twice, padding told by masks and by lengths, and each sub-layer judged on the
-inputs it really had, each attention site with every backend that it may use. Then the whole model: with each backend, in each
-dtype asked for, by the relations of `verification/properties.py`; with those that declare float64 in float64 too,
-where rounding hides no fault.
+First the parts: the model is run twice, with padding given by masks and by lengths, and each sub-layer is checked on
+the inputs it really had, each attention site with every backend that it may use. Then the whole model: with each backend, in
+each dtype asked for, by the relations of `verification/properties.py`; with those that declare float64 in float64 too,
+where rounding hides no error.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ from typing import Any
 
 import torch
 
-from tfkit.attention.backend import check_request
-from tfkit.attention.choice import BoundBackend, request_of_class
-from tfkit.builder import build
-from tfkit.catalogue import Catalogue, load_catalogue
-from tfkit.errors import Diagnostic, InputError, TfkitError
-from tfkit.graph import Graph, graph_of, max_input_lengths
-from tfkit.nn.model import Model
-from tfkit.slots.options import CONTRACT
-from tfkit.spec.model import ModelSpec
+from tfkit import Catalogue, Diagnostic, Graph, InputError, Model, ModelSpec, TfkitError, build, graph_of, load_catalogue
+from tfkit.inspection import (
+    CONTRACT,
+    BoundBackend,
+    check_request,
+    max_input_lengths,
+    served_requests,
+)
 
+from ..attention.case import DTYPES
 from ..finding import Inconclusive, Violation
 from ..raised import format_exception
+from ..resolve import missing_device
 from .backends import by_site, declaring, requested_backends
 from .batch import Batch, draw, lengths_for
 from .gradient_yardstick import GradientYardstick, gradient_yardstick
 from .local import local_checks
 from .memory import no_room
+from .model_under_test import ModelUnderTest, shown_positions
 from .properties import PROPERTIES
 from .recording import Recording, record
 from .recording import run as outputs_of
@@ -42,10 +44,8 @@ from .repeated import against_exact
 from .rounding import Yardstick, cast, copied, yardstick
 from .row import NotApplicable, Reported, Row, VerifyReport
 from .site_runs import random_towards
-from .sites import judge_sites
-from .subject import ModelUnderTest, shown_positions
+from .sites import check_sites
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WIDE = "float64"
 PARTS = (SUB_LAYERS, WHOLE_MODEL) = ("sub-layers", "whole model")
 
@@ -64,16 +64,33 @@ def verify(
     progress: Callable[[str], None] | None = None,
     keep: Callable[[VerifyReport], None] | None = None,
 ) -> VerifyReport:
-    """Evaluate a model, part by part and as a whole, with every backend that it may use.
+    """Verifies a model: every sub-layer where it stands, and the whole, with every backend that it may use.
 
-    A spec is built with the weights of `seed`, and whatever is constant in them (biases, norms) moved away from its start, so
-    that leaving it out shows; a built model is judged with the weights that it has. `lengths` (by input) and `batch` size the
-    inputs; the cost grows with their product. `parts` can leave out the sub-layers or the whole model. A device that is not
-    here, and what does not fit in memory, give rows "not run". `progress` is told what is judged next; `keep` is given the
-    report as it stands each time a part is done, with `finished` False.
+    Args:
+        model: a spec, a mapping, a path or a built model. A spec is built with the weights of `seed`; parameters that
+            are constant at initialisation (biases, norms) are changed, so that a module that leaves them out is found. A built
+            model is verified with its own weights.
+        backends: the backends to verify, in place of those that the spec allows.
+        devices: a device that is missing gives rows "not run".
+        dtypes: the whole model is verified in float64 too, with the backends that declare it.
+        batch: rows of the input; of three, one is whole, one padded on the right, one on the left.
+        lengths: positions by input. Time grows with the product of lengths and batch.
+        seed: of the inputs, and of the weights of a spec.
+        parts: "sub-layers", "whole model", or both.
+        catalogue: where names are looked up; by default all that is installed.
+        progress: called with the next step in words.
+        keep: called with the report so far each time a part is done; its `finished` is False.
 
-    Raises SpecError for a wrong spec or backend, InputError for lengths, dtypes and sizes that the model cannot have,
-    BuildError where the weights alone do not fit in memory.
+    Returns:
+        The report: one `Row` for each property at each place, and the verdict. What does not fit in memory is "not run".
+
+    Raises:
+        SpecError: the spec or a backend is wrong.
+        InputError: lengths, dtypes or sizes that the model cannot have.
+        BuildError: the weights do not fit in memory.
+
+    Reference:
+        The properties are in `verification/properties.py`, the tolerances in `verification/rounding.py`.
     """
     began = time.perf_counter()
     _check(devices, dtypes, batch, parts)
@@ -85,18 +102,18 @@ def verify(
 
     def report(finished: bool) -> VerifyReport:
         return VerifyReport(
-            given.plan.name, given.parameter_count(), words, tuple(devices), tuple(dtypes), tuple(wished), batch,
+            given.plan.name, given.parameter_count(), words, tuple(devices), tuple(dtypes), tuple(requested), batch,
             chosen, seed, versions(catalogue), tuple(rows), time.perf_counter() - began, backends is not None, finished,
         )  # fmt: skip
 
-    wished, evaluated_by = requested_backends(given, backends), by_site(given, backends, catalogue)
-    wide = {name: requested for name, requested in wished.items() if name in declaring(evaluated_by, WIDE)}
+    requested, evaluated_by = requested_backends(given, backends), by_site(given, backends, catalogue)
+    wide = {name: requested for name, requested in requested.items() if name in declaring(evaluated_by, WIDE)}
     for device in devices:
-        missing = absent(device)
+        missing = missing_device(device)
         if missing:
             rows.append(Row("whole model", "everything", "", given.plan.name, "", "", device, "not run", None, missing))
             continue
-        asked: dict[str, tuple[Sequence[str], dict[str, Any]]] = dict.fromkeys(dtypes, (parts, wished))
+        asked: dict[str, tuple[Sequence[str], dict[str, Any]]] = dict.fromkeys(dtypes, (parts, requested))
         if WHOLE_MODEL in parts and wide and WIDE not in asked:
             asked[WIDE] = (WHOLE_MODEL,), wide
         for dtype, (wanted, with_) in asked.items():
@@ -118,7 +135,7 @@ def verify(
 
 
 class _Run:
-    """One device and dtype. `wishes` are the backends by name as a spec says them, `wide` those that float64 decides for."""
+    """One device and dtype. `requested` are the backends by name as a spec says them, `wide` those that float64 decides for."""
 
     def __init__(
         self, model: Model, graph: Graph, device: str, dtype: str, requested_backends: dict[str, Any], wide: set[str],
@@ -164,7 +181,7 @@ class _Run:
             own = replace(row, property=local.property, rule=local.rule, where=local.where)
             yield self.evaluated(own, local.check)
         for recording, how in zip(recordings, ("padding by mask", "padding by lengths"), strict=True):
-            for found in judge_sites(recording, self.by_site, self.seed):
+            for found in check_sites(recording, self.by_site, self.seed):
                 own = replace(row, property=f"attention, {how}", rule="A1-A5", where=found.site, backend=found.backend)
                 self.announce(own)
                 own = replace(own, status=found.status, worst=found.worst, message=found.message)
@@ -222,7 +239,7 @@ class _Run:
             yield self._decided(found if each.rule == "A10" else self._blunt(found, stick))
 
     def _blunt(self, row: Row, stick: Yardstick) -> Row:
-        """A rounded property passes in a dtype in which a fault could not be told from rounding: that is no proof."""
+        """A rounded property passes in a dtype in which an error could not be distinguished from rounding: that is no proof."""
         if row.status != "passed" or row.worst is None or not stick.blunt():
             return row
         share = max(stick.error.values())
@@ -249,7 +266,7 @@ def evaluated(row: Row, check: Callable[[], float | None]) -> Row:
         return replace(row, status="reported", worst=reason.worst, message=str(reason))
     except Inconclusive as reason:
         return replace(row, status="inconclusive", message=str(reason))
-    except Exception as reason:  # whatever a plugin's part raises while it is judged is its failure, and told as such
+    except Exception as reason:  # any exception of a plugin's part is reported as its failure
         if said := no_room(reason):
             return replace(row, status="not run", message=said)
         if isinstance(reason, TfkitError):
@@ -261,14 +278,6 @@ def with_numbers(row: Row, violation: Violation) -> Row:
     return replace(
         row, tensor=violation.tensor, index=violation.index, got=violation.got, want=violation.want, bound=violation.bound
     )
-
-
-def absent(device: str) -> str:
-    """Why nothing can run on a device, or nothing."""
-    place = torch.device(device)
-    if place.type != "cuda" or (place.index or 0) < torch.cuda.device_count():
-        return ""
-    return "there is no CUDA device here" if not torch.cuda.device_count() else f"there is no device {device} here"
 
 
 def versions(catalogue: Catalogue) -> dict[str, str]:
@@ -287,7 +296,7 @@ def _built(model: Model | ModelSpec | Mapping[str, Any] | str | Path, seed: int,
     """The model, and what its weights are."""
     if isinstance(model, Model):
         if model.spec is None:
-            raise InputError(Diagnostic("TFK073", "the model keeps no spec to be judged by", "build it with tfkit.build"))
+            raise InputError(Diagnostic("TFK073", "the model keeps no spec to be evaluated by", "build it with tfkit.build"))
         return copied(model).eval(), "as given"
     return disturbed(build(model, catalogue, seed=seed), seed), f"seed {seed}"
 
@@ -303,7 +312,7 @@ def disturbed(model: Model, seed: int) -> Model:
 
 
 def _right(batch: Batch) -> Batch:
-    """The same batch with all padding moved to the right, as lengths tell it."""
+    """The same batch with all padding moved to the right, as lengths require."""
     ids, visible, segments = {}, {}, {}
     for name, shown in batch.visible.items():
         order = (~shown).to(torch.int8).argsort(dim=1, stable=True)
@@ -316,16 +325,14 @@ def _right(batch: Batch) -> Batch:
 def _unused(subject: ModelUnderTest, backend: str) -> str:
     """Why a backend served no call of the model, or nothing. A call that it refuses goes to eager."""
     reasons: dict[str, None] = {}
-    for attention, index, _ in subject.model._site_table():
+    for attention, index, _ in subject.model.attention_sites():
         choice = attention.choices[index]
-        for call, number in choice.decided.items():
-            if choice.candidates[number].kind == backend:
+        for request, served_by in served_requests(choice):
+            if served_by.kind == backend:
                 return ""
-            request = request_of_class(call)
-            refused = (
-                check_request(each.entry, request, each.options).refused for each in choice.candidates if each.kind == backend
-            )
-            reasons |= dict.fromkeys(reason for each in refused for reason in each)
+            for each in choice.candidates:
+                if each.kind == backend:
+                    reasons |= dict.fromkeys(check_request(each.entry, request, each.options).refused)
     return f"{'; '.join(reasons)}; every call went to eager" if reasons else ""
 
 

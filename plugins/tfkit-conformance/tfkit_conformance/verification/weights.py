@@ -1,4 +1,4 @@
-"""Weights: their names are the spec's, they carry from backend to backend, and each learns.
+"""Weights: names as in the spec, independent of backends, and each with a gradient.
 
     A12   a state dict has the names of the spec, loads into a model built for another backend, and gives there, to the bit,
           what `set_backend` gives here
@@ -14,19 +14,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tfkit.builder import build
-from tfkit.graph.model_graph import base
-from tfkit.nn.model import Model
-from tfkit.nn.runtime.context import ForwardContext
-from tfkit.nn.runtime.node_output import NodeOutput, Padding
+from tfkit import Model, build
+from tfkit.inspection import Padding, catalogue_of
+from tfkit.plugin.model_parts import ForwardContext, NodeOutput
 
 from ..finding import Violation
 from .comparison import same
+from .expected import node_of
 from .gradient_yardstick import unseen_biases
+from .model_under_test import ModelUnderTest
 from .recording import node_outputs, run
 from .rounding import copied
 from .row import NotApplicable
-from .subject import ModelUnderTest
 
 
 def checkpoint(subject: ModelUnderTest) -> None:
@@ -40,7 +39,7 @@ def checkpoint(subject: ModelUnderTest) -> None:
         )
     if subject.model.spec is None:
         raise NotApplicable("the model keeps no spec to be built from")
-    other: Model = build(subject.model.spec, subject.model._rebind.catalogue, device="meta", dtype=subject.dtype)  # type: ignore[attr-defined]
+    other: Model = build(subject.model.spec, catalogue_of(subject.model), device="meta", dtype=subject.dtype)
     other.to_empty(device=subject.device).load_state_dict(own)
     other.set_backend("eager")
     other.retarget(torch.device(subject.device), subject.dtype)
@@ -88,7 +87,7 @@ def _shared_tables(subject: ModelUnderTest, model: Model, outputs: dict[str, Ten
         if not table.requires_grad:
             continue
         is_tokens = node.kind.input_rule is not None
-        given = outputs[name] if is_tokens else _alone(model, name, outputs[base(node.edges.reads["input"])], table)
+        given = outputs[name] if is_tokens else _alone(model, name, outputs[node_of(node.edges.reads["input"])], table)
         weight = torch.randn(given.shape, generator=generator, dtype=torch.float64).to(given.device, given.dtype)
         gradient = None
         if given.requires_grad:

@@ -1,4 +1,4 @@
-"""Each tensor goes where the spec says: from node to layer, through norms, sub-layers and residuals, to the next.
+"""Checks that each tensor goes where the spec says: from node to layer, through norms, sub-layers and residuals.
 
 For every application of a layer, with x the stream, f a sub-layer, a and b the residual's factors as the placement's entry
 gives them for this stack:
@@ -7,7 +7,7 @@ gives them for this stack:
     pre              x = a x + b f(norm(x))                       parallel   x = a x + the sum of b f(norm(x)), one x for all
     sandwich         x = a x + b norm_out(f(norm_in(x)))
 
-Where a tensor is handed on, what arrives equals what was given, to the bit. Where it is summed, what arrives is within the
+Where a tensor is passed on, the value that arrives is equal to the bit. Where it is summed, what arrives is within the
 rounding of that sum (`tfkit_conformance.verification.approximate`). Post-norm of Vaswani et al. 2017 (https://arxiv.org/abs/1706.03762),
 pre-norm of Xiong et al. 2020 (https://arxiv.org/abs/2002.04745).
 """
@@ -18,14 +18,13 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from tfkit.graph import Graph
-from tfkit.graph.model_graph import base, layers_of
-from tfkit.slots.layer import sequence
+from tfkit import Graph
+from tfkit.inspection import layers_of, sequence
 
 from ..finding import Violation
 from .approximate import Approximate, exact, weighted_sum
 from .comparison import close, same
-from .described import SaidLayer, memory_of
+from .expected import ExpectedLayer, memory_of, node_of
 from .recording import Call, LayerCall, Recording
 from .row import NotApplicable
 
@@ -35,7 +34,7 @@ CHECK = "wiring"
 def stack_wiring(graph: Graph, recording: Recording, stack: str) -> float | None:
     """The stream from a stack's input node through its layers and its final norm. Raises Violation."""
     node, output = graph.nodes[stack], recording.nodes[stack].output.tensor
-    given = recording.nodes[base(node.edges.reads["input"])].output.tensor
+    given = recording.nodes[node_of(node.edges.reads["input"])].output.tensor
     numbers = [number for number, _ in sequence(layers_of(node.options))]
     depth = len(numbers)
     applied = [index for name, index in recording.layers if name == stack]
@@ -58,18 +57,18 @@ def stack_wiring(graph: Graph, recording: Recording, stack: str) -> float | None
     return None
 
 
-def layer_wiring(graph: Graph, recording: Recording, said: SaidLayer) -> float | None:
+def layer_wiring(graph: Graph, recording: Recording, expected: ExpectedLayer) -> float | None:
     """One application of a layer by its placement's equation. Raises Violation, or NotApplicable for an unknown placement."""
-    wire = WIRINGS.get(said.placement.kind)
+    wire = WIRINGS.get(expected.placement.kind)
     if wire is None:
-        raise NotApplicable(f"no equation is known for the placement `{said.placement.kind}`")
-    call = recording.layers[said.stack, said.index]
-    words = f"layer {said.index} of `{said.stack}`, placement {said.placement.kind}"
+        raise NotApplicable(f"no equation is known for the placement `{expected.placement.kind}`")
+    call = recording.layers[expected.stack, expected.index]
+    words = f"layer {expected.index} of `{expected.stack}`, placement {expected.placement.kind}"
     parts = _Parts(call, words)
-    for name, part in said.sublayers.items():
+    for name, part in expected.sublayers.items():
         if part.entry.reads == "memory":
-            _memory_wiring(graph, recording, parts, said, name)
-    result = wire(said, parts, exact(call.call.x))
+            _memory_wiring(graph, recording, parts, expected, name)
+    result = wire(expected, parts, exact(call.call.x))
     got = call.call.output
     return max(parts.worst, close(CHECK, got, result.value, result.bound, words, "the layer's output"))
 
@@ -97,9 +96,9 @@ class _Parts:
         return call.output  # type: ignore[no-any-return]
 
 
-def _memory_wiring(graph: Graph, recording: Recording, parts: _Parts, said: SaidLayer, name: str) -> None:
+def _memory_wiring(graph: Graph, recording: Recording, parts: _Parts, expected: ExpectedLayer, name: str) -> None:
     """Keys and values of a cross-attention are made from the memory that the spec names."""
-    memory = memory_of(graph.nodes[said.stack], said.sublayers[name])
+    memory = memory_of(graph.nodes[expected.stack], expected.sublayers[name])
     assert memory is not None
     want = recording.nodes[memory].output.tensor
     for projection in ("key", "value"):
@@ -110,57 +109,57 @@ def _memory_wiring(graph: Graph, recording: Recording, parts: _Parts, said: Said
         same(CHECK, calls[0].x, want, words, "what its projection reads")
 
 
-def _norm(parts: _Parts, said: SaidLayer, site: str, x: Approximate | Tensor) -> Tensor | Approximate:
+def _norm(parts: _Parts, expected: ExpectedLayer, site: str, x: Approximate | Tensor) -> Tensor | Approximate:
     """A norm's output; no norm at all hands on what it is given."""
-    return x if said.layer.norm.kind == "none" else parts.apply(f"norms.{site}", x)
+    return x if expected.layer.norm.kind == "none" else parts.apply(f"norms.{site}", x)
 
 
-def _sum(said: SaidLayer, name: str, x: Approximate, branch: Tensor | Approximate) -> Approximate:
+def _sum(expected: ExpectedLayer, name: str, x: Approximate, branch: Tensor | Approximate) -> Approximate:
     added = branch if isinstance(branch, Approximate) else exact(branch)
-    return weighted_sum([(said.skip, x), (said.branch[name], added)])
+    return weighted_sum([(expected.skip, x), (expected.branch[name], added)])
 
 
 def _settled(x: Approximate | Tensor) -> Approximate:
     return x if isinstance(x, Approximate) else exact(x)
 
 
-def _post(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
+def _post(expected: ExpectedLayer, parts: _Parts, x: Approximate) -> Approximate:
     node_output: Approximate | Tensor = x
-    for name in said.sublayers:
+    for name in expected.sublayers:
         here = _settled(node_output)
-        node_output = _norm(parts, said, name, _sum(said, name, here, parts.apply(f"branches.{name}", node_output)))
+        node_output = _norm(parts, expected, name, _sum(expected, name, here, parts.apply(f"branches.{name}", node_output)))
     return _settled(node_output)
 
 
-def _pre(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
-    for name in said.sublayers:
-        x = _sum(said, name, x, parts.apply(f"branches.{name}", _norm(parts, said, name, x)))
+def _pre(expected: ExpectedLayer, parts: _Parts, x: Approximate) -> Approximate:
+    for name in expected.sublayers:
+        x = _sum(expected, name, x, parts.apply(f"branches.{name}", _norm(parts, expected, name, x)))
     return x
 
 
-def _sandwich(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
-    for name in said.sublayers:
-        inner = parts.apply(f"branches.{name}", _norm(parts, said, f"{name}_in", x))
-        x = _sum(said, name, x, _norm(parts, said, f"{name}_out", inner))
+def _sandwich(expected: ExpectedLayer, parts: _Parts, x: Approximate) -> Approximate:
+    for name in expected.sublayers:
+        inner = parts.apply(f"branches.{name}", _norm(parts, expected, f"{name}_in", x))
+        x = _sum(expected, name, x, _norm(parts, expected, f"{name}_out", inner))
     return x
 
 
-def _parallel(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
-    shared = said.placement.options.norms == "shared"
+def _parallel(expected: ExpectedLayer, parts: _Parts, x: Approximate) -> Approximate:
+    shared = expected.placement.options.norms == "shared"
     total = x
-    for name in said.sublayers:
-        normed = _norm(parts, said, "shared" if shared else name, x)
-        total = _sum(said, name, total, parts.apply(f"branches.{name}", normed))
+    for name in expected.sublayers:
+        normed = _norm(parts, expected, "shared" if shared else name, x)
+        total = _sum(expected, name, total, parts.apply(f"branches.{name}", normed))
     return total
 
 
-def _bare(said: SaidLayer, parts: _Parts, x: Approximate) -> Approximate:
-    for name in said.sublayers:
-        x = _sum(said, name, x, parts.apply(f"branches.{name}", x))
+def _bare(expected: ExpectedLayer, parts: _Parts, x: Approximate) -> Approximate:
+    for name in expected.sublayers:
+        x = _sum(expected, name, x, parts.apply(f"branches.{name}", x))
     return x
 
 
-WIRINGS: dict[str, Callable[[SaidLayer, _Parts, Approximate], Approximate]] = {
+WIRINGS: dict[str, Callable[[ExpectedLayer, _Parts, Approximate], Approximate]] = {
     "post": _post,
     "deepnorm": _post,
     "pre": _pre,

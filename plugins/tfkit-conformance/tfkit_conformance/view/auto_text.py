@@ -9,9 +9,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from tfkit.attention.auto_table import measured_on, parse_table
-from tfkit.view.auto_formatting import row_data, row_in_words
-from tfkit.view.terminal import shown
+from tfkit.commands import row_data, row_in_words, shown
+from tfkit.inspection import measured_on, parse_table
 
 
 def auto_json(table: Mapping[str, Any]) -> str:

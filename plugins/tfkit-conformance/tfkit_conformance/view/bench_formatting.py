@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tfkit.view.units import bytes_in_words, flops_in_words, seconds_in_words, speed_in_words
+from tfkit.commands import bytes_in_words, scaled, seconds_in_words
 
 FORMULA = (
     "Rates count visible pairs of a query and a key alone: 4 x head_dim floating-point operations each forward, 10 x "
@@ -32,7 +32,7 @@ def ceiling_in_words(data: Mapping[str, Any]) -> str:
     ceiling = data["ceiling"]
     if not ceiling:
         return "Ceilings: not measured."
-    return f"Ceilings: {flops_in_words(ceiling['flops'])} (matrix product), {speed_in_words(ceiling['bytes'])} (copy)."
+    return f"Ceilings: {scaled(ceiling['flops'], 'FLOP/s')} (matrix product), {scaled(ceiling['bytes'], 'B/s')} (copy)."
 
 
 def shape_in_words(row: Mapping[str, Any]) -> str:
@@ -49,7 +49,7 @@ def figures(backend: Mapping[str, Any], decode: bool) -> dict[str, str]:
     return {
         "time": seconds_in_words(median) if median else "",
         "spread": _spread(backend) if median else "",
-        "rate": (speed_in_words(rate) if decode else flops_in_words(rate)) if rate else "",
+        "rate": scaled(rate, "B/s" if decode else "FLOP/s") if rate else "",
         "share": f"{100 * share:.1f} %" if share is not None else "",
         "memory": bytes_in_words(memory) if memory is not None else "not measured" if median else "",
         "peer": f"{peer:.2f} x" if peer is not None else "",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfkit.view.pages import page
+from tfkit.commands import page
 
 from .bench_formatting import FORMULA, READING, ceiling_in_words, figures, machine_in_words, said, shape_in_words
 

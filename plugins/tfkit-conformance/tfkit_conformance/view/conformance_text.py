@@ -1,8 +1,8 @@
-"""`tfkit conformance` for people: who was judged, check by check and cell by cell, what is wrong, the verdict in a sentence."""
+"""`tfkit conformance` as text: the part, check by check and cell by cell, what is wrong, the verdict in a
+sentence."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,7 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tfkit.view.terminal import shown
+from tfkit.commands import shown
+
+from ..process.messages import cell_in_words, format_distinct, format_number
 
 Data = Mapping[str, Any]
 
@@ -67,7 +69,7 @@ def checks_table(checks: Iterable[Data]) -> Table:
         style = STYLES[check["status"]]
         table.add_row(
             Text(shown(check["name"]), "dim" if style == "dim" else ""), Text(check["rule"], "dim"), str(check["examples"]),
-            number(check["worst"]), Text("FAILED" if check["status"] == "failed" else check["status"], style),
+            format_number(check["worst"], 3), Text("FAILED" if check["status"] == "failed" else check["status"], style),
             f"{check['seconds']:.1f}",
         )  # fmt: skip
     return table
@@ -95,13 +97,6 @@ def _folded(checks: Iterable[Data]) -> list[Data]:
 def _is_relation(name: str) -> bool:
     """Relations are called by their number: `R12 batch_split`, `A7 kept_share`."""
     return re.match(r"[AR][0-9]+ ", name) is not None
-
-
-def number(value: Any, digits: int = 3) -> str:
-    """A number in few digits; those that JSON has not are words already. Nothing where there is none."""
-    if value is None:
-        return ""
-    return f"{value:.{digits}g}" if isinstance(value, (int, float)) and math.isfinite(value) else str(value)
 
 
 def _notes(checks: Iterable[Data]) -> list[RenderableType]:
@@ -139,7 +134,7 @@ def _ledger(rows: list[Data]) -> list[RenderableType]:
             group, Text(f"{met} of {len(wanted)}{refused}", "" if met == len(wanted) else "bold yellow"), _fewest(wanted)
         )
     lines: list[RenderableType] = [table]
-    lines += [Text(f"not exercised: {_cell(row)} ({_counts(row)})", "bold yellow") for row in rows if row["missing"]]
+    lines += [Text(f"not exercised: {cell_in_words(row)}", "bold yellow") for row in rows if row["missing"]]
     by_reason: dict[str, list[str]] = {}
     for row in rows:
         if row["refused"]:
@@ -160,10 +155,6 @@ def _cell(row: Data) -> str:
     return f"{row['group']}: {row['cell']}"
 
 
-def _counts(row: Data) -> str:
-    return ", ".join(f"{dtype} {count}" for dtype, count in row["counts"].items())
-
-
 def _finding(same: list[Data], with_snippet: bool) -> list[RenderableType]:
     """What one or more findings say in the same words."""
     found = same[0]
@@ -171,8 +162,8 @@ def _finding(same: list[Data], with_snippet: bool) -> list[RenderableType]:
     often = f", {found['failed']} of {found['examples']} examples" if found["failed"] else ""
     lines = [Text("FAILED ", "bold red").append(f"{shown(found['check'])}{rule}{often}", "bold")]
     lines.append(Text(shown(found["message"])))
-    got, want = _format_distinct(found["got"], found["want"])
-    numbers = [("got", got), ("the reference", want), ("allowed error", number(found["bound"], 6))]
+    got, want = format_distinct(found["got"], found["want"])
+    numbers = [("got", got), ("the reference", want), ("allowed error", format_number(found["bound"]))]
     said = ", ".join(f"{name} {value}" for name, value in numbers if value)
     if said:
         index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
@@ -187,17 +178,8 @@ def _finding(same: list[Data], with_snippet: bool) -> list[RenderableType]:
     return shown_lines
 
 
-def _format_distinct(got: Any, want: Any) -> tuple[str, str]:
-    """Two numbers in as many digits as it takes to see that they differ, six at least."""
-    for digits in (6, 9, 17):
-        pair = number(got, digits), number(want, digits)
-        if pair[0] != pair[1]:
-            break
-    return pair
-
-
 def _python(snippet: str) -> RenderableType:
-    """Neither indented nor wrapped: it is there to be pasted. (Rich prints a Text as it is where it stands in something.)"""
+    """Neither indented nor wrapped, so that it can be pasted. (Rich prints a nested Text unchanged.)"""
     return Group(Text(snippet.rstrip(), "dim", no_wrap=True, overflow="ignore"))
 
 

@@ -1,4 +1,4 @@
-"""`tfkit conformance --replay` for people: what each stored case said, and what it says now."""
+"""`tfkit conformance --replay` as text: the earlier and the present result of each stored case."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from tfkit.view.terminal import shown
+from tfkit.commands import shown
 
 SAID = {
     "passed": ("passes now", "bold green"), "refused": ("refused now", "bold green"), "failed": ("still fails", "bold red"),
@@ -34,7 +34,7 @@ def replay_text(data: Mapping[str, Any]) -> list[RenderableType]:
     total = len(data["replayed"])
     other = total - sum(counts.values())
     more = f", {counts['refused']} refused by the declaration" if counts["refused"] else ""
-    more += f", {other} could not be judged" if other else ""
+    more += f", {other} could not be evaluated" if other else ""
     said = f"{counts['failed']} of {total} still fail, {counts['passed']} pass{more}" if total else "the report has no findings"
     return [*lines, Text(said, "bold").append(f" (exit code {data['exit_code']})", "")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tfkit.view.formatting import ranges
+from tfkit.commands import ranges
 
 WORDS = {"passed": "holds", "failed": "FAILED", "not run": "not run", "inconclusive": "inconclusive", "refused": "refused",
          "not applicable": "does not apply", "reported": "reported"}  # fmt: skip
@@ -48,7 +48,7 @@ def pieces(where: str) -> tuple[str, int | None, str]:
 
 
 def error_in_words(row: Mapping[str, Any]) -> str:
-    """The largest error as a share of its bound, `exact` where not one bit may change, nothing where nothing was judged."""
+    """The largest error as a share of its bound, `exact` where not one bit may change, nothing where nothing was evaluated."""
     if row["status"] not in ("passed", "reported"):
         return ""
     if row["worst"] is None:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tfkit.view.terminal import shown
+from tfkit.commands import shown
 
 from .verify_data import WORDS, error_in_words, folded, verdict_in_words
 

@@ -1,4 +1,4 @@
-"""`tfkit verify` for people: what was judged, how close it came, and what is wrong in words and numbers."""
+"""`tfkit verify` as text: the checks, their errors, and what failed in words and numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tfkit.view.terminal import shown
+from tfkit.commands import shown
 
 from .verify_data import WORDS, error_in_words, folded, verdict_in_words
 
@@ -28,7 +28,7 @@ def verify_text(data: Mapping[str, Any]) -> list[RenderableType]:
         shown_ += [Text("sub-layers, each on the inputs that it had: largest error / bound", "bold"), _parts(parts), ""]
     if any(row["dtype"] for row in whole):
         added = sorted({row["dtype"] for row in whole if row["dtype"]} - set(data["dtypes"]))
-        besides = f"; {', '.join(added)} is added, in which rounding hides no fault" if added else ""
+        besides = f"; {', '.join(added)} is added, in which rounding hides no error" if added else ""
         shown_ += [Text(f"whole model: largest error / tolerance{besides}", "bold"), _whole(whole), ""]
     shown_ += _notes([*parts, *folded(whole)])
     failed = [row for row in rows if row["status"] == "failed"]
@@ -90,7 +90,7 @@ def _cell(row: Mapping[str, Any] | None) -> Text:
 
 
 def _notes(rows: list[dict[str, Any]]) -> list[RenderableType]:
-    """Why something was not judged, each reason once."""
+    """Why something was not evaluated, each reason once."""
     notes: dict[str, list[str]] = {}
     for row in rows:
         if row["status"] != "failed" and row["message"]:

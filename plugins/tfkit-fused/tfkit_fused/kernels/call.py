@@ -1,4 +1,4 @@
-"""What kernels are told of a call, in groups. A field that is None is no part of the compiled kernel.
+"""The arguments of kernels, in groups. A field that is None is not part of the compiled kernel.
 
 Numbers that change from batch to batch (Q, K and the offset) are arguments of their own, on which nothing is specialised.
 Groups are never nested: inside loops, Triton 3.6 forgets the constants of a tuple within a tuple, and with them whole features,

@@ -83,7 +83,7 @@ def forward(
         total, weight, highest, query, key_rows, value_rows, key_head, value_head, whole_to, end, rows, position,
         first, last, b, h, Q, K, scores, mask, bias, dropout, D, V, True, TILE_K, TILE_D, TILE_V)  # fmt: skip
 
-    sees = real & (weight != 0.0)  # a NaN is no zero: it is handed on
+    sees = real & (weight != 0.0)  # a NaN is not zero: it propagates
     output = tl.where(sees[:, None], total / tl.where(sees, weight, 1.0)[:, None], 0.0)
     if dropout.seed is not None:
         output = output * dropout.surviving

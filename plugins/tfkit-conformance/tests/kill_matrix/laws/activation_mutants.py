@@ -1,4 +1,4 @@
-"""Seeded faults of activations, and of the feed-forward layer around them."""
+"""Mutants of activations, and of the feed-forward layer around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeded faults of the position schemes that act on embeddings: sinusoids and learned tables."""
+"""Mutants of the position schemes that act on embeddings: sinusoids and learned tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .mutant import Change, LawMutant, declares, method, patched
 
 
 def _spans(spoil: Callable[[PositionRange], PositionRange]) -> Change:
-    """The scheme is told of other positions."""
+    """The scheme is reported of other positions."""
 
     def patch(module: nn.Module, options: Any, site: Any) -> None:
         own: Any = module.embed

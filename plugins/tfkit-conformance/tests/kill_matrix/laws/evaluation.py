@@ -1,4 +1,4 @@
-"""The laws judged by seeded faults: each must be killed, under every seed."""
+"""The laws evaluated by mutants: each must be killed, under every seed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from tfkit.catalogue import Catalogue, load_catalogue
 from tfkit_conformance.laws.check import USUAL_DTYPES, evaluate
-from tfkit_conformance.laws.law import subject_of
 from tfkit_conformance.laws.options import parsed, variants
+from tfkit_conformance.laws.part import part_under_test
 from tfkit_conformance.report import ConformanceReport
 
 from ..report import MutantRow
@@ -25,18 +25,18 @@ from .scores_mutants import MUTANTS as SCORES
 
 @dataclass(frozen=True)
 class Kills:
-    """One fault under several seeds: all laws that see it under each, and what the first of them says."""
+    """One mutant under several seeds: all laws that see it under each, and what the first of them says."""
 
     name: str
     slot: str
     base: str
     summary: str
-    seen_by: tuple[tuple[str, ...], ...]
+    killed_by: tuple[tuple[str, ...], ...]
     said: str
 
     @property
     def killed(self) -> bool:
-        return bool(self.seen_by) and all(self.seen_by)
+        return bool(self.killed_by) and all(self.killed_by)
 
     def as_data(self) -> dict[str, Any]:
         """The row as JSON has it."""
@@ -44,24 +44,24 @@ class Kills:
 
 
 def mutants() -> tuple[LawMutant, ...]:
-    """All seeded faults of the slots that have laws."""
+    """All mutants of the slots that have laws."""
     return (*ROTARY, *SCORES, *EMBEDDINGS, *NORM, *PLACEMENT, *ACTIVATION)
 
 
-def selftest_laws(
+def evaluate_law_mutants(
     profile: str = "standard",
     seeds: Sequence[int] = (0, 1, 2),
     families: Collection[str] | None = None,
     catalogue: Catalogue | None = None,
     only: Collection[str] | None = None,
 ) -> Iterator[MutantRow]:
-    """One row per seeded fault: the law that sees it first under each seed, equations before the rest; "" where none does.
-    `families` are slots, `only` names of faults."""
+    """One row per mutant: the law that sees it first under each seed, equations before the rest; "" where none does.
+    `families` are slots, `only` names of mutants."""
     catalogue = catalogue or load_catalogue()
     for mutant in mutants():
         if (families is None or mutant.slot in families) and (only is None or mutant.name in only):
             begun = perf_counter()
-            reports = _reports(mutant, profile, seeds, catalogue, hasty=True)
+            reports = _reports(mutant, profile, seeds, catalogue, stop_at_first=True)
             seen = tuple(report.findings[0].check if report.findings else "" for report in reports)
             yield MutantRow(mutant.name, mutant.slot, mutant.summary, seen, round(perf_counter() - begun, 2))
 
@@ -73,24 +73,25 @@ def kill_matrix(
     only: Collection[str] | None = None,
     laws: Collection[str] = (),
 ) -> Iterator[Kills]:
-    """One row per seeded fault, with every law (of `laws`, where given) that sees it: several times as slow as
-    `selftest_laws`."""
+    """One row per mutant, with every law (of `laws`, where given) that sees it: several times as slow as
+    `evaluate_law_mutants`."""
     catalogue = catalogue or load_catalogue()
     for mutant in mutants():
         if only is None or mutant.name in only:
-            reports = _reports(mutant, profile, seeds, catalogue, hasty=False, laws=laws)
+            reports = _reports(mutant, profile, seeds, catalogue, stop_at_first=False, laws=laws)
             seen = tuple(tuple(found.check for found in report.findings) for report in reports)
             said = next((report.findings[0].message for report in reports if report.findings), "")
             yield Kills(mutant.name, mutant.slot, mutant.base, mutant.summary, seen, said)
 
 
 def _reports(
-    mutant: LawMutant, profile: str, seeds: Sequence[int], catalogue: Catalogue, hasty: bool, laws: Collection[str] = ()
+    mutant: LawMutant, profile: str, seeds: Sequence[int], catalogue: Catalogue, stop_at_first: bool, laws: Collection[str] = ()
 ) -> list[ConformanceReport]:
     entry = catalogue.find(mutant.slot, mutant.base)
-    subject = mutant.change(subject_of(catalogue, mutant.slot, entry))
+    subject = mutant.change(part_under_test(catalogue, mutant.slot, entry))
     written = dict(mutant.options)
     chosen = [parsed(catalogue, mutant.slot, entry, written)] if written else variants(catalogue, entry)
     return [
-        evaluate(subject, chosen, True, profile, seed, "cpu", USUAL_DTYPES[profile], hasty=hasty, laws=laws) for seed in seeds
+        evaluate(subject, chosen, True, profile, seed, "cpu", USUAL_DTYPES[profile], stop_at_first=stop_at_first, laws=laws)
+        for seed in seeds
     ]

@@ -1,4 +1,4 @@
-"""A seeded fault: a known part with one thing wrong, as a careless author would leave it. The laws are judged by these."""
+"""A mutant: a known part with one thing wrong, as a careless author would leave it. The laws are evaluated by these."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import nn
 
-from tfkit_conformance.laws.law import PartUnderTest
+from tfkit_conformance.laws.part import PartUnderTest
 
 Change = Callable[[PartUnderTest], PartUnderTest]
 
 
 @dataclass(frozen=True)
 class LawMutant:
-    """`summary` says in words what is wrong with `base`, a built-in of `slot`, judged with `options` (else with its default
+    """`summary` says in words what is wrong with `base`, a built-in of `slot`, evaluated with `options` (else with its default
     ones and those next to them); `change` makes it so."""
 
     name: str

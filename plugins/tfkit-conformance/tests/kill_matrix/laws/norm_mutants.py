@@ -1,4 +1,4 @@
-"""Seeded faults of norms."""
+"""Mutants of norms."""
 
 from __future__ import annotations
 

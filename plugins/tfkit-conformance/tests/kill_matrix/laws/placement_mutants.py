@@ -1,4 +1,4 @@
-"""Seeded faults of placements: other wirings behind the same entry."""
+"""Mutants of placements: other wirings behind the same entry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional
 from tfkit.nn.layer import LayerParts
 from tfkit.nn.runtime.context import StackContext
 from tfkit.slots.placement import Constants
-from tfkit_conformance.laws.law import PartUnderTest
+from tfkit_conformance.laws.part import PartUnderTest
 
 from .mutant import Change, LawMutant, declares, made
 
@@ -178,7 +178,7 @@ MUTANTS = (
     LawMutant("pre_last_unnormed", "placement", "pre", "the last norm is left out", _as(_pre_last_unnormed)),
     LawMutant("pre_first_norm", "placement", "pre", "all sub-layers use the first norm", _as(_pre_first_norm)),
     LawMutant("pre_reversed", "placement", "pre", "sub-layers come in the opposite order", _as(_pre_reversed)),
-    LawMutant("pre_index", "placement", "pre", "sub-layers are told that they are in layer 0", _as(_pre_other_index)),
+    LawMutant("pre_index", "placement", "pre", "sub-layers are reported that they are in layer 0", _as(_pre_other_index)),
     LawMutant("pre_twice", "placement", "pre", "every sub-layer is called twice", _each(_twice)),
     LawMutant("pre_mixes", "placement", "pre", "sub-layers' outputs are summed over the tokens before", _each(_mixes)),
     LawMutant("pre_writes", "placement", "pre", "sums are made in place", _as(_writes)),

@@ -1,4 +1,4 @@
-"""Seeded faults of rotary positions, on an implementation of its own: waves as complex numbers exp(i t f)."""
+"""Mutants of rotary positions, on an implementation of its own: waves as complex numbers exp(i t f)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def spoilt(
     in_dtype: bool = False,
     grown: float = 1.0,
 ) -> Callable[..., None]:
-    """Rotary positions with some of these faults. `queries` and `keys` multiply their angles."""
+    """Rotary positions with some of these mutants. `queries` and `keys` multiply their angles."""
 
     def patch(module: nn.Module, options: Any, site: Any) -> None:
         dims = site.head_dim if all_dims else options.dims or site.head_dim

@@ -1,4 +1,4 @@
-"""Seeded faults of the position schemes that act on scores: ALiBi, T5's buckets, Shaw's vectors."""
+"""Mutants of the position schemes that act on scores: ALiBi, T5's buckets, Shaw's vectors."""
 
 from __future__ import annotations
 

@@ -40,9 +40,9 @@ def masked(**how: Callable[[Any], Any]) -> Callable[[Model], Model]:
     """Change fields of the self-attention mask in the last layer."""
 
     def change(self: MultiHeadAttention, run: StackContext) -> StackContext:
-        mask = run.self_mask(self.rule.window)
+        mask = run.self_mask(self.config.window)
         changed = replace(mask, **{name: turn(getattr(mask, name)) for name, turn in how.items()})
-        return replace(run, memo={("self", self.rule.window): changed})
+        return replace(run, memo={("self", self.config.window): changed})
 
     def apply(model: Model) -> Model:
         with_run(attentions(model, False)[-1], change)
@@ -97,7 +97,7 @@ def scale_dropped(model: Model) -> Model:
 def ruled(**how: Any) -> Callable[[Model], Model]:
     def apply(model: Model) -> Model:
         last = attentions(model, False)[-1]
-        last.rule = replace(last.rule, **how)
+        last.config = replace(last.config, **how)
         return model
 
     return apply
@@ -108,7 +108,7 @@ def heads_reversed(model: Model) -> Model:
 
     def split(self: MultiHeadAttention, x: Tensor, heads: int) -> Tensor:
         made = MultiHeadAttention._split(self, x, heads)
-        return made.flip(1) if heads == self.shape.kv_heads else made
+        return made.flip(1) if heads == self.config.num_kv_heads else made
 
     swap(attention, "_split", split)
     return model
@@ -147,7 +147,7 @@ def tampered_backends(change: Callable[[AttentionInputs], AttentionInputs]) -> C
         return tampered
 
     def apply(model: Model) -> Model:
-        for attention, index, _ in model._site_table():
+        for attention, index, _ in model.attention_sites():
             choice = attention.choices[index]
             choice.candidates = tuple(replace(each, attend=wrap(each.attend)) for each in choice.candidates)
         return model

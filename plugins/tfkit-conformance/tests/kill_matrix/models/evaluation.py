@@ -1,7 +1,7 @@
 """`verify` evaluated by mutants: each must be killed, and unchanged models must pass.
 
-A fault counts as found only if a property other than the checkpoint fails: that one compares with a model built anew from the
-package, which a fault of the package itself would be in too.
+A mutant counts as found only if a property other than the checkpoint fails: that one compares with a model built anew from the
+package, which a mutant of the package itself would be in too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LENGTHS = {"encoder-decoder": {"source": 9, "target": 8}, "decoder": {"tokens": 
 
 @dataclass(frozen=True)
 class Found:
-    """One fault under one seed: the properties that failed, but for the checkpoint, and the first failure in words."""
+    """One mutant under one seed: the properties that failed, but for the checkpoint, and the first failure in words."""
 
     mutant: str
     family: str
@@ -63,23 +63,23 @@ class Found:
         return bool(self.by)
 
 
-def selftest_models(
+def evaluate_model_mutants(
     seeds: Sequence[int] = (0, 1, 2),
     mutants: Iterable[ModelMutant] | None = None,
     dtypes: Sequence[str] = ("float32",),
     parts: Sequence[str] = PARTS,
     catalogue: Catalogue | None = None,
 ) -> Iterator[Found]:
-    """Every fault under every seed. A model without a fault is named `none` and must not be killed."""
+    """Every mutant under every seed. A model without a mutant is named `none` and must not be killed."""
     catalogue = catalogue or load_catalogue()
     for seed in seeds:
         for shape in SPECS:
-            yield _found("none", shape, seed, judge_model(shape, seed, None, catalogue, dtypes, parts))
+            yield _found("none", shape, seed, verify_mutant(shape, seed, None, catalogue, dtypes, parts))
         for mutant in model_mutants() if mutants is None else mutants:
-            yield _found(mutant.name, mutant.family, seed, judge_model(mutant.shape, seed, mutant, catalogue, dtypes, parts))
+            yield _found(mutant.name, mutant.family, seed, verify_mutant(mutant.shape, seed, mutant, catalogue, dtypes, parts))
 
 
-def judge_model(
+def verify_mutant(
     shape: Shape,
     seed: int,
     mutant: ModelMutant | None,
@@ -87,7 +87,7 @@ def judge_model(
     dtypes: Sequence[str] = ("float32",),
     parts: Sequence[str] = PARTS,
 ) -> VerifyReport:
-    """`verify` on a small model with a fault, or without one."""
+    """`verify` on a small model with a mutant, or without one."""
     model = disturbed(build(parse_spec(SPECS[shape], catalogue), catalogue, seed=seed), seed)
     if mutant is not None:
         model = mutant.apply(model)

@@ -1,6 +1,6 @@
-"""Faults of whole models, that `verify` must find: each is put into a small built model and must make it fail.
+"""Mutants of whole models, that `verify` must find: each is put into a small built model and must make it fail.
 
-A fault is a mistake that somebody has made or could make in a cache, a placement, a feed-forward layer, the wiring, dropout or
+A mutant is a mistake that somebody has made or could make in a cache, a placement, a feed-forward layer, the wiring, dropout or
 a backend. It is put into one model (`kill_matrix.models.tampering`), never into the package.
 """
 
@@ -24,7 +24,7 @@ Shape = Literal["encoder-decoder", "decoder"]
 
 @dataclass(frozen=True)
 class ModelMutant:
-    """`apply(model)` puts the fault into a model of the shape, in place, and gives it back."""
+    """`apply(model)` puts the mutant into a model of the shape, in place, and gives it back."""
 
     name: str
     family: str

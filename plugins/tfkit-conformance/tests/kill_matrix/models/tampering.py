@@ -1,6 +1,6 @@
-"""How a fault is put into one built model, and nowhere else.
+"""How a mutant is put into one built model, and nowhere else.
 
-A method is replaced on the one module, bound to it, so that a copy of the model carries the fault bound to the copy.
+A method is replaced on the one module, bound to it, so that a copy of the model carries the mutant bound to the copy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def each(model: Model, kind: type[nn.Module]) -> Iterator[Any]:
 
 
 def attentions(model: Model, cross: bool) -> list[MultiHeadAttention]:
-    return [module for module in each(model, MultiHeadAttention) if module.rule.cross is cross]
+    return [module for module in each(model, MultiHeadAttention) if module.config.cross is cross]
 
 
 def stack(model: Model, causal: bool) -> Stack:
@@ -48,7 +48,7 @@ def with_run(module: MultiHeadAttention, change: Callable[[MultiHeadAttention, S
 
 
 class TamperedCache:
-    """A cache between the model and the real one; `write` and `reorder` are the fault's, or go through."""
+    """A cache between the model and the real one; `write` and `reorder` are the mutant's, or go through."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ def with_caches(
 
     def begin(self: Model, *arguments: Any, **keywords: Any) -> DecodingState:
         state = Model.start(self, *arguments, **keywords)
-        names = [site for attention, _, site in self._site_table() if not attention.rule.cross]
+        names = [site for attention, _, site in self.attention_sites() if not attention.config.cross]
         state.caches = {site: TamperedCache(state.capacity, write, reorder) for site in names}  # type: ignore[misc]
         return state
 

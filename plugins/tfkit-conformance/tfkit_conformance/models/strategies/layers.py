@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tfkit.slots.position import PositionSite
+from tfkit.plugin.model_parts import PositionSite
 
 from .parts import Parts
 

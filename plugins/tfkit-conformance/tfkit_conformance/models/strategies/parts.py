@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from tfkit.catalogue import Catalogue
+from tfkit import Catalogue
 
 from ..option_values import Domain, domains, tryable
 

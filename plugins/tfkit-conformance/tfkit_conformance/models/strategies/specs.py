@@ -9,11 +9,8 @@ from typing import Any
 from hypothesis import event, reject
 from hypothesis import strategies as st
 
-from tfkit.catalogue import Catalogue
-from tfkit.errors import SpecError
-from tfkit.graph import graph_of
-from tfkit.slots.position import PositionSite
-from tfkit.spec import ModelSpec, parse_spec
+from tfkit import Catalogue, ModelSpec, SpecError, graph_of, parse_spec
+from tfkit.plugin.model_parts import PositionSite
 
 from .layers import StackPlan, layers
 from .parts import Draw, Parts

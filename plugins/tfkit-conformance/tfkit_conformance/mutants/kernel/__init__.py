@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tfkit.attention.backend import AttentionBackend
-from tfkit.attention.capabilities import Capabilities
+from tfkit.plugin import AttentionBackend, Capabilities
 
 
 def entry_of(name: str, summary: str, capabilities: Capabilities) -> AttentionBackend:
-    """The entry of a backend that is not found by name; its function is handed over beside it."""
+    """The entry of a backend that is not found by name; its function is passed separately."""
     return AttentionBackend(name=name, summary=summary, attend=f"{__name__}.kernel:attend", capabilities=capabilities)

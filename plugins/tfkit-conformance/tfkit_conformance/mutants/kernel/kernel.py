@@ -1,4 +1,4 @@
-"""A fused kernel told in plain torch, every stage of it replaceable: seeded faults and correct specimens are made of it.
+"""A fused kernel in plain torch with replaceable stages: mutants and correct kernels are made from it.
 
 `Kernel()` covers the whole contract. A correct kernel of the kill matrix is this kernel with other settings. A mutant is
 this kernel with one stage replaced:
@@ -8,18 +8,18 @@ run them in `passes`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tfkit.attention.capabilities import BIAS_KINDS, MASK_TERMS, Capabilities, Device, Numerics, Range
-from tfkit.attention.types import AttentionInputs, AttentionOutput, Bias, LinearBias
-from tfkit.errors import BackendRefused, Diagnostic
+from tfkit import BackendRefused, Diagnostic
+from tfkit.inspection import BIAS_KINDS, MASK_TERMS
+from tfkit.plugin import AttentionInputs, AttentionOutput, Bias, Capabilities, Device, LinearBias, Numerics, Range
 
 from . import stages
+from .design import KernelDesign
 from .passes import backward_pass, forward_pass
 
 CAPABILITIES = Capabilities(
@@ -46,59 +46,8 @@ CAPABILITIES = Capabilities(
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """softmax(scale q k^T + bias, masked) v, called as a backend is. First the settings, then the stages; all can be replaced.
-
-    block, query_block     how many keys, and in the backward pass queries, are looked at together
-    split                  into how many parts the keys are split, merged by their maxima
-    base2                  exponentials as powers of 2
-    tf32                   float32 products of factors rounded to TF32
-    prescaled              the query is scaled first and rounded to the storage type
-    probabilities          the type in which p and dR enter their products
-    """
-
-    block: int = 16
-    query_block: int = 64
-    split: int = 1
-    base2: bool = True
-    tf32: bool = False
-    prescaled: bool = False
-    probabilities: Literal["storage", "accumulation"] = "storage"
-
-    # the call: the mask's terms, the heads, the biases, the draw
-    positions: Callable[[AttentionInputs], Tensor] = stages.positions
-    terms: dict[str, stages.Term] = field(default_factory=lambda: stages.TERMS)
-    join: Callable[[list[Tensor]], Tensor] = stages.all_of
-    see: Callable[[Tensor, AttentionInputs], Tensor] = stages.as_seen
-    read_keys: Callable[[Tensor, int], Tensor] = stages.read_heads
-    read_values: Callable[[Tensor, int], Tensor] = stages.read_heads
-    bias_positions: Callable[[AttentionInputs], Tensor] = stages.positions
-    biases: dict[type, stages.BiasOf] = field(default_factory=lambda: stages.BIASES)
-    draw: Callable[[AttentionInputs], Tensor | None] = stages.draw
-
-    # forward: the scores of a block, then one step of the online softmax
-    scale: Callable[[AttentionInputs], float] = lambda call: call.scale
-    score: Callable[[Tensor, Tensor | float, AttentionInputs], tuple[Tensor, Tensor | float]] = stages.capped_and_biased
-    hide: Callable[[Tensor, Tensor], Tensor] = stages.hide
-    highest: Callable[[Tensor, Tensor], Tensor] = stages.highest
-    fade: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = stages.fade
-    keep: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = stages.keep
-    merge: Callable[[Tensor], Tensor] = stages.merge
-    masked: Callable[[Tensor, Tensor, Tensor], Tensor] = stages.zero_fully_masked
-    report: Callable[[Tensor, Tensor], Tensor] = stages.log_sum_exp
-
-    # backward: what it reads again, the gradient of a block's scores, the sums
-    see_again: Callable[[Tensor, AttentionInputs], Tensor] = stages.as_seen
-    draw_again: Callable[[Tensor, AttentionInputs], Tensor] = stages.as_drawn
-    incoming: Callable[[Tensor, Tensor], Tensor] = stages.only_seeing_rows
-    row_sums: Callable[[Tensor, Tensor], Tensor] = stages.row_sums
-    lse_again: Callable[[Tensor, Tensor], Tensor] = stages.lse_again
-    grad_scores: Callable[[Tensor, Tensor, Tensor, slice, int], Tensor] = stages.grad_scores
-    slope: Callable[[Tensor | float], Tensor | float] = stages.slope_of
-    add: Callable[[str, Tensor, Tensor, slice, AttentionInputs], Tensor] = stages.add
-    gather: Callable[[Tensor, int], Tensor] = stages.gather_heads
-    bias_gradients: dict[type, stages.BiasOf] = field(default_factory=lambda: stages.BIAS_GRADIENTS)
-    gradients: Callable[[dict[str, Tensor], AttentionInputs], dict[str, Tensor]] = stages.as_found
+class Kernel(KernelDesign):
+    """softmax(scale q k^T + bias, masked) v, called as a backend is."""
 
     def __call__(self, inputs: AttentionInputs, options: Any = None) -> AttentionOutput:
         """Output, and on request weights (without gradient) and log-sum-exp. Raises BackendRefused for other scores than the

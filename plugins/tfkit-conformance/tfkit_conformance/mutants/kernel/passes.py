@@ -15,18 +15,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from tfkit.attention.capabilities import MASK_TERMS
-from tfkit.attention.types import AttentionInputs
+from tfkit.inspection import MASK_TERMS
+from tfkit.plugin import AttentionInputs
 
 from . import stages
-
-if TYPE_CHECKING:
-    from .kernel import Kernel
+from .design import KernelDesign
 
 LOG2E = math.log2(math.e)
 Kept = tuple[Tensor, Tensor, Tensor, "Tensor | None"]
@@ -37,7 +34,7 @@ Kept = tuple[Tensor, Tensor, Tensor, "Tensor | None"]
 class _Call:
     """A call as both passes read it: wide tensors, key and value repeated to H heads."""
 
-    kernel: Kernel
+    kernel: KernelDesign
     call: AttentionInputs
     query: Tensor
     key: Tensor
@@ -65,7 +62,7 @@ class _Call:
         return torch.exp(scores - highest)
 
 
-def forward_pass(kernel: Kernel, call: AttentionInputs) -> tuple[Tensor, Tensor | None, Tensor | None, Kept]:
+def forward_pass(kernel: KernelDesign, call: AttentionInputs) -> tuple[Tensor, Tensor | None, Tensor | None, Kept]:
     """Output, weights, log-sum-exp and what the backward pass needs."""
     read, shown, drawn = _read(kernel, call), _visible(kernel, call), kernel.draw(call)
     K, every = call.key.shape[2], slice(0, call.query.shape[2])
@@ -91,7 +88,7 @@ def forward_pass(kernel: Kernel, call: AttentionInputs) -> tuple[Tensor, Tensor 
 
 
 def backward_pass(
-    kernel: Kernel, call: AttentionInputs, grad_output: Tensor, output: Tensor, kept: Kept, with_bias: bool
+    kernel: KernelDesign, call: AttentionInputs, grad_output: Tensor, output: Tensor, kept: Kept, with_bias: bool
 ) -> dict[str, Tensor]:
     """The gradients of query, key, value and, where asked, of the bias's own tensor, in the accumulation type."""
     read = _read(kernel, call)
@@ -131,7 +128,7 @@ def backward_pass(
     return kernel.gradients(found, call)
 
 
-def _read(kernel: Kernel, call: AttentionInputs) -> _Call:
+def _read(kernel: KernelDesign, call: AttentionInputs) -> _Call:
     B, H, Q, _ = call.query.shape
     K = call.key.shape[2]
     wide = torch.promote_types(call.query.dtype, torch.float32)
@@ -146,7 +143,7 @@ def _read(kernel: Kernel, call: AttentionInputs) -> _Call:
     return _Call(kernel, call, query, kernel.read_keys(key, H), kernel.read_values(value, H), factor, bias)
 
 
-def _visible(kernel: Kernel, call: AttentionInputs) -> Tensor:
+def _visible(kernel: KernelDesign, call: AttentionInputs) -> Tensor:
     """The whole mask, bool (B,H,Q,K)."""
     B, H, Q, _ = call.query.shape
     distance = stages.distances(call, kernel.positions(call))

@@ -3,8 +3,8 @@
     d[b,i,j] = j - (offset[b] + i)        a term of the mask: bool (B|1,H|1,Q|1,K|1), True where it shows the key
     bias     = values | -slopes |d| | values[clamp(d, low, low + R - 1) - low]      and its gradient, from that of the scores
 
-Each is a plain function of the call, so that a seeded fault can be the kernel with one of them replaced. They share no line
-with tfkit.attention.rendering and none with the reference: each of the three judges the others.
+Each is a plain function of the call, so that a mutant can be the kernel with one of them replaced. They share no line
+with tfkit.attention.rendering and none with the reference: each of the three evaluates the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.attention.types import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias
+from tfkit.plugin import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias
 
 Term = Callable[[AttentionInputs, Tensor], Tensor]
 """One mask term: the call and the distances (B|1,Q,K) give what it shows, (B|1,H|1,Q|1,K|1)."""
@@ -208,12 +208,12 @@ def zero_fully_masked(output: Tensor, rows: Tensor, value: Tensor) -> Tensor:
 
 
 def log_sum_exp(lse: Tensor, total: Tensor) -> Tensor:
-    """What is handed out, from the log-sum-exp and the sum l below it."""
+    """The returned values, from the log-sum-exp and the sum l below it."""
     return lse
 
 
 def only_seeing_rows(grad_output: Tensor, rows: Tensor) -> Tensor:
-    """The incoming gradient, zero in blind rows whatever it was."""
+    """The incoming gradient, zero in fully masked rows for any value."""
     return torch.where(rows, grad_output, 0.0)
 
 

@@ -1,0 +1,42 @@
+"""Where two tensors differ, for messages: the first element that differs by a bit, the element with the worst error."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .finding import Violation
+
+Index = tuple[int, ...]
+
+
+def first_of(wrong: Tensor) -> Index:
+    """The index of the first true element."""
+    return tuple(int(axis) for axis in wrong.nonzero()[0])
+
+
+def differing(got: Tensor, want: Tensor) -> Tensor:
+    """Where two tensors differ by a bit; a NaN equals a NaN."""
+    return ~((got == want) | (got.isnan() & want.isnan()))
+
+
+def error_ratio(got: Tensor, want: Tensor, bound: Tensor | float) -> Tensor:
+    """|got - want| / bound in float64: 0 where both are equal, infinite where there is a NaN."""
+    got, want = (tensor.detach().to("cpu", torch.float64) for tensor in (got, want))
+    limit = bound.detach().to("cpu", torch.float64) if isinstance(bound, Tensor) else bound
+    return torch.where(got == want, 0.0, (got - want).abs() / limit).nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
+def worst_of(ratio: Tensor) -> tuple[float, Index]:
+    """The largest ratio, and where it is; 0 where there are no elements."""
+    if not ratio.numel():
+        return 0.0, ()
+    return float(ratio.max()), tuple(int(axis) for axis in torch.unravel_index(ratio.argmax(), ratio.shape))
+
+
+def at_element(
+    check: str, message: str, tensor: str, index: Index, got: Tensor, want: Tensor, bound: Tensor | float | None = None
+) -> Violation:
+    """The violation of a check at one element."""
+    limit = float(bound.expand(got.shape)[index]) if isinstance(bound, Tensor) else bound
+    return Violation(check, message, tensor=tensor, index=index, got=float(got[index]), want=float(want[index]), bound=limit)

@@ -1,0 +1,85 @@
+"""The class of a call names every property that the choice of a backend may depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tfkit.attention.choice import BackendChoice, CallClass
+from tfkit.attention.types import DenseBias, Mask
+from tfkit.nn.model import Model
+
+LENGTHS, ROW = torch.tensor([3, 2]), torch.zeros(2, 4, dtype=torch.int64)
+VISIBLE = torch.ones(2, 4, dtype=torch.bool)
+
+
+def tensor(heads: int, length: int = 4, dim: int = 8, **options: Any) -> Tensor:
+    return torch.zeros(2, heads, length, dim, **options)
+
+
+@pytest.fixture
+def class_of(model_of: Callable[..., Model]) -> Callable[..., CallClass]:
+    choice: BackendChoice = model_of(backend="eager").attention_sites()[0].attention.choices[0]
+
+    def make(**changed: Any) -> CallClass:
+        usual = {
+            "query": tensor(4), "key": tensor(4), "value": tensor(4), "mask": Mask(offset=0), "bias": None,
+            "dropout": 0.0, "softcap": None, "score": "dot",
+        }  # fmt: skip
+        choice.decided.clear()
+        choice.select(**{**usual, **changed})
+        (found,) = choice.decided
+        return found
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("changed", "fields"),
+    [
+        ({"query": tensor(4, dtype=torch.float64), "key": tensor(4, dtype=torch.float64)}, {"dtype": torch.float64}),
+        ({"query": tensor(4, dim=6), "key": tensor(4, dim=6)}, {"head_dim": 6}),
+        ({"value": tensor(4, dim=6)}, {"value_dim": 6}),
+        ({"key": tensor(2), "value": tensor(2)}, {"grouped": True}),
+        ({"query": tensor(4, requires_grad=True)}, {"gradients": True}),
+        ({"bias": DenseBias(tensor(4, dim=4))}, {"bias": "dense"}),
+        (
+            {"bias": DenseBias(tensor(4, dim=4, requires_grad=True))},
+            {"bias": "dense", "gradients": True, "bias_gradient": True},
+        ),
+        ({"dropout": 0.1}, {"dropout": True}),
+        ({"softcap": 5.0}, {"softcap": True}),
+        ({"score": "additive"}, {"score": "additive"}),
+        ({"mask": Mask(offset=0, causal=True)}, {"causal": True}),
+        ({"mask": Mask(offset=0, window=(1, 0))}, {"window": True}),
+        ({"mask": Mask(offset=LENGTHS)}, {"tensor_offset": True}),
+        ({"mask": Mask(offset=0, key_lengths=LENGTHS)}, {"key_lengths": True}),
+        ({"mask": Mask(offset=0, query_lengths=LENGTHS)}, {"query_lengths": True}),
+        ({"mask": Mask(offset=0, key_visible=VISIBLE)}, {"key_visible": True}),
+        ({"mask": Mask(offset=0, query_segments=ROW, key_segments=ROW)}, {"segments": True}),
+        ({"mask": Mask(offset=0, visible=VISIBLE[:, None, None])}, {"visible": True}),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_one_property_of_a_call_changes_its_own_fields(
+    changed: dict[str, Any], fields: dict[str, Any], class_of: Callable[..., CallClass]
+) -> None:
+    assert class_of(**changed) == class_of()._replace(**fields)
+
+
+def test_unlimited_lengths_share_a_class(class_of: Callable[..., CallClass]) -> None:
+    assert class_of(query=tensor(4, length=3)) == class_of()
+
+
+def test_a_class_is_found_again(model_of: Callable[..., Model]) -> None:
+    model = model_of(backend="eager")
+    choice = model.attention_sites()[0].attention.choices[0]
+    for _ in range(2):
+        choice.select(tensor(4), tensor(4), tensor(4), Mask(offset=0), None, 0.0, None, "dot")
+    (found,) = choice.decided
+    assert isinstance(found, CallClass)
+    assert found.request().mask_terms == frozenset()

@@ -1,0 +1,194 @@
+"""The click group of all commands, and how a command ends. A command's module is imported when the command is run.
+
+A distribution adds commands through the entry-point group `tfkit.commands`. An entry point names a click command, or a module
+whose attribute `command` is one.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import BackendRefused, Diagnostic, InputError, SpecError, StoreError, TfkitError
+from ..view.terminal import OutputError, standard_streams
+from .output import print_bug, print_diagnostics
+from .usage import UsageError, from_click, nearest, usage_error, wants_json
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+COMMANDS = {
+    "check": "find all errors in specs and recipes",
+    "show": "what a spec describes: nodes, shapes, parameters, costs",
+    "plan": "which attention backend each site will use, and why",
+    "build": "build and initialise a model, run it once, save it",
+    "train": "train a model from text, or resume a run",
+    "translate": "translate lines of text with a trained model",
+    "generate": "continue a prompt with a trained decoder",
+    "classify": "label lines of text with a trained classifier",
+    "score": "BLEU and chrF of translations against a reference",
+    "average": "average the weights of several models",
+    "plugins": "what is installed, slot by slot",
+    "schema": "the JSON Schema of a spec or a recipe, for editors",
+    "explain": "what an error code, a rule or a check means",
+}
+"""The commands of this distribution, with the line about each in `tfkit --help`."""
+
+EXTRAS = {"verify": "conformance", "conformance": "conformance", "bench": "conformance"}
+"""Commands of other distributions of this project, with the extra that installs each."""
+
+
+def _print_help(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        print(context.get_help())
+        context.exit()
+
+
+def _print_version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from importlib.metadata import version
+
+        print(f"tfkit {version('tfkit')}")
+        context.exit()
+
+
+HELP = click.Option(
+    ["-h", "--help"], is_flag=True, is_eager=True, expose_value=False, callback=_print_help, help="Print this text."
+)
+"""Replaces the help option of click, whose `echo` tests the stream by a write and so hides that standard output is full."""
+
+
+class CommandGroup(click.Group):
+    """All commands. `list_commands` and `get_command` are click's; neither imports a command that is not asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS, *(name for name in _entry_points() if name not in COMMANDS)]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in COMMANDS:
+            found = import_module(f"{__package__}.{name}")
+        elif name in (points := _entry_points()):
+            found = points[name].load()
+        else:
+            return None
+        command: click.Command = found if isinstance(found, click.Command) else found.command
+        if HELP not in command.params:
+            command.add_help_option = False
+            command.params.append(HELP)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str, click.Command, list[str]]:
+        command = self.get_command(ctx, args[0])
+        if command is None:
+            raise _no_such_command(args[0], self.list_commands(ctx))
+        return args[0], command, args[1:]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS.get(name) or self._summary(ctx, name)) for name in self.list_commands(ctx)])
+
+    def _summary(self, ctx: click.Context, name: str) -> str:
+        """The help line of a plugin's command, or why there is none: a broken plugin leaves the other commands usable."""
+        try:
+            command = self.get_command(ctx, name)
+        except Exception as reason:
+            return f"cannot be imported: {reason}"
+        return command.get_short_help_str() if command else ""
+
+
+@click.group(
+    cls=CommandGroup,
+    no_args_is_help=False,
+    subcommand_metavar="COMMAND ...",
+    params=[HELP],
+    add_help_option=False,
+    context_settings={"show_default": True},
+    epilog="Exit codes: 0 fine, 1 a check or a run failed, 2 the input is wrong, 3 incomplete.",
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version.")
+def commands() -> None:
+    """A spec becomes a running Transformer in which every part is a plugin."""
+
+
+def run(words: list[str]) -> int:
+    """Run the command line `tfkit WORDS...` and return its exit code. Only KeyboardInterrupt escapes."""
+    with standard_streams():
+        try:
+            code = _run(words)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            return 141
+        except OutputError as failed:
+            print_diagnostics([failed.diagnostic], as_json=False)  # also with --json: standard output is what failed
+            return 1
+
+
+def _run(words: list[str]) -> int:
+    command = None
+    try:
+        _check_working_directory()
+        if not words:
+            raise usage_error("a command is missing", "`tfkit --help` lists them")
+        command = commands.get_command(click.Context(commands), words[0])
+        with commands.make_context("tfkit", list(words), obj=shlex.join(["tfkit", *words])) as context:
+            return int(commands.invoke(context) or 0)
+    except click.exceptions.Exit as stop:  # a help text was printed
+        return stop.exit_code
+    except (BrokenPipeError, OutputError):
+        raise
+    except Exception as error:
+        return _report(error, words, wants_json(command, words))
+
+
+def _report(error: Exception, words: list[str], as_json: bool) -> int:
+    """Print why a command ended; the exit code."""
+    if isinstance(error, click.ClickException):
+        error = from_click(error, words)
+    if isinstance(error, TfkitError):
+        if not error.reported_by_other_rank:
+            print_diagnostics(error.diagnostics, as_json)
+        return exit_code(error)
+    if isinstance(error, MemoryError):
+        fix = "make the model smaller, or choose a smaller dtype"
+        print_diagnostics([Diagnostic("TFK045", "there is not enough memory", fix)], as_json)
+        return 2
+    print_bug(error, as_json, "--traceback" in words)
+    return 1
+
+
+def exit_code(error: Exception) -> int:
+    """2 if the user can correct the input or the command, 1 if a plugin, a build or a disk failed."""
+    if isinstance(error, (SpecError, BackendRefused, InputError, UsageError)):
+        return 2
+    codes = {diagnostic.code for diagnostic in error.diagnostics} if isinstance(error, TfkitError) else set()
+    if isinstance(error, StoreError):
+        return 1 if codes == {"TFK081"} else 2
+    return 2 if codes & {"TFK045", "TFK046", "TFK097"} else 1
+
+
+def _check_working_directory() -> None:
+    """Raises UsageError if the working directory was removed: libraries would fail later with errors of their own."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise usage_error("the working directory does not exist any more", "change to one that does: cd ..") from None
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    """The commands of installed distributions, by name."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in sorted(entry_points(group="tfkit.commands"), key=lambda point: point.name)}
+
+
+def _no_such_command(word: str, known: list[str]) -> UsageError:
+    if word in EXTRAS:
+        extra = EXTRAS[word]
+        return usage_error(f"`tfkit {word}` belongs to tfkit-{extra}, which is not installed", f"pip install 'tfkit[{extra}]'")
+    return usage_error(f"there is no command `{word}`", nearest(word, known) or f"commands: {', '.join(known)}")

@@ -1,0 +1,151 @@
+"""The options and the types of options that several commands share."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .usage import nearest
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+Declared = TypeVar("Declared", bound=Callable[..., Any])
+
+
+class _Path(click.ParamType[str, str]):
+    name = "path"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value or "\0" in value:
+            self.fail("a path is expected", param, ctx)
+        if ctx is not None and value.startswith("-") and any(value in each.opts for each in ctx.command.params):
+            self.fail(f"expected one argument, `{value}` is an option", param, ctx)
+        if not value.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in value):
+            self.fail("the path is not UTF-8 text; rename the file or a directory on its way", param, ctx)
+        try:
+            os.lstat(value)
+        except OSError as reason:
+            if reason.errno == errno.ENAMETOOLONG:
+                self.fail(f"`{value[:40]}...` has {len(value):,} characters, more than a path may have here", param, ctx)
+        return value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]
+
+
+class InputPath(_Path):
+    """A file or directory that the command reads. The tests with hostile input find such parameters by this type."""
+
+
+class OutputPath(_Path):
+    """A file or directory that the command writes."""
+
+
+class OneOf(click.ParamType[str, str]):
+    """One of a few words. An unknown word is an error that names the nearest one."""
+
+    name = "word"
+
+    def __init__(self, kind: str, words: Sequence[str]) -> None:
+        self.kind, self.words = kind, words
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in self.words:
+            known = f"known: {', '.join(self.words)}"
+            self.fail(f"unknown {self.kind} `{value}`; {nearest(value, self.words) or known}", param, ctx)
+        return value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(word) for word in self.words if word.startswith(incomplete)]
+
+
+READ, WRITE, DTYPE = InputPath(), OutputPath(), OneOf("dtype", DTYPES)
+
+
+def whole(value: str | int, lowest: int = 1) -> int:
+    """A whole number from `lowest` that fits a torch seed or size."""
+    if not re.fullmatch(r"[0-9]{1,18}", str(value)) or int(value) < lowest:
+        raise ValueError(f"a whole number from {lowest} is expected, `{value}` is written")
+    return int(value)
+
+
+def seed(value: str | int) -> int:
+    return whole(value, 0)
+
+
+def number(value: str | float) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError(f"a number is expected, `{value}` is written") from None
+
+
+def names(text: str) -> list[str]:
+    """Names with commas between them."""
+    found = text.split(",")
+    if not all(found):
+        raise ValueError("names with commas between them are expected")
+    return found
+
+
+def dtypes(text: str) -> list[str]:
+    return [DTYPE.convert(name, None, None) for name in dict.fromkeys(names(text))]
+
+
+def device(text: str) -> str:
+    """`cpu`, `cuda` or `cuda:1`."""
+    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", text):
+        raise ValueError(f"unknown device `{text}`; write cpu, cuda or cuda:1")
+    return text
+
+
+def lengths_by_input(text: str) -> dict[str, int]:
+    """`source=32,target=32`."""
+    found: dict[str, int] = {}
+    for item in text.split(","):
+        name, equals, length = item.partition("=")
+        if not name or not equals:
+            raise ValueError(f"lengths are written source=32,target=32, `{text}` is written")
+        if name in found:
+            raise ValueError(f"`{name}` has two lengths")
+        found[name] = whole(length)
+    return found
+
+
+TRACEBACK = "Print where tfkit itself failed, for a bug report."
+traceback_option = click.option("--traceback", is_flag=True, expose_value=False, help=TRACEBACK)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, errors too.")
+spec_argument = click.argument("spec", type=READ, help="A spec, YAML or JSON.")
+set_option = click.option(
+    "--set", "overrides", metavar="KEY=VALUE", multiple=True,
+    help="Change one value, for instance encoder.num_layers=12. May be repeated.",
+)  # fmt: skip
+device_option = click.option("--device", type=device, metavar="DEVICE", default="cpu", help="cpu, cuda or cuda:1.")
+dtype_option = click.option("--dtype", type=DTYPE, metavar="DTYPE", default="float32", help=f"{', '.join(DTYPES)}.")
+backend_option = click.option(
+    "--backend", type=names, metavar="NAME[,NAME]", help="Attention backend for every site; further names are fallbacks."
+)
+auto_table_option = click.option(
+    "--auto-table", type=READ, metavar="FILE", help="Let `auto` read this table first (tfkit bench auto --json FILE)."
+)
+
+
+def common(command: Declared) -> Declared:
+    """`--json` and `--traceback`."""
+    return json_option(traceback_option(command))
+
+
+def placement(command: Declared) -> Declared:
+    """Where a model runs and what computes its attention: the arguments of `tfkit.cli.device.placed`."""
+    return device_option(backend_option(auto_table_option(command)))

@@ -1,0 +1,153 @@
+"""What a distribution needs that adds commands by the entry-point group `tfkit.commands`: options, output, files, formatting.
+
+Importing this imports no torch. Names are imported when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .cli.backend_args import catalogue_with, check_auto, requested_backends_of
+    from .cli.options import (
+        DTYPE,
+        DTYPES,
+        READ,
+        TRACEBACK,
+        WRITE,
+        OneOf,
+        auto_table_option,
+        common,
+        device,
+        device_option,
+        dtypes,
+        lengths_by_input,
+        names,
+        seed,
+        set_option,
+        traceback_option,
+        whole,
+    )
+    from .cli.output import check_place, print_bug_report, print_json, print_rich, print_text, write_whole
+    from .cli.plugin_attribution import innermost_plugin
+    from .cli.progress import Progress
+    from .cli.usage import usage_error
+    from .files import parse_json, read_text
+    from .view.auto_formatting import row_data, row_in_words
+    from .view.formatting import ranges
+    from .view.pages import page
+    from .view.terminal import shown, write_drawn
+    from .view.units import bytes_in_words, scaled, seconds_in_words
+
+_HOMES = {
+    "cli.backend_args": (
+        "catalogue_with",
+        "check_auto",
+        "requested_backends_of",
+    ),
+    "cli.options": (
+        "DTYPE",
+        "DTYPES",
+        "OneOf",
+        "READ",
+        "TRACEBACK",
+        "WRITE",
+        "auto_table_option",
+        "common",
+        "device",
+        "device_option",
+        "dtypes",
+        "lengths_by_input",
+        "names",
+        "seed",
+        "set_option",
+        "traceback_option",
+        "whole",
+    ),
+    "cli.output": (
+        "check_place",
+        "print_bug_report",
+        "print_json",
+        "print_rich",
+        "print_text",
+        "write_whole",
+    ),
+    "cli.plugin_attribution": ("innermost_plugin",),
+    "cli.progress": ("Progress",),
+    "cli.usage": ("usage_error",),
+    "files": (
+        "parse_json",
+        "read_text",
+    ),
+    "view.auto_formatting": (
+        "row_data",
+        "row_in_words",
+    ),
+    "view.formatting": ("ranges",),
+    "view.pages": ("page",),
+    "view.terminal": (
+        "shown",
+        "write_drawn",
+    ),
+    "view.units": (
+        "bytes_in_words",
+        "scaled",
+        "seconds_in_words",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f".{module}", __package__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})
+
+
+__all__ = [
+    "DTYPE",
+    "DTYPES",
+    "OneOf",
+    "Progress",
+    "READ",
+    "TRACEBACK",
+    "WRITE",
+    "auto_table_option",
+    "bytes_in_words",
+    "catalogue_with",
+    "check_auto",
+    "check_place",
+    "common",
+    "device",
+    "device_option",
+    "dtypes",
+    "innermost_plugin",
+    "lengths_by_input",
+    "names",
+    "page",
+    "parse_json",
+    "print_bug_report",
+    "print_json",
+    "print_rich",
+    "print_text",
+    "ranges",
+    "read_text",
+    "requested_backends_of",
+    "row_data",
+    "row_in_words",
+    "scaled",
+    "seconds_in_words",
+    "seed",
+    "set_option",
+    "shown",
+    "traceback_option",
+    "usage_error",
+    "whole",
+    "write_drawn",
+    "write_whole",
+]

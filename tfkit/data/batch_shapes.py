@@ -1,0 +1,123 @@
+"""Batches of few shapes, for a compiler that generates code for each.
+
+Rows are grouped by the length of their longer side. All batches of a group have one shape: as many rows as fit into the token
+limit, every column as long as its longest in the group. Shorter rows are padded; the last batch of a group is completed by rows
+without labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from ..recipe import PAD
+from .batches import Epoch, Numbers
+from .tasks import NO_LABEL, Batch, Task
+
+MAX_SHAPES = 8
+"""The most groups, and so shapes, of a corpus. More shapes mean less padding and longer compilation."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Batches of `rows` rows whose longer side has at most `limit` tokens; `lengths` by column."""
+
+    limit: int
+    rows: int
+    lengths: Mapping[str, int]
+
+
+class BatchShapes:
+    """The shapes of a corpus whose rows have these `lengths` (N,) by column, with at most `tokens` in the longer side."""
+
+    def __init__(self, lengths: Mapping[str, npt.NDArray[np.int32]], tokens: int) -> None:
+        self.widest = np.maximum.reduce(list(lengths.values()))
+        self._tokens = sum(int(column.sum()) for column in lengths.values())
+        self.shapes: list[Shape] = []
+        before = 0
+        for limit in _limits(self.widest, tokens):
+            inside = (self.widest > before) & (self.widest <= limit)
+            longest = {name: int(column[inside].max()) for name, column in lengths.items()}
+            self.shapes.append(Shape(limit, int(_rows(inside.sum(), limit, tokens)), longest))
+            before = limit
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def of(self, rows: npt.ArrayLike) -> Shape:
+        """The shape of the batch of some rows."""
+        limits = [shape.limit for shape in self.shapes]
+        return self.shapes[int(np.searchsorted(limits, int(self.widest[rows].max())))]
+
+    def epoch(self, seed: int, number: int) -> Epoch:
+        """Epoch `number`: the rows of each group in random order, split into batches, and these shuffled. It depends on the
+        arguments only."""
+        generator = np.random.Generator(np.random.PCG64([seed, number]))
+        batches: list[Numbers] = []
+        groups = np.searchsorted([shape.limit for shape in self.shapes], self.widest)
+        whole = 0
+        for group, shape in enumerate(self.shapes):
+            rows = generator.permutation(np.flatnonzero(groups == group))
+            cut = [rows[first : first + shape.rows] for first in range(0, len(rows), shape.rows)]
+            whole += len(cut) * shape.rows * sum(shape.lengths.values())
+            batches += cut
+        return Epoch([batches[index] for index in generator.permutation(len(batches))], 1 - self._tokens / whole)
+
+    def padded(self, batch: Batch, rows: npt.ArrayLike, task: Task) -> Batch:
+        """A batch of some rows, padded to its shape. Added rows are copies of the first without labels: valid inputs of any
+        model."""
+        shape = self.of(rows)
+        beyond = int(task.kind == "language")  # the last token of a row is a label only
+        long = {task.roles.of(column): length - beyond for column, length in shape.lengths.items()}
+        inputs = {name: _fill(ids, shape.rows, long[name], PAD) for name, ids in batch.inputs.items()}
+        lengths = {name: _fill(counts[:, None], shape.rows, 1, 0)[:, 0] for name, counts in batch.lengths.items()}
+        width = long[task.roles.target] if batch.labels.dim() == 2 else 1
+        labels = _fill(batch.labels.view(len(batch.labels), -1), shape.rows, width, NO_LABEL)
+        labels[len(batch.labels) :] = NO_LABEL
+        return replace(batch, inputs=inputs, lengths=lengths, labels=labels if batch.labels.dim() == 2 else labels[:, 0])
+
+
+def _fill(values: Tensor, rows: int, width: int, by: int) -> Tensor:
+    """Values (B, L) as (rows, width), with a value `by` on the right and copies of the first row below."""
+    made = values.new_full((rows, width), by)
+    made[: len(values), : values.shape[1]] = values
+    made[len(values) :] = made[0]
+    return made
+
+
+def _rows(count: Any, limit: int, tokens: int) -> Any:
+    """The rows of each batch of a group of `count` rows (an integer or an array), for the fewest batches, evenly filled."""
+    batches = -(-count // max(1, tokens // limit))
+    return -(-count // batches)
+
+
+def _limits(widest: npt.NDArray[np.int32], tokens: int) -> list[int]:
+    """The longest lengths of at most `MAX_SHAPES` groups with the least padding in an epoch: dynamic programming over the
+    sorted lengths."""
+    widths, counts = np.unique(widest, return_counts=True)
+    below = np.concatenate([[0], np.cumsum(counts)])
+    count = len(widths)
+    # cost[j], start[j]: positions of the best groups of the first j widths, and where the last of these groups begins.
+    cost = np.concatenate([[0.0], np.full(count, np.inf)])
+    starts: list[npt.NDArray[np.int64]] = []
+    for _ in range(min(MAX_SHAPES, count)):
+        better, start = cost.copy(), np.full(count + 1, -1)
+        for end in range(1, count + 1):
+            inside, limit = below[end] - below[:end], int(widths[end - 1])
+            rows = _rows(inside, limit, tokens)
+            whole = cost[:end] + -(-inside // rows) * rows * limit
+            if (best := int(whole.argmin())) >= 0 and whole[best] < better[end]:
+                better[end], start[end] = whole[best], best
+        starts.append(start)
+        cost = better
+    found, end = [], count
+    for start in reversed(starts):
+        if start[end] >= 0:
+            found.append(int(widths[end - 1]))
+            end = int(start[end])
+    return found[::-1]

@@ -1,0 +1,73 @@
+"""Counts of the rows of each corpus, and its labels, beside the corpora in `facts.json`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ..files import FileModel, read_model
+
+FACTS = "facts.json"
+_Whole = Annotated[int, Field(ge=0, lt=1 << 53)]
+
+
+class CorpusCounts(BaseModel):
+    """The rows of a corpus.
+
+    Attributes:
+        read: Rows read.
+        kept: Rows in the corpus.
+        left_out: Rows left out, by reason.
+        first: The line of the first row left out, by reason.
+        tokens: Tokens in the corpus, by column.
+        digest: Of all ids.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    read: _Whole = 0
+    kept: _Whole = 0
+    left_out: dict[str, _Whole] = {}
+    first: dict[str, _Whole] = {}
+    tokens: dict[str, _Whole] = {}
+    digest: str = ""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> CorpusCounts:
+        if self.left_out.keys() != self.first.keys():
+            raise ValueError("`left_out` and `first` give the same reasons")
+        return self
+
+    def leave_out(self, reason: str, line: int) -> None:
+        self.left_out[reason] = self.left_out.get(reason, 0) + 1
+        self.first.setdefault(reason, line)
+
+
+class Facts(FileModel):
+    """The content of `facts.json`, which `prepare` writes: the labels of a classification, and the counts of each corpus."""
+
+    labels: list[str]
+    corpora: dict[str, CorpusCounts]
+
+    @model_validator(mode="after")
+    def _trains(self) -> Facts:
+        if not {"train"} <= self.corpora.keys() <= {"train", "validation"}:
+            raise ValueError("`corpora` has `train`, and perhaps `validation`")
+        return self
+
+
+def read_facts(directory: Path) -> Facts:
+    """The `facts.json` in a directory of corpora. Raises StoreError."""
+    return read_model(directory / FACTS, Facts, fix="begin a new run")
+
+
+def describe_counts(counted: CorpusCounts) -> str:
+    """The counts of a corpus, in one line.
+
+    Args:
+        counted: The counts.
+    """
+    out = [f"{count:,} {reason} (first: line {counted.first[reason]:,})" for reason, count in counted.left_out.items()]
+    return f"{counted.kept:,} of {counted.read:,} rows" + (f"; left out: {', '.join(out)}" if out else "")

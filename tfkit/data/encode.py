@@ -1,0 +1,110 @@
+"""Encode text files as corpora of ids, and leave out rows that exceed a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import Diagnostic, InputError, Location
+from ..recipe import Recipe
+from .corpus import CorpusWriter
+from .corpus_facts import CorpusCounts
+from .kinds import KINDS, Row, text_rows
+from .tokeniser import TextTokeniser
+
+
+@dataclass(frozen=True)
+class TooLong:
+    """A row of more `tokens` than the model has `positions`, and the line where it ends."""
+
+    path: str
+    line: int
+    tokens: int
+    positions: int
+
+    def diagnostic(self, filtered: bool) -> Diagnostic:
+        """`filtered`: whether `batching.max_length` leaves long rows out."""
+        message = f"a row of {self.tokens:,} tokens ends here, and the model has {self.positions:,} positions"
+        short = f"write `batching.max_length: {self.positions}`" if filtered else "shorten the line, or remove it"
+        fix = f"{short}, or write a larger `max_len` in the spec"
+        return Diagnostic("TFK061", message, fix, "batching.max_length" if filtered else "", Location(self.path, self.line))
+
+
+class CorpusEncoder:
+    """Encodes text files and writes the rows as corpora."""
+
+    def __init__(
+        self, recipe: Recipe, tokenisers: Mapping[str, TextTokeniser], labels: list[str], positions: Mapping[str, int]
+    ) -> None:
+        self.recipe, self.tokenisers, self.positions = recipe, tokenisers, positions
+        self.kind = KINDS[recipe.data.kind]
+        self.label_numbers = {label: number for number, label in enumerate(labels)}
+
+    def __call__(
+        self, files: Mapping[str, str], path: Path, selected: Callable[[int], bool], filtered: bool, held_out: bool = False
+    ) -> CorpusCounts:
+        """Write a corpus; returns the counts of its rows.
+
+        Args:
+            files: The text files, by column.
+            path: The corpus to write.
+            selected: Whether the row of a number, from 0, belongs to the corpus.
+            filtered: Whether to leave out rows that exceed a limit of the recipe, as training data do.
+            held_out: Whether to leave out rows longer than the model's positions, which otherwise raise InputError.
+        """
+        counted = CorpusCounts()
+        texts = () if filtered else tuple(f"{column}_text" for column in files)
+        writer = CorpusWriter(path, tuple(files), texts, ("label",) if self.kind.labelled else ())
+        numbered = ((number, row) for number, row in text_rows(self.recipe, files) if selected(number))
+        for row in self.kind.encode(numbered, self.tokenisers, self.recipe):
+            counted.read += 1
+            reason = self._reason(row) if filtered else None
+            if reason is None and (too_long := self._too_long(row, files)) is not None:
+                if not held_out:
+                    raise InputError(too_long.diagnostic(filtered))
+                reason = f"longer than the {too_long.positions:,} positions of the model"
+            if reason is not None:
+                counted.leave_out(reason, row.line)
+                continue
+            values: dict[str, Any] = dict(zip(files, row.ids, strict=True))
+            values |= {f"{column}_text": text for column, text in zip(files, row.texts, strict=True)}
+            writer.add(values | self._label(row, files))
+        counted.kept, counted.tokens, counted.digest = writer.rows, dict(writer.tokens), writer.close()
+        return counted
+
+    def _label(self, row: Row, files: Mapping[str, str]) -> dict[str, int]:
+        if row.label is None:
+            return {}
+        if row.label not in self.label_numbers:
+            location = Location(next(iter(files.values())), row.line)
+            known = ", ".join(f"`{label}`" for label in list(self.label_numbers)[:8])
+            raise InputError(
+                Diagnostic(
+                    "TFK115", f"the label `{row.label}` is not in the training table", f"known: {known}", location=location
+                )
+            )
+        return {"label": self.label_numbers[row.label]}
+
+    def _too_long(self, row: Row, files: Mapping[str, str]) -> TooLong | None:
+        """The first side of a row that is longer than the positions of the model, if any."""
+        for column, ids in zip(files, row.ids, strict=True):
+            tokens = len(ids) - (not self.kind.sentences)  # the last token of running text is a label only
+            if tokens > self.positions.get(column, tokens):
+                return TooLong(files[column], row.line, tokens, self.positions[column])
+        return None
+
+    def _reason(self, row: Row) -> str | None:
+        """Why a row is left out, None where it is kept."""
+        limits = self.recipe.batching
+        if not self.kind.sentences:
+            return None
+        if not min(row.bare):
+            return "with an empty side" if max(row.bare) else "empty"
+        longest = max(map(len, row.ids))
+        if longest > limits.max_length:
+            return f"longer than {limits.max_length} tokens"
+        if limits.max_ratio is not None and longest > limits.max_ratio * min(map(len, row.ids)):
+            return f"of which one side is more than {limits.max_ratio:g} times as long"
+        return None

@@ -1,0 +1,59 @@
+"""Directories that appear whole or not at all: written as a draft beside their place, then renamed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from .listing import check_removable, remove_written
+
+
+def make_draft(directory: Path) -> Path:
+    """Create an empty directory beside another one, for `replace_directory`. Raises OSError."""
+    import tempfile  # it imports random and hashlib, which nothing else here needs
+
+    return Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".draft", dir=directory.parent))
+
+
+def replace_directory(draft: Path, directory: Path, names: Collection[str]) -> None:
+    """Give a finished draft the name of a directory, after its content reached the disk.
+
+    Args:
+        draft: From `make_draft`.
+        directory: The name. An existing directory is removed once the draft has its name.
+        names: The files that the existing directory may hold. Others are not removed.
+
+    Raises:
+        OSError: Nothing was changed.
+        StoreError: As `check_removable`.
+    """
+    import tempfile
+
+    for path in [*draft.rglob("*"), draft]:
+        sync(path)
+    if not os.path.lexists(directory):
+        draft.rename(directory)
+    else:
+        check_removable(directory, names)
+        old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".old", dir=directory.parent))
+        previous = old / directory.name
+        try:
+            directory.rename(previous)
+            draft.rename(directory)
+        finally:  # also when interrupted: the previous directory stays until the new one has its name
+            if not directory.exists():
+                previous.rename(directory)
+            if previous.exists():
+                remove_written(previous, names)
+            old.rmdir()
+    sync(directory.parent)
+
+
+def sync(path: Path) -> None:
+    """Write a file or a directory through to the disk. Raises OSError."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

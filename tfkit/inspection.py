@@ -1,0 +1,113 @@
+"""What tools that inspect and verify models need beside `tfkit`, `tfkit.plugin` and `tfkit.plugin.model_parts`.
+
+    backends   what a declaration says to a request, which backend a site chose, the tables of `auto`
+    spec       slot entries, layer patterns, the graph: its nodes, what a site asks of a backend, input lengths
+    model      the attention sites and the blocks of a built model
+
+Importing this imports no torch. Names that need torch are imported when first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .attention.auto_table import measured_on, parse_table
+from .attention.backend import Verdict, check_request
+from .attention.capabilities import BIAS_KINDS, MASK_TERMS, AttentionRequest
+from .graph import Node, Target, max_input_lengths
+from .graph.model_graph import layers_of
+from .graph.plan import request_for
+from .slots import activation, norm, placement, position
+from .slots.layer import sequence
+from .slots.options import CONTRACT, Entry, field_annotations
+
+if TYPE_CHECKING:
+    from .attention.choice import BackendChoice, BoundBackend, bind
+    from .attention.dispatch import attend
+    from .attention.types import BIAS_NAMES
+    from .builder import materialise
+    from .catalogue import Catalogue
+    from .nn.heads import Classify, Dense
+    from .nn.model import Model
+    from .nn.runtime.node_output import Padding
+    from .nn.stack import Stack
+    from .nn.tokens import TokenLogits, Tokens
+
+CLAIMS: dict[str, frozenset[str]] = {
+    "activation": activation.CLAIMS,
+    "norm": norm.CLAIMS,
+    "placement": placement.CLAIMS,
+    "position": frozenset().union(*position.USUAL_CLAIMS.values()),
+}
+"""By slot, the properties that an entry may claim."""
+
+
+def catalogue_of(model: Model) -> Catalogue:
+    """The catalogue that a model was built with."""
+    found: Catalogue = model.backends.resolve.catalogue  # type: ignore[attr-defined]
+    return found
+
+
+def served_requests(choice: BackendChoice) -> Iterator[tuple[AttentionRequest, BoundBackend]]:
+    """The classes of calls that a site has met so far, each with the backend that serves it."""
+    for call, index in choice.decided.items():
+        yield call.request(), choice.candidates[index]
+
+
+_IMPORTS_TORCH = {
+    "tfkit.attention.choice": ("BackendChoice", "BoundBackend", "bind"),
+    "tfkit.attention.dispatch": ("attend",),
+    "tfkit.attention.types": ("BIAS_NAMES",),
+    "tfkit.builder": ("materialise",),
+    "tfkit.nn.heads": ("Classify", "Dense"),
+    "tfkit.nn.runtime.node_output": ("Padding",),
+    "tfkit.nn.stack": ("Stack",),
+    "tfkit.nn.tokens": ("TokenLogits", "Tokens"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _IMPORTS_TORCH.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})
+
+
+__all__ = [
+    "BIAS_KINDS",
+    "BIAS_NAMES",
+    "BackendChoice",
+    "BoundBackend",
+    "CLAIMS",
+    "CONTRACT",
+    "Classify",
+    "Dense",
+    "Entry",
+    "MASK_TERMS",
+    "Node",
+    "Padding",
+    "Stack",
+    "Target",
+    "TokenLogits",
+    "Tokens",
+    "Verdict",
+    "attend",
+    "bind",
+    "catalogue_of",
+    "check_request",
+    "field_annotations",
+    "layers_of",
+    "materialise",
+    "max_input_lengths",
+    "measured_on",
+    "parse_table",
+    "request_for",
+    "sequence",
+    "served_requests",
+]

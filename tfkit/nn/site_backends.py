@@ -1,0 +1,113 @@
+"""The attention sites of a model, and the backends they use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from ..attention.choice import BackendChoice
+from ..errors import Diagnostic, InputError
+from .multi_head import MultiHeadAttention
+
+ResolveBackends = Callable[[Mapping[str, Any], torch.device, torch.dtype], dict[str, BackendChoice]]
+"""Backend choices by site from the requested backends by site, for a device and a dtype. Raises BackendRefused with every
+refusal in one error."""
+
+
+@runtime_checkable
+class AttentionNode(Protocol):
+    """A node module that owns attention sites. `Stack` is one; a plugin's module becomes one by these two members."""
+
+    memory_only_attended: bool
+    """True if the node reads the outputs of other nodes only through its attention sites. Beams may then share one row of a
+    memory per sentence; otherwise `Model.branch` copies the rows for every beam."""
+
+    def attention_sites(self) -> Iterable[tuple[int, MultiHeadAttention]]:
+        """Every multi-head attention with the index that its `forward` gets, once per index. A site is called
+        `<node>.<index>.<name of the attention>`, as in the entry's `sites`."""
+        ...
+
+
+class AttentionSiteUse(NamedTuple):
+    """One application of a multi-head attention: the module, the number of the application, and the name of the site."""
+
+    attention: MultiHeadAttention
+    application: int
+    site: str
+
+
+class SiteBackends:
+    """Finds the attention sites of a model's nodes and sets their backends."""
+
+    def __init__(self, nodes: nn.ModuleDict, resolve: ResolveBackends) -> None:
+        self.nodes, self.resolve = nodes, resolve
+        # Checked once: Dynamo cannot trace an `isinstance` with a protocol.
+        self.owners = tuple(name for name, node in nodes.items() if isinstance(node, AttentionNode))
+
+    def uses(self) -> list[AttentionSiteUse]:
+        """All sites, in the order of the nodes."""
+        return [
+            AttentionSiteUse(attention, index, f"{name}.{index}.{attention.name}")
+            for name in self.owners
+            for index, attention in self.nodes[name].attention_sites()  # type: ignore[operator]
+        ]
+
+    def choices(self) -> dict[str, BackendChoice]:
+        """The backend choice of every site."""
+        return {site: attention.choices[index] for attention, index, site in self.uses()}
+
+    def matching(self, patterns: str | Iterable[str]) -> frozenset[str]:
+        """The sites that match any of the patterns, in which `*` stands for any text.
+
+        Raises:
+            InputError: a pattern matches no site.
+        """
+        patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+        if not patterns:
+            return frozenset()
+        known = [site for _, _, site in self.uses()]
+        found: set[str] = set()
+        for pattern in patterns:
+            sites = [site for site in known if _matches(site, pattern)]
+            if not sites:
+                message = f"`{pattern}` matches no attention site"
+                fix = f"sites: {', '.join(known[:6])}{', ...' if len(known) > 6 else ''}"
+                raise InputError(Diagnostic("TFK076", message, fix))
+            found.update(sites)
+        return frozenset(found)
+
+    def set(self, requested: Mapping[str, Any], device: torch.device, dtype: torch.dtype) -> None:
+        """Choose the backends of the given sites for a device and a dtype. Changes nothing if it raises.
+
+        Raises:
+            BackendRefused: a requested backend cannot serve its site, with the refusals of all sites.
+            SpecError: a request names no backend.
+        """
+        choices = self.resolve(requested, device, dtype)
+        for attention, index, site in self.uses():
+            if site in choices:
+                attention.choices[index] = choices[site]
+
+    def not_thread_safe(self, device: str) -> list[str]:
+        """Names of the backends in use on a device that only one thread may call at a time."""
+        return sorted({name for choice in self.choices().values() for name in choice.not_thread_safe(device)})
+
+
+def _matches(site: str, pattern: str) -> bool:
+    """Whether a pattern, in which `*` stands for any text, matches a site. Dynamo cannot trace `fnmatch`."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return site == pattern
+    *middle, last = rest
+    if not site.startswith(first) or not site[len(first) :].endswith(last):
+        return False
+    site = site[len(first) : len(site) - len(last)]
+    for piece in middle:
+        at = site.find(piece)
+        if at < 0:
+            return False
+        site = site[at + len(piece) :]
+    return True

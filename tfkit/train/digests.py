@@ -1,0 +1,95 @@
+"""What a run began with, as digests by name in `digests.json`: the recipe, the spec, the corpora, the tokenisers, the
+pretrained weights. A run continues only with the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from pydantic import RootModel
+
+from ..data import TRAIN, VALIDATION, Data
+from ..errors import Diagnostic, StoreError
+from ..files import file_record, read_model, write_whole
+from ..recipe import Recipe
+from .pretrained import Pretrained
+from .run_directory import DATA, DIGESTS, SPEC
+from .run_recipe import fixed_settings
+
+FILES = {"spec": SPEC, "training data": f"{DATA}/{TRAIN}", "validation data": f"{DATA}/{VALIDATION}"}
+"""The files with a digest, by its name."""
+PRETRAINED = "pretrained weights"
+"""The name of the digest of the weights that a run starts from."""
+FIX = "go on with the files that the run began with"
+
+
+class Digests(RootModel[dict[str, str]]):
+    """The content of `digests.json`."""
+
+
+def read_digests(directory: Path) -> dict[str, str]:
+    """The digests of what a run began with. Raises StoreError."""
+    return read_model(directory / DIGESTS, Digests).root
+
+
+def write_digests(directory: Path, digests: Mapping[str, str]) -> None:
+    """Write what a run begins with. Raises StoreError."""
+    write_whole(directory / DIGESTS, json.dumps(digests, indent=1) + "\n")
+
+
+def digests_of(recipe: Recipe, data: Data, files: Mapping[str, str], pretrained: Pretrained | None) -> dict[str, str]:
+    """The digests of a run.
+
+    Args:
+        recipe: Its settings that may not change.
+        data: Has the tokenisers.
+        files: The digests of its files, by name.
+        pretrained: The model that the run starts from, if any.
+    """
+    settings = json.dumps(fixed_settings(recipe), sort_keys=True)
+    return {
+        "recipe": hashlib.sha256(settings.encode()).hexdigest(),
+        **files,
+        **{f"tokeniser {column}": each.digest for column, each in data.tokenisers.items()},
+        **({PRETRAINED: pretrained.digest} if pretrained is not None else {}),
+    }
+
+
+def file_digests(directory: Path, written: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """The digests of the spec and the corpora of a run, as `SIZE:SHA-256`.
+
+    A file whose size differs from that in `written` is not read, since it may be endless. Raises StoreError.
+    """
+    paths = {name: directory / file for name, file in FILES.items() if (directory / file).is_file()}
+    found = {}
+    try:
+        for name, path in paths.items():
+            size = f"{path.stat().st_size}:"
+            same = name not in written or written[name].startswith(size)
+            found[name] = size + (file_record(path)["sha256"] if same else "")
+        return found
+    except OSError as reason:
+        raise StoreError(Diagnostic("TFK082", f"{reason.filename} cannot be read: {reason.strerror}")) from None
+
+
+def checked_file_digests(directory: Path) -> dict[str, str]:
+    """The digests of the files of a run, before anything else reads these. Raises StoreError where the run began with
+    others."""
+    written = read_digests(directory)
+    found = file_digests(directory, written)
+    missing = [directory / file for name, file in FILES.items() if name in written and name not in found]
+    if missing:
+        raise StoreError([Diagnostic("TFK082", f"{path} is missing", "put it back, or begin a new run") for path in missing])
+    check_digests(directory, {name: digest for name, digest in written.items() if name in FILES}, found)
+    return found
+
+
+def check_digests(directory: Path, written: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Raises StoreError where the digests that were written differ from those found."""
+    other = [name for name in {**written, **found} if written.get(name) != found.get(name)]
+    if other:
+        raise StoreError(Diagnostic("TFK113", f"{directory} began with another {' and '.join(other)}", FIX))

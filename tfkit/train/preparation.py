@@ -1,0 +1,89 @@
+"""What happens before the first step of a new run: read the data, make the tokenisers, fit the spec to them, write all of
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..builder import build
+from ..catalogue import Catalogue
+from ..data import KINDS, TextTokeniser, count_rows, files_of, prepare, tokeniser_texts
+from ..errors import InputError
+from ..files import write_whole
+from ..recipe import Recipe, check_metric, chosen_for
+from ..spec import to_yaml
+from .digests import digests_of, file_digests, write_digests
+from .fit_spec import fitted_spec, roles_in
+from .pretrained import read_pretrained
+from .pretrained_tokenisers import check_tokenisers
+from .run_directory import DATA, SPEC, check_new, end_preparation
+from .run_recipe import check_processes, write_recipe
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """`changes` to the spec that the data needed, as `--set` writes them; `digests` of what the run begins with."""
+
+    changes: list[str]
+    digests: dict[str, str]
+
+
+def check_start(recipe: Recipe, directory: Path, processes: int, fsdp: bool) -> None:
+    """The checks that take no time. Raises StoreError for a directory that is not empty, InputError for a wrong recipe."""
+    check_new(directory)
+    files_of(recipe)
+    check_metric(recipe)
+    check_processes(recipe, processes, fsdp)
+
+
+def prepare_run(
+    recipe: Recipe, directory: Path, catalogue: Catalogue, backend: Any, positions: Mapping[str, int]
+) -> Preparation:
+    """Prepare the data of a run, and write everything but the recipe, which `finish_preparation` writes.
+
+    Args:
+        recipe: The recipe of the run.
+        directory: Its directory.
+        catalogue: The catalogue of components.
+        backend: The requested attention backends.
+        positions: The maximum length of the model's inputs, by column of the data.
+    """
+    roles = roles_in(recipe, catalogue, backend)
+    pretrained = read_pretrained(recipe, roles, catalogue)
+    if pretrained is not None:
+        check_tokenisers(recipe, pretrained)
+        if not KINDS[recipe.data.kind].labelled:  # the spec is known before the data are: report now, not after hours
+            spec, _ = fitted_spec(recipe, catalogue, roles, _sizes(pretrained.tokenisers), 0)
+            pretrained.load_into(build(spec, catalogue, device="meta"), recipe, roles, ())
+    tokenisers = None if pretrained is None else pretrained.tokenisers
+    data = prepare(recipe, directory / DATA, _vocab_size(recipe) if tokenisers is None else 0, tokenisers, positions)
+    if data.validation is None and (recipe.stopping.patience is not None or recipe.validation.metric != "loss"):
+        message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
+        fix = "name validation files, or write `data.held_out`; of fewer than 20 rows none is held out by default"
+        raise InputError(recipe.diagnostic("TFK112", "data", message, fix))
+    spec, changes = fitted_spec(recipe, catalogue, roles, _sizes(data.tokenisers), len(data.labels))
+    for name, text in tokeniser_texts(data.tokenisers).items():
+        write_whole(directory / name, text)
+    write_whole(directory / SPEC, to_yaml(spec))
+    digests = digests_of(recipe, data, file_digests(directory), pretrained)
+    write_digests(directory, digests)
+    return Preparation(changes, digests)
+
+
+def finish_preparation(recipe: Recipe, directory: Path) -> None:
+    """Write the recipe, from which on the run can be resumed."""
+    write_recipe(recipe, directory)
+    end_preparation(directory)
+
+
+def _sizes(tokenisers: Mapping[str, TextTokeniser]) -> dict[str, int]:
+    return {column: each.size for column, each in tokenisers.items()}
+
+
+def _vocab_size(recipe: Recipe) -> int:
+    """The vocabulary size of the recipe, or the default for a corpus of this size."""
+    written = getattr(recipe.tokeniser.options, "vocab_size", None)
+    return int(written) if written is not None else chosen_for(count_rows(recipe)).vocab_size

@@ -1,0 +1,101 @@
+"""The recipe of a run: written into its directory, and read back with the few changes that a resumed run allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import Diagnostic, InputError, Location
+from ..files import write_whole
+from ..recipe import Recipe, load_recipe
+from .run_directory import RECIPE, SPEC
+
+CHANGEABLE = ("stopping", "keeping", "name", "description", "reference")
+"""The keys of a recipe on which no weight and no score depends; `validation.every_steps` is another."""
+FIX = "what may change: `stopping`, `keeping`, `validation.every_steps`, `name`; or begin a new run"
+SEPARATE_DIGESTS = ("model", "changes", "pretrained")
+"""The keys whose content has a digest of its own: the spec and the pretrained weights."""
+FIXED = {
+    "model": f"the spec of a run is its {SPEC}, and the weights belong to it",
+    "data": "the data were read when the run began",
+    "tokeniser": "the tokenisers were made when the run began",
+    "pretrained": "the weights were loaded when the run began",
+    "pretrained_share": "the weights were loaded when the run began",
+}
+"""Why a change of these keys has no effect on a resumed run. On the others the weights or the scores depend."""
+
+
+def write_recipe(recipe: Recipe, directory: Path) -> None:
+    """Write a recipe with absolute file names into the directory of its run. Raises StoreError."""
+    written = recipe.written()
+    written["model"] = SPEC
+    data = {"kind": recipe.data.kind} | recipe.data.options.model_dump(exclude_none=True)
+    written["data"] = {
+        key: str(Path(value).absolute()) if isinstance(value, str) and key != "kind" else value for key, value in data.items()
+    }
+    written.pop("changes", None)
+    if recipe.pretrained is not None:
+        written["pretrained"] = str(Path(recipe.pretrained).absolute())
+        # The tokenisers are those of the pretrained model, so that defaults would be wrong.
+        del written["tokeniser"]
+        if wrote := recipe.wrote("tokeniser"):
+            written["tokeniser"] = {"kind": recipe.tokeniser.kind, **wrote}
+    write_whole(directory / RECIPE, yaml.safe_dump(written, sort_keys=False, allow_unicode=True))
+
+
+def read_recipe(directory: Path, overrides: Sequence[str]) -> Recipe:
+    """The recipe of a run to resume. Raises InputError for overrides of what may not change."""
+    _check_overrides(overrides)
+    recipe = load_recipe(directory / RECIPE, overrides)
+    old, new = ({**fixed_settings(each), "pretrained": each.pretrained} for each in (load_recipe(directory / RECIPE), recipe))
+    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    if changed:
+        message = f"a resumed run keeps its {', '.join(f'`{key}`' for key in changed)}"
+        raise InputError(Diagnostic("TFK111", message, FIX))
+    return recipe
+
+
+def _check_overrides(overrides: Sequence[str]) -> None:
+    """Raises InputError for overrides that have no effect on a resumed run."""
+    diagnostics = []
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        top = key.partition(".")[0]
+        if top not in CHANGEABLE and key not in ("validation", "validation.every_steps"):
+            why = FIXED.get(top, "the weights or the scores depend on it")
+            message = f"a resumed run keeps its `{top}`: {why}"
+            diagnostics.append(Diagnostic("TFK111", message, FIX, location=Location(f"--set {override}")))
+    if diagnostics:
+        raise InputError(diagnostics)
+
+
+def fixed_settings(recipe: Recipe) -> Mapping[str, Any]:
+    """The settings that may not change while a run exists, without files and weights, which have digests of their own."""
+    written = {key: value for key, value in recipe.written().items() if key not in (*CHANGEABLE, *SEPARATE_DIGESTS)}
+    written["validation"] = {key: value for key, value in written["validation"].items() if key != "every_steps"}
+    options = recipe.data.options.model_dump(exclude_none=True)
+    data = {key: value for key, value in options.items() if not isinstance(value, str) and key != "held_out"}
+    return {**written, "data": {"kind": recipe.data.kind, **data}}
+
+
+def check_processes(recipe: Recipe, count: int, fsdp: bool) -> None:
+    """Raises InputError where `count` processes cannot share the steps of a recipe, or its model."""
+    batches, tokens = recipe.batching.accumulate, recipe.batching.tokens
+    if batches < count:
+        message = f"a step takes {batches} {'batch' if batches == 1 else 'batches'}, which {count} processes cannot share"
+        fix = (
+            f"`--set batching.accumulate={count}` gives each a batch in every step; with `--set batching.tokens="
+            f"{tokens * batches // count}` too, steps stay as large as they are"
+        )
+        raise InputError(recipe.diagnostic("TFK118", "batching.accumulate", message, fix))
+    if fsdp and recipe.compile:
+        message = "a model that FSDP2 shards is not compiled"
+        raise InputError(recipe.diagnostic("TFK118", "compile", message, "remove `compile`, or `--fsdp`"))
+    if fsdp and count == 1:
+        message = "FSDP2 shards weights over several processes, and there is one"
+        raise InputError(
+            Diagnostic("TFK118", message, "start several: `torchrun --nproc-per-node 2 --no-python tfkit train ... --fsdp`")
+        )

@@ -1,0 +1,181 @@
+"""One step of the optimiser: forward, backward, clip, schedule, update.
+
+The gradient of a step is that of the mean loss over all target tokens of its batches, however these are cut: the summed loss of
+each batch is divided by the token count of the whole step before the backward pass. Several processes share the batches of a
+step.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..data import NO_LABEL, Batch, Data, roles_of, task_of
+from ..nn.model import Model
+from ..recipe import Recipe
+from .batches import TrainingBatches
+from .callbacks import Progress, Step
+from .compiled import CompiledModel
+from .distributed.ddp_fsdp import full_tensor, gradient_sync, replicated
+from .distributed.process_group import ProcessGroup
+from .loss import LossSums, smoothed_cross_entropy
+from .not_finite import NotFinite
+from .optimiser import set_rate
+from .train_state import TrainState
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+MIN_LOSS_SCALE = 2.0**-10
+"""Where even this loss scale gives infinite float16 gradients, they are wrong and not just too large."""
+
+
+class TrainStep:
+    """Computes the steps of a run.
+
+    Args:
+        model: The model to train, which the steps change in place.
+        recipe: The recipe of the run.
+        data: Its training and validation data.
+        processes: The processes that share the batches of a step; this one alone unless given.
+        fsdp: Whether each process holds a shard of every weight instead of all weights.
+    """
+
+    def __init__(
+        self, model: Model, recipe: Recipe, data: Data, processes: ProcessGroup | None = None, fsdp: bool = False
+    ) -> None:
+        self.model, self.recipe, self.data, self.processes = model, recipe, data, processes or ProcessGroup()
+        self.roles = roles = roles_of(model.plan, recipe.data.kind)
+        self.task = task_of(recipe, roles, data.tokenisers["target"].size)
+        self.state = TrainState(model, recipe, self.processes, fsdp)
+        self.batches = TrainingBatches(recipe, data, self.task, next(model.parameters()).device)
+        owner = model.plan.wires[roles.target].owner or roles.target
+        self.width = int(model.nodes[owner].table().shape[1])  # type: ignore[operator]
+        self.compiled = CompiledModel(model, len(self.batches.shapes)) if self.batches.shapes else None
+        self._runner: nn.Module = model if self.compiled is None else self.compiled.module
+        if self.processes.count > 1 and not fsdp:
+            self._runner = replicated(self._runner, self._has_unused_parameters())
+
+    @property
+    def progress(self) -> Progress:
+        return self.state.progress
+
+    def next_batches(self) -> range:
+        """The numbers of the batches of the next step, at the end of an epoch perhaps fewer; moves `progress` past them."""
+        first = self.progress.batch
+        self.progress.batch = min(first + self.recipe.batching.accumulate, self.batches.count(self.progress.epoch))
+        return range(first, self.progress.batch)
+
+    def batch(self, number: int) -> Batch:
+        """A batch of the current epoch."""
+        return self.batches.batch(self.progress.epoch, number)
+
+    @property
+    def epoch_complete(self) -> bool:
+        return self.progress.batch >= self.batches.count(self.progress.epoch)
+
+    def run(self) -> Step | None:
+        """Make one step. None where float16 gradients overflowed: nothing changed but the loss scale and the place in the data.
+
+        Raises:
+            NotFinite: The loss or the gradient is NaN or infinite. Nothing changed but the place in the data.
+        """
+        start, processes, number = time.perf_counter(), self.processes, self.progress.step + 1
+        numbers = self.next_batches()
+        own = {at: self.batch(at) for at in numbers[processes.rank :: processes.count]}
+        source, target = map(
+            int,
+            processes.sum(
+                sum(batch.source_tokens for batch in own.values()), sum(batch.target_tokens for batch in own.values())
+            ),
+        )
+        self.model.train()
+        self.state.optimiser.zero_grad(set_to_none=True)
+        sums = self._backward(numbers, own, target)
+        loss, nll = (each / target for each in processes.sum(*sums))
+        if not math.isfinite(loss):
+            raise NotFinite(number, "the loss", numbers)
+        rate = set_rate(self.state.optimiser, self.recipe, number, self.width)
+        norm = self._clip(number, numbers)
+        if not self._update(number, numbers):
+            return None
+        progress = self.progress
+        progress.step = number
+        progress.source_tokens += source
+        progress.target_tokens += target
+        return Step(number, progress.epoch, loss, nll, rate, norm, source, target, time.perf_counter() - start)
+
+    def _backward(self, numbers: range, own: Mapping[int, Batch], target_tokens: int) -> tuple[float, float]:
+        """Accumulate the gradient of a step; returns the sums of loss and nll over this process's own batches.
+
+        Every process runs the same number of backward passes, because all gather weights and reduce gradients together. One
+        that has no batch left repeats another's with weight 0.
+        """
+        processes = self.processes
+        rounds = -(-len(numbers) // processes.count)
+        turns = [*own, *([numbers[0]] * (rounds - len(own)))]
+        sums: list[LossSums] = []
+        for turn, number in enumerate(turns):
+            batch, counts = own.get(number) or self.batch(number), turn < len(own)
+            torch.manual_seed(self.batches.seed(self.progress.epoch, number))
+            with gradient_sync(self._runner, turn == rounds - 1):
+                loss, nll = self._losses(self._runner, batch)
+                self.state.scaler.scale(loss * (counts / target_tokens)).backward()  # type: ignore[no-untyped-call]
+            if counts:
+                sums.append(LossSums(loss.detach(), nll))
+        if processes.count > 1:  # DDP and FSDP2 average over processes; scaling the loss instead could overflow float16
+            gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
+            torch._foreach_mul_(gradients, float(processes.count))
+        if not sums:
+            return 0.0, 0.0
+        return float(torch.stack([each.loss for each in sums]).sum()), float(torch.stack([each.nll for each in sums]).sum())
+
+    def _clip(self, step: int, numbers: range) -> float:
+        """Clip the gradient to `clip_norm`; returns its norm before that."""
+        self.state.scaler.unscale_(self.state.optimiser)
+        limit = self.recipe.clip_norm if self.recipe.clip_norm is not None else math.inf
+        norm = float(full_tensor(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit, foreach=True)))
+        if not self.state.scaler.is_enabled() and not math.isfinite(norm):
+            raise NotFinite(step, "the norm of the gradient", numbers)
+        return norm
+
+    def _update(self, step: int, numbers: range) -> bool:
+        """Update the weights and their moving average; False where the scaler skipped the step."""
+        scaler = self.state.scaler
+        scale = scaler.get_scale()
+        scaler.step(self.state.optimiser)
+        scaler.update()
+        if scaler.get_scale() < scale:
+            if scale < MIN_LOSS_SCALE:
+                raise NotFinite(step, f"with the loss scale {scale:g} the gradient", numbers)
+            return False
+        if self.state.average is not None:
+            self.state.average.update(self.model)
+        return True
+
+    def _losses(self, model: nn.Module, batch: Batch) -> LossSums:
+        dtype = DTYPES.get(self.recipe.precision)
+        autocast = torch.autocast(self.batches.device.type, dtype) if dtype is not None else nullcontext()
+        with autocast, self.compiled.compiling(batch) if self.compiled is not None else nullcontext():
+            logits = model(lengths=batch.lengths, **batch.inputs)[self.roles.output]
+        options = self.recipe.loss
+        return smoothed_cross_entropy(logits, batch.labels, options.label_smoothing, options.smoothing, NO_LABEL)
+
+    def _has_unused_parameters(self) -> bool:
+        """Whether the loss does not depend on some parameter, which DDP must know."""
+        batch = self.task.batch(self.data.train, [0], np.random.default_rng(0)).to(self.batches.device)
+        loss, _ = self._losses(self.model.eval(), batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        unused = any(each.requires_grad and each.grad is None for each in self.model.parameters())
+        self.model.zero_grad(set_to_none=True)
+        return unused
+
+    @torch.no_grad()
+    def try_longest(self) -> None:
+        """Run the longest rows once, so that running out of memory is reported before training and not in the middle."""
+        for batch in self.batches.longest_rows():
+            self.model.eval()(lengths=batch.lengths, **batch.inputs)
