@@ -187,6 +187,6 @@ def test_numbers_that_json_has_not_become_words():
 
 
 def test_the_side_that_survives_imports_no_torch():
-    modules = ", ".join(f"tfkit_conformance.process.{name}" for name in ("watch", "junit", "stored", "child"))
+    modules = ", ".join(f"tfkit_conformance.process.{name}" for name in ("parent", "junit", "stored", "child"))
     words = f"import sys, {modules}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout == "False\n"
