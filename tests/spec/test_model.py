@@ -103,6 +103,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_files_are_judged_quickly(row: tuple[str, str], text: str, faults_of: Callable[..., list[object]]) -> None:
     old, new = row
@@ -117,6 +118,7 @@ def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.slow
 def test_reading_a_spec_imports_neither_torch_nor_rich() -> None:
     heavy = "[name for name in ('torch', 'rich', 'numpy', 'jsonschema') if name in sys.modules]"
     code = f"import sys, tfkit.spec; from tfkit.catalogue import load_catalogue; load_catalogue(); print({heavy})"

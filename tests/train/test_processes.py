@@ -21,6 +21,8 @@ from tfkit.train.lock import locked
 from torchrun import LAUNCH, environment, run_jobs
 from translation_task import write_task
 
+pytestmark = pytest.mark.exhaustive
+
 FOUR = ["batching.accumulate=4"]
 """Five batches an epoch, so that its last step leaves all processes but one without a batch."""
 VARIANTS = {

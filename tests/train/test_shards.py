@@ -17,6 +17,8 @@ from tfkit.train.distributed import sharded_checkpoint as shards
 from torchrun import run_jobs
 from translation_task import write_task
 
+pytestmark = pytest.mark.exhaustive
+
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
