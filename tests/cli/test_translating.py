@@ -167,7 +167,7 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
         (["score", "{run}", "{spec}"], 2, "it is a directory, and a regular file is expected"),
         (["score", "{recipe}", "{spec}"], 2, "different numbers of lines"),
         (["average", "{run}", "-o", "{run}"], 2, "is no saved model"),
-        (["average", "{run}", "--last", "9", "-o", "{new}"], 2, "has 2 checkpoints, 9 are wanted"),
+        (["average", "{run}", "--last", "9", "-o", "{new}"], 2, "has 2 checkpoints, 9 are requested"),
         (["average", "{new}", "-o", "{new}"], 2, "has no checkpoint"),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ from torch import Tensor
 import tfkit
 from tfkit.nn.model import Model
 
-from .plainly import Found, beam, everything
+from .reference_search import Found, beam, everything
 
 SCHEMES = ["none", "sinusoidal", "rotary_half", "alibi", "relative_t5", "relative_shaw", "{kind: learned, max_len: 30}"]
 PENALTIES = {

@@ -13,7 +13,7 @@ from tfkit.generate.batched import BatchedSearch
 from tfkit.generate.threads import map_in_threads, workers_for
 from tfkit.nn.model import Model
 
-from .test_many import SEARCHES, SOURCES, progress
+from .test_batched import SEARCHES, SOURCES, progress
 
 
 @pytest.fixture(autouse=True)

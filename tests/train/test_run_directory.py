@@ -15,7 +15,7 @@ from tfkit.errors import InputError, StoreError
 from tfkit.recipe import load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
-from tfkit.train.lock import held
+from tfkit.train.lock import locked
 from translation_task import write_task
 
 HERE = Path(__file__).parent
@@ -231,7 +231,7 @@ def test_of_several_at_once_exactly_one_works_on_a_run(task, tmp_path, how):
         train(load_recipe(task, ["stopping.max_steps=2"]), directory)
         recipe = directory / "recipe.yaml"
         recipe.write_text(recipe.read_text().replace("max_steps: 2\n", "max_steps: 6\n"))
-    done = script(HERE / "at_once.py", task, 4, how, *directories)
+    done = script(HERE / "concurrent_runs.py", task, 4, how, *directories)
     assert done.returncode == 0, done.stderr
     for directory, each in zip(directories, json.loads(done.stdout), strict=True):
         ended = dict(each)
@@ -251,7 +251,7 @@ def test_a_run_that_is_held_is_neither_begun_nor_touched(task, run, tmp_path):
     new = tmp_path / "new"
     new.mkdir()
     for directory, work in ((run, lambda: resume(run)), (new, lambda: train(load_recipe(task), new))):
-        with held(directory):
+        with locked(directory):
             before = everything(directory)
             with pytest.raises(InputError, match=f"TFK121 {directory} is in use: process {os.getpid()} on "):
                 work()

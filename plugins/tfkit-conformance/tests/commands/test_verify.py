@@ -119,12 +119,12 @@ def test_what_is_done_is_reported_now_and_then_off_a_terminal(capsys):
 
     with Progress("verify", seconds=3600.0) as progress:
         for words in ("sub-layers in float32 on cpu: norm, encoder.0.ffn", "whole model with sdpa in float32 on cpu: repeat"):
-            progress.tell(words)
+            progress.show(words)
         assert capsys.readouterr().err == "", "a quick command says nothing"
         assert re.fullmatch(r"verify: \d+ s, check 2, whole model with sdpa in float32 on cpu: repeat", progress.line())
     with Progress("verify", seconds=0.001) as progress:
         while not (said := capsys.readouterr().err):
-            progress.tell("norm")
+            progress.show("norm")
     assert said.startswith("verify: 0 s, check ")
 
 
