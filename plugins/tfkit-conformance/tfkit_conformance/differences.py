@@ -39,4 +39,5 @@ def at_element(
 ) -> Violation:
     """The violation of a check at one element."""
     limit = float(bound.expand(got.shape)[index]) if isinstance(bound, Tensor) else bound
-    return Violation(check, message, tensor=tensor, index=index, got=float(got.detach()[index]), want=float(want.detach()[index]), bound=limit)
+    found, wanted = (float(each.detach()[index]) for each in (got, want))
+    return Violation(check, message, tensor=tensor, index=index, got=found, want=wanted, bound=limit)
