@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.exhaustive
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 SMALL = ["--layers", "1", "--width", "32", "--vocab", "50", "--rounds", "1"]

@@ -202,6 +202,7 @@ print((peak() - before) / size)
 """
 
 
+@pytest.mark.slow
 def test_memory_is_allocated_once() -> None:
     """128 MB of parameters, nearly all in one table: the peak above a first small build is their own size."""
     run = subprocess.run([sys.executable, "-c", PEAK, SPEC.format(**USUAL)], capture_output=True, text=True, timeout=600)

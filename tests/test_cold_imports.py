@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROBE = "import sys; {code}; print(sorted(name for name in sys.modules if name in ('torch', 'rich', 'transformers')))"
 
 

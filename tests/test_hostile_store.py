@@ -70,6 +70,7 @@ def test_a_file_replaced_by_anything_else_is_a_fault(place: Path, name: str, how
         tfkit.load(place, catalogue=catalogue)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["empty", "list", "object", "null", "deep", "deep object", "sparse", "bytes"])
 @pytest.mark.parametrize("name", ["plan.json", "spec.yaml", "model.safetensors"])
 def test_a_file_replaced_and_listed_again_is_a_fault(place: Path, name: str, how: str, catalogue: tfkit.Catalogue) -> None:
@@ -79,6 +80,7 @@ def test_a_file_replaced_and_listed_again_is_a_fault(place: Path, name: str, how
         tfkit.load(place, catalogue=catalogue)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flip", [0x01, 0x10, 0x20, 0xFF])
 @pytest.mark.parametrize("name", ["versions.json", "plan.json"])
 def test_a_flipped_byte_is_a_fault_or_changes_nothing(
@@ -116,6 +118,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["versions.json", "plan.json"])
 def test_a_value_of_another_type_is_a_fault_or_changes_nothing(
     written: Path, place: Path, name: str, catalogue: tfkit.Catalogue
@@ -284,6 +287,7 @@ def test_labels_replaced_by_anything_else_are_a_fault(tmp_path: Path, how: str) 
         read_labels(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["generate", "classify", "translate"])
 @pytest.mark.parametrize("how", REPLACED)
 @pytest.mark.parametrize("name", ["versions.json", "tokeniser.json"])

@@ -76,6 +76,7 @@ def test_tab_completion_shows_public_names_alone(module):
     assert public == set(importlib.import_module(module).__all__) - {"__version__"}
 
 
+@pytest.mark.slow
 def test_the_conformance_kit_is_imported_by_its_first_use_alone():
     code = "import sys, tfkit; dir(tfkit); tfkit.build; print([m for m in sys.modules if m.startswith('tfkit_conformance')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

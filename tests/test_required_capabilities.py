@@ -127,6 +127,7 @@ def test_what_is_declared_passes(case):
             require_capabilities("x", LITTLE)(inputs)
 
 
+@pytest.mark.slow
 def test_a_declaration_and_its_guard_import_no_torch():
     """A plugin's entries name `require_capabilities` from `tfkit.plugin`; its kernels use it when first called."""
     code = (

@@ -81,6 +81,7 @@ def test_names_are_distinct_and_published_counts_are_exact(specs: dict[str, tfki
     assert {name: specs[name].expect.parameters for name in published} == published
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [path.stem for path in PATHS])
 def test_a_small_one_runs_forward_and_backward(
     name: str, specs: dict[str, tfkit.ModelSpec], catalogue: tfkit.Catalogue

@@ -95,6 +95,7 @@ def test_the_same_numbers_come_back(
     back.train()(source=torch.ones(1, 2).long(), target=torch.ones(1, 2).long())["logits"].sum().backward()
 
 
+@pytest.mark.slow
 def test_wishes_of_every_site_come_back(model: Model, tmp_path: Path, logits_of: Callable[[Model], Tensor]) -> None:
     model.set_backend({"kind": "sdpa", "kernel": "math"}, "encoder.*")
     model.set_backend(["flex", "eager"], "decoder.1.*")
@@ -258,6 +259,7 @@ def test_a_missing_file_is_named(name: str, model: Model, tmp_path: Path) -> Non
         tfkit.load(tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["spec.yaml", "model.safetensors", "plan.json"])
 @pytest.mark.parametrize("how", ["cut off", "one byte", "emptied"])
 def test_an_altered_file_is_named_with_both_sizes(how: str, name: str, model: Model, tmp_path: Path) -> None:
@@ -270,6 +272,7 @@ def test_an_altered_file_is_named_with_both_sizes(how: str, name: str, model: Mo
         tfkit.load(tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [
@@ -283,6 +286,7 @@ def test_broken_versions_are_an_error_that_names_them(content: bytes, model: Mod
         tfkit.load(tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"),
     [("dtype", "load"), ("dtype", 3), ("dtype", "int8"), ("files", {"spec.yaml": {}}), ("files", "all"), ("dtype", None)],
@@ -337,6 +341,7 @@ class Halt(BaseException):
     """Ctrl-C, say."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), Halt()], ids=["disk full", "interrupt"])
 @pytest.mark.parametrize("old", [False, True], ids=["new", "overwrite"])
 @pytest.mark.parametrize("at", ["save_file", "_write_json", "file_record", "rename first", "rename second"])
@@ -399,6 +404,7 @@ else:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("old", [False, True], ids=["new", "overwrite"])
 def test_a_full_disk_leaves_nothing_half_written(
     old: bool, model: Model, tmp_path: Path, logits_of: Callable[[Model], Tensor]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-BUDGETS = {"quick": 8.0, "slow": 120.0}
+BUDGETS = {"quick": 30.0, "slow": 240.0}
 """Seconds of processor time of one test."""
 LEFT_OUT = {
     "not slow and not exhaustive": "left out: tests marked `slow` (`make test` runs them) and `exhaustive` (`make test-all`)",

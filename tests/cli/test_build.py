@@ -32,6 +32,7 @@ def test_the_tree_shows_shapes_parameters_and_backends(tfkit, small):
     assert "source (3, 8), target (3, 7) -> logits (3, 7, 11)" in words
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_the_one_that_was_built(tfkit, small, tmp_path):
     place = tmp_path / "out"
     done = tfkit("build", small, "-o", place, "--seed", "5", "--set", "encoder.num_layers=1", "--json")
@@ -88,6 +89,7 @@ def test_a_refusal_is_located_and_names_its_site_once(tfkit, small):
     assert wanted.err.startswith("TFK060 decoder.0-2.self_attention: ")
 
 
+@pytest.mark.slow
 def test_what_cannot_train_is_said_to_infer_only(tfkit, small):
     data = tfkit("build", small, "--backend", "flex", "--json").json()
     assert set(data["backends"].values()) == {"flex (inference only)"}

@@ -174,6 +174,7 @@ def test_a_saved_model_and_standard_input_are_pointed_out(tfkit, small, tmp_path
     assert "standard input is /dev/stdin" in tfkit("check", "-").err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["specs/transformer-base.yaml", "specs/recipes/translate-small.yaml"])
 def test_a_spec_or_a_recipe_may_come_through_a_pipe(file):
     """The pipe is read once. What the file names is there relative to the working directory."""

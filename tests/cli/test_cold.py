@@ -4,7 +4,11 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from command_line import ROOT
+
+pytestmark = pytest.mark.slow
 
 PROBE = """
 import json, sys

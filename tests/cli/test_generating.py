@@ -35,6 +35,7 @@ def said(monkeypatch, capsys):
     return give
 
 
+@pytest.mark.slow
 def test_a_long_prompt_is_named_and_the_other_lines_are_kept(run, said):
     lines = ["the dog", "", "the old dog sees the cat", "cat"]
     code, out, err = said(["generate", run, "--tokens", "1"], "\n".join(lines))

@@ -135,6 +135,7 @@ def test_a_plugin_error_is_1(tfkit, broken):
     assert (done.code, done.err) == (1, "TFK052 one\nTFK051 two\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["explain"], ["show", "specs/gpt2.yaml"], ["explain", "--json"]])
 def test_a_reader_that_goes_away_is_no_bug(words):
     child = subprocess.Popen([sys.executable, "-m", "tfkit", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -78,6 +78,7 @@ def test_a_run_goes_by_the_table(tfkit, written, table, tmp_path):
     assert {row["chosen"] for row in json.loads(plan.read_text())["table"]} == {"eager"}
 
 
+@pytest.mark.exhaustive
 def test_backends_that_the_table_has_figures_for_are_judged(tfkit, written, table):
     words = [*written("verify"), "--lengths", "source=3,target=4", "--batch", "1", "--json"]
     words += ["--set", "encoder.num_layers=1", "--set", "decoder.num_layers=1"]

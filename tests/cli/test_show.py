@@ -121,6 +121,7 @@ def test_faults_are_json_too(tfkit):
     assert len(done.json()["diagnostics"]) == 7
 
 
+@pytest.mark.slow
 def test_too_many_sites_to_list_are_refused(tfkit, small):
     few = [f"--set=nodes.{stack}.num_layers=1" for stack in ("encoder", "decoder")]
     done = tfkit("show", small, *few, "--set", "encoder.num_layers=100000")

@@ -53,6 +53,7 @@ def said(written):
     return text
 
 
+@pytest.mark.slow
 def test_a_file_name_clears_no_screen_and_forges_no_line(tmp_path):
     name = f"{EVIL}\nTFK000 forged\r.yaml"
     code, written = on_terminal("check", name, cwd=tmp_path)
@@ -66,6 +67,7 @@ def test_a_file_name_clears_no_screen_and_forges_no_line(tmp_path):
     assert said(written).startswith(rf"{SHOWN}\nTFK000 forged\r.yaml: OK, small has ")
 
 
+@pytest.mark.slow
 def test_names_in_a_table_keep_to_their_cells_and_colours_stay(tmp_path, small):
     quoted = json.dumps(f"{EVIL}\nname")
     small.write_text(SMALL.replace("name: small", f"name: {quoted}\nreference: {quoted}", 1))
@@ -86,6 +88,7 @@ def test_a_table_of_auto_names_its_device_on_one_line(tmp_path, small):
     assert rf"on{SHOWN}\nTFK000forged" in "".join(said(written).split())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
@@ -102,6 +105,7 @@ def test_faults_about_a_hostile_file_are_plain_lines(tmp_path, small, file, cont
     assert all(line.startswith("TFK") for line in said(written).splitlines())
 
 
+@pytest.mark.slow
 def test_the_panel_of_a_training_run_shows_a_hostile_recipe_as_text(tmp_path):
     recipe = write_task(tmp_path)
     name = json.dumps(f"{EVIL}\nmodel: forged")
@@ -114,6 +118,7 @@ def test_the_panel_of_a_training_run_shows_a_hostile_recipe_as_text(tmp_path):
     assert re.search("^model: forged", text, re.MULTILINE) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", PRINT, ids=lambda words: " ".join(Path(word).name for word in map(str, words)))
 def test_a_full_disk_is_one_fault(words, tmp_path):
     with open("/dev/full", "w") as full:
@@ -123,6 +128,7 @@ def test_a_full_disk_is_one_fault(words, tmp_path):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("closed", "words", "code", "errors"),
     [

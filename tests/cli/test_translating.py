@@ -25,6 +25,7 @@ def typed(monkeypatch, text):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text if isinstance(text, bytes) else text.encode())))
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_does_and_where_the_model_is(tmp_path, capsys):
     recipe = write_task(tmp_path)
     assert main(["train", str(recipe), "-o", str(tmp_path / "run"), "--set", "validation.metric=chrf"]) == 0
@@ -50,6 +51,7 @@ def test_json_is_one_event_a_line(tmp_path, capsys):
     assert kinds == ["began", "step", "step", "step", "validation", "saved", "ended"]
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_another_and_says_what_it_takes(run, tmp_path, capsys):
     spec, changes = run.parent / "small.yaml", ["--set", "model.decoder.num_layers=2", "--set", "stopping.max_steps=2"]
     files = ["--source", str(run.parent / "train.src"), "--target", str(run.parent / "train.trg")]
@@ -129,6 +131,7 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
     assert main(["translate", str(tmp_path / "both")]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -167,7 +170,7 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
         (["score", "{run}", "{spec}"], 2, "it is a directory, and a regular file is expected"),
         (["score", "{recipe}", "{spec}"], 2, "different numbers of lines"),
         (["average", "{run}", "-o", "{run}"], 2, "is no saved model"),
-        (["average", "{run}", "--last", "9", "-o", "{new}"], 2, "has 2 checkpoints, 9 are wanted"),
+        (["average", "{run}", "--last", "9", "-o", "{new}"], 2, "has 2 checkpoints, 9 are requested"),
         (["average", "{new}", "-o", "{new}"], 2, "has no checkpoint"),
     ],
 )  # fmt: skip

@@ -37,6 +37,7 @@ def run(place, *words, command=COMMAND):
     return subprocess.run([command, *map(str, words)], cwd=place, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_part_is_judged_and_its_cases_are_run_again(hostile):
     done = run(hostile, "conformance", "rms_norm", "--slot", "norm", "--profile", "quick", "--json", hostile / "report.json")
     assert (done.returncode, done.stderr) == (0, "")
@@ -49,6 +50,7 @@ def test_a_part_is_judged_and_its_cases_are_run_again(hostile):
     assert report["verdict"] == "CONFORMANT"
 
 
+@pytest.mark.slow
 def test_commands_without_a_child_run_nothing_of_it_either(hostile, small):
     for words in (["check", small], ["build", small, "-o", hostile / "model"], ["plugins"], ["explain", "A2"]):
         done = run(hostile, *words)
@@ -56,6 +58,7 @@ def test_commands_without_a_child_run_nothing_of_it_either(hostile, small):
     assert not (hostile / "mark").exists()
 
 
+@pytest.mark.slow
 def test_processes_that_train_together_run_nothing_of_it(hostile):
     recipe = write_task(hostile.parent)
     place = ["-o", hostile / "run", "--set", "stopping.max_steps=1", "--set", "batching.accumulate=2"]

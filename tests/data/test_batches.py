@@ -15,6 +15,7 @@ def columns(pairs):
     return {"source": np.array(source, np.int32), "target": np.array(target, np.int32)}
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(pairs=LENGTHS, tokens=st.integers(40, 400), seed=st.integers(0, 5))
 def test_every_row_is_met_once_within_the_limit(pairs, tokens, seed):

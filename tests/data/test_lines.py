@@ -94,6 +94,7 @@ def test_a_pipe_that_was_opened_already_is_read_where_once_is_enough(tmp_path):
     assert "`/dev/stdin` names standard input" in describe_counts("-")
 
 
+@pytest.mark.slow
 def test_a_gzip_file_that_unpacks_to_far_more_than_text_does_is_refused_early(tmp_path):
     """A hundred such members would unpack to 1.6 GB: reading ends in the first."""
     member = gzip.compress(b"text\n" * (16 << 20 >> 2), mtime=0)
@@ -111,6 +112,7 @@ def test_repeated_text_is_read_as_long_as_it_is_small(tmp_path):
     assert sum(1 for _ in lines(tmp_path / "same.gz")) == 100_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 def test_a_long_run_of_empty_lines_is_no_text(tmp_path, pack):
     path = tmp_path / ("a.gz" if pack is gzip.compress else "a.txt")

@@ -147,6 +147,7 @@ def test_json_that_is_none_is_refused(text, message):
         TextTokeniser.from_json(text, "t")
 
 
+@pytest.mark.slow
 def test_a_vocabulary_has_a_limit():
     vocab = {str(number): number for number in range(MAX_IDS + 1)}
     with pytest.raises(ValidationError, match="Dictionary should have at most 1000000 items"):

@@ -90,6 +90,7 @@ def test_brackets_within_strings_do_not_nest():
     assert parse_json(text, depth=1) == ['[[[["[[[[', "]\\"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ['"' + '\\"' * 2_000_000, '["' * 2_000_000, '"' * 2_000_001])
 def test_a_text_made_to_be_slow_takes_linear_time(text):
     with pytest.raises(ValueError):  # in quadratic time this would take hours

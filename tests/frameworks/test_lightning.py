@@ -35,6 +35,7 @@ def fit(lightning, task, rows, directory, path=None, steps=12):
     return trainer
 
 
+@pytest.mark.slow
 def test_the_loss_falls_and_a_checkpoint_goes_on(lightning, task, spec, rows, tmp_path):
     batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
     made = task(spec)

@@ -33,6 +33,7 @@ def trained(tmp_path, rows, spec):
     return run
 
 
+@pytest.mark.slow
 def test_the_loss_falls_and_is_evaluated(trained):
     trainer = trained(16, eval_strategy="steps", eval_steps=4, gradient_accumulation_steps=2, load_best_model_at_end=True)
     history = trainer.state.log_history
@@ -43,6 +44,7 @@ def test_the_loss_falls_and_is_evaluated(trained):
     assert isinstance(trainer.model, tfkit.Model)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_the_model_and_a_run_goes_on_from_it(trained, tmp_path):
     whole = trained(8).model
     weights = load_file(tmp_path / "checkpoint-8" / "model.safetensors")
@@ -52,6 +54,7 @@ def test_a_checkpoint_is_the_model_and_a_run_goes_on_from_it(trained, tmp_path):
     assert all(torch.equal(weights[name], tensor) for name, tensor in again.state_dict().items())
 
 
+@pytest.mark.slow
 def test_predictions_are_the_logits(trained, rows):
     trainer = trained(4)
     found = trainer.predict(rows[:8])

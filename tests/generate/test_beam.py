@@ -14,7 +14,7 @@ from torch import Tensor
 import tfkit
 from tfkit.nn.model import Model
 
-from .plainly import Found, beam, everything
+from .reference_search import Found, beam, everything
 
 SCHEMES = ["none", "sinusoidal", "rotary_half", "alibi", "relative_t5", "relative_shaw", "{kind: learned, max_len: 30}"]
 PENALTIES = {
@@ -40,6 +40,7 @@ def agree(found: list[tfkit.Hypothesis], wanted: list[Found]) -> None:
         assert float(one.token_log_probabilities.sum()) == pytest.approx(total, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PENALTIES)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_with_beams_for_every_prefix_it_finds_the_best_of_all_sequences(
@@ -53,6 +54,7 @@ def test_with_beams_for_every_prefix_it_finds_the_best_of_all_sequences(
         agree(hypotheses, everything(model, "target", [1], 4, penalty.at, source=row[None])[:20])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", PENALTIES)
 @pytest.mark.parametrize("position", SCHEMES)
 def test_hypotheses_are_those_of_a_search_without_a_cache(position: str, name: str, decoder_of: Callable[..., Model]) -> None:
@@ -63,6 +65,7 @@ def test_hypotheses_are_those_of_a_search_without_a_cache(position: str, name: s
         agree(hypotheses, beam(model, "target", [1], 3, N, penalty.at, 3, source=row[row != 0][None]))
 
 
+@pytest.mark.slow
 def test_stopping_at_the_first_finished_hypotheses_would_lose_the_best(decoder_of: Callable[..., Model]) -> None:
     """The tests above are worth something only where the search has to go on after its beams were filled once."""
     model, penalty = decoder_of("translator"), PENALTIES["power 2.5"]
@@ -88,6 +91,7 @@ def test_it_stops_where_nothing_can_be_gained(decoder_of: Callable[..., Model], 
     assert steps[1] > steps[-1]  # sentences that are done leave
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PENALTIES)
 @pytest.mark.parametrize("position", SCHEMES)
 def test_one_beam_is_greedy_decoding(position: str, name: str, decoder_of: Callable[..., Model]) -> None:
@@ -117,6 +121,7 @@ def test_a_sentence_in_a_batch_is_a_sentence_alone(dtype: torch.dtype, decoder_o
             assert one.score == pytest.approx(other.score, rel=1e-5 if dtype == torch.float32 else 1e-12)
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=25)
 def test_any_search_is_the_plain_one(data: st.DataObject, any_decoder: Callable[..., Model]) -> None:
@@ -147,6 +152,7 @@ def test_any_search_is_the_plain_one(data: st.DataObject, any_decoder: Callable[
         agree(hypotheses, wanted)
 
 
+@pytest.mark.slow
 def test_prompts_padded_on_the_left(decoder_of: Callable[..., Model]) -> None:
     for position in ("none", "rotary_half", "alibi", "relative_t5", "{kind: learned, max_len: 30, count: visible}"):
         model = decoder_of("writer", position=position)
@@ -157,6 +163,7 @@ def test_prompts_padded_on_the_left(decoder_of: Callable[..., Model]) -> None:
             agree(hypotheses, beam(model, "tokens", prompt, 3, 7, tfkit.GnmtLengthPenalty().at, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 def test_a_large_vocabulary_and_few_rows(dtype: torch.dtype, decoder_of: Callable[..., Model]) -> None:
     """Few rows are multiplied in another way, many words are looked through in another way."""
@@ -180,6 +187,7 @@ def test_windows_are_those_of_the_positions(decoder_of: Callable[..., Model]) ->
         agree(hypotheses, beam(model, "tokens", prompt, 3, 7, tfkit.GnmtLengthPenalty().at, 3))
 
 
+@pytest.mark.slow
 def test_attention_is_that_of_a_full_forward_pass(decoder_of: Callable[..., Model]) -> None:
     sites = ["decoder.*.cross_attention", "decoder.1.self_attention"]
     for position in SCHEMES:

@@ -51,6 +51,7 @@ def walk(model: Model, state: DecodingState, share: bool, seed: int, **first: An
     return progress, most
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("crowded", [1, 6, 1000])
 @pytest.mark.parametrize("position", SCHEMES)
 def test_it_is_all_the_same(
@@ -91,6 +92,7 @@ def test_hypotheses_do_share_and_their_memory_stays(decoder_of: Callable[..., Mo
     assert {cache.key.shape[0] for cache in state.caches.values()} == {3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("requested", ["eager", "sdpa", ["sdpa", "eager"], "flex"])
 def test_every_backend_finds_the_same(requested: Any, decoder_of: Callable[..., Model]) -> None:
     for position in ("rotary_half", "alibi"):

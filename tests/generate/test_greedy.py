@@ -30,6 +30,7 @@ def sentence_by_sentence(model: Model, target: str, prefill: list[int], new: int
     return made, False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [1, 0], ids=["start", "start is pad"])
 @pytest.mark.parametrize("position", SCHEMES)
 def test_translations_are_those_of_full_forward_passes(position: str, start: int, decoder_of: Callable[..., Model]) -> None:
@@ -148,6 +149,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_call_is_an_input_error(name: str, decoder_of: Callable[..., Model]) -> None:
     arguments, pattern = WRONG[name]

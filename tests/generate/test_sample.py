@@ -65,6 +65,7 @@ CUTS: dict[str, tuple[float, int | None, float | None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CUTS)
 def test_the_draws_have_the_distribution(name: str, decoder_of: Callable[..., Model]) -> None:
     temperature, top_k, top_p = CUTS[name]

@@ -13,7 +13,7 @@ from tfkit.generate.batched import BatchedSearch
 from tfkit.generate.threads import map_in_threads, workers_for
 from tfkit.nn.model import Model
 
-from .test_many import SEARCHES, SOURCES, progress
+from .test_batched import SEARCHES, SOURCES, progress
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +25,7 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SEARCHES)
 @pytest.mark.parametrize("model", ["translator", "writer"])
 def test_the_same_is_found(model: str, kind: str, decoder_of: Callable[..., Model]) -> None:
@@ -49,6 +50,7 @@ def test_they_run_at_once_each_with_its_share_of_the_threads(decoder_of: Callabl
     assert shares == {(1, True)}
 
 
+@pytest.mark.slow
 def test_what_one_raises_is_raised_and_no_other_begins() -> None:
     state = []
 
@@ -94,6 +96,7 @@ def test_one_after_the_other_where_threads_would_differ(decoder_of: Callable[...
     assert workers_for(model.train(), 4) == 1
 
 
+@pytest.mark.slow
 def test_one_after_the_other_with_a_backend_that_is_not_for_threads(decoder_of: Callable[..., Model]) -> None:
     """While one thread is in `flex`, torch tells all of them that they are being compiled, which `flex` refuses on a CPU."""
     model, search = decoder_of("translator", position="alibi"), SEARCHES["greedy"]

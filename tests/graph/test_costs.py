@@ -52,6 +52,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads.Pool, "_end", lambda self, tokens: (tokens.ids == self.end_id).to(torch.int64).argmax(1))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("path", sorted(SPECS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_flops_of_every_shipped_spec(path: Path, catalogue: tfkit.Catalogue) -> None:
@@ -63,6 +64,7 @@ def test_flops_of_every_shipped_spec(path: Path, catalogue: tfkit.Catalogue) -> 
     assert {name: flops for name, terms in costs.items() if (flops := sum(term.flops for term in terms))} == counted
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("score", ["dot", "general", "additive", "{kind: concat, d_score: 5}"])
 def test_flops_of_groups_windows_and_scores(
@@ -102,6 +104,7 @@ KEPT = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "length"), [(4, 20), (2, 90)])
 @pytest.mark.parametrize("name", KEPT)
 def test_kept_activations_are_near_what_autograd_keeps(name: str, size: int, length: int, catalogue: tfkit.Catalogue) -> None:

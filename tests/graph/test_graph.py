@@ -72,6 +72,7 @@ def test_sites_are_named_by_application(graph_from: Callable[..., tfkit.Graph]) 
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_counts_names_shapes_and_sites_are_those_of_the_modules(path: Path, catalogue: tfkit.Catalogue) -> None:
     spec = tfkit.load_spec(path, catalogue)

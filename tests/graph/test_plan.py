@@ -134,6 +134,7 @@ def test_who_would_work_may_be_nobody(graph_from: Callable[..., tfkit.Graph], ca
     assert {diagnostic.fix for diagnostic in found} == {"no installed backend can do this"}
 
 
+@pytest.mark.slow
 def test_the_plan_is_what_the_model_does(
     graph_from: Callable[..., tfkit.Graph], spec_from: Callable[..., tfkit.ModelSpec], catalogue: tfkit.Catalogue
 ) -> None:

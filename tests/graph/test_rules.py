@@ -265,6 +265,7 @@ def test_no_input_is_named_like_an_argument(name: str, faults_of: Callable[..., 
     assert [(diagnostic.code, diagnostic.path) for diagnostic in faults_of(text)] == [("TFK013", f"nodes.{name}")]
 
 
+@pytest.mark.slow
 def test_every_attribute_of_torchs_module_dictionary_is_taken() -> None:
     # In a process of its own: libraries that other tests import put names of theirs on torch's classes.
     code = "import torch; print(*(name for name in dir(torch.nn.ModuleDict()) if not name.startswith('_')))"

@@ -145,7 +145,7 @@ def written_arguments() -> Iterator[Writes]:
 
 def looks_like_path(parameter: click.Parameter) -> bool:
     """Whether the help of an argument names a file or a directory."""
-    words = re.findall("[A-Z]+", (parameter.metavar or parameter.name).upper())
+    words = re.findall("[A-Z]+", parameter.metavar or parameter.name.upper())
     return bool({"FILE", "DIR", "SPEC", "RECIPE", "MODEL", "REFERENCE"} & set(words))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from command_line import SMALL
 from hostile.damage import NAMES, Damage, contents, damages, not_regular
 from hostile.harness import Runner, snapshot
 from hostile.inputs import (
@@ -102,9 +103,10 @@ class Case:
             self.wrong.append(f"{what}: {wrong}")
 
     def report(self) -> None:
+        print(f"{self.cases} cases")
         assert not self.wrong, f"{len(self.wrong)} of {self.cases} cases:\n" + "\n".join(self.wrong[:40])
 
-    def check_request(
+    def evaluate(
         self, reads: Reads, value: str, what: str, refused: bool, output: Path | None = None, stdin: Path | None = None
     ) -> None:
         """Run the command on this value, and note what is wrong with how it ended."""
@@ -168,11 +170,11 @@ def attack(case: Case, reads: Reads, name: str, share: int) -> None:
             damage(target)
             # Of other damages some leave a file that is right, or a text like any other.
             refused = target.suffix in (".yaml", ".json") and what in ALWAYS_REFUSED
-            case.check_request(reads, name, what, refused)
+            case.evaluate(reads, name, what, refused)
         case.restore(name)
     for hostile in NAMES:
         if next(turn) % share == 0:
-            case.check_request(reads, hostile, f"name {hostile[:20]!r}", refused=True)
+            case.evaluate(reads, hostile, f"name {hostile[:20]!r}", refused=True)
     if not target.is_dir():
         return
     output = target if reads.name == "resume" else None
@@ -183,7 +185,7 @@ def attack(case: Case, reads: Reads, name: str, share: int) -> None:
         for what, damage in chosen(damages(data, member.suffix, case.victim)):
             remove(spot)
             damage(spot)
-            case.check_request(reads, name, f"{member}: {what}", False, output)
+            case.evaluate(reads, name, f"{member}: {what}", False, output)
             case.restore(name if output else str(Path(name) / member))
     for what, link in (("a link to nothing", "nothing"), ("a link to somebody else", str(case.victim)), ("a file", "")):
         for extra in EXTRA:
@@ -194,7 +196,7 @@ def attack(case: Case, reads: Reads, name: str, share: int) -> None:
                 os.symlink(link, spot)
             else:
                 spot.write_text("x")
-            case.check_request(reads, name, f"{extra}: {what}", False, output)
+            case.evaluate(reads, name, f"{extra}: {what}", False, output)
             case.restore(name)
 
 
@@ -202,6 +204,19 @@ def named(argument: Reads | Writes) -> str:
     return f"{argument.command}-{argument.name}"
 
 
+def test_a_command_survives_a_sample_of_hostile_input(runner, tmp_path):
+    """The sample of the quick tier: one command, one file, one case in eight."""
+    good = tmp_path / "good"
+    good.mkdir()
+    (good / "small.yaml").write_text(SMALL)
+    [reads] = [reads for reads in ARGUMENTS if reads.command == "check"]
+    case = Case(good, tmp_path / "case", runner, [])
+    attack(case, reads, "small.yaml", 8)
+    case.report()
+    assert case.cases > 10
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("reads", ARGUMENTS, ids=named)
 def test_a_command_survives_hostile_input(reads, good, runner, tmp_path):
     value, beside = usual(reads, good, runner, tmp_path / "usual")
@@ -210,6 +225,7 @@ def test_a_command_survives_hostile_input(reads, good, runner, tmp_path):
     case.report()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("command", sorted({reads.command for reads in ARGUMENTS}))
 def test_a_command_survives_a_hostile_stream(command, good, runner, tmp_path):
     """Of commands that read standard input: those that answer a line otherwise than no line."""
@@ -227,12 +243,13 @@ def test_a_command_survives_a_hostile_stream(command, good, runner, tmp_path):
         if len(data) > 20_000:
             continue  # text like any other, and much of it: what is asked takes its time
         stream.write_bytes(data)
-        case.check_request(reads, value, f"standard input: {what}", False, stdin=stream)
+        case.evaluate(reads, value, f"standard input: {what}", False, stdin=stream)
     for endless in ("/dev/zero", "/dev/urandom"):
-        case.check_request(reads, value, f"standard input: {endless}", True, stdin=Path(endless))
+        case.evaluate(reads, value, f"standard input: {endless}", True, stdin=Path(endless))
     case.report()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("writes", list(written_arguments()), ids=named)
 def test_a_command_survives_a_hostile_place_to_write(writes, good, runner, tmp_path):
     case = Case(good, tmp_path / "case", runner, [])

@@ -33,6 +33,7 @@ def test_every_placement_of_the_catalogue_is_here(catalogue: tfkit.Catalogue) ->
     assert builtin == {text.strip("{}").split(",")[0].removeprefix("kind: ") for text in PLACEMENTS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_eager_sdpa_and_auto_agree(
@@ -52,6 +53,7 @@ def test_eager_sdpa_and_auto_agree(
     assert bound < 1e-6 * float(outputs["eager"].std())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "scheme", "placement"),
     [("sdpa", *pair) for pair in PAIRS] + [("flex", *pair) for pair in PAIRS[: len(SCHEMES)]],
@@ -91,6 +93,7 @@ def test_gradients_agree_and_reach_tables_behind_a_bias(
         assert float((one - other).abs().max()) <= bound * max(1.0, float(one.abs().max())), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("scheme", ["sinusoidal", "rotary_half", "relative_shaw"])
 def test_a12_names_and_weights_do_not_depend_on_a_backend(

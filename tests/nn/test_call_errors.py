@@ -60,6 +60,7 @@ def model(model_of: Callable[..., Model]) -> Model:
     return model_of("encoder-decoder", "target.segments=2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_wrong_call(name: str, model: Model) -> None:
     arguments, code, pattern = CASES[name]

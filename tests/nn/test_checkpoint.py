@@ -27,6 +27,7 @@ def gradients(model: Model, source: Tensor, target: Tensor) -> tuple[list[Tensor
     return list(torch.autograd.grad(loss, list(model.parameters()))), size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("position", SCHEMES)
 def test_gradients_are_the_same_and_less_is_kept(

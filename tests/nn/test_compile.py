@@ -60,6 +60,7 @@ outputs: [logits]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint", [False, True], ids=["kept", "checkpoint"])
 def test_compiled_whole_forward_and_backward(
     checkpoint: bool, model_of: Callable[..., Model], pair: dict[str, Tensor], rounding: Callable[..., float]
@@ -78,6 +79,7 @@ def test_compiled_whole_forward_and_backward(
         assert float((one - other).abs().max()) <= bound * max(1.0, float(other.abs().max()))
 
 
+@pytest.mark.slow
 def test_weights_and_masks_compile_too(model_of: Callable[..., Model], pair: dict[str, Tensor]) -> None:
     model = model_of("encoder-decoder", "encoder.num_layers=1")
     torch._dynamo.reset()
@@ -117,6 +119,7 @@ def test_a_backend_that_cannot_be_compiled_is_refused_in_a_compiled_model(
     assert "eager" in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_a_new_backend_reaches_a_model_that_is_compiled_already(
     model_of: Callable[..., Model], pair: dict[str, Tensor]
 ) -> None:
@@ -131,6 +134,7 @@ def test_a_new_backend_reaches_a_model_that_is_compiled_already(
             compiled(tokens=tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("design", DESIGNS[2:3] + DESIGNS[5:], ids=lambda design: design["position"].split(",")[0].strip("{"))
 def test_exported(
     design: dict[str, str], model_of: Callable[..., Model], pair: dict[str, Tensor], rounding: Callable[..., float]
@@ -154,6 +158,7 @@ class Named(torch.nn.Module):
         return self.model(source=source, target=target)["logits"]
 
 
+@pytest.mark.slow
 def test_exported_with_lengths_that_vary(
     model_of: Callable[..., Model], ids_of: Callable[..., Tensor], rounding: Callable[..., float]
 ) -> None:
@@ -241,6 +246,7 @@ def test_a_state_dict_makes_another_model_the_same(
         assert torch.equal(other(**pair)["logits"], want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("design", DESIGNS, ids=lambda design: design["position"].split(",")[0].strip("{"))
 def test_other_dtypes(

@@ -16,6 +16,7 @@ SCHEMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
 @pytest.mark.parametrize("placement", ["post", "pre", "sandwich", "deepnorm", "parallel", "none"])
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -52,6 +52,7 @@ def test_every_scheme_of_the_catalogue_is_here(catalogue: tfkit.Catalogue) -> No
     assert builtin == set(SCHEMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("position", WRITTEN)
 def test_steps_equal_the_full_forward(

@@ -127,6 +127,7 @@ def test_half_precision_is_judged_in_float32(model_of: Callable[..., Model]) -> 
     assert torch.equal(outputs.loss, entropy(outputs.logits[:, :-1].float(), IDS[:, 1:]))
 
 
+@pytest.mark.slow
 def test_a_loss_compiles_and_exports(model_of: Callable[..., Model], rounding: Callable[..., float]) -> None:
     model = model_of("encoder-decoder", "encoder.num_layers=1", "decoder.num_layers=1")
     torch._dynamo.reset()

@@ -64,6 +64,7 @@ def test_outputs_are_a_tree(model: Model) -> None:
     assert torch.equal(doubled.logits, 2 * outputs.logits)
 
 
+@pytest.mark.slow
 def test_attributes_survive_the_compiler(model: Model) -> None:
     def total(ids: torch.Tensor) -> torch.Tensor:
         outputs = model(source=ids, target=ids)
@@ -78,6 +79,7 @@ def test_attributes_survive_the_compiler(model: Model) -> None:
         torch.testing.assert_close(torch.compile(total, fullgraph=True, backend="aot_eager")(IDS), 2 * want.logits.sum())
 
 
+@pytest.mark.slow
 def test_attributes_survive_an_export_that_is_saved(model: Model) -> None:
     with torch.no_grad():
         program = torch.export.export(model, (), kwargs={"source": IDS, "target": IDS}, strict=False)

@@ -22,6 +22,7 @@ def pair(ids_of: Callable[..., Tensor]) -> dict[str, Tensor]:
     return {"source": ids_of(B, S, 1).where(REAL_SOURCE, 0), "target": ids_of(B, T, 2).where(REAL_TARGET, 0)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "scheme"),
     [(backend, scheme) for backend in ("eager", "sdpa") for scheme in SCHEMES] + [("flex", "rotary_half"), ("flex", "alibi")],
@@ -42,6 +43,7 @@ def test_pad_ids_masks_and_lengths_say_the_same(
     assert float((counted - progress)[REAL_TARGET].abs().max()) <= rounding(model, progress, S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "scheme"),
     [(backend, scheme) for backend in ("eager", "sdpa") for scheme in SCHEMES[:5:2]] + [("flex", "alibi")],

@@ -59,6 +59,7 @@ def test_a11_one_site_a_pattern_or_all(
     assert set(used(model, **pair).values()) == {"eager"}
 
 
+@pytest.mark.slow
 def test_a11_a_list_falls_back_in_its_order(
     model_of: Callable[..., Model], pair: dict[str, Tensor], used: Callable[..., dict[str, str]]
 ) -> None:

@@ -27,6 +27,7 @@ def pair(ids_of: Callable[..., Tensor]) -> dict[str, Tensor]:
     return {"source": source, "target": target}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "scheme"),
     [(backend, scheme) for backend in ("eager", "sdpa", "auto") for scheme in SCHEMES] + [("flex", "alibi")],

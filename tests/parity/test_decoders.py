@@ -13,6 +13,8 @@ from . import name_maps
 from .comparison import all_in_float64, compare, copy_weights, shake
 from .generation import TOKENS, generated, talkative
 
+pytestmark = pytest.mark.slow
+
 LENGTHS = (31, 17, 1, 6)
 VOCABULARY = 61
 COMMON = ("defaults.attention.num_heads=4", "tokens.vocab_size=61")

@@ -118,11 +118,13 @@ def check(shrunk: Any, padded: Any, name: str, wrong: tuple[str, ...] = ()) -> N
     compare(ours, theirs, family.name_map, lambda: ours(source=source, target=target), run, real)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_and_gradients(shrunk, padded, name):
     check(shrunk, padded, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
@@ -166,6 +168,7 @@ def speaking(shrunk: Any, padded: Any, name: str) -> tuple[Callable[[int], Any],
     return ours, theirs, source, end, given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_tokens(shrunk, padded, name):
     ours, theirs, source, end, given = speaking(shrunk, padded, name)
@@ -174,6 +177,7 @@ def test_greedy_tokens(shrunk, padded, name):
     assert len(set(made.lengths.tolist())) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_beams(shrunk, padded, name):
     ours, theirs, source, _, given = speaking(shrunk, padded, name)

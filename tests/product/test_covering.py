@@ -12,6 +12,8 @@ from tfkit.catalogue import load_catalogue
 from tfkit_conformance.models.covering import covering, pairs_in, pairs_of
 from tfkit_conformance.models.part_rows import PLAIN, factors_of, refusal, spec_of, untried
 
+pytestmark = pytest.mark.exhaustive
+
 CATALOGUE = load_catalogue()
 SLICES = 6
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import pytest
 import torch
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,8 @@ from product.drawn import trials
 from product.evaluated import Trial, causal, counts, round_trip, same_under_every_backend, sites_within_bounds, stepwise
 from tfkit.catalogue import load_catalogue
 from tfkit_conformance.models.strategies import written_models
+
+pytestmark = pytest.mark.exhaustive
 
 CATALOGUE = load_catalogue()
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]

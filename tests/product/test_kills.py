@@ -15,6 +15,8 @@ from tfkit_conformance.finding import Violation
 from tfkit_conformance.models.covering import covering, pairs_in, pairs_of
 from tfkit_conformance.models.part_rows import PLAIN, factors_of, refusal, spec_of
 
+pytestmark = pytest.mark.exhaustive
+
 BUILTIN = load_catalogue()
 WRONG = BUILTIN.with_plugin(Wrong(), "wrong")
 RIGHT = BUILTIN.with_plugin(Right(), "right")

@@ -22,6 +22,7 @@ def test_there_are_21_drafts() -> None:
     assert len(DRAFTS) == 21
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DRAFTS, ids=lambda path: path.stem)
 def test_draft_loads_and_its_resolved_form_loads_back_equal(path: Path, catalogue: Catalogue) -> None:
     spec = load_spec(path, catalogue)
@@ -51,6 +52,7 @@ def validator(catalogue: Catalogue) -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(json.loads(json.dumps(schema)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DRAFTS, ids=lambda path: path.stem)
 def test_schema_accepts_the_draft_and_its_resolved_form(
     path: Path, validator: jsonschema.Draft202012Validator, catalogue: Catalogue

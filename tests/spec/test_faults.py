@@ -165,7 +165,7 @@ ROWS = {
         "activation: {}",
         [("TFK022", 11, 32, "defaults.ffn.activation", "gelu_tanh")],
     ),
-    "kind of a node": ("{kind: tokens}", "{}", [("TFK022", 13, 12, "nodes.source", "say which node kind")]),
+    "kind of a node": ("{kind: tokens}", "{}", [("TFK022", 13, 12, "nodes.source", "write which node kind")]),
     "kind of a sub-layer": (LAYERS, LAYERS + ", sublayers: [{}]", [("TFK022", 15, 68, "nodes.encoder.sublayers.0", "`kind`")]),
     "kind of an optional norm": (
         LAYERS,

@@ -19,6 +19,8 @@ from tfkit.spec.extends import read_extended
 from tfkit.spec.grammar import Grammar
 from tfkit.spec.located import Diagnostics, plain
 
+pytestmark = pytest.mark.slow
+
 DRAFTS = Path(__file__).parent / "drafts"
 VALUES: list[Any] = [
     None, True, False, 0, -1, 1, 3, 2**40, 2**63 - 1, 1e-9, -0.5, 1.0, 1e300, "", "none", "auto", "yes", "source", "a.b",

@@ -55,7 +55,7 @@ PLACES = [
 @pytest.mark.parametrize(("path", "line", "column", "written"), PLACES)
 def test_every_path_has_its_place(path: str, line: int, column: int, written: str, text: str, spec_of: SpecOf) -> None:
     spec = spec_of(text)
-    assert spec.mark_of(path) == Location("a.yaml", line, column)
+    assert spec.location_of(path) == Location("a.yaml", line, column)
     assert spec.written_path(path) == written
     diagnostic = spec.diagnostic("TFK040", path, "message", "fix")
     assert (diagnostic.location, diagnostic.path, diagnostic.message, diagnostic.fix) == (
@@ -67,7 +67,7 @@ def test_every_path_has_its_place(path: str, line: int, column: int, written: st
 
 
 def test_value_of_an_override_has_its_place_there(text: str, spec_of: SpecOf) -> None:
-    location = spec_of(text, "defaults.attention.num_heads=8").mark_of("nodes.encoder.layers.0.sublayers.0.num_heads")
+    location = spec_of(text, "defaults.attention.num_heads=8").location_of("nodes.encoder.layers.0.sublayers.0.num_heads")
     assert location == Location("--set defaults.attention.num_heads=8", 1, 30)
 
 
@@ -75,7 +75,7 @@ def test_spec_that_was_not_read_has_no_places(text: str, spec_of: SpecOf, catalo
     spec = ModelSpec.model_validate(
         {"tfkit": 1, "name": "a", "nodes": dict(spec_of(text).nodes), "outputs": ["logits"]}, context={"catalogue": catalogue}
     )
-    assert spec.mark_of("nodes.source") is None
+    assert spec.location_of("nodes.source") is None
     assert spec.written_path("nodes.source") == "nodes.source"
 
 
@@ -103,6 +103,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_files_are_judged_quickly(row: tuple[str, str], text: str, faults_of: Callable[..., list[object]]) -> None:
     old, new = row
@@ -117,6 +118,7 @@ def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.slow
 def test_reading_a_spec_imports_neither_torch_nor_rich() -> None:
     heavy = "[name for name in ('torch', 'rich', 'numpy', 'jsonschema') if name in sys.modules]"
     code = f"import sys, tfkit.spec; from tfkit.catalogue import load_catalogue; load_catalogue(); print({heavy})"
@@ -135,4 +137,4 @@ def test_loading_takes_milliseconds(catalogue: Catalogue, tmp_path: object, draf
 
 
 def test_same_text_under_another_file_name(text: str, catalogue: Catalogue) -> None:
-    assert parse_spec(text, catalogue).mark_of("name") == Location("<text>", 2, 7)
+    assert parse_spec(text, catalogue).location_of("name") == Location("<text>", 2, 7)

@@ -234,6 +234,7 @@ JSONS = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(JSONS, st.sampled_from([None, 1, "\t"]), st.booleans())
 def test_json_is_read_as_json_reads_it(value: object, indent: int | str | None, ascii_only: bool) -> None:

@@ -26,6 +26,7 @@ def data_of(text: str) -> Any:
     return plain(read_text(text, "a.yaml", Diagnostics()))
 
 
+@pytest.mark.slow
 def test_schema_is_a_schema_without_loose_ends(catalogue: Catalogue) -> None:
     schema = json_schema(catalogue)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -40,6 +41,7 @@ def test_correct_spec_is_accepted(text: str, validator: jsonschema.Draft202012Va
     assert [error.message for error in validator.iter_errors(data_of(text))] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_shipped_spec_is_accepted(path: Path, installed: Catalogue) -> None:
     schema = json_schema(installed)

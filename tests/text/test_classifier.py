@@ -124,6 +124,7 @@ def test_labels_belong_to_the_model(run, classifier, tmp_path):
         Classifier.load(run, max_length=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wanted", "which", "message"),
     [

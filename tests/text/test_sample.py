@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tfkit.recipe import load_recipe
 from tfkit.text import Translator
 from tfkit.train import train
@@ -9,6 +11,7 @@ from tfkit.train import train
 RECIPE = Path(__file__).parents[2] / "specs" / "recipes" / "sample.yaml"
 
 
+@pytest.mark.slow
 def test_the_sample_is_learnt_in_half_the_steps_of_the_demo(tmp_path):
     outcome = train(load_recipe(RECIPE, ["stopping.max_steps=125"]), tmp_path / "run")
     assert outcome.progress.best > 80  # BLEU of 40 sentences that were held out

@@ -43,6 +43,7 @@ def graphs():
     return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
+@pytest.mark.slow
 def test_at_most_as_many_graphs_as_shapes(task, tmp_path):
     step = step_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
     torch._dynamo.utils.counters.clear()
@@ -60,6 +61,7 @@ def test_at_most_as_many_graphs_as_shapes(task, tmp_path):
     assert not any("_orig_mod" in name for name in step.state.tensors()["model.safetensors"])
 
 
+@pytest.mark.slow
 def test_models_in_one_process_are_counted_apart(task, tmp_path):
     """As many compilations are allowed for the third as for the first, though all have the same code, and other shapes."""
     for number in range(3):
@@ -68,6 +70,7 @@ def test_models_in_one_process_are_counted_apart(task, tmp_path):
             assert step.run() is not None
 
 
+@pytest.mark.slow
 def test_loss_and_gradients_are_those_of_the_batch_as_it_was(task, tmp_path):
     changes = ["model.defaults.dropout=0.0", "average=null", "batching.tokens=60", "batching.accumulate=2"]
     full = step_for(task, tmp_path / "full", [*changes, "compile=true"])
@@ -96,6 +99,7 @@ class Beginning:
         return lambda *arguments: None
 
 
+@pytest.mark.slow
 def test_half_and_half_is_whole(task, tmp_path):
     changes = ["compile=true", "batching.tokens=60"]
     beginning = Beginning()
@@ -113,6 +117,7 @@ def test_half_and_half_is_whole(task, tmp_path):
         assert all(torch.equal(mine[key], theirs[key]) for key in mine), name
 
 
+@pytest.mark.slow
 def test_a_shape_too_many_is_an_error_and_no_silent_way_back(task, tmp_path):
     step = step_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
     given = step.task.batch(step.data.train, [0], np.random.default_rng(0))

@@ -62,6 +62,7 @@ def refusal(work) -> TfkitError | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_a_byte_that_was_flipped_anywhere_is_read_or_refused(run, name):
     path = run / name
@@ -78,6 +79,7 @@ def test_a_byte_that_was_flipped_anywhere_is_read_or_refused(run, name):
     READERS[name](path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_run_with_a_flipped_byte_goes_on_or_is_refused(run, name):
     path = run / name
@@ -90,6 +92,7 @@ def test_a_run_with_a_flipped_byte_goes_on_or_is_refused(run, name):
     assert resume(run).progress.step == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(0, 60, 3))
 def test_a_state_of_which_the_manifest_knows_goes_on_or_is_refused(run, at):
     """A byte in each twentieth of the file, or so."""
@@ -127,6 +130,7 @@ NOTHING = {("log.jsonl", kind) for kind in ("empty", "list", "object", "deep", "
 """A log of nothing, or of a line without an end, is that of a killed process; who held the run is not asked."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PUT)
 @pytest.mark.parametrize("name", SMALL)
 def test_something_else_in_place_of_a_file_is_refused(run, name, kind):

@@ -84,6 +84,7 @@ def test_a_model_whose_backend_does_not_run_here_can_be_started_from(parent, tas
     assert all(torch.equal(found[name], value) for name, value in weights(parent).items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["link", "named pipe", "directory", "empty", "object", "deep", "sparse"])
 @pytest.mark.parametrize("name", ["models/best.json", "models/BEST/versions.json", "models/BEST/source.json"])
 def test_a_run_with_a_file_replaced_is_no_model_to_start_from(parent, task, tmp_path, name, how):
@@ -214,6 +215,7 @@ def test_a_share_of_nothing_is_told(task):
         load_recipe(task, ["pretrained_share=0.5"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "written", "has"),
     [
@@ -239,6 +241,7 @@ def test_a_setting_that_the_tokeniser_does_not_have_is_told_where_it_was_written
         train(load_recipe(task, [f"pretrained={parent}"]), tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "settings", "changes"),
     [
@@ -308,6 +311,7 @@ def ends_alike(folder):
     return all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_exactly_without_the_model_that_it_started_from(halves):
     written = json.loads((halves / "half" / "digests.json").read_text())
     assert len(written["pretrained weights"]) == 64
@@ -315,11 +319,13 @@ def test_a_run_goes_on_exactly_without_the_model_that_it_started_from(halves):
     assert ends_alike(halves)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_checkpoint_begins_again_from_the_same_weights(halves):
     shutil.rmtree(halves / "half" / "checkpoints")
     assert ends_alike(halves)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_checkpoint_needs_the_weights_that_it_began_with(halves):
     shutil.rmtree(halves / "half" / "checkpoints")
     place = model_in(halves / "parent")
@@ -333,6 +339,7 @@ def test_a_run_without_a_checkpoint_needs_the_weights_that_it_began_with(halves)
         resume(halves / "half")
 
 
+@pytest.mark.slow
 def test_the_start_of_a_run_stays(halves, tmp_path):
     with pytest.raises(InputError, match="TFK111 a resumed run keeps its `pretrained`"):
         resume(halves / "half", overrides=[f"pretrained={tmp_path / 'whole'}"])

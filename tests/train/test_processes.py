@@ -13,13 +13,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from launched import LAUNCH, environment, together
 from tfkit.errors import InputError
 from tfkit.recipe import load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
-from tfkit.train.lock import held
+from tfkit.train.lock import locked
+from torchrun import LAUNCH, environment, run_jobs
 from translation_task import write_task
+
+pytestmark = pytest.mark.exhaustive
 
 FOUR = ["batching.accumulate=4"]
 """Five batches an epoch, so that its last step leaves all processes but one without a batch."""
@@ -89,7 +91,7 @@ def runs(tmp_path_factory):
     for name in ("one-then-ddp", "one-then-fsdp"):
         on = {"directory": str(folder / name), "overrides": [WHOLE], "resume": True}
         made.append({**on, "fsdp": name.endswith("fsdp")})
-    found, code, words = together(made, folder)
+    found, code, words = run_jobs(made, folder)
     assert code == 0, words
     assert found[0] == found[1] == [[11 if STOP in job["overrides"] else 24] for job in made]
     return folder
@@ -110,7 +112,7 @@ def test_a_run_goes_on_with_other_processes(runs, name):
 
 def test_a_run_of_two_goes_on_alone_and_then_as_three(runs, tmp_path):
     resume(runs / "fsdp-then-one", overrides=["stopping.max_steps=18"])
-    found, code, words = together(
+    found, code, words = run_jobs(
         [{"directory": str(runs / "fsdp-then-one"), "overrides": [WHOLE], "resume": True, "fsdp": True}], tmp_path, count=3
     )
     assert code == 0, words
@@ -150,7 +152,7 @@ def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path):
         },
         {"directory": str(tmp_path / "five"), "resume": True},
     ]
-    found, _, words = together(jobs, tmp_path)
+    found, _, words = run_jobs(jobs, tmp_path)
     codes = ["TFK118", "TFK100", "TFK021", "TFK110", "TFK111"]
     assert found == [[[code, reported_by_other_rank] for code in codes] for reported_by_other_rank in (False, True)], words
     assert not any((tmp_path / name).exists() for name in ("one", "two", "three"))
@@ -173,7 +175,7 @@ def test_what_every_process_reads_is_told_once(task, tmp_path, runs):
     shutil.copytree(runs / "ddp", tmp_path / "one")
     on = {"directory": str(tmp_path / "one"), "resume": True, "unread": "step-24", "overrides": ["stopping.max_steps=26"]}
     jobs += [on, {**on, "earlier": True}]
-    found, _, words = together(jobs, tmp_path)
+    found, _, words = run_jobs(jobs, tmp_path)
     codes = [["TFK082"], ["TFK113"], ["TFK117"]]
     assert [each[:3] for each in found] == [
         [[*code, reported_by_other_rank] for code in codes] for reported_by_other_rank in (False, True)
@@ -189,7 +191,7 @@ def test_a_killed_process_ends_the_run_and_it_goes_on(task, tmp_path, runs, fsdp
     """The process that is left ends too, tells why, and where it has the whole model it saves that."""
     overrides = [*FOUR, "keeping.every_steps=5"]
     job = {"recipe": str(task), "directory": str(tmp_path / "run"), "overrides": overrides, "fsdp": fsdp, "kill": 8}
-    found, code, words = together([job], tmp_path)
+    found, code, words = run_jobs([job], tmp_path)
     assert code != 0
     assert "SIGKILL" in words
     assert found == [[["TFK119", False]], []], words
@@ -206,7 +208,7 @@ def test_who_watches_and_fails_stops_all_of_them_and_costs_no_step(task, tmp_pat
         {"recipe": str(task), "directory": str(tmp_path / str(fsdp)), "overrides": overrides, "fsdp": fsdp, "fails": 5}
         for fsdp in (False, True)
     ]
-    found, _, words = together(jobs, tmp_path)
+    found, _, words = run_jobs(jobs, tmp_path)
     assert found == [[["BrokenPipeError"]] * 2, [["KeyboardInterrupt"]] * 2], words
     for job in jobs:
         assert [path.name for path in checkpoints_in(Path(job["directory"]) / "checkpoints")] == ["step-5"]
@@ -214,7 +216,7 @@ def test_who_watches_and_fails_stops_all_of_them_and_costs_no_step(task, tmp_pat
 
 def test_a_share_that_one_process_cannot_read_again_costs_one_checkpoint(task, tmp_path):
     job = {"recipe": str(task), "directory": str(tmp_path / "run"), "fsdp": True, "unread": "step-8"}
-    found, code, words = together([{**job, "overrides": [*FOUR, "keeping.last=3"]}], tmp_path)
+    found, code, words = run_jobs([{**job, "overrides": [*FOUR, "keeping.last=3"]}], tmp_path)
     assert code == 0, words
     assert found == [[[24]]] * 2
     assert [path.name for path in checkpoints_in(tmp_path / "run" / "checkpoints")] == ["step-16", "step-24"]
@@ -245,7 +247,7 @@ def test_two_processes_leave_out_the_steps_that_one_does(task, tmp_path, monkeyp
     alone = train(load_recipe(task, overrides), tmp_path / "one-half").progress
     job = {"recipe": str(task), "overrides": overrides, "scale": scale}
     jobs = [{**job, "directory": str(tmp_path / f"{fsdp}-half"), "fsdp": fsdp} for fsdp in (False, True)]
-    found, code, words = together(jobs, tmp_path)
+    found, code, words = run_jobs(jobs, tmp_path)
     assert code == 0, words
     assert found == [[[10]] * 2] * 2
     assert alone.epoch > 4, "steps were left out"
@@ -258,7 +260,7 @@ def test_two_processes_leave_out_the_steps_that_one_does(task, tmp_path, monkeyp
 def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch):
     changes = [*FOUR, "compile=true", "batching.tokens=60"]
     job = {"recipe": str(task), "directory": str(tmp_path / "two"), "overrides": changes, "shapes": 2}
-    found, code, words = together([job, {**job, "directory": str(tmp_path / "none"), "fsdp": True}], tmp_path)
+    found, code, words = run_jobs([job, {**job, "directory": str(tmp_path / "none"), "fsdp": True}], tmp_path)
     assert code == 0, words
     assert found == [[[24], ["TFK118", reported_by_other_rank]] for reported_by_other_rank in (False, True)], words
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
@@ -283,7 +285,7 @@ def test_processes_meet_a_run_that_is_held_and_say_so_once(task, tmp_path):
     directory = tmp_path / "run"
     directory.mkdir()
     command = [*LAUNCH, "--nproc-per-node=2", "-m", "tfkit", "train", str(task), "-o", str(directory), "--set", FOUR[0]]
-    with held(directory):
+    with locked(directory):
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment())
     assert (done.stdout + done.stderr).count(f"TFK121 {directory} is in use: process {os.getpid()} on ") == 1, done.stderr
     assert "exitcode  : 2" in done.stderr

@@ -57,6 +57,7 @@ def whole(finished, tmp_path):
     return Path(shutil.copytree(finished, tmp_path / "whole"))
 
 
+@pytest.mark.exhaustive
 def test_fifty_kills_at_random_moments(task, tmp_path):
     script = Path(__file__).parent / "killed_run.py"
     task.write_text(task.read_text().replace("every_steps: 8", "every_steps: 1").replace("max_steps: 24", "max_steps: 40"))
@@ -79,6 +80,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("changes", CHANGES)
 def test_half_and_half_is_whole(task, tmp_path, changes):
     train(load_recipe(task, changes), tmp_path / "whole")
@@ -96,6 +98,7 @@ def test_half_and_half_is_whole(task, tmp_path, changes):
     assert steps[0] == steps[1]
 
 
+@pytest.mark.slow
 def test_half_and_half_is_whole_when_onednn_multiplies(task, tmp_path, monkeypatch):
     product, calls = onednn.probe(), []
     if product is None:
@@ -106,6 +109,7 @@ def test_half_and_half_is_whole_when_onednn_multiplies(task, tmp_path, monkeypat
     assert len(calls) > 24 * 3 * 10
 
 
+@pytest.mark.slow
 def test_two_runs_are_the_same(task, tmp_path, whole):
     train(load_recipe(task), tmp_path / "again")
     same(whole, tmp_path / "again")
@@ -149,6 +153,7 @@ def listening():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("listening")
 def test_ctrl_c_saves_and_goes_on(task, tmp_path, whole):
     class Interrupt:
@@ -240,6 +245,7 @@ def rewritten(checkpoint: Path, name: str, write) -> None:
     (checkpoint / "manifest.json").write_text(json.dumps(manifest | {name: file_record(checkpoint / name)}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["missing", "another one", "another shape", "another dtype"])
 @pytest.mark.parametrize("file", FILES)
 def test_tensors_of_another_model_are_told_and_not_used(whole, file, change):
@@ -258,6 +264,7 @@ def test_tensors_of_another_model_are_told_and_not_used(whole, file, change):
     assert resume(whole, earlier=True).progress.step == 24
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("where", "value", "said"),
     [
@@ -313,6 +320,7 @@ def test_tensors_that_no_manifest_lists_are_not_read(whole):
         resume(whole)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["cut", "altered", "missing"])
 @pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json", "manifest.json"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_used_when_asked(whole, kind, name):
@@ -338,6 +346,7 @@ LINE = {"kind": "step", "step": 3, "epoch": 1, "loss": 1.0, "nll": 1.0, "rate": 
 LINE |= {"source_tokens": 5, "target_tokens": 5, "seconds": 0.1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -394,6 +403,7 @@ def test_what_the_run_began_with_stays(whole, file, said):
         assert f"began with another {said}" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

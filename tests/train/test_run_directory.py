@@ -15,7 +15,7 @@ from tfkit.errors import InputError, StoreError
 from tfkit.recipe import load_recipe
 from tfkit.train import average_checkpoints, resume, train
 from tfkit.train.checkpoint import checkpoints_in
-from tfkit.train.lock import held
+from tfkit.train.lock import locked
 from translation_task import write_task
 
 HERE = Path(__file__).parent
@@ -64,6 +64,7 @@ PLACES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_no_link_to_a_directory_is_followed(run, victim, place):
     before, path = everything(victim), run / place
@@ -84,6 +85,7 @@ FILES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", [True, False], ids=["link", "dangling link"])
 @pytest.mark.parametrize("name", FILES)
 def test_no_link_to_a_file_is_followed(run, tmp_path, name, there):
@@ -107,6 +109,7 @@ def test_no_link_is_followed_where_checkpoints_are_averaged(run, tmp_path):
         average_checkpoints(run, None, tmp_path / "mean")
 
 
+@pytest.mark.slow
 def test_a_link_that_the_user_names_is_followed(task, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "other")
@@ -157,6 +160,7 @@ train(load_recipe(sys.argv[1]), sys.argv[2])
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("at", "name", "left"),
     [
@@ -223,6 +227,7 @@ def test_a_preparation_that_fails_removes_what_it_wrote_and_no_more(task, tmp_pa
     assert set(everything(tmp_path / "run")) == {"notes.txt", "data/notes.txt"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ["train", "resume"])
 def test_of_several_at_once_exactly_one_works_on_a_run(task, tmp_path, how):
     directories = [tmp_path / f"run-{number}" for number in range(4)]
@@ -231,7 +236,7 @@ def test_of_several_at_once_exactly_one_works_on_a_run(task, tmp_path, how):
         train(load_recipe(task, ["stopping.max_steps=2"]), directory)
         recipe = directory / "recipe.yaml"
         recipe.write_text(recipe.read_text().replace("max_steps: 2\n", "max_steps: 6\n"))
-    done = script(HERE / "at_once.py", task, 4, how, *directories)
+    done = script(HERE / "concurrent_runs.py", task, 4, how, *directories)
     assert done.returncode == 0, done.stderr
     for directory, each in zip(directories, json.loads(done.stdout), strict=True):
         ended = dict(each)
@@ -246,12 +251,13 @@ def test_of_several_at_once_exactly_one_works_on_a_run(task, tmp_path, how):
         assert resume(directory).progress.step == 6
 
 
+@pytest.mark.slow
 def test_a_run_that_is_held_is_neither_begun_nor_touched(task, run, tmp_path):
     """Where its holder has not said who it is, too."""
     new = tmp_path / "new"
     new.mkdir()
     for directory, work in ((run, lambda: resume(run)), (new, lambda: train(load_recipe(task), new))):
-        with held(directory):
+        with locked(directory):
             before = everything(directory)
             with pytest.raises(InputError, match=f"TFK121 {directory} is in use: process {os.getpid()} on "):
                 work()

@@ -9,13 +9,15 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from launched import together
 from tfkit.errors import StoreError
 from tfkit.files import file_record
 from tfkit.train import average_checkpoints, resume
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.distributed import sharded_checkpoint as shards
+from torchrun import run_jobs
 from translation_task import write_task
+
+pytestmark = pytest.mark.exhaustive
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,7 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("written")
     changes = ["batching.accumulate=4", "stopping.max_steps=12"]
     job = {"recipe": str(write_task(folder)), "directory": str(folder / "run"), "overrides": changes, "fsdp": True}
-    found, code, words = together([job], folder)
+    found, code, words = run_jobs([job], folder)
     assert (found, code) == ([[[12]]] * 2, 0), words
     return folder / "run"
 
@@ -135,7 +137,7 @@ def test_two_processes_tell_damaged_shards_once_and_go_back(sharded, tmp_path):
         for name in ("whole", "shards")
         for earlier in (False, True)
     ]
-    found, _, words = together(jobs, tmp_path)
+    found, _, words = run_jobs(jobs, tmp_path)
     assert found == [[["TFK082", "TFK082", reported_by_other_rank], [13]] * 2 for reported_by_other_rank in (False, True)], (
         words
     )

@@ -19,12 +19,14 @@ from tfkit.train import train
 from translation_task import WORDS
 
 
+@pytest.mark.slow
 def test_a_classifier_learns_its_labels(tmp_path):
     outcome = train(load_recipe(recipe_for(tmp_path, "classification", "accuracy")), tmp_path / "run")
     assert validations(tmp_path / "run")[-1]["scores"]["accuracy"] > 90
     assert json.loads((outcome.model / "labels.json").read_text()) == ["animal", "thing"]
 
 
+@pytest.mark.slow
 def test_an_encoder_learns_hidden_tokens_better_than_by_their_frequency(tmp_path):
     train(load_recipe(recipe_for(tmp_path, "masked")), tmp_path / "run")
     first, last = (each["nll"] for each in validations(tmp_path / "run"))
@@ -47,6 +49,7 @@ def test_what_is_held_out_of_running_text_is_its_end_in_one_piece(tmp_path, held
         assert tokeniser.decode(joined) == "".join(text)
 
 
+@pytest.mark.slow
 def test_a_decoder_learns_to_spell_and_goes_on(tmp_path):
     recipe = load_recipe(recipe_for(tmp_path, "language", tokeniser="characters"), ["stopping.max_steps=150"])
     outcome = train(recipe, tmp_path / "run")
@@ -126,6 +129,7 @@ def test_a_class_is_one_label(corpus):
     assert made.target_tokens == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [

@@ -90,6 +90,7 @@ def test_no_step_begins_that_leaves_no_time_for_the_validation(task):
     assert why_stop(recipe, Progress(step=0, seconds=70.0), 0.0) is None
 
 
+@pytest.mark.slow
 def test_a_validation_names_the_epoch_of_its_step_also_at_the_end_of_one(task, tmp_path):
     recipe = load_recipe(task, ["stopping={max_epochs: 2, max_minutes: null}", "validation.every_steps=1"])
     train(recipe, tmp_path / "run")

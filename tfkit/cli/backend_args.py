@@ -111,5 +111,5 @@ def _location(spec: ModelSpec, graph: Graph, group: SiteGroup) -> Location | Non
     for path, layer in layer_paths(layers_of(graph.nodes[node].options), f"nodes.{node}.layers"):
         for number, part in enumerate(layer.sublayers or ()):
             if part.options.name == name and getattr(part.options, "backend", None) == group.site.backend:
-                return spec.mark_of(f"{path}.sublayers.{number}.backend")
-    return spec.mark_of(f"nodes.{node}")
+                return spec.location_of(f"{path}.sublayers.{number}.backend")
+    return spec.location_of(f"nodes.{node}")

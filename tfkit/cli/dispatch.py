@@ -43,26 +43,6 @@ EXTRAS = {"verify": "conformance", "conformance": "conformance", "bench": "confo
 """Commands of other distributions of this project, with the extra that installs each."""
 
 
-def _print_help(context: click.Context, option: click.Parameter, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
-        print(context.get_help())
-        context.exit()
-
-
-def _print_version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
-        from importlib.metadata import version
-
-        print(f"tfkit {version('tfkit')}")
-        context.exit()
-
-
-HELP = click.Option(
-    ["-h", "--help"], is_flag=True, is_eager=True, expose_value=False, callback=_print_help, help="Print this text."
-)
-"""Replaces the help option of click, whose `echo` tests the stream by a write and so hides that standard output is full."""
-
-
 class CommandGroup(click.Group):
     """All commands. `list_commands` and `get_command` are click's; neither imports a command that is not asked for."""
 
@@ -77,9 +57,6 @@ class CommandGroup(click.Group):
         else:
             return None
         command: click.Command = found if isinstance(found, click.Command) else found.command
-        if HELP not in command.params:
-            command.add_help_option = False
-            command.params.append(HELP)
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str, click.Command, list[str]]:
@@ -105,12 +82,10 @@ class CommandGroup(click.Group):
     cls=CommandGroup,
     no_args_is_help=False,
     subcommand_metavar="COMMAND ...",
-    params=[HELP],
-    add_help_option=False,
-    context_settings={"show_default": True},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="Exit codes: 0 fine, 1 a check or a run failed, 2 the input is wrong, 3 incomplete.",
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version.")
+@click.version_option(package_name="tfkit", message="%(prog)s %(version)s", help="Print the version.")
 def commands() -> None:
     """A spec becomes a running Transformer in which every part is a plugin."""
 

@@ -6,14 +6,11 @@ import errno
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from .usage import nearest
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 Declared = TypeVar("Declared", bound=Callable[..., Any])
@@ -35,11 +32,6 @@ class _Path(click.ParamType[str, str]):
             if reason.errno == errno.ENAMETOOLONG:
                 self.fail(f"`{value[:40]}...` has {len(value):,} characters, more than a path may have here", param, ctx)
         return value
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem
-
-        return [CompletionItem(incomplete, type="file")]
 
 
 class InputPath(_Path):
@@ -63,11 +55,6 @@ class OneOf(click.ParamType[str, str]):
             known = f"known: {', '.join(self.words)}"
             self.fail(f"unknown {self.kind} `{value}`; {nearest(value, self.words) or known}", param, ctx)
         return value
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem
-
-        return [CompletionItem(word) for word in self.words if word.startswith(incomplete)]
 
 
 READ, WRITE, DTYPE = InputPath(), OutputPath(), OneOf("dtype", DTYPES)

@@ -84,10 +84,10 @@ class BatchShapes:
 
 def _fill(values: Tensor, rows: int, width: int, by: int) -> Tensor:
     """Values (B, L) as (rows, width), with a value `by` on the right and copies of the first row below."""
-    made = values.new_full((rows, width), by)
-    made[: len(values), : values.shape[1]] = values
-    made[len(values) :] = made[0]
-    return made
+    filled = values.new_full((rows, width), by)
+    filled[: len(values), : values.shape[1]] = values
+    filled[len(values) :] = filled[0]
+    return filled
 
 
 def _rows(count: Any, limit: int, tokens: int) -> Any:

@@ -110,12 +110,12 @@ _WIDE = ((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32"), (b"\xff\xfe",
 
 def groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Lists of `size` items. Where the iterable raises, the items before are yielded first."""
-    left = iter(items)
+    remaining = iter(items)
     while True:
         group: list[Item] = []
         failure: Exception | None = None
         try:
-            for item in islice(left, size):
+            for item in islice(remaining, size):
                 group.append(item)
         except Exception as reason:
             failure = reason

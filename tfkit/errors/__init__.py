@@ -1,15 +1,15 @@
-"""What can go wrong, as one tree; every fault has a stable code that `tfkit explain` knows.
+"""The exceptions of tfkit. Each carries diagnostics with stable codes, which `tfkit explain` describes.
 
-    TfkitError                 carries one or more faults
-    ├── SpecError              the spec, or a --set, is wrong: all its faults at once
+    TfkitError                 carries one or more diagnostics
+    ├── SpecError              the spec, or a --set, is wrong: all its errors at once
     ├── PluginError            a plugin broke the contract of a slot
-    ├── BackendRefused         an attention backend cannot do what a site asks: every reason, and who could
-    ├── InputError             a tensor or argument given to a built model is wrong (also a ValueError)
+    ├── BackendRefused         no allowed attention backend can serve a site: every reason, and the backends that can
+    ├── InputError             a tensor or argument of a call is wrong (also a ValueError)
     ├── BuildError             a correct spec cannot be built here: too large, a part's build function failed
     ├── StoreError             a saved model cannot be written or read
-    └── TrainingError          a correct recipe came to numbers that are none
+    └── TrainingError          training with a correct recipe produced NaN or infinity
 
-The text of a message may change between releases; its code and its meaning do not (see `tfkit.errors.codes`).
+The text of a message may change between releases. A code and its meaning do not change (see `tfkit.errors.codes`).
 """
 
 from .diagnostic import Diagnostic, Location

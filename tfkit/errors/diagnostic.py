@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Location:
-    """A place in a file the user wrote. `line` and `column` count from 1, columns in characters.
+    """A place in a file of the user. `line` and `column` count from 1, columns in characters.
 
-    A mark without a file is false: it only tells the values of a Python mapping apart.
+    A location without a file is false. It only distinguishes the values of a Python mapping.
     """
 
     file: str
@@ -25,9 +25,14 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One thing that is wrong: what, where, the rule with its numbers, and what to do about it.
+    """One error.
 
-    `path` is the place inside the spec (`nodes.encoder.attention.num_heads`), `mark` the place in the file.
+    Args:
+        code: the stable code, `TFK012`.
+        message: what is wrong, with the rule and its numbers.
+        fix: what to do about it.
+        path: the place inside the spec: `nodes.encoder.attention.num_heads`.
+        location: the place in the file.
     """
 
     code: str
@@ -43,7 +48,7 @@ class Diagnostic:
         return f"{where}{self.code} {path}{self.message}{fix}"
 
     def as_data(self) -> dict[str, object]:
-        """The fault as `--json` prints it."""
+        """The error as `--json` prints it: code, message, fix, path, file, line, column."""
         location = self.location
         return {
             "code": self.code,

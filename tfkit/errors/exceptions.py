@@ -1,4 +1,4 @@
-"""The exceptions that tfkit raises on purpose."""
+"""The exceptions that tfkit raises."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from .diagnostic import Diagnostic
 
 
 class TfkitError(Exception):
-    """Base of every error that tfkit raises on purpose. `diagnostics` is never empty. `reported_by_other_rank`: another
-    process of the same run raises it too and prints it."""
+    """Base of every exception that tfkit raises.
+
+    Args:
+        diagnostics: the errors, at least one.
+
+    The attribute `reported_by_other_rank` is set if another process of the same run prints the error.
+    """
 
     reported_by_other_rank = False
 
@@ -22,7 +27,7 @@ class TfkitError(Exception):
 
 
 class SpecError(TfkitError):
-    """What the user wrote is not a spec."""
+    """The spec, the recipe or an override is wrong."""
 
 
 class PluginError(TfkitError):
@@ -30,11 +35,11 @@ class PluginError(TfkitError):
 
 
 class BackendRefused(TfkitError):
-    """No allowed attention backend can do what a site asks."""
+    """No allowed attention backend can serve a site."""
 
 
 class InputError(TfkitError, ValueError):
-    """A tensor or argument given to a built model is wrong."""
+    """A tensor or argument of a call is wrong."""
 
 
 class BuildError(TfkitError):
@@ -46,4 +51,4 @@ class StoreError(TfkitError):
 
 
 class TrainingError(TfkitError):
-    """Training came to numbers that are none."""
+    """Training produced NaN or infinity."""

@@ -1,4 +1,4 @@
-"""Directories of files that tfkit wrote: a listing beside them names each with its size and SHA-256.
+"""Directories of files that tfkit wrote, with a listing of their sizes and SHA-256 digests.
 
 What a listing does not name was not written by tfkit, and is never removed. No link is followed.
 """
@@ -40,11 +40,11 @@ def file_record(path: Path) -> dict[str, Any]:
 
 
 def check_files(listing: Path, files: Mapping[str, Any], *, folders: Collection[str] = ()) -> None:
-    """Compare files with what a listing beside them says: all sizes first, then every digest.
+    """Compare files with the listing in their directory: all sizes first, then every digest.
 
     Args:
         listing: The file that holds the listing; the files are in its directory.
-        files: What it says, by name; `FileRecord` or the same as plain data.
+        files: Its content by name, as `FileRecord` or as plain data.
         folders: The folders in which files may lie. Any other name is that of a plain child.
 
     Raises:
@@ -56,7 +56,7 @@ def check_files(listing: Path, files: Mapping[str, Any], *, folders: Collection[
 
 
 def check_sizes(listing: Path, files: Mapping[str, Any], *, folders: Collection[str] = ()) -> dict[str, FileRecord]:
-    """The first half of `check_files`, which reads no file; gives what the listing says."""
+    """The first half of `check_files`, which reads no file; returns the listing."""
     for name in files:
         try:
             _listed(listing.parent, name, folders)

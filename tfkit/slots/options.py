@@ -29,7 +29,7 @@ class Options(BaseModel):
 
 
 class NoOptions(Options):
-    """The options of an entry that has none."""
+    """The options model of an entry without options."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +189,14 @@ class LayersField:
 
 
 def component_default(name: str) -> Any:
-    """The default of a slot field: looked up in the catalogue like a written name."""
+    """The default of a slot field.
+
+    Args:
+        name: an entry of the slot, looked up in the catalogue like a written name.
+
+    Returns:
+        The default for the annotated field.
+    """
     return Field(default=name, validate_default=True)
 
 

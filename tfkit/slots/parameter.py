@@ -56,6 +56,17 @@ class ParameterGroup:
 
 
 def linear(name: str, role: str, fan_in: int, fan_out: int, bias: bool = True) -> tuple[Parameter, ...]:
-    """The parameters of `torch.nn.Linear(fan_in, fan_out, bias)` under a name."""
+    """Describe the parameters of `torch.nn.Linear(fan_in, fan_out, bias)`.
+
+    Args:
+        name: the path of the module: `query` gives `query.weight` and `query.bias`.
+        role: the role of the weight.
+        fan_in: input features.
+        fan_out: output features.
+        bias: whether there is a bias, with the role `bias`.
+
+    Returns:
+        The weight (fan_out, fan_in), and the bias (fan_out,) if there is one.
+    """
     weight = Parameter(f"{name}.weight", role, (fan_out, fan_in))
     return (weight, Parameter(f"{name}.bias", "bias", (fan_out,))) if bias else (weight,)

@@ -89,7 +89,7 @@ def unknown_name(slot: str, name: str, grammar: Grammar) -> tuple[str, str]:
 
 def which_kind(slot: str, grammar: Grammar) -> str:
     """The fix for a part without `kind`."""
-    return f"say which {SLOT_WORDS.get(slot, slot)}: {', '.join(grammar.names(slot))}"
+    return f"write which {SLOT_WORDS.get(slot, slot)}: {', '.join(grammar.names(slot))}"
 
 
 SLOT_WORDS = {"node": "node kind", "sublayer": "sub-layer kind", "score": "score function", "backend": "attention backend"}

@@ -37,7 +37,7 @@ class ModelSpec(Options):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in ModelSpec.model_fields)
 
-    def mark_of(self, path: str) -> Location | None:
+    def location_of(self, path: str) -> Location | None:
         """Where the value at a path of the resolved spec was written, or the nearest enclosing value.
 
         `nodes.encoder.layers.0.sublayers.0.num_heads` may point into `defaults` of a file that this one extends.
@@ -52,7 +52,7 @@ class ModelSpec(Options):
 
     def diagnostic(self, code: str, path: str, message: str, fix: str = "") -> Diagnostic:
         """An error about the value at a path of the resolved spec, located where it was written."""
-        return Diagnostic(code, message, fix, self.written_path(path), self.mark_of(path))
+        return Diagnostic(code, message, fix, self.written_path(path), self.location_of(path))
 
     def _find(self, path: str) -> tuple[Located | None, list[str]]:
         return (self._tree, []) if self._tree is None else nearest_node(self._tree, path.split("."))

@@ -128,7 +128,7 @@ def _decode(text: str | bytes, file: str, diagnostics: Diagnostics, shift: int) 
     if bad:
         data = decoded.encode()
         offset = len(decoded[: bad.start()].encode())
-        refuse("TFK003", offset, f"the character U+{ord(bad[0]):04X} may not stand in a spec")
+        refuse("TFK003", offset, f"the character U+{ord(bad[0]):04X} is not allowed in a spec")
     return decoded
 
 

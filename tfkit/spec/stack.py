@@ -65,7 +65,7 @@ class _Stack:
         if number is None:
             message = "`num_layers` or `layers` is missing"
             if not self.diagnostics.meant & {"num_layers", "layers"}:
-                self.diagnostics.add("TFK030", self.node.location, self.node.path, message, "say how many layers there are")
+                self.diagnostics.add("TFK030", self.node.location, self.node.path, message, "write the number of layers")
             self.inheritance.doubtful = True
             return None
         leaf = self.leaf(self.node.holding({"repeat": number}), [*base, self.node])

@@ -29,7 +29,7 @@ class Structure:
         root = self.children(root, TOP, {"defaults": self.defaults, "nodes": self.nodes, "outputs": self.texts})
         for key, why in NEEDED.items():
             if key not in root.mapping and key not in self.diagnostics.meant:
-                self.diagnostics.add("TFK030", root.location, "", f"`{key}` is missing", f"say {why}")
+                self.diagnostics.add("TFK030", root.location, "", f"`{key}` is missing", f"write {why}")
         return root
 
     def expect(self, node: Located, shape: type | tuple[type, ...], words: str) -> bool:

@@ -49,11 +49,17 @@ class Classification:
 
 
 class Classifier:
-    """Labels texts: p(class) = softmax of the logits, in float32. `labels` are the classes in the order of the output.
+    """Classifies lines of text. Probabilities are the softmax of the logits, in float32.
 
-    `max_length` is the most tokens of a text that are read, its start and end included, and no more than the model has
-    positions for; `batch_tokens` the most padded tokens that are read at once. Raises InputError for a tokeniser or labels that
-    are not the model's, and for another kind of model.
+    Args:
+        model: A classifier.
+        tokeniser: Its tokeniser.
+        labels: Its classes, in the order of its output.
+        max_length: The most tokens of a text to read, start and end included; at most the positions of the model.
+        batch_tokens: The most tokens of a batch, padding included.
+
+    Raises:
+        InputError: The model is of another kind, or the tokeniser or the labels are not its own.
     """
 
     def __init__(

@@ -107,7 +107,7 @@ class TextGenerator:
             return ids
         return ids[-max(positions + 1 - search.limit(len(ids)), (positions + 1) // 2) :]  # the last new token has no position
 
-    def _tail(self, ids: list[int], made: Hypothesis) -> str:
+    def _tail(self, ids: list[int], hypothesis: Hypothesis) -> str:
         """The text after the prompt. Both are decoded together, since the bytes of a character may span the border."""
-        whole, before = self.tokeniser.decode([*ids, *made.ids.tolist()]), self.tokeniser.decode(ids)
+        whole, before = self.tokeniser.decode([*ids, *hypothesis.ids.tolist()]), self.tokeniser.decode(ids)
         return whole.removeprefix(before)

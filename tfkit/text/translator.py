@@ -138,10 +138,10 @@ class Translator:
             self.model.train(training)
         hypotheses = dict(zip(nonempty, found, strict=True))
         for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
-            made = tuple(hypotheses.get(number, ()))
-            texts = tuple(_line(self.tokenisers["target"].decode(each.ids.tolist())) for each in made)
+            own = tuple(hypotheses.get(number, ()))
+            texts = tuple(_line(self.tokenisers["target"].decode(each.ids.tolist())) for each in own)
             cut = max(len(ids) + 1 - self.max_source, 0)
-            yield Translation(line, texts or ("",), made, tuple(sources[number]), cut)
+            yield Translation(line, texts or ("",), own, tuple(sources[number]), cut)
 
 
 def _line(text: str) -> str:

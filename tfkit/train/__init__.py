@@ -1,4 +1,4 @@
-"""Training: from a recipe and text to a model, with nothing lost on the way."""
+"""Training: from a recipe and text files to a model."""
 
 from ..data import describe_counts
 from .averaging import average_checkpoints, average_models

@@ -1,6 +1,6 @@
 """The mean of the weights of several models of one run, which often translates better than each of them.
 
-https://arxiv.org/abs/1706.03762, section 6.1: the last 5 (base) or 20 (big) checkpoints
+https://arxiv.org/abs/1706.03762, section 6.1: the mean of the last 5 (base) or 20 (big) checkpoints
 """
 
 from __future__ import annotations
@@ -21,28 +21,60 @@ from ..nn.model import Model
 from ..spec import load_spec
 from ..text import model_in
 from .checkpoint import MODEL, checkpoints_in, read_checkpoint
-from .run_directory import SPEC, check_inside, own_place
+from .run_directory import check_inside, own_place
+from .run_files import CHECKPOINTS, DATA, SPEC
 
 
 def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite: bool = False) -> list[Path]:
-    """Save the mean of the last checkpoints of a run; gives them. Raises StoreError."""
+    """Average the last checkpoints of a run.
+
+    Args:
+        run: The directory of the run.
+        last: How many checkpoints; all that the run keeps where None.
+        output: Where to save the model.
+        overwrite: Whether to replace a saved model there.
+
+    Returns:
+        The checkpoints.
+
+    Raises:
+        StoreError: The run has fewer checkpoints, a file is damaged, or the model cannot be saved.
+
+    Reference:
+        Section 6.1 of https://arxiv.org/abs/1706.03762
+    """
     run = own_place(run)
     check_inside(run)
-    found = checkpoints_in(run / "checkpoints")
+    found = checkpoints_in(run / CHECKPOINTS)
     if not found:
         raise StoreError(Diagnostic("TFK114", f"{run} has no checkpoint", "name a run of `tfkit train`, or two models or more"))
     if last is not None and last > len(found):
-        message = f"{run} has {len(found)} checkpoints, {last} are wanted"
+        message = f"{run} has {len(found)} checkpoints, {last} are requested"
         raise StoreError(Diagnostic("TFK114", message, "a run keeps as many as `keeping.last` says"))
     chosen = found if last is None else found[-last:]
     model = build(load_spec(run / SPEC, load_catalogue()))
     states = (read_checkpoint(path)[0][MODEL] for path in chosen)
-    labels = read_facts(run / "data").labels
-    return _saved(model, chosen, states, _texts(_tokenisers(run, model), labels), output, overwrite)
+    labels = read_facts(run / DATA).labels
+    return _save_mean(model, chosen, states, _texts(_tokenisers(run, model), labels), output, overwrite)
 
 
 def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = False) -> list[Path]:
-    """Save the mean of saved models; gives them. Raises StoreError where they are not of one spec and one vocabulary."""
+    """Average saved models.
+
+    Args:
+        places: Their directories; a directory of a run stands for its best model.
+        output: Where to save the model.
+        overwrite: Whether to replace a saved model there.
+
+    Returns:
+        The directories of the models.
+
+    Raises:
+        StoreError: The specs or tokenisers differ, a file is damaged, or the model cannot be saved.
+
+    Reference:
+        Section 6.1 of https://arxiv.org/abs/1706.03762
+    """
     places = [model_in(place) for place in places]
     model = load(places[0])
     tokenisers = _tokenisers(places[0], model)
@@ -58,15 +90,15 @@ def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = Fa
             )
     labels = list(read_labels(places[0])) if os.path.lexists(places[0] / LABELS) else []
     states = (load(place).state_dict() for place in places)
-    return _saved(model, list(places), states, _texts(tokenisers, labels), output, overwrite)
+    return _save_mean(model, list(places), states, _texts(tokenisers, labels), output, overwrite)
 
 
 def _texts(tokenisers: Mapping[str, TextTokeniser], labels: list[str]) -> dict[str, str]:
-    """What is saved beside a model."""
+    """The files to save beside a model."""
     return tokeniser_texts(tokenisers) | ({LABELS: json.dumps(labels) + "\n"} if labels else {})
 
 
-def _saved(
+def _save_mean(
     model: Model,
     places: list[Path],
     states: Iterable[Mapping[str, Tensor]],

@@ -12,7 +12,7 @@ from ..files import write_whole
 from ..io import save
 from ..io.layout import BEST
 from ..nn.model import Model
-from .run_directory import MODELS, remove_saved, saved_steps
+from .run_files import MODELS, remove_saved, saved_steps
 from .run_output import RunOutput
 from .step import TrainStep
 

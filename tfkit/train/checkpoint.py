@@ -25,7 +25,7 @@ from ..errors import Diagnostic, StoreError
 from ..files import Listing, check_files, file_record, make_draft, read_model, replace_directory
 from .checkpoint_state import SHAPES, State
 from .distributed.process_group import ProcessGroup
-from .run_directory import SHARDS, STEP, saved_steps
+from .run_files import SHARDS, STEP, saved_steps
 
 MODEL, OPTIMISER, AVERAGE = (f"{name}.safetensors" for name in ("model", "optimiser", "average"))
 STATE, MANIFEST = "state.json", "manifest.json"

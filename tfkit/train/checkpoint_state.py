@@ -1,4 +1,4 @@
-"""What a checkpoint says about its run beside tensors, in `state.json`."""
+"""The content of `state.json` in a checkpoint: everything that is no tensor."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..files import FileModel
 from .callbacks import MAX_WHOLE, Progress, Whole
 
 SHAPES = "tensors"
-"""The key of the state that lists the tensors of the shards by file, with their shapes."""
+"""The key of the shapes of sharded tensors, by file and name."""
 _Size = Annotated[int, Field(ge=0, lt=1 << 40)]
 
 
 class Scaler(FileModel):
-    """torch's scaler of the loss in float16."""
+    """The state of torch's GradScaler."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -27,12 +27,19 @@ class Scaler(FileModel):
 
 
 class NoScaler(FileModel):
-    """Nothing is scaled in float32 and bfloat16."""
+    """The empty state of GradScaler in float32 and bfloat16."""
 
 
 class State(FileModel):
-    """The `progress`, the `scaler`, the steps of the moving `average`, the `digests` of what the run began with; the shapes of
-    the `tensors` by file, where these are sharded."""
+    """The content of `state.json`.
+
+    Attributes:
+        progress: How far the run has come.
+        digests: Of what the run began with, by name.
+        scaler: The loss scaler.
+        average_steps: Updates of the moving average; None without one.
+        tensors: The shapes of sharded tensors, by file and name.
+    """
 
     progress: Progress
     digests: dict[str, str]

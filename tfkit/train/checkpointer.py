@@ -11,7 +11,7 @@ from . import checkpoint
 from .best_models import BestModels
 from .callbacks import Callback
 from .checkpoint_state import State
-from .run_directory import CHECKPOINTS, remove_saved
+from .run_files import CHECKPOINTS, remove_saved
 from .run_output import RunOutput
 from .step import TrainStep
 

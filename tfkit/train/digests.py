@@ -17,7 +17,7 @@ from ..errors import Diagnostic, StoreError
 from ..files import file_record, read_model, write_whole
 from ..recipe import Recipe
 from .pretrained import Pretrained
-from .run_directory import DATA, DIGESTS, SPEC
+from .run_files import DATA, DIGESTS, SPEC
 from .run_recipe import fixed_settings
 
 FILES = {"spec": SPEC, "training data": f"{DATA}/{TRAIN}", "validation data": f"{DATA}/{VALIDATION}"}

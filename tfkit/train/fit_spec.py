@@ -1,4 +1,4 @@
-"""The spec of a recipe, fitted to its tokenisers: sizes of vocabularies, and special ids that the spec leaves open."""
+"""The spec of a recipe, completed from its tokenisers: vocabulary sizes, and special ids that the spec does not set."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from ..spec import ModelSpec, load_spec
 
 
 def roles_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> Roles:
-    """Which nodes of the recipe's model the data go to. Raises SpecError, also for an unknown `backend`, and InputError."""
+    """The roles of the nodes of a recipe's model. Raises SpecError, also for an unknown `backend`, and InputError."""
     return roles_of(_plan(_spec(recipe, catalogue, []), catalogue, backend), recipe.data.kind)
 
 
 def fitted_length(recipe: Recipe, positions: Mapping[str, int]) -> Recipe:
-    """The recipe, in which `batching.max_length` is no more than the model has positions, unless the recipe writes it."""
-    most = max(2, min(positions.values(), default=recipe.batching.max_length))  # a row has a token and its end
-    if most >= recipe.batching.max_length or "max_length" in recipe.batching.model_fields_set:
+    """The recipe with a `batching.max_length` that the model has positions for, unless the recipe sets it."""
+    longest = max(2, min(positions.values(), default=recipe.batching.max_length))  # a row has a token and its end
+    if longest >= recipe.batching.max_length or "max_length" in recipe.batching.model_fields_set:
         return recipe
-    return recipe.model_copy(update={"batching": recipe.batching.model_copy(update={"max_length": most})})
+    return recipe.model_copy(update={"batching": recipe.batching.model_copy(update={"max_length": longest})})
 
 
 def positions_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> dict[str, int]:
-    """How many positions the inputs of the recipe's model have, by column of the data, where there is an end to them. Raises as
-    `roles_in` does."""
+    """The maximum length of the inputs of a recipe's model, by column of the data, where there is one. Raises as `roles_in`."""
     plan = _plan(_spec(recipe, catalogue, []), catalogue, backend)
     nodes = {column: roles_of(plan, recipe.data.kind).of(column) for column in KINDS[recipe.data.kind].files}
     return {column: plan.max_input_lengths[node] for column, node in nodes.items() if node in plan.max_input_lengths}
@@ -38,10 +37,20 @@ def positions_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> d
 def fitted_spec(
     recipe: Recipe, catalogue: Catalogue, roles: Roles, sizes: Mapping[str, int], classes: int
 ) -> tuple[ModelSpec, list[str]]:
-    """The spec with vocabularies of these `sizes` (by column) and so many `classes`, and the changes
-    that were needed, as `--set` writes them.
+    """Complete the spec of a recipe.
 
-    Raises InputError where the spec writes other special ids than tokenisers have.
+    Args:
+        recipe: Names the spec.
+        catalogue: The catalogue of components.
+        roles: The roles of the model's nodes.
+        sizes: The vocabulary sizes, by column.
+        classes: The number of classes; 0 unless it is a classification.
+
+    Returns:
+        The spec, and the changes to it as `--set` writes them.
+
+    Raises:
+        InputError: The spec sets other special ids than the tokenisers have.
     """
     spec = _spec(recipe, catalogue, [])
     plan = _plan(spec, catalogue)
@@ -58,8 +67,8 @@ def fitted_spec(
         node = roles.of(column)
         rule = plan.inputs[node]
         decoded = node == roles.target and roles.source is not None
-        for name, given, ours in (("pad_id", rule.pad_id, PAD), ("end_id", rule.end_id, END)):
-            if given is None:
+        for name, written, ours in (("pad_id", rule.pad_id, PAD), ("end_id", rule.end_id, END)):
+            if written is None:
                 changes.append(f"nodes.{node}.{name}={ours}")
         if decoded and rule.start_id is None:
             changes.append(f"nodes.{node}.start_id={START}")
@@ -72,7 +81,7 @@ def fitted_spec(
 
 
 def _classes(spec: ModelSpec, plan: ModelPlan, roles: Roles, sizes: Mapping[str, int], classes: int) -> list[str]:
-    """What to change so that the table has the size of the tokeniser and the output as many classes as there are labels."""
+    """The changes for the size of the token table and the number of classes."""
     owner = _owner(spec, roles.target)
     changes = [] if plan.widths[roles.output] == classes else [f"nodes.{roles.output}.classes={classes}"]
     if spec.nodes[owner].options.vocab_size != sizes["target"]:
@@ -81,28 +90,28 @@ def _classes(spec: ModelSpec, plan: ModelPlan, roles: Roles, sizes: Mapping[str,
 
 
 def _vocabularies(spec: ModelSpec, plan: ModelPlan, roles: Roles, sizes: Mapping[str, int]) -> list[str]:
-    """What to change so that every table has the size of its tokeniser: where the spec writes it, or at the nodes where one
-    line of the spec speaks of tables that now differ."""
-    wanted = {_owner(spec, roles.of(column)): size for column, size in sizes.items()}
+    """The changes for the sizes of the token tables: where the spec sets them, or at the nodes where one line of the spec sets
+    tables whose sizes now differ."""
+    required = {_owner(spec, roles.of(column)): size for column, size in sizes.items()}
     if getattr(spec.nodes[roles.output].options, "share", None) is None:
-        wanted[roles.output] = sizes["target"]
-    written = {node: spec.written_path(f"nodes.{node}.vocab_size") for node in wanted}
+        required[roles.output] = sizes["target"]
+    written = {node: spec.written_path(f"nodes.{node}.vocab_size") for node in required}
     changes: dict[str, str] = {}
-    for node, size in wanted.items():
+    for node, size in required.items():
         if spec.nodes[node].options.vocab_size == size:
             continue
-        alike = {wanted[other] for other, path in written.items() if path == written[node]}
-        if len(alike) > 1:
+        sizes_here = {required[other] for other, path in written.items() if path == written[node]}
+        if len(sizes_here) > 1:
             changes[written[node]] = "null"
-        changes[written[node] if len(alike) == 1 else f"nodes.{node}.vocab_size"] = str(size)
-    for node, size in wanted.items():  # what stood there for all of them is gone
+        changes[written[node] if len(sizes_here) == 1 else f"nodes.{node}.vocab_size"] = str(size)
+    for node, size in required.items():  # the size that the spec set for all of them is removed
         if changes.get(written[node]) == "null":
             changes[f"nodes.{node}.vocab_size"] = str(size)
     return [f"{path}={value}" for path, value in changes.items()]
 
 
 def _owner(spec: ModelSpec, node: str) -> str:
-    """The node that holds the table which a node reads."""
+    """The node that holds the token table of a node."""
     while (share := getattr(spec.nodes[node].options, "share", None)) is not None:
         node = share
     return node

@@ -1,4 +1,4 @@
-"""One process at a time works on a run, or the first of several that train together."""
+"""The lock of a run: one process at a time works on it, or the first of several that train together."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ LOCK, HOLDER = "run.lock", "run.lock.json"
 
 
 class Holder(FileModel):
-    """The process that holds a run."""
+    """The process that has locked a run."""
 
     process: Annotated[int, Field(ge=1)]
     host: Annotated[str, Field(max_length=300)]
 
 
 @contextmanager
-def held(directory: Path) -> Iterator[None]:
-    """Hold the directory of a run. The operating system lets go of it when the process ends, however it ends.
+def locked(directory: Path) -> Iterator[None]:
+    """Lock the directory of a run. The operating system releases the lock when the process ends.
 
-    Raises InputError where another process holds it, StoreError where it cannot be written.
+    Raises InputError where another process has locked it, StoreError where it cannot be written.
     """
     lock, place = FileLock(directory / LOCK, timeout=0), directory / HOLDER
     try:
@@ -57,7 +57,7 @@ def held(directory: Path) -> Iterator[None]:
 
 
 def _holder_text(place: Path) -> str:
-    for _ in range(50):  # it has the lock before it writes its name
+    for _ in range(50):  # it writes its name after it has the lock
         if holder := _holder(place):
             return f"process {holder.process} on {holder.host}"
         time.sleep(0.02)

@@ -1,8 +1,7 @@
 """The log of a run: every step and validation as one JSON object a line.
 
-A line is there whole or not at all, but for the last one of a process that was killed: it has no line break and is passed
-over.
-A number that is infinite or NaN, which JSON does not have, is written as null.
+Every line is complete, except the last one of a process that was killed: it has no line break and is skipped. NaN and
+infinities, which JSON lacks, are written as null.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from ..errors import Diagnostic, Location, StoreError
 from ..files import FileModel, open_regular, write_whole
 from .callbacks import Count, Whole
 
-LONGEST = 1 << 25
-"""The most bytes of a line; a validation holds a sentence to look at."""
-LARGEST = 1e39
+MAX_LINE = 1 << 25
+"""The most bytes of a line; a validation holds a sample."""
+MAX_NUMBER = 1e39
 Seconds = Annotated[float, Field(ge=0)]
 Name = Annotated[str, Field(max_length=100)]
 
 
 def _number(value: float | None) -> float:
-    """A number of a log; null is NaN."""
-    if value is not None and LARGEST < abs(value) < math.inf:
-        raise ValueError(f"it is larger than {LARGEST:g}, and so than any float32")
+    """A number in a log, where null is NaN."""
+    if value is not None and MAX_NUMBER < abs(value) < math.inf:
+        raise ValueError(f"it is larger than {MAX_NUMBER:g}, which no float32 is")
     return math.nan if value is None else value
 
 
 Number = Annotated[Annotated[float, Field(allow_inf_nan=True)] | None, AfterValidator(_number)]
-"""A number as it was computed, which may be infinite or NaN."""
+"""A computed number, which may be NaN or infinite."""
 
 
 class StepEntry(FileModel):
@@ -72,7 +71,7 @@ _ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="k
 
 
 def append_log(path: Path, entry: Mapping[str, Any]) -> None:
-    """Add a line to a log. Raises OSError, and then the log is as it was."""
+    """Append a line to a log. Raises OSError, and then the log is unchanged."""
     line = json.dumps(_finite(entry)).encode() + b"\n"
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
@@ -82,7 +81,7 @@ def append_log(path: Path, entry: Mapping[str, Any]) -> None:
             while written < len(line):
                 written += os.write(number, line[written:])
         except BaseException:
-            os.ftruncate(number, size)  # which needs no room on a full disk
+            os.ftruncate(number, size)  # works on a full disk
             raise
     finally:
         os.close(number)
@@ -95,28 +94,28 @@ def _finite(value: Any) -> Any:
 
 
 def read_log(path: Path) -> list[Entry]:
-    """The entries of a log, none where it is missing. Raises StoreError, with its number, for a line that is no entry."""
+    """The entries of a log; none where it is missing. Raises StoreError, with the line number, for an invalid line."""
     return [entry for _, entry in _lines(path)]
 
 
 def cut_log(path: Path, step: int) -> None:
-    """Remove what was logged after a step, which a run that goes on from there logs again. Raises StoreError as `read_log`."""
+    """Remove the entries after a step, which a resumed run writes again. Raises StoreError as `read_log`."""
     lines = list(_lines(path))
     if os.path.lexists(path):
         write_whole(path, "".join(line.decode() for line, entry in lines if entry.step <= step))
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, Entry]]:
-    """The lines of a log with what they say."""
+    """The lines of a log and their entries."""
     try:
         with open_regular(path, links=False) as file:
             number = 0
-            while line := file.readline(LONGEST + 1):
+            while line := file.readline(MAX_LINE + 1):
                 number += 1
-                if len(line) > LONGEST:
-                    raise _refused(path, number, f"it has more than {LONGEST:,} bytes")
+                if len(line) > MAX_LINE:
+                    raise _refused(path, number, f"it has more than {MAX_LINE:,} bytes")
                 if not line.endswith(b"\n"):
-                    return  # the process was killed while it wrote
+                    return  # the process was killed while writing
                 try:
                     yield line, _ENTRY.validate_json(line)
                 except ValidationError as error:

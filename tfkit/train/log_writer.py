@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import Diagnostic, StoreError
 from .callbacks import Step, Validated
 from .log import append_log
-from .run_directory import LOG
+from .run_files import LOG
 from .run_output import RunOutput
 
 

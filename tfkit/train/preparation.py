@@ -19,7 +19,8 @@ from .digests import digests_of, file_digests, write_digests
 from .fit_spec import fitted_spec, roles_in
 from .pretrained import read_pretrained
 from .pretrained_tokenisers import check_tokenisers
-from .run_directory import DATA, SPEC, check_new, end_preparation
+from .run_directory import check_new, end_preparation
+from .run_files import DATA, SPEC
 from .run_recipe import check_processes, write_recipe
 
 

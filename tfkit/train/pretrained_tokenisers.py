@@ -10,7 +10,7 @@ from ..data import KINDS
 from ..errors import Diagnostic, InputError, TfkitError
 from ..recipe import MASK, Recipe, load_recipe
 from .pretrained import Pretrained
-from .run_directory import MODELS, RECIPE
+from .run_files import MODELS, RECIPE
 
 
 def check_tokenisers(recipe: Recipe, pretrained: Pretrained) -> None:

@@ -11,7 +11,7 @@ import yaml
 from ..errors import Diagnostic, InputError, Location
 from ..files import write_whole
 from ..recipe import Recipe, load_recipe
-from .run_directory import RECIPE, SPEC
+from .run_files import RECIPE, SPEC
 
 CHANGEABLE = ("stopping", "keeping", "name", "description", "reference")
 """The keys of a recipe on which no weight and no score depends; `validation.every_steps` is another."""

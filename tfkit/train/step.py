@@ -107,7 +107,17 @@ class TrainStep:
         progress.step = number
         progress.source_tokens += source
         progress.target_tokens += target
-        return Step(number, progress.epoch, loss, nll, rate, norm, source, target, time.perf_counter() - start)
+        return Step(
+            step=number,
+            epoch=progress.epoch,
+            loss=loss,
+            nll=nll,
+            rate=rate,
+            norm=norm,
+            source_tokens=source,
+            target_tokens=target,
+            seconds=time.perf_counter() - start,
+        )
 
     def _backward(self, numbers: range, own: Mapping[int, Batch], target_tokens: int) -> tuple[float, float]:
         """Accumulate the gradient of a step; returns the sums of loss and nll over this process's own batches.

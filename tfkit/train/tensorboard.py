@@ -1,4 +1,4 @@
-"""The curves of a run as TensorBoard reads them.
+"""The callback that writes TensorBoard's event files.
 
 https://www.tensorflow.org/tensorboard
 """
@@ -21,9 +21,13 @@ from .trainer import Trainer
 
 
 class TensorBoard:
-    """Writes one file of events; TensorBoard hides what was written after the step from which a run goes on.
+    """Writes an event file. TensorBoard hides the events of earlier files after the step from which a run was resumed.
 
-    Every event is written at once, so that a failure is known where it happens: it goes to `report`, and no more is written.
+    Every event is written immediately. The first failure goes to `report`, and ends the writing.
+
+    Args:
+        directory: The folder of the event files.
+        report: Receives what could not be written.
     """
 
     def __init__(self, directory: Path, report: Callable[[tuple[Diagnostic, ...]], None]) -> None:
@@ -71,7 +75,7 @@ class TensorBoard:
         self.report((Diagnostic("TFK081", message, "training goes on, without events for TensorBoard"),))
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         if self._records is not None:
             self._records.close()
             self._records = None

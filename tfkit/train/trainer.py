@@ -160,11 +160,11 @@ class Trainer:
         raise AssertionError("the first process raises, and so do the others")
 
     def _save_after(self, error: BaseException) -> None:
-        """Save after a failure, where the state is consistent.
+        """Write a checkpoint after a failure, if the state is that of a completed step.
 
-        Without other processes nothing is unknown. With them, another one may be lost: the first process saves alone, unless
-        the weights are sharded. A step changes no state before its last collective, so that where this failed, the state is
-        still that before the step.
+        Where other processes take part, one of them may be lost, so that the first process writes alone. It cannot if the
+        weights are sharded. A step changes no state before its last collective: where a collective failed, the state is still
+        that of the step before.
         """
         several = self.processes.count > 1
         if self.output.removed or (several and (self.fsdp or not self.processes.is_first)):

@@ -24,9 +24,9 @@ def load_report_text(taken: LoadReport) -> str:
     for each in sorted(taken.skipped, key=lambda left: not left.initialised):
         reasons.setdefault(("drawn anew" if each.initialised else "not used", each.reason), []).append(each)
     for (what, why), left in reasons.items():
-        gone = {each.name for each in left}
+        skipped = {each.name for each in left}
         side = [*taken.names, *(each.name for each in taken.skipped if each.initialised == left[0].initialised)]
-        rows.append(f"  {what}, {why}: {', '.join(_folded(_items(left, [name for name in side if name not in gone])))}")
+        rows.append(f"  {what}, {why}: {', '.join(_folded(_items(left, [name for name in side if name not in skipped])))}")
     return "\n".join(map(shown, rows))
 
 

@@ -32,7 +32,7 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
             parts += [_chosen(row), Padding(_candidates(row["candidates"]), (0, 0, 0, 4))]
     if data["unmeasured"] and any(row["requested"] == "auto" for row in data["sites"]):
         parts += ["", Text(f"auto does not consider, for want of measurements: {', '.join(data['unmeasured'])}", "dim")]
-    links = sorted({judged["published"] for row in data["sites"] for judged in row["candidates"] if judged["published"]})
+    links = sorted({each["published"] for row in data["sites"] for each in row["candidates"] if each["published"]})
     if links:
         parts += ["", Text(f"figures marked (published) were not measured by tfkit: {', '.join(links)}", "dim")]
     if data.get("cancelling"):

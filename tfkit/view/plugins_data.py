@@ -52,7 +52,7 @@ def _jsonable(capabilities: Capabilities) -> dict[str, Any]:
     }
 
 
-SAID: dict[str, Callable[[Any], str]] = {
+DESCRIBED: dict[str, Callable[[Any], str]] = {
     "devices": lambda devices: ", ".join(map(_device, devices)) or "no",
     "numerics": lambda numerics: (
         f"rounds {', '.join(name for name, value in numerics if value == 'storage') or 'nothing'}"
@@ -67,8 +67,8 @@ def support_table(catalogue: Catalogue) -> tuple[list[str], list[list[str]]]:
     entries: list[AttentionBackend] = catalogue.entries("backend")
     rows = []
     for name in Capabilities.model_fields:
-        said = SAID.get(name, _declared)
-        rows.append([name.replace("_", " "), *(said(getattr(entry.capabilities, name)) for entry in entries)])
+        described = DESCRIBED.get(name, _declared)
+        rows.append([name.replace("_", " "), *(described(getattr(entry.capabilities, name)) for entry in entries)])
     return [entry.name for entry in entries], rows
 
 

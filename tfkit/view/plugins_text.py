@@ -52,7 +52,7 @@ class BackendsText:
                 yield ""
             yield self._table(group, axes, options.max_width)
 
-    def _groups(self, room: int) -> list[list[int]]:
+    def _groups(self, width: int) -> list[list[int]]:
         """The columns of each table: as many as fit, at least one."""
         groups: list[list[int]] = []
         left = 0
@@ -60,7 +60,7 @@ class BackendsText:
             needed = self._narrowest(column) + GAP
             if not groups or needed > left:
                 groups.append([])
-                left = room
+                left = width
             groups[-1].append(column)
             left -= needed
         return groups
@@ -77,7 +77,7 @@ class BackendsText:
         more = max(0, width - axes - sum(narrowest) - GAP * len(group)) // len(group)
         for column, least in zip(group, narrowest, strict=True):
             table.add_column(self.names[column], overflow="fold", width=min(least + more, WIDEST))
-        for axis, *said in self.rows:
-            words = [said[column] for column in group]
+        for axis, *declared in self.rows:
+            words = [declared[column] for column in group]
             table.add_row(Text(axis, "bold"), *[Text(each, "dim" if each == "no" else "") for each in words])
         return table

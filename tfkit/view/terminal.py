@@ -5,7 +5,7 @@ it can clear the screen, change the clipboard or hide a line. Three rules preven
 
 - Standard error is for people: every control character in it is written escaped (`\\x1b`), on a terminal or not, because logs
   are read in terminals too. Line ends and tabs stay.
-- Standard output is data: on a terminal it is escaped like standard error, elsewhere it is written as it is.
+- Standard output is data: on a terminal it is escaped like standard error, otherwise it is written unchanged.
 - Tables and live panels have colours of their own. They are drawn by `tfkit.view.console`, which escapes text before it
   is styled.
 
@@ -65,8 +65,9 @@ class Stream:
         self.escapes = is_error or stream.isatty()
 
     def write(self, text: str) -> int:
-        """Write text of any origin."""
-        self.write_drawn(escaped(text) if self.escapes else text)
+        """Write text of any origin. Empty text is skipped: click writes it to test a stream, and would hide an error."""
+        if text != "":
+            self.write_drawn(escaped(text) if self.escapes else text)
         return len(text)
 
     def write_drawn(self, text: str) -> None:

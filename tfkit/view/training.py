@@ -64,12 +64,12 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
 
 def recipe_line(recipe: Recipe) -> str:
     """The most important settings."""
-    said = [_part(recipe.optimiser), _part(recipe.schedule)]
+    settings = [_part(recipe.optimiser), _part(recipe.schedule)]
     if recipe.loss.label_smoothing:
-        said.append(f"label smoothing {recipe.loss.label_smoothing:g} ({recipe.loss.smoothing})")
-    said += [f"{name} {value:g}" for name, value in (("clip_norm", recipe.clip_norm), ("average", recipe.average)) if value]
+        settings.append(f"label smoothing {recipe.loss.label_smoothing:g} ({recipe.loss.smoothing})")
+    settings += [f"{name} {value:g}" for name, value in (("clip_norm", recipe.clip_norm), ("average", recipe.average)) if value]
     limits = ", ".join(f"{name} {value:g}" for name, value in recipe.stopping.model_dump(exclude_none=True).items())
-    return f"recipe: {recipe.name}: {', '.join([*said, recipe.precision])}; stops at {limits}"
+    return f"recipe: {recipe.name}: {', '.join([*settings, recipe.precision])}; stops at {limits}"
 
 
 def _part(part: Component) -> str:

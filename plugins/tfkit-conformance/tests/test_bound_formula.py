@@ -58,6 +58,7 @@ HALVES = [(dtype, kind) for dtype in (torch.bfloat16, torch.float16) for kind in
 WIDE = [(torch.float64, "stored"), (torch.float32, "fused"), (torch.float32, "kept")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "kind"), HALVES + WIDE)
 def test_every_bound_is_its_formula(dtype, kind):
     for seed, case in enumerate(CASES):

@@ -115,6 +115,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(CALM, max_examples=80)
 @given(drawn_cases, st.dictionaries(st.sampled_from([field.name for field in fields(Case)]), json_values, max_size=2))
 def test_whatever_stands_in_a_field_is_refused_or_can_be_run(case, written):

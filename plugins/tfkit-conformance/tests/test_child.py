@@ -33,6 +33,7 @@ def acme(tmp_path, monkeypatch):
     return installed
 
 
+@pytest.mark.slow
 def test_a_part_that_kills_the_process_is_nonconformant(acme, capfd):
     acme()
     seen = []
@@ -51,6 +52,7 @@ def test_a_part_that_kills_the_process_is_nonconformant(acme, capfd):
     assert '{"answer"' in err
 
 
+@pytest.mark.exhaustive
 def test_the_case_that_killed_the_process_is_made_small(acme):
     acme()
     [found] = evaluated(task("acme.long"))["findings"]
@@ -61,6 +63,7 @@ def test_the_case_that_killed_the_process_is_made_small(acme):
     assert replayed([Stored("backend", "acme.long", "layers", case)], 30.0) == ["killed the process (SIGABRT)"]
 
 
+@pytest.mark.slow
 def test_a_part_that_never_returns_from_c_is_killed(acme):
     acme()
     data = evaluated(task("acme.stuck", limit=3.0), grace=3.0)
@@ -68,6 +71,7 @@ def test_a_part_that_never_returns_from_c_is_killed(acme):
     assert data["verdict"] == "NONCONFORMANT"
 
 
+@pytest.mark.slow
 def test_a_part_that_always_hangs_ends_the_run_at_its_first_example(acme):
     acme()
     data = evaluated(task("acme.sleeps", limit=3.0), grace=300.0)
@@ -75,12 +79,14 @@ def test_a_part_that_always_hangs_ends_the_run_at_its_first_example(acme):
     assert [check["examples"] for check in data["checks"] if check["status"] == "failed"] == [1]
 
 
+@pytest.mark.slow
 def test_the_next_case_is_replayed_after_one_that_killed_the_process(acme):
     acme()
     stored = [Stored("backend", f"acme.{name}", "layers", CASE) for name in ("aborts", "right", "leaves")]
     assert replayed(stored, 30.0) == ["killed the process (SIGABRT)", "passed", "ended the process by raising SystemExit: 3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -121,6 +127,7 @@ def gone(pid, within=120.0):
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_command_takes_its_child_along(acme, tmp_path, number, code):
     note = tmp_path / "pid"
@@ -156,6 +163,7 @@ def test_what_was_begun_is_counted_by_check():
     assert (found.message, found.failed, found.examples) == ("the backend killed the process (SIGSEGV) in check grade", 1, 2)
 
 
+@pytest.mark.slow
 def test_errors_arrive_as_what_they_are():
     with pytest.raises(InputError, match=r"TFK094.*there is no attention backend `egaer`.*did you mean `eager`"):
         evaluated(task("egaer"))
@@ -187,6 +195,6 @@ def test_numbers_that_json_has_not_become_words():
 
 
 def test_the_side_that_survives_imports_no_torch():
-    modules = ", ".join(f"tfkit_conformance.process.{name}" for name in ("watch", "junit", "stored", "child"))
+    modules = ", ".join(f"tfkit_conformance.process.{name}" for name in ("parent", "junit", "stored", "child"))
     words = f"import sys, {modules}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout == "False\n"

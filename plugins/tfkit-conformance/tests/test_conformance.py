@@ -47,6 +47,7 @@ def by_name(report):
     return {check.name: check for check in report.checks}
 
 
+@pytest.mark.slow
 def test_a_right_backend_is_conformant():
     report = check_backend(small(), profile="quick")
     assert report.findings == ()
@@ -75,6 +76,7 @@ def test_a_right_backend_is_conformant():
     assert report.as_data()["verdict"] == "CONFORMANT"
 
 
+@pytest.mark.slow
 def test_a_backend_that_decodes_only_is_conformant_too(few):
     """One query, and none of the shapes and sizes that need more."""
     report = check_backend(small(can=declaring(query_length=Range(maximum=1), key_length=Range())), profile="quick")
@@ -124,6 +126,7 @@ def test_a_replay_of_no_check_or_no_backend_is_refused(catalogue):
     assert replay("eager", replace(case, causal=True, offset=0), check="R19 later_keys", catalogue=catalogue) == "passed"
 
 
+@pytest.mark.slow
 def test_a_relation_tells_what_no_layer_sees(few):
     """A rounding more where values are large is well within the bound; but 4 V no longer gives 4 times the output."""
 
@@ -202,6 +205,7 @@ def test_a_cell_that_nothing_meets_makes_a_run_incomplete(few, monkeypatch):
     assert report.findings == ()
 
 
+@pytest.mark.slow
 def test_a_cell_that_the_declaration_excludes_by_itself_is_not_missing(few):
     def no_single_key(request, options):
         return ("one key alone is not worth a kernel",) if request.keys == 1 else ()
@@ -256,6 +260,7 @@ def test_what_breaks_the_contract_is_not_compared(few):
     assert set(statuses.values()) == {"not run"}
 
 
+@pytest.mark.slow
 def test_the_first_finding_can_end_a_run(few):
     mutant = MUTANTS["scale_one_percent"]
     first, whole = (
@@ -294,6 +299,7 @@ def said(report):
     return {**data, "seconds": 0, "checks": [{**check, "seconds": 0} for check in data["checks"]]}
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_report_and_another_seed_draws_other_cases(few):
     def evaluated(seed):
         drawn = []

@@ -58,6 +58,7 @@ def ratios(kernel, inputs, grad_output, drawn=None):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kernel", CORRECT_KERNELS, ids=lambda kernel: kernel.name)
 def test_every_case_is_within_the_bound(kernel, dtype):
@@ -74,6 +75,7 @@ def test_every_case_is_within_the_bound(kernel, dtype):
     assert evaluated > (10 if kernel.name == "causal_only" else 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
 @pytest.mark.parametrize("kernel", [kernel for kernel in CORRECT_KERNELS if kernel.capabilities.dropout], ids=lambda s: s.name)
 def test_dropout_is_within_the_bound_of_its_own_draw(kernel, dtype):

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from tfkit_conformance.models.covering import covering, pairs_in, pairs_of
 
+pytestmark = pytest.mark.exhaustive
+
 
 def factors_with(sizes):
     return {f"f{number}": [f"{number}{value}" for value in range(size)] for number, size in enumerate(sizes)}

@@ -275,6 +275,7 @@ def test_within_is_fooled_neither_by_infinity_nor_by_nan_nor_by_shape():
         within("x", "lse", torch.zeros(1), infinite, bound)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype"), [("whole", torch.float32), ("online_64", torch.bfloat16)])
 def test_a_right_backend_passes_all_layers_on_the_named_calls(name, dtype):
     kernel = next(kernel for kernel in CORRECT_KERNELS if kernel.name == name)

@@ -72,6 +72,7 @@ def test_the_same_mistake_in_other_code_has_the_same_name():
     assert looks_like(subject(attend), replace(CAUSAL, dtype="bfloat16")) == MUTANTS["causal_one_too_many"].summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kernel", CORRECT_KERNELS[:3], ids=lambda kernel: kernel.name)
 def test_what_is_right_looks_like_nothing(kernel, dtype):

@@ -77,6 +77,7 @@ BAD_MANNERS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("manners", BAD_MANNERS)
 def test_whatever_a_backend_does_is_a_finding_in_words(manners, few):
     attend, words = BAD_MANNERS[manners]

@@ -136,6 +136,7 @@ def test_an_error_of_the_run_fails_every_item(evaluating):
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "message"),
     [
@@ -152,6 +153,7 @@ def test_wrong_options(pytester, word, message):
     result.stderr.fnmatch_lines([f"ERROR: {message}"])
 
 
+@pytest.mark.slow
 def test_a_part_from_end_to_end(pytester):
     result = pytester.runpytest_subprocess(
         *LOADED, "--strict-markers", "-p", "no:cacheprovider", "--tfkit-part=norm:none", "--tfkit-dtype=float32"
@@ -162,6 +164,7 @@ def test_a_part_from_end_to_end(pytester):
     assert outcomes.keys() == {"passed"}
 
 
+@pytest.mark.slow
 def test_without_an_option_it_costs_nothing(pytester):
     pytester.makepyfile("def test_own(): pass")
     words = f"import pytest, sys; code = pytest.main({['-q', '-p', 'no:cacheprovider', *LOADED]}); "

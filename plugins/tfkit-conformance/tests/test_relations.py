@@ -263,6 +263,7 @@ def test_a_mutant_breaks_the_relation_in_words(name):
     assert len(found.value.message.split()) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KILLS)
 def test_the_right_backend_satisfies_it_on_the_same_case(name):
     correct = replace(subject(lambda inputs, options: right(inputs, prepared=None)))

@@ -104,6 +104,7 @@ def subject(attend):
     return backend_under_test(EAGER, attend=attend)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "mutant"), [(name, mutant) for name, mutants in KILLS.items() for mutant in mutants])
 def test_a_wrong_dropout_breaks_the_relation(name, mutant):
     fitted = fit(BY_NAME[name], subject(mutant), PLAIN)
@@ -116,6 +117,7 @@ def test_every_relation_of_dropout_has_its_mutant():
     assert set(KILLS) == set(BY_NAME)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [PLAIN, MASKED], ids=["plain", "masked"])
 @pytest.mark.parametrize("name", BY_NAME)
 def test_the_right_dropout_breaks_none(name, case):

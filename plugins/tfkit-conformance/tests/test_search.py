@@ -64,6 +64,7 @@ def test_shrinking_evaluates_no_more_cases_than_its_steps():
     assert found.stable
 
 
+@pytest.mark.slow
 def test_a_slow_machine_shrinks_to_the_same_case(monkeypatch):
     def searched(clock):
         monkeypatch.setattr(time, "monotonic", clock)
@@ -221,6 +222,7 @@ def test_a_limit_leaves_the_signal_as_it_was():
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.slow
 def test_in_a_thread_nothing_is_limited():
     said = []
 

@@ -31,6 +31,7 @@ def test_they_are_cases_that_the_backend_accepts_and_none_comes_twice(subject):
     assert LARGE not in found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fails", "least"),
     [

@@ -134,6 +134,7 @@ CASES = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=["norm", "placement", "backend"])
 def test_a_case_with_any_value_altered_is_refused_or_passes(stored, case, catalogue, monkeypatch):
     """None of them is a bug of tfkit, nor an error of the part."""

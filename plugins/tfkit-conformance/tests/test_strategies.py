@@ -66,6 +66,7 @@ def many():
     return [case for start in range(40) for case in drawn(cases(SUBJECTS["eager"], "float32"), 8, start)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_what_is_drawn_is_declared(name):
     subject = SUBJECTS[name]
@@ -79,6 +80,7 @@ def test_what_is_drawn_is_declared(name):
         assert case.offset is not None or not (case.causal or case.window or case.bias in ("linear", "distance"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ALL_HELD))
 def test_every_cell_is_met_by_what_is_drawn_for_it(name):
     subject = SUBJECTS[name]
@@ -147,6 +149,7 @@ def test_where_a_length_stands_to_the_blocks(K, edge):
     assert edge_of(K) == edge
 
 
+@pytest.mark.slow
 def test_lengths_stand_on_both_sides_of_the_blocks_of_kernels(many):
     lengths = {length for case in many for length in (case.Q, case.K)}
     for side in (-1, 0, 1):
@@ -194,6 +197,7 @@ def test_every_feature_comes_up(many):
         assert seen[name], name
 
 
+@pytest.mark.slow
 def test_equal_lengths_come_as_one_tensor_too():
     subject = SUBJECTS["eager"]
     pair = next(cell for cell in cells(subject.capabilities, False) if cell.name == "key_lengths + query_lengths")

@@ -39,4 +39,12 @@ def at_element(
 ) -> Violation:
     """The violation of a check at one element."""
     limit = float(bound.expand(got.shape)[index]) if isinstance(bound, Tensor) else bound
-    return Violation(check, message, tensor=tensor, index=index, got=float(got[index]), want=float(want[index]), bound=limit)
+    return Violation(
+        check,
+        message,
+        tensor=tensor,
+        index=index,
+        got=float(got.detach()[index]),
+        want=float(want.detach()[index]),
+        bound=limit,
+    )

@@ -9,6 +9,7 @@ from tfkit.catalogue import load_catalogue
 from tfkit_conformance import check_backend
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("block", "dtypes"), [(64, ["float32", "bfloat16"]), (4, ["float32"])])
 def test_it_is_conformant(block, dtypes):
     options = plugin.OnlineOptions(block=block)

@@ -60,6 +60,7 @@ def judged_on_cpu(entry):
     return replace(backend_under_test(here, attend=attend), prepare=prepare)
 
 
+@pytest.mark.exhaustive
 @over_versions
 @pytest.mark.usefixtures("stand_ins")
 def test_the_logic_is_conformant(entry):

@@ -46,6 +46,7 @@ def test_what_is_wrong_is_told_in_one_line(words, said, capsys):
     assert (warned.out, warned.err.count("\n"), warned.err.startswith("TFK090 ")) == ("", 1, True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_device_it_says_so():
     done = subprocess.run([sys.executable, "-m", "tfkit_fused", "tune"], capture_output=True, text=True)

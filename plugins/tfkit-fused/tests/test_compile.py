@@ -81,6 +81,7 @@ def warned(capability: int, row: Row, tiles: Tiles) -> str:
     return f"{name}-{tiles}"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("capability", "row", "tiles"), [pytest.param(*each, id=warned(*each)) for each in CHOICES])
 def test_it_compiles_fits_and_does_not_spill(capability, row, tiles, monkeypatch):
     cost = aot.compiled(launched(row, capability, monkeypatch, tiles=tiles), capability)
@@ -102,6 +103,7 @@ FEATURES = {
 }  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kernel", ["forward", "queries", "keys", "together"])
 def test_no_feature_is_lost_by_the_compiler(kernel, monkeypatch):
     """Each gives another program, forward and backward: constants that Triton forgets would be features that are ignored."""
@@ -112,6 +114,7 @@ def test_no_feature_is_lost_by_the_compiler(kernel, monkeypatch):
     assert len(set(programs.values())) == len(programs), sorted(programs, key=programs.get)
 
 
+@pytest.mark.exhaustive
 def test_only_the_backward_in_one_kernel_adds_with_atomics(monkeypatch):
     for kernel in ("queries", "keys", "together"):
         rows = [row for row in ROWS if (row.kernel, row.bytes, row.width) == (kernel, 2, 64)]
@@ -120,6 +123,7 @@ def test_only_the_backward_in_one_kernel_adds_with_atomics(monkeypatch):
             assert found.count("tt.atomic_rmw") == (kernel == "together"), row
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["row_sums", "join_chunks"])
 def test_the_small_kernels_compile(name, monkeypatch):
     row = next(row for row in ROWS if row.kernel == ("queries" if name == "row_sums" else "decode"))
@@ -127,6 +131,7 @@ def test_the_small_kernels_compile(name, monkeypatch):
     assert (cost.spilled, cost.shared < SHARED[80]) == (0, True)
 
 
+@pytest.mark.exhaustive
 def test_lengths_and_offsets_are_no_part_of_a_compiled_kernel(monkeypatch):
     """Q, K and the offset are not specialised on, so that no batch compiles anew."""
     row = ROWS[0]
@@ -135,6 +140,7 @@ def test_lengths_and_offsets_are_no_part_of_a_compiled_kernel(monkeypatch):
     assert {"Q", "K", "offset"} <= plain
 
 
+@pytest.mark.exhaustive
 def test_blackwell_compiles_too(monkeypatch):
     row = ROWS[0]
     assert aot.compiled(launched(row, 90, monkeypatch), 100).shared <= SHARED[90]

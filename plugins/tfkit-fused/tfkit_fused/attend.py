@@ -35,7 +35,7 @@ def attend(inputs: AttentionInputs, options: FusedOptions) -> AttentionOutput:
 
 
 def attend_atomic(inputs: AttentionInputs, options: FusedOptions) -> AttentionOutput:
-    """The same, with a backward that accumulates the gradient of queries by atomics, unless torch uses deterministic algorithms."""
+    """The same, with a backward that adds the gradient of queries by atomics, unless torch uses deterministic algorithms."""
     refuse_atomic(inputs)
     return _attended(inputs, options, True)
 

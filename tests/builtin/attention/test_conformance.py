@@ -10,6 +10,7 @@ from tfkit.builtin.attention.entries import CUDNN, EAGER, FLEX, SDPA
 from tfkit_conformance import check_backend
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("entry", "dtypes"),
     [(EAGER, ["float32", "bfloat16"]), (SDPA, ["float32", "bfloat16"])],

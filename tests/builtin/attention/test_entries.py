@@ -55,6 +55,7 @@ def accepts(entry, inputs):
     return check_request(entry, request_of(inputs, inputs.query.requires_grad), entry.options()).accepted
 
 
+@pytest.mark.exhaustive
 @over_entries
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a2_output_and_gradients_are_within_the_bound(entry, case):
@@ -72,6 +73,7 @@ def test_a2_output_and_gradients_are_within_the_bound(entry, case):
         assert len(ratios) == 1 + entry.capabilities.lse + has_backward(entry) * len(leaves_of(inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["right_padded", "softcap_bias"])
 def test_a8_flex_accumulates_halves_in_float32(name):
     inputs = typed(BY_NAME[name], torch.bfloat16, gradients=False).inputs()
@@ -83,6 +85,7 @@ def call_flex(inputs, options):
     return call(FLEX, inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("entry", "case"), PROBED)
 def test_a4_one_hot_values_read_out_the_mask_exactly(entry, case):
     case = replace(case, D=case.K, V=case.K)
@@ -153,6 +156,7 @@ def test_a6_what_no_query_sees_changes_nothing_bit_for_bit(entry, name):
         assert (found["value"][hidden] == 0).all()
 
 
+@pytest.mark.slow
 @over_entries
 def test_a1_any_strides_are_read_right_and_nothing_is_written_to(entry):
     case = BY_NAME["right_padded"]
@@ -175,6 +179,7 @@ def test_a1_any_strides_are_read_right_and_nothing_is_written_to(entry):
     )
 
 
+@pytest.mark.slow
 @over_entries
 @pytest.mark.parametrize(
     "name", ["plain", "right_padded", "left_padded", "distance_bias_padded", "linear_bias", "visible_queries"]
@@ -227,6 +232,7 @@ def test_a10_every_wanted_gradient_arrives_when_it_is_the_only_one(entry):
             assert gradients_of(output, fresh, torch.ones_like(output))[wanted].abs().sum() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry.capabilities.compile and entry is not FLEX],
                          ids=lambda entry: entry.name)  # fmt: skip
 @pytest.mark.parametrize("name", ["right_padded", "window_lengths", "distance_bias_offsets"])
@@ -250,6 +256,7 @@ class Padded(torch.nn.Module):
         return call(self.entry, AttentionInputs(query, key, value, mask, 0.3)).output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry.capabilities.export], ids=lambda entry: entry.name)
 def test_exported_calls_serve_other_sizes(entry):
     from torch.export import Dim, export

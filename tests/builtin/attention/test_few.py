@@ -107,6 +107,7 @@ FEW = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FEW, ids=[case.name for case in FEW])
 def test_they_keep_the_contract(case, monkeypatch):
     """The named calls of the conformance suite, judged by all its layers, with every call of few queries or keys taken."""

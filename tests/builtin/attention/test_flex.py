@@ -31,6 +31,7 @@ def test_positions_and_lengths_are_one_interval_of_keys(case):
     assert torch.equal(inside.expand_as(wanted), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_log_sum_exp_is_float32_whatever_the_dtype(dtype):
     inputs = replace(typed(BY_NAME["plain"], dtype, gradients=False).inputs(), return_lse=True)
@@ -54,6 +55,7 @@ def test_joint_limits(requested, accepted):
     assert check_request(FLEX, replace(PLAIN, **requested), NoOptions()).accepted == accepted
 
 
+@pytest.mark.slow
 def test_decoding_step_by_step_compiles_only_once_or_twice():
     inputs = typed(CASES[0], gradients=False).inputs()
     counted = torch._dynamo.utils.counters["stats"]

@@ -88,6 +88,7 @@ def test_shapes_dtypes_and_kinds(entry, site, variants, span_of):
                 assert values.dtype in (torch.float32, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("entry", "site"), CASES)
 def test_traces_into_one_graph(entry, site, variants):
     torch._dynamo.reset()
@@ -99,6 +100,7 @@ def test_traces_into_one_graph(entry, site, variants):
                 torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("entry", "site"), [case for case in CASES if case.values[0].acts])
 def test_exports_with_any_length(entry, site):
     use = Use(entry, entry.options(), site)

@@ -1,4 +1,4 @@
-"""What the built-in activations are called. A gated FFN is `out(f(gate(x)) * in(x))`: only its f stands here."""
+"""The entries of the built-in activations. A gated layer is `out(f(gate(x)) * in(x))`; an entry is its f."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLAIMS = {
     "relu_squared": {"closes", "monotone", "rounds_once"},
     "identity": {"monotone", "rounds_once"},
 }
-"""What each function promises; `quick_gelu` rounds after each of its three steps."""
+"""The claims of each function. `quick_gelu` rounds after each of its three steps, so it does not claim `rounds_once`."""
 
 
 def _plain(name: str, summary: str, reference: str = "") -> Activation:

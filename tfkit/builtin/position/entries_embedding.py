@@ -53,7 +53,7 @@ def sinusoidal_unsupported(options: SinusoidalOptions, site: PositionSite) -> tu
 
 
 def learned_rows(options: LearnedOptions, site: PositionSite) -> int | None:
-    """How many positions the table can tell apart, or None where nobody says it."""
+    """The number of positions of the table, or None if neither the options nor the input fix it."""
     return options.max_len or site.rows
 
 

@@ -26,7 +26,7 @@ class Learned(nn.Module):
         self.table = nn.Parameter(torch.empty(max_len + offset, width))
 
     def embed(self, x: Tensor, span: PositionRange) -> Tensor:
-        """x (B,L,M) to (B,L,M). Raises InputError when a position lies beyond the table."""
+        """(B,L,M) -> (B,L,M). Raises InputError for a position beyond the table."""
         last = span.offset + span.queries
         if last > self.max_len:
             message = f"the input reaches position {last}, and the table of learned positions ends at `max_len` {self.max_len}"
@@ -42,5 +42,5 @@ class Learned(nn.Module):
 
 
 def build(options: LearnedOptions, site: PositionSite) -> nn.Module:
-    """The table as a module. `unsupported` has refused a site at which nobody says how many rows there are."""
+    """The table as a module. `unsupported` has refused sites without a number of rows."""
     return Learned(learned_rows(options, site) or 0, site.width, options.offset, options.count == "visible")

@@ -8,7 +8,7 @@ With n buckets for one direction and e = n // 2 of them exact, a distance d >= 0
     min(n - 1, e + floor((n - e) log(d / e) / log(max_distance / e)))                       otherwise
 
 A causal stack gives all buckets to keys before the query, another one half of them to each side. From `max_distance` on
-nothing changes, so the values of the distances from -max_distance to max_distance say everything: they are gathered once.
+nothing changes, so the values of the distances from -max_distance to max_distance are sufficient. They are gathered once.
 """
 
 from __future__ import annotations

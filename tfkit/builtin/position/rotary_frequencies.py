@@ -62,5 +62,5 @@ def _kept_by_index(base: float, dims: int, scaling: Scaling, index: Tensor) -> T
     if scaling.truncate is not False:
         first, last = floor(first), ceil(last)
     first, last = max(first, 0), min(last, dims - 1)
-    # Where both ends meet the ramp is a step; any width up to one index says that.
+    # If both ends are equal, the ramp is a step. Any width up to one index gives it.
     return 1 - ((index - first) / (last - first or 1)).clamp(0, 1)

@@ -59,36 +59,37 @@ class ProcessGroup:
         days."""
         if self.count == 1:
             return make()
-        made: list[Any] = [None, None]
+        result: list[Any] = [None, None]  # the value, the error
         if self.is_first:
             try:
-                made[0] = make()
+                result[0] = make()
             except TfkitError as error:
-                made[1] = error
+                result[1] = error
         if long:
             torch.distributed.monitored_barrier(group=self.group, timeout=LONG_TIMEOUT)
-        torch.distributed.broadcast_object_list(made, src=0, group=self.group)
-        if made[1] is not None:
-            made[1].reported_by_other_rank = not self.is_first
-            raise made[1]
-        return made[0]  # type: ignore[no-any-return]
+        torch.distributed.broadcast_object_list(result, src=0, group=self.group)
+        value, failure = result
+        if failure is not None:
+            failure.reported_by_other_rank = not self.is_first
+            raise failure
+        return value  # type: ignore[no-any-return]
 
     def run_on_all(self, make: Callable[[], Result]) -> Result:
         """Call a function, without collectives, in every process; returns its own result. Where some raise a TfkitError, all
         raise that of the lowest rank."""
         if self.count == 1:
             return make()
-        made: Any = None
+        value: Any = None
         failed: TfkitError | None = None
         try:
-            made = make()
+            value = make()
         except TfkitError as reason:
             failed = reason
         for rank, error in enumerate(self.all_gather(failed)):
             if error is not None:
                 error.reported_by_other_rank = rank != self.rank
                 raise error
-        return made  # type: ignore[no-any-return]
+        return value  # type: ignore[no-any-return]
 
     def all_gather(self, own: Result) -> list[Result]:
         """The objects of all processes, by rank."""

@@ -39,6 +39,7 @@ def by_name(data, cell=0):
     return {row["name"]: row for row in data["cells"][cell]["backends"]}
 
 
+@pytest.mark.slow
 def test_every_backend_is_timed_or_says_why_not(measured, backend_of) -> None:
     def wrong(inputs, options):
         found = eager.attend(inputs, options)

@@ -126,6 +126,7 @@ def test_an_interrupted_run_writes_what_it_has(tfkit, tmp_path, monkeypatch):
     assert "interrupted" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_table_of_auto_is_measured_written_and_gone_by(tfkit, tmp_path):
     file = tmp_path / "auto.json"
     words = ["bench", "auto", "--backends", "sdpa", "--lengths", "8", "--tokens", "16", "--rounds", "1", "--dtype", "float32"]

@@ -39,6 +39,7 @@ def answers(monkeypatch):
     return answer
 
 
+@pytest.mark.slow
 def test_a_right_part_from_end_to_end(tfkit, tmp_path):
     file, junit = tmp_path / "report.json", tmp_path / "report.xml"
     done = tfkit("conformance", "none", "--slot", "norm", "--profile", "quick", "--json", file, "--junit", junit, "--seed", 3)
@@ -51,6 +52,7 @@ def test_a_right_part_from_end_to_end(tfkit, tmp_path):
     assert len(suite.findall("testcase")) == len(report["checks"]) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("acme")
 def test_a_wrong_part_is_shown_and_shown_again_by_replay(tfkit, tmp_path):
     file = tmp_path / "report.json"
@@ -66,6 +68,7 @@ def test_a_wrong_part_is_shown_and_shown_again_by_replay(tfkit, tmp_path):
     assert all(row["was"] in row["now"] for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("acme")
 @pytest.mark.parametrize(
     ("name", "code", "words"),
@@ -114,6 +117,7 @@ def test_exit_codes_and_json_on_standard_output(tfkit, answers, data, code):
     assert tfkit("conformance", "acme.flash").code == code
 
 
+@pytest.mark.slow
 def test_a_part_that_is_not_there(tfkit):
     done = tfkit("conformance", "egaer")
     assert (done.code, done.out) == (2, "")
@@ -123,6 +127,7 @@ def test_a_part_that_is_not_there(tfkit):
     assert "TFK094 there is no slot `nrom`; did you mean `norm`?" in tfkit("conformance", "x", "--slot", "nrom").err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -140,6 +145,7 @@ def test_a_part_and_options_that_are_meant_otherwise(tfkit, words, message):
     assert message in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_a_part_whose_device_is_not_here_is_not_run(tfkit, tmp_path):
     junit = tmp_path / "report.xml"
@@ -215,6 +221,7 @@ def test_a_part_of_another_slot_is_evaluated_and_replayed(tfkit, tmp_path, monke
     assert tfkit("conformance", "--replay", file).code == 1
 
 
+@pytest.mark.slow
 def test_the_command_imports_no_torch_and_no_rich_for_json():
     words = "import sys; from tfkit.cli import main; code = main(['conformance', 'egaer', '--json', '-']); "
     words += "print(code, sorted({'torch', 'rich', 'hypothesis'} & set(sys.modules)), file=sys.stderr)"

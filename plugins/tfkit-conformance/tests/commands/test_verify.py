@@ -37,6 +37,7 @@ def test_the_table_says_what_holds_and_ends_in_a_verdict(tfkit, small):
         assert expected in words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["md", "csv", "json"])
 def test_the_table_is_written_whole_with_what_it_was_made_with(suffix, tfkit, small, tmp_path):
     path = tmp_path / f"proof.{suffix}"
@@ -119,15 +120,16 @@ def test_what_is_done_is_reported_now_and_then_off_a_terminal(capsys):
 
     with Progress("verify", seconds=3600.0) as progress:
         for words in ("sub-layers in float32 on cpu: norm, encoder.0.ffn", "whole model with sdpa in float32 on cpu: repeat"):
-            progress.tell(words)
+            progress.show(words)
         assert capsys.readouterr().err == "", "a quick command says nothing"
         assert re.fullmatch(r"verify: \d+ s, check 2, whole model with sdpa in float32 on cpu: repeat", progress.line())
     with Progress("verify", seconds=0.001) as progress:
         while not (said := capsys.readouterr().err):
-            progress.tell("norm")
+            progress.show("norm")
     assert said.startswith("verify: 0 s, check ")
 
 
+@pytest.mark.slow
 def test_every_check_is_announced(small):
     from tfkit_conformance.verification import verify
 
@@ -138,6 +140,7 @@ def test_every_check_is_announced(small):
     assert "whole model with sdpa in float64 on cpu: decoding in chunks" in told
 
 
+@pytest.mark.slow
 def test_a_dtype_that_a_backend_lacks_is_added_by_nobody_and_named_where_it_was_asked_for(tfkit, small, monkeypatch, catalogue):
     eager = catalogue.find("backend", "eager")
     can = eager.capabilities.model_copy(update={"dtypes": frozenset({"float32"})})

@@ -23,6 +23,7 @@ WRITTEN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slot", LAWS)
 def test_every_builtin_keeps_its_laws(slot, catalogue):
     for name in catalogue.names(slot):
@@ -31,6 +32,7 @@ def test_every_builtin_keeps_its_laws(slot, catalogue):
         assert report.verdict == "CONFORMANT", (name, report.missing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("slot", "name"), WRITTEN)
 def test_with_options_that_are_written_too(slot, name, catalogue):
     for options in WRITTEN[slot, name]:
@@ -48,6 +50,7 @@ def test_a_table_of_one_position_is_no_gap(catalogue):
     assert not {check.name for check in report.checks} & set(refused)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slot", LAWS)
 def test_the_ledger_counts_every_law_in_every_dtype(slot, catalogue):
     report = check_part(slot, catalogue.names(slot)[0], profile="quick", dtypes=["float32", "float16"], catalogue=catalogue)

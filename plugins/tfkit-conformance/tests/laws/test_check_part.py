@@ -142,6 +142,7 @@ def test_options_that_are_not_those_of_same_as_are_reported(offering, catalogue)
     assert "its options are not those of `layer_norm`" in told.message
 
 
+@pytest.mark.slow
 def test_a_norm_nobody_knows_is_held_to_what_it_claims(offering):
     wide = offering("norm", SCALE_NORM)
     check_part("norm", "acme.scale_norm", catalogue=wide).raise_for_failures()
@@ -181,6 +182,7 @@ def test_claims_that_raise_are_reported_with_their_line(offering):
     assert report.findings[0].message.startswith("`claims` raised LookupError: no table (laws/test_check_part.py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slot", "entry", "words"),
     [
@@ -199,6 +201,7 @@ def test_same_as_names_a_part_that_is_there(slot, entry, words, offering, catalo
     assert report.exit_code == 1
 
 
+@pytest.mark.slow
 def test_an_activation_nobody_knows(offering):
     entry = Activation(name="acme.hard_swish", summary="x relu6(x + 3) / 6", function=f"{__name__}:hard_swish")
     check_part("activation", entry, catalogue=offering("activation", entry)).raise_for_failures()

@@ -44,6 +44,7 @@ def evaluated(spec, catalogue, **how):
     return report, {(row.property, row.backend, row.dtype): row for row in report.rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SPECS)
 def test_a_right_backward_passes_and_its_bounds_are_not_loose(shape, wider):
     spec = tfkit.parse_spec(SPECS[shape], wider)
@@ -94,6 +95,7 @@ def test_a_gradient_of_the_model_that_no_site_explains_is_found(catalogue):
     assert stick.zero == frozenset(), "its keys are rotated, so that a key bias is seen"
 
 
+@pytest.mark.slow
 def test_what_the_sites_are_off_by_explains_a_backend_that_rounds_more(catalogue):
     """Each site keeps its contract, and sdpa's gradients are a hundred times as far off as eager's: no error by itself."""
     spec = tfkit.load_spec(ROOT / "tiny-normless.yaml", catalogue, ["encoder.num_layers=2", "decoder.num_layers=2"])
@@ -126,6 +128,7 @@ def test_checkpointed_stacks_shared_tables_and_own_scores_are_evaluated(catalogu
         assert rows["gradients", "eager", "float32"].status == "passed"
 
 
+@pytest.mark.slow
 def test_what_rounding_hides_is_decided_in_float64_or_not_at_all(wider):
     """A backend without float64 gets no column of it, and where float32 cannot decide, nothing does."""
     eager = wider.find("backend", "eager")

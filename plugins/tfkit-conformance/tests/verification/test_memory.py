@@ -60,6 +60,7 @@ def evaluated(spec, wide, *backends, **more):
     return verify(spec, backends=backends, lengths=LENGTHS["decoder"], catalogue=wide, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["acme.hungry", "acme.wrapping"])
 def test_a_backend_that_does_not_fit_is_not_run_at_a_site_nor_in_the_model(name, spec, wide):
     report = evaluated(spec, wide, "eager", name)

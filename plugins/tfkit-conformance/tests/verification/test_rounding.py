@@ -81,6 +81,7 @@ def test_half_dtypes_sum_in_float32_and_their_limits_do_not_grow_with_the_length
     assert half.tolerance("logits") == FACTOR * max(half.error["logits"], 4 * UNIT[torch.bfloat16]) * half.size["logits"]
 
 
+@pytest.mark.slow
 def test_decoding_a_model_of_long_sums_in_chunks_is_verified():
     spec = {"tfkit": 1, "name": "x", "extends": "specs/gpt2.yaml", "defaults": {"d_model": 24, "attention": {"num_heads": 4}}}
     spec["nodes"] = {"body": {"num_layers": 2}}

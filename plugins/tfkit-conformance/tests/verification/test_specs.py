@@ -20,6 +20,7 @@ def test_every_shipped_spec_is_in_the_table(catalogue):
         assert tfkit.graph_of(tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, overrides)).parameters() < 100_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
 def test_a_shipped_spec_passes(name, catalogue):
     spec = tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, OVERRIDES[name])

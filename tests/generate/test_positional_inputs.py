@@ -39,6 +39,7 @@ def decoder(catalogue):
     return tfkit.build({"tfkit": 1, "name": "d", "defaults": SMALL, "nodes": DECODER, "outputs": ["logits"]}, catalogue).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam", "sample"])
 def test_a_source_by_its_place(search, translator):
     want = search(translator, source=SOURCE, max_new_tokens=4)
@@ -68,6 +69,7 @@ def test_sources_by_their_places(catalogue):
         tfkit.greedy(model, one, max_new_tokens=3)
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_not_given_is_that_of_the_paper(translator):
     found = tfkit.greedy(translator, SOURCE)
     assert torch.equal(found.ids, tfkit.greedy(translator, SOURCE, max_new_tokens=54).ids)

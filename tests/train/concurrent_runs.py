@@ -1,10 +1,9 @@
-"""Several processes work on one directory at once, and then on another one.
+"""Several processes work on one directory concurrently, and then on the next one.
 
-    python at_once.py RECIPE COUNT train|resume DIRECTORY ...
+    python concurrent_runs.py RECIPE COUNT train|resume DIRECTORY ...
 
-Children are forked after the imports and begin together. One that has begun to train waits until every other one has begun or
-ended, so that none comes too late to meet it. Prints for each directory how each ended, by process id: "trained", or what was
-refused.
+Children are forked after the imports and start at the same time. One that trains waits until every other one has started or
+ended, so that they overlap. Prints for each directory how each process ended, by process id: "trained", or the error.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tfkit.train import resume, train
 
 
 class Waiting:
-    """Says that training has begun, and waits."""
+    """A callback that reports the start of training, and waits."""
 
     def __init__(self, says: int, hears: int) -> None:
         self.says, self.hears = says, hears
@@ -52,7 +51,7 @@ def child(recipe: str, directory: Path, how: str, start: int, says: int, hears: 
     os._exit(0)
 
 
-def together(recipe: str, count: int, how: str, directory: Path) -> list[list[object]]:
+def run_concurrently(recipe: str, count: int, how: str, directory: Path) -> list[list[object]]:
     """How each process ended."""
     start, begin = os.pipe()
     heard, says = os.pipe()
@@ -79,7 +78,7 @@ def together(recipe: str, count: int, how: str, directory: Path) -> list[list[ob
 
 def main() -> None:
     recipe, count, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    print(json.dumps([together(recipe, count, how, Path(directory)) for directory in sys.argv[4:]]))
+    print(json.dumps([run_concurrently(recipe, count, how, Path(directory)) for directory in sys.argv[4:]]))
 
 
 if __name__ == "__main__":

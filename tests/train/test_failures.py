@@ -63,6 +63,7 @@ def poison_gradients(trainer):
     list(trainer.model.parameters())[-1].register_hook(lambda gradient: torch.full_like(gradient, float("inf")))
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_no_number_changes_nothing_and_its_batch_is_kept(task, tmp_path):
     recipe = load_recipe(task, ["clip_norm=1.0", "keeping.last=1", "keeping.every_steps=1"])
     with pytest.raises(TrainingError) as caught:
@@ -85,6 +86,7 @@ def test_a_loss_that_is_no_number_is_told(task, tmp_path):
         train(load_recipe(task), tmp_path / "run", callbacks=[Meddler(2, poison_weights)])
 
 
+@pytest.mark.slow
 def test_what_to_do_names_the_best_model_where_there_is_one(task, tmp_path):
     with pytest.raises(TrainingError) as caught:
         train(load_recipe(task, ["validation.every_steps=2"]), tmp_path / "run", callbacks=[Meddler(5, poison_weights)])
@@ -93,6 +95,7 @@ def test_what_to_do_names_the_best_model_where_there_is_one(task, tmp_path):
     assert finite(tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_float16_leaves_out_steps_and_tells_when_it_cannot_go_on(task, tmp_path):
     recipe = load_recipe(task, ["precision=float16"])
     outcome = train(recipe, tmp_path / "run")
@@ -105,6 +108,7 @@ def test_float16_leaves_out_steps_and_tells_when_it_cannot_go_on(task, tmp_path)
     assert finite(tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_a_while_does_not_stop_training(task, tmp_path, monkeypatch):
     write, refused = checkpoint.write_checkpoint, []
 
@@ -140,6 +144,7 @@ class Full:
         self.troubles += diagnostics
 
 
+@pytest.mark.slow
 def test_a_log_that_cannot_be_written_does_not_stop_training(task, tmp_path):
     """Half a line is taken back, and the fault is reported once while it lasts."""
     log = tmp_path / "run" / "log.jsonl"
@@ -168,6 +173,7 @@ def test_ctrl_c_on_a_full_disk_is_told_and_not_called_saved(task, tmp_path, monk
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 def test_a_watcher_that_fails_costs_no_step(task, tmp_path):
     def fail(trainer):
         raise BrokenPipeError
@@ -178,6 +184,7 @@ def test_a_watcher_that_fails_costs_no_step(task, tmp_path):
     assert resume(tmp_path / "run").progress.step == 24
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tfkit.train.validation.validation_nll", "tfkit.train.best_models.save"])
 def test_a_validation_that_was_cut_off_is_made_again(task, tmp_path, monkeypatch, name):
     """In the middle of it, or while the model is kept; as if nothing had been, patience included."""
@@ -230,6 +237,7 @@ def test_separate_vocabularies_for_separate_tables(task, tmp_path):
     assert resume(tmp_path / "run", overrides=["stopping.max_steps=3"]).progress.step == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
 @pytest.mark.parametrize("step", [3, 8, 10, 24])  # between checkpoints, at one, at a validation, at the end
 def test_a_run_whose_directory_is_gone_fails_and_writes_nowhere(task, tmp_path, how, step):
@@ -263,6 +271,7 @@ def command(capsys, *words):
     return code, capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_log_that_was_altered_takes_nothing_from_a_finished_training(task, tmp_path, capsys, monkeypatch):
     append, log = log_module.append_log, tmp_path / "run" / "log.jsonl"
 
@@ -294,6 +303,7 @@ def test_a_directory_that_is_gone_is_exit_code_1(task, tmp_path, capsys, monkeyp
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_events_that_cannot_be_written_are_reported_once(task, tmp_path, capsys, monkeypatch):
     """Without a traceback of a thread, and the run goes on."""
     add = tensorboard.TensorBoard.stepped
@@ -315,6 +325,7 @@ def test_events_that_cannot_be_written_are_reported_once(task, tmp_path, capsys,
     assert f"{tmp_path / 'run' / 'tensorboard'} could not be written: File too large; training goes on, without events" in said
 
 
+@pytest.mark.slow
 def test_events_that_go_on_hide_those_after_the_checkpoint(task, tmp_path, capsys):
     code, _ = command(capsys, "train", task, "-o", tmp_path / "run", "--set", "stopping.max_steps=6")
     assert code == 0
@@ -327,6 +338,7 @@ def test_events_that_go_on_hide_those_after_the_checkpoint(task, tmp_path, capsy
     assert losses == pytest.approx([entry.loss for entry in entries], rel=2**-23)
 
 
+@pytest.mark.slow
 def test_a_validation_that_is_no_number_is_the_worst_and_is_read_back(task, tmp_path, monkeypatch):
     nll = validation.validation_nll
     monkeypatch.setattr(

@@ -36,6 +36,7 @@ def test_the_best_of_scores(count: int, levels: int | None) -> None:
     assert progress(*best(scores, count)) == plainly(scores, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [None, 3, 5000])
 @pytest.mark.parametrize("vocabulary", [MIN_GROUPED - 1, MIN_GROUPED, 20 * GROUP, 20 * GROUP + 1, 21 * GROUP - 1])
 @pytest.mark.parametrize("beams", [1, 5])

@@ -1,4 +1,4 @@
-"""Jobs of `train/together.py`, and commands, in several processes that torchrun starts."""
+"""Run jobs of `train/torchrun_jobs.py`, and commands, in several processes started by torchrun."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parent / "train" / "together.py"
+SCRIPT = Path(__file__).parent / "train" / "torchrun_jobs.py"
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
 
@@ -18,8 +18,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": path}
 
 
-def together(jobs: list[dict], folder: Path, count: int = 2) -> tuple[list[list], int, str]:
-    """Run jobs in several processes; gives how they ended in each process, torchrun's exit code and all that was printed."""
+def run_jobs(jobs: list[dict], folder: Path, count: int = 2) -> tuple[list[list], int, str]:
+    """Run jobs in several processes. Returns how they ended in each process, the exit code of torchrun, and its output."""
     path = folder / "jobs.json"
     path.write_text(json.dumps(jobs))
     command = [*LAUNCH, f"--nproc-per-node={count}", str(SCRIPT), str(path)]

@@ -1,11 +1,16 @@
-"""What several processes do together, started by torchrun: a list of runs, one after the other.
+"""A list of training runs, one after the other, in several processes started by torchrun.
 
-    torchrun --standalone --nproc-per-node 2 together.py JOBS.json
+    torchrun --standalone --nproc-per-node 2 torchrun_jobs.py JOBS.json
 
-With `shapes`, what is compiled is run by torch's own operators, for so many shapes of batches.
-A job has `recipe`, `directory`, `overrides`, `fsdp`, and `resume` to go on with the directory, or `earlier`; `kill` is the step
-in which the last process kills itself, `unread` the checkpoint that it cannot read, `fails` the step in which who watches
-fails, `scale` the first one of float16. Every process writes how its jobs ended beside JOBS.json.
+Every process writes how its jobs ended beside JOBS.json. The keys of a job:
+
+recipe, directory, overrides, fsdp   as in `tfkit.train.train`
+resume, earlier                      resume the run in the directory
+kill                                 the step in which the last process kills itself
+unread                               the checkpoint that the last process cannot read
+fails                                the step in which a callback raises
+scale                                the first loss scale of float16
+shapes                               the number of batch shapes to compile, with torch's operators as the backend
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from tfkit.train.step import TrainStep
 SCALER = torch.amp.GradScaler
 
 
-def killed_in(number: int) -> None:
+def kill_in(number: int) -> None:
     """The last process of all kills itself in a step, between its own gradients and the others'."""
     losses = TrainStep._losses
 
@@ -60,7 +65,7 @@ def unread(name: str) -> None:
 
 
 class Failing:
-    """Watches a run, and fails at a step."""
+    """A callback that raises at a step."""
 
     def __init__(self, at: int | None) -> None:
         self.at = at
@@ -77,7 +82,7 @@ def ended(job: dict) -> list:
     """How a job ended: its last step, or the codes of what was wrong."""
     if torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
         if job.get("kill"):
-            killed_in(job["kill"])
+            kill_in(job["kill"])
         if job.get("unread"):
             unread(job["unread"])
     if job.get("shapes"):
@@ -99,10 +104,10 @@ def main() -> None:
     torch.distributed.init_process_group("gloo")
     path = Path(sys.argv[1])
     found = [ended(job) for job in json.loads(path.read_text())]
-    said = path.with_suffix(f".{torch.distributed.get_rank()}")
-    draft = said.with_name(f"{said.name}.draft")
+    report = path.with_suffix(f".{torch.distributed.get_rank()}")
+    draft = report.with_name(f"{report.name}.draft")
     draft.write_text(json.dumps(found))
-    draft.replace(said)  # torchrun may end this process in the middle of a write
+    draft.replace(report)  # torchrun may end this process in the middle of a write
     if not any("TFK119" in each for each in found):
         torch.distributed.destroy_process_group()
 

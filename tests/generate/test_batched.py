@@ -37,6 +37,7 @@ def alone(model: Model, search: tfkit.Search, number: int, name: str) -> list[tf
     return tfkit.sample(model, samples=2, seed=3, top_k=6, streams=[number], **said)[0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("batch_tokens", [1, 40, 10_000])
 @pytest.mark.parametrize("kind", SEARCHES)
 @pytest.mark.parametrize(("model", "name"), [("translator", "source"), ("writer", "prompt")])
@@ -85,6 +86,7 @@ def test_attention_reaches_every_kind(decoder_of: Callable[..., Model]) -> None:
         assert all(len(one.attention) == 2 for row in found for one in row)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["translator", "writer"])
 @pytest.mark.parametrize("kind", SEARCHES)
 def test_attention_has_the_tokens_of_its_own_sentence_only(kind: str, name: str, decoder_of: Callable[..., Model]) -> None:

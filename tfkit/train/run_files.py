@@ -1,0 +1,119 @@
+"""The files of a run: their names, and how they are listed and removed.
+
+recipe.yaml              the recipe with all defaults; written last, so that a directory without it holds no run
+spec.yaml                the spec, with the sizes of the vocabularies
+source.json target.json  the tokenisers; one file for a joint vocabulary: tokeniser.json
+digests.json             digests of what the run began with
+data/                    the corpora of ids
+checkpoints/step-N       everything that resuming needs
+models/step-N            the best models by validation, as `tfkit build` saves them, with their tokenisers
+models/best.json         the name of the best of them
+tensorboard/             events for TensorBoard
+log.jsonl                every step and validation, one JSON object per line
+curve.html               the training curve
+run.lock                 locked by the process that works on the run, which run.lock.json names
+unfinished-preparation   exists until recipe.yaml does
+
+Inside there are only regular files and directories. No link is followed, and only files of known names are removed.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from ..data import FACTS, LABELS, TOKENISER_FILES, TRAIN, VALIDATION
+from ..io.layout import PLAN, VERSIONS, WEIGHTS
+from .lock import HOLDER, LOCK
+
+RECIPE, SPEC, DIGESTS, LOG, CURVE = "recipe.yaml", "spec.yaml", "digests.json", "log.jsonl", "curve.html"
+DATA, CHECKPOINTS, MODELS, EVENTS = "data", "checkpoints", "models", "tensorboard"
+FOLDERS = (DATA, CHECKPOINTS, MODELS, EVENTS)
+UNFINISHED = "unfinished-preparation"
+PREPARED = (SPEC, DIGESTS, *TOKENISER_FILES)
+"""The files, beside those in `data`, that the preparation of a run writes."""
+CORPORA = (TRAIN, VALIDATION, FACTS, *(str(Path(name).with_suffix(".draft")) for name in (TRAIN, VALIDATION)))
+FILES = (*PREPARED, RECIPE, LOG, CURVE, LOCK, HOLDER, UNFINISHED)
+SHARDS = "shards"
+SAVED = (
+    *("model.safetensors", "optimiser.safetensors", "average.safetensors", "state.json", "manifest.json"),
+    *(SPEC, WEIGHTS, PLAN, VERSIONS, LABELS, *TOKENISER_FILES),
+)
+"""The files of a checkpoint or a saved model; a checkpoint may have a folder of shards too."""
+STEP = re.compile(r"step-(0|[1-9][0-9]{0,14})")
+_NOT_FINITE = re.compile(r"not-finite-step-[0-9]+\.safetensors")
+_FILE_DRAFT = re.compile(r"\.(.+)\.[a-z0-9_]{8}", re.ASCII)
+"""A draft of `write_whole`, or another file of Python's `tempfile`."""
+
+
+def is_file_of_run(name: str) -> bool:
+    """Whether a run may have a file of this name."""
+    return name in FILES or _NOT_FINITE.fullmatch(name) is not None or is_draft(name, FILES)
+
+
+def is_draft(name: str, names: tuple[str, ...]) -> bool:
+    """Whether this is the name of a draft of one of the files."""
+    found = _FILE_DRAFT.fullmatch(name)
+    return found is not None and found[1] in names
+
+
+def is_own(path: Path, names: tuple[str, ...]) -> bool:
+    """Whether a path is a regular file of one of the names or a draft of it, or is gone."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return True
+    return (path.name in names or is_draft(path.name, names)) and stat.S_ISREG(mode)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether this is a directory, and no link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def entries(folder: Path) -> list[Path]:
+    """What is in a folder; nothing where it cannot be read."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def saved_steps(folder: Path) -> dict[int, Path]:
+    """The directories `step-N` in a folder by N, ascending."""
+    found = {int(match[1]): path for path in entries(folder) if (match := STEP.fullmatch(path.name)) and is_folder(path)}
+    return dict(sorted(found.items()))
+
+
+def remove_saved(directory: Path) -> None:
+    """Remove the files of a checkpoint or a saved model, and its directory if nothing else is in it."""
+    if directory.is_symlink():
+        return
+    if not (directory / SHARDS).is_symlink():
+        for path in entries(directory / SHARDS):
+            if path.suffix == ".safetensors":
+                unlink(path)
+        rmdir(directory / SHARDS)
+    remove_files(directory, SAVED)
+    rmdir(directory)
+
+
+def remove_files(folder: Path, names: tuple[str, ...]) -> None:
+    """Remove the regular files of these names, and their drafts."""
+    for path in entries(folder):
+        if is_own(path, names):
+            unlink(path)
+
+
+def unlink(path: Path) -> None:
+    """Remove a file if possible."""
+    with suppress(OSError):
+        path.unlink()
+
+
+def rmdir(path: Path) -> None:
+    """Remove a directory if it is empty."""
+    with suppress(OSError):
+        path.rmdir()
