@@ -14,7 +14,7 @@ project = "tfkit"
 copyright = "the authors of tfkit"
 release = metadata.version("tfkit")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["examples"]
@@ -30,6 +30,7 @@ html_show_sourcelink = False
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures; most belong to packages whose pages are on the network
 
+napoleon_use_ivar = True  # no second description of a field
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_inherit_docstrings = False
@@ -39,10 +40,12 @@ python_display_short_literal_types = True
 
 
 def plain_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are plain text with `code` and equations. Make that reStructuredText, whatever characters they hold."""
+    """Docstrings are plain text with `code`, equations and the sections that napoleon reads next. Make that reStructuredText,
+    whatever characters they hold."""
     made = []
     for paragraph in re.split(r"\n\s*\n", "\n".join(lines).strip()):
-        if re.search(r"^ |\S {3,}\S", paragraph, re.MULTILINE):  # indented, or in columns
+        section = re.match(r"(Args|Attributes|Raises|Returns|Yields|Methods|Example|Examples|Note):\n", paragraph)
+        if not section and re.search(r"^ |\S {3,}\S", paragraph, re.MULTILINE):  # indented, or in columns
             made.append("::\n\n" + re.sub(r"^", "   ", paragraph, flags=re.MULTILINE))
         else:
             pieces = re.split(r"(`[^`]*`)", paragraph)
@@ -72,5 +75,5 @@ def check_site(app: Sphinx, failed: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    app.connect("autodoc-process-docstring", plain_docstring)
+    app.connect("autodoc-process-docstring", plain_docstring, priority=400)  # before napoleon
     app.connect("build-finished", check_site)

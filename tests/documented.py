@@ -25,6 +25,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 
@@ -179,7 +180,7 @@ def _console(body: str, run: Callable[[str], str], vary: bool) -> str:
     lines = []
     for command, shown in zip(parts[1::2], parts[2::2], strict=True):
         printed = run(command)
-        lines += [f"$ {command}", shown.rstrip("\n") if matches(shown, printed, vary) else printed]
+        lines += [f"$ {command}", shown.rstrip("\n") if matches(shown, printed, vary) else shortened(shown, printed)]
     return "\n".join(line for line in lines if line)
 
 
@@ -190,6 +191,21 @@ def matches(shown: str, printed: str, vary: bool) -> bool:
         return lines == printed.splitlines()
     pattern = "".join(r"(?:.*\n)*?" if line == "..." else _loose(line) + r"\n" for line in lines)
     return re.fullmatch(pattern, printed + "\n") is not None
+
+
+def shortened(shown: str, printed: str) -> str:
+    """A new output without the lines that `...` stands for in the old one."""
+    old, new, made = shown.splitlines(), printed.splitlines(), list[str]()
+    words = [[re.sub(rf"{NUMBER}| +|─+", " ", line) for line in lines] for lines in (old, new)]
+    for _, first, last, start, end in SequenceMatcher(None, *words, autojunk=False).get_opcodes():
+        if "..." in old[first:last]:
+            before = old[first:last].index("...")
+            after = old[first:last][::-1].index("...")
+            made += [*new[start : start + before], "...", *new[end - after : end]]
+        else:
+            made += new[start:end]
+    made = [line for index, line in enumerate(made) if line != "..." or made[index - 1 : index] != ["..."]]
+    return "\n".join(made) if matches("\n".join(made), printed, False) else printed
 
 
 def _loose(line: str) -> str:

@@ -60,6 +60,12 @@ def test_outputs_are_compared_without_what_may_differ(shown, printed, vary, same
     assert documented.matches(shown, printed, vary) is same
 
 
+def test_a_shortened_output_stays_short_when_its_words_change():
+    old = "a 1\n...\ntotal 5 old\nb\n..."
+    new = "a 2\nx\ny\ntotal 6 new\nb\nc"
+    assert documented.shortened(old, new) == "a 2\n...\ntotal 6 new\nb\n..."
+
+
 def test_the_quickstart_in_korean_shows_the_same_blocks():
     pages = [documented.ROOT / "docs" / name for name in ("quickstart.md", "ko/quickstart.md")]
     english, korean = (documented.blocks(page.read_text(encoding="utf-8")) for page in pages)
