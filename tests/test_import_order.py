@@ -83,6 +83,16 @@ def test_every_package_imports_only_those_that_the_table_allows():
     assert not wrong
 
 
+def test_the_core_imports_no_distribution_that_builds_on_it():
+    """Not even for types."""
+    distributions = {path.name for path in (ROOT / "plugins").glob("*/tfkit_*") if (path / "__init__.py").exists()}
+    assert len(distributions) >= 4
+    wrong = {
+        (str(path.relative_to(ROOT)), name) for path in FILES for name in IMPORTED[path] if name.split(".")[0] in distributions
+    }
+    assert not wrong
+
+
 def test_the_table_has_no_cycle():
     order: list[str] = []
 
