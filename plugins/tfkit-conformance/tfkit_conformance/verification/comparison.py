@@ -17,6 +17,7 @@ def same(check: str, got: Tensor, want: Tensor, words: str, tensor: str, shown: 
     if shown is not None:
         differs = differs & _spread(shown, differs)
     if bool(differs.any()):
+        got, want = got.detach(), want.detach()
         index = first_of(differs)
         changed = f"{float(got[index]):.9g}, not {float(want[index]):.9g}"
         message = f"{words}: {tensor}{list(index)} is {changed}; not one bit may change"
@@ -29,6 +30,7 @@ def close(
     """The largest |got - want| / bound. Raises Violation where it is above 1, or where `got` holds a NaN."""
     if got.shape != want.shape:
         raise Violation(check, f"{words}: {tensor} is {tuple(got.shape)}, not {tuple(want.shape)}")
+    got, want = got.detach(), want.detach()
     ratio = error_ratio(got, want, bound)
     if shown is not None:
         ratio = torch.where(_spread(shown.cpu(), ratio), ratio, 0.0)
