@@ -24,6 +24,8 @@ from tfkit.files import file_record
 from tfkit.io import model_in
 from tfkit.nn.model import Model
 
+pytestmark = pytest.mark.xdist_group("hostile_store")  # its module fixture is built once
+
 SPEC = """
 tfkit: 1
 name: small

@@ -9,6 +9,8 @@ import pytest
 from kinds_task import recipe_for
 from tfkit.cli import main
 
+pytestmark = pytest.mark.xdist_group("classifying")  # its module fixture is built once
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

@@ -11,6 +11,8 @@ from kinds_task import recipe_for
 from tfkit.cli import main
 from tfkit.text import TextGenerator
 
+pytestmark = pytest.mark.xdist_group("generating")  # its module fixture is built once
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

@@ -12,6 +12,8 @@ from tfkit.cli.search_args import workers_of
 from tfkit.cli.usage import UsageError
 from translation_task import write_task
 
+pytestmark = pytest.mark.xdist_group("translating")  # its module fixture is built once
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

@@ -82,9 +82,8 @@ def call_of(trial: Trial, batch: Batch) -> dict[str, Any]:
     if form == "masks":
         call["masks"] = batch.visible
     elif form == "lengths":
-        order = {
-            name: visible.to(torch.int8).argsort(dim=1, descending=True, stable=True) for name, visible in batch.visible.items()
-        }
+        shown = {name: visible.to(torch.int8) for name, visible in batch.visible.items()}
+        order = {name: each.argsort(dim=1, descending=True, stable=True) for name, each in shown.items()}
         call |= {name: ids.gather(1, order[name]) for name, ids in batch.ids.items()}
         call["segments"] = {name: segments.gather(1, order[name]) for name, segments in batch.segments.items()}
         call["lengths"] = {name: visible.sum(1) for name, visible in batch.visible.items()}

@@ -9,6 +9,8 @@ from tfkit.recipe import load_recipe
 from tfkit.text import TextGenerator
 from tfkit.train import train
 
+pytestmark = pytest.mark.xdist_group("text_generator")  # its module fixture is built once
+
 POSITIONS = 12
 
 

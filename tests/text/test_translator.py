@@ -20,6 +20,8 @@ from tfkit.text.translator import _line
 from tfkit.train import train
 from translation_task import WORDS, sentences, write_task
 
+pytestmark = pytest.mark.xdist_group("translator")  # its module fixture is built once
+
 
 @pytest.fixture(scope="module")
 def translator(trained):

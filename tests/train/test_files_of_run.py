@@ -20,6 +20,8 @@ from tfkit.train.lock import Holder
 from tfkit.train.log import read_log
 from translation_task import write_task
 
+pytestmark = pytest.mark.xdist_group("files_of_run")  # its module fixture is built once
+
 FEW = ["stopping.max_steps=3", "keeping.every_steps=2", "validation.every_steps=2"]
 LAST = "checkpoints/step-3"
 

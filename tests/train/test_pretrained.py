@@ -19,6 +19,8 @@ from tfkit.train import resume, train
 from tfkit.train.pretrained import is_share
 from translation_task import SPEC, write_task
 
+pytestmark = pytest.mark.xdist_group("pretrained")  # its module fixture is built once
+
 STILL = ["stopping.max_steps=1", "schedule={kind: constant, peak: 1.0e-60}"]
 """A step at a rate that is 0 in float32."""
 

@@ -21,7 +21,7 @@ from tfkit.train.lock import locked
 from torchrun import LAUNCH, environment, run_jobs
 from translation_task import write_task
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.exhaustive]
 
 FOUR = ["batching.accumulate=4"]
 """Five batches an epoch, so that its last step leaves all processes but one without a batch."""

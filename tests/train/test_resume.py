@@ -22,6 +22,8 @@ from tfkit.train.checkpoint import checkpoints_in, write_checkpoint
 from tfkit.train.interrupt import Interrupts
 from translation_task import write_task
 
+pytestmark = pytest.mark.xdist_group("resume")  # its module fixture is built once
+
 FILES = ("model", "optimiser", "average")
 
 

@@ -18,6 +18,8 @@ from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.lock import locked
 from translation_task import write_task
 
+pytestmark = pytest.mark.xdist_group("run_directory")  # its module fixture is built once
+
 HERE = Path(__file__).parent
 FEW = ["stopping.max_steps=9", "keeping.every_steps=4"]
 

@@ -17,7 +17,7 @@ from tfkit.train.distributed import sharded_checkpoint as shards
 from torchrun import run_jobs
 from translation_task import write_task
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = [pytest.mark.xdist_group("shards"), pytest.mark.exhaustive]
 
 
 @pytest.fixture(scope="module")
