@@ -75,7 +75,7 @@ def capability(device: str) -> tuple[int, int] | None:
 
 
 def call_of(trial: Trial, batch: Batch) -> dict[str, Any]:
-    """The keywords of a model's call. Padding is given by `pad_id` alone, by masks, or by lengths, as the seed says. Lengths need
+    """The keywords of a call. Padding is given by `pad_id` alone, by masks, or by lengths, as the seed says. Lengths need
     the padding on the right, so the tokens of each row move to the left."""
     call = {"segments": batch.segments, **batch.ids}
     form = ("ids", "masks", "lengths")[trial.seed % 3]
