@@ -62,7 +62,7 @@ def evaluate_all(subject: BackendUnderTest, dtype: str, runs: int, seed: int) ->
         evaluated = Evaluated(subject, case)
         for layer in LAYERS:
             try:
-                row["worst"] = max(row["worst"], layer.check_request(evaluated) or 0.0)
+                row["worst"] = max(row["worst"], layer.evaluate(evaluated) or 0.0)
             except Inconclusive:
                 row["inconclusive"] += 1
                 return

@@ -69,14 +69,14 @@ def test_attention_few():
 
 
 def test_packed():
-    import prepacked
+    import packed
 
     from tfkit.nn.cpu import onednn
 
     before = onednn.PRODUCT
     try:
         if onednn.probe() is not None:
-            assert prepacked.main(["--weights", "7x5", "--rows", "1 3", "--rounds", "1"])["speed"]["MKL"] == 1.0
+            assert packed.main(["--weights", "7x5", "--rows", "1 3", "--rounds", "1"])["speed"]["MKL"] == 1.0
     finally:
         onednn.PRODUCT = before
 
