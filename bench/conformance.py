@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from typing import Any
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "tfkit-conformance" / "tests"))  # holds the kill matrix
 
 from kill_matrix.correct_kernels import CORRECT_KERNELS
 from tfkit.catalogue import load_catalogue

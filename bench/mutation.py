@@ -29,6 +29,8 @@ from typing import Any
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "tfkit-conformance" / "tests"))  # holds the kill matrix
+
 from kill_matrix.correct_kernels import CORRECT_KERNELS
 from tfkit.errors import TfkitError
 from tfkit_conformance.attention import bound
