@@ -3,7 +3,11 @@ and a suite with its checks taken out lets the mutants live, so that the evaluat
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -133,3 +137,24 @@ def test_an_alarm_on_a_correct_backend_fails_the_run(monkeypatch):
     assert row.alarms
     assert row.alarms[0].startswith("seed 3: scores: weights[")
     assert kill_matrix.KillMatrixReport("quick", (3,), (), (row,), 0.0).exit_code == 1
+
+
+@pytest.mark.slow
+def test_the_documented_command_prints_and_writes_the_matrix(tmp_path):
+    command = [
+        sys.executable,
+        str(Path(kill_matrix.__file__).parent),
+        "--profile",
+        "quick",
+        "--seeds",
+        "1",
+        "--family",
+        "strides",
+    ]
+    done = subprocess.run([*command, "--json", "m.json"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    data = json.loads((tmp_path / "m.json").read_text())
+    assert data["mutants"]
+    assert {row["family"] for row in data["mutants"]} == {"strides"}
+    count = len(data["mutants"])
+    assert f"strides: {count} of {count}" in done.stdout
