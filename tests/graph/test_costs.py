@@ -13,7 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tfkit
 from tfkit.graph import Batch, node_costs, total_elements, total_flops
-from tfkit.nn import heads, model
+from tfkit.nn import heads
+from tfkit.nn.runtime import model_inputs
 
 SPECS = Path(__file__).parents[2] / "specs"
 GROUPS = """nodes:
@@ -48,7 +49,7 @@ def flops_of(spec: tfkit.ModelSpec, catalogue: tfkit.Catalogue, lengths: dict[st
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids without numbers cannot be looked at."""
-    monkeypatch.setattr(model, "check_ids", lambda *arguments: None)
+    monkeypatch.setattr(model_inputs, "check_ids", lambda *arguments: None)
     monkeypatch.setattr(heads.Pool, "_end", lambda self, tokens: (tokens.ids == self.end_id).to(torch.int64).argmax(1))
 
 
