@@ -48,6 +48,7 @@ def test_every_name_for_distributions_exists_and_the_list_is_sorted(module):
         assert getattr(public, name) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["tfkit", *LAZY])
 def test_importing_public_modules_imports_no_torch(module):
     code = f"import sys, {module}; print('torch' in sys.modules, 'rich' in sys.modules)"
@@ -61,6 +62,7 @@ def test_the_version_is_that_of_the_distribution():
     assert tfkit.__version__ == version("tfkit")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["tfkit", *LAZY, "tfkit_conformance"])
 def test_names_that_are_imported_late_complete_with_tab(module):
     code = f"import {module} as m; print(set(m.__all__) <= set(dir(m)), sorted(dir(m)) == dir(m))"

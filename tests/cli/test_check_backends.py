@@ -73,6 +73,7 @@ def is_bound(sites, catalogue, name, dtype):
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_check_and_build_agree_for_every_backend_and_every_mask_term(path, wider):
     spec = package.load_spec(path, wider)

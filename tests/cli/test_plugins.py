@@ -132,6 +132,7 @@ def test_explain_tells_every_rule_and_what_checks_it(tfkit):
     assert "R29 fully_masked_rows" in [check["name"] for check in tfkit("explain", "A5", "--json").json()["checks"]]
 
 
+@pytest.mark.slow
 def test_explain_tells_every_check_by_the_names_that_reports_use(tfkit):
     listed = tfkit("explain", "checks", "--json").json()
     names = {check["name"] for check in listed}

@@ -146,6 +146,7 @@ def test_closed_streams(closed, words, code, errors, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (code, "", errors)
 
 
+@pytest.mark.slow
 def test_with_json_a_full_disk_is_told_on_standard_error(tmp_path, small):
     with open("/dev/full", "w") as full:
         done = subprocess.run([*MODULE, "show", small, "--json"], stdout=full, stderr=subprocess.PIPE, text=True)

@@ -70,6 +70,7 @@ def test_a_run_starts_from_another_and_says_what_it_takes(run, tmp_path, capsys)
     assert (began["pretrained"]["taken"], began["pretrained"]["left"]) == (7072, [])
 
 
+@pytest.mark.slow
 def test_translate_and_score(run, tmp_path, monkeypatch, capsys):
     typed(monkeypatch, "the dog\n\nbig cat")
     assert main(["translate", str(run)]) == 0
@@ -232,6 +233,7 @@ def test_attention_has_a_weight_for_every_piece_of_its_own_sentence(run, monkeyp
         torch.testing.assert_close(heads, torch.tensor(wanted["attention"]["decoder.0.cross_attention"]))
 
 
+@pytest.mark.slow
 def test_workers_change_nothing_but_the_time(run, monkeypatch, capsys):
     lines = "".join(f"{line}\n" for line in (run.parent / "train.src").read_text().splitlines()[:9])
     found = {}
@@ -244,6 +246,7 @@ def test_workers_change_nothing_but_the_time(run, monkeypatch, capsys):
     assert [float(score) for _, score, _ in found["1"]] == pytest.approx([float(score) for _, score, _ in found["3"]], abs=2e-4)
 
 
+@pytest.mark.slow
 def test_workers_that_a_backend_does_not_allow_are_refused(run, monkeypatch, capsys):
     typed(monkeypatch, "the dog\n")
     assert main(["translate", str(run), "--backend", "flex", "--workers", "2"]) == 2

@@ -15,6 +15,7 @@ def written(path, rows, texts=()):
     return writer.close()
 
 
+@pytest.mark.slow
 def test_rows_come_back_across_chunks(tmp_path):
     draw = np.random.default_rng(0)
     rows = [

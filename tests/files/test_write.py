@@ -47,6 +47,7 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_regular_file_is_not_replaced(kind, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

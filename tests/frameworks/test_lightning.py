@@ -53,6 +53,7 @@ def test_the_loss_falls_and_a_checkpoint_goes_on(lightning, task, spec, rows, tm
         assert torch.equal(again.model.state_dict()[name], tensor), name
 
 
+@pytest.mark.slow
 def test_the_example_of_the_guide_runs(lightning, shown, monkeypatch, tmp_path):
     monkeypatch.chdir(Path(__file__).parents[2])
     block = shown("lightning").replace('"model/"', f'"{tmp_path}/model"').replace("max_steps=20,", "max_steps=3,")

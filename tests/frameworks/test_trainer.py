@@ -65,6 +65,7 @@ def test_predictions_are_the_logits(trained, rows):
     assert found.metrics["test_loss"] == pytest.approx(want.loss.item())
 
 
+@pytest.mark.slow
 def test_the_trainer_of_the_guide_runs(shown, monkeypatch, tmp_path):
     monkeypatch.chdir(Path(__file__).parents[2])
     block = shown("transformers").replace('"trainer/"', f'"{tmp_path}/trainer"').replace('"model/"', f'"{tmp_path}/model"')

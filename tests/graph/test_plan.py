@@ -100,6 +100,7 @@ def test_a_gpu_that_is_not_there(rows: Callable[[Target], dict[int, list[SitePla
     assert found[4][0].chosen == "sdpa"  # pinned to flash, which masks by causality alone: no node tells of padding
 
 
+@pytest.mark.slow
 def test_planning_never_imports_torch() -> None:
     code = """
 import sys, tfkit

@@ -204,6 +204,7 @@ def named(argument: Reads | Writes) -> str:
     return f"{argument.command}-{argument.name}"
 
 
+@pytest.mark.slow
 def test_a_command_survives_a_sample_of_hostile_input(runner, tmp_path):
     """The sample of the quick tier: one command, one file, one case in eight."""
     good = tmp_path / "good"

@@ -38,6 +38,7 @@ def class_of(model_of: Callable[..., Model]) -> Callable[..., CallClass]:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "fields"),
     [

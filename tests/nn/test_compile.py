@@ -211,6 +211,7 @@ def test_autocast_is_close_and_never_reaches_a_backend(
     assert float((got - want).abs().max()) > 0
 
 
+@pytest.mark.slow
 def test_incremental_decoding_under_autocast(model_of: Callable[..., Model], pair: dict[str, Tensor]) -> None:
     model = model_of(position="rotary_half")
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):

@@ -19,6 +19,7 @@ def pair(ids_of: Callable[..., Tensor]) -> dict[str, Tensor]:
     return {"source": ids_of(2, 9, 1), "target": ids_of(2, 8, 2)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
 @pytest.mark.parametrize("place", PLACES)
 def test_a7_only_in_training_and_repeatable(

@@ -75,6 +75,7 @@ def test_steps_equal_the_full_forward(
         assert bound < 0.02 * float(want.std())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", WRITTEN)
 def test_decoder_only_with_groups_windows_and_several_backends(
     position: str, model_of: Callable[..., Model], ids_of: Callable[..., Tensor], rounding: Callable[..., float]

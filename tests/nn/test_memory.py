@@ -37,6 +37,7 @@ def kept(progress):
     return int(done.stdout) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have rules of their own")
 def test_freed_memory_is_kept():
     assert kept("raise_malloc_trim_threshold()") > 16 * 2**20

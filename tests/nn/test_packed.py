@@ -134,6 +134,7 @@ def test_numbers_without_a_version_are_not_packed(made: list[Tensor]) -> None:
     assert not made
 
 
+@pytest.mark.slow
 def test_batches_share_them_and_find_the_same(made: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     model = small().eval()
     search = tfkit.Search(beams=3, extra_length=9)

@@ -64,6 +64,7 @@ def test_a6_what_is_hidden_changes_nothing_to_the_bit(
             assert torch.equal(model(**other, **how)["logits"][REAL_TARGET], model(**pair, **how)["logits"][REAL_TARGET])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_padded_row_gives_what_it_gives_alone(
     scheme: str, model_of: Callable[..., Model], pair: dict[str, Tensor], rounding: Callable[..., float]
@@ -77,6 +78,7 @@ def test_a_padded_row_gives_what_it_gives_alone(
             assert float((fold_beams[row, :t] - alone).abs().max()) <= rounding(model, fold_beams, S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme",
     ["none", "rotary_half", "alibi", "relative_t5", "relative_shaw", "{kind: learned, max_len: 9, count: visible}",
@@ -143,6 +145,7 @@ def test_the_first_token_of_t5_is_seen(model_of: Callable[..., Model], ids_of: C
     assert bool((weights["decoder.0.self_attention"][:, :, 1, 0] > 0).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "scheme"),
     [(backend, scheme) for backend in ("eager", "sdpa") for scheme in SCHEMES[:5]] + [("flex", "sinusoidal")],

@@ -108,6 +108,7 @@ def test_a11_a_refusal_names_every_reason_and_who_would_work(model_of: Callable[
     assert set(model.sites.values()) == {"auto"}
 
 
+@pytest.mark.slow
 def test_a11_what_depends_on_the_call_is_refused_at_the_call(model_of: Callable[..., Model], pair: dict[str, Tensor]) -> None:
     model = model_of(backend="flex").train()
     with pytest.raises(BackendRefused, match=r"TFK060.*encoder\.0\.self_attention.*no backward.*eager"):

@@ -10,6 +10,7 @@ from . import name_maps, test_bert, test_decoders, test_encoder_decoders
 from .comparison import compare
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", test_decoders.FAMILIES)
 def test_labels_of_a_decoder_are_its_inputs(shrunk, padded, name):
     family = test_decoders.FAMILIES[name]

@@ -63,6 +63,7 @@ class TorchTransformer(nn.Module):
         return functional.linear(decoded, self.embedding.weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "before", "activation", "positions"),
     [

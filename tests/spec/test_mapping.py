@@ -118,6 +118,7 @@ def test_values_that_no_spec_can_hold(value: Any, diagnostic: str, catalogue: Ca
     assert faults_of(given, catalogue)[0] == diagnostic
 
 
+@pytest.mark.slow
 def test_a_mapping_that_holds_itself_is_refused(catalogue: Catalogue) -> None:
     given = mapping()
     given["nodes"]["tokens"]["position"] = given

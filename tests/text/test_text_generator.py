@@ -33,6 +33,7 @@ def by_full_passes(model, ids, count):
     return ids[-count:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("length", "tokens", "read", "new"),
     [

@@ -230,6 +230,7 @@ def test_one_table_has_one_vocabulary(task, tmp_path):
         train(load_recipe(task, ["tokeniser.joint=false"]), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_separate_vocabularies_for_separate_tables(task, tmp_path):
     changes = ["tokeniser.joint=false", "model.target.share=null", "model.logits.share=target", "stopping.max_steps=2"]
     outcome = train(load_recipe(task, changes), tmp_path / "run")
@@ -287,6 +288,7 @@ def test_a_log_that_was_altered_takes_nothing_from_a_finished_training(task, tmp
     assert (code, f"{log}:5:1: TFK082" in said) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_gone_is_exit_code_1(task, tmp_path, capsys, monkeypatch):
     append = log_module.append_log
 

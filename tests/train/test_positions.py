@@ -22,6 +22,7 @@ def begun(recipe, *changes):
     return recipe.parent / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parallel", "language", "masked", "classification"])
 def test_rows_have_no_more_tokens_than_the_model_has_positions(tmp_path, kind):
     recipe = write_task(tmp_path) if kind == "parallel" else recipe_for(tmp_path, kind)

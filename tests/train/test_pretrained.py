@@ -57,6 +57,7 @@ def started(recipe, parent, folder, *changes):
     return weights(folder / "child"), listener.taken
 
 
+@pytest.mark.slow
 def test_all_weights_and_the_tokeniser_are_taken(parent, task, tmp_path):
     (tmp_path / "train.src").write_text((tmp_path / "train.src").read_text().replace("dog", "hippopotamus"))
     found, taken = started(task, parent, tmp_path, "seed=9")
@@ -76,6 +77,7 @@ def list_again(place, name):
     (place / "versions.json").write_text(json.dumps(versions))
 
 
+@pytest.mark.slow
 def test_a_model_whose_backend_does_not_run_here_can_be_started_from(parent, task, tmp_path):
     place = shutil.copytree(model_in(parent), tmp_path / "parent")
     plan = json.loads((place / "plan.json").read_text())
@@ -105,6 +107,7 @@ def test_a_model_is_as_good_as_the_run_it_is_the_best_of(parent, task, tmp_path)
     assert all(torch.equal(found[name], value) for name, value in weights(parent).items())
 
 
+@pytest.mark.slow
 def test_what_has_another_shape_or_no_partner_is_drawn_and_told(parent, task, tmp_path):
     changes = ["model.encoder.num_layers=2", "model.encoder.ffn.d_ff=8", "model.decoder.position=none"]
     found, taken = started(task, parent, tmp_path, *changes)
@@ -127,6 +130,7 @@ def train_without(task, folder, *changes):
     return weights(folder / "drawn"), recipe
 
 
+@pytest.mark.slow
 def test_a_smaller_model_says_what_it_does_not_use(parent, tmp_path):
     recipe = recipe_for(tmp_path, "classification", "accuracy")
     spec = (HEAD + BODY + MODELS["classification"]).replace("words", "source").replace("body", "encoder")
@@ -181,6 +185,7 @@ def test_a_model_with_little_in_common_is_refused_before_the_data_are_prepared(p
         started(task, parent, tmp_path, "model.defaults.ffn.d_ff=8", "model.defaults.attention.head_dim=4")
 
 
+@pytest.mark.slow
 def test_a_model_with_little_in_common_is_refused_unless_the_recipe_says_so(parent, task, tmp_path):
     """The table of tokens, which has the same shape, does not count."""
     other = ["model.defaults.ffn.d_ff=8", "model.defaults.attention.head_dim=4", "model.defaults.norm=rms_norm"]
@@ -267,6 +272,7 @@ def test_the_tokeniser_of_the_model_may_be_written_as_it_was(task, tmp_path, kin
         shutil.rmtree(tmp_path / "child")
 
 
+@pytest.mark.slow
 def test_a_recipe_that_says_nothing_of_the_tokeniser_is_kept_as_one_and_trains_again(task, tmp_path):
     train(load_recipe(task, ["tokeniser=characters", *STILL]), tmp_path / "run")
     started(task, tmp_path / "run", tmp_path, "tokeniser=null")

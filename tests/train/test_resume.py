@@ -188,6 +188,7 @@ def damage(path: Path, kind: str) -> None:
         path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_that_was_passed_over_pushes_no_good_one_out(whole):
     damaged = whole / "checkpoints" / "step-24" / "model.safetensors"
     damaged.write_bytes(b"cut off")
@@ -220,6 +221,7 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(whole, monkeypatch):
     assert not list((whole / "checkpoints").glob(".step-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [

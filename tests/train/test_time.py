@@ -51,6 +51,7 @@ def slow(clock, monkeypatch, name, seconds):
     monkeypatch.setattr(name, slowly)
 
 
+@pytest.mark.slow
 def test_preparation_and_validation_count(task, tmp_path, clock, monkeypatch):
     slow(clock, monkeypatch, "tfkit.train.preparation.prepare", 40.0)
     slow(clock, monkeypatch, "tfkit.train.validation.validation_nll", 7.0)

@@ -65,6 +65,7 @@ def test_every_bound_is_its_formula(dtype, kind):
         same(typed(case, dtype, seed), CLASSES[kind], tf32=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_rows_that_are_not_evaluated_are_those_of_the_formula(dtype):
     """Scores whose error is as large as they are; in float16 also numbers beyond its range, whichever the class keeps."""
@@ -75,6 +76,7 @@ def test_rows_that_are_not_evaluated_are_those_of_the_formula(dtype):
     assert met == ({True} if dtype == torch.float32 else {True, False})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stored", "scores", "fused", "kept"])
 def test_gradients_beyond_the_range_of_the_dtype_are_not_evaluated(kind):
     """The gradient of the output grows until each of dP, dS and dR has left the range of float16 before the others."""

@@ -27,6 +27,7 @@ CALM = settings(suppress_health_check=list(HealthCheck))
 drawn_cases = st.sampled_from(list(DTYPES)).flatmap(lambda dtype: cases(SUBJECT, dtype))
 
 
+@pytest.mark.slow
 @settings(CALM, max_examples=60)
 @given(drawn_cases)
 def test_a_case_comes_back_from_json(case):

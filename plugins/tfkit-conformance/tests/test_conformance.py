@@ -85,6 +85,7 @@ def test_a_backend_that_decodes_only_is_conformant_too(few):
     assert report.grades["float32"].startswith(("A (", "B ("))
 
 
+@pytest.mark.slow
 def test_a_wrong_mask_is_reported_with_the_smallest_case_and_by_its_name(few):
     mutant = MUTANTS["causal_one_too_many"]
     subject = small(mutant.fresh())
@@ -168,6 +169,7 @@ def test_what_another_check_fails_on_while_one_is_shrunk_is_not_in_its_row(monke
     assert rows["output"].worst == 0.5
 
 
+@pytest.mark.slow
 def test_where_every_call_is_refused_nothing_has_passed(few, monkeypatch):
     monkeypatch.setattr(by_cell, "cells", lambda can, gradients: cells.cells(can, gradients)[:4])
     report = check_backend(small(unsupported=lambda request, options: ("not on a Sunday",)), profile="quick")
@@ -177,6 +179,7 @@ def test_where_every_call_is_refused_nothing_has_passed(few, monkeypatch):
     assert by_name(report)["R5 value_times_power"].status == "not applicable"
 
 
+@pytest.mark.slow
 def test_what_is_refused_in_one_dtype_is_evaluated_in_the_others(few, monkeypatch):
     monkeypatch.setattr(by_cell, "cells", lambda can, gradients: cells.cells(can, gradients)[:8])
 
@@ -195,6 +198,7 @@ def test_what_is_refused_in_one_dtype_is_evaluated_in_the_others(few, monkeypatc
     )
 
 
+@pytest.mark.slow
 def test_a_cell_that_nothing_meets_makes_a_run_incomplete(few, monkeypatch):
     unmet = Cell("bias", "gradient of no bias", (("bias_gradient", True),))
     monkeypatch.setattr(by_cell, "cells", lambda can, gradients: [*cells.cells(can, gradients)[:3], unmet])
@@ -233,6 +237,7 @@ def test_a_device_that_is_not_declared_passes_nothing():
     assert by_name(report)["support"].note == "not run: cpu is not among its declared devices"
 
 
+@pytest.mark.slow
 def test_a_dtype_that_is_not_declared_is_not_evaluated(few):
     report = check_backend(small(), profile="quick", dtypes=iter(["float32", "bfloat16"]))
     assert (report.dtypes, report.verdict) == (("float32",), "INCOMPLETE")
@@ -273,6 +278,7 @@ def test_the_first_finding_can_end_a_run(few):
     assert not whole.missing
 
 
+@pytest.mark.slow
 def test_events_tell_what_is_about_to_run(few):
     """Whoever watches the process learns of an example before the backend does."""
     told = []
@@ -313,6 +319,7 @@ def test_a_seed_gives_the_same_report_and_another_seed_draws_other_cases(few):
     assert (first["verdict"], other["verdict"], other["seed"]) == ("CONFORMANT", "CONFORMANT", 1)
 
 
+@pytest.mark.slow
 def test_a_failure_is_found_alike_under_one_seed(few):
     runs = [check_backend(small(MUTANTS["causal_one_too_few"].fresh()), profile="quick", stop_at_first=True) for _ in range(2)]
     assert said(runs[0]) == said(runs[1])
@@ -379,6 +386,7 @@ def test_a_backend_comes_by_name_by_entry_or_as_a_subject(catalogue, few, monkey
         check_backend("eager", device="cpu;", catalogue=catalogue)
 
 
+@pytest.mark.slow
 def test_a_grade_is_reported_and_a_broken_promise_is_a_finding(monkeypatch):
     monkeypatch.setattr(by_relation, "RELATIONS", ())
     monkeypatch.setattr(by_cell, "cells", lambda can, gradients: cells.cells(can, gradients)[:1])

@@ -89,6 +89,7 @@ def test_dropout_is_within_the_bound_of_its_own_draw(kernel, dtype):
         assert drawn.unique().tolist() == pytest.approx([0.0, 1 / (1 - rate)], rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "narrower"),
     [

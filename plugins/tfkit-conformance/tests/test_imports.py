@@ -94,6 +94,7 @@ def test_only_public_names_of_tfkit_are_imported(package):
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", PUBLIC)
 def test_no_module_is_part_of_an_import_cycle(package):
     arrows = modules_imported(package)
@@ -109,6 +110,7 @@ def test_no_module_is_part_of_an_import_cycle(package):
     assert not {module for module in arrows if module in reached_from(module)}
 
 
+@pytest.mark.slow
 def test_every_package_imports_only_those_before_it():
     def part_of(module: str) -> str:
         return module.split(".")[1] if "." in module else "__init__"

@@ -87,6 +87,7 @@ def test_the_selection_has_mutants_of_every_family():
     assert {term for can, _ in SELECTION.values() if can for term in can.mask_terms} <= set(MASK_TERMS)
 
 
+@pytest.mark.slow
 def test_every_mutant_of_the_selection_is_killed_by_the_check_made_for_it(reduced, monkeypatch):
     monkeypatch.setattr(by_relation, "RELATIONS", DROPOUT)  # the other relations come later than the layers anyway
     told = []
@@ -99,6 +100,7 @@ def test_every_mutant_of_the_selection_is_killed_by_the_check_made_for_it(reduce
     assert sum(data["kills"].values()) == len(SELECTION)
 
 
+@pytest.mark.slow
 def test_a_suite_without_its_checks_lets_mutants_survive(reduced, monkeypatch):
     chosen = CHOSEN[::4]
     monkeypatch.setattr(kill_matrix, "ATTENTION_MUTANTS", chosen)
@@ -120,6 +122,7 @@ def test_a_mutant_must_be_killed_under_every_seed():
     assert not kill_matrix.MutantRow("x", "masks", "y", (), 0.0).killed
 
 
+@pytest.mark.slow
 def test_no_right_backend_raises_a_false_alarm(reduced, monkeypatch):
     monkeypatch.setattr(kill_matrix, "ATTENTION_MUTANTS", ())
     monkeypatch.setattr(by_relation, "RELATIONS", RELATIONS[::3])
@@ -129,6 +132,7 @@ def test_no_right_backend_raises_a_false_alarm(reduced, monkeypatch):
     assert (report.alarmed, report.exit_code) == ((), 0)
 
 
+@pytest.mark.slow
 def test_an_alarm_on_a_correct_backend_fails_the_run(monkeypatch):
     wrong = next(mutant for mutant in CHOSEN if mutant.name == "scale_one_percent")
     kernel = CorrectKernel("wrong", "Off by one percent.", wrong.fresh(), wrong.capabilities)

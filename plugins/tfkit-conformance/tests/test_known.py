@@ -51,6 +51,7 @@ def test_without_being_reported_it_is_a_failure():
     assert report.findings[0].check == "scores"
 
 
+@pytest.mark.slow
 def test_a_known_failure_alone_makes_a_report_incomplete_with_exit_code_3():
     failures = [known(check) for check in ("scores", "output", "gradients")]
     gradients = Case(Q=2, K=4, window=(1, 0), offset=1, gradients=True)
@@ -67,6 +68,7 @@ def test_a_known_failure_alone_makes_a_report_incomplete_with_exit_code_3():
     assert by_name(report)["scores"].examples > 10  # those without a window are evaluated
 
 
+@pytest.mark.slow
 def test_what_does_not_fail_any_more_is_an_error():
     report = run(Kernel(), known(issue="acme/flash#12"))
     assert (report.verdict, report.exit_code) == ("NONCONFORMANT", 1)

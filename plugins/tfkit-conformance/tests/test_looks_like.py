@@ -33,6 +33,7 @@ def subject(attend):
     return backend_under_test(entry_of("mine", "on trial", CAPABILITIES), attend=attend)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "case"),
     [
@@ -94,6 +95,7 @@ def test_what_nobody_has_seeded_has_no_name(attend):
     assert looks_like(subject(attend), GRADIENTS) == ""
 
 
+@pytest.mark.slow
 def test_a_larger_case_tells_mutants_apart_that_a_small_one_does_not():
     small = Case(Q=1, K=2, causal=True, offset=0)  # one key too many is all that is hidden
     larger = replace(small, Q=3, K=6)

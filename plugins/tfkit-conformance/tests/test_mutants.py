@@ -126,6 +126,7 @@ NEED_MORE = {"masked_row_gradient_times_zero", "undeclared_score_ignored"}
 """Shown below, by calls that no `Case` makes."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mutant", [mutant for mutant in ATTENTION_MUTANTS if mutant.name not in NEED_MORE], ids=lambda mutant: mutant.name
 )

@@ -251,6 +251,7 @@ def subject(attend):
     return replace(made, prepare=lambda mask, bias, shapes, options: Prepared(None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KILLS)
 def test_a_mutant_breaks_the_relation_in_words(name):
     attend, case = KILLS[name]

@@ -63,6 +63,7 @@ def drawn(choose: Random, subject, dtype: str) -> Case:
             return case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_correct_backend_never_raises_an_alarm(name, dtype):

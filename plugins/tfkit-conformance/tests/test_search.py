@@ -33,6 +33,7 @@ def failing(check, when):
     return evaluate
 
 
+@pytest.mark.slow
 def test_a_failure_is_shrunk_to_the_smallest_case():
     found = search(CALLS, failing("support", lambda case: case.K >= 5 and case.causal), examples=100, seed=0)
     assert found.case == Case(K=5, causal=True, offset=0, gradients=True)

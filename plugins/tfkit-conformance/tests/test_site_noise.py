@@ -61,6 +61,7 @@ def test_outside_a_noise_the_sites_move_by_their_bounds_alone(model):
     assert not torch.equal(plain[0], moved[0])
 
 
+@pytest.mark.slow
 def test_a_backend_may_be_off_by_its_bound_and_not_by_a_mutant(model):
     """At least what the operations of one backend may be off by, and a tiny part of what a slip in a mask changes."""
     of_sites, of_operations = rounding(lambda: compute(model), model=model), rounding(lambda: compute(model))

@@ -166,6 +166,7 @@ def test_a_fair_share_is_square(many):
     assert 0.1 < sum("causal" in case.terms() for case in square) / len(square) < 0.7
 
 
+@pytest.mark.slow
 def test_sizes_differ_mostly_so_that_a_swapped_axis_shows(many):
     oblong = [case for case in many if case.Q != case.K and min(case.Q, case.K) > 1]
     distinct = [case for case in oblong if not {case.Q, case.K} & {case.B, case.G, case.H, case.D, case.V}]

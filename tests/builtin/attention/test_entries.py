@@ -112,6 +112,7 @@ def test_a4_one_hot_gradients_read_out_the_mask_of_the_backward_pass(entry, case
     assert torch.equal(found > 0, by_group.mT)
 
 
+@pytest.mark.slow
 @over_entries
 @pytest.mark.parametrize("name", ["no_keys", "causal_masked_rows", "window_lengths", "no_queries", "segments", "right_padded"])
 def test_a5_blind_rows_give_zeros_whatever_their_gradient(entry, name):
@@ -132,6 +133,7 @@ def test_a5_blind_rows_give_zeros_whatever_their_gradient(entry, name):
     assert (loud["query"][masked] == 0).all()
 
 
+@pytest.mark.slow
 @over_entries
 @pytest.mark.parametrize(
     "name", ["key_lengths", "left_padded", "right_padded", "causal_more_keys", "visible_heads", "no_queries"]

@@ -97,6 +97,7 @@ def test_what_the_budget_does_not_reach_is_missing(measured) -> None:
     assert [row["reason"] for row in data["missing"]] == ["the budget of 1e-09 s was spent"] * 2
 
 
+@pytest.mark.slow
 def test_a_call_longer_than_its_share_is_timed_once(measured, monkeypatch) -> None:
     monkeypatch.setattr(CpuClock, "time", lambda self, step: step() or 100.0)
     rows = by_name(measured("dense-d64-512/forward", budget=10.0))

@@ -212,6 +212,7 @@ def test_a_bug_of_a_plugin_is_its_own(tfkit, answers):
     assert "TFK056 the plugin acme-parts (acme_parts, line 8) failed: ValueError: odd" in tfkit("conformance", "acme.flash").err
 
 
+@pytest.mark.slow
 def test_a_part_of_another_slot_is_evaluated_and_replayed(tfkit, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(stranger.install(tmp_path / "site")))
     file = tmp_path / "report.json"

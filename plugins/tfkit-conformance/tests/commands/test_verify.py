@@ -27,6 +27,7 @@ FAST = (
 )
 
 
+@pytest.mark.slow
 def test_the_table_says_what_holds_and_ends_in_a_verdict(tfkit, small):
     done = tfkit("verify", small, *FAST)
     assert (done.code, done.err) == (0, "")
@@ -61,6 +62,7 @@ def test_the_table_is_written_whole_with_what_it_was_made_with(suffix, tfkit, sm
     )
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_evaluated_and_a_wrong_one_is_reported_in_words(tfkit, small, tmp_path, catalogue):
     words = [*FAST[:4]]
     model = package.build(small)
@@ -75,6 +77,7 @@ def test_a_saved_model_is_evaluated_and_a_wrong_one_is_reported_in_words(tfkit, 
     assert diagnostic.family == "wiring"
 
 
+@pytest.mark.slow
 def test_a_failure_is_reported_with_its_numbers(tfkit, small, monkeypatch):
     from tfkit.builtin.norm.layer_norm import nn as torch_nn
 

@@ -89,6 +89,7 @@ def hard_swish(x, options):
     return x * torch.nn.functional.relu6(x + 3) / 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same_as", ["", "rotary_half"])
 def test_a_third_party_rope_is_evaluated_by_the_same_command(same_as, offering):
     entry = scheme("acme.rope", "rope", same_as=same_as)
@@ -153,6 +154,7 @@ def test_a_norm_nobody_knows_is_held_to_what_it_claims(offering):
     assert "['beautiful']" in check_part("norm", vain, catalogue=wide, profile="quick").findings[0].message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("claims", "words"),
     [

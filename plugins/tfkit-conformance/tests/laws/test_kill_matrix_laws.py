@@ -29,6 +29,7 @@ def test_names_are_single_and_every_slot_has_mutants(catalogue):
         assert mutant.summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slot", SOME)
 def test_a_mutant_is_killed(slot, catalogue):
     rows = list(evaluate_law_mutants("standard", (7,), catalogue=catalogue, only=SOME[slot]))
@@ -67,6 +68,7 @@ KILLED_BY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KILLED_BY)
 def test_it_is_killed_by_the_law_that_it_breaks(name, catalogue):
     """By that law alone: a third-party part has no known equation."""

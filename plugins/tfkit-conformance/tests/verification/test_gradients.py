@@ -103,6 +103,7 @@ def test_what_the_sites_are_off_by_explains_a_backend_that_rounds_more(catalogue
     assert report.verdict == "VERIFIED"
 
 
+@pytest.mark.slow
 def test_a_norm_less_encoder_whose_gradients_sdpa_loses_is_reported(catalogue):
     """dS = P (dP - D) cancels: the right gradient is next to nothing, and what sdpa gives is hundreds."""
     spec = tfkit.load_spec(ROOT / "tiny-normless.yaml", catalogue, [*OVERRIDES["tiny-normless"], "encoder.num_layers=12"])
@@ -115,6 +116,7 @@ def test_a_norm_less_encoder_whose_gradients_sdpa_loses_is_reported(catalogue):
     assert rows["gradients", "eager", "float64"].status == "passed"
 
 
+@pytest.mark.slow
 def test_checkpointed_stacks_shared_tables_and_own_scores_are_evaluated(catalogue):
     for name in ("deepnet-18-18", "t5-small", "tiny-additive"):
         spec = tfkit.load_spec(ROOT / f"{name}.yaml", catalogue, OVERRIDES[name])

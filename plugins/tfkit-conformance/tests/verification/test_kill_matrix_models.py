@@ -31,6 +31,7 @@ def failed(shape, mutant, catalogue):
     return {row.property for row in report.rows if row.status in ("failed", "inconclusive", "not run")}, report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found_where_it_belongs(name, catalogue):
     mutant = MUTANTS[name]
@@ -39,6 +40,7 @@ def test_a_mutant_is_found_where_it_belongs(name, catalogue):
     assert (report.verdict, report.exit_code) == ("FAILED", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SPECS)
 def test_a_model_without_a_mutant_passes(shape, catalogue):
     found, report = failed(shape, None, catalogue)

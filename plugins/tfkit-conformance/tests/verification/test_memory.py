@@ -83,6 +83,7 @@ def test_a_batch_that_does_not_fit_is_not_run(spec, wide):
     assert all(FIX in row.message for row in report.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("raised", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")])
 @pytest.mark.parametrize("function", ["reference", "bounds"])
 def test_a_reference_that_does_not_fit_leaves_its_sites_not_run(function, raised, spec, wide, monkeypatch):
@@ -100,6 +101,7 @@ def test_a_reference_that_does_not_fit_leaves_its_sites_not_run(function, raised
         evaluated(spec, wide, "eager", parts=["sub-layers"])
 
 
+@pytest.mark.slow
 def test_what_a_backend_raises_is_reported_with_its_line(spec, wide):
     report = evaluated(spec, wide, "eager", "acme.wrong")
     told = {row.message for row in report.rows if row.status == "failed"}

@@ -26,6 +26,7 @@ def report(spec, catalogue):
     return verify(spec, dtypes=("float32",), lengths=LENGTHS["encoder-decoder"], catalogue=catalogue)
 
 
+@pytest.mark.slow
 def test_every_site_is_evaluated_with_every_backend_that_the_spec_allows(report, spec):
     sites = {row.where for row in report.rows if row.property.startswith("attention")}
     assert sites == set(tfkit.build(spec, device="meta").sites)
@@ -35,6 +36,7 @@ def test_every_site_is_evaluated_with_every_backend_that_the_spec_allows(report,
     assert evaluated == {(site, backend) for site in sites for backend in ("sdpa", "eager")}
 
 
+@pytest.mark.slow
 def test_a_backend_without_gradients_is_evaluated_forward_and_one_that_refuses_says_why(catalogue):
     text = SPECS["decoder"].replace("head_dim: 12, ", "head_dim: 12, softcap: 20.0, ")
     spec = tfkit.parse_spec(text, catalogue)
@@ -45,6 +47,7 @@ def test_a_backend_without_gradients_is_evaluated_forward_and_one_that_refuses_s
     assert "softcap" in found["sdpa"].message
 
 
+@pytest.mark.slow
 def test_the_whole_model_is_evaluated_in_the_dtype_and_in_float64(report):
     assert {(r.dtype, r.backend) for r in report.rows if r.property == "decoding in chunks"} == {
         (dtype, backend) for dtype in ("float32", "float64") for backend in ("sdpa", "eager")
@@ -53,6 +56,7 @@ def test_the_whole_model_is_evaluated_in_the_dtype_and_in_float64(report):
     json.dumps(report.as_data())
 
 
+@pytest.mark.slow
 def test_a_trained_model_is_evaluated_with_its_own_weights_and_left_as_it_is(spec, catalogue):
     model = tfkit.build(spec, catalogue, backend="eager")
     before, sites = {name: tensor.clone() for name, tensor in model.state_dict().items()}, model.sites
@@ -82,6 +86,7 @@ def test_wrong_input_is_refused_in_words(spec, catalogue):
         verify(spec, batch=0, catalogue=catalogue)
 
 
+@pytest.mark.slow
 def test_a_batch_of_one_row_of_one_token_is_evaluated_as_far_as_it_goes(spec, catalogue):
     report = verify(spec, batch=1, lengths={"source": 1, "target": 1}, backends=["eager"], catalogue=catalogue)
     assert report.verdict == "VERIFIED"
@@ -124,6 +129,7 @@ def test_compositions_are_all_there():
     assert len(list(compositions(6))) == 32
 
 
+@pytest.mark.slow
 def test_a_named_backend_that_serves_no_call_leaves_the_proof_incomplete(catalogue):
     spec = tfkit.parse_spec(SPECS["decoder"].replace("head_dim: 12, ", "head_dim: 12, softcap: 20.0, "), catalogue)
     report = verify(spec, lengths={"tokens": 4}, backends=["eager", "sdpa"], catalogue=catalogue)
