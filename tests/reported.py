@@ -23,12 +23,12 @@ def report(
     *checks: CheckResult, findings: tuple[Finding, ...] = (), ledger: tuple[LedgerRow, ...] = (MET,), **more: Any
 ) -> dict[str, Any]:
     """The data of a report on `acme.flash`."""
-    progress: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "slot": "backend", "name": "acme.flash", "distribution": "acme", "options": {}, "device": "cpu",
         "dtypes": ("float32", "bfloat16"), "profile": "quick", "seed": 7, "versions": {"tfkit": "0.1.0", "torch": "2.13.0"},
         "seconds": 2.0, **more,
     }  # fmt: skip
-    return ConformanceReport(checks=checks, findings=findings, ledger=ledger, **progress).as_data()
+    return ConformanceReport(checks=checks, findings=findings, ledger=ledger, **fields).as_data()
 
 
 def right(**more: Any) -> dict[str, Any]:

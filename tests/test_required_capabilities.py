@@ -72,8 +72,8 @@ def test_a_feature_is_refused_by_name_unless_it_is_declared(feature):
         require_capabilities("acme.flash", LITTLE)(inputs)
     (diagnostic,) = raised.value.diagnostics
     assert diagnostic.code == "TFK060"
-    progress = f"mask terms {', '.join(sorted(MASK_TERMS))}" if feature in MASK_TERMS else feature
-    assert diagnostic.message == f"`acme.flash` does not declare {progress}"
+    feature_name = f"mask terms {', '.join(sorted(MASK_TERMS))}" if feature in MASK_TERMS else feature
+    assert diagnostic.message == f"`acme.flash` does not declare {feature_name}"
     require_capabilities("acme.flash", Capabilities(**{**LITTLE.model_dump(), **declaring}))(inputs)
 
 

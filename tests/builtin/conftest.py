@@ -17,9 +17,9 @@ def _variants(entry: Entry) -> list[Any]:
     """The entry's default options, and for each choice of each option the options with it."""
     options = [entry.options()]
     for name, field in entry.options.model_fields.items():
-        for location in field.metadata:
-            if isinstance(location, OneOf):
-                options += [entry.options(**{name: choice}) for choice in location.names]
+        for annotation in field.metadata:
+            if isinstance(annotation, OneOf):
+                options += [entry.options(**{name: choice}) for choice in annotation.names]
         if field.annotation is bool:
             options += [entry.options(**{name: flag}) for flag in (False, True)]
     return options

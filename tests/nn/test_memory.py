@@ -14,7 +14,7 @@ STEPS = """
 import numpy
 from tfkit.nn.cpu.malloc import raise_malloc_trim_threshold
 
-{progress}
+{setup}
 
 def step():
     first, second, third = (numpy.ones(2**20) for _ in range(3))
@@ -29,10 +29,10 @@ print(resident() - before)
 """
 
 
-def kept(progress):
+def kept(setup):
     """Bytes that a process holds after some steps of 24 MiB, and did not before."""
     ambient = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_", "LD_PRELOAD"))}
-    code = STEPS.format(progress=progress)
+    code = STEPS.format(setup=setup)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ambient)
     return int(done.stdout) * os.sysconf("SC_PAGE_SIZE")
 

@@ -36,11 +36,11 @@ def test_pad_ids_masks_and_lengths_say_the_same(
     masks = {"source": REAL_SOURCE, "target": REAL_TARGET}
     lengths = {"source": torch.tensor([9, 4, 1]), "target": torch.tensor([8, 8, 5])}
     with torch.no_grad():
-        progress = model(**pair)["logits"]
+        by_id = model(**pair)["logits"]
         masked = model(**pair, masks=masks)["logits"]
         counted = model(**pair, lengths=lengths)["logits"]
-    assert torch.equal(progress, masked)
-    assert float((counted - progress)[REAL_TARGET].abs().max()) <= rounding(model, progress, S)
+    assert torch.equal(by_id, masked)
+    assert float((counted - by_id)[REAL_TARGET].abs().max()) <= rounding(model, by_id, S)
 
 
 @pytest.mark.slow

@@ -242,12 +242,12 @@ def test_separate_vocabularies_for_separate_tables(task, tmp_path):
 @pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
 @pytest.mark.parametrize("step", [3, 8, 10, 24])  # between checkpoints, at one, at a validation, at the end
 def test_a_run_whose_directory_is_gone_fails_and_writes_nowhere(task, tmp_path, how, step):
-    directory, reported_by_other_rank = tmp_path / "run", tmp_path / "elsewhere"
+    directory, new_place = tmp_path / "run", tmp_path / "elsewhere"
 
     def take(trainer):
-        directory.rename(reported_by_other_rank)
+        directory.rename(new_place)
         if how == "removed":
-            shutil.rmtree(reported_by_other_rank)
+            shutil.rmtree(new_place)
         elif how == "replaced":
             directory.mkdir()
             (directory / "run.lock.json").write_text("mine")
@@ -263,7 +263,7 @@ def test_a_run_whose_directory_is_gone_fails_and_writes_nowhere(task, tmp_path, 
     else:
         assert not directory.exists()
     if how == "moved":
-        assert resume(reported_by_other_rank).progress.step == 24
+        assert resume(new_place).progress.step == 24
 
 
 def command(capsys, *words):

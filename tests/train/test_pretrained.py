@@ -116,11 +116,11 @@ def test_what_has_another_shape_or_no_partner_is_drawn_and_told(parent, task, tm
     for name, value in found.items():
         same = name in wanted and wanted[name].shape == value.shape
         assert torch.equal(value, wanted[name] if same else drawn[name]), name
-    progress = {each.name: (each.shape, each.reason, each.pretrained_shape) for each in taken.skipped}
-    assert progress["nodes.encoder.layers.0.branches.ffn.input.weight"] == ((8, 16), "of another shape", (32, 16))
-    assert progress["nodes.encoder.layers.1.norms.ffn.bias"] == ((16,), "not there", None)
-    assert {name for name, value in found.items() if name not in wanted or wanted[name].shape != value.shape} == set(progress)
-    assert taken.loaded == sum(value.numel() for name, value in found.items() if name not in progress)
+    skipped = {each.name: (each.shape, each.reason, each.pretrained_shape) for each in taken.skipped}
+    assert skipped["nodes.encoder.layers.0.branches.ffn.input.weight"] == ((8, 16), "of another shape", (32, 16))
+    assert skipped["nodes.encoder.layers.1.norms.ffn.bias"] == ((16,), "not there", None)
+    assert {name for name, value in found.items() if name not in wanted or wanted[name].shape != value.shape} == set(skipped)
+    assert taken.loaded == sum(value.numel() for name, value in found.items() if name not in skipped)
 
 
 def train_without(task, folder, *changes):

@@ -168,9 +168,9 @@ def slots_of(model: type[BaseModel]) -> dict[str, tuple[str, bool]]:
     """The fields of a model that hold a part: their slot, and whether they hold several."""
     found: dict[str, tuple[str, bool]] = {}
     for name, field in model.model_fields.items():
-        for location in field.metadata:
-            if isinstance(location, (SlotField, SlotListField)):
-                found[name] = (location.slot, isinstance(location, SlotListField))
+        for annotation in field.metadata:
+            if isinstance(annotation, (SlotField, SlotListField)):
+                found[name] = (annotation.slot, isinstance(annotation, SlotListField))
     return found
 
 

@@ -132,8 +132,8 @@ def gone(pid, within=120.0):
 def test_an_interrupted_command_takes_its_child_along(acme, tmp_path, number, code):
     note = tmp_path / "pid"
     acme(parts=f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
-    progress = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell's background jobs ignore it
-    words = f"{progress}; import sys; sys.path[:0] = [sys.argv.pop(1)]; from tfkit.cli import main; sys.exit(main())"
+    handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell's background jobs ignore it
+    words = f"{handler}; import sys; sys.path[:0] = [sys.argv.pop(1)]; from tfkit.cli import main; sys.exit(main())"
     site = str(tmp_path / "site")
     command = subprocess.Popen(
         [sys.executable, "-c", words, site, "conformance", "acme.flash"],

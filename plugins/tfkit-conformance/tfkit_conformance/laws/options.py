@@ -41,7 +41,9 @@ def variants(catalogue: Catalogue, entry: Any) -> list[Any]:
     """The default options, and each that differs from them in one option that is a flag or one of some names (or `max_len`)."""
     written: list[dict[str, Any]] = [{}]
     for name, field in entry.options.model_fields.items():
-        values: list[Any] = [value for location in field.metadata if isinstance(location, OneOf) for value in location.names]
+        values: list[Any] = [
+            value for annotation in field.metadata if isinstance(annotation, OneOf) for value in annotation.names
+        ]
         if field.annotation is bool:
             values = [False, True]
         if name == "max_len":

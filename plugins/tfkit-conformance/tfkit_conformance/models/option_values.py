@@ -87,13 +87,13 @@ def _middle(domain: Domain) -> Any:
 
 
 def _domain(annotation: Any, metadata: tuple[Any, ...]) -> Domain | None:
-    for location in metadata:
-        if isinstance(location, OneOf):
-            names = (*location.names, *((True, False) if location.flag else ()))
-            return Domain("real" if location.number else "choices", names)
-        if isinstance(location, SlotField):
-            return Domain("part", slot=location.slot)
-        if isinstance(location, NodeRef):
+    for item in metadata:
+        if isinstance(item, OneOf):
+            names = (*item.names, *((True, False) if item.flag else ()))
+            return Domain("real" if item.number else "choices", names)
+        if isinstance(item, SlotField):
+            return Domain("part", slot=item.slot)
+        if isinstance(item, NodeRef):
             return None
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
@@ -116,9 +116,9 @@ def _domain(annotation: Any, metadata: tuple[Any, ...]) -> Domain | None:
 def _numbers(annotation: type, metadata: tuple[Any, ...]) -> Domain:
     lows, highs = [-math.inf], [math.inf]
     step = 1 if annotation is int else 0
-    for location in _flat(metadata):
+    for item in _flat(metadata):
         for kind, ends, inward in (("ge", lows, 0), ("gt", lows, step), ("le", highs, 0), ("lt", highs, -step)):
-            end = getattr(location, kind, None)
+            end = getattr(item, kind, None)
             if end is not None:
                 ends.append(end + inward)
     low, high = max(lows), min(highs)
@@ -128,6 +128,6 @@ def _numbers(annotation: type, metadata: tuple[Any, ...]) -> Domain:
 def _flat(metadata: Any) -> tuple[Any, ...]:
     """Marks, with those that a nested Field holds laid open."""
     found: list[Any] = []
-    for location in metadata:
-        found += location.metadata if isinstance(location, FieldInfo) else [location]
+    for item in metadata:
+        found += item.metadata if isinstance(item, FieldInfo) else [item]
     return tuple(found)

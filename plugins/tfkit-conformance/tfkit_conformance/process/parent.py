@@ -68,8 +68,8 @@ class ChildBug(Exception):
 
 @dataclass
 class ChildRun:
-    """What was progress of one child. `ended` says in words how it ended without an answer, or nothing; `overdue` that it was
-    killed from here."""
+    """What one child has reported. `ended` says how it ended without an answer, or is empty; `overdue` says that this process
+    killed it."""
 
     about: dict[str, Any] = field(default_factory=dict)
     check: str = ""
