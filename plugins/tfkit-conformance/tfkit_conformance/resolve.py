@@ -20,8 +20,8 @@ from .attention.case import DTYPES
 def resolve(
     backend: str | AttentionBackend | BackendUnderTest, options: Any, device: str, catalogue: Catalogue | None
 ) -> tuple[BackendUnderTest, str]:
-    """The backend under test and its distribution. A `BackendUnderTest` has a device of its own. Raises InputError for an unknown
-    name or device."""
+    """The backend under test and its distribution. A `BackendUnderTest` has its own device. Raises InputError for an unknown name
+    or device."""
     if isinstance(backend, BackendUnderTest):
         return backend, ""
     if re.fullmatch(r"[a-z]+(:[0-9]{1,3})?", device) is None:
