@@ -5,8 +5,9 @@ Importing this imports no torch. Names are imported when first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .cli.backend_args import catalogue_with, check_auto, requested_backends_of
@@ -41,12 +42,12 @@ if TYPE_CHECKING:
     from .view.units import bytes_in_words, scaled, seconds_in_words
 
 _HOMES = {
-    "cli.backend_args": (
+    "tfkit.cli.backend_args": (
         "catalogue_with",
         "check_auto",
         "requested_backends_of",
     ),
-    "cli.options": (
+    "tfkit.cli.options": (
         "DTYPE",
         "DTYPES",
         "OneOf",
@@ -65,7 +66,7 @@ _HOMES = {
         "traceback_option",
         "whole",
     ),
-    "cli.output": (
+    "tfkit.cli.output": (
         "check_place",
         "print_bug_report",
         "print_json",
@@ -73,41 +74,29 @@ _HOMES = {
         "print_text",
         "write_whole",
     ),
-    "cli.plugin_attribution": ("innermost_plugin",),
-    "cli.progress": ("Progress",),
-    "cli.usage": ("usage_error",),
-    "files": (
+    "tfkit.cli.plugin_attribution": ("innermost_plugin",),
+    "tfkit.cli.progress": ("Progress",),
+    "tfkit.cli.usage": ("usage_error",),
+    "tfkit.files": (
         "parse_json",
         "read_text",
     ),
-    "view.auto_formatting": (
+    "tfkit.view.auto_formatting": (
         "row_data",
         "row_in_words",
     ),
-    "view.formatting": ("ranges",),
-    "view.pages": ("page",),
-    "view.terminal": (
+    "tfkit.view.formatting": ("ranges",),
+    "tfkit.view.pages": ("page",),
+    "tfkit.view.terminal": (
         "shown",
         "write_drawn",
     ),
-    "view.units": (
+    "tfkit.view.units": (
         "bytes_in_words",
         "scaled",
         "seconds_in_words",
     ),
 }
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f".{module}", __package__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})
-
 
 __all__ = [
     "DTYPE",
@@ -151,3 +140,5 @@ __all__ = [
     "write_drawn",
     "write_whole",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, __all__)

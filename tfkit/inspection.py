@@ -10,8 +10,7 @@ Importing this imports no torch. Names that need torch are imported when first u
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .attention.auto_table import measured_on, parse_table
 from .attention.backend import Verdict, check_request
@@ -19,6 +18,7 @@ from .attention.capabilities import BIAS_KINDS, MASK_TERMS, AttentionRequest
 from .graph import Node, Target, max_input_lengths
 from .graph.model_graph import layers_of
 from .graph.plan import request_for
+from .lazy_names import lazy_names
 from .slots import activation, norm, placement, position
 from .slots.layer import sequence
 from .slots.options import CONTRACT, Entry, field_annotations
@@ -67,18 +67,6 @@ _IMPORTS_TORCH = {
     "tfkit.nn.tokens": ("TokenLogits", "Tokens"),
 }
 
-
-def __getattr__(name: str) -> Any:
-    for module, names in _IMPORTS_TORCH.items():
-        if name in names:
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})
-
-
 __all__ = [
     "BIAS_KINDS",
     "BIAS_NAMES",
@@ -111,3 +99,5 @@ __all__ = [
     "sequence",
     "served_requests",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, _IMPORTS_TORCH, __all__)

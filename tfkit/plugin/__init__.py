@@ -6,14 +6,14 @@ and initialisers find what else they need in `tfkit.plugin.model_parts`.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..attention.auto_table import AutoTable
 from ..attention.backend import AttentionBackend
 from ..attention.capabilities import AttentionRequest, Capabilities, Device, Numerics, Range
 from ..errors import BackendRefused, BuildError, Diagnostic, InputError
 from ..hooks import hookimpl
+from ..lazy_names import lazy_names
 from ..slots.activation import Activation
 from ..slots.init import Initialiser
 from ..slots.node import NodeKind
@@ -63,18 +63,6 @@ _IMPORTS_TORCH = {
         "Shapes",
     ),
 }
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _IMPORTS_TORCH.items():
-        if name in names:
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})
-
 
 __all__ = [
     "Activation",
@@ -127,3 +115,5 @@ __all__ = [
     "unmask_empty_rows",
     "visible",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, _IMPORTS_TORCH, __all__)

@@ -6,9 +6,9 @@ imports no torch. Names that need torch are imported when first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..lazy_names import lazy_names
 from ..slots.cost import Cost, Sizes
 from ..slots.init import Distribution, InitContext
 from ..slots.layer import Layer
@@ -52,18 +52,6 @@ _IMPORTS_TORCH = {
     "tfkit.nn.stack": ("Wiring",),
 }
 
-
-def __getattr__(name: str) -> Any:
-    for module, names in _IMPORTS_TORCH.items():
-        if name in names:
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})
-
-
 __all__ = [
     "AttentionConfig",
     "AttentionNode",
@@ -96,3 +84,5 @@ __all__ = [
     "load",
     "residuals",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, _IMPORTS_TORCH, __all__)

@@ -20,7 +20,7 @@ from .attention.case import DTYPES
 def resolve(
     backend: str | AttentionBackend | BackendUnderTest, options: Any, device: str, catalogue: Catalogue | None
 ) -> tuple[BackendUnderTest, str]:
-    """The backend under test and its distribution. A `BackendUnderTest` has its own device. Raises InputError for an unknown name
+    """The backend under test and its distribution. A `BackendUnderTest` has its own device. Raises InputError for an unknown
     or device."""
     if isinstance(backend, BackendUnderTest):
         return backend, ""
