@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .mutant import Change, LawMutant, declares, method, patched
+from .mutant import Change, declares, law_mutants, method, patched
 
 Rule = Callable[[Any, Tensor, Any], Tensor]
 
@@ -128,173 +128,124 @@ def _nudged(module: nn.Module, options: Any, width: int) -> None:
 
 
 UNIT = {"unit_offset": True}
-MUTANTS = (
-    LawMutant("layer_norm_unbiased", "norm", "layer_norm", "the variance divides by M - 1", _as(_layer(_unbiased))),
-    LawMutant(
-        "layer_norm_eps_outside", "norm", "layer_norm", "eps is added to the standard deviation", _as(_layer(_eps_outside))
-    ),
-    LawMutant(
-        "layer_norm_no_eps",
-        "norm",
-        "layer_norm",
-        "eps is left out: a zero vector gives NaN",
-        _as(_layer(lambda centred, options: centred.square().mean(-1, keepdim=True).sqrt())),
-    ),
-    LawMutant(
-        "layer_norm_no_mean",
-        "norm",
-        "layer_norm",
-        "the mean is not subtracted",
-        _as(lambda module, x, options: _scaled(module, x / _deviation(x, options))),
-    ),
-    LawMutant(
-        "layer_norm_no_root",
-        "norm",
-        "layer_norm",
-        "divides by the variance",
-        _as(_layer(lambda centred, options: centred.square().mean(-1, keepdim=True) + options.eps)),
-    ),
-    LawMutant(
-        "layer_norm_half", "norm", "layer_norm", "half dtypes are not computed in float32", _as(_layer(_deviation), wide=False)
-    ),
-    LawMutant("layer_norm_tokens", "norm", "layer_norm", "statistics are taken over the tokens", _as(_across_tokens)),
-    LawMutant(
-        "layer_norm_sentence", "norm", "layer_norm", "statistics are taken over tokens and features", _as(_whole_sentence)
-    ),
-    LawMutant(
-        "layer_norm_no_weight",
-        "norm",
-        "layer_norm",
-        "the scale is ignored",
-        _as(
-            lambda module, x, options: (
-                _scaled(module, _centred(x) / _deviation(_centred(x), options))
-                - (_centred(x) / _deviation(_centred(x), options)) * (module.weight.to(x.dtype) - 1)
-            )
+MUTANTS = law_mutants(
+    "norm",
+    layer_norm=[
+        ("layer_norm_unbiased", "the variance divides by M - 1", _as(_layer(_unbiased))),
+        ("layer_norm_eps_outside", "eps is added to the standard deviation", _as(_layer(_eps_outside))),
+        (
+            "layer_norm_no_eps",
+            "eps is left out: a zero vector gives NaN",
+            _as(_layer(lambda centred, options: centred.square().mean(-1, keepdim=True).sqrt())),
         ),
-        {"bias": True},
-    ),
-    LawMutant(
-        "layer_norm_no_bias",
-        "norm",
-        "layer_norm",
-        "the shift is ignored",
-        _as(lambda module, x, options: module.weight.to(x.dtype) * _centred(x) / _deviation(_centred(x), options)),
-        {"bias": True},
-    ),
-    LawMutant(
-        "layer_norm_bias_first",
-        "norm",
-        "layer_norm",
-        "the shift is added before the scale",
-        _as(
-            lambda module, x, options: (
-                module.weight.to(x.dtype) * (_centred(x) / _deviation(_centred(x), options) + module.bias.to(x.dtype))
-            )
+        (
+            "layer_norm_no_mean",
+            "the mean is not subtracted",
+            _as(lambda module, x, options: _scaled(module, x / _deviation(x, options))),
         ),
-        {"bias": True},
-    ),
-    LawMutant(
-        "layer_norm_detached",
-        "norm",
-        "layer_norm",
-        "no gradient goes through the statistics",
-        _as(_layer(lambda centred, options: _deviation(centred, options).detach())),
-    ),
-    LawMutant("layer_norm_writes", "norm", "layer_norm", "the mean is subtracted in place", patched(_writes)),
-    LawMutant("layer_norm_float32", "norm", "layer_norm", "half dtypes come back as float32", patched(_float32)),
-    LawMutant(
-        "layer_norm_extra", "norm", "layer_norm", "the module has a weight that its entry does not list", patched(_extra)
-    ),
-    LawMutant(
-        "layer_norm_claims",
-        "norm",
-        "layer_norm",
-        "its entry says that it changes nothing",
-        declares(claims=lambda options: frozenset({"identity"})),
-    ),
-    LawMutant("rms_norm_half", "norm", "rms_norm", "half dtypes are not computed in float32", _as(_rms(_root), wide=False)),
-    LawMutant(
-        "rms_norm_rounds_twice",
-        "norm",
-        "rms_norm",
-        "half dtypes are rounded before the scale and after it",
-        patched(_twice_rounded),
-    ),
-    LawMutant(
-        "rms_norm_mean",
-        "norm",
-        "rms_norm",
-        "the mean is subtracted",
-        _as(lambda module, x, options: _rms(_root)(module, _centred(x), options)),
-    ),
-    LawMutant(
-        "rms_norm_sum",
-        "norm",
-        "rms_norm",
-        "divides by the length of the vector, not by its root mean square",
-        _as(_rms(lambda x, options: (x.square().sum(-1, keepdim=True) + options.eps).sqrt())),
-    ),
-    LawMutant(
-        "rms_norm_eps_outside",
-        "norm",
-        "rms_norm",
-        "eps is added to the root",
-        _as(_rms(lambda x, options: (x.square().mean(-1, keepdim=True) + 1e-30).sqrt() + options.eps)),
-        {"eps": 1e-3},
-    ),
-    LawMutant(
-        "rms_norm_no_eps",
-        "norm",
-        "rms_norm",
-        "eps is left out: a zero vector gives NaN",
-        _as(_rms(lambda x, options: x.square().mean(-1, keepdim=True).sqrt())),
-    ),
-    LawMutant(
-        "rms_norm_no_offset",
-        "norm",
-        "rms_norm",
-        "`unit_offset` is ignored",
-        _as(lambda module, x, options: module.weight.to(x.dtype) * x / _root(x, options)),
-        UNIT,
-    ),
-    LawMutant(
-        "rms_norm_weight_twice",
-        "norm",
-        "rms_norm",
-        "the scale is applied twice",
-        _as(lambda module, x, options: _factor(module, options, x) ** 2 * x / _root(x, options)),
-    ),
-    LawMutant(
-        "rms_norm_detached",
-        "norm",
-        "rms_norm",
-        "no gradient goes through the root",
-        _as(_rms(lambda x, options: _root(x, options).detach())),
-    ),
-    LawMutant("rms_norm_running", "norm", "rms_norm", "statistics of earlier calls are mixed in", patched(_running)),
-    LawMutant(
-        "rms_norm_last_feature",
-        "norm",
-        "rms_norm",
-        "the last feature is left out of the mean",
-        _as(_rms(lambda x, options: (x[..., :-1].square().mean(-1, keepdim=True) + options.eps).sqrt())),
-    ),
-    LawMutant("rms_norm_other_token", "norm", "rms_norm", "tokens are exchanged", _as(_twin_row)),
-    LawMutant("no_norm_nudged", "norm", "none", "numbers grow by 1 %", patched(_nudged)),
-    LawMutant(
-        "rms_norm_parameters",
-        "norm",
-        "rms_norm",
-        "its entry lists a weight of another shape",
-        lambda subject: replace(
-            subject,
-            entry=replace(
-                subject.entry,
-                parameters=lambda options, width: tuple(
-                    replace(p, shape=(width + 1,)) for p in subject.entry.parameters(options, width)
+        (
+            "layer_norm_no_root",
+            "divides by the variance",
+            _as(_layer(lambda centred, options: centred.square().mean(-1, keepdim=True) + options.eps)),
+        ),
+        ("layer_norm_half", "half dtypes are not computed in float32", _as(_layer(_deviation), wide=False)),
+        ("layer_norm_tokens", "statistics are taken over the tokens", _as(_across_tokens)),
+        ("layer_norm_sentence", "statistics are taken over tokens and features", _as(_whole_sentence)),
+        (
+            "layer_norm_no_weight",
+            "the scale is ignored",
+            _as(
+                lambda module, x, options: (
+                    _scaled(module, _centred(x) / _deviation(_centred(x), options))
+                    - _centred(x) / _deviation(_centred(x), options) * (module.weight.to(x.dtype) - 1)
+                )
+            ),
+            {"bias": True},
+        ),
+        (
+            "layer_norm_no_bias",
+            "the shift is ignored",
+            _as(lambda module, x, options: module.weight.to(x.dtype) * _centred(x) / _deviation(_centred(x), options)),
+            {"bias": True},
+        ),
+        (
+            "layer_norm_bias_first",
+            "the shift is added before the scale",
+            _as(
+                lambda module, x, options: (
+                    module.weight.to(x.dtype) * (_centred(x) / _deviation(_centred(x), options) + module.bias.to(x.dtype))
+                )
+            ),
+            {"bias": True},
+        ),
+        (
+            "layer_norm_detached",
+            "no gradient goes through the statistics",
+            _as(_layer(lambda centred, options: _deviation(centred, options).detach())),
+        ),
+        ("layer_norm_writes", "the mean is subtracted in place", patched(_writes)),
+        ("layer_norm_float32", "half dtypes come back as float32", patched(_float32)),
+        ("layer_norm_extra", "the module has a weight that its entry does not list", patched(_extra)),
+        (
+            "layer_norm_claims",
+            "its entry says that it changes nothing",
+            declares(claims=lambda options: frozenset({"identity"})),
+        ),
+    ],
+    rms_norm=[
+        ("rms_norm_half", "half dtypes are not computed in float32", _as(_rms(_root), wide=False)),
+        ("rms_norm_rounds_twice", "half dtypes are rounded before the scale and after it", patched(_twice_rounded)),
+        ("rms_norm_mean", "the mean is subtracted", _as(lambda module, x, options: _rms(_root)(module, _centred(x), options))),
+        (
+            "rms_norm_sum",
+            "divides by the length of the vector, not by its root mean square",
+            _as(_rms(lambda x, options: (x.square().sum(-1, keepdim=True) + options.eps).sqrt())),
+        ),
+        (
+            "rms_norm_eps_outside",
+            "eps is added to the root",
+            _as(_rms(lambda x, options: (x.square().mean(-1, keepdim=True) + 1e-30).sqrt() + options.eps)),
+            {"eps": 0.001},
+        ),
+        (
+            "rms_norm_no_eps",
+            "eps is left out: a zero vector gives NaN",
+            _as(_rms(lambda x, options: x.square().mean(-1, keepdim=True).sqrt())),
+        ),
+        (
+            "rms_norm_no_offset",
+            "`unit_offset` is ignored",
+            _as(lambda module, x, options: module.weight.to(x.dtype) * x / _root(x, options)),
+            UNIT,
+        ),
+        (
+            "rms_norm_weight_twice",
+            "the scale is applied twice",
+            _as(lambda module, x, options: _factor(module, options, x) ** 2 * x / _root(x, options)),
+        ),
+        ("rms_norm_detached", "no gradient goes through the root", _as(_rms(lambda x, options: _root(x, options).detach()))),
+        ("rms_norm_running", "statistics of earlier calls are mixed in", patched(_running)),
+        (
+            "rms_norm_last_feature",
+            "the last feature is left out of the mean",
+            _as(_rms(lambda x, options: (x[..., :-1].square().mean(-1, keepdim=True) + options.eps).sqrt())),
+        ),
+        ("rms_norm_other_token", "tokens are exchanged", _as(_twin_row)),
+        (
+            "rms_norm_parameters",
+            "its entry lists a weight of another shape",
+            lambda subject: replace(
+                subject,
+                entry=replace(
+                    subject.entry,
+                    parameters=lambda options, width: tuple(
+                        replace(p, shape=(width + 1,)) for p in subject.entry.parameters(options, width)
+                    ),
                 ),
             ),
         ),
-    ),
+    ],
+    none=[
+        ("no_norm_nudged", "numbers grow by 1 %", patched(_nudged)),
+    ],
 )

@@ -15,7 +15,7 @@ from tfkit.nn.runtime.context import StackContext
 from tfkit.slots.placement import Constants
 from tfkit_conformance.laws.part import PartUnderTest
 
-from .mutant import Change, LawMutant, declares, made
+from .mutant import Change, declares, law_mutants, made
 
 
 class Wire(nn.Module):
@@ -144,169 +144,142 @@ def _scale(layer: Wire, name: str) -> float:
     return layer.parts.scales[name]
 
 
-MUTANTS = (
-    LawMutant(
-        "post_norm_first",
-        "placement",
-        "post",
-        "the norm stands before the sum",
-        _each(lambda layer, name, x, branch: layer.add(name, x, layer.norms[name](branch(x)))),
-    ),
-    LawMutant(
-        "post_as_pre",
-        "placement",
-        "post",
-        "wired as pre",
-        _each(lambda layer, name, x, branch: layer.add(name, x, branch(layer.norms[name](x)))),
-    ),
-    LawMutant(
-        "post_no_residual",
-        "placement",
-        "post",
-        "there is no residual",
-        _each(
-            lambda layer, name, x, branch: layer.norms[name](_scale(layer, name) * _dropout(layer, branch(x), layer.training))
+MUTANTS = law_mutants(
+    "placement",
+    post=[
+        (
+            "post_norm_first",
+            "the norm stands before the sum",
+            _each(lambda layer, name, x, branch: layer.add(name, x, layer.norms[name](branch(x)))),
         ),
-    ),
-    LawMutant(
-        "pre_residual_normed",
-        "placement",
-        "pre",
-        "the residual is normed too",
-        _each(lambda layer, name, x, branch: layer.add(name, layer.norms[name](x), branch(layer.norms[name](x)))),
-    ),
-    LawMutant("pre_last_unnormed", "placement", "pre", "the last norm is left out", _as(_pre_last_unnormed)),
-    LawMutant("pre_first_norm", "placement", "pre", "all sub-layers use the first norm", _as(_pre_first_norm)),
-    LawMutant("pre_reversed", "placement", "pre", "sub-layers come in the opposite order", _as(_pre_reversed)),
-    LawMutant("pre_index", "placement", "pre", "sub-layers are reported that they are in layer 0", _as(_pre_other_index)),
-    LawMutant("pre_twice", "placement", "pre", "every sub-layer is called twice", _each(_twice)),
-    LawMutant("pre_mixes", "placement", "pre", "sub-layers' outputs are summed over the tokens before", _each(_mixes)),
-    LawMutant("pre_writes", "placement", "pre", "sums are made in place", _as(_writes)),
-    LawMutant(
-        "pre_scale_twice",
-        "placement",
-        "pre",
-        "the scale of a sub-layer is applied twice",
-        _each(lambda layer, name, x, branch: layer.add(name, x, _scale(layer, name) * branch(layer.norms[name](x)))),
-    ),
-    LawMutant(
-        "pre_scale_ignored",
-        "placement",
-        "pre",
-        "the scale of a sub-layer is ignored",
-        _each(lambda layer, name, x, branch: x + _dropout(layer, branch(layer.norms[name](x)), layer.training)),
-    ),
-    LawMutant(
-        "pre_scale_residual",
-        "placement",
-        "pre",
-        "the scale multiplies the residual too",
-        _each(
-            lambda layer, name, x, branch: (
-                _scale(layer, name) * (x + _dropout(layer, branch(layer.norms[name](x)), layer.training))
-            )
+        ("post_as_pre", "wired as pre", _each(lambda layer, name, x, branch: layer.add(name, x, branch(layer.norms[name](x))))),
+        (
+            "post_no_residual",
+            "there is no residual",
+            _each(
+                lambda layer, name, x, branch: layer.norms[name](
+                    _scale(layer, name) * _dropout(layer, branch(x), layer.training)
+                )
+            ),
         ),
-    ),
-    LawMutant(
-        "pre_dropout_eval",
-        "placement",
-        "pre",
-        "dropout acts in evaluation too",
-        _each(lambda layer, name, x, branch: x + _scale(layer, name) * _dropout(layer, branch(layer.norms[name](x)), True)),
-    ),
-    LawMutant(
-        "pre_dropout_residual",
-        "placement",
-        "pre",
-        "dropout acts on the sum",
-        _each(
-            lambda layer, name, x, branch: _dropout(
-                layer, x + _scale(layer, name) * branch(layer.norms[name](x)), layer.training
-            )
+    ],
+    pre=[
+        (
+            "pre_residual_normed",
+            "the residual is normed too",
+            _each(lambda layer, name, x, branch: layer.add(name, layer.norms[name](x), branch(layer.norms[name](x)))),
         ),
-    ),
-    LawMutant(
-        "pre_dropout_never",
-        "placement",
-        "pre",
-        "dropout never acts",
-        _each(lambda layer, name, x, branch: x + _scale(layer, name) * branch(layer.norms[name](x))),
-    ),
-    LawMutant("pre_dropout_unscaled", "placement", "pre", "what dropout leaves is not scaled up", _each(_unscaled_dropout)),
-    LawMutant(
-        "pre_final_norm",
-        "placement",
-        "pre",
-        "its entry says that a stack needs no final norm",
-        declares(final_norm=lambda options: False),
-    ),
-    LawMutant(
-        "pre_norm_sites",
-        "placement",
-        "pre",
-        "its entry declares a norm that it does not use",
-        lambda subject: replace(
-            subject, entry=replace(subject.entry, norm_sites=lambda options, sublayers: (*sublayers, "extra"))
+        ("pre_last_unnormed", "the last norm is left out", _as(_pre_last_unnormed)),
+        ("pre_first_norm", "all sub-layers use the first norm", _as(_pre_first_norm)),
+        ("pre_reversed", "sub-layers come in the opposite order", _as(_pre_reversed)),
+        ("pre_index", "sub-layers are reported that they are in layer 0", _as(_pre_other_index)),
+        ("pre_twice", "every sub-layer is called twice", _each(_twice)),
+        ("pre_mixes", "sub-layers' outputs are summed over the tokens before", _each(_mixes)),
+        ("pre_writes", "sums are made in place", _as(_writes)),
+        (
+            "pre_scale_twice",
+            "the scale of a sub-layer is applied twice",
+            _each(lambda layer, name, x, branch: layer.add(name, x, _scale(layer, name) * branch(layer.norms[name](x)))),
         ),
-    ),
-    LawMutant(
-        "sandwich_no_out",
-        "placement",
-        "sandwich",
-        "the norm after the sub-layer is left out",
-        _each(lambda layer, name, x, branch: layer.add(name, x, branch(layer.norms[f"{name}_in"](x)))),
-    ),
-    LawMutant(
-        "sandwich_turned",
-        "placement",
-        "sandwich",
-        "the two norms of a sub-layer are exchanged",
-        _each(
-            lambda layer, name, x, branch: layer.add(name, x, layer.norms[f"{name}_in"](branch(layer.norms[f"{name}_out"](x))))
+        (
+            "pre_scale_ignored",
+            "the scale of a sub-layer is ignored",
+            _each(lambda layer, name, x, branch: x + _dropout(layer, branch(layer.norms[name](x)), layer.training)),
         ),
-    ),
-    LawMutant(
-        "sandwich_out_residual",
-        "placement",
-        "sandwich",
-        "the second norm stands after the sum",
-        _each(
-            lambda layer, name, x, branch: layer.norms[f"{name}_out"](layer.add(name, x, branch(layer.norms[f"{name}_in"](x))))
+        (
+            "pre_scale_residual",
+            "the scale multiplies the residual too",
+            _each(
+                lambda layer, name, x, branch: (
+                    _scale(layer, name) * (x + _dropout(layer, branch(layer.norms[name](x)), layer.training))
+                )
+            ),
         ),
-    ),
-    LawMutant("parallel_sequential", "placement", "parallel", "sub-layers read one another's output", _as(_sequential)),
-    LawMutant(
-        "parallel_residuals", "placement", "parallel", "the residual is added once per sub-layer", _as(_residual_per_branch)
-    ),
-    LawMutant(
-        "deepnorm_skip_ignored",
-        "placement",
-        "deepnorm",
-        "alpha is ignored",
-        _each(
-            lambda layer, name, x, branch: layer.norms[name](
-                x + _scale(layer, name) * _dropout(layer, branch(x), layer.training)
-            )
+        (
+            "pre_dropout_eval",
+            "dropout acts in evaluation too",
+            _each(lambda layer, name, x, branch: x + _scale(layer, name) * _dropout(layer, branch(layer.norms[name](x)), True)),
         ),
-    ),
-    LawMutant(
-        "deepnorm_skip_branch",
-        "placement",
-        "deepnorm",
-        "alpha multiplies the sub-layer",
-        _each(
-            lambda layer, name, x, branch: layer.norms[name](
-                x + layer.parts.skip * _scale(layer, name) * _dropout(layer, branch(x), layer.training)
-            )
+        (
+            "pre_dropout_residual",
+            "dropout acts on the sum",
+            _each(
+                lambda layer, name, x, branch: _dropout(
+                    layer, x + _scale(layer, name) * branch(layer.norms[name](x)), layer.training
+                )
+            ),
         ),
-    ),
-    LawMutant("deepnorm_roles", "placement", "deepnorm", "encoder and decoder have one another's constants", _turned_constants),
-    LawMutant("deepnorm_gains", "placement", "deepnorm", "beta multiplies the query weights too", _more_gains),
-    LawMutant(
-        "none_no_residual",
-        "placement",
-        "none",
-        "there is no residual",
-        _each(lambda layer, name, x, branch: _scale(layer, name) * _dropout(layer, branch(x), layer.training)),
-    ),
+        (
+            "pre_dropout_never",
+            "dropout never acts",
+            _each(lambda layer, name, x, branch: x + _scale(layer, name) * branch(layer.norms[name](x))),
+        ),
+        ("pre_dropout_unscaled", "what dropout leaves is not scaled up", _each(_unscaled_dropout)),
+        ("pre_final_norm", "its entry says that a stack needs no final norm", declares(final_norm=lambda options: False)),
+        (
+            "pre_norm_sites",
+            "its entry declares a norm that it does not use",
+            lambda subject: replace(
+                subject, entry=replace(subject.entry, norm_sites=lambda options, sublayers: (*sublayers, "extra"))
+            ),
+        ),
+    ],
+    sandwich=[
+        (
+            "sandwich_no_out",
+            "the norm after the sub-layer is left out",
+            _each(lambda layer, name, x, branch: layer.add(name, x, branch(layer.norms[f"{name}_in"](x)))),
+        ),
+        (
+            "sandwich_turned",
+            "the two norms of a sub-layer are exchanged",
+            _each(
+                lambda layer, name, x, branch: layer.add(
+                    name, x, layer.norms[f"{name}_in"](branch(layer.norms[f"{name}_out"](x)))
+                )
+            ),
+        ),
+        (
+            "sandwich_out_residual",
+            "the second norm stands after the sum",
+            _each(
+                lambda layer, name, x, branch: layer.norms[f"{name}_out"](
+                    layer.add(name, x, branch(layer.norms[f"{name}_in"](x)))
+                )
+            ),
+        ),
+    ],
+    parallel=[
+        ("parallel_sequential", "sub-layers read one another's output", _as(_sequential)),
+        ("parallel_residuals", "the residual is added once per sub-layer", _as(_residual_per_branch)),
+    ],
+    deepnorm=[
+        (
+            "deepnorm_skip_ignored",
+            "alpha is ignored",
+            _each(
+                lambda layer, name, x, branch: layer.norms[name](
+                    x + _scale(layer, name) * _dropout(layer, branch(x), layer.training)
+                )
+            ),
+        ),
+        (
+            "deepnorm_skip_branch",
+            "alpha multiplies the sub-layer",
+            _each(
+                lambda layer, name, x, branch: layer.norms[name](
+                    x + layer.parts.skip * _scale(layer, name) * _dropout(layer, branch(x), layer.training)
+                )
+            ),
+        ),
+        ("deepnorm_roles", "encoder and decoder have one another's constants", _turned_constants),
+        ("deepnorm_gains", "beta multiplies the query weights too", _more_gains),
+    ],
+    none=[
+        (
+            "none_no_residual",
+            "there is no residual",
+            _each(lambda layer, name, x, branch: _scale(layer, name) * _dropout(layer, branch(x), layer.training)),
+        ),
+    ],
 )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tfkit.attention.positions import PositionRange
 from tfkit.attention.types import DenseBias, DistanceBias, LinearBias
 
-from .mutant import Change, LawMutant, declares, method, patched
+from .mutant import Change, declares, law_mutants, method, patched
 
 
 def _slopes(spoil: Callable[[Tensor], Tensor]) -> Change:
@@ -140,98 +140,53 @@ def _first_row(module: nn.Module, options: Any, site: Any) -> None:
     method(module, "bias", bias)
 
 
-MUTANTS = (
-    LawMutant("alibi_closed_form", "position", "alibi", "2^(-8h/H) also where H is no power of two", _slopes(_closed)),
-    LawMutant(
-        "alibi_next_power", "position", "alibi", "the slopes of the next larger power of two, cut off", _slopes(_next_power)
-    ),
-    LawMutant("alibi_sign", "position", "alibi", "far keys are preferred", _slopes(lambda slopes: -slopes)),
-    LawMutant(
-        "alibi_order", "position", "alibi", "the heads are in the opposite order", _slopes(lambda slopes: slopes.flip(0))
-    ),
-    LawMutant(
-        "alibi_equal",
-        "position",
-        "alibi",
-        "two heads share a slope",
-        _slopes(lambda slopes: torch.cat((slopes[:1], slopes[:-1]))),
-    ),
-    LawMutant("alibi_dtype", "position", "alibi", "slopes are rounded to bfloat16", patched(_alibi_dtype)),
-    LawMutant(
-        "alibi_kind",
-        "position",
-        "alibi",
-        "it declares a dense bias and gives a linear one",
-        declares(bias_kinds=frozenset({"dense"})),
-    ),
-    LawMutant("t5_boundary", "position", "relative_t5", "the first wide bucket starts one distance too late", _buckets(_early)),
-    LawMutant(
-        "t5_sides", "position", "relative_t5", "keys before the query have the buckets of those after it", _buckets(_sides)
-    ),
-    LawMutant("t5_last", "position", "relative_t5", "the last bucket of a side is never used", _buckets(_never_last)),
-    LawMutant(
-        "t5_mirrored",
-        "position",
-        "relative_t5",
-        "distances count from the key to the query",
-        _buckets(lambda found, distances, options, site: found.flip(0)),
-    ),
-    LawMutant("t5_low", "position", "relative_t5", "all distances are off by one", patched(_t5_low)),
-    LawMutant("t5_detached", "position", "relative_t5", "the table gets no gradient", patched(_detached)),
-    LawMutant("t5_scaled", "position", "relative_t5", "the bias is multiplied by the scale of the scores", patched(_t5_scaled)),
-    LawMutant(
-        "t5_tables",
-        "position",
-        "relative_t5",
-        "its entry says that the table belongs to nobody",
-        declares(tables=lambda options: "none"),
-    ),
-    LawMutant(
-        "shaw_sign",
-        "position",
-        "relative_shaw",
-        "distances count from the key to the query",
-        _rows(lambda distance, span, far: -distance),
-    ),
-    LawMutant(
-        "shaw_clip",
-        "position",
-        "relative_shaw",
-        "distances are clipped one too early",
-        _rows(lambda distance, span, far: distance.clamp(1 - far, far - 1)),
-        {"max_distance": 3},
-    ),
-    LawMutant(
-        "shaw_offset",
-        "position",
-        "relative_shaw",
-        "every call starts at position 0, whatever its offset",
-        _rows(lambda distance, span, far: distance + span.offset),
-    ),
-    LawMutant(
-        "shaw_end",
-        "position",
-        "relative_shaw",
-        "queries are taken to end where the keys end, off by one",
-        _rows(lambda distance, span, far: distance + 1),
-    ),
-    LawMutant("shaw_unscaled", "position", "relative_shaw", "the scale is left out", patched(_shaw_unscaled)),
-    LawMutant("shaw_rounded", "position", "relative_shaw", "the bias is rounded to bfloat16", patched(_shaw_rounded)),
-    LawMutant(
-        "shaw_first_row", "position", "relative_shaw", "all batch rows are given the bias of the first", patched(_first_row)
-    ),
-    LawMutant(
-        "shaw_reads_query",
-        "position",
-        "relative_shaw",
-        "its entry says that the bias does not read the query",
-        declares(reads_query=False),
-    ),
-    LawMutant(
-        "shaw_flops",
-        "position",
-        "relative_shaw",
-        "its entry counts no operations",
-        declares(flops=lambda options, site, batch, queries, keys: 0),
-    ),
+MUTANTS = law_mutants(
+    "position",
+    alibi=[
+        ("alibi_closed_form", "2^(-8h/H) also where H is no power of two", _slopes(_closed)),
+        ("alibi_next_power", "the slopes of the next larger power of two, cut off", _slopes(_next_power)),
+        ("alibi_sign", "far keys are preferred", _slopes(lambda slopes: -slopes)),
+        ("alibi_order", "the heads are in the opposite order", _slopes(lambda slopes: slopes.flip(0))),
+        ("alibi_equal", "two heads share a slope", _slopes(lambda slopes: torch.cat((slopes[:1], slopes[:-1])))),
+        ("alibi_dtype", "slopes are rounded to bfloat16", patched(_alibi_dtype)),
+        ("alibi_kind", "it declares a dense bias and gives a linear one", declares(bias_kinds=frozenset({"dense"}))),
+    ],
+    relative_t5=[
+        ("t5_boundary", "the first wide bucket starts one distance too late", _buckets(_early)),
+        ("t5_sides", "keys before the query have the buckets of those after it", _buckets(_sides)),
+        ("t5_last", "the last bucket of a side is never used", _buckets(_never_last)),
+        (
+            "t5_mirrored",
+            "distances count from the key to the query",
+            _buckets(lambda found, distances, options, site: found.flip(0)),
+        ),
+        ("t5_low", "all distances are off by one", patched(_t5_low)),
+        ("t5_detached", "the table gets no gradient", patched(_detached)),
+        ("t5_scaled", "the bias is multiplied by the scale of the scores", patched(_t5_scaled)),
+        ("t5_tables", "its entry says that the table belongs to nobody", declares(tables=lambda options: "none")),
+    ],
+    relative_shaw=[
+        ("shaw_sign", "distances count from the key to the query", _rows(lambda distance, span, far: -distance)),
+        (
+            "shaw_clip",
+            "distances are clipped one too early",
+            _rows(lambda distance, span, far: distance.clamp(1 - far, far - 1)),
+            {"max_distance": 3},
+        ),
+        (
+            "shaw_offset",
+            "every call starts at position 0, whatever its offset",
+            _rows(lambda distance, span, far: distance + span.offset),
+        ),
+        (
+            "shaw_end",
+            "queries are taken to end where the keys end, off by one",
+            _rows(lambda distance, span, far: distance + 1),
+        ),
+        ("shaw_unscaled", "the scale is left out", patched(_shaw_unscaled)),
+        ("shaw_rounded", "the bias is rounded to bfloat16", patched(_shaw_rounded)),
+        ("shaw_first_row", "all batch rows are given the bias of the first", patched(_first_row)),
+        ("shaw_reads_query", "its entry says that the bias does not read the query", declares(reads_query=False)),
+        ("shaw_flops", "its entry counts no operations", declares(flops=lambda options, site, batch, queries, keys: 0)),
+    ],
 )
