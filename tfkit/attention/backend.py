@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..slots.options import Entry
 from .auto_table import AutoRow
 from .capabilities import AttentionRequest, Capabilities
-
-
-@dataclass(frozen=True)
-class KnownFailure:
-    """A conformance check that a backend is known to fail. Reports show it, and the backend does not count as conformant.
-
-    Args:
-        check: name of the check.
-        reason: why it fails.
-        case: the `case` of a finding. It must still fail; a known failure that passes is an error.
-        where: features of a call, as in `tfkit_conformance.attention.cells.plan_of` ({"terms": ["segments"]}). The check skips
-            drawn cases that have all of them.
-        issue: link to an issue.
-    """
-
-    check: str
-    reason: str
-    case: Mapping[str, Any]
-    where: Mapping[str, Any]
-    issue: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +36,6 @@ class AttentionBackend(Entry):
             layer gets the result as `inputs.prepared`.
         auto: measured rows, inline or in files (`AutoTable`). `auto` uses the first row that covers a call and never chooses a
             backend without one.
-        known_failures: conformance checks that it is known to fail.
         threads: several threads may call `attend` and `prepare` at the same time. Otherwise a search runs its batches one
             after the other.
     """
@@ -66,7 +45,6 @@ class AttentionBackend(Entry):
     unsupported: Callable[[AttentionRequest, Any], tuple[str, ...]] = lambda request, options: ()
     prepare: str | None = None
     auto: Sequence[AutoRow] = ()
-    known_failures: tuple[KnownFailure, ...] = ()
     threads: bool = False
 
 

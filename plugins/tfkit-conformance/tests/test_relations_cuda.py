@@ -14,9 +14,9 @@ from tfkit.builtin.attention.entries import CUDNN, EAGER, SDPA
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import request_of
+from tfkit_conformance.attention.evaluated import Call
 from tfkit_conformance.relations import RELATIONS
 from tfkit_conformance.relations.call_parts import deterministic_if_declared, repeats
-from tfkit_conformance.relations.paired_calls import Call
 
 CASE = Case(B=2, H=2, G=2, Q=5, K=7, D=16, V=16, dtype="bfloat16", gradients=True)
 

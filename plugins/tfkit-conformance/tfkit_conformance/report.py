@@ -1,7 +1,7 @@
 """What a conformance run found, and the verdict that follows from it.
 
     NONCONFORMANT   a check failed: exit code 1
-    INCOMPLETE      nothing failed, but something declared was not exercised, not checked, or is a known failure: exit code 3
+    INCOMPLETE      nothing failed, but something declared was not exercised or not checked: exit code 3
     CONFORMANT      everything declared for this device was exercised and is right: exit code 0
 
 A device that is not there gives checks that are "not run"; a report of such checks alone is INCOMPLETE, never CONFORMANT.
@@ -17,7 +17,7 @@ from .finding import Finding, Violation
 SUITE = 1
 """Version of the suite: it grows when a check is added or becomes stricter, and stands in every report and stored case."""
 
-Status = Literal["passed", "failed", "known", "inconclusive", "not applicable", "not run"]
+Status = Literal["passed", "failed", "inconclusive", "not applicable", "not run"]
 Verdict = Literal["CONFORMANT", "NONCONFORMANT", "INCOMPLETE"]
 
 
@@ -76,7 +76,7 @@ class ConformanceReport:
         if "failed" in statuses:
             return "NONCONFORMANT"
         evaluated = "passed" in statuses
-        if not evaluated or statuses & {"known", "inconclusive", "not run"} or any(row.missing for row in self.ledger):
+        if not evaluated or statuses & {"inconclusive", "not run"} or any(row.missing for row in self.ledger):
             return "INCOMPLETE"
         return "CONFORMANT"
 

@@ -11,8 +11,8 @@ import tfkit
 from kill_matrix.models.evaluation import LENGTHS, SPECS
 from tfkit.errors import BuildError, Diagnostic
 from tfkit.plugin import AttentionBackend, hookimpl
+from tfkit_conformance.out_of_memory import no_room
 from tfkit_conformance.verification import sites, verify
-from tfkit_conformance.verification.memory import no_room
 
 PETABYTES = 2**50
 FIX = "choose shorter --lengths, or fewer sites"

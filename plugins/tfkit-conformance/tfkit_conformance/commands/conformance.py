@@ -28,9 +28,8 @@ from .status_line import status_line
 
 EPILOG = """\b
 Exit codes: 0 conformant; 1 not conformant; 2 the input is wrong; 3
-incomplete: something declared was not exercised or not evaluated, is a known
-failure, or its device is not there. With --replay: 1 if a case still fails, 0
-if all pass, else 3.
+incomplete: something declared was not exercised or not checked, or the device
+is missing. With --replay: 1 if a case still fails, 0 if all pass, else 3.
 
 \b
 --json FILE writes the report: `slot`, `name`, `verdict`, `exit_code`,

@@ -161,10 +161,8 @@ def _checks(catalogue: Catalogue, slot: str, entry: Any) -> list[str]:
         from ..relations import RELATIONS
         from ..suite.layers import LAYERS
 
-        known = [f"known: {failure.check}" for failure in entry.known_failures]
         relations = [f"{relation.number} {relation.name}" for relation in RELATIONS]
-        names = ["declaration", *known, *(layer.name for layer in LAYERS), "refusals", *relations, "grade"]
-        return list(dict.fromkeys(names))
+        return ["declaration", *(layer.name for layer in LAYERS), "refusals", *relations, "grade"]
     from ..laws.check import LAWS
     from ..laws.options import variants
     from ..laws.part import part_under_test

@@ -1,7 +1,6 @@
 """A report as outcomes for test runners, check by check.
 
 failed     a rule is broken, or a declared cell was not exercised, or nothing could be evaluated
-known      a failure that the author knows, which still fails
 skipped    does not apply to this part, or its device is not there
 """
 
@@ -12,14 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Data = Mapping[str, Any]
-Outcome = Literal["passed", "failed", "known", "skipped"]
+Outcome = Literal["passed", "failed", "skipped"]
 
 LEDGER = "ledger"
 """The row beside the checks: every declared cell was exercised."""
 
 OUTCOMES: dict[str, Outcome] = {
-    "passed": "passed", "failed": "failed", "known": "known", "inconclusive": "failed", "not applicable": "skipped",
-    "not run": "skipped",
+    "passed": "passed", "failed": "failed", "inconclusive": "failed", "not applicable": "skipped", "not run": "skipped",
 }  # fmt: skip
 
 

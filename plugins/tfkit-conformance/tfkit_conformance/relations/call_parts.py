@@ -22,8 +22,8 @@ from tfkit.plugin import AttentionInputs, Bias, DenseBias, LinearBias, Mask
 
 from ..attention.compare import leaves_of, request_of
 from ..attention.elements import arranged
-from ..attention.evaluated import Evaluated
-from .paired_calls import Call, Called, identical, outcome, wants_gradients, with_leaves, within
+from ..attention.evaluated import Call, Evaluated
+from .paired_calls import identical, outcome, wants_gradients, with_leaves, within
 
 Index = range | Tensor
 
@@ -61,9 +61,7 @@ def stored(piece: Piece, whole: AttentionInputs) -> AttentionInputs:
     return with_leaves(piece.inputs, made)
 
 
-def agree(
-    check: str, whole: Called, parts: Callable[[AttentionInputs], list[Piece]], because: str, exact: bool = False
-) -> float:
+def agree(check: str, whole: Call, parts: Callable[[AttentionInputs], list[Piece]], because: str, exact: bool = False) -> float:
     """The largest difference between a call and its pieces, as a share of both bounds (0 where `exact` holds)."""
     leaves = wide(whole.inputs)
     wanted = outcome(whole)
@@ -142,19 +140,19 @@ def taken(
     )
 
 
-def repeats(called: Called) -> Callable[[str], bool]:
+def repeats(call: Call) -> Callable[[str], bool]:
     """Which outcomes of a call are the same bits each time, by name. On CUDA gradients only where the declaration promises it
     under torch's switch: other kernels accumulate them in no fixed order."""
-    inputs = called.inputs
-    sure = not inputs.query.is_cuda or called.subject.accepts(replace(request_of(inputs), deterministic=True))
+    inputs = call.inputs
+    sure = not inputs.query.is_cuda or call.subject.accepts(replace(request_of(inputs), deterministic=True))
     return lambda name: sure or not name.startswith("gradient")
 
 
 @contextmanager
-def deterministic_if_declared(called: Called) -> Iterator[None]:
+def deterministic_if_declared(call: Call) -> Iterator[None]:
     """Turns torch's deterministic algorithms on for CUDA calls whose declaration promises a deterministic backward. Torch's
     warnings are ignored: they are about cuBLAS's workspace and about the reference."""
-    if not (called.inputs.query.is_cuda and wants_gradients(called.inputs) and repeats(called)("gradient")):
+    if not (call.inputs.query.is_cuda and wants_gradients(call.inputs) and repeats(call)("gradient")):
         yield
         return
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()

@@ -15,10 +15,9 @@ from tfkit.plugin import AttentionInputs
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
-from ..attention.evaluated import Evaluated
+from ..attention.evaluated import Call, Evaluated
 from .call_parts import Piece, agree, every, rows_of, taken, wide
 from .fitting import NO_CAUSAL, ONE_QUERY, causal, lacks
-from .paired_calls import Call
 from .relation import Relation
 
 

@@ -17,11 +17,11 @@ from torch import Tensor
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import leaves_of
-from ..attention.evaluated import Evaluated, run, run_backward
+from ..attention.evaluated import Call, Evaluated, run, run_backward
 from ..finding import Violation
 from ..raised import format_exception
 from .fitting import NO_GRADIENTS
-from .paired_calls import Call, identical, leaf_copies, with_leaves, within
+from .paired_calls import identical, leaf_copies, with_leaves, within
 from .relation import Feature, Relation
 
 

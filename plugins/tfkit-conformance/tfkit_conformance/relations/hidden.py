@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tfkit.plugin import AttentionInputs, DenseBias
 
-from ..attention.evaluated import Evaluated
+from ..attention.evaluated import Call, Evaluated
 from ..differences import at_element, first_of
 from ..finding import Violation
 from .call_parts import Piece, repeats, rewriting
@@ -28,7 +28,7 @@ from .fitting import (
     own_memory,
     with_fully_masked_rows,
 )
-from .paired_calls import Call, format_element, identical, leaf_copies, lying_as, outcome
+from .paired_calls import format_element, identical, leaf_copies, lying_as, outcome
 from .poison import large, unmoved
 from .relation import Feature, Relation
 

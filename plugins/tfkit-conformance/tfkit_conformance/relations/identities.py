@@ -18,10 +18,10 @@ from torch import Tensor
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import leaves_of
-from ..attention.evaluated import Evaluated
+from ..attention.evaluated import Call, Evaluated
 from ..finding import Violation
 from .fitting import NO_GRADIENTS, SOFTCAP
-from .paired_calls import Call, leaf_copies, within
+from .paired_calls import leaf_copies, within
 from .relation import Feature, Relation
 
 STEP = 2.0**-16

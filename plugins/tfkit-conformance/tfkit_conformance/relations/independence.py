@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..attention.evaluated import Evaluated
+from ..attention.evaluated import Call, Evaluated
 from .call_parts import repeats
 from .fitting import NO_CAUSAL, ONE_BATCH_ROW, ONE_KEY, ONE_QUERY, both, causal, lacks, larger, own_memory
-from .paired_calls import Call, Called, identical, leaf_copies, outcome
+from .paired_calls import identical, leaf_copies, outcome
 from .poison import large, poisoned, unmoved
 from .relation import Feature, Relation
 
@@ -91,7 +91,7 @@ def _with_rows(tensor: Tensor, rows: Tensor, number: float) -> Tensor:
     return tensor.detach().where(~rows.to(tensor.device), number)
 
 
-def _untouched(check: str, before: Called, after: Called, axis: int, kept: Tensor, because: str) -> None:
+def _untouched(check: str, before: Call, after: Call, axis: int, kept: Tensor, because: str) -> None:
     """Raise Violation unless everything that speaks of the kept places along an axis is as before, bit for bit."""
     found = outcome(after)
     for name, tensor in outcome(before).items():

@@ -21,13 +21,13 @@ from tfkit.plugin import AttentionInputs, Bias, shapes_of
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import gradients_of
-from ..attention.evaluated import Evaluated, run, run_backward
+from ..attention.evaluated import Call, Evaluated, run, run_backward
 from ..finding import Violation
 from ..raised import format_exception
 from .call_parts import repeats
 from .draws import generator_state
 from .fitting import NO_GRADIENTS
-from .paired_calls import Call, all_identical, identical, leaf_copies, named, outcome, wants_gradients, within
+from .paired_calls import all_identical, identical, leaf_copies, named, outcome, wants_gradients, within
 from .relation import Feature, Relation
 
 

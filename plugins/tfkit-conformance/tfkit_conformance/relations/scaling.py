@@ -18,11 +18,11 @@ from torch import Tensor
 
 from tfkit.plugin import Numerics
 
-from ..attention.evaluated import Evaluated
+from ..attention.evaluated import Call, Evaluated
 from ..finding import Inconclusive
 from .call_parts import repeats
 from .fitting import moderate
-from .paired_calls import Call, identical, leaf_copies, outcome
+from .paired_calls import identical, leaf_copies, outcome
 from .relation import Feature, Relation
 
 Factors = dict[str, float]

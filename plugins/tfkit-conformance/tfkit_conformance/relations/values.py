@@ -18,10 +18,10 @@ from tfkit.plugin import AttentionInputs
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
-from ..attention.evaluated import Evaluated
+from ..attention.evaluated import Call, Evaluated
 from .call_parts import Piece, rewriting
 from .fitting import SOFTCAP, whole_numbers
-from .paired_calls import Call, leaf_copies, outcome, within
+from .paired_calls import leaf_copies, outcome, within
 from .relation import Relation
 
 

@@ -12,7 +12,6 @@ from ..attention.strategies import cases
 from ..finding import Inconclusive, Violation
 from ..report import LedgerRow
 from ..search import search
-from .known import is_known
 from .layers import LAYERS
 from .runner import Run
 
@@ -80,9 +79,6 @@ def _evaluate(run: Run, case: Case, counted: bool) -> None:
     undecided: Inconclusive | None = None
     for layer in LAYERS:
         tally = run.tally(layer.name, layer.rule, layer.summary)
-        if is_known(run.subject.entry, layer.name, case):
-            tally.known += 1
-            continue
         started = time.perf_counter()
         tally.examples += counted
         try:

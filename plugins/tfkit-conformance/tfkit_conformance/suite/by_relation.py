@@ -12,7 +12,6 @@ from ..raised import format_exception
 from ..relations import RELATIONS, Relation, fit
 from ..relations.call_parts import deterministic_if_declared
 from ..search import search
-from .known import is_known
 from .runner import Run, Tally
 
 ATTEMPTS = 4
@@ -44,9 +43,6 @@ def _relation(run: Run, relation: Relation, dtype: str, gradients: bool, wanted:
         if isinstance(case, str):
             void.add(case)
             return
-        if is_known(run.subject.entry, name, case):
-            tally.known += 1
-            return
         run.event(name, case)
         try:
             _evaluate(run, relation, name, case, tally, not shrinking)
@@ -62,7 +58,7 @@ def _relation(run: Run, relation: Relation, dtype: str, gradients: bool, wanted:
         run.record(outcome, lambda case: relation.adapt(case, run.subject))
         if tally.examples >= enough or tally.finding is not None or run.over:
             break
-    if not tally.examples and not tally.known and void:
+    if not tally.examples and void:
         tally.void = "; ".join(sorted(void)[:2])
 
 

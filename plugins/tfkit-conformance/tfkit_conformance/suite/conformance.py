@@ -6,7 +6,6 @@
     relations      the metamorphic relations of `tfkit_conformance.relations`
     dropout        where it is declared
     grade          accuracy beyond the bound
-    known          stored failures that the author knows still fail
 
 The ledger counts the examples of every cell, so that an untried cell does not pass.
 """
@@ -35,7 +34,6 @@ from .by_cell import check_cells
 from .by_relation import check_relations
 from .declaration import nonsense
 from .grade import check_grade
-from .known import check_known
 from .layers import LAYERS
 from .refusals import check_refusals, plain_case
 from .runner import Event, Run, Tally
@@ -120,7 +118,6 @@ def _run_all(run: Run) -> None:
         return
     gradients = subject.capabilities.backward and _backward_here(subject, run.dtypes)
     with _settings_kept():
-        check_known(run.tally, run.finding_of, subject, run.limit)
         run.once("refusals", "A3", "what is not declared is refused", lambda dtype, tally: _refusals(run, dtype, tally))
         for turn, size in enumerate(run.profile.rounds):
             check_cells(run, gradients, turn, size.cell)

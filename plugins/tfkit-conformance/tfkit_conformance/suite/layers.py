@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..attention.compare import leaves_of
-from ..attention.evaluated import Evaluated, changed, run
+from ..attention.evaluated import Call, Evaluated, run
 from ..differences import at_element, error_ratio, first_of, worst_of
 from ..finding import Violation
 from .probes import compare_visibility, head_codes, read_backward, read_forward
@@ -103,9 +103,9 @@ def scores(evaluated: Evaluated) -> float | None:
     rows = torch.arange(start, min(start + case.V, case.K), device=chunk.device)
     chunk[rows, rows - start] = 1
     value = chunk.expand(case.B, case.G, -1, -1).contiguous()
-    plain = Evaluated(evaluated.subject, replace(case, gradients=False, bias_gradient=False, lse=False, weights=False))
-    plain.__dict__["inputs"] = changed(plain.inputs, False, value=value)
-    return within("scores", "weights", plain.output.output, plain.reference.output, plain.bounds.output)
+    plain = replace(case, gradients=False, bias_gradient=False, lse=False, weights=False).inputs(evaluated.subject.device)
+    call = Call(evaluated.subject, replace(plain, value=value), evaluated.grad_output)
+    return within("scores", "weights", call.output.output, call.reference.output, call.bounds.output)
 
 
 def output(evaluated: Evaluated) -> float | None:

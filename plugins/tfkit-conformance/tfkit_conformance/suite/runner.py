@@ -27,7 +27,6 @@ class Tally:
     summary: str
     examples: int = 0
     failed: int = 0
-    known: int = 0
     inconclusive: int = 0
     worst: float | None = None
     seconds: float = 0.0
@@ -45,8 +44,6 @@ class Tally:
         status: Status = "passed"
         if self.finding is not None:
             status = "failed"
-        elif self.known:
-            status = "known"
         elif not self.examples:
             status = "not applicable" if self.void else "not run"
         elif self.inconclusive == self.examples:

@@ -8,22 +8,56 @@ VERIFIED     everything that applies to this model was evaluated and holds: exit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Status = Literal["passed", "failed", "refused", "inconclusive", "not applicable", "not run", "reported"]
 
 
-class NotApplicable(Exception):
-    """The property does not apply to the model; the message gives the reason."""
+class Outcome(Exception):
+    """Ends a check with another status, or with a message. `worst` is the largest error over its bound."""
 
-
-class Reported(Exception):
-    """Rounding in this dtype may hide an error: no proof. `worst` is the largest error over its tolerance."""
+    status: Status
 
     def __init__(self, message: str, worst: float | None = None) -> None:
         super().__init__(message)
         self.worst = worst
+
+
+class NotApplicable(Outcome):
+    """The property does not apply to the model."""
+
+    status = "not applicable"
+
+
+class Refused(Outcome):
+    """The declaration of the backend refuses the call."""
+
+    status = "refused"
+
+
+class ForwardOnly(Outcome):
+    """The backend passed without gradients, which its declaration refuses."""
+
+    status = "passed"
+
+
+class Reported(Outcome):
+    """Rounding in this dtype may hide an error, so the check proves nothing."""
+
+    status = "reported"
+
+
+@dataclass(frozen=True)
+class PartCheck:
+    """A check of one part of a model that is still to be run; `backend` if it concerns one."""
+
+    property: str
+    rule: str
+    where: str
+    check: Callable[[], float | None]
+    backend: str = ""
 
 
 @dataclass(frozen=True)

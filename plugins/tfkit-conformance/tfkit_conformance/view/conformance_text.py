@@ -19,8 +19,7 @@ from ..process.messages import cell_in_words, format_distinct, format_number
 Data = Mapping[str, Any]
 
 STYLES = {
-    "passed": "green", "failed": "bold red", "known": "yellow", "inconclusive": "yellow", "not run": "yellow",
-    "not applicable": "dim",
+    "passed": "green", "failed": "bold red", "inconclusive": "yellow", "not run": "yellow", "not applicable": "dim",
 }  # fmt: skip
 
 SNIPPETS = 3
@@ -212,7 +211,7 @@ def verdict_in_words(data: Data) -> tuple[str, str]:
         names = [check["name"] for check in by_status["failed"]]
         return "NONCONFORMANT", f"{where}: {_count(len(names), 'check')} failed: {_few(names)}"
     left_out = by_status.get("not run", [])
-    if left_out and not by_status.keys() & {"known", "inconclusive"} and len(by_status.get("passed", [])) <= 1:
+    if left_out and "inconclusive" not in by_status and len(by_status.get("passed", [])) <= 1:
         notes = dict.fromkeys(check["note"].removeprefix("not run: ") for check in left_out if check["note"])
         return "NOT RUN", f"{where}: {'; '.join(notes) or 'nothing was tried'}"
     reasons = []
@@ -220,10 +219,10 @@ def verdict_in_words(data: Data) -> tuple[str, str]:
     if missing:
         was = "was" if len(missing) == 1 else "were"
         reasons.append(f"{_count(len(missing), 'declared cell')} {was} not exercised: {_few([_cell(row) for row in missing])}")
-    for status, said in (("known", "known to fail"), ("inconclusive", "inconclusive"), ("not run", "not run")):
+    for status in ("inconclusive", "not run"):
         names = [check["name"] for check in by_status.get(status, [])]
         if names:
-            reasons.append(f"{_count(len(names), 'check')} {said}: {_few(names)}")
+            reasons.append(f"{_count(len(names), 'check')} {status}: {_few(names)}")
     return "INCOMPLETE", f"{where}: {'; '.join(reasons) or 'no check has evaluated anything'}"
 
 
