@@ -117,9 +117,9 @@ def test_a_mutant_is_first_killed_by_the_layer_that_names_it(mutant, case, layer
 @pytest.mark.parametrize(
     ("attend", "case", "layer", "words"),
     [
-        (lambda inputs, options: None, PLAIN, "contract", "gave a NoneType, expected an AttentionOutput"),
+        (lambda inputs, options: None, PLAIN, "contract", "returned a NoneType, expected an AttentionOutput"),
         (lambda inputs, options: AttentionOutput(None), PLAIN, "contract", "output is a NoneType, expected a tensor"),
-        (lambda inputs, options: Kernel()(inputs).output, PLAIN, "contract", "gave a Tensor, expected an AttentionOutput"),
+        (lambda inputs, options: Kernel()(inputs).output, PLAIN, "contract", "returned a Tensor, expected an AttentionOutput"),
         (lambda inputs, options: {}["kernel"], PLAIN, "contract", "raised KeyError: 'kernel' (plugins/tfkit-c"),
         (changing(lambda inputs, answer: replace(answer, lse=0.0)), PLAIN, "contract", "lse is a float, expected a tensor"),
         (changing(lambda inputs, answer: replace(answer, lse=answer.lse[..., None])), replace(PLAIN, lse=True), "contract",

@@ -41,9 +41,8 @@ def declared_checks() -> Iterator[Row]:
     for layer in LAYERS:
         yield check_text(layer.name, backend, layer.rule, layer.summary)
     for relation in RELATIONS:
-        name = f"{relation.number} {relation.name}"
         void = tuple(feature.words for feature in relation.voided_by)
-        yield check_text(name, backend, relation.rule, relation.summary, DEMANDS[relation.demand], void)
+        yield check_text(relation.label, backend, relation.rule, relation.summary, DEMANDS[relation.demand], void)
     yield check_text("grade", backend, "A8", "accuracy beyond the bound")
     for slot, laws in LAWS.items():
         for law in laws:

@@ -77,9 +77,6 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
     u_q = u_o if half and numerics.query_prescaled else 0.0
     eta = SMALLEST[dtype]
 
-    def gamma(terms: int) -> float:
-        return terms * u_a / (1.0 - terms * u_a)
-
     def seen(tensor: Tensor) -> Tensor:
         return torch.where(found.visible, tensor, 0.0)
 
@@ -88,7 +85,7 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
         found.weights, found.drawn, found.output, found.grad_weights, found.row_sums, found.grad_scores, found.grad_raw,
     )  # fmt: skip
     PZ, shown = P * Z, found.visible.double()
-    n = gamma(K + blocks + 2)
+    n = gamma(K + blocks + 2, u_a)
 
     # ---- the scores, and with them the weights
     raw, scores = found.raw.abs(), found.scores.abs()
@@ -96,7 +93,7 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
     highest = torch.where(
         found.lse.isinf()[..., None], 0.0, found.scores.masked_fill(~found.visible, -math.inf).amax(-1, keepdim=True)
     )
-    E_capped = (gamma(D + 2) + 2 * u_m + u_q) * scale * (query @ key.mT) + 3 * u_a * raw + 3 * u_s * raw + 2 * u_s
+    E_capped = (gamma(D + 2, u_a) + 2 * u_m + u_q) * scale * (query @ key.mT) + 3 * u_a * raw + 3 * u_s * raw + 2 * u_s
     if u_q:
         E_capped = E_capped + eta * key.sum(-1)[:, :, None]  # a scaled query may be subnormal: in float16 soon
     if inputs.softcap is not None:
@@ -126,8 +123,10 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
 
     # ---- weights' gradient, then the scores'
     e_P = (e + (P * e).sum(-1, keepdim=True)) / den + n
-    E_dP = (gamma(V + 2) + 2 * u_m + u_s + dropped) * Z * (grad_output @ value.mT) + u_s * dP.abs()
-    from_output = (grad_output * T_O).sum(-1, keepdim=True) + gamma(V + 2) * (grad_output * output.abs()).sum(-1, keepdim=True)
+    E_dP = (gamma(V + 2, u_a) + 2 * u_m + u_s + dropped) * Z * (grad_output @ value.mT) + u_s * dP.abs()
+    from_output = (grad_output * T_O).sum(-1, keepdim=True) + gamma(V + 2, u_a) * (grad_output * output.abs()).sum(
+        -1, keepdim=True
+    )
     from_weights = (P * (e_P * dP.abs() + E_dP + (n + 2 * u_m + u_s) * dP.abs())).sum(-1, keepdim=True)
     E_D = torch.maximum(from_output, from_weights)
     E_dS = P * (e_P * (dP - row_sums).abs() + E_dP + E_D + 2 * (u_a + u_s) * (dP.abs() + row_sums.abs()))
@@ -140,7 +139,7 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
     # ---- what is linear in them: a product adds its own rounding, and partial sums are rounded where the class says so
     stored = u_o if half and numerics.gradients == "storage" else 0.0
     over_keys = u_p + 2 * u_m + n + stored * math.ceil(K / 32)
-    over_queries = u_p + 2 * u_m + gamma(Q + blocks + 2) + stored * math.ceil(Q / 32)
+    over_queries = u_p + 2 * u_m + gamma(Q + blocks + 2, u_a) + stored * math.ceil(Q / 32)
     dv = (PZ * e_P + tiny).mT @ grad_output + (over_queries + dropped) * (PZ.mT @ grad_output)
     dk = scale * ((E_dR + tiny).mT @ query + over_queries * (dR.abs().mT @ query))
     dq = scale * ((E_dR + tiny) @ key + over_keys * (dR.abs() @ key))
@@ -154,7 +153,7 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
     }
     if inputs.bias is not None:
         terms = B * Q * K if isinstance(inputs.bias, DistanceBias) else dS.numel() // want["bias"].numel()
-        pulled = E_dS + (2 * stored + gamma(terms)) * dS.abs() + tiny
+        pulled = E_dS + (2 * stored + gamma(terms, u_a)) * dS.abs() + tiny
         sign = -1.0 if isinstance(inputs.bias, LinearBias) else 1.0
         kept = inputs.bias.slopes.dtype if isinstance(inputs.bias, LinearBias) else inputs.bias.values.dtype
         own, smallest = UNIT[kept], SMALLEST[kept]
@@ -166,6 +165,11 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
     T_lse = (P * e).sum(-1) / den[..., 0] + UNIT[torch.float32] * 4 * (lse.abs() + highest.abs() + 1)[..., 0] + n
     T_P = SECOND_ORDER * P * e_P + 2 * u_o * P + eta * shown
     return Bounds(T_O, T_P, T_lse, gradients, evaluated[..., 0])
+
+
+def gamma(terms: int, unit: float) -> float:
+    """n u / (1 - n u), the bound of the relative error of n roundings (Higham 2002, section 3.1)."""
+    return terms * unit / (1.0 - terms * unit)
 
 
 def _largest(found: Reference, numerics: Numerics) -> Tensor:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tfkit.plugin import AttentionInputs, Bias, DenseBias, LinearBias, Mask
 
+from ..differences import double
 from ..finding import Violation
 from .backend_under_test import under_test
 
@@ -71,10 +72,10 @@ def reference(inputs: AttentionInputs, grad_output: Tensor | None = None, drawn:
         raise Violation("contract", f"`{under_test()}` calls the reference that it is evaluated by")
     B, H, Q, _ = inputs.query.shape
     G, K, V = inputs.value.shape[1:]
-    query, key, value = (_wide(tensor) for tensor in (inputs.query, inputs.key, inputs.value))
+    query, key, value = (double(tensor) for tensor in (inputs.query, inputs.key, inputs.value))
     key, value = (tensor.repeat_interleave(H // G, dim=1) for tensor in (key, value))
-    grad_output = torch.zeros(B, H, Q, V, dtype=torch.float64) if grad_output is None else _wide(grad_output)
-    drawn = torch.ones(B, H, Q, K, dtype=torch.float64) if drawn is None else _wide(drawn)
+    grad_output = torch.zeros(B, H, Q, V, dtype=torch.float64) if grad_output is None else double(grad_output)
+    drawn = torch.ones(B, H, Q, K, dtype=torch.float64) if drawn is None else double(drawn)
     shown = visible_pairs(inputs.mask, B, H, Q, K)
 
     raw = inputs.scale * (query @ key.mT)
@@ -145,12 +146,12 @@ def visible_pairs(mask: Mask, B: int, H: int, Q: int, K: int) -> Tensor:
 def bias_pairs(bias: Bias, offset: int | Tensor | None, B: int, H: int, Q: int, K: int) -> Tensor:
     """The bias of every pair: float64 (B,H,Q,K)."""
     if isinstance(bias, DenseBias):
-        return _wide(bias.values).broadcast_to(B, H, Q, K)
+        return double(bias.values).broadcast_to(B, H, Q, K)
     away = _distances(offset, B, Q, K)
     if isinstance(bias, LinearBias):
-        return -_wide(bias.slopes)[None, :, None, None] * away[:, None].abs()
+        return -double(bias.slopes)[None, :, None, None] * away[:, None].abs()
     index = (away - bias.low).clamp(0, bias.values.shape[1] - 1)
-    return torch.stack([_wide(bias.values)[:, row] for row in index])
+    return torch.stack([double(bias.values)[:, row] for row in index])
 
 
 def bias_gradient(bias: Bias, offset: int | Tensor | None, grad_scores: Tensor) -> Tensor:
@@ -169,10 +170,6 @@ def sum_groups(gradient: Tensor, groups: int) -> Tensor:
     """Sum over the query heads that read one key/value head: (B,H,K,*) -> (B,G,K,*)."""
     B, H, *rest = gradient.shape
     return gradient.reshape(B, groups, H // groups, *rest).sum(2)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", torch.float64)
 
 
 def _offsets(offset: int | Tensor | None, B: int) -> list[int]:

@@ -32,10 +32,6 @@ def _apply(example: LawExample, x: Tensor) -> Tensor:
     return example.alike("output", example.subject.make(x, example.options), x.shape, x.dtype)
 
 
-def _declaration(example: LawExample) -> None:
-    check_claims(example)
-
-
 def _outputs(example: LawExample) -> None:
     count = example.at["count"]
     for shape in ((count,), (2, count), (2, 3, count)):
@@ -146,7 +142,7 @@ def _monotone(example: LawExample) -> None:
 SMALLER = {"count": 1, "scale": 0}
 FLAT = ("float32",)
 LAWS = (
-    Law("declaration", "the claims are known ones", always, _draw, _declaration, dtypes=FLAT),
+    Law("declaration", "the claims are known ones", always, _draw, check_claims, dtypes=FLAT),
     Law("outputs", "shape and dtype stay; finite; nothing written; no state between calls", always, _draw, _outputs, SMALLER),
     Law("elementwise", "the value at a place depends on the number there and on nothing else", always, _draw, _elementwise,
         SMALLER),

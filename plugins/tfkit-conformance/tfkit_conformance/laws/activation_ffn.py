@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .example import LawExample
+from ..attention.bound import gamma
+from .example import SINGLE, LawExample
 from .law import Law, always, claims
 from .part import PartUnderTest, Structure
 from .placement_parts import run_of
-from .rounding import gamma
 
 
 def _draw(subject: PartUnderTest, options: Any, random: Random) -> Structure:
@@ -90,7 +90,7 @@ def _equation(example: LawExample) -> float:
     size = (value.abs() + 1 + (slope.abs() + 1) * _reach(x, layer.gate or layer.input)) * (
         factor.abs() + _reach(x, layer.input)
     )
-    bound = (8 * example.unit + gamma(example.at["width"] + 32)) * size + example.tiny
+    bound = (8 * example.unit + gamma(example.at["width"] + 32, SINGLE)) * size + example.tiny
     equation = "output(f(input(x)))" if layer.gate is None else "output(f(gate(x)) * input(x))"
     return example.within(f"the layer is not {equation}", found, (value * factor)[..., :seen], bound[..., :seen])
 

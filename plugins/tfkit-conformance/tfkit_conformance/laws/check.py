@@ -16,6 +16,7 @@ from ..finding import Finding, Inconclusive, Raised, Violation
 from ..raised import call_of, format_exception
 from ..report import SUITE, CheckResult, ConformanceReport, LedgerRow
 from ..resolve import require_device, versions
+from ..suite.snippet import law_snippet
 from .activation import LAWS as ACTIVATION
 from .example import LawExample
 from .law import Law
@@ -243,7 +244,7 @@ class _LawRun:
             case, found = self._shrunk(case, options, found)
         return Finding(
             self.law.name, self.law.rule, found.message, found.tensor, found.index, found.got, found.want, found.bound,
-            case=case, failed=self.failed, examples=self.examples, snippet=_snippet(case),
+            case=case, failed=self.failed, examples=self.examples, snippet=law_snippet(case),
         )  # fmt: skip
 
     def _shrunk(self, case: dict[str, Any], options: Any, found: Violation) -> tuple[dict[str, Any], Violation]:
@@ -273,7 +274,3 @@ class _LawRun:
         return CheckResult(
             self.law.name, self.law.rule, self.law.rule, status, self.examples, self.worst, self.seconds, note,  # type: ignore[arg-type]
         )  # fmt: skip
-
-
-def _snippet(case: dict[str, Any]) -> str:
-    return f"from tfkit_conformance.laws import replay_part\n\nreplay_part({case!r})\n"

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..attention.bound import gamma
 from .declared import check_claims, check_parameters, check_reached, check_unwritten
-from .example import LawExample
+from .example import SINGLE, LawExample
 from .law import Law, always, claims
 from .norm_claims import LAWS as CLAIMED
 from .norm_closed import LAWS as FORMS
 from .norm_use import FEW, SHRINKS, draw, draw_many, draw_wide, numbers
 from .part import PartUnderTest, Structure
-from .rounding import derivative_holds, gamma, sensitivity
+from .rounding import derivative_holds, sensitivity
 
 
 def _declaration(example: LawExample) -> None:
@@ -62,7 +63,7 @@ def _stable(example: LawExample, module: torch.nn.Module, x: Tensor) -> Tensor:
     """Three roundings to the dtype, between them float32 steps over the width: one for the normed vector, one for its scale,
     one for its shift."""
     total = sensitivity(_run(example, module), [x.double(), *(p.detach().double() for p in module.parameters())])
-    return (3 * example.unit + gamma(example.at["width"] + 16)) * total + example.tiny
+    return (3 * example.unit + gamma(example.at["width"] + 16, SINGLE)) * total + example.tiny
 
 
 def _run(example: LawExample, module: torch.nn.Module) -> Callable[..., Tensor]:
@@ -134,7 +135,7 @@ def _rounds_once(example: LawExample) -> float:
     weights = [p.detach().double() for p in module.parameters()]
     run = _run(example, module)
     want = run(x.double(), *weights)
-    inside = gamma(at["width"] + 16) * sensitivity(run, [x.double(), *weights])
+    inside = gamma(at["width"] + 16, SINGLE) * sensitivity(run, [x.double(), *weights])
     bound = 1.01 * example.unit * (want.abs() + inside) + inside + example.tiny
     return example.within(f"the output in {example.dtype} is rounded more than once", module(x), want, bound)
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from tfkit.plugin.model_parts import InitContext
 
-from .example import LawExample
+from ..attention.bound import gamma
+from .example import SINGLE, LawExample
 from .law import Law, claims
 from .part import PartUnderTest, Structure
-from .rounding import gamma
 
 UNKNOWN_EPS = 1e-3
 
@@ -67,7 +67,7 @@ def _scale(example: LawExample) -> float:
     factor = 2.0 ** example.at["power"]
     one, other = module(x), module(x * factor)
     share = _eps(example) / (2 * float(x.double().square().mean(-1).min()))
-    bound = (2 * (3 * example.unit + gamma(example.at["width"] + 16)) + share) * _sizes(module, one) + example.tiny
+    bound = (2 * (3 * example.unit + gamma(example.at["width"] + 16, SINGLE)) + share) * _sizes(module, one) + example.tiny
     return example.within(f"the norm of {factor:g} x is not that of x", other, one, bound)
 
 
@@ -83,7 +83,7 @@ def _shift(example: LawExample) -> float:
     one, other = module(x.to(example.dtype)), module(moved.to(example.dtype))
     deviation = x.var(-1, unbiased=False, keepdim=True).sqrt().clamp(min=0.1)
     grown = (x.abs().amax(-1, keepdim=True) + at["shift"]) / deviation
-    bound = (6 * example.unit + 2 * gamma(at["width"] + 16) * (1 + grown) ** 2) * _sizes(module, one) + example.tiny
+    bound = (6 * example.unit + 2 * gamma(at["width"] + 16, SINGLE) * (1 + grown) ** 2) * _sizes(module, one) + example.tiny
     return example.within(f"the norm of x + {at['shift']} is not that of x", other, one, bound)
 
 
@@ -91,7 +91,7 @@ def _mean(example: LawExample) -> float:
     module, x = _first(example), (_spread(example) + example.at["shift"]).to(example.dtype)
     y = module(x).double()
     size = y.abs().amax(-1) * (1 + x.double().abs().amax(-1))
-    bound = (2 * example.unit + 2 * gamma(example.at["width"] + 16)) * size + example.tiny
+    bound = (2 * example.unit + 2 * gamma(example.at["width"] + 16, SINGLE)) * size + example.tiny
     return example.within("the mean of an output vector is not 0", y.mean(-1), torch.zeros_like(y.mean(-1)), bound)
 
 
@@ -99,7 +99,7 @@ def _rms(example: LawExample) -> float:
     module, x = _first(example), (_spread(example) * 2.0 ** example.at["power"]).to(example.dtype)
     y = module(x).double()
     share = _eps(example) / (2 * float(x.double().square().mean(-1).min()))
-    bound = torch.full_like(y.mean(-1), 1.01 * share + 3 * example.unit + 2 * gamma(example.at["width"] + 16))
+    bound = torch.full_like(y.mean(-1), 1.01 * share + 3 * example.unit + 2 * gamma(example.at["width"] + 16, SINGLE))
     got = y.square().mean(-1).sqrt()
     return example.within("the root mean square of an output vector is not 1", got, torch.ones_like(got), bound)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from ..attention.bound import gamma
 from .declared import check_claims, check_reached, check_reasons, check_unwritten
 from .example import LawExample
 from .law import Law, always, claims
 from .part import PartUnderTest, Structure
 from .placement_closed import LAWS as FORMS
 from .placement_parts import SUBLAYERS, draw, facts_of, input_of, run_of, wired
-from .rounding import gamma
 
 
 def _draw_any(subject: PartUnderTest, options: Any, random: Random) -> Structure:

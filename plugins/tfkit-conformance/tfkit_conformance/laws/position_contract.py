@@ -65,13 +65,13 @@ def _outputs(example: LawExample) -> None:
     length = example.at["length"]
     module, tensors, span = module_of(example), inputs_of(example, length), span_of(example, length)
     kept = [tensor.clone() for tensor in tensors]
-    first = effect(example, module, tensors, span).tensors()
+    first = effect(example, module, tensors, span)
     for name, tensor in first.items():
         example.finite(name, tensor)
     check_unwritten(example, kept, list(tensors))
     others = inputs_of(example, max(1, length - 1))
     effect(example, module, others, span_of(example, max(1, length - 1)))
-    for name, tensor in effect(example, module, tensors, span).tensors().items():
+    for name, tensor in effect(example, module, tensors, span).items():
         example.equal(
             f"{name}: the same call a second time, after another one, gives something else", tensor, first[name], name
         )
@@ -87,9 +87,9 @@ def _limit(example: LawExample, module: nn.Module, given: Given, span: PositionR
 def _layouts(example: LawExample) -> float:
     length, worst = example.at["length"], 0.0
     module, tensors, span = module_of(example), inputs_of(example, length), span_of(example, length)
-    dense = effect(example, module, tensors, span).tensors()
+    dense = effect(example, module, tensors, span)
     x, query, key = (tensor.transpose(-1, -2).contiguous().transpose(-1, -2) for tensor in tensors)
-    for name, tensor in effect(example, module, (x, query, key), span).tensors().items():
+    for name, tensor in effect(example, module, (x, query, key), span).items():
         bound = _limit(example, module, tensors, span, name, tensor, dense[name])
         worst = max(worst, example.within(f"{name} depends on how the input lies in memory", tensor, dense[name], bound, name))
     return worst
@@ -100,20 +100,20 @@ def _rows(example: LawExample) -> None:
     row = int(example.generator.initial_seed() % batch)
     module, tensors = module_of(example), inputs_of(example, length)
     visible = torch.rand(batch, length, generator=example.generator).to(example.device) < 0.7
-    whole = effect(example, module, tensors, span_of(example, length, visible=visible)).tensors()
+    whole = effect(example, module, tensors, span_of(example, length, visible=visible))
     others = inputs_of(example, length)
     for other, tensor in zip(others, tensors, strict=True):
         other[row] = tensor[row]
     hidden = ~visible
     hidden[row] = visible[row]
-    for name, tensor in effect(example, module, others, span_of(example, length, visible=hidden)).tensors().items():
+    for name, tensor in effect(example, module, others, span_of(example, length, visible=hidden)).items():
         example.equal(f"{name} of batch row {row} depends on the other rows", tensor[row], whole[name][row], name)
 
 
 def _chunks(example: LawExample) -> float:
     length, worst = example.at["length"], 0.0
     module, tensors = module_of(example), inputs_of(example, length)
-    whole = effect(example, module, tensors, span_of(example, length)).tensors()
+    whole = effect(example, module, tensors, span_of(example, length))
     of_bias = bias_rounding(example, module, tensors, span_of(example, length)) if "bias" in whole else torch.zeros(())
     starts = sorted({0, 1, length // 2, length - 1} & set(range(length)))
     for start in starts:
@@ -121,7 +121,7 @@ def _chunks(example: LawExample) -> float:
         x, query = (tensor[..., start:end, :] for tensor in tensors[:2])
         for key_start in {0, start}:
             keys = tensors[2][..., key_start:end, :]
-            step = effect(example, module, (x, query, keys), span_of(example, end - start, start, end, key_start)).tensors()
+            step = effect(example, module, (x, query, keys), span_of(example, end - start, start, end, key_start))
             for name, part in step.items():
                 full = whole[name]
                 want = {
@@ -144,7 +144,7 @@ def _reaches(example: LawExample) -> None:
         far = 2**16 if reach(example.subject, example.options, example.at) is None else 0
         if far:
             done = effect(example, module, inputs_of(example, 2), span_of(example, 2, far, key_start=far, keys=far + 2))
-            for name, tensor in done.tensors().items():
+            for name, tensor in done.items():
                 example.finite(f"{name} at position {far}", tensor)
         return
     if not isinstance(limit, int) or limit < 1:
@@ -184,13 +184,10 @@ def _acts(example: LawExample) -> None:
     done = effect(example, module, (x, query, key), span)
     moved = effect(example, module, (x[:, turn], query[:, :, turn], key[:, :, turn]), span)
     said = "two tokens in exchanged places are treated as if nothing had happened: the positions do not act on {}"
-    if done.embed is not None and moved.embed is not None:
-        example.differs(said.format("the embeddings"), moved.embed, done.embed[:, turn])
-    if done.query is not None and moved.query is not None and done.key is not None and moved.key is not None:
-        example.differs(said.format("the queries"), moved.query, done.query[:, :, turn])
-        example.differs(said.format("the keys"), moved.key, done.key[:, :, turn])
-    if done.bias is not None and moved.bias is not None:
-        example.differs(said.format("the scores"), moved.bias, done.bias[:, :, turn][:, :, :, turn])
+    places = {"embeddings": "the embeddings", "query": "the queries", "key": "the keys", "bias": "the scores"}
+    for name, before in done.items():
+        turned = before[:, turn] if name == "embeddings" else before[:, :, turn]
+        example.differs(said.format(places[name]), moved[name], turned[..., turn] if name == "bias" else turned)
 
 
 FLAT = ("float32",)

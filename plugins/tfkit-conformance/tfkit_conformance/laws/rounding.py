@@ -26,11 +26,6 @@ from .example import SINGLE, LawExample
 STEP = 2.0**-10
 
 
-def gamma(terms: int, unit: float = SINGLE) -> float:
-    """n u / (1 - n u)."""
-    return terms * unit / (1.0 - terms * unit)
-
-
 def sensitivity(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Tensor:
     """sum_i |J_i| |x_i| + |y|, of the shape of y; the inputs are float64."""
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]

@@ -161,7 +161,7 @@ def _checks(catalogue: Catalogue, slot: str, entry: Any) -> list[str]:
         from ..relations import RELATIONS
         from ..suite.layers import LAYERS
 
-        relations = [f"{relation.number} {relation.name}" for relation in RELATIONS]
+        relations = [relation.label for relation in RELATIONS]
         return ["declaration", *(layer.name for layer in LAYERS), "refusals", *relations, "grade"]
     from ..laws.check import LAWS
     from ..laws.options import variants

@@ -79,7 +79,7 @@ def numbers_in_words(found: Data) -> str:
     index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
     place = f"{found['tensor'] or 'element'}{index}: " if found["tensor"] or index else ""
     got, want = format_distinct(found["got"], found["want"])
-    known = (("got", got), ("the reference", want), ("allowed", format_number(found["bound"])))
+    known = (("got", got), ("the reference", want), ("allowed error", format_number(found["bound"])))
     said = [f"{name} {value}" for name, value in known if value]
     return place + ", ".join(said) if said else ""
 

@@ -22,7 +22,7 @@ from tfkit.plugin import AttentionInputs, Bias, DenseBias, LinearBias, Mask
 
 from ..attention.compare import leaves_of, request_of
 from ..attention.elements import arranged
-from ..attention.evaluated import Call, Evaluated
+from ..attention.evaluated import Call
 from .paired_calls import identical, outcome, wants_gradients, with_leaves, within
 
 Index = range | Tensor
@@ -94,17 +94,6 @@ def agree(check: str, whole: Call, parts: Callable[[AttentionInputs], list[Piece
             bound = whole.bounds.gradients[name] + allowed[name].cpu()
             worst = max(worst, within(check, title, gradients[name], gradient, bound, because))
     return worst
-
-
-def rewriting(
-    check: str, parts: Callable[[Evaluated, AttentionInputs], list[Piece]], because: str
-) -> tuple[Callable[[Evaluated], float | None], Callable[[Evaluated], list[Piece]]]:
-    """`run` and `calls` of a relation that rewrites a case as other calls."""
-
-    def run(evaluated: Evaluated) -> float | None:
-        return agree(check, evaluated, lambda leaves: parts(evaluated, leaves), because)
-
-    return run, lambda evaluated: parts(evaluated, wide(evaluated.inputs))
 
 
 def taken(

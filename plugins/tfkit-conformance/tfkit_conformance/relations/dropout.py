@@ -28,8 +28,9 @@ from ..differences import first_of
 from ..finding import Violation
 from .binomial import interval, tail
 from .draws import drawn_factors, flat, generator_state, kept_draws, kept_weights, own_generator, set_generator_state
+from .fitting import undeclared
 from .paired_calls import leaf_copies, wants_gradients, within
-from .relation import Demand, Feature, Relation
+from .relation import Demand, Relation
 
 ALARM = 1e-9
 DRAWS = 96
@@ -201,12 +202,9 @@ def _often(case: Case, subject: BackendUnderTest) -> Case:
     return small if subject.accepts(small.request(subject.device)) else dropping
 
 
-_NO_DROPOUT = Feature("dropout is not declared", lambda case, subject: not subject.capabilities.dropout)
-
-
 def _relation(name: str, summary: str, run: Callable[[Evaluated], float | None], demand: Demand = "exact",
               adapt: Callable[[Case, BackendUnderTest], Case] = _dropping) -> Relation:  # fmt: skip
-    return Relation(name, "A7", summary, demand, run, "A7", adapt, (_NO_DROPOUT,), draws=True)
+    return Relation(name, "A7", summary, demand, run, "A7", adapt, (undeclared("dropout"),), draws=True)
 
 
 DROPOUT = (

@@ -17,7 +17,7 @@ from tfkit.plugin import AttentionInputs, DenseBias
 from ..attention.evaluated import Call, Evaluated
 from ..differences import at_element, first_of
 from ..finding import Violation
-from .call_parts import Piece, repeats, rewriting
+from .call_parts import Piece, repeats
 from .fitting import (
     NO_FULLY_MASKED_ROW,
     NO_GRADIENTS,
@@ -30,7 +30,7 @@ from .fitting import (
 )
 from .paired_calls import format_element, identical, leaf_copies, lying_as, outcome
 from .poison import large, unmoved
-from .relation import Feature, Relation
+from .relation import Feature, Relation, rewritten
 
 MORE = 3
 """How many hidden keys are added."""
@@ -144,14 +144,6 @@ def _zero(check: str, name: str, tensor: Tensor, rows: Tensor, because: str) -> 
         raise at_element(check, f"{format_element(name, index)} {because}", name, index, tensor, torch.zeros_like(tensor))
 
 
-_run_appended, _calls_appended = rewriting(
-    "appended_hidden_keys", _appended, "differs from the call with three more keys at the end, hidden, by more than both bounds"
-)
-_run_prepended, _calls_prepended = rewriting(
-    "prepended_hidden_keys",
-    _prepended,
-    "differs from the call with three hidden keys before the first, by more than both bounds",
-)
 _CANNOT_HIDE_LAST = Feature(
     "key_lengths, key_visible and visible are not declared",
     lambda case, subject: not {"key_lengths", "key_visible", "visible"} & subject.capabilities.mask_terms,
@@ -170,13 +162,13 @@ HIDDEN = (
         "hidden_keys_get_no_gradient", "R3", "The gradients of keys and values that no query sees are exactly 0.", "exact",
         _hidden_keys_get_no_gradient, rule="A6", adapt=hiding_keys, voided_by=(NOTHING_HIDDEN, NO_GRADIENTS),
     ),
-    Relation(
-        "appended_hidden_keys", "R16", "More keys at the end, hidden, change nothing.", "bound",
-        _run_appended, rule="A6", voided_by=(_CANNOT_HIDE_LAST,), calls=_calls_appended,
+    rewritten(
+        "appended_hidden_keys", "R16", "More hidden keys at the end change nothing.",
+        "from the call with three more hidden keys at the end", _appended, rule="A6", voided_by=(_CANNOT_HIDE_LAST,),
     ),
-    Relation(
-        "prepended_hidden_keys", "R17", "Left padding, with every position moved by it, changes nothing.", "bound",
-        _run_prepended, rule="A4", voided_by=(_CANNOT_HIDE_FIRST,), calls=_calls_prepended,
+    rewritten(
+        "prepended_hidden_keys", "R17", "Left padding that moves every position changes nothing.",
+        "from the call with three hidden keys before the first", _prepended, rule="A4", voided_by=(_CANNOT_HIDE_FIRST,),
     ),
     Relation(
         "fully_masked_rows", "R29", "A query that sees no key gives 0 and sends no gradient, whatever it holds or receives.",

@@ -6,17 +6,15 @@ queries, heads, batch rows stand for themselves
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from ..attention.evaluated import Call, Evaluated
 from .call_parts import repeats
-from .fitting import NO_CAUSAL, ONE_BATCH_ROW, ONE_KEY, ONE_QUERY, both, causal, lacks, larger, own_memory
+from .fitting import NO_CAUSAL, ONE_BATCH_ROW, ONE_HEAD, ONE_KEY, ONE_QUERY, both, causal, lacks, larger, own_memory, segmented
 from .paired_calls import identical, leaf_copies, outcome
 from .poison import large, poisoned, unmoved
-from .relation import Feature, Relation
+from .relation import Relation
 
 
 def _rows_that_see_none(visible: Tensor, keys: Tensor) -> Tensor:
@@ -103,8 +101,6 @@ def _untouched(check: str, before: Call, after: Call, axis: int, kept: Tensor, b
         identical(check, name, found[name].where(chosen, 0.0), tensor.where(chosen, 0.0), because)
 
 
-_ONE_HEAD = Feature("one key/value head", lambda case, subject: case.G == 1)
-
 INDEPENDENCE = (
     Relation(
         "later_keys", "R19", "Under causality a row does not change when later keys do.", "exact",
@@ -117,7 +113,7 @@ INDEPENDENCE = (
     Relation(
         "other_segments", "R23", "A row does not change when the keys of another segment do.", "exact",
         _other_segments, rule="A4",
-        adapt=both(own_memory, lambda case, subject: replace(case, segments=case.segments or 2)),
+        adapt=both(own_memory, segmented),
         voided_by=(lacks("segments"),),
     ),
     Relation(
@@ -126,7 +122,7 @@ INDEPENDENCE = (
     ),
     Relation(
         "other_heads", "R12", "A head does not change when another key/value head does.", "exact",
-        _other_heads, rule="A1", adapt=own_memory, voided_by=(_ONE_HEAD,),
+        _other_heads, rule="A1", adapt=own_memory, voided_by=(ONE_HEAD,),
     ),
     Relation(
         "other_batch_rows", "R12", "A batch row does not change when another does.", "exact",

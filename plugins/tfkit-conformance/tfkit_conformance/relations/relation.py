@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
+
+from tfkit.plugin import AttentionInputs
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import request_of
 from ..attention.evaluated import Evaluated
-from .call_parts import Piece, stored
+from .call_parts import Piece, agree, stored, wide
 
 Demand = Literal["exact", "bound", "capability"]
 
@@ -51,11 +54,37 @@ class Relation:
     draws: bool = False
     slow: bool = False
 
+    @property
+    def label(self) -> str:
+        """The name in reports, such as `R12 batch_split`."""
+        return f"{self.number} {self.name}"
+
     def applies(self, case: Case, subject: BackendUnderTest) -> str:
         """Nothing, or the feature that voids the relation for this case, in words."""
         if case.dropout and not self.draws:
             return "dropout"
         return next((feature.words for feature in self.voided_by if feature.present(case, subject)), "")
+
+
+def rewritten(
+    name: str,
+    number: str,
+    summary: str,
+    because: str,
+    parts: Callable[[Evaluated, AttentionInputs], list[Piece]],
+    rule: str = "",
+    adapt: Callable[[Case, BackendUnderTest], Case] = lambda case, subject: case,
+    voided_by: tuple[Feature, ...] = (),
+) -> Relation:
+    """A relation that rewrites a case as other calls and compares within both bounds. `because` ends the message."""
+
+    def run(evaluated: Evaluated) -> float | None:
+        return agree(name, evaluated, partial(parts, evaluated), f"differs by more than both bounds {because}")
+
+    def calls(evaluated: Evaluated) -> list[Piece]:
+        return parts(evaluated, wide(evaluated.inputs))
+
+    return Relation(name, number, summary, "bound", run, rule, adapt, voided_by, calls)
 
 
 def fit(relation: Relation, subject: BackendUnderTest, case: Case) -> Case | str:

@@ -14,7 +14,7 @@ from ..profile import Profile
 from ..report import CheckResult, LedgerRow, Status
 from ..search import Outcome
 from .looks_like import looks_like
-from .snippet import snippet_of
+from .snippet import backend_snippet
 
 Event = Callable[[str, Case | None], None]
 
@@ -135,7 +135,7 @@ class Run:
             tally.finding = found
 
     def finding_of(self, violation: Violation, case: Case | None) -> Finding:
-        tally = self.tallies.get(violation.check)
+        tally, data = self.tallies.get(violation.check), {} if case is None else case.as_data()
         return Finding(
             violation.check,
             tally.rule if tally else "",
@@ -145,8 +145,8 @@ class Run:
             violation.got,
             violation.want,
             violation.bound,
-            {} if case is None else case.as_data(),
-            snippet="" if case is None else snippet_of(self.subject.name, case, self.subject.device, violation.check),
+            data,
+            snippet=backend_snippet(self.subject.name, data, self.subject.device, violation.check) if data else "",
         )
 
     def results(self) -> tuple[tuple[CheckResult, ...], tuple[Finding, ...]]:

@@ -1,6 +1,6 @@
 """Checks every attention backend at every site, on the inputs of the site in a run of the model.
 
-Output, log-sum-exp if declared, and the gradients of query, key, value and bias are compared with the float64 reference. The bound
+Output, log-sum-exp if declared, and every gradient are compared with the float64 reference. The bound
 is the componentwise one of the backend's numerics class (`attention/bound.py`). The reference computes visibility in plain
 loops, so the recorded lengths are moderate.
 """

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tfkit.commands import shown
 
-from ..process.messages import cell_in_words, format_distinct, format_number
+from ..process.messages import cell_in_words, format_number, numbers_in_words
 
 Data = Mapping[str, Any]
 
@@ -161,12 +161,8 @@ def _finding(same: list[Data], with_snippet: bool) -> list[RenderableType]:
     often = f", {found['failed']} of {found['examples']} examples" if found["failed"] else ""
     lines = [Text("FAILED ", "bold red").append(f"{shown(found['check'])}{rule}{often}", "bold")]
     lines.append(Text(shown(found["message"])))
-    got, want = format_distinct(found["got"], found["want"])
-    numbers = [("got", got), ("the reference", want), ("allowed error", format_number(found["bound"]))]
-    said = ", ".join(f"{name} {value}" for name, value in numbers if value)
-    if said:
-        index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
-        lines.append(Text(f"{found['tensor']}{index}: {said}".removeprefix(": ")))
+    if numbers := numbers_in_words(found):
+        lines.append(Text(numbers))
     if found["looks_like"]:
         lines.append(Text("looks like: ").append(shown(found["looks_like"]), "bold"))
     if len(same) > 1:
