@@ -124,9 +124,7 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
     # ---- weights' gradient, then the scores'
     e_P = (e + (P * e).sum(-1, keepdim=True)) / den + n
     E_dP = (gamma(V + 2, u_a) + 2 * u_m + u_s + dropped) * Z * (grad_output @ value.mT) + u_s * dP.abs()
-    from_output = (grad_output * T_O).sum(-1, keepdim=True) + gamma(V + 2, u_a) * (grad_output * output.abs()).sum(
-        -1, keepdim=True
-    )
+    from_output = (grad_output * (T_O + gamma(V + 2, u_a) * output.abs())).sum(-1, keepdim=True)
     from_weights = (P * (e_P * dP.abs() + E_dP + (n + 2 * u_m + u_s) * dP.abs())).sum(-1, keepdim=True)
     E_D = torch.maximum(from_output, from_weights)
     E_dS = P * (e_P * (dP - row_sums).abs() + E_dP + E_D + 2 * (u_a + u_s) * (dP.abs() + row_sums.abs()))

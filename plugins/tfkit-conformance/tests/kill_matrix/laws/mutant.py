@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -58,6 +59,20 @@ def declares(**fields: Any) -> Change:
     return lambda subject: replace(subject, entry=replace(subject.entry, **fields))
 
 
-def method(module: nn.Module, name: str, function: Callable[..., Any]) -> None:
-    """Replaces a method of one module."""
-    object.__setattr__(module, name, function)
+@dataclass(frozen=True)
+class Built:
+    """A module of a part as it was built, and its method `own`."""
+
+    module: Any
+    options: Any
+    site: Any
+    own: Callable[..., Any]
+
+
+def overriding(name: str, method: Callable[..., Any]) -> Change:
+    """Replaces one method of the module by `method(built, *arguments)`."""
+
+    def patch(module: nn.Module, options: Any, site: Any) -> None:
+        object.__setattr__(module, name, partial(method, Built(module, options, site, getattr(module, name))))
+
+    return patched(patch)

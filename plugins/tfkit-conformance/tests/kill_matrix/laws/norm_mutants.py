@@ -9,22 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .mutant import Change, declares, law_mutants, method, patched
+from .mutant import Built, Change, declares, law_mutants, overriding, patched
 
 Rule = Callable[[Any, Tensor, Any], Tensor]
 
 
 def _as(rule: Rule, wide: bool = True) -> Change:
-    """The module computes `rule(module, x, options)`, in float32 at least unless told otherwise."""
+    """The module computes `rule(module, x, options)`, by default in float32 at least."""
 
-    def patch(module: nn.Module, options: Any, width: int) -> None:
-        def forward(x: Tensor) -> Tensor:
-            inside = x.to(torch.promote_types(x.dtype, torch.float32)) if wide else x
-            return rule(module, inside, options).to(x.dtype)
+    def forward(built: Built, x: Tensor) -> Tensor:
+        inside = x.to(torch.promote_types(x.dtype, torch.float32)) if wide else x
+        return rule(built.module, inside, built.options).to(x.dtype)
 
-        method(module, "forward", forward)
-
-    return patched(patch)
+    return overriding("forward", forward)
 
 
 def _scaled(module: Any, normed: Tensor) -> Tensor:
@@ -40,10 +37,6 @@ def _centred(x: Tensor, dims: Any = -1) -> Tensor:
 def _layer(variance: Callable[[Tensor, Any], Tensor]) -> Rule:
     """Layer norm whose divisor is `variance(centred, options)`."""
     return lambda module, x, options: _scaled(module, _centred(x) / variance(_centred(x), options))
-
-
-def _deviation(centred: Tensor, options: Any) -> Tensor:
-    return _root(centred, options)
 
 
 def _unbiased(centred: Tensor, options: Any) -> Tensor:
@@ -80,26 +73,20 @@ def _root(x: Tensor, options: Any) -> Tensor:
     return torch.sqrt(x.square().mean(-1, keepdim=True) + options.eps)
 
 
-def _twice_rounded(module: nn.Module, options: Any, width: int) -> None:
-    def forward(x: Tensor) -> Tensor:
-        inside = x.to(torch.promote_types(x.dtype, torch.float32))
-        return _factor(module, options, x) * (inside / _root(inside, options)).to(x.dtype)
-
-    method(module, "forward", forward)
+def _twice_rounded(built: Built, x: Tensor) -> Tensor:
+    inside = x.to(torch.promote_types(x.dtype, torch.float32))
+    return _factor(built.module, built.options, x) * (inside / _root(inside, built.options)).to(x.dtype)
 
 
-def _float32(module: nn.Module, options: Any, width: int) -> None:
-    own = module.forward
-    method(module, "forward", lambda x: own(x).to(torch.promote_types(x.dtype, torch.float32)))
+def _float32(built: Built, x: Tensor) -> Tensor:
+    found: Tensor = built.own(x)
+    return found.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _writes(module: nn.Module, options: Any, width: int) -> None:
-    def forward(x: Tensor) -> Tensor:
-        centred = _centred(x)
-        x.detach().copy_(centred.detach())
-        return _scaled(module, centred / _deviation(centred, options))
-
-    method(module, "forward", forward)
+def _writes(built: Built, x: Tensor) -> Tensor:
+    centred = _centred(x)
+    x.detach().copy_(centred.detach())
+    return _scaled(built.module, centred / _root(centred, built.options))
 
 
 def _running(module: nn.Module, options: Any, width: int) -> None:
@@ -112,19 +99,11 @@ def _running(module: nn.Module, options: Any, width: int) -> None:
         found: Tensor = (_factor(module, options, x.double()) * x.double() / root).to(x.dtype)
         return found
 
-    method(module, "forward", forward)
-
-
-def _extra(module: nn.Module, options: Any, width: int) -> None:
-    module.gain = nn.Parameter(torch.ones(1))
+    object.__setattr__(module, "forward", forward)
 
 
 def _twin_row(module: Any, x: Tensor, options: Any) -> Tensor:
     return _rms(_root)(module, x.contiguous().view(-1, x.shape[-1]).roll(1, 0).view(x.shape), options)
-
-
-def _nudged(module: nn.Module, options: Any, width: int) -> None:
-    method(module, "forward", lambda x: x * 1.01)
 
 
 UNIT = {"unit_offset": True}
@@ -141,14 +120,14 @@ MUTANTS = law_mutants(
         (
             "layer_norm_no_mean",
             "the mean is not subtracted",
-            _as(lambda module, x, options: _scaled(module, x / _deviation(x, options))),
+            _as(lambda module, x, options: _scaled(module, x / _root(x, options))),
         ),
         (
             "layer_norm_no_root",
             "divides by the variance",
             _as(_layer(lambda centred, options: centred.square().mean(-1, keepdim=True) + options.eps)),
         ),
-        ("layer_norm_half", "half dtypes are not computed in float32", _as(_layer(_deviation), wide=False)),
+        ("layer_norm_half", "half dtypes are not computed in float32", _as(_layer(_root), wide=False)),
         ("layer_norm_tokens", "statistics are taken over the tokens", _as(_across_tokens)),
         ("layer_norm_sentence", "statistics are taken over tokens and features", _as(_whole_sentence)),
         (
@@ -156,8 +135,8 @@ MUTANTS = law_mutants(
             "the scale is ignored",
             _as(
                 lambda module, x, options: (
-                    _scaled(module, _centred(x) / _deviation(_centred(x), options))
-                    - _centred(x) / _deviation(_centred(x), options) * (module.weight.to(x.dtype) - 1)
+                    _scaled(module, _centred(x) / _root(_centred(x), options))
+                    - _centred(x) / _root(_centred(x), options) * (module.weight.to(x.dtype) - 1)
                 )
             ),
             {"bias": True},
@@ -165,7 +144,7 @@ MUTANTS = law_mutants(
         (
             "layer_norm_no_bias",
             "the shift is ignored",
-            _as(lambda module, x, options: module.weight.to(x.dtype) * _centred(x) / _deviation(_centred(x), options)),
+            _as(lambda module, x, options: module.weight.to(x.dtype) * _centred(x) / _root(_centred(x), options)),
             {"bias": True},
         ),
         (
@@ -173,7 +152,7 @@ MUTANTS = law_mutants(
             "the shift is added before the scale",
             _as(
                 lambda module, x, options: (
-                    module.weight.to(x.dtype) * (_centred(x) / _deviation(_centred(x), options) + module.bias.to(x.dtype))
+                    module.weight.to(x.dtype) * (_centred(x) / _root(_centred(x), options) + module.bias.to(x.dtype))
                 )
             ),
             {"bias": True},
@@ -181,11 +160,15 @@ MUTANTS = law_mutants(
         (
             "layer_norm_detached",
             "no gradient goes through the statistics",
-            _as(_layer(lambda centred, options: _deviation(centred, options).detach())),
+            _as(_layer(lambda centred, options: _root(centred, options).detach())),
         ),
-        ("layer_norm_writes", "the mean is subtracted in place", patched(_writes)),
-        ("layer_norm_float32", "half dtypes come back as float32", patched(_float32)),
-        ("layer_norm_extra", "the module has a weight that its entry does not list", patched(_extra)),
+        ("layer_norm_writes", "the mean is subtracted in place", overriding("forward", _writes)),
+        ("layer_norm_float32", "half dtypes come back as float32", overriding("forward", _float32)),
+        (
+            "layer_norm_extra",
+            "the module has a weight that its entry does not list",
+            patched(lambda module, options, width: setattr(module, "gain", nn.Parameter(torch.ones(1)))),
+        ),
         (
             "layer_norm_claims",
             "its entry says that it changes nothing",
@@ -194,7 +177,11 @@ MUTANTS = law_mutants(
     ],
     rms_norm=[
         ("rms_norm_half", "half dtypes are not computed in float32", _as(_rms(_root), wide=False)),
-        ("rms_norm_rounds_twice", "half dtypes are rounded before the scale and after it", patched(_twice_rounded)),
+        (
+            "rms_norm_rounds_twice",
+            "half dtypes are rounded before the scale and after it",
+            overriding("forward", _twice_rounded),
+        ),
         ("rms_norm_mean", "the mean is subtracted", _as(lambda module, x, options: _rms(_root)(module, _centred(x), options))),
         (
             "rms_norm_sum",
@@ -246,6 +233,6 @@ MUTANTS = law_mutants(
         ),
     ],
     none=[
-        ("no_norm_nudged", "numbers grow by 1 %", patched(_nudged)),
+        ("no_norm_nudged", "numbers grow by 1 %", overriding("forward", lambda built, x: x * 1.01)),
     ],
 )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tfkit.attention.positions import PositionRange
 
-from .mutant import Change, declares, law_mutants, method, patched
+from .mutant import Built, Change, declares, law_mutants, overriding, patched
 
 ToTensor = Callable[[Tensor], Tensor]
 
@@ -66,8 +66,8 @@ def spoilt(
             wide = wide if wide.shape[0] == key.shape[2] else wide.repeat(key.shape[2], 1)[: key.shape[2]]
             return turned(query, tables[0], dims, interleaved), turned(key, wide, dims, interleaved)
 
-        method(module, "prepare", prepare)
-        method(module, "rotate", rotate)
+        object.__setattr__(module, "prepare", prepare)
+        object.__setattr__(module, "rotate", rotate)
 
     return patched(patch)
 
@@ -86,39 +86,25 @@ def _remembers(module: nn.Module, options: Any, site: Any) -> None:
             kept[key] = own(span)
         return kept[key]
 
-    method(module, "prepare", prepare)
+    object.__setattr__(module, "prepare", prepare)
 
 
-def _writes(module: nn.Module, options: Any, site: Any) -> None:
-    own: Any = module.rotate
-
-    def rotate(query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
-        done: tuple[Tensor, Tensor] = own(query, key, tables)
-        key.detach().copy_(done[1].detach())
-        return done
-
-    method(module, "rotate", rotate)
+def _writes(built: Built, query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
+    done: tuple[Tensor, Tensor] = built.own(query, key, tables)
+    key.detach().copy_(done[1].detach())
+    return done
 
 
-def _stretched(module: nn.Module, options: Any, site: Any) -> None:
-    own: Any = module.rotate
-
-    def rotate(query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
-        spun, turned_key = own(query, key, tables)
-        steps = torch.arange(query.shape[2], device=query.device, dtype=query.dtype)[:, None]
-        return spun * (1 + 0.05 * steps), turned_key
-
-    method(module, "rotate", rotate)
+def _stretched(built: Built, query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
+    rotated, rotated_key = built.own(query, key, tables)
+    steps = torch.arange(query.shape[2], device=query.device, dtype=query.dtype)[:, None]
+    return rotated * (1 + 0.05 * steps), rotated_key
 
 
-def _loses_tail(module: nn.Module, options: Any, site: Any) -> None:
-    own: Any = module.rotate
-
-    def rotate(query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
-        spun, turned_key = own(query, key, tables)
-        return torch.cat((spun[..., : options.dims], query[..., options.dims :] * 0), -1), turned_key
-
-    method(module, "rotate", rotate)
+def _loses_tail(built: Built, query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
+    rotated, rotated_key = built.own(query, key, tables)
+    dims = built.options.dims
+    return torch.cat((rotated[..., :dims], query[..., dims:] * 0), -1), rotated_key
 
 
 YARN = {"kind": "yarn", "factor": 4.0, "trained_len": 64}
@@ -149,7 +135,7 @@ MUTANTS = law_mutants(
         ("rotary_keys_as_queries", "new keys are given the positions of the queries", spoilt(keys_as_queries=True)),
         ("rotary_grown", "rotated vectors are 1 % longer", spoilt(grown=1.01)),
         ("rotary_all_dims", "`dims` is ignored", spoilt(all_dims=True), {"dims": 4}),
-        ("rotary_lost_tail", "query features beyond `dims` are set to 0", patched(_loses_tail), {"dims": 4}),
+        ("rotary_lost_tail", "query features beyond `dims` are set to 0", overriding("rotate", _loses_tail), {"dims": 4}),
         ("rotary_yarn_ignored", "the scaling is ignored", spoilt(), {"scaling": YARN}),
         (
             "rotary_yarn_factor",
@@ -162,7 +148,7 @@ MUTANTS = law_mutants(
             {"scaling": YARN},
         ),
         ("rotary_remembers", "tables of an earlier call of the same length are used again", patched(_remembers)),
-        ("rotary_writes", "keys are rotated in place", patched(_writes)),
+        ("rotary_writes", "keys are rotated in place", overriding("rotate", _writes)),
         ("rotary_odd", "its `unsupported` accepts an odd number of features", declares(unsupported=lambda options, site: ())),
     ],
     rotary_interleaved=[
@@ -172,6 +158,6 @@ MUTANTS = law_mutants(
             spoilt(swapped=True),
         ),
         ("rotary_llama3_ignored", "the scaling is ignored", spoilt(), {"scaling": LLAMA}),
-        ("rotary_stretched", "later queries grow longer", patched(_stretched)),
+        ("rotary_stretched", "later queries grow longer", overriding("rotate", _stretched)),
     ],
 )
