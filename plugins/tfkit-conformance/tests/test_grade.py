@@ -8,19 +8,18 @@ import pytest
 
 from kill_matrix.correct_kernels import CORRECT_KERNELS, classed
 from small_backend import declaring, small
+from suite_reports import MUTANTS
 from tfkit.attention.capabilities import Capabilities, Numerics, Range
 from tfkit.builtin.attention.entries import EAGER
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.finding import Violation
-from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES
 from tfkit_conformance.suite.grade import GRADES, check_grade, grade_of, ratios
 from tfkit_conformance.suite.layers import output
 
-MUTANTS = {mutant.name: mutant for mutant in ATTENTION_MUTANTS}
 WHOLE = next(kernel for kernel in CORRECT_KERNELS if kernel.name == "whole")
 OPEN = declaring(key_length=Range(), query_length=Range(), head_dim=Range(), dtypes={"float32", "bfloat16"})
 

@@ -14,6 +14,7 @@ from attention_calls import BY_NAME as CALLS
 from attention_calls import typed
 from kill_matrix.correct_kernels import CORRECT_KERNELS, classed
 from small_backend import changing
+from suite_reports import MUTANTS
 from tfkit.attention.capabilities import Numerics
 from tfkit.attention.types import AttentionOutput
 from tfkit_conformance.attention.backend_under_test import backend_under_test
@@ -21,13 +22,11 @@ from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.attention.table import CASES
 from tfkit_conformance.finding import Inconclusive, Violation
-from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES, Kernel
 from tfkit_conformance.suite import layers, probes
 from tfkit_conformance.suite.layers import LAYERS, within
 
-MUTANTS = {mutant.name: mutant for mutant in ATTENTION_MUTANTS}
 PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=6, seed=3)
 WITH_GRADIENTS = replace(PLAIN, gradients=True)
 CAUSAL = replace(PLAIN, causal=True, offset=1)

@@ -10,6 +10,7 @@ differ where they can, so that a swapped axis fails, and Q = K in a third of the
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -113,8 +114,6 @@ def _one(draw: DrawFn, fixed: Plan, name: str, choices: tuple[str, ...]) -> Any:
 
 
 def _with_bias_gradient(draw: DrawFn, subject: BackendUnderTest, case: Case, fixed: Plan) -> Case:
-    from dataclasses import replace
-
     able = case.bias in subject.capabilities.bias_gradient and case.gradients
     return replace(
         case, bias_gradient=bool(fixed["bias_gradient"]) if "bias_gradient" in fixed else able and draw(st.booleans())

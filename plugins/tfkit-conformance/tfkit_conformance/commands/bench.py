@@ -13,6 +13,7 @@ from tfkit.commands import (
     DTYPES,
     WRITE,
     OneOf,
+    Progress,
     check_place,
     device_option,
     names,
@@ -27,7 +28,6 @@ from tfkit.commands import (
 )
 
 from . import seconds
-from .status_line import status_line
 
 EPILOG = """\b
 `attention` measures every backend with every kind of call. `auto` measures
@@ -157,8 +157,8 @@ def _measure(options: Options, cells: list[Any], scale: Any) -> int:
     dtype = options.dtype or ("bfloat16" if options.kind == "cuda" else "float32")
     settings = Settings(options.device, dtype, options.rounds or ROUNDS[options.kind], scale, budget, options.seed)
     command = str(click.get_current_context().find_root().obj)
-    with status_line() as report:
-        data = run_cells(cells, backends_of(options.backends, catalogue), catalogue, settings, command, report)
+    with Progress("bench") as progress:
+        data = run_cells(cells, backends_of(options.backends, catalogue), catalogue, settings, command, progress.show)
     if options.json == "-":
         print_json(data)
     else:
@@ -184,7 +184,7 @@ def _measure_auto(options: Options, scale: Any) -> int:
     dtypes = DTYPES_BY_KIND[options.kind] if options.dtype is None else (options.dtype,)
     settings = Settings(options.device, dtypes[0], options.rounds or ROUNDS[options.kind], scale, options.budget, options.seed)
     command = str(click.get_current_context().find_root().obj)
-    with status_line() as report:
+    with Progress("bench") as progress:
         table, reports = measure_auto(
             list(classes(options.kind, options.lengths)),
             dtypes,
@@ -192,7 +192,7 @@ def _measure_auto(options: Options, scale: Any) -> int:
             catalogue,
             settings,
             command,
-            report,
+            progress.show,
         )
     if options.json == "-":
         print_text(auto_json(table))

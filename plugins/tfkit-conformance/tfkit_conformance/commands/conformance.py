@@ -12,6 +12,7 @@ from tfkit.commands import (
     READ,
     TRACEBACK,
     WRITE,
+    Progress,
     check_place,
     device,
     dtypes,
@@ -19,12 +20,12 @@ from tfkit.commands import (
     print_json,
     print_rich,
     seed,
+    shown,
     usage_error,
     write_whole,
 )
 
 from . import seconds
-from .status_line import status_line
 
 EPILOG = """\b
 Exit codes: 0 conformant; 1 not conformant; 2 the input is wrong; 3
@@ -108,8 +109,8 @@ def _evaluate(name: str | None, profile: str | None, task: dict[str, Any]) -> di
     if name is None:
         raise usage_error("a name is missing", "`tfkit plugins` lists what is installed")
     task = {"name": name, "profile": profile_of(profile or "standard").name, **task}
-    with status_line() as write:
-        return evaluated(task, progress=lambda check, examples: write(f"{examples} examples, {check}"))
+    with Progress("conformance") as progress:
+        return evaluated(task, progress=lambda check, examples: progress.show(shown(check)))
 
 
 def _replay(file: str, name: str | None, place: str | None, limit: float) -> dict[str, Any]:

@@ -48,10 +48,7 @@ def main() -> None:
         task = json.loads(sys.stdin.read())
         say("answer", DOES[task["do"]](task, say))
     except TfkitError as error:
-        say(
-            "diagnostics",
-            {"kind": type(error).__name__, "diagnostics": [_diagnostic(diagnostic) for diagnostic in error.diagnostics]},
-        )
+        say("diagnostics", {"kind": type(error).__name__, "diagnostics": [asdict(each) for each in error.diagnostics]})
     except Exception as bug:
         frames = [[str(frame.f_globals.get("__name__", "")), line] for frame, line in traceback.walk_tb(bug.__traceback__)]
         said = " ".join(f"{type(bug).__name__}: {bug}".split())
@@ -236,7 +233,3 @@ def plain(data: Any) -> Any:
     if isinstance(data, (list, tuple, set, frozenset)):
         return [plain(value) for value in data]
     return data
-
-
-def _diagnostic(diagnostic: Diagnostic) -> dict[str, Any]:
-    return asdict(diagnostic)

@@ -70,7 +70,8 @@ def _rows(change: Callable[[Tensor, PositionRange, int], Tensor]) -> Change:
     def prepare(built: Built, span: PositionRange) -> Tensor:
         farthest = built.options.max_distance
         distances = torch.arange(span.keys, device=span.device) - span.query_positions().unsqueeze(1)
-        return change(distances, span, farthest).clamp(-farthest, farthest) + farthest
+        rows: Tensor = change(distances, span, farthest).clamp(-farthest, farthest) + farthest
+        return rows
 
     return overriding("prepare", prepare)
 
