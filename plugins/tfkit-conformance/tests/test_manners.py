@@ -70,7 +70,7 @@ BAD_MANNERS = {
     "writes": (writes, ""),
     "draws": (changing(drawing), "drew random numbers although dropout is 0"),
     "moods": (changing(lambda inputs, answer: replace(answer, output=answer.output * (1 + random.random()))),
-              "the same call gave another output the second time"),
+              "the same call gave a different output the second time"),
     "cut off": (changing(lambda inputs, answer: replace(answer, output=answer.output.detach())),
                 "the output does not require gradients although its inputs do"),
     "asleep": (sleeps, "did not finish within 0.2 seconds"),

@@ -88,6 +88,6 @@ def test_every_quantity_is_float64_and_the_scores_are_the_sum_of_their_parts(nam
 
 def test_a_backend_that_asks_the_reference_is_reported_so():
     subject = backend_under_test(EAGER, attend=lambda inputs, options: reference(inputs))
-    with pytest.raises(Violation, match=r"^contract: `eager` calls the reference that it is evaluated by$") as caught:
+    with pytest.raises(Violation, match=r"^contract: `eager` calls the reference that checks it$") as caught:
         subject.call(typed(BY_NAME["plain"]).inputs())
     assert caught.value.check == "contract"

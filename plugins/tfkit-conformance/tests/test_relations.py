@@ -239,7 +239,7 @@ WORDS = {
     "hidden_keys_get_no_gradient": r"gradient of key \d of batch row \d, key/value head \d is not exactly 0 although no query",
     "fully_masked_rows": r"output row \d of batch row \d, head \d is not 0 although that query sees no key",
     "later_keys": r"output row \d of batch row \d, head \d changed when keys from \d on, all later than that query,",
-    "again": r"output row 0 of batch row 0, head 0 is another when the same call is made again",
+    "again": r"output row 0 of batch row 0, head 0 differs when the same call is made again",
     "key_gradients_cancel": r"gradients of key of batch row \d, key/value head \d do not add up to 0",
     "prepended_hidden_keys": r"differs from the call with three hidden keys before",
 }

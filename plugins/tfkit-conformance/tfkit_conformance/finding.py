@@ -1,4 +1,4 @@
-"""Findings: what is wrong in words and in numbers, with the case that shows it."""
+"""Violations that checks raise, and findings that reports hold."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from typing import Any
 
 
 class Violation(AssertionError):
-    """A rule is broken. `message` says so in words ("query row 3 of batch row 1 sees key 17; it must not"); where there are
-    numbers, `tensor`, `index`, `got`, `want` and `bound` give the worst element.
+    """A broken rule. It is an AssertionError, so that pytest shows a failed assertion, and no TfkitError.
 
-    Deliberately no `TfkitError`: nothing is wrong with what the user wrote, and under pytest it is a failed assertion.
+    Args:
+        check: name of the check.
+        message: the error in words, such as "query row 3 of batch row 1 sees key 17; it must not".
+        tensor: name of the wrong tensor, if the error is at an element.
+        index: of the worst element.
+        got: its value.
+        want: the correct value.
+        bound: the largest allowed error.
     """
 
     def __init__(
@@ -31,14 +37,14 @@ class Violation(AssertionError):
 
     @property
     def share(self) -> float | None:
-        """The error as a share of its bound, where there are numbers."""
+        """The error over its bound; None without numbers."""
         if self.got is None or self.want is None or not self.bound:
             return None
         return abs(self.got - self.want) / self.bound
 
 
 class OutOfTime(Violation):
-    """An example did not finish within its limit; the part gets no further example."""
+    """An example exceeded its time limit. The part gets no further example."""
 
 
 class Raised(Violation):
@@ -46,7 +52,7 @@ class Raised(Violation):
 
 
 def renamed(violation: Violation, check: str) -> Violation:
-    """The same violation under the name of another check, for relations that share a function."""
+    """The same violation with the name of another check."""
     return type(violation)(
         check, violation.message, tensor=violation.tensor, index=violation.index, got=violation.got, want=violation.want,
         bound=violation.bound,
@@ -54,13 +60,28 @@ def renamed(violation: Violation, check: str) -> Violation:
 
 
 class Inconclusive(Exception):
-    """The case cannot decide, for instance because its scores are too large for its dtype. It is counted and never passes."""
+    """A case cannot decide, for instance because its scores are too large for its dtype. It neither passes nor fails."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One violation as a report keeps it. `case` is what `--replay` runs again; `failed` of `examples` cases broke the rule;
-    `looks_like` names the mutant with the same result on this case; `snippet` is Python that shows it."""
+    """A violation in a report.
+
+    Args:
+        check: name of the check.
+        rule: the rule of the contract or the law, such as "A4".
+        message: the error in words.
+        tensor: name of the wrong tensor, if the error is at an element.
+        index: of the worst element.
+        got: its value.
+        want: the correct value.
+        bound: the largest allowed error.
+        case: the case as JSON data. `case_of` reads it, and `--replay` runs it again.
+        failed: number of cases that failed.
+        examples: number of cases that ran.
+        looks_like: summary of a mutant that gives the same result on this case, or "".
+        snippet: Python code that runs the case again.
+    """
 
     check: str
     rule: str
@@ -77,5 +98,5 @@ class Finding:
     snippet: str = ""
 
     def as_data(self) -> dict[str, Any]:
-        """The finding as JSON has it."""
+        """The finding as JSON data."""
         return {**asdict(self), "index": list(self.index)}

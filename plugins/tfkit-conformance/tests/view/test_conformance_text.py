@@ -32,7 +32,7 @@ def test_a_right_part(drawn):
     assert "mask 1 of 1 float32 4, bfloat16 2" in flat(text)
     assert "accuracy: float32 A (1.00)" in text
     assert flat(text).endswith(
-        "CONFORMANT on cpu for float32, bfloat16: everything that acme.flash declares there was exercised and is right "
+        "CONFORMANT on cpu for float32, bfloat16: acme.flash passed every check, and every declared feature was exercised "
         "exit code 0, 2 s"
     )
     assert "again" not in text
@@ -133,7 +133,7 @@ def test_numbers_that_differ_are_shown_to_differ(drawn):
 
 
 def test_long_rules_of_laws_are_wrapped(drawn):
-    rule = "R36: the norm of a x is that of x, as far as eps allows, for every a above zero and for every x"
+    rule = "R36: norm(a x) = norm(x), up to the effect of eps, for every a above zero and for every x"
     text = drawn(*conformance_text(report(CheckResult("scale_invariant", rule, rule, "passed", 12, 0.5, 0.1), BOUNDED)))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert all(word in text for word in rule.split())

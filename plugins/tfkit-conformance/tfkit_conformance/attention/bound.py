@@ -1,4 +1,4 @@
-"""How far a correct backend may be from the float64 reference: a componentwise worst case, computed from the reference.
+"""The error bound of a correct backend: the componentwise worst case, computed from the float64 reference.
 
 Notation of `reference`; u_a is the unit roundoff of the accumulation type, u_o of the storage type, gamma(n) = n u_a / (1 -
 n u_a) (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1), u_m = 2^-11 where products are TF32, else 0,
@@ -15,9 +15,9 @@ u_p that of the probabilities, n_b the number of key blocks. A relative error e_
     E_dR  = (E_dS [scores rounded to storage: + 3 u_o|dS|]) (1 - (C/c)^2) + |dS| (2|C/c| E_C / c + 4 u_a)
     T_dq  = scale (E_dR |k| + (u_p + 2 u_m + gamma(K)) |dR||k|) + 2 u_o |dq|      dk, dv, dbias: linear in dR, P Z, dS alike
 
-all times 1.02 for second order, plus what underflow may take. The composition follows the softmax analysis of Blanchard, Higham
-and Higham (https://doi.org/10.1093/imanum/draa038). It is a worst case on purpose: inputs exist on which correct kernels come
-within 5 % of it, and a square-root law would raise false alarms.
+all times 1.02 for second-order terms, plus underflow. The composition follows the softmax analysis of Blanchard, Higham and
+Higham (https://doi.org/10.1093/imanum/draa038). It is a worst case on purpose: on some inputs correct kernels come within 5 %
+of it, and a probabilistic bound with sqrt(n) would raise false alarms.
 """
 
 from __future__ import annotations
@@ -41,8 +41,15 @@ SECOND_ORDER = 1.02
 
 @dataclass(frozen=True)
 class Bounds:
-    """The largest error a correct backend may show, element by element; `evaluated` (B,H,Q) is False where a row's scores
-    overflow the storage type: the row and the gradients are then not evaluated."""
+    """The largest error that a correct backend can have, element by element.
+
+    Args:
+        output: (B,H,Q,V)
+        weights: (B,H,Q,K)
+        lse: (B,H,Q)
+        gradients: by "query", "key", "value" and, if there is a bias, "bias"; in the shapes of the inputs.
+        evaluated: (B,H,Q) bool. False if the scores of the row overflow the storage type: no bound holds for the row then.
+    """
 
     output: Tensor
     weights: Tensor
@@ -171,8 +178,9 @@ def gamma(terms: int, unit: float) -> float:
 
 
 def _largest(found: Reference, numerics: Numerics) -> Tensor:
-    """The largest number of each row (B,H,Q,1) that the class keeps in the storage type on its way: beyond the range of that
-    type a correct backend overflows, though its results would fit."""
+    """The largest intermediate value of each row (B,H,Q,1) that the numerics class keeps in the storage type.
+
+    Beyond the range of that type a correct backend overflows, even if its results would fit."""
     kept = [torch.zeros_like(found.raw)]
     if numerics.scores == "storage":
         kept += [found.raw, found.scores, found.grad_weights, found.grad_scores * max(1.0, abs(found.inputs.softcap or 1.0))]
@@ -182,10 +190,10 @@ def _largest(found: Reference, numerics: Numerics) -> Tensor:
 
 
 def worst_ratio(got: Tensor, want: Tensor, bound: Tensor) -> float:
-    """The largest |got - want| / bound: above 1 is wrong; inf where `got` has a NaN or the wrong shape."""
+    """The largest |got - want| / bound. Above 1 is wrong; inf if `got` has a NaN or the wrong shape."""
     return worst_of(error_ratio(got, want, bound))[0] if got.shape == want.shape else math.inf
 
 
 def _columns(found: Reference) -> list[tuple[Tensor, Tensor]]:
-    """Value feature by value feature, (B,H,K) and (B,H,Q): keeps |Z v - O| at (B,H,Q,K)."""
+    """Pairs of value (B,H,K) and output (B,H,Q), feature by feature, so that |Z v - O| needs no more than (B,H,Q,K)."""
     return list(zip(found.value.unbind(-1), found.output.unbind(-1), strict=True))

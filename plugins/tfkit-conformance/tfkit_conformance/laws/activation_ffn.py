@@ -112,15 +112,16 @@ def _shut(example: LawExample) -> None:
         layer.gate.bias.fill_(-1000.0)
         layer.output.bias.zero_()
     found = layer(layer.x)
-    example.within("a gate at -1000 lets something through", found, torch.zeros_like(found), 2.0**-20)
+    example.within("a gate at -1000 does not give 0", found, torch.zeros_like(found), 2.0**-20)
 
 
 SMALLER = {"tokens": 2, "batch": 1, "width": 1, "inner": 1}
 LAWS = (
-    Law("ffn_tokens", "R37: a feed-forward layer treats every token on its own, bit for bit", always, _draw, _tokens, SMALLER),
+    Law("ffn_tokens", "R37: a feed-forward layer computes every token independently, bit for bit",
+        always, _draw, _tokens, SMALLER),
     Law("ffn_zero", "R37: an output projection of zeros gives 0", always, _draw, _zero, SMALLER),
     Law("ffn_equation", "output(f(input(x))), or output(f(gate(x)) * input(x)) where gated", always, _draw, _equation,
         SMALLER | {"tokens": 1}),
-    Law("ffn_gate", "R37: a gate at minus infinity shuts, where the function closes", always, _draw, _shut,
+    Law("ffn_gate", "R37: a gate at minus infinity gives 0 if the activation goes to 0 there", always, _draw, _shut,
         SMALLER | {"tokens": 1}),
 )  # fmt: skip

@@ -42,8 +42,8 @@ def _outputs(example: LawExample) -> None:
         example.finite("output", first)
         check_unwritten(example, [kept], [x])
         module(numbers(example, 3, at["width"]))
-        example.equal("the same call a second time, after another one, gives something else", module(x), first)
-        example.equal("evaluation and training differ", module.eval()(x), first)
+        example.equal("a second call, after another one, gives a different result", module(x), first)
+        example.equal("training and evaluation differ", module.eval()(x), first)
 
 
 def _layouts(example: LawExample) -> float:
@@ -173,13 +173,14 @@ def _draw_apart(subject: PartUnderTest, options: Any, random: Random) -> Structu
 FLAT = ("float32",)
 LAWS = (
     Law("declaration", "build gives the declared weights and nothing else", always, draw_wide, _declaration, dtypes=FLAT),
-    Law("outputs", "(..., M) to (..., M) in the dtype of x; finite; nothing written; no state; training as in evaluation",
+    Law("outputs", "(..., M) to (..., M) in the dtype of x; finite; inputs unchanged; no state; the same in training",
         always, draw_wide, _outputs, SHRINKS),
     Law("layouts", "any strides give the same numbers", always, draw, _layouts, FEW),
-    Law("tokens", "R37: a token is normed on its own, bit for bit", always, draw_many, _tokens, SHRINKS | {"tokens": 2}),
+    Law("tokens", "R37: a token is normalised independently of others, bit for bit",
+        always, draw_many, _tokens, SHRINKS | {"tokens": 2}),
     Law("gradients", "a gradient reaches the input and every weight", always, draw, _gradients, FEW),
     Law("weights", "every number of every weight changes the output", always, draw, _weights, FEW, FLAT),
-    Law("slopes_hold", "R39: gradients are the slopes that differences show, in float64", always, _draw_apart, _slopes_hold,
+    Law("slopes_hold", "R39: gradients agree with finite differences, in float64", always, _draw_apart, _slopes_hold,
         {"tokens": 1, "width": 8}, ("float64",)),
     Law("dtypes", "every dtype is within three roundings of its own float64 run", always, draw, _dtypes, FEW),
     Law("rounds_once", "half dtypes are computed in float32 and rounded once", claims("rounds_once"), draw, _rounds_once, FEW),

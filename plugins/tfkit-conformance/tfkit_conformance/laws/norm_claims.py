@@ -111,10 +111,10 @@ def _identity(example: LawExample) -> None:
 
 SMALLER = {"tokens": 1, "width": 4, "power": 1, "shift": 1}
 LAWS = (
-    Law("scale_invariant", "R36: the norm of a x is that of x, as far as eps allows", claims("scale_invariant"), _draw, _scale,
+    Law("scale_invariant", "R36: norm(a x) = norm(x), up to the effect of eps", claims("scale_invariant"), _draw, _scale,
         SMALLER),
-    Law("shift_invariant", "R36: the norm of x + c is that of x", claims("shift_invariant"), _draw, _shift, SMALLER),
-    Law("zero_mean", "output vectors have mean 0, with first weights", claims("zero_mean"), _draw, _mean, SMALLER),
-    Law("unit_rms", "output vectors have root mean square 1, with first weights", claims("unit_rms"), _draw, _rms, SMALLER),
+    Law("shift_invariant", "R36: norm(x + c) = norm(x)", claims("shift_invariant"), _draw, _shift, SMALLER),
+    Law("zero_mean", "output vectors have mean 0, with initial weights", claims("zero_mean"), _draw, _mean, SMALLER),
+    Law("unit_rms", "output vectors have root mean square 1, with initial weights", claims("unit_rms"), _draw, _rms, SMALLER),
     Law("identity", "y = x", claims("identity"), _draw, _identity, SMALLER),
 )  # fmt: skip

@@ -124,7 +124,7 @@ LAWS = (
     Law(
         "relative", "R32: scores depend on the difference of positions alone", claims("relative"), _draw_moved, _relative, MOVED
     ),
-    Law("rotation", "R33: lengths are those at position 0, which multiplies each feature by a constant", claims("rotation"),
+    Law("rotation", "R33: rotation keeps lengths; position 0 multiplies each feature by a constant", claims("rotation"),
         _draw_moved, _rotation, MOVED),
     Law("relative_bias", "R34: the bias depends on the difference of positions alone", claims("relative_bias"), _draw_moved,
         _relative_bias, MOVED),

@@ -46,13 +46,13 @@ def _declaration(example: LawExample) -> None:
     if not check_reasons(example, reasons):
         return
     if entry.unsupported(options, site) != reasons:
-        raise example.broken("`unsupported` answers the same question in two ways")
+        raise example.broken("`unsupported` gives two answers to the same question")
     module = example.bare(site)
     declared = entry.parameters(options, site)
     check_parameters(example, module, declared)
     tables = entry.tables(options)
     if entry.acts - {"embeddings"} and (tables == "none") == bool(declared):
-        raise example.broken(f"it has {len(declared)} parameters at attention and says that its tables belong to `{tables}`")
+        raise example.broken(f"it has {len(declared)} parameters at attention, but `tables` is `{tables}`")
     if entry.acts == {"scores"} and not entry.reads_query:
         # Layers whose heads differ in width alone share one table, and do not receive the width.
         narrow = PositionSite(site.width, site.heads, 0, site.rows, site.causal, site.cross)
@@ -72,9 +72,7 @@ def _outputs(example: LawExample) -> None:
     others = inputs_of(example, max(1, length - 1))
     effect(example, module, others, span_of(example, max(1, length - 1)))
     for name, tensor in effect(example, module, tensors, span).items():
-        example.equal(
-            f"{name}: the same call a second time, after another one, gives something else", tensor, first[name], name
-        )
+        example.equal(f"{name}: a second call, after another one, gives a different result", tensor, first[name], name)
 
 
 def _limit(example: LawExample, module: nn.Module, given: Given, span: PositionRange, name: str, *tensors: Tensor) -> Tensor:
@@ -152,7 +150,7 @@ def _reaches(example: LawExample) -> None:
     effect(example, module, inputs_of(example, 1), span_of(example, 1, limit - 1))
     for queries, offset in ((1, limit), (min(limit, 3) + 1, limit - min(limit, 3))):
         call = inputs_of(example, queries)
-        said = f"{queries} tokens from position {offset} on are past `max_len` {limit} and must be refused with an InputError"
+        said = f"{queries} tokens from position {offset} on exceed `max_len` {limit} and must raise InputError"
 
         def beyond(call: Any = call, queries: int = queries, offset: int = offset) -> None:
             effect(example, module, call, span_of(example, queries, offset))
@@ -183,7 +181,7 @@ def _acts(example: LawExample) -> None:
     turn = [1, 0, *range(2, length)]
     done = effect(example, module, (x, query, key), span)
     moved = effect(example, module, (x[:, turn], query[:, :, turn], key[:, :, turn]), span)
-    said = "two tokens in exchanged places are treated as if nothing had happened: the positions do not act on {}"
+    said = "exchanging two tokens changes nothing: the positions do not act on {}"
     places = {"embeddings": "the embeddings", "query": "the queries", "key": "the keys", "bias": "the scores"}
     for name, before in done.items():
         turned = before[:, turn] if name == "embeddings" else before[:, :, turn]
@@ -195,16 +193,18 @@ LAWS = (
     Law("declaration",
         "build gives the declared weights and nothing else; `unsupported` gives reasons in words; what it accepts can be built",
         always, _draw_any, _declaration, dtypes=FLAT),
-    Law("outputs", "shapes, dtypes, kinds as declared; finite; nothing written; no state between calls", acts_somewhere, draw,
+    Law("outputs", "shapes, dtypes, kinds as declared; finite; inputs unchanged; no state between calls", acts_somewhere, draw,
         _outputs, SHRINKS),
     Law("layouts", "any strides give the same numbers", acts_somewhere, draw, _layouts, SHRINKS),
-    Law("batch_rows", "R12: a batch row is its own business, bit for bit", acts_somewhere, at_least(2, "batch"), _rows,
+    Law("batch_rows", "R12: a batch row does not depend on the others, bit for bit", acts_somewhere, at_least(2, "batch"),
+        _rows,
         SHRINKS | {"batch": 2}),
-    Law("chunks", "R20: positions offset .. offset + n in a call of their own are those of the whole", acts_somewhere, draw,
+    Law("chunks", "R20: positions offset .. offset + n give the same in a call of their own", acts_somewhere, draw,
         _chunks, SHRINKS),
-    Law("max_len", "positions up to max_len work, the next is refused with an InputError", acts_somewhere, draw, _reaches,
+    Law("max_len", "positions up to max_len work; the next one raises InputError", acts_somewhere, draw, _reaches,
         SHRINKS, FLAT),
     Law("flops", "`flops` grows with the sizes and covers what torch counts", acts_somewhere, draw, _flops, SHRINKS, FLAT),
-    Law("acts", "R35: exchanging two tokens is noticed in every place it acts on", acts_somewhere, at_least(3, "length"), _acts,
+    Law("acts", "R35: exchanging two tokens changes everything that the scheme acts on", acts_somewhere, at_least(3,
+        "length"), _acts,
         SHRINKS | {"length": 3}, FLAT),
 )  # fmt: skip

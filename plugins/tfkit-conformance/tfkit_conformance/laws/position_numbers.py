@@ -97,12 +97,12 @@ def _reads_query(example: LawExample) -> None:
     other = effect(example, module, (x, example.normal(*query.shape), key), span, 0.5)["bias"]
     scaled = effect(example, module, (x, query, key), span, 0.25)["bias"]
     if example.entry.reads_query:
-        example.differs("it declares `reads_query`, and the bias is the same for another query", one, other)
+        example.differs("it declares `reads_query`, but the bias is the same for another query", one, other)
     else:
         example.equal(
-            "the bias depends on the query, which `reads_query` does not say: layers would share it", other, one, "bias"
+            "the bias depends on the query, but `reads_query` is false: layers would share the bias", other, one, "bias"
         )
-        example.equal("the bias depends on the scale, which only a bias that reads the query may", scaled, one, "bias")
+        example.equal("the bias depends on the scale, which is allowed only with `reads_query`", scaled, one, "bias")
 
 
 def _in_attention(subject: PartUnderTest, options: Any) -> bool:
@@ -118,7 +118,7 @@ def _draw_small(subject: PartUnderTest, options: Any, random: Random) -> Structu
 
 LAWS = (
     Law("gradients", "a gradient reaches every input and every table", acts_somewhere, draw, _gradients, SHRINKS),
-    Law("slopes_hold", "R39: gradients are the slopes that differences show, in float64", acts_somewhere, _draw_small,
+    Law("slopes_hold", "R39: gradients agree with finite differences, in float64", acts_somewhere, _draw_small,
         _slopes_hold, SHRINKS, ("float64",)),
     Law("dtypes", "every dtype is within four roundings of its own float64 run", acts_somewhere, _draw_small, _dtypes, SHRINKS),
     Law("reads_query", "the bias depends on the query exactly where `reads_query` says so", _in_attention, draw, _reads_query,

@@ -97,6 +97,6 @@ FLAT = ("float32",)
 LAWS = (
     Law("counts_padding", "R17: `counts_padding` says whether hidden tokens before the others change them", acts_somewhere,
         _draw_padded, _pads, SHRINKS | {"left": 1}),
-    Law("hidden_between", "R17: where padding does not count, neither do hidden tokens between the others",
+    Law("hidden_between", "R17: if padding does not count, hidden tokens between others do not count either",
         _uncounted_embeddings, draw, _scattered, SHRINKS, FLAT),
 )  # fmt: skip

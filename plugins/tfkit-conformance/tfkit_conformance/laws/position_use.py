@@ -229,7 +229,7 @@ def at_least(least: int, axis: str) -> Callable[[PartUnderTest, Any, Random], St
     def drawn(subject: PartUnderTest, options: Any, random: Random) -> Structure:
         at = draw(subject, options, random)
         if axis == "length" and (reach(subject, options, at) or least) < least:
-            raise Excluded(f"it tells fewer than {least} positions apart")
+            raise Excluded(f"it has fewer than {least} positions")
         return {**at, axis: max(at[axis], least)}
 
     return drawn

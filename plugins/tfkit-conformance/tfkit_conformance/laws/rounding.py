@@ -64,7 +64,7 @@ def derivative_holds(example: LawExample, function: Callable[[], Tensor], leaves
         right = float(((ahead - here) * cotangent).sum()) / STEP
         left = float(((here - behind) * cotangent).sum()) / STEP
         rounded = 4 * SINGLE / STEP * float((cotangent * here).abs().sum())
-        message = f"the gradient of an input or weight of shape {tuple(leaf.shape)} is not the slope that differences show"
+        message = f"the gradient of an input or weight of shape {tuple(leaf.shape)} does not agree with finite differences"
         bound = abs(right - left) + rounded
         got, want = torch.tensor([float((gradient * direction).sum())]), torch.tensor([(right + left) / 2])
         worst = max(worst, example.within(message, got, want, bound, "gradient"))

@@ -178,7 +178,7 @@ def _entry(catalogue: Catalogue, slot: str, name: str) -> Any:
         near = get_close_matches(slot, SLOTS, 1)
         known = slot in catalogue.registered
         fix = f"did you mean `{near[0]}`?" if near and not known else f"slots with checks: {', '.join(SLOTS)}"
-        message = f"no check is about parts of the slot `{slot}`" if known else f"there is no slot `{slot}`"
+        message = f"the slot `{slot}` has no checks" if known else f"there is no slot `{slot}`"
         raise InputError(Diagnostic("TFK094", message, fix))
     entry = catalogue.find(slot, name)
     if entry is None or (slot == "backend" and name == "auto"):

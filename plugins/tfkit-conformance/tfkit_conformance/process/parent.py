@@ -268,7 +268,7 @@ def _report(task: dict[str, Any], child_run: ChildRun) -> ConformanceReport:
     where = f"in check {check}" if child_run.examples else "while it was imported"
     message = f"the {what} {child_run.ended} {where}"
     tried = examples.pop(check, 0)
-    checks = [CheckResult(check, "A1", "it lets its process live, and ends", "failed", tried)]
+    checks = [CheckResult(check, "A1", "it returns, and does not end its process", "failed", tried)]
     cut: Status = "inconclusive"
     checks += [CheckResult(name, "", "", cut, number, note=f"the run ended in {check}") for name, number in examples.items()]
     snippet = ""

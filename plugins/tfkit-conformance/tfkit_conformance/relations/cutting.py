@@ -93,7 +93,7 @@ def _run_packed(evaluated: Evaluated) -> float:
 
 CUTTING = (
     Relation(
-        "causal_prefix", "R19", "Under causality the first rows need nothing of what comes later.", "bound",
+        "causal_prefix", "R19", "Under a causal mask, the first rows do not depend on later queries and keys.", "bound",
         _run_prefix, rule="A4", adapt=causal, voided_by=(NO_CAUSAL, ONE_QUERY),
         calls=lambda evaluated: _prefix(evaluated, wide(evaluated.inputs)),
     ),

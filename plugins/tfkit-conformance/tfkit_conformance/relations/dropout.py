@@ -160,7 +160,7 @@ def _one_draw_per_call(evaluated: Evaluated) -> float:
                ("weights", found.weights, due.weights, allowed.weights))  # fmt: skip
     for name, got, want, bound in forward:
         if got is not None:
-            words = "is not what the dropout draw says" if name == "output" else "is due as it is before dropout, and is not"
+            words = "does not agree with the dropout draw" if name == "output" else "is not that before dropout"
             worst = max(worst, within("one_draw_per_call", name, got, want, bound, f"{words}, by more than its bound"))
     for how, made in (("", gradients), (" when the call is checkpointed", again)):
         for name, gradient in made.items():
@@ -209,12 +209,13 @@ def _relation(name: str, summary: str, run: Callable[[Evaluated], float | None],
 
 DROPOUT = (
     _relation("kept_weights_are_scaled", "Each weight is dropped, or kept times 1/(1-p).", _kept_weights_are_scaled, "bound"),
-    _relation("one_draw_per_call", "Forward, backward and recomputation use one draw; lse and weights are those before it.",
+    _relation("one_draw_per_call",
+              "Forward, backward and recomputation use one draw; log-sum-exp and weights are those before dropout.",
               _one_draw_per_call, "bound"),
     _relation("kept_share", "Each pair is kept with probability 1-p.", _share, adapt=_often),
-    _relation("nothing_is_shared", "Calls, batch rows, heads and queries have draws of their own.", _nothing_is_shared,
+    _relation("nothing_is_shared", "Calls, batch rows, heads, queries and keys have independent draws.", _nothing_is_shared,
               adapt=_often),
     _relation("same_state_same_draw", "The same generator state gives the same draw, whatever the numbers.",
               _same_state_same_draw),
-    _relation("generator_moves", "A call moves the generator, by its sizes alone.", _generator_moves),
+    _relation("generator_moves", "A call advances the generator by a step that depends on its sizes only.", _generator_moves),
 )  # fmt: skip

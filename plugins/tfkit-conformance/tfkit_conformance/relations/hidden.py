@@ -171,7 +171,8 @@ HIDDEN = (
         "from the call with three hidden keys before the first", _prepended, rule="A4", voided_by=(_CANNOT_HIDE_FIRST,),
     ),
     Relation(
-        "fully_masked_rows", "R29", "A query that sees no key gives 0 and sends no gradient, whatever it holds or receives.",
+        "fully_masked_rows", "R29",
+        "A query that sees no key gives 0 and passes no gradient, for any query and any incoming gradient.",
         "exact",
         _fully_masked_rows, rule="A5", adapt=both(own_memory, with_fully_masked_rows), voided_by=(NO_FULLY_MASKED_ROW,),
     ),

@@ -103,29 +103,29 @@ def _untouched(check: str, before: Call, after: Call, axis: int, kept: Tensor, b
 
 INDEPENDENCE = (
     Relation(
-        "later_keys", "R19", "Under causality a row does not change when later keys do.", "exact",
+        "later_keys", "R19", "Under a causal mask, a row does not change with later keys.", "exact",
         _later_keys, rule="A4", adapt=both(own_memory, causal), voided_by=(NO_CAUSAL, ONE_KEY),
     ),
     Relation(
-        "unseen_keys", "R2", "A row does not change when keys that it does not see do.", "exact",
+        "unseen_keys", "R2", "A row does not change with keys that it does not see.", "exact",
         _unseen_keys, rule="A6", adapt=own_memory,
     ),
     Relation(
-        "other_segments", "R23", "A row does not change when the keys of another segment do.", "exact",
+        "other_segments", "R23", "A row does not change with the keys of another segment.", "exact",
         _other_segments, rule="A4",
         adapt=both(own_memory, segmented),
         voided_by=(lacks("segments"),),
     ),
     Relation(
-        "other_queries", "R12", "A row does not change when another query does.", "exact",
+        "other_queries", "R12", "A row does not change with other queries.", "exact",
         _other_queries, adapt=own_memory, voided_by=(ONE_QUERY,),
     ),
     Relation(
-        "other_heads", "R12", "A head does not change when another key/value head does.", "exact",
+        "other_heads", "R12", "A head does not change with other key/value heads.", "exact",
         _other_heads, rule="A1", adapt=own_memory, voided_by=(ONE_HEAD,),
     ),
     Relation(
-        "other_batch_rows", "R12", "A batch row does not change when another does.", "exact",
+        "other_batch_rows", "R12", "A batch row does not change with other batch rows.", "exact",
         _other_batch_rows, adapt=both(own_memory, larger), voided_by=(ONE_BATCH_ROW,),
     ),
 )  # fmt: skip

@@ -32,7 +32,7 @@ from .relation import Feature, Relation
 
 
 def _again(evaluated: Evaluated) -> None:
-    because = "is another when the same call is made again"
+    because = "differs when the same call is made again"
     found = run(evaluated.subject, leaf_copies(evaluated.inputs)).output
     first = run(evaluated.subject, leaf_copies(evaluated.inputs)).output
     identical("again", "output", found.detach(), first.detach(), because)
@@ -160,7 +160,7 @@ def _prepared(evaluated: Evaluated) -> None:
         leaves = leaf_copies(inputs)
         bias: Bias | None = leaves.bias if given == "mask and bias" else None
         made = subject.prepare(leaves.mask, bias, shapes_of(inputs), subject.options)
-        because = f"is another when the call comes with its {given} prepared"
+        because = f"differs when the call comes with its {given} prepared"
         call = Call(subject, replace(leaves, prepared=made), evaluated.grad_output)
         all_identical("prepared", call, evaluated, because, _comparable(evaluated))
 

@@ -1,10 +1,10 @@
-"""A metamorphic relation: how a change of a call must change its outcome, independent of the right outcome.
+"""Metamorphic relations: how the result of a call must change when the call changes. They need no reference result.
 
     exact        bit for bit, because no rounding differs
     bound        within the sum of the error bounds of both calls, because the order of a sum or a rounding may differ
-    capability   bit for bit, but only where the declaration promises it
+    capability   bit for bit, if the declaration promises it
 
-A relation first adapts a drawn case (one without hidden keys is given some); features in `voided_by` void it all the same.
+A relation adapts a drawn case first: it hides keys in a case without hidden keys, for instance.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Demand = Literal["exact", "bound", "capability"]
 
 @dataclass(frozen=True)
 class Feature:
-    """Something in a case, or missing from a declaration, that voids a relation; `words` names it for a reader."""
+    """A feature of a case or a declaration with which a relation does not apply; `words` describe it."""
 
     words: str
     present: Callable[[Case, BackendUnderTest], bool]
@@ -35,11 +35,21 @@ class Feature:
 
 @dataclass(frozen=True)
 class Relation:
-    """`run` raises Violation in words, or Inconclusive; it gives the largest error as a share of its bound, None where exact.
+    """A metamorphic relation.
 
-    `adapt` makes a drawn case fit. `calls` are the further calls that it makes, so that what a declaration does not allow is
-    known beforehand. `draws`: it is about dropout; all others want calls without. `number` is R1 to R42, or
-    the rule that the relation follows from; `rule` the rule of the contract that it shows.
+    Args:
+        name: of the relation.
+        number: "R1" to "R42", or the rule that it follows from.
+        summary: the relation in one sentence.
+        demand: how the results are compared, see above.
+        run: checks a case. Returns the largest error over its bound, or None if the relation is exact. Raises Violation or
+            Inconclusive.
+        rule: the rule of the contract that the relation tests.
+        adapt: changes a drawn case so that the relation applies.
+        voided_by: features with which the relation does not apply.
+        calls: the other calls that it makes, so that the suite knows in advance whether the declaration refuses one.
+        draws: the relation is about dropout. All others need calls without dropout.
+        slow: the suite gives it few cases.
     """
 
     name: str
@@ -60,7 +70,7 @@ class Relation:
         return f"{self.number} {self.name}"
 
     def applies(self, case: Case, subject: BackendUnderTest) -> str:
-        """Nothing, or the feature that voids the relation for this case, in words."""
+        """The feature with which the relation does not apply to a case, in words, or ""."""
         if case.dropout and not self.draws:
             return "dropout"
         return next((feature.words for feature in self.voided_by if feature.present(case, subject)), "")
@@ -88,7 +98,7 @@ def rewritten(
 
 
 def fit(relation: Relation, subject: BackendUnderTest, case: Case) -> Case | str:
-    """The case as the relation wants it, or, in words, why the relation cannot be tried on it."""
+    """The case adapted to the relation, or the reason why the relation does not apply to it."""
     adapted = relation.adapt(case, subject)
     reason = relation.applies(adapted, subject)
     if reason:

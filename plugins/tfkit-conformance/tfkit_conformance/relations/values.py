@@ -93,12 +93,13 @@ def _one_key(case: Case, subject: BackendUnderTest) -> Case:
 
 
 VALUES = (
-    rewritten("keys_moved", "R24", "One vector added to every key changes no weight.", "when one vector is added to every key",
+    rewritten("keys_moved", "R24", "A vector that is added to every key changes no weight.",
+              "when one vector is added to every key",
               _keys_moved, rule="A2", adapt=whole_numbers, voided_by=(SOFTCAP,)),
     Relation("equal_values", "R25", "Where all values are equal, the output is that value.", "bound",
              _equal_values, rule="A2"),
-    rewritten("values_moved", "R26", "One vector added to every value is added to every row that sees a key.",
+    rewritten("values_moved", "R26", "A vector that is added to every value is added to every row that sees a key.",
               "from itself plus what is added to every value", _values_moved, rule="A2", adapt=whole_numbers),
-    Relation("one_live_key", "R28", "A row that sees one key is that key's value.", "bound",
+    Relation("one_live_key", "R28", "The output of a row that sees one key is that key's value.", "bound",
              _one_live_key, rule="A4", adapt=_one_key),
 )  # fmt: skip

@@ -78,6 +78,6 @@ def _evaluate(run: Run, relation: Relation, name: str, case: Case, tally: Tally,
         raise renamed(violation, name) from violation
     except (RuntimeError, IndexError, ValueError, TypeError) as reason:  # an answer that nothing can be done with
         tally.failed += counted
-        raise Violation(name, f"gave what cannot be compared: {format_exception(reason)}") from reason
+        raise Violation(name, f"returned a result that cannot be compared: {format_exception(reason)}") from reason
     finally:
         tally.seconds += time.perf_counter() - started

@@ -5,7 +5,7 @@
     layers         every declared cell, dtype by dtype, by the layers of `tfkit_conformance.suite.layers`
     relations      the metamorphic relations of `tfkit_conformance.relations`
     dropout        where it is declared
-    grade          accuracy beyond the bound
+    grade          accuracy, as a grade
 
 The ledger counts the examples of every cell, so that an untried cell does not pass.
 """
@@ -104,7 +104,7 @@ def check_backend(
 
 def _run_all(run: Run) -> None:
     subject = run.subject
-    tally = run.tally("declaration", "A3", "the declaration makes sense")
+    tally = run.tally("declaration", "A3", "the declaration is consistent")
     tally.examples = 1
     wrong = list(nonsense(subject.capabilities))
     if wrong:
@@ -118,7 +118,7 @@ def _run_all(run: Run) -> None:
         return
     gradients = subject.capabilities.backward and _backward_here(subject, run.dtypes)
     with _settings_kept():
-        run.once("refusals", "A3", "what is not declared is refused", lambda dtype, tally: _refusals(run, dtype, tally))
+        run.once("refusals", "A3", "undeclared features are refused", lambda dtype, tally: _refusals(run, dtype, tally))
         for turn, size in enumerate(run.profile.rounds):
             check_cells(run, gradients, turn, size.cell)
             if "contract" in run.reported_checks():
@@ -127,7 +127,7 @@ def _run_all(run: Run) -> None:
                 break
             check_relations(run, gradients, turn, size.relation)
         if "contract" not in run.reported_checks():
-            run.once("grade", "A8", "accuracy beyond the bound", lambda dtype, tally: _grade(run, dtype, tally))
+            run.once("grade", "A8", "accuracy, as a grade", lambda dtype, tally: _grade(run, dtype, tally))
 
 
 def _refusals(run: Run, dtype: str, tally: Tally) -> None:

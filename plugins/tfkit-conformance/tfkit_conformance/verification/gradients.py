@@ -76,7 +76,7 @@ def _served(subject: ModelUnderTest) -> dict[str, SiteRun]:
     if not subject.model.sites:
         raise NotApplicable("the model has no attention")
     if not runs:
-        raise NotApplicable("it serves no call with gradients: they went to eager")
+        raise NotApplicable("it serves no call with gradients; eager does")
     return runs
 
 

@@ -2,7 +2,7 @@
 
 R19   causal independence: other tokens after t leave every output up to t as it was, to the bit, at one shape
 A6    ids under padding change nothing that is real, to the bit
-      every input changes every output that follows it: nothing is read from elsewhere
+      every output depends on each of its inputs: nothing is read from elsewhere
 """
 
 from __future__ import annotations

@@ -329,7 +329,7 @@ def _unused(subject: ModelUnderTest, backend: str) -> str:
             for each in choice.candidates:
                 if each.kind == backend:
                     reasons |= dict.fromkeys(check_request(each.entry, request, each.options).refused)
-    return f"{'; '.join(reasons)}; every call went to eager" if reasons else ""
+    return f"{'; '.join(reasons)}; eager serves every call" if reasons else ""
 
 
 def _check(devices: Sequence[str], dtypes: Sequence[str], batch: int, parts: Sequence[str]) -> None:

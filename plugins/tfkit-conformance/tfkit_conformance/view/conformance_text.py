@@ -33,7 +33,7 @@ def conformance_text(data: Data, file: str | None = None) -> list[RenderableType
         parts += ["", *_ledger(data["ledger"])]
     if data["grades"]:
         grades = ", ".join(f"{dtype} {grade}" for dtype, grade in data["grades"].items())
-        parts += ["", Text(f"accuracy: {grades}, in rounding errors of a careful kernel (A to 1.5, B to 3)")]
+        parts += ["", Text(f"accuracy: {grades}: error relative to that of a careful kernel (A up to 1.5, B up to 3)")]
     by_message: dict[str, list[Data]] = {}
     for found in data["findings"]:
         by_message.setdefault(found["message"], []).append(found)
@@ -202,7 +202,7 @@ def verdict_in_words(data: Data) -> tuple[str, str]:
         by_status.setdefault(check["status"], []).append(check)
     if data["verdict"] == "CONFORMANT":
         left = f"; {' and '.join(refused)} {'is' if len(refused) == 1 else 'are'} refused there" if refused else ""
-        return "CONFORMANT", f"{where}: everything that {data['name']} declares there was exercised and is right{left}"
+        return "CONFORMANT", f"{where}: {data['name']} passed every check, and every declared feature was exercised{left}"
     if data["verdict"] == "NONCONFORMANT":
         names = [check["name"] for check in by_status["failed"]]
         return "NONCONFORMANT", f"{where}: {_count(len(names), 'check')} failed: {_few(names)}"
@@ -219,7 +219,7 @@ def verdict_in_words(data: Data) -> tuple[str, str]:
         names = [check["name"] for check in by_status.get(status, [])]
         if names:
             reasons.append(f"{_count(len(names), 'check')} {status}: {_few(names)}")
-    return "INCOMPLETE", f"{where}: {'; '.join(reasons) or 'no check has evaluated anything'}"
+    return "INCOMPLETE", f"{where}: {'; '.join(reasons) or 'no check ran'}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -105,7 +105,7 @@ MUTANTS = law_mutants(
         ("silu_half_twice", "half dtypes are rounded twice", _as(lambda x: x * torch.sigmoid(x))),
         (
             "silu_float32",
-            "half dtypes come back as float32",
+            "half-precision inputs give float32 outputs",
             _as(lambda x: functional.silu(x.to(torch.promote_types(x.dtype, torch.float32)))),
         ),
     ],

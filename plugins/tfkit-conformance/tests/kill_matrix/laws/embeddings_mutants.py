@@ -86,13 +86,13 @@ SHORT = {"max_len": 11}
 MUTANTS = law_mutants(
     "position",
     sinusoidal=[
-        ("sinusoidal_swapped", "cosines stand where sines must", _added(_swapped)),
+        ("sinusoidal_swapped", "sines and cosines are exchanged", _added(_swapped)),
         ("sinusoidal_exponent", "frequencies base^(-i/M) in place of base^(-2i/M)", _waves(1.0)),
         ("sinusoidal_from_one", "the first position is 1", _spans(_later)),
         ("sinusoidal_from_zero", "every call starts at position 0, whatever its offset", _spans(_from_zero)),
         ("sinusoidal_first_row", "all batch rows have the padding of the first", _spans(_first_row), {"count": "visible"}),
         ("sinusoidal_scaled", "what is added grows with the embedding", _added(lambda x, added: added + 0.01 * x)),
-        ("sinusoidal_float32", "half dtypes come back as float32", overriding("embed", _wide)),
+        ("sinusoidal_float32", "half-precision inputs give float32 outputs", overriding("embed", _wide)),
         (
             "sinusoidal_buffer",
             "a table is kept in a buffer",

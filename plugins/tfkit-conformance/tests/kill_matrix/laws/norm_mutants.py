@@ -163,7 +163,7 @@ MUTANTS = law_mutants(
             _as(_layer(lambda centred, options: _root(centred, options).detach())),
         ),
         ("layer_norm_writes", "the mean is subtracted in place", overriding("forward", _writes)),
-        ("layer_norm_float32", "half dtypes come back as float32", overriding("forward", _float32)),
+        ("layer_norm_float32", "half-precision inputs give float32 outputs", overriding("forward", _float32)),
         (
             "layer_norm_extra",
             "the module has a weight that its entry does not list",

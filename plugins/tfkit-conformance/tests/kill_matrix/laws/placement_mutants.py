@@ -172,7 +172,7 @@ MUTANTS = law_mutants(
         ("pre_last_unnormed", "the last norm is left out", _as(_pre_last_unnormed)),
         ("pre_first_norm", "all sub-layers use the first norm", _as(_pre_first_norm)),
         ("pre_reversed", "sub-layers come in the opposite order", _as(_pre_reversed)),
-        ("pre_index", "sub-layers are reported that they are in layer 0", _as(_pre_other_index)),
+        ("pre_index", "sub-layers get the index of layer 0", _as(_pre_other_index)),
         ("pre_twice", "every sub-layer is called twice", _each(_twice)),
         ("pre_mixes", "sub-layers' outputs are summed over the tokens before", _each(_mixes)),
         ("pre_writes", "sums are made in place", _as(_writes)),
@@ -250,7 +250,7 @@ MUTANTS = law_mutants(
         ),
     ],
     parallel=[
-        ("parallel_sequential", "sub-layers read one another's output", _as(_sequential)),
+        ("parallel_sequential", "each sub-layer reads the output of the one before", _as(_sequential)),
         ("parallel_residuals", "the residual is added once per sub-layer", _as(_residual_per_branch)),
     ],
     deepnorm=[
@@ -272,7 +272,7 @@ MUTANTS = law_mutants(
                 )
             ),
         ),
-        ("deepnorm_roles", "encoder and decoder have one another's constants", _turned_constants),
+        ("deepnorm_roles", "the constants of encoder and decoder are exchanged", _turned_constants),
         ("deepnorm_gains", "beta multiplies the query weights too", _more_gains),
     ],
     none=[

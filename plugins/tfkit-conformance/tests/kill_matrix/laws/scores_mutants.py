@@ -115,7 +115,7 @@ MUTANTS = law_mutants(
             "the bias is multiplied by the scale of the scores",
             _bias(lambda bias, query, scale: DistanceBias(bias.values * scale, bias.low)),
         ),
-        ("t5_tables", "its entry says that the table belongs to nobody", declares(tables=lambda options: "none")),
+        ("t5_tables", "its entry says that it has no table", declares(tables=lambda options: "none")),
     ],
     relative_shaw=[
         ("shaw_sign", "distances count from the key to the query", _rows(lambda distance, span, far: -distance)),
@@ -145,7 +145,7 @@ MUTANTS = law_mutants(
             "the bias is rounded to bfloat16",
             _bias(lambda bias, query, scale: DenseBias(bias.values.bfloat16().to(query.dtype))),
         ),
-        ("shaw_first_row", "all batch rows are given the bias of the first", overriding("bias", _of_first_row)),
+        ("shaw_first_row", "all batch rows get the bias of the first", overriding("bias", _of_first_row)),
         ("shaw_reads_query", "its entry says that the bias does not read the query", declares(reads_query=False)),
         ("shaw_flops", "its entry counts no operations", declares(flops=lambda options, site, batch, queries, keys: 0)),
     ],
