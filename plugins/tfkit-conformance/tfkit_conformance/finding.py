@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+NUMBERS = ("tensor", "index", "got", "want", "bound")
+
 
 class Violation(AssertionError):
     """A broken rule. It is an AssertionError, so that pytest shows a failed assertion, and no TfkitError.
@@ -36,6 +38,11 @@ class Violation(AssertionError):
         self.got, self.want, self.bound = got, want, bound
 
     @property
+    def numbers(self) -> dict[str, Any]:
+        """Tensor, index, got, want and bound, as `Violation`, `Finding` and the rows of `verify` take them."""
+        return {name: getattr(self, name) for name in NUMBERS}
+
+    @property
     def share(self) -> float | None:
         """The error over its bound; None without numbers."""
         if self.got is None or self.want is None or not self.bound:
@@ -53,10 +60,7 @@ class Raised(Violation):
 
 def renamed(violation: Violation, check: str) -> Violation:
     """The same violation with the name of another check."""
-    return type(violation)(
-        check, violation.message, tensor=violation.tensor, index=violation.index, got=violation.got, want=violation.want,
-        bound=violation.bound,
-    )  # fmt: skip
+    return type(violation)(check, violation.message, **violation.numbers)
 
 
 class Inconclusive(Exception):

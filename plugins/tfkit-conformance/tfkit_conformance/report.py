@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from .finding import Finding, Violation
+from .finding import NUMBERS, Finding, Violation
 
 SUITE = 1
 """Version of the suite, in every report and stored case. It grows when a check is added or becomes stricter."""
@@ -127,10 +127,7 @@ class ConformanceReport:
     def raise_for_failures(self) -> None:
         """Raises the first finding as a Violation, if there is one."""
         for found in self.findings:
-            raise Violation(
-                found.check, found.message, tensor=found.tensor, index=found.index, got=found.got, want=found.want,
-                bound=found.bound,
-            )  # fmt: skip
+            raise Violation(found.check, found.message, **{name: getattr(found, name) for name in NUMBERS})
 
     def as_data(self) -> dict[str, Any]:
         """The report as JSON data, with verdict and exit code."""

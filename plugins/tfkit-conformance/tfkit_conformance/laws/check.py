@@ -243,9 +243,15 @@ class _LawRun:
         if not self.stop_at_first:
             case, found = self._shrunk(case, options, found)
         return Finding(
-            self.law.name, self.law.rule, found.message, found.tensor, found.index, found.got, found.want, found.bound,
-            case=case, failed=self.failed, examples=self.examples, snippet=law_snippet(case),
-        )  # fmt: skip
+            self.law.name,
+            self.law.rule,
+            found.message,
+            **found.numbers,
+            case=case,
+            failed=self.failed,
+            examples=self.examples,
+            snippet=law_snippet(case),
+        )
 
     def _shrunk(self, case: dict[str, Any], options: Any, found: Violation) -> tuple[dict[str, Any], Violation]:
         """The same violation with the smallest sizes that still show it."""

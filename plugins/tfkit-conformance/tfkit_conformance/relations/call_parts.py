@@ -144,14 +144,28 @@ def deterministic_if_declared(call: Call) -> Iterator[None]:
     if not (call.inputs.query.is_cuda and wants_gradients(call.inputs) and repeats(call)("gradient")):
         yield
         return
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), deterministic_algorithms(True, warn_only=True):
         warnings.filterwarnings("ignore", ".*determinis")
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        try:
-            yield
-        finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        yield
+
+
+@contextmanager
+def deterministic_algorithms(wanted: bool, warn_only: bool) -> Iterator[None]:
+    """Sets torch's switch for deterministic algorithms until the block ends."""
+
+    def switch() -> tuple[bool, bool]:
+        return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+    def turn(mode: tuple[bool, bool]) -> None:
+        if switch() != mode:  # touching the switch imports torch's compiler, which takes seconds
+            torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
+
+    before = switch()
+    turn((wanted, warn_only))
+    try:
+        yield
+    finally:
+        turn(before)
 
 
 def rows_of(index: Index | None) -> Callable[[Tensor], Tensor]:

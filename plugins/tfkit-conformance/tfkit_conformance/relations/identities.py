@@ -68,9 +68,7 @@ def _evaluate(check: str, name: str, got: Tensor, want: Tensor, bound: Tensor, b
         return within(check, name, got, want, bound, because)
     except Violation as broken:
         where = f"{name} of batch row {broken.index[0]}, key/value head {broken.index[1]}"
-        raise Violation(
-            check, f"{where} {because}", tensor=name, index=broken.index, got=broken.got, want=broken.want, bound=broken.bound
-        ) from None
+        raise Violation(check, f"{where} {because}", **broken.numbers) from None
 
 
 def _difference_quotient(evaluated: Evaluated) -> float:

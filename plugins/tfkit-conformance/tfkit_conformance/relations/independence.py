@@ -53,45 +53,41 @@ def _other_segments(evaluated: Evaluated) -> None:
     _unreached("other_segments", evaluated, keys, "changed when the keys of another segment were replaced")
 
 
+def _one(size: int, evaluated: Evaluated) -> tuple[int, Tensor]:
+    """One of `size` places, and True at that place."""
+    place = evaluated.case.seed % size
+    return place, torch.arange(size) == place
+
+
 def _other_queries(evaluated: Evaluated) -> None:
-    case = evaluated.case
-    row = case.seed % case.Q
-    chosen = torch.zeros(case.Q, dtype=torch.bool)
-    chosen[row] = True
-    size = min(64.0, large(evaluated, evaluated.inputs.key, case.D))
-    changed = _with_rows(evaluated.inputs.query, chosen[:, None], size)
-    call = Call(evaluated.subject, leaf_copies(evaluated.inputs, query=changed), evaluated.grad_output)
-    _untouched("other_queries", evaluated, call, 2, ~chosen, f"changed when query row {row} was replaced")
+    row, chosen = _one(evaluated.case.Q, evaluated)
+    size = min(64.0, large(evaluated, evaluated.inputs.key, evaluated.case.D))
+    tensors = {"query": _with_rows(evaluated.inputs.query, chosen[:, None], size)}
+    _untouched("other_queries", evaluated, tensors, 2, ~chosen, f"changed when query row {row} was replaced")
 
 
 def _other_batch_rows(evaluated: Evaluated) -> None:
     case = evaluated.case
-    row = case.seed % case.B
-    chosen = torch.zeros(case.B, dtype=torch.bool)
-    chosen[row] = True
+    row, chosen = _one(case.B, evaluated)
     tensors = poisoned(evaluated, chosen[:, None, None].expand(case.B, case.G, case.K))
     tensors["query"] = _with_rows(evaluated.inputs.query, chosen[:, None, None, None], 1.0)
-    call = Call(evaluated.subject, leaf_copies(evaluated.inputs, **tensors), evaluated.grad_output)
-    _untouched("other_batch_rows", evaluated, call, 0, ~chosen, f"changed when batch row {row} was replaced")
+    _untouched("other_batch_rows", evaluated, tensors, 0, ~chosen, f"changed when batch row {row} was replaced")
 
 
 def _other_heads(evaluated: Evaluated) -> None:
     case = evaluated.case
-    group = case.seed % case.G
-    chosen = torch.zeros(case.G, dtype=torch.bool)
-    chosen[group] = True
-    keys = chosen[None, :, None].expand(case.B, case.G, case.K)
-    call = Call(evaluated.subject, leaf_copies(evaluated.inputs, **poisoned(evaluated, keys)), evaluated.grad_output)
-    _untouched("other_heads", evaluated, call, 1, ~chosen, f"changed when key/value head {group} was replaced")
+    group, chosen = _one(case.G, evaluated)
+    tensors = poisoned(evaluated, chosen[None, :, None].expand(case.B, case.G, case.K))
+    _untouched("other_heads", evaluated, tensors, 1, ~chosen, f"changed when key/value head {group} was replaced")
 
 
 def _with_rows(tensor: Tensor, rows: Tensor, number: float) -> Tensor:
     return tensor.detach().where(~rows.to(tensor.device), number)
 
 
-def _untouched(check: str, before: Call, after: Call, axis: int, kept: Tensor, because: str) -> None:
-    """Raise Violation unless everything that speaks of the kept places along an axis is as before, bit for bit."""
-    found = outcome(after)
+def _untouched(check: str, before: Call, tensors: dict[str, Tensor], axis: int, kept: Tensor, because: str) -> None:
+    """Raises Violation unless all results at the kept places along an axis stay the same, bit for bit, with other tensors."""
+    found = outcome(Call(before.subject, leaf_copies(before.inputs, **tensors), before.grad_output))
     for name, tensor in outcome(before).items():
         shared = name == "gradient of bias" or (axis == 2 and name in ("gradient of key", "gradient of value"))
         if shared or not repeats(before)(name):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 from ..attention.case import Case
@@ -79,18 +78,10 @@ def _evaluate(run: Run, case: Case, counted: bool) -> None:
     undecided: Inconclusive | None = None
     for layer in LAYERS:
         tally = run.tally(layer.name, layer.rule, layer.summary)
-        started = time.perf_counter()
-        tally.examples += counted
         try:
-            tally.saw(layer.evaluate(evaluated), counted)
+            with tally.example(counted):
+                tally.saw(layer.evaluate(evaluated), counted)
         except Inconclusive as reason:
-            tally.inconclusive += counted
             undecided = reason
-        except Violation as violation:
-            tally.failed += counted
-            tally.saw(violation.share, counted)
-            raise
-        finally:
-            tally.seconds += time.perf_counter() - started
     if undecided is not None:
         raise undecided

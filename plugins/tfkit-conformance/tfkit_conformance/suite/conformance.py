@@ -27,6 +27,7 @@ from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import DTYPES
 from ..finding import Finding
 from ..profile import profile_of
+from ..relations.call_parts import deterministic_algorithms
 from ..report import ConformanceReport
 from ..resolve import known_dtypes, resolve, versions, why_not_run
 from ..search import SHRINK_STEPS
@@ -154,20 +155,10 @@ def _backward_here(subject: BackendUnderTest, dtypes: tuple[str, ...]) -> bool:
 @contextmanager
 def _settings_kept() -> Iterator[None]:
     """torch's process-wide settings as the suite needs them, and afterwards as they were."""
-    state, deterministic = torch.get_rng_state(), _deterministic()
-    _be_deterministic(False, False)
+    state = torch.get_rng_state()
     torch.manual_seed(0)
     try:
-        yield
+        with deterministic_algorithms(False, False):
+            yield
     finally:
-        _be_deterministic(*deterministic)
         torch.set_rng_state(state)
-
-
-def _deterministic() -> tuple[bool, bool]:
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-
-
-def _be_deterministic(wanted: bool, warn_only: bool) -> None:
-    if _deterministic() != (wanted, warn_only):  # touching the switch imports torch's compiler, which takes seconds
-        torch.use_deterministic_algorithms(wanted, warn_only=warn_only)

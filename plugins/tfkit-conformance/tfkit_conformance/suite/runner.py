@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ..attention.backend_under_test import BackendUnderTest
@@ -35,10 +36,27 @@ class Tally:
     void: str = ""
 
     def saw(self, share: float | None, counted: bool) -> None:
-        """Keep the largest error, of `counted` examples only. Shrinking the failure of another check may fail this one too, on
-        cases that were not drawn: its row would say "passed" beside an error above its bound."""
+        """Keeps the largest error of the `counted` examples. Cases that are tried to shrink another check's failure do not count:
+        this check could fail on one, and its row would say "passed" with an error above the bound."""
         if counted and share is not None:
             self.worst = max(share, self.worst or 0.0)
+
+    @contextmanager
+    def example(self, counted: bool) -> Iterator[None]:
+        """Counts an example with its time and how it ends."""
+        started = time.perf_counter()
+        self.examples += counted
+        try:
+            yield
+        except Inconclusive:
+            self.inconclusive += counted
+            raise
+        except Violation as violation:
+            self.failed += counted
+            self.saw(violation.share, counted)
+            raise
+        finally:
+            self.seconds += time.perf_counter() - started
 
     def result(self, name: str) -> CheckResult:
         status: Status = "passed"
@@ -136,18 +154,9 @@ class Run:
 
     def finding_of(self, violation: Violation, case: Case | None) -> Finding:
         tally, data = self.tallies.get(violation.check), {} if case is None else case.as_data()
-        return Finding(
-            violation.check,
-            tally.rule if tally else "",
-            violation.message,
-            violation.tensor,
-            violation.index,
-            violation.got,
-            violation.want,
-            violation.bound,
-            data,
-            snippet=backend_snippet(self.subject.name, data, self.subject.device, violation.check) if data else "",
-        )
+        snippet = backend_snippet(self.subject.name, data, self.subject.device, violation.check) if data else ""
+        rule = tally.rule if tally else ""
+        return Finding(violation.check, rule, violation.message, **violation.numbers, case=data, snippet=snippet)
 
     def results(self) -> tuple[tuple[CheckResult, ...], tuple[Finding, ...]]:
         """Every check's result, and the findings in the order of the checks."""

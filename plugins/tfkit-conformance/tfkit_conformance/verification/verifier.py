@@ -259,10 +259,7 @@ def evaluated(row: Row, check: Callable[[], float | None]) -> Row:
     try:
         return replace(row, worst=check())
     except Violation as violation:
-        return replace(
-            row, status="failed", message=violation.message, tensor=violation.tensor, index=violation.index,
-            got=violation.got, want=violation.want, bound=violation.bound,
-        )  # fmt: skip
+        return replace(row, status="failed", message=violation.message, **violation.numbers)
     except Outcome as outcome:
         return replace(row, status=outcome.status, worst=outcome.worst, message=str(outcome))
     except Inconclusive as reason:
