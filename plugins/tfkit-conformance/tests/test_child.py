@@ -41,7 +41,7 @@ def test_a_part_that_kills_the_process_is_nonconformant(acme, capfd):
     [found] = data["findings"]
     assert found["message"] == "the backend killed the process (SIGABRT) in check layers"
     assert {"B", "D"} <= found["case"].keys()
-    assert "case_of(" in found["snippet"]
+    assert "case = Case(" in found["snippet"]
     assert (data["verdict"], data["exit_code"]) == ("NONCONFORMANT", 1)
     assert (data["distribution"], data["dtypes"]) == ("acme-parts", ["float32"])
     assert data["versions"]["torch"]

@@ -40,7 +40,7 @@ def test_a_failure_has_its_words_and_python():
 def test_numbers_that_differ_are_written_in_digits_that_show_it():
     near = Finding("support", "A4", "wrong", "output", (2,), 0.25, 0.25000000001, 0.0)
     [failure] = suite_of(reported.report(reported.FAILED, findings=(near,))).findall("testcase/failure")
-    assert "output[2]: got 0.25, the reference 0.25000000001, allowed 0\n" in failure.text
+    assert "output[2]: got 0.25, the reference 0.25000000001, allowed error 0\n" in failure.text
 
 
 def test_a_missing_cell_fails_the_ledger():

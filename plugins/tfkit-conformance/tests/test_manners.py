@@ -58,8 +58,8 @@ INPUTS_VIEW = changing(lambda inputs, answer: replace(answer, output=inputs.valu
 BAD_MANNERS = {
     "raises": (raises, "raised ArithmeticError: no such block size (plugins/tfkit-conformance/tests/"),
     "raises late": (raises_late, "raised IndexError: tuple index out of range (plugins/tfkit-conformance/tests/"),
-    "None": (lambda inputs, options: None, "gave a NoneType, expected an AttentionOutput"),
-    "a tensor": (lambda inputs, options: Kernel()(inputs).output, "gave a Tensor, expected an AttentionOutput"),
+    "None": (lambda inputs, options: None, "returned a NoneType, expected an AttentionOutput"),
+    "a tensor": (lambda inputs, options: Kernel()(inputs).output, "returned a Tensor, expected an AttentionOutput"),
     "no output": (lambda inputs, options: AttentionOutput(None), "output is a NoneType, expected a tensor"),
     "a number": (changing(lambda inputs, answer: replace(answer, lse=1.0)), "lse is a float, expected a tensor"),
     "dtype": (changing(lambda inputs, answer: replace(answer, output=answer.output.double())), "torch.float64 on cpu, exp"),

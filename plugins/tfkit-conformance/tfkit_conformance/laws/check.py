@@ -16,7 +16,7 @@ from ..finding import Finding, Inconclusive, Raised, Violation
 from ..raised import call_of, format_exception
 from ..report import SUITE, CheckResult, ConformanceReport, LedgerRow
 from ..resolve import require_device, versions
-from ..suite.snippet import law_snippet
+from ..snippets import law_snippet
 from .activation import LAWS as ACTIVATION
 from .example import LawExample
 from .law import Law

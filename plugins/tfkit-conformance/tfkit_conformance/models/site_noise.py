@@ -21,7 +21,7 @@ from tfkit.plugin import AttentionInputs, AttentionOutput, Numerics
 from ..attention.bound import UNIT, bounds
 from ..attention.compare import leaves_of
 from ..attention.reference import reference
-from ..verification.site_hooks import replaced_backends
+from ..site_hooks import replaced_backends
 from .noise import PROBE, Noise
 
 ENLARGED = PROBE / UNIT[torch.float64]

@@ -33,7 +33,7 @@ from tfkit import Diagnostic, PluginError, TfkitError
 
 from ..finding import Finding
 from ..report import CheckResult, ConformanceReport, Status
-from ..suite.snippet import backend_snippet, law_snippet
+from ..snippets import backend_snippet, law_snippet
 from .interpreter import ENVIRONMENT, python_command
 from .stored import Stored
 

@@ -2,5 +2,5 @@
 
 declaration, refusals, layers, probes, grade    the checks
 by_cell, by_relation                            the cases of the checks
-runner, looks_like, snippet, again              findings: collected, named, written as code, run again
+runner, looks_like, again                       findings: collected, named, run again
 """

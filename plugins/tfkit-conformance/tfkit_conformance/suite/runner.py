@@ -14,8 +14,8 @@ from ..limit import time_limit
 from ..profile import Profile
 from ..report import CheckResult, LedgerRow, Status
 from ..search import Outcome
+from ..snippets import backend_snippet
 from .looks_like import looks_like
-from .snippet import backend_snippet
 
 Event = Callable[[str, Case | None], None]
 
@@ -36,8 +36,8 @@ class Tally:
     void: str = ""
 
     def saw(self, share: float | None, counted: bool) -> None:
-        """Keeps the largest error of the `counted` examples. Cases that are tried to shrink another check's failure do not count:
-        this check could fail on one, and its row would say "passed" with an error above the bound."""
+        """Keeps the largest error of the `counted` examples. Cases that are tried to shrink another check's failure do not
+        count: this check could fail on one, and its row would say "passed" with an error above the bound."""
         if counted and share is not None:
             self.worst = max(share, self.worst or 0.0)
 

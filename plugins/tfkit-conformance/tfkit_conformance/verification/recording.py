@@ -18,8 +18,8 @@ from tfkit.inspection import BoundBackend, Stack
 from tfkit.plugin import AttentionInputs, AttentionOutput
 from tfkit.plugin.model_parts import MultiHeadAttention, NodeOutput
 
+from ..site_hooks import replaced_backends
 from .batch import Batch
-from .site_hooks import replaced_backends
 
 
 @dataclass

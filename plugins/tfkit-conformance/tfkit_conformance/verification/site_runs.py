@@ -13,8 +13,8 @@ from tfkit.inspection import BoundBackend
 from tfkit.plugin import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, shapes_of
 
 from ..attention.compare import gradients_of, leaves_of
+from ..site_hooks import replaced_backends
 from .batch import Batch
-from .site_hooks import replaced_backends
 from .sites import prepared, with_leaves
 
 Gradients = dict[str, Tensor]
