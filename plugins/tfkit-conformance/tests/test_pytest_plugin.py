@@ -68,7 +68,7 @@ def test_a_failure_shows_words_numbers_and_python_and_no_stack(evaluating):
     result.stdout.fnmatch_lines(
         [
             "*support of acme.flash*", "query row 3 of batch row 1 sees key 17; it must not",
-            "output[[]1, 0, 3, 2[]]: got 0.5, the reference 0.25, allowed 1e-06", "looks like: causal limit off by one",
+            "output[[]1, 0, 3, 2[]]: got 0.5, the reference 0.25, allowed error 1e-06", "looks like: causal limit off by one",
             "from tfkit_conformance import Case, replay", "FAILED tfkit::acme.flash::support*",
         ]
     )  # fmt: skip

@@ -81,7 +81,7 @@ def test_a_verdict_speaks_of_the_dtypes_that_were_tried():
     """One that is refused in every cell was evaluated in none."""
     verdict, words = verdict_in_words(report(PASSED, ledger=(LedgerRow("mask", "causal", {"float32": 4}),)))
     assert verdict == "CONFORMANT"
-    assert words.startswith("on cpu for float32: everything that")
+    assert words.startswith("on cpu for float32: acme.flash passed every check")
     assert words.endswith("; bfloat16 is refused there")
 
 
