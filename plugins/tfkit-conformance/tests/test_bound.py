@@ -76,7 +76,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_seeded_mutant_exceeds_the_bound(mutant):
+def test_a_mutant_exceeds_the_bound(mutant):
     case, mutant, seen_in = MUTANTS[mutant]
     torch.manual_seed(0)
     for dtype in [torch.float32] + [torch.bfloat16] * (seen_in == "half"):

@@ -18,7 +18,7 @@ from tfkit_conformance.suite.conformance import check_backend
 
 
 @pytest.mark.slow
-def test_a_right_backend_is_conformant():
+def test_a_correct_backend_is_conformant():
     report = check_backend(small(), profile="quick")
     assert report.findings == ()
     assert (report.verdict, report.exit_code) == ("CONFORMANT", 0)

@@ -128,7 +128,7 @@ def test_every_package_imports_only_those_before_it():
         before.append(part)
 
 
-def test_imports_are_found_wherever_they_stand(tmp_path):
+def test_imports_are_found_inside_functions(tmp_path):
     file = tmp_path / "module.py"
     file.write_text("import tfkit.nn\nfrom ..a import b\ndef f():\n    from . import c\n")
     assert imports("package.inner.module", file) == {("tfkit.nn", ""), ("package.a", "b"), ("package.inner", "c")}

@@ -134,7 +134,7 @@ def test_a_mutant_is_first_killed_by_the_layer_that_names_it(mutant, case, layer
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_what_is_no_answer_is_reported(attend, case, layer, words):
+def test_invalid_results_are_reported(attend, case, layer, words):
     name, violation = first(attend, case)
     assert (name, violation.check) == (layer, layer)
     assert words in violation.message
@@ -178,7 +178,7 @@ def test_a_head_that_sees_what_only_another_may_is_reported_by_its_number():
     assert violation.message.startswith(f"query row {i} of batch row {b}, head {h}, {must} key {j}; it must")
 
 
-def test_one_key_of_many_shows():
+def test_one_wrong_key_of_many_is_found():
     case = Case(H=2, G=1, Q=3, K=300, key_lengths=(280,))
     _, violation = first(MUTANTS["key_lengths_one_too_many"].fresh(), case)
     assert violation.message.startswith("query row 0 of batch row 0, head 0, sees key 280; it must not (6 of 1800 pairs")
@@ -192,7 +192,7 @@ def test_a_nan_in_a_readout_is_reported_as_one():
     probes.compare_visibility("support", read.nan_to_num(0.5), visible, "see")
 
 
-def test_readouts_are_wide_where_that_saves_calls():
+def test_readouts_use_wide_values_to_save_calls():
     calls = count()
     counting = changing(lambda inputs, answer: (next(calls) and None) or answer)
     case = Case(H=2, G=2, Q=2, K=130)
@@ -203,14 +203,14 @@ def test_readouts_are_wide_where_that_saves_calls():
     assert next(calls) == 3 + 5  # 32 keys at a time
 
 
-def test_the_backward_readout_tells_the_heads_of_a_group_apart():
+def test_the_backward_readout_separates_the_heads_of_a_group():
     case = replace(CAUSAL, gradients=True)
     read = probes.read_backward(Evaluated(subject(Kernel()), case))
     assert torch.equal(read > 0, Evaluated(subject(Kernel()), case).visible)
     assert read.shape == (2, 4, 5, 7)
 
 
-def test_gradients_are_evaluated_only_where_they_are_asked_for():
+def test_gradients_are_checked_only_if_requested():
     wrong = MUTANTS["backward_query_two_percent"].fresh()
     assert evaluated_by("gradients", wrong, PLAIN) is None
     assert evaluated_by("support of gradients", MUTANTS["backward_mask_ignored"].fresh(), CAUSAL) is None
@@ -252,7 +252,7 @@ def test_a_right_answer_that_a_dtype_cannot_hold_is_not_evaluated():
     assert evaluated_by("output", Kernel(), replace(case, dtype="bfloat16")) <= 1
 
 
-def test_within_tells_the_worst_element():
+def test_within_names_the_worst_element():
     want, bound = torch.zeros(2, 3, dtype=torch.float64), torch.full((2, 3), 0.5, dtype=torch.float64)
     got = torch.tensor([[0.1, -0.25, 0.0], [0.0, 0.0, 0.5]])
     assert within("x", "output", got, want, bound) == 1.0
@@ -264,7 +264,7 @@ def test_within_tells_the_worst_element():
     assert (said.check, said.tensor, said.index, said.got, said.want, said.bound) == ("x", "output", (0, 1), -2.0, 0.0, 0.5)
 
 
-def test_within_is_fooled_neither_by_infinity_nor_by_nan_nor_by_shape():
+def test_within_rejects_infinity_nan_and_wrong_shapes():
     infinite, bound = torch.tensor([-torch.inf, 0.0], dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     assert within("x", "lse", infinite.float(), infinite, bound) == 0.0
     for got in (torch.tensor([0.0, 0.0]), torch.tensor([-torch.inf, torch.nan]), torch.tensor([torch.inf, 0.0])):
@@ -276,7 +276,7 @@ def test_within_is_fooled_neither_by_infinity_nor_by_nan_nor_by_shape():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype"), [("whole", torch.float32), ("online_64", torch.bfloat16)])
-def test_a_right_backend_passes_all_layers_on_the_named_calls(name, dtype):
+def test_a_correct_backend_passes_all_layers_on_the_named_calls(name, dtype):
     kernel = next(kernel for kernel in CORRECT_KERNELS if kernel.name == name)
     tried = backend_under_test(kernel.entry, attend=kernel.attend, tf32=kernel.tf32)
     for number, case in enumerate(CASES):
@@ -286,5 +286,5 @@ def test_a_right_backend_passes_all_layers_on_the_named_calls(name, dtype):
             assert share is None or share <= 1, case.name
 
 
-def test_the_named_calls_are_all_there():
+def test_the_table_of_calls_is_complete():
     assert len(CALLS) == len(CASES) == 49

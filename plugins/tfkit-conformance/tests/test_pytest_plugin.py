@@ -108,7 +108,7 @@ def test_a_part_that_kills_its_process_fails_one_item(evaluating):
     assert len(asked) == 1
 
 
-def test_and_fails_whatever_item_is_left_alone(evaluating):
+def test_a_single_selected_item_fails_too(evaluating):
     result, _ = evaluating(died(), "--tfkit-backend=acme.flash", "-k", "support")
     result.assert_outcomes(failed=1, deselected=4)
     result.stdout.fnmatch_lines(["not evaluated, because layers failed: the backend killed the process (SIGSEGV)"])
@@ -161,7 +161,7 @@ def test_a_part_from_end_to_end(pytester):
 
 
 @pytest.mark.slow
-def test_without_an_option_it_costs_nothing(pytester):
+def test_the_plugin_imports_nothing_without_an_option(pytester):
     pytester.makepyfile("def test_own(): pass")
     words = f"import pytest, sys; code = pytest.main({['-q', '-p', 'no:cacheprovider', *LOADED]}); "
     words += "heavy = {name for name in sys.modules if name in ('torch', 'pydantic') or name.startswith('tfkit')}; "

@@ -46,7 +46,7 @@ def evaluated(spec, catalogue, **how):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SPECS)
-def test_a_right_backward_passes_and_its_bounds_are_not_loose(shape, wider):
+def test_a_correct_backward_passes_and_its_bounds_are_tight(shape, wider):
     spec = tfkit.parse_spec(SPECS[shape], wider)
     report, rows = evaluated(spec, wider, backends=["acme.right", "sdpa"], lengths=LENGTHS[shape])
     assert report.verdict == "VERIFIED"

@@ -55,7 +55,7 @@ def test_errors_in_words():
     assert error_in_words(row("x", "refused", 0.1)) == ""
 
 
-def test_a_sentence_for_every_verdict():
+def test_every_verdict_has_a_sentence():
     passed, failed = row("x", worst=0.5), row("y", "failed", message="wrong")
     absent = row("z", "not run", message="there is no CUDA device here", device="cuda")
     assert "VERIFIED: small passed all 1 checks" in verdict_in_words(report(passed))
