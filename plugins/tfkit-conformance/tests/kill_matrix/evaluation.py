@@ -1,7 +1,7 @@
 """Runs the suite on mutants and on correct kernels: every mutant must be killed, no correct kernel may raise an alarm.
 
-A suite that never failed proves nothing. Each mutant is a correct kernel with one error and must be killed under every seed.
-Each correct kernel declares where it rounds and must pass under every seed.
+Each mutant is a correct kernel with one error and must be killed under every seed. Each correct kernel declares where it rounds
+and must pass under every seed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run_kill_matrix(
 
 
 def evaluate_mutant(mutant: Mutant, profile: str, seeds: tuple[int, ...]) -> MutantRow:
-    """Under each seed the first check that sees the mutant; dtype by dtype, half types first, where rounding hides most."""
+    """The first check that kills the mutant under each seed."""
     started = time.perf_counter()
     seen = tuple(_first_kill(mutant, profile, seed) for seed in seeds)
     return MutantRow(mutant.name, mutant.family, mutant.summary, seen, round(time.perf_counter() - started, 2))

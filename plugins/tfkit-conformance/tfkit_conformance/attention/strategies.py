@@ -4,7 +4,7 @@
     def test_mine(case): ...
 
 Structure and a seed are drawn, never elements. Simple comes first, so that a failure shrinks to few keys and one feature.
-Lengths stand on, before and after the block sizes of kernels (multiples of 16 from 16 to 256); B, H, D, V and the lengths
+Lengths are block sizes of kernels (multiples of 16 from 16 to 256), one less or one more; B, H, D, V and the lengths
 differ where they can, so that a swapped axis fails, and Q = K in a third of the cases, for the fast paths of square calls.
 """
 
@@ -160,7 +160,7 @@ def _ordered(low: Range, high: Range, near: int) -> tuple[int, int]:
         large = None if small is None else first_from(small + 1, high)
         if small is not None and large is not None:
             return small, large
-    raise AssertionError("a cell that no lengths can meet")
+    raise AssertionError("no lengths are in this cell")
 
 
 def _distinct(Q: int, K: int, taken: set[int], queries: Range, keys: Range, fixed: Plan) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""One backend at one cell: accepted or refused, checked, then timed in turns. Its exceptions do not stop the others."""
+"""One backend at one cell: checks the request, compares the results, times calls. Its exceptions do not stop the others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WARM_UP = 2
 
 
 class DeviceLost(Exception):
-    """A kernel left the device in a state in which nothing runs any more."""
+    """After a failed kernel, nothing runs on the device."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Laws of every activation: elementwise, smooth where it claims so, finite, in every dtype."""
+"""Laws of every activation: elementwise, finite, in every dtype, with the properties that it claims."""
 
 from __future__ import annotations
 

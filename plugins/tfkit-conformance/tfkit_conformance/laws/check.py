@@ -137,8 +137,8 @@ def evaluate(
 
 
 def replay_part(case: Any, catalogue: Catalogue | None = None) -> float | None:
-    """Evaluate the one case of a finding again, on the part as it is now: raises its Violation, or gives the error as a share
-    of its bound (None where the law is exact). Raises InputError where `case` is none of this suite."""
+    """Runs the case of a finding again on the part as it is now. Raises its Violation, or returns the largest error over its
+    bound (None if the law is exact). Raises InputError if `case` is not one of this suite."""
     needed = {"suite", "slot", "name", "law", "options", "at", "dtype", "device", "seed"}
     if not isinstance(case, dict) or set(case) != needed:
         raise not_a_case(f"a case is a mapping with {', '.join(sorted(needed))}")

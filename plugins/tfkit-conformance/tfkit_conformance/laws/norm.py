@@ -1,4 +1,4 @@
-"""Laws of every norm: a map of the last axis, token by token, in the dtype of its input, with its own weights."""
+"""Laws of every norm: it maps the last axis of each token, in the dtype of its input."""
 
 from __future__ import annotations
 

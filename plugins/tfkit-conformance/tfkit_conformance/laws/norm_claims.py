@@ -1,4 +1,4 @@
-"""What a norm claims of its mathematics. With eps added to a mean square s, a norm of a x differs from that of x by a relative
+"""Laws of the properties that a norm claims. With eps added to a mean square s, norm(a x) differs from norm(x) by a relative
 
     |1 - sqrt((s + eps) / (s + eps / a^2))|  <=  eps / (2 s)           for a >= 1
 

@@ -1,4 +1,4 @@
-"""Laws of every placement: each sub-layer and each norm used as declared, the residual and its constants honoured."""
+"""Laws of every placement: it uses each sub-layer and norm as declared, with the declared constants."""
 
 from __future__ import annotations
 

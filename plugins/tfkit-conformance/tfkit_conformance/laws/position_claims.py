@@ -1,4 +1,4 @@
-"""What a position scheme claims of its mathematics.
+"""Laws of the properties that a position scheme claims.
 
 additive        embed(x) - x = embed(0)
 relative        R32   R(p + s) q . R(r + s) k = R(p) q . R(r) k            at every distance from the start

@@ -1,4 +1,4 @@
-"""What every position scheme owes a model: the contract of `tfkit.attention.positions` and of its entry."""
+"""Laws of every position scheme: the contract of `tfkit.attention.positions` and of its entry."""
 
 from __future__ import annotations
 

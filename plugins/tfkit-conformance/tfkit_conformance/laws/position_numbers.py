@@ -1,4 +1,4 @@
-"""Gradients and roundings of any position scheme, and what its bias reads."""
+"""Laws of every position scheme: gradients, rounding, and what its bias reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether padding changes what a position scheme does to the tokens around it, which `counts_padding` must say."""
+"""Laws of padding: `counts_padding` must say whether padding changes what a scheme does to other tokens."""
 
 from __future__ import annotations
 

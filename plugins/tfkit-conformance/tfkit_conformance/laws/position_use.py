@@ -1,4 +1,4 @@
-"""A position scheme at work, as a model uses it: where its site is, what it is given, and everything it does in one call."""
+"""Uses a position scheme as a model does: its site, its inputs, and its results in one call."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Noise(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def silence(self) -> Iterator[None]:
-        """Meanwhile nothing is disturbed but what asks for it."""
+        """Until the block ends, only calls of `disturbed` add noise."""
         before, self.silent = self.silent, True
         try:
             yield

@@ -1,4 +1,4 @@
-"""Backends with the right mathematics that are bad neighbours: they write, remember, alias, answer what they should refuse."""
+"""Backends with side effects: they write into inputs, keep state, alias memory, or answer what they should refuse."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def remembers_scale() -> Attend:
 
 
 def reuses_output() -> Attend:
-    """The output stands in a workspace that the next call of the same shape overwrites."""
+    """The output is in a workspace that the next call of the same shape overwrites."""
     workspaces: dict[Any, Tensor] = {}
 
     def attend(call: AttentionInputs, options: object) -> AttentionOutput:

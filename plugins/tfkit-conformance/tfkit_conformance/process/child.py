@@ -1,4 +1,4 @@
-"""The process that runs the suite, so that a part cannot affect the command: started and progress by `watch`.
+"""The process that runs the suite, so that a part cannot affect the command. `parent` starts it.
 
     standard input     one JSON task: {"do": "evaluate" | "replay" | "smaller" | "list", ...}
     standard output    JSON lines, in this order; what a part prints goes to standard error instead
@@ -173,7 +173,7 @@ DOES: dict[str, Callable[[Task, Say], Any]] = {"evaluate": evaluate, "replay": r
 
 
 def _entry(catalogue: Catalogue, slot: str, name: str) -> Any:
-    """Raises InputError for a slot or a name that is none."""
+    """The entry of a part. Raises InputError for an unknown slot or name."""
     if slot not in SLOTS:
         near = get_close_matches(slot, SLOTS, 1)
         known = slot in catalogue.registered

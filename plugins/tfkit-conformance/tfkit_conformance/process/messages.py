@@ -94,7 +94,7 @@ def format_distinct(got: Any, want: Any) -> tuple[str, str]:
 
 
 def format_number(value: Any, digits: int = 6) -> str:
-    """A number in so many digits, nothing where there is none; those that JSON has not are words already."""
+    """A number with so many digits, "" for None. NaN and infinity are texts already."""
     if value is None:
         return ""
     return f"{value:.{digits}g}" if isinstance(value, (int, float)) else str(value)

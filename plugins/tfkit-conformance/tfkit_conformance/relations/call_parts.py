@@ -35,7 +35,7 @@ def _same(tensor: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Piece:
     """`inputs`, made of the leaves that `wide` gave. `pick` takes the piece's rows out of anything (B,H,Q,...) of the whole
-    call; `output` and `lse` turn the picked rows into those that are due. `layout` is how its tensors lie in memory."""
+    call; `output` and `lse` turn the picked rows into the expected ones. `layout` is how its tensors lie in memory."""
 
     inputs: AttentionInputs
     pick: Callable[[Tensor], Tensor] = _same
@@ -196,7 +196,7 @@ def _at(tensor: Any, *indices: Index | None) -> Any:
 
 
 def _broadcast_at(tensor: Tensor | None, *indices: Index | None) -> Tensor | None:
-    """The same for a tensor that broadcasts to (B,H,Q,K): an axis of size 1 speaks of everything."""
+    """The same for a tensor that broadcasts to (B,H,Q,K): an axis of size 1 is kept."""
     if tensor is None:
         return None
     tensor = tensor[(None,) * (4 - tensor.dim())]

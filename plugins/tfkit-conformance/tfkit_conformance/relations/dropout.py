@@ -3,7 +3,7 @@
     values      each kept weight is 0 or P/(1-p)                share     kept pairs ~ Binomial(n, 1-p), and pair by pair
     one draw    the gradients are those of the factors that the forward pass drew, read out under the same generator state
     no sharing  two heads, batch rows, queries or calls agree on n pairs with probability (p^2 + (1-p)^2)^n only
-    generator   same state, same draw, whatever the numbers; every call moves the generator, by the shapes alone
+    generator   same state, same draw, for any values; every call advances the generator by a step that depends on shapes only
 
 Statistical checks give a false alarm with probability `ALARM` at most, each.
 """
@@ -215,7 +215,7 @@ DROPOUT = (
     _relation("kept_share", "Each pair is kept with probability 1-p.", _share, adapt=_often),
     _relation("nothing_is_shared", "Calls, batch rows, heads, queries and keys have independent draws.", _nothing_is_shared,
               adapt=_often),
-    _relation("same_state_same_draw", "The same generator state gives the same draw, whatever the numbers.",
+    _relation("same_state_same_draw", "The same generator state gives the same draw for any values.",
               _same_state_same_draw),
     _relation("generator_moves", "A call advances the generator by a step that depends on its sizes only.", _generator_moves),
 )  # fmt: skip

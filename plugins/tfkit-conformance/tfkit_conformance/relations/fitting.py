@@ -1,4 +1,4 @@
-"""How drawn cases are made to fit a relation, and the features that void one all the same."""
+"""Changes of drawn cases so that relations apply, and the features with which they do not apply."""
 
 from __future__ import annotations
 

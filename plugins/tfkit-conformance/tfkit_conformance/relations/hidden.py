@@ -2,7 +2,7 @@
 
 keys that no query sees   other numbers in them change nothing, bit for bit; their gradients are exactly 0
 more hidden keys          at either end of the cache: the same, within both bounds
-queries that see no key   give 0, send no gradient, whatever they hold and whatever gradient comes in, infinities included
+queries that see no key   give 0 and pass no gradient, for any query and any incoming gradient, infinities included
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """R12, R19 and R23 at fixed shapes: a number reaches only those rows that see it, and no other changes by a single bit.
 
-a row sees some keys      whatever is in the others: later keys (causal), other segments, or any at all
-queries, heads, batch rows stand for themselves
+keys                      a row depends only on the keys that it sees: not on later keys, other segments, ...
+queries, heads, batch rows   are independent of each other
 """
 
 from __future__ import annotations

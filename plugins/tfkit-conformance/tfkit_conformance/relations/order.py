@@ -2,8 +2,8 @@
 
 layouts            strides are no numbers: any layout gives the same
 heads, batch rows  permuted in, permuted out; one alone gives what it gives among others
-keys               a sum over keys has no order, and a key that stands twice counts as exp(S + ln 2)
-features           q . k has no order, and value features stand for themselves
+keys               a sum over keys has no order, and a key that occurs twice counts as exp(S + ln 2)
+features           q . k has no order, and value features are independent
 """
 
 from __future__ import annotations

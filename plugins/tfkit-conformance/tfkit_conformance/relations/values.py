@@ -82,7 +82,7 @@ def _one_live_key(evaluated: Evaluated) -> float:
 
 
 def _one_key(case: Case, subject: BackendUnderTest) -> Case:
-    """One key per row, or per batch row, by whatever term is declared; K = 1 where none is."""
+    """One visible key per row or batch row by a declared term; K = 1 if no term is declared."""
     near = replace(case, window=(0, 0), offset=case.offset if case.offset is not None else 0)
     first = replace(case, key_lengths=(1,) * case.B, window=None, shared_lengths=False)
     early = replace(case, causal=True, offset=0)

@@ -38,7 +38,7 @@ def ratios(subject: BackendUnderTest, dtype: str, seed: int = 0) -> dict[str, fl
 
 
 def grade_of(ratio: float) -> str:
-    """The letter of a ratio; C for one that is none."""
+    """The letter of a ratio; C for NaN."""
     return next((letter for letter, limit in GRADES.items() if ratio <= limit), "C")
 
 

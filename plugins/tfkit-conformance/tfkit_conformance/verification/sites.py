@@ -77,7 +77,7 @@ def _check_backend(
 
 
 def prepared(backend: BoundBackend, inputs: AttentionInputs) -> AttentionInputs:
-    """The call with what the backend makes of its mask, as a stack would hand it over."""
+    """The call with the result of the backend's `prepare`, as a stack passes it."""
     if backend.prepare is None:
         return replace(inputs, prepared=None)
     return replace(inputs, prepared=backend.prepare(inputs.mask, None, shapes_of(inputs), backend.options))

@@ -39,7 +39,7 @@ def causal_independence(subject: ModelUnderTest) -> None:
             changed = torch.where(later, other_ids(rule, ids, subject.generator(number)), ids)
             after = run(subject.model, subject.batch.with_ids(tokens, changed))
             for name in chain:
-                words = f"tokens of `{tokens}` after position {t} must not change what stands up to it"
+                words = f"tokens of `{tokens}` after position {t} must not change earlier positions"
                 same("causal", after[name][:, : t + 1], subject.baseline[name][:, : t + 1], words, f"`{name}`")
             last = causal[-1]
             if torch.equal(after[last][:, t + 1 :], subject.baseline[last][:, t + 1 :]):

@@ -176,7 +176,7 @@ def _function(activation: Component) -> Callable[[Tensor], Tensor]:
 def _child(module: nn.Module, name: str) -> nn.Module:
     found = dict(module.named_children()).get(name)
     if found is None:
-        raise Violation("embedding", f"the spec asks for `{name}`, and the module has none")
+        raise Violation("embedding", f"the spec has `{name}`, but the module has none")
     return found
 
 

@@ -65,7 +65,7 @@ def verify(
     progress: Callable[[str], None] | None = None,
     keep: Callable[[VerifyReport], None] | None = None,
 ) -> VerifyReport:
-    """Verifies a model: every sub-layer where it stands, and the whole, with every backend that it may use.
+    """Verifies a model: every sub-layer and the whole, with every backend that it may use.
 
     Args:
         model: a spec, a mapping, a path or a built model. A spec is built with the weights of `seed`; parameters that

@@ -43,7 +43,7 @@ def shape_in_words(row: Mapping[str, Any]) -> str:
 
 
 def figures(backend: Mapping[str, Any], decode: bool) -> dict[str, str]:
-    """The words of every figure; empty where there is none."""
+    """Every figure as text, "" if it is missing."""
     rate = backend["bytes_per_second"] if decode else backend["flops_per_second"]
     share, peer, memory, median = backend["share"], backend["best_peer"], backend["peak_bytes"], backend["median"]
     return {

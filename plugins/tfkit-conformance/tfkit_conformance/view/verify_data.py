@@ -41,7 +41,7 @@ def _folded(group: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def pieces(where: str) -> tuple[str, int | None, str]:
-    """`encoder`, 3 and `self_attention` of `encoder.3.self_attention`; a place of another shape stands alone."""
+    """`encoder`, 3 and `self_attention` of `encoder.3.self_attention`; a place of another form is not split."""
     node, _, below = where.partition(".")
     index, _, rest = below.partition(".")
     return (node, int(index), rest) if index.isdigit() else (where, None, "")

@@ -1,7 +1,7 @@
-"""Mutants of whole models, that `verify` must find: each is put into a small built model and must make it fail.
+"""Mutants of whole models: `verify` must fail on each of them.
 
-A mutant is a mistake that somebody has made or could make in a cache, a placement, a feed-forward layer, the wiring, dropout or
-a backend. It is put into one model (`kill_matrix.models.tampering`), never into the package.
+A mutant is an error in a cache, a placement, a feed-forward layer, the wiring, dropout or a backend of one small model
+(`kill_matrix.models.tampering`). The package itself is not changed.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ BiasOf = Callable[[AttentionInputs, Tensor, Tensor], Tensor]
 
 
 def positions(call: AttentionInputs) -> Tensor:
-    """Where the queries stand: offset[b] + i, integers (B|1, Q)."""
+    """The positions of the queries: offset[b] + i, integers (B|1, Q)."""
     queries = torch.arange(call.query.shape[2], device=call.query.device)[None]
     offset = call.mask.offset
     return queries + (offset[:, None] if isinstance(offset, Tensor) else offset or 0)
