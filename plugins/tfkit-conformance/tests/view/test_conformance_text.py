@@ -145,7 +145,7 @@ def test_replays(drawn):
         {**usual, "check": "support", "now": "passed", "status": "passed"},
         {**usual, "check": "output", "now": "output: still off", "status": "failed"},
         {**usual, "check": "", "now": "inconclusive: large", "status": "inconclusive"},
-        {**usual, "check": "R29 fully_masked_rows", "now": "fully_masked_rows: was wrong", "status": "failed"},
+        {**usual, "check": "R29 fully_masked_rows", "now": "R29 fully_masked_rows: was wrong", "status": "failed"},
         {**usual, "check": "support", "now": "refused: no window", "status": "refused"},
     ]
     text = flat(drawn(*replay_text({"replayed": rows, "exit_code": 1})))
