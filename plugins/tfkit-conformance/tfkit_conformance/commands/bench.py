@@ -30,9 +30,9 @@ from tfkit.commands import (
 from . import seconds
 
 EPILOG = """\b
-`attention` times every backend on a set of calls, the cells. `auto` times the
-backends on the classes of calls that `backend: auto` distinguishes. Its --json
-FILE is a table for --auto-table, Catalogue.with_auto_table and AutoTable.
+`attention` times every backend on a set of calls, the cells. `auto` times
+backends on the classes of calls that `backend: auto` distinguishes; its
+--json FILE is a table for --auto-table, Catalogue.with_auto_table, AutoTable.
 
 \b
 Rates count visible query-key pairs only, with 4 x head_dim operations forward
