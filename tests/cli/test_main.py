@@ -239,7 +239,7 @@ def test_the_module_is_the_command():
 
 def test_a_question_needs_no_pointer_to_the_help(tfkit):
     assert tfkit("plan", "x.yaml", "--dtype", "bf16").err.endswith("unknown dtype `bf16`; did you mean `bfloat16`?\n")
-    assert tfkit("plan", "x.yaml", "--dtype", "int8").err.endswith("; `tfkit plan --help` tells how\n")
+    assert tfkit("plan", "x.yaml", "--dtype", "int8").err.endswith("; see `tfkit plan --help`\n")
 
 
 def test_a_working_directory_that_is_gone_is_refused(tmp_path):

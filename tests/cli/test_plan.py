@@ -210,7 +210,7 @@ def test_where_the_backward_of_sdpa_cancels_is_said(tfkit):
     sites = ["encoder.0-3.self_attention", "decoder.0-3.self_attention", "decoder.0-3.cross_attention"]
     assert tfkit(*bare, "--json").json()["cancelling"] == sites
     said = " ".join(tfkit(*bare).out.split())
-    assert f"{', '.join(sites)}: no norm bounds what they read" in said
+    assert f"{', '.join(sites)}: no norm bounds their inputs" in said
     assert tfkit(*bare, "--json", "--set", "encoder.final_norm=layer_norm").json()["cancelling"] == sites[:2]
     assert tfkit(*bare, "--json", "--inference").json()["cancelling"] == []
     assert tfkit(*bare[:-1], "eager", "--json").json()["cancelling"] == []

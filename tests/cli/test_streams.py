@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from command_line import ROOT, SMALL
-from tfkit.cli.output import ALIKE
+from tfkit.cli.output import MAX_OF_KIND
 from translation_task import write_task
 
 EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202e"
@@ -159,8 +159,8 @@ def test_faults_of_one_kind_are_folded_and_json_has_them_all(tfkit, tmp_path):
     bomb.write_text("tfkit: 1\na0: &a0 [x]\n" + "".join(levels))
     progress = tfkit("check", bomb).err.splitlines()
     aliases = [line for line in progress if "the alias" in line and "more" not in line]
-    assert len(aliases) == ALIKE
-    assert f"TFK005 and {72 - ALIKE} more: the alias `...` is no part of the language" in progress
+    assert len(aliases) == MAX_OF_KIND
+    assert f"TFK005 and {72 - MAX_OF_KIND} more: the alias `...` is no part of the language" in progress
     [found] = json.loads(tfkit("check", bomb, "--json").out)
     assert sum("the alias" in diagnostic["message"] for diagnostic in found["diagnostics"]) == 72
     assert len(progress) < 40

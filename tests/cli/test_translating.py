@@ -50,7 +50,7 @@ def test_json_is_one_event_a_line(tmp_path, capsys):
     recipe = write_task(tmp_path)
     assert main(["train", str(recipe), "-o", str(tmp_path / "run"), "--json", "--set", "stopping.max_steps=3"]) == 0
     kinds = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
-    assert kinds == ["began", "step", "step", "step", "validation", "saved", "ended"]
+    assert kinds == ["start", "step", "step", "step", "validation", "checkpoint", "end"]
 
 
 @pytest.mark.slow
@@ -60,14 +60,14 @@ def test_a_run_starts_from_another_and_says_what_it_takes(run, tmp_path, capsys)
     assert main(["train", str(spec), *files, "--from", str(run), "-o", str(tmp_path / "run"), *changes]) == 0
     err = capsys.readouterr().err
     assert f"vocabulary: that of {run}, 90 ids, joint\n" in err
-    assert "pretrained: 7,072 of 10,416 weights are those of" in err
-    assert "\n  drawn anew, not there: decoder.layers.1 (26 tensors, 3,344 weights)\n" in err
+    assert "pretrained: 7,072 of 10,416 weights are loaded from" in err
+    assert "\n  initialised, not in the pretrained model: decoder.layers.1 (26 tensors, 3,344 weights)\n" in err
     recipe = run.parent / "small-recipe.yaml"
     words = ["train", str(recipe), "--from", str(run), "-o", str(tmp_path / "more"), "--json", "--set", "stopping.max_steps=1"]
     assert main(words) == 0
-    began = json.loads(capsys.readouterr().out.splitlines()[0])
-    assert began["recipe"]["pretrained"] == str(run)
-    assert (began["pretrained"]["taken"], began["pretrained"]["left"]) == (7072, [])
+    start = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert start["recipe"]["pretrained"] == str(run)
+    assert (start["pretrained"]["loaded"], start["pretrained"]["skipped"]) == (7072, [])
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
     [
         (["train"], 2, "a RECIPE, a SPEC or --resume is needed"),
         (["train", "{recipe}"], 2, "-o is missing"),
-        (["train", "{recipe}", "-o", "{run}"], 2, "exists and holds a run; `--resume` goes on with it"),
+        (["train", "{recipe}", "-o", "{run}"], 2, "exists and holds a run; `--resume` continues it"),
         (["train", "{recipe}", "-o", "{new}", "--source", "nowhere"], 2, "nowhere cannot be read: No such file"),
         (["train", "{recipe}", "-o", "{new}", "--source", "-"], 2, "text is read several times, and standard input can be"),
         (["train", "{recipe}", "-o", "{new}", "--target", "[a"], 2, "[a cannot be read: No such file"),
@@ -152,11 +152,11 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
         (["train", "{recipe}", "-o", "{new}", "--set", "model.target.start_id=7"], 2, "`target` has start_id 7"),
         (["train", "{recipe}", "-o", "{new}", "--set", "data={{kind: language}}"], 2, "no file for `data.text`"),
         (["train", "{recipe}", "-o", "{new}", "--text", "x", "--set", "data.kind=masked"], 2, "data of kind `masked` need"),
-        (["train", "{recipe}", "-o", "{new}", "--set", "data.held_out=500"], 2, "500 rows of 120 are to be held out"),
+        (["train", "{recipe}", "-o", "{new}", "--set", "data.held_out=500"], 2, "500 of 120 rows would be held out"),
         (["train", "{recipe}", "-o", "{new}", "--set", "batching.max_length=2"], 2, "no row of"),
         (["train", "{recipe}", "-o", "{new}", "--from", "{recipe}"], 2, "TFK117 pretrained: {recipe} is no model"),
         (["train", "--resume", "{run}", "--from", "{run}"], 2, "a resumed run keeps its data, its start"),
-        (["train", "--resume", "{new}"], 2, "holds no run that could go on"),
+        (["train", "--resume", "{new}"], 2, "holds no run to resume"),
         (["train", "--resume", "{run}", "--source", "x"], 2, "a resumed run keeps its data, its start and its dir"),
         (["translate", "{new}"], 2, "cannot be read"),
         (["translate", "{run}", "--beams", "0"], 2, "a whole number from 1 is expected"),

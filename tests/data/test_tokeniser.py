@@ -95,7 +95,9 @@ def test_bytes_spell_what_is_unknown_and_without_them_it_is_unknown():
 
 
 def test_a_vocabulary_without_room_is_refused():
-    with pytest.raises(InputError, match=r"TFK105 a vocabulary of 260 has no room beside 260 special tokens and bytes"):
+    with pytest.raises(
+        InputError, match=r"TFK105 a vocabulary of 260 has no room for text in addition to 260 special tokens and bytes"
+    ):
         made("bpe", 260)
 
 

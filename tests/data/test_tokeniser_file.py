@@ -99,7 +99,7 @@ HOSTILE = {
     "specials missing": ("bpe", "added_tokens", [], "added_tokens: [], tfkit's are <pad>, <s>, </s>, <unk>"),
     "special that is text": ("bpe", "added_tokens.0.normalized", True, "added_tokens.0.normalized: Input should be False"),
     "specials elsewhere": ("unigram", "model.vocab.0.0", "<pod>", 'model.vocab: the first pieces are ["<pod>", "<s>"'),
-    "unigram piece twice": ("unigram", "model.vocab.7.0", "<unk>", 'model.vocab.7: the piece "<unk>" is there twice'),
+    "unigram piece twice": ("unigram", "model.vocab.7.0", "<unk>", 'model.vocab.7: the piece "<unk>" is repeated'),
     "unigram long piece": ("unigram", "model.vocab.9.0", "x" * 300, "model.vocab.9: a piece is a text of 1 to 256 characters"),
     "unigram score": ("unigram", "model.vocab.9.1", "1", 'model.vocab.9: a score is a number, "1" is written'),
     "unigram without scores": ("unigram", "model.vocab.9", ["a"], "model.vocab.9: List should have at least 2 items"),
@@ -134,7 +134,7 @@ def test_a_value_of_the_file_cannot_write_on_the_terminal(tmp_path):
     [
         ("[" * 100_000, "nested more than 40 deep"),
         ('{"version": NaN}', "NaN is not a number of JSON"),
-        ('{"model": {}, "model": {}}', 'the key "model" is there twice'),
+        ('{"model": {}, "model": {}}', 'the key "model" is repeated'),
         (changed("unigram", "model.vocab.9.1", 0.5).replace("0.5", "1e999"), "1e999 is larger than any number"),
         (changed("unigram", "model.vocab.9.1", 10**400), "number out of range"),
         (changed("bpe", "normalizer", None)[:-20], "it is not valid JSON"),

@@ -64,10 +64,10 @@ def test_a_wrong_size_is_told_before_any_file_is_read(written):
     place, _ = written
     os.truncate(place / "shards" / "two", 8 << 40)  # sparse: hashing it would take hours
     (place / "one").write_text("ONE")
-    with pytest.raises(StoreError, match=r"TFK082.*two has 8,796,093,022,208 bytes, written were 3 bytes"):
+    with pytest.raises(StoreError, match=r"TFK082.*two has 8,796,093,022,208 bytes, but 3 bytes"):
         check(written)
     os.truncate(place / "shards" / "two", 3)
-    with pytest.raises(StoreError, match=r"TFK082.*one has 3 bytes with SHA-256.*written were 3 bytes with SHA-256"):
+    with pytest.raises(StoreError, match=r"TFK082.*one has 3 bytes with SHA-256.*but 3 bytes with SHA-256"):
         check(written)
 
 

@@ -77,6 +77,6 @@ def test_what_does_not_fit_is_refused_with_the_shapes(case: str, inputs: Attenti
     ],
     ids=["a tensor", "a shape that broadcasts", "a dtype"],
 )
-def test_what_comes_back_wrong_names_the_backend(wrong: Callable[..., Any], inputs: AttentionInputs) -> None:
-    with pytest.raises(PluginError, match=r"TFK056.*`test.mine` gave"):
+def test_an_invalid_output_names_the_backend(wrong: Callable[..., Any], inputs: AttentionInputs) -> None:
+    with pytest.raises(PluginError, match=r"TFK056.*`test.mine` returned"):
         attend(bound(wrong), inputs)

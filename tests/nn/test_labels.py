@@ -171,8 +171,8 @@ def test_a_label_that_becomes_a_target_is_called_a_label(wrong: int, model_of: C
         model_of("encoder-decoder")(source=IDS, labels=labels)
 
 
-def test_a_target_that_cannot_be_made_of_labels(model_of: Callable[..., Model]) -> None:
-    with pytest.raises(tfkit.InputError, match="`target` is not given and has no start_id"):
+def test_a_missing_target_needs_a_start_token(model_of: Callable[..., Model]) -> None:
+    with pytest.raises(tfkit.InputError, match="`target` is not given, and without a start_id"):
         model_of("encoder-decoder", "target.start_id=null")(source=IDS, labels=SAID)
 
 

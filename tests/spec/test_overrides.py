@@ -44,7 +44,7 @@ def test_an_override_that_a_later_one_takes_away_is_told(text: str, faults_of: F
         "--set defaults.norm.eps=1e-3",
         19,
     )
-    assert diagnostic.message == f"it has no effect: `--set {last}`, which comes after it, replaces what it changes"
+    assert diagnostic.message == f"it has no effect: `--set {last}`, which comes after it, replaces this value"
 
 
 def test_what_a_later_override_writes_anew_is_not_told(text: str, spec_of: SpecOf) -> None:

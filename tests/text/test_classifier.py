@@ -117,7 +117,7 @@ def test_labels_belong_to_the_model(run, classifier, tmp_path):
         Classifier(classifier.model, classifier.tokeniser, ["a", "b", "c"])
     texts = {"tokeniser.json": (model_in(run) / "tokeniser.json").read_text()}
     save(classifier.model, tmp_path / "bare", texts=texts)
-    with pytest.raises(InputError, match=r"TFK116 .*labels.json cannot be read: No such file.*that `tfkit train` has made"):
+    with pytest.raises(InputError, match=r"TFK116 .*labels.json cannot be read: No such file.*that `tfkit train` wrote"):
         Classifier.load(tmp_path / "bare")
     save(classifier.model, tmp_path / "odd", texts=texts | {"labels.json": json.dumps({"a": 1})})
     with pytest.raises(StoreError, match=r"TFK082 .*labels\.json: the content: .*valid list"):
@@ -135,11 +135,11 @@ def test_labels_belong_to_the_model(run, classifier, tmp_path):
             "trained",
             "`small` is no model that classifies: it translates; use `tfkit translate`, in Python tfkit.Tr",
         ),
-        (Classifier, "decoder", "`kinds` is no model that classifies: it goes on from a prompt; use `tfkit generate`"),
+        (Classifier, "decoder", "`kinds` is no model that classifies: it continues a prompt; use `tfkit generate`"),
         (Translator, "run", "`kinds` is no model that translates: it classifies; use `tfkit classify`, in Python tfkit.Class"),
-        (Translator, "decoder", "it goes on from a prompt; use `tfkit generate`, in Python tfkit.TextGenerator"),
+        (Translator, "decoder", "it continues a prompt; use `tfkit generate`, in Python tfkit.TextGenerator"),
         (TextGenerator, "run", "it classifies; use `tfkit classify`"),
-        (TextGenerator, "trained", "`small` is no model that goes on from a prompt: it translates; use `tfkit translate`"),
+        (TextGenerator, "trained", "`small` is no model that continues a prompt: it translates; use `tfkit translate`"),
     ],
 )
 def test_a_model_for_something_else_is_told_with_the_right_command(wanted, which, message, request):

@@ -28,23 +28,23 @@ class Meddler:
     def __init__(self, at, action):
         self.at, self.action, self.trainer, self.troubles = at, action, None, []
 
-    def began(self, trainer, changes):
+    def on_train_start(self, trainer, changes):
         self.trainer = trainer
 
-    def stepped(self, step):
+    def on_step_end(self, step):
         if step.step == self.at:
             self.action(self.trainer)
 
-    def validated(self, result):
+    def on_validation_end(self, result):
         pass
 
-    def saved(self, step, path):
+    def on_checkpoint(self, step, path):
         pass
 
-    def trouble(self, diagnostics):
+    def on_warning(self, diagnostics):
         self.troubles += diagnostics
 
-    def ended(self, reason, model):
+    def on_train_end(self, reason, model):
         pass
 
 
@@ -135,12 +135,12 @@ class Full:
     def __getattr__(self, name):
         return lambda *progress: None
 
-    def stepped(self, step):
+    def on_step_end(self, step):
         if step.step in (self.first, self.last):
             room = self.log.stat().st_size + 20 if step.step == self.first else resource.RLIM_INFINITY
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
 
-    def trouble(self, diagnostics):
+    def on_warning(self, diagnostics):
         self.troubles += diagnostics
 
 
@@ -155,7 +155,7 @@ def test_a_log_that_cannot_be_written_does_not_stop_training(task, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert outcome.progress.step == 24
     assert [diagnostic.code for diagnostic in callback.troubles] == ["TFK081"]
-    assert f"{log} could not be written: File too large; training goes on" in str(callback.troubles[0])
+    assert f"{log} could not be written: File too large; training continues" in str(callback.troubles[0])
     assert [entry.step for entry in read_log(log) if entry.kind == "step"] == [1, 2, 3, *range(8, 25)]
     assert checkpoints_in(tmp_path / "run" / "checkpoints")[-1].name == "step-24"
 
@@ -308,7 +308,7 @@ def test_a_directory_that_is_gone_is_exit_code_1(task, tmp_path, capsys, monkeyp
 @pytest.mark.slow
 def test_events_that_cannot_be_written_are_reported_once(task, tmp_path, capsys, monkeypatch):
     """Without a traceback of a thread, and the run goes on."""
-    add = tensorboard.TensorBoard.stepped
+    add = tensorboard.TensorBoard.on_step_end
 
     def fill(board, step):
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -319,12 +319,12 @@ def test_events_that_cannot_be_written_are_reported_once(task, tmp_path, capsys,
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    monkeypatch.setattr(tensorboard.TensorBoard, "stepped", fill)
+    monkeypatch.setattr(tensorboard.TensorBoard, "on_step_end", fill)
     code, said = command(capsys, "train", task, "-o", tmp_path / "run")
     assert code == 0
     assert "Traceback" not in said
     assert said.count("TFK081") == 1
-    assert f"{tmp_path / 'run' / 'tensorboard'} could not be written: File too large; training goes on, without events" in said
+    assert f"{tmp_path / 'run' / 'tensorboard'} could not be written: File too large; training continues without events" in said
 
 
 @pytest.mark.slow

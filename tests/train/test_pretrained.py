@@ -34,7 +34,7 @@ class Listener:
     def __getattr__(self, name):
         return lambda *arguments: None
 
-    def began(self, trainer, changes):
+    def on_train_start(self, trainer, changes):
         self.taken = trainer.load_report
 
 
@@ -118,7 +118,7 @@ def test_what_has_another_shape_or_no_partner_is_drawn_and_told(parent, task, tm
         assert torch.equal(value, wanted[name] if same else drawn[name]), name
     skipped = {each.name: (each.shape, each.reason, each.pretrained_shape) for each in taken.skipped}
     assert skipped["nodes.encoder.layers.0.branches.ffn.input.weight"] == ((8, 16), "of another shape", (32, 16))
-    assert skipped["nodes.encoder.layers.1.norms.ffn.bias"] == ((16,), "not there", None)
+    assert skipped["nodes.encoder.layers.1.norms.ffn.bias"] == ((16,), "not in the pretrained model", None)
     assert {name for name, value in found.items() if name not in wanted or wanted[name].shape != value.shape} == set(skipped)
     assert taken.loaded == sum(value.numel() for name, value in found.items() if name not in skipped)
 
@@ -147,8 +147,8 @@ def test_a_smaller_model_says_what_it_does_not_use(parent, tmp_path):
     shutil.rmtree(tmp_path / "again" / "child")
     _, taken = started_again(recipe, tmp_path)
     assert {(each.name, each.reason) for each in taken.skipped} == {
-        ("nodes.out.linear.weight", "for other labels there"),
-        ("nodes.out.linear.bias", "for other labels there"),
+        ("nodes.out.linear.weight", "pretrained for other labels"),
+        ("nodes.out.linear.bias", "pretrained for other labels"),
     }
 
 
@@ -204,7 +204,7 @@ def test_a_model_with_little_in_common_is_refused_unless_the_recipe_says_so(pare
     )
     assert 0 < given < total / 10
     assert (
-        f"has {given:,} of the {total:,} weights of `small` beside token tables ({100 * given / total:.1f} %: "
+        f"has {given:,} of the {total:,} weights of `small` without token tables ({100 * given / total:.1f} %: "
         in diagnostic.message
     )
     assert diagnostic.fix.endswith("or write `pretrained_share: 0.08`")
@@ -340,7 +340,7 @@ def test_a_run_without_a_checkpoint_needs_the_weights_that_it_began_with(halves)
     altered = {name: value + 1 for name, value in load_file(place / "model.safetensors").items()}
     save_file(altered, place / "model.safetensors")
     list_again(place, "model.safetensors")
-    with pytest.raises(StoreError, match=r"TFK113 .* began with another pretrained weights"):
+    with pytest.raises(StoreError, match=r"TFK113 .* was started with another pretrained weights"):
         resume(halves / "half")
     shutil.rmtree(halves / "parent")
     with pytest.raises(InputError, match=r"TFK117 pretrained: .* is no model to start from"):

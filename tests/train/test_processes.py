@@ -235,7 +235,7 @@ def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGINT)
         progress, _ = process.communicate(timeout=600)
-    assert f"`tfkit train --resume {run}` goes on" in progress
+    assert f"`tfkit train --resume {run}` continues" in progress
     last = checkpoints_in(run / "checkpoints")[-1]
     assert last.name == f"step-{log(run, 'step')[-1]['step']}"
 

@@ -164,7 +164,7 @@ def test_ctrl_c_saves_and_goes_on(task, tmp_path, whole):
         def __getattr__(self, name):
             return lambda *arguments: None
 
-        def stepped(self, step):
+        def on_step_end(self, step):
             if step.step == 9:
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(0.01)
@@ -293,7 +293,7 @@ def test_tensors_of_another_model_are_told_and_not_used(whole, file, change):
         (
             "scaler",
             {"scale": 1.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 9, "_growth_tracker": 0},
-            "`scaler` is there",
+            "`scaler` is not expected",
         ),
         ("average_steps", None, "`average_steps` is missing"),
         ("average_steps", 2.5, "average_steps: Input should be a valid integer"),
@@ -404,7 +404,7 @@ def test_what_the_run_began_with_stays(whole, file, said):
         resume(whole)
     assert "TFK113" in str(caught.value) or "TFK082" in str(caught.value)
     if "TFK113" in str(caught.value):
-        assert f"began with another {said}" in str(caught.value)
+        assert f"was started with another {said}" in str(caught.value)
 
 
 @pytest.mark.slow

@@ -28,10 +28,10 @@ class Moving:
     def __init__(self, clock, step):
         self.clock, self.by, self.seconds = clock, step, []
 
-    def began(self, trainer, changes):
+    def on_train_start(self, trainer, changes):
         self.trainer = trainer
 
-    def stepped(self, step):
+    def on_step_end(self, step):
         self.seconds.append(self.trainer.progress.seconds)
         self.clock[0] += self.by
 

@@ -70,7 +70,7 @@ class Failing:
     def __init__(self, at: int | None) -> None:
         self.at = at
 
-    def stepped(self, step) -> None:
+    def on_step_end(self, step) -> None:
         if step.step == self.at:
             raise BrokenPipeError
 

@@ -71,7 +71,7 @@ def test_every_reason_is_drawn_in_full(drawn):
     for part in (f"refused: {long}; another", "0.12 x eager", "accepted; depends on the dtype", "chosen, lengths to 64: b"):
         assert part in flat, part
     assert "chosen, lengths from 65: nothing can serve this" in flat
-    assert "auto does not consider, for want of measurements: z" in flat
+    assert "auto does not consider backends without measured times: z" in flat
     assert all(len(line) <= 72 for line in text.splitlines())
 
 

@@ -13,8 +13,8 @@ encoder-decoder    labels (B, L) are the target: the logits at t predict the lab
 encoder-only       labels (B, L) are at the positions of their tokens: masked tokens, or classes of tokens
 classes            labels (B,) of a model with one row of logits per sequence
 
-Labels of -100 are ignored. So is the `pad_id` of the tokens node of the vocabulary, unless it is also that node's `end_id`, which
-the model must learn. If all labels are ignored, the loss is NaN, as in torch.
+Labels of -100 are ignored. So is the `pad_id` of the tokens node of the vocabulary, unless it is also that node's `end_id`,
+which the model must learn. If all labels are ignored, the loss is NaN, as in torch.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ from ...plugin import (
 )
 
 Rendered = tuple[Tensor | None, Tensor | None, Tensor | None]
-"""`hidden` (True for scores set to -inf), `rows` (False for fully masked rows) and the dense bias; each may be None. `hidden` and
-the bias broadcast to (B,H,Q,K), `rows` to (B,H,Q,1)."""
+"""`hidden` (True for scores set to -inf), `rows` (False for fully masked rows) and the dense bias; each may be None. `hidden`
+and the bias broadcast to (B,H,Q,K), `rows` to (B,H,Q,1)."""
 
 
 def prepare(mask: Mask, bias: Bias | None, shapes: Shapes, options: NoOptions) -> Prepared:

@@ -14,7 +14,7 @@ DTYPES = frozenset({"float64", "float32", "bfloat16", "float16"})
 
 
 class SdpaOptions(Options):
-    """`kernel` fixes the kernel that torch uses; with `default`, torch chooses among the kernels that are correct for the call."""
+    """`kernel` fixes the kernel of torch; with `default`, torch chooses among the kernels that are correct for the call."""
 
     kernel: Literal["default", "math", "flash", "efficient", "cudnn"] = "default"
 

@@ -4,8 +4,8 @@
     visible         = first[b,i] <= j <= last[b,i]      causal, window, lengths and offset together are one interval of keys
                       and shown[b,h,i,j]                the other terms: key visibility, segments, `visible`
 
-On CUDA the kernel is compiled at its first use and skips fully masked blocks. A block mask costs milliseconds, so a stack builds
-it once (`prepare`). On a CPU torch's unfused form runs, forward only: the form compiled for the CPU is not reliable.
+On CUDA the kernel is compiled at its first use and skips fully masked blocks. A block mask costs milliseconds, so a stack
+builds it once (`prepare`). On a CPU torch's unfused form runs, forward only: the form compiled for the CPU is not reliable.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ...plugin import NoOptions, OneOf, Options, Placement
-from ...slots.placement import Constants, StackFacts
+from ...slots.placement import Constants, PlacementContext
 
 
 class ParallelOptions(Options):
@@ -28,7 +28,7 @@ def _parallel(options: ParallelOptions, sublayers: tuple[str, ...]) -> tuple[str
     return ("shared",) if options.norms == "shared" else sublayers
 
 
-def deepnorm_constants(options: NoOptions, context: StackFacts) -> Constants:
+def deepnorm_constants(options: NoOptions, context: PlacementContext) -> Constants:
     """alpha and beta of Wang et al. 2022, section 2, table "DeepNorm" (https://arxiv.org/abs/2203.00555).
 
     alpha multiplies the residual. beta multiplies the initial standard deviation of value, output and feed-forward weights. In

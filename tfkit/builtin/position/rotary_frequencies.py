@@ -7,9 +7,9 @@
     yarn      f_i ((1 - k_i) / s + k_i), queries and keys times 0.1 ln(s) + 1     Peng et al. 2023, https://arxiv.org/abs/2309.00071
     llama3    f_i ((1 - k_i) / s + k_i)                              https://github.com/meta-llama/llama-models
 
-Frequency i makes r_i = trained_len f_i / (2 pi) turns within the trained length. k_i is 0 where r_i <= low, 1 where r_i >= high,
-and linear between them: in r_i (llama3), or in i (yarn; the ends are whole i unless `truncate` is false). NTK scaling is static:
-a scaling that follows the text length would not match the keys that are already in a cache.
+Frequency i makes r_i = trained_len f_i / (2 pi) turns within the trained length. k_i is 0 where r_i <= low, 1 where
+r_i >= high, and linear between them: in r_i (llama3), or in i (yarn; the ends are whole i unless `truncate` is false). NTK
+scaling is static: a scaling that follows the text length would not match the keys that are already in a cache.
 """
 
 from __future__ import annotations

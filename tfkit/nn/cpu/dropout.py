@@ -1,7 +1,7 @@
 """Dropout, Srivastava et al. 2014: x keep / (1 - p), keep ~ Bernoulli(1 - p) for every element
 
-On a CPU torch draws a random number per element. This class draws 64 bits for two elements, which takes a third of the time. The
-probability differs from p by at most 2^-32. https://jmlr.org/papers/v15/srivastava14a.html
+On a CPU torch draws a random number per element. This class draws 64 bits for two elements, which takes a third of the time.
+The probability differs from p by at most 2^-32. https://jmlr.org/papers/v15/srivastava14a.html
 """
 
 from __future__ import annotations
