@@ -57,7 +57,7 @@ def test_tokens_that_do_not_fit_are_told_where_they_were_asked_for(run, said):
     words = ["generate", run, "--prompt", "the dog", "--prompt", "cat", "--sample", "--seed", "4", "--n-best", "2", "--json"]
     code, out, err = said([*words, "--tokens", "8"])
     assert (code, len(out.splitlines())) == (0, 2)
-    assert err == "prompt 1: 6 of 8 tokens were made: with 7 of the prompt the model has no more positions\n"
+    assert err == "prompt 1: 6 of 8 tokens were generated: with 7 of the prompt the model has no more positions\n"
     assert said(words)[2] == ""
     assert said([*words, "--tokens", "6"])[2] == ""
 
@@ -65,7 +65,7 @@ def test_tokens_that_do_not_fit_are_told_where_they_were_asked_for(run, said):
 def test_an_empty_prompt_is_told(run, said):
     code, out, err = said(["generate", run, "--prompt", "cat", "--prompt", ""])
     assert (code, out[:3]) == (2, "cat")
-    assert err == "TFK077 prompt 2 is empty; a decoder needs something to go on from\n"
+    assert err == "TFK077 prompt 2 is empty; a prompt has at least one token\n"
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
         (["train", "{recipe}"], 2, "-o is missing"),
         (["train", "{recipe}", "-o", "{run}"], 2, "exists and holds a run; `--resume` continues it"),
         (["train", "{recipe}", "-o", "{new}", "--source", "nowhere"], 2, "nowhere cannot be read: No such file"),
-        (["train", "{recipe}", "-o", "{new}", "--source", "-"], 2, "text is read several times, and standard input can be"),
+        (["train", "{recipe}", "-o", "{new}", "--source", "-"], 2, "text is read several times, but standard input can be"),
         (["train", "{recipe}", "-o", "{new}", "--target", "[a"], 2, "[a cannot be read: No such file"),
         (["train", "{recipe}", "-o", "{new}", "--target", "7"], 2, "7 cannot be read: No such file"),
         (["train", "{recipe}", "-o", "{new}", "--source", "/dev/zero"], 2, "data.source: /dev/zero cannot be read: it is a"),
@@ -250,7 +250,7 @@ def test_workers_change_nothing_but_the_time(run, monkeypatch, capsys):
 def test_workers_that_a_backend_does_not_allow_are_refused(run, monkeypatch, capsys):
     typed(monkeypatch, "the dog\n")
     assert main(["translate", str(run), "--backend", "flex", "--workers", "2"]) == 2
-    assert "backends that several threads may call at once, `flex` may not" in capsys.readouterr().err
+    assert "needs thread-safe attention backends, and `flex` is not thread-safe" in capsys.readouterr().err
     typed(monkeypatch, "the dog\n")
     assert main(["translate", str(run), "--backend", "flex", "--workers", "1"]) == 0
 

@@ -67,7 +67,7 @@ def test_files_of_different_lengths_are_told_with_both(tmp_path):
     (tmp_path / "a").write_text("1\n2\n3\n")
     (tmp_path / "b").write_text("1\n2\n3\n4\n5\n")
     message = describe_counts(tmp_path / "a", tmp_path / "b")
-    assert f"{tmp_path / 'a'} has 3, {tmp_path / 'b'} has 5; line 4 has no partner" in message
+    assert f"{tmp_path / 'a'} has 3, {tmp_path / 'b'} has 5; line 4 is missing in one file" in message
     (tmp_path / "empty").write_text("")
     assert f"{tmp_path / 'empty'} has 0, {tmp_path / 'a'} has 3; line 1" in describe_counts(tmp_path / "empty", tmp_path / "a")
 

@@ -28,7 +28,7 @@ def test_labels_of_a_decoder_are_its_inputs(shrunk, padded, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [False, True], ids=["made of the labels", "given"])
+@pytest.mark.parametrize("given", [False, True], ids=["made from the labels", "given"])
 @pytest.mark.parametrize("name", test_encoder_decoders.FAMILIES)
 def test_labels_of_an_encoder_decoder_are_what_it_shall_say(shrunk, padded, name, given):
     family = test_encoder_decoders.FAMILIES[name]

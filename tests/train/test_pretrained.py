@@ -160,7 +160,7 @@ def started_again(recipe, folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["tokeniser=unigram"], r":1:11: TFK117 tokeniser.kind: `unigram` is written, and .* has `bpe`; leave `tok"),
+        (["tokeniser=unigram"], r":1:11: TFK117 tokeniser.kind: `unigram` is written, but .* has `bpe`; leave `tok"),
         (["pretrained=nowhere"], r"pretrained=nowhere:1:12: TFK117 pretrained: nowhere is no model to start from"),
         (["model={tmp}/other.yaml"], r"TFK117 pretrained: no weight of .* parts `decoder`, `encoder`, `source` and `given`,"),
         (["model={tmp}/masked.yaml", "tokeniser=null", "data={{kind: masked, text: {tmp}/train.src}}"], r"the token `<mask>`"),
@@ -237,7 +237,7 @@ def test_a_share_of_nothing_is_told(task):
 def test_a_setting_that_the_tokeniser_does_not_have_is_told_where_it_was_written(parent, task, tmp_path, name, written, has):
     values = {"vocab_size": written.split()[3].replace(",", "") if "of" in written else "", "joint": "false"}
     value = values.get(name) or written.strip("`").split()[1]
-    said = rf"TFK117 tokeniser.{name}: {written} is written, and .*, whose tokeniser is used, has {has}; write `{name}: "
+    said = rf"TFK117 tokeniser.{name}: {written} is written, but .*, whose tokeniser is used, has {has}; write `{name}: "
     with pytest.raises(InputError, match=rf"--set tokeniser.{name}={value}:1:{len(name) + 12}: {said}"):
         train(load_recipe(task, [f"pretrained={parent}", f"tokeniser.{name}={value}"]), tmp_path / "run")
     with pytest.raises(InputError, match=said):  # nor where nothing else is written, in which case the kind is not

@@ -333,7 +333,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used_when_asked(whole,
     with pytest.raises(StoreError) as caught:
         resume(whole)
     assert str(latest / name) in str(caught.value)
-    assert "`--earlier` goes back to the one before it" in str(caught.value)
+    assert "`--earlier` uses the one before it" in str(caught.value)
     assert resume(whole, earlier=True).progress.step == 24
     assert resume(whole).progress.step == 24
 

@@ -186,7 +186,7 @@ def test_a_run_whose_preparation_was_killed_starts_over(task, tmp_path, at, name
     assert set(left) <= there.keys()
     with pytest.raises(InputError) as caught:
         resume(directory)
-    assert f"TFK111 the preparation of {directory} was cut off before its first step" in str(caught.value) or at == "os.chmod"
+    assert f"TFK111 the preparation of {directory} was interrupted before its first step" in str(caught.value) or at == "os.chmod"
     assert everything(directory) == there
     outcome = train(load_recipe(task, FEW), directory)
     assert outcome.progress.step == 9

@@ -52,7 +52,7 @@ def refused(run, latest, said, monkeypatch):
         resume(run)
     assert said in str(caught.value)
     assert {diagnostic.code for diagnostic in caught.value.diagnostics} == {"TFK082"}
-    assert f"{latest} cannot be used, `--earlier` goes back to the one before it" in str(caught.value)
+    assert f"{latest} cannot be used; `--earlier` uses the one before it" in str(caught.value)
     assert folders == []
     assert resume(run, earlier=True, overrides=["stopping.max_steps=13"]).progress.step == 13
     assert folders == ["step-8"]
