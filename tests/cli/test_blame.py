@@ -29,7 +29,7 @@ def acme(monkeypatch, tmp_path):
     return acme_attention
 
 
-def test_what_a_plugin_raises_is_not_called_a_bug_in_tfkit(tfkit, acme, monkeypatch, small):
+def test_an_exception_of_a_plugin_is_attributed_to_it(tfkit, acme, monkeypatch, small):
     monkeypatch.setattr("tfkit.graph.graph_of", lambda spec: acme.fail())
     done = tfkit("show", small)
     assert done.code == 1

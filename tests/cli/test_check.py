@@ -24,7 +24,7 @@ def test_a_good_spec_is_ok_with_its_count(tfkit):
     assert done.out == "specs/transformer-base.yaml: OK, transformer-base has 63,082,496 parameters\n"
 
 
-def test_every_slip_of_a_file_is_told_at_once_and_at_its_place(tfkit):
+def test_every_error_of_a_file_is_reported_at_once_with_its_location(tfkit):
     done = tfkit("check", "tests/cli/slips.yaml")
     assert (done.code, done.out) == (2, "")
     diagnostics = faults_of(done.err)
@@ -81,7 +81,7 @@ def test_json_is_a_list_with_an_object_per_file(tfkit, small):
     assert (bad["diagnostics"][0]["code"], bad["diagnostics"][0]["line"]) == ("TFK012", 7)
 
 
-def test_set_changes_what_is_checked(tfkit, small):
+def test_set_changes_the_checked_spec(tfkit, small):
     plain = tfkit("check", "--json", small).json()[0]["parameters"]
     deeper = tfkit("check", "--json", small, "--set", "encoder.num_layers=3").json()[0]["parameters"]
     layer = 4 * (12 * 12 + 12) + (12 * 20 + 20) + (20 * 12 + 12) + 2 * 2 * 12
@@ -113,7 +113,7 @@ NO_SPECS = [b"", b"\xff\xfe\x00", bytes(range(256)), b"- 1\n", b"a: [\n", b"\t\n
 
 
 @pytest.mark.parametrize("override", GARBAGE)
-def test_garbage_in_an_override_is_a_fault_of_the_override(tfkit, small, override):
+def test_garbage_in_an_override_is_an_error_of_the_override(tfkit, small, override):
     done = tfkit("check", small, "--set", override)
     assert done.code == 2
     assert done.out == ""

@@ -110,7 +110,7 @@ def test_a_backend_that_lacks_a_term_is_refused_where_it_was_written(tfkit, smal
     assert (diagnostic["code"], diagnostic["path"], diagnostic["line"]) == ("TFK060", "decoder.0-2.self_attention", 11)
 
 
-def test_a_backend_for_another_device_or_dtype_is_no_fault_of_the_spec(tfkit, small, installed):
+def test_a_backend_for_another_device_or_dtype_is_no_error_of_the_spec(tfkit, small, installed):
     for name in ("acme.gpu", "acme.half", "acme.forward", "flex", "auto", "[acme.no_causal, eager]"):
         done = tfkit("check", small, "--set", f"defaults.attention.backend={name}")
         assert (done.code, done.err) == (0, ""), name
@@ -138,7 +138,7 @@ def test_a_recipe_is_refused_where_its_backend_cannot_train(tfkit, installed):
 
 
 @pytest.mark.parametrize(("kind", "metric"), list(product(("parallel", "language", "masked", "classification"), ("bleu",))))
-def test_a_score_that_cannot_be_computed_is_told_before_training(tfkit, kind, metric):
+def test_a_metric_that_cannot_be_computed_is_reported_before_training(tfkit, kind, metric):
     done = tfkit("check", RECIPE, "--set", f"data.kind={kind}", "--set", f"validation.metric={metric}")
     assert (done.code, "TFK112 validation.metric" in done.err) == ((0, False) if kind == "parallel" else (2, True))
 

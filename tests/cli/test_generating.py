@@ -53,7 +53,7 @@ def test_a_long_prompt_is_named_and_the_other_lines_are_kept(run, said):
     assert err.startswith("<stdin>:3: 24 tokens, ")
 
 
-def test_tokens_that_do_not_fit_are_told_where_they_were_asked_for(run, said):
+def test_positions_that_limit_the_new_tokens_are_reported(run, said):
     words = ["generate", run, "--prompt", "the dog", "--prompt", "cat", "--sample", "--seed", "4", "--n-best", "2", "--json"]
     code, out, err = said([*words, "--tokens", "8"])
     assert (code, len(out.splitlines())) == (0, 2)
@@ -62,7 +62,7 @@ def test_tokens_that_do_not_fit_are_told_where_they_were_asked_for(run, said):
     assert said([*words, "--tokens", "6"])[2] == ""
 
 
-def test_an_empty_prompt_is_told(run, said):
+def test_an_empty_prompt_is_reported(run, said):
     code, out, err = said(["generate", run, "--prompt", "cat", "--prompt", ""])
     assert (code, out[:3]) == (2, "cat")
     assert err == "TFK077 prompt 2 is empty; a prompt has at least one token\n"

@@ -61,7 +61,7 @@ def test_version(tfkit):
         (["show", "x.yaml", "--res"], "no option `--res`"),
     ],
 )
-def test_a_wrong_command_line_is_one_fault(tfkit, words, said):
+def test_a_wrong_command_line_is_one_error(tfkit, words, said):
     done = tfkit(*words)
     if "--json" in words:
         assert done.json()["diagnostics"][0]["code"] == "TFK090"
@@ -105,7 +105,7 @@ def broken(monkeypatch):
     return fail
 
 
-def test_a_bug_is_one_line_that_says_so(tfkit, broken, capsys):
+def test_a_bug_is_reported_in_one_line(tfkit, broken, capsys):
     broken(KeyError("gone\nwrong"))
     done = tfkit("explain")
     assert (done.code, done.out) == (1, "")
@@ -200,7 +200,7 @@ def test_a_plugin_that_cannot_be_imported_leaves_the_other_commands(tfkit, plugi
     assert tfkit("added").code == 1
 
 
-def test_a_command_of_a_missing_distribution_says_what_to_install(tfkit, monkeypatch):
+def test_a_command_of_a_missing_distribution_names_the_extra(tfkit, monkeypatch):
     monkeypatch.setattr(dispatch, "_entry_points", dict)
     done = tfkit("verify", "x.yaml")
     assert (done.code, done.err) == (

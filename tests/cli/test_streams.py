@@ -97,7 +97,7 @@ def test_a_table_of_auto_names_its_device_on_one_line(tmp_path, small):
         ("model/plan.json", {"sites": {f"{EVIL}\nx": [f"{EVIL}\ny"]}}, ["verify", "model"]),
     ],
 )
-def test_faults_about_a_hostile_file_are_plain_lines(tmp_path, small, file, content, words):
+def test_errors_about_a_hostile_file_are_plain_lines(tmp_path, small, file, content, words):
     assert subprocess.run([*MODULE, "build", small, "-o", tmp_path / "model"], capture_output=True).returncode == 0
     (tmp_path / file).write_text(json.dumps(content))
     code, written = on_terminal(*words, cwd=tmp_path)
@@ -120,7 +120,7 @@ def test_the_panel_of_a_training_run_shows_a_hostile_recipe_as_text(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", PRINT, ids=lambda words: " ".join(Path(word).name for word in map(str, words)))
-def test_a_full_disk_is_one_fault(words, tmp_path):
+def test_a_full_disk_is_one_error(words, tmp_path):
     with open("/dev/full", "w") as full:
         done = subprocess.run([*MODULE, *map(str, words)], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (
@@ -147,13 +147,13 @@ def test_closed_streams(closed, words, code, errors, tmp_path):
 
 
 @pytest.mark.slow
-def test_with_json_a_full_disk_is_told_on_standard_error(tmp_path, small):
+def test_with_json_a_full_disk_is_reported_on_standard_error(tmp_path, small):
     with open("/dev/full", "w") as full:
         done = subprocess.run([*MODULE, "show", small, "--json"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr.startswith("TFK081 ")) == (1, True)
 
 
-def test_faults_of_one_kind_are_folded_and_json_has_them_all(tfkit, tmp_path):
+def test_errors_of_one_kind_are_folded_and_json_has_them_all(tfkit, tmp_path):
     bomb = tmp_path / "bomb.yaml"
     levels = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 9)]
     bomb.write_text("tfkit: 1\na0: &a0 [x]\n" + "".join(levels))

@@ -28,7 +28,7 @@ def typed(monkeypatch, text):
 
 
 @pytest.mark.slow
-def test_a_run_says_what_it_does_and_where_the_model_is(tmp_path, capsys):
+def test_a_run_prints_its_progress_and_the_place_of_the_model(tmp_path, capsys):
     recipe = write_task(tmp_path)
     assert main(["train", str(recipe), "-o", str(tmp_path / "run"), "--set", "validation.metric=chrf"]) == 0
     out, err = capsys.readouterr()
@@ -54,7 +54,7 @@ def test_json_is_one_event_a_line(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_starts_from_another_and_says_what_it_takes(run, tmp_path, capsys):
+def test_a_run_starts_from_another_and_reports_the_loaded_weights(run, tmp_path, capsys):
     spec, changes = run.parent / "small.yaml", ["--set", "model.decoder.num_layers=2", "--set", "stopping.max_steps=2"]
     files = ["--source", str(run.parent / "train.src"), "--target", str(run.parent / "train.trg")]
     assert main(["train", str(spec), *files, "--from", str(run), "-o", str(tmp_path / "run"), *changes]) == 0
@@ -112,7 +112,7 @@ def test_n_best_has_a_line_of_numbers_for_each(run, monkeypatch, capsys):
     assert all(len(row) == 3 for row in rows)
 
 
-def test_json_tells_pieces_scores_and_attention(run, monkeypatch, capsys):
+def test_json_has_pieces_scores_and_attention(run, monkeypatch, capsys):
     typed(monkeypatch, "the dog\n\n")
     assert main(["translate", str(run), "--json", "--attention", "decoder.0.cross_attention"]) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
@@ -177,7 +177,7 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
         (["average", "{new}", "-o", "{new}"], 2, "has no checkpoint"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_and_nothing_is_left_behind(run, tmp_path, monkeypatch, capsys, words, code, message):
+def test_errors_are_reported_and_leave_no_files(run, tmp_path, monkeypatch, capsys, words, code, message):
     typed(monkeypatch, "dog\n")
     recipe = run.parent / "small-recipe.yaml"
     places = {"run": run, "recipe": recipe, "spec": run.parent / "small.yaml", "new": tmp_path / "new"}
@@ -191,7 +191,7 @@ def test_what_is_wrong_is_told_and_nothing_is_left_behind(run, tmp_path, monkeyp
     assert not (tmp_path / "new").exists()
 
 
-def test_bad_utf8_on_standard_input_is_told(run, monkeypatch, capsys):
+def test_invalid_utf8_on_standard_input_is_reported(run, monkeypatch, capsys):
     typed(monkeypatch, b"dog\ncaf\xe9\n")
     assert main(["translate", str(run)]) == 2
     assert "<stdin>:2:4: TFK101 byte 0xe9 is no UTF-8" in capsys.readouterr().err

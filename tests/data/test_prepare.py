@@ -84,7 +84,7 @@ def test_a_tab_inside_a_text_does_not_make_its_rest_the_label(tmp_path):
     assert ":2:1: TFK115 the line has 2 columns, line 1 has 3" in message
 
 
-def test_of_a_table_of_many_columns_is_said_which_are_meant(tmp_path):
+def test_a_table_with_many_columns_needs_the_columns_in_the_recipe(tmp_path):
     rows = [f"{number}\ttext {number}\t{'ab'[number % 2]}" for number in range(40)]
     message = table(tmp_path, rows)
     assert "text.tsv:1:1: TFK115 the table has 3 columns, and nothing says which hold the text and the label" in message

@@ -110,7 +110,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("kind", "path", "value", "message"), HOSTILE.values(), ids=HOSTILE)
-def test_what_tfkit_does_not_write_is_refused_by_its_place(tmp_path, kind, path, value, message):
+def test_foreign_tokeniser_parts_are_refused_with_their_place(tmp_path, kind, path, value, message):
     (tmp_path / "tokeniser.json").write_text(changed(kind, path, value))
     with pytest.raises(InputError) as caught:
         TextTokeniser.load(tmp_path / "tokeniser.json")
@@ -142,7 +142,7 @@ def test_a_value_of_the_file_cannot_write_on_the_terminal(tmp_path):
     ],
     ids=["deep", "nan", "twice", "infinite", "large", "cut off", "surrogate"],
 )
-def test_json_that_is_none_is_refused(text, message):
+def test_invalid_json_is_refused(text, message):
     with pytest.raises(InputError, match=f"TFK104 t holds no tokeniser.*{re.escape(message)}"):
         TextTokeniser.from_json(text, "t")
 
@@ -177,7 +177,7 @@ def test_a_panic_of_the_library_is_an_error(capfd):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_no_piece_that_is_learnt_is_longer_than_what_is_read_back(kind):
+def test_no_learned_piece_exceeds_the_limit_of_the_reader(kind):
     texts = ["ab" * 2_000, *TEXT] * 3
     tokeniser = made(kind, 600, texts=texts)
     pieces = tokeniser.pieces(range(tokeniser.size))

@@ -13,7 +13,7 @@ class Names(FileModel):
     names: list[str]
 
 
-def test_what_is_not_a_regular_file_is_refused_without_waiting(tmp_path):
+def test_special_files_are_refused_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
@@ -80,7 +80,7 @@ def test_text_that_is_not_utf8_is_refused_with_the_place(tmp_path):
         (b"\xff\xfe", "utf-8"),
     ],
 )
-def test_what_is_not_json_is_a_value_error_with_the_reason(text, reason):
+def test_invalid_json_is_a_value_error_with_the_reason(text, reason):
     with pytest.raises(ValueError, match=reason):
         parse_json(text)
 

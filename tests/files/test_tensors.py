@@ -26,7 +26,7 @@ def file_of(header: object, body: bytes = b"") -> bytes:
     return len(text).to_bytes(8, "little") + text + body
 
 
-def test_what_the_library_writes_is_read(tmp_path):
+def test_files_of_the_library_are_read(tmp_path):
     save_file(TENSORS, tmp_path / "x", {"format": "pt"})
     assert read_header(tmp_path / "x") == FACTS
     check_header(tmp_path / "x", FACTS, "the test")
@@ -76,7 +76,7 @@ def test_a_sparse_file_is_refused_by_its_header(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["link", "named pipe", "directory"])
-def test_what_is_not_a_regular_file_is_refused(tmp_path, kind):
+def test_special_files_are_refused(tmp_path, kind):
     save_file({"a": torch.ones(3)}, tmp_path / "real")
     if kind == "link":
         (tmp_path / "x").symlink_to("real")
@@ -102,7 +102,7 @@ def test_differences_are_named_and_counted(tmp_path):
 
 
 @pytest.mark.parametrize("flip", [1, 2, 32, 255])
-def test_a_header_with_a_flipped_byte_is_refused_or_is_what_the_library_reads(tmp_path, flip):
+def test_a_header_with_a_flipped_byte_is_refused_or_read_as_by_safetensors(tmp_path, flip):
     whole = save({"weight": torch.ones(2, 3), "mask": torch.ones(4, dtype=torch.bool)})
     path = tmp_path / "x"
     for place in range(len(whole)):

@@ -49,7 +49,7 @@ KINDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_regular_file_is_not_replaced(kind, tmp_path, monkeypatch, capsys):
+def test_special_files_are_not_replaced(kind, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "out.json"
     KINDS[kind](place)

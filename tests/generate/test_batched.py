@@ -52,7 +52,7 @@ def test_everything_is_found_as_alone_and_in_order(
         assert progress(list(tfkit.generate_stream(decoder, iter(SOURCES), search, chunk=chunk))) == progress(wanted)
 
 
-def test_batches_hold_what_they_may_and_begin_with_the_longest() -> None:
+def test_batches_respect_the_token_limit_and_start_with_the_longest() -> None:
     for width, tokens in ((1, 1), (1, 20), (5, 60), (2, 10_000)):
         batches = list(many._batches(SOURCES, width, tokens, same_length=False))
         assert sorted(row for batch in batches for row in batch) == list(range(len(SOURCES)))

@@ -152,7 +152,7 @@ def test_streams_and_samples_are_apart() -> None:
     assert float(drawn.max()) < 1.0
 
 
-def test_probabilities_are_the_models_own_and_attention_is_told(decoder_of: Callable[..., Model]) -> None:
+def test_samples_have_the_models_probabilities_and_attention(decoder_of: Callable[..., Model]) -> None:
     model = decoder_of("translator")
     sites = ["decoder.0.cross_attention", "decoder.1.self_attention"]
     found = tfkit.sample(model, source=SOURCE, max_new_tokens=6, temperature=2.0, top_k=5, seed=2, samples=2, attention=sites)
@@ -193,7 +193,7 @@ def test_a_wrong_call_is_an_input_error(name: str, decoder_of: Callable[..., Mod
         tfkit.sample(decoder_of("translator"), **{"source": SOURCE, "max_new_tokens": 3, **arguments})
 
 
-def test_logits_that_are_no_numbers_are_told(decoder_of: Callable[..., Model]) -> None:
+def test_nan_logits_are_reported(decoder_of: Callable[..., Model]) -> None:
     model = decoder_of("translator")
     with torch.no_grad():
         next(iter(model.nodes["decoder"].parameters())).fill_(torch.nan)

@@ -195,7 +195,7 @@ def test_a_rule(name: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
         assert line[diagnostic.location.column - 1 :].startswith(place.splitlines()[0]), line[diagnostic.location.column - 1 :]
 
 
-def test_faults_of_all_nodes_at_once_in_the_order_of_the_file(faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_errors_of_all_nodes_are_reported_in_the_order_of_the_file(faults_of: Callable[..., list[Diagnostic]]) -> None:
     text = (
         TRANSLATOR.replace("{kind: tokens}", "{kind: tokens, pad_id: 19}")
         .replace("input: source, num_layers: 2", "input: source, num_layers: 2, attention: {num_heads: 7}")
@@ -213,7 +213,7 @@ def test_faults_of_all_nodes_at_once_in_the_order_of_the_file(faults_of: Callabl
     )
 
 
-def test_an_inherited_fault_points_into_defaults_and_comes_once(faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_an_inherited_error_is_located_in_defaults_and_reported_once(faults_of: Callable[..., list[Diagnostic]]) -> None:
     found = faults_of(TRANSLATOR, "defaults.attention.num_heads=5")
     assert len({str(diagnostic) for diagnostic in found}) == len(found)
     assert {diagnostic.path for diagnostic in found} == {"defaults.attention.num_heads"}
@@ -236,7 +236,7 @@ def test_no_rule_is_broken_where_all_is_well(graph_from: Callable[..., tfkit.Gra
         ["defaults.d_model=1099511627774", "defaults.attention.head_dim=4"],
     ],
 )
-def test_what_no_machine_can_hold_is_refused_at_once_with_its_bytes(
+def test_models_larger_than_any_memory_are_refused_at_once_with_their_bytes(
     overrides: list[str], faults_of: Callable[..., list[Diagnostic]]
 ) -> None:
     found = faults_of(TRANSLATOR, *overrides)  # unrolled, this would take hours and all memory
@@ -266,7 +266,7 @@ def test_no_input_is_named_like_an_argument(name: str, faults_of: Callable[..., 
 
 
 @pytest.mark.slow
-def test_every_attribute_of_torchs_module_dictionary_is_taken() -> None:
+def test_every_attribute_of_torchs_module_dictionary_is_reserved() -> None:
     # In a process of its own: libraries that other tests import put names of theirs on torch's classes.
     code = "import torch; print(*(name for name in dir(torch.nn.ModuleDict()) if not name.startswith('_')))"
     named = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()

@@ -75,7 +75,7 @@ def usual(reads: Reads, good: Path, runner: Runner, folder: Path) -> tuple[str, 
     raise AssertionError(f"{reads} succeeds with none of {tried}")
 
 
-def test_every_argument_that_names_a_path_says_whether_it_is_read_or_written() -> None:
+def test_every_path_argument_is_declared_as_read_or_written() -> None:
     for command in all_commands():
         for each in parameters(command):
             if looks_like_path(each):

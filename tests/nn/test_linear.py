@@ -160,7 +160,7 @@ class _Sees(TorchFunctionMode):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, of its tracer and forward mode
-def test_whoever_looks_at_operators_sees_those_that_it_knows(calls):
+def test_modes_and_subclasses_see_torchs_own_operators(calls):
     x, weight, bias = (tensor.detach() for tensor in parts())
     want = functional.linear(x, weight, bias)
     with FlopCounterMode(display=False) as counter:
@@ -204,7 +204,7 @@ def test_an_empty_batch_has_no_rows():
     assert linear(x[:0], weight, bias).shape == (0, 7, 40)
 
 
-def test_modules_that_are_watched_are_called(calls):
+def test_modules_with_hooks_are_called(calls):
     x, seen = torch.randn(3, 5, 12, requires_grad=True), []
     module = nn.Linear(12, 40)
     for watch in (

@@ -30,7 +30,7 @@ def test_labels_of_a_decoder_are_its_inputs(shrunk, padded, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("given", [False, True], ids=["made from the labels", "given"])
 @pytest.mark.parametrize("name", test_encoder_decoders.FAMILIES)
-def test_labels_of_an_encoder_decoder_are_what_it_shall_say(shrunk, padded, name, given):
+def test_labels_of_an_encoder_decoder_are_its_target(shrunk, padded, name, given):
     family = test_encoder_decoders.FAMILIES[name]
     vocabulary = test_encoder_decoders.VOCABULARY
     source, seen = padded(family.sources, vocabulary, family.pad, end=family.end)

@@ -94,13 +94,13 @@ RIGHT = [
 
 
 @pytest.mark.parametrize("body", RIGHT)
-def test_what_the_reader_takes_is_accepted(body, validator):
+def test_the_schema_accepts_valid_recipes(body, validator):
     recipe_of(BASE + body + "\n", "r.yaml")
     assert said(validator, BASE + body) == []
 
 
 @pytest.mark.parametrize("rows", [1, 30_000, 10**7])
-def test_what_is_chosen_for_a_corpus_is_accepted(rows, validator):
+def test_the_schema_accepts_settings_for_a_corpus(rows, validator):
     assert said(validator, recipe_text("a", "m.yaml", "parallel", rows)) == []
 
 

@@ -209,7 +209,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_fault_is_found_where_it_is(
+def test_an_error_is_located(
     row: tuple[str, str, list[tuple[str, int, int, str, str]]], text: str, faults_of: Callable[..., list[Diagnostic]]
 ) -> None:
     old, new, expected = row
@@ -261,7 +261,7 @@ outputs: [logit]
 """
 
 
-def test_all_faults_of_a_file_come_at_once_and_inherited_ones_once(faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_all_errors_of_a_file_are_reported_at_once_and_inherited_ones_once(faults_of: Callable[..., list[Diagnostic]]) -> None:
     found = [
         (diagnostic.code, diagnostic.location.line, diagnostic.location.column)
         for diagnostic in faults_of(MANY)
@@ -288,7 +288,7 @@ def test_all_faults_of_a_file_come_at_once_and_inherited_ones_once(faults_of: Ca
     ]
 
 
-def test_name_of_a_broken_plugin_tells_why_it_is_missing(catalogue: Catalogue, text: str) -> None:
+def test_name_of_a_broken_plugin_gives_the_import_error(catalogue: Catalogue, text: str) -> None:
     broken = Catalogue(
         catalogue.registered, (BrokenPlugin("acme", "tfkit-acme", "ImportError: no libcuda"),), catalogue.plugins
     )
@@ -302,14 +302,14 @@ def test_plugin_that_fails_on_its_options_is_named(catalogue: Catalogue, text: s
         parse_spec(text.replace("kind: layer_norm, eps: 1.0e-5", "kind: acme.broken, number: 7"), catalogue)
 
 
-def test_faults_end_where_nobody_reads_on(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_errors_stop_when_the_pipe_is_closed(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
     nodes = "".join(f"  n{index}: {{kind: dense, input: nowhere, xyzzy{index}: 1}}\n" for index in range(600))
     found = faults_of(text.replace("nodes:\n", f"nodes:\n{nodes}"))
     assert len(found) == 501
     assert "more than 500" in found[-1].message
 
 
-def test_defaults_with_nothing_under_them_are_no_mapping(faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_empty_defaults_are_no_mapping(faults_of: Callable[..., list[Diagnostic]]) -> None:
     [diagnostic] = faults_of(
         "tfkit: 1\nname: a\ndefaults:\nnodes: {t: {kind: tokens, d_model: 8, vocab_size: 9}}\noutputs: [t]\n"
     )
@@ -346,7 +346,7 @@ LEAVE_OUT = [("outputs: [t]", "outputs: []", "write at least one"), ("[t]", "[t]
 
 
 @pytest.mark.parametrize(("old", "new", "said"), LEAVE_OUT)
-def test_what_is_advised_can_be_done(old: str, new: str, said: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_suggested_fixes_work(old: str, new: str, said: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
     text = "tfkit: 1\nname: a\nnodes: {t: {kind: tokens, d_model: 8, vocab_size: 9}}\noutputs: [t]\n"
     [diagnostic] = faults_of(text.replace(old, new))
     assert said in (diagnostic.fix, diagnostic.message.partition(",")[0])

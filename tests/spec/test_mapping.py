@@ -45,7 +45,7 @@ def test_a_resolved_spec_is_read_back_from_its_data(path: Path, catalogue: Catal
     assert parse_spec(json.loads(to_json(spec)), catalogue) == spec
 
 
-def test_a_mapping_says_what_its_file_would(catalogue: Catalogue) -> None:
+def test_a_mapping_and_its_file_give_equal_specs(catalogue: Catalogue) -> None:
     spec = parse_spec(mapping(), catalogue)
     assert spec == parse_spec(json.dumps(mapping()), catalogue)
     assert parse_spec(MappingProxyType(OrderedDict(mapping())), catalogue) == spec
@@ -70,7 +70,7 @@ def test_a_mapping_extends_a_file(catalogue: Catalogue, monkeypatch: pytest.Monk
         parse_spec({"tfkit": 1, "name": "a", "extends": "gpt3.yaml"}, catalogue)
 
 
-def test_faults_name_their_path_and_no_file(catalogue: Catalogue) -> None:
+def test_errors_name_their_path_and_no_file(catalogue: Catalogue) -> None:
     given = mapping()
     given["defaults"]["placement"] = "pre_norm"
     given["defaults"]["attention"] = {"nuw_heads": 2}
@@ -127,7 +127,7 @@ def test_a_mapping_that_holds_itself_is_refused(catalogue: Catalogue) -> None:
 
 
 @pytest.mark.parametrize("read", [tfkit.build, parse_spec])
-def test_what_is_no_spec_at_all(read: Callable[[Any], Any]) -> None:
+def test_files_that_are_no_specs_are_refused(read: Callable[[Any], Any]) -> None:
     with pytest.raises(tfkit.InputError, match=r"TFK073.*int"):
         read(3)
 

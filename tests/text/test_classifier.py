@@ -78,7 +78,7 @@ def test_lines_come_as_they_are_read(classifier):
     assert next(classifier.classify(lines(), chunk=1)).label in classifier.labels
 
 
-def test_a_long_line_is_cut_and_says_so(run, classifier):
+def test_a_long_line_is_cut_off_and_reported(run, classifier):
     (uncut,) = classifier.classify(["the old dog sees the cat"])
     (cut,) = Classifier.load(run, max_length=uncut.read - 2).classify(["the old dog sees the cat"])
     assert (uncut.cut, cut.cut, cut.read) == (0, 2, uncut.read - 2)
@@ -142,7 +142,7 @@ def test_labels_belong_to_the_model(run, classifier, tmp_path):
         (TextGenerator, "trained", "`small` is no model that continues a prompt: it translates; use `tfkit translate`"),
     ],
 )
-def test_a_model_for_something_else_is_told_with_the_right_command(wanted, which, message, request):
+def test_a_model_of_another_kind_is_refused_with_the_right_command(wanted, which, message, request):
     with pytest.raises(InputError) as caught:
         wanted.load(request.getfixturevalue(which))
     assert str(caught.value).startswith("TFK107 ")

@@ -152,7 +152,7 @@ def test_nothing_begins_where_nothing_compiles(task, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_backend_that_cannot_be_compiled_is_told(task, tmp_path):
+def test_a_backend_that_cannot_be_compiled_is_refused(task, tmp_path):
     step = step_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
     step.model.set_backend("flex")
     with pytest.raises(TrainingError, match=r"TFK120.*source \(\d+, \d+\)"):

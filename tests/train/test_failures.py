@@ -81,13 +81,13 @@ def test_a_gradient_that_is_no_number_changes_nothing_and_its_batch_is_kept(task
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_a_loss_that_is_no_number_is_told(task, tmp_path):
+def test_a_nan_loss_is_reported(task, tmp_path):
     with pytest.raises(TrainingError, match="TFK110 the loss of step 3 is NaN or infinite"):
         train(load_recipe(task), tmp_path / "run", callbacks=[Meddler(2, poison_weights)])
 
 
 @pytest.mark.slow
-def test_what_to_do_names_the_best_model_where_there_is_one(task, tmp_path):
+def test_the_fix_names_the_best_model_if_there_is_one(task, tmp_path):
     with pytest.raises(TrainingError) as caught:
         train(load_recipe(task, ["validation.every_steps=2"]), tmp_path / "run", callbacks=[Meddler(5, poison_weights)])
     assert f"in float32, from the best model so far (--from {tmp_path / 'run'})" in str(caught.value)
@@ -96,7 +96,7 @@ def test_what_to_do_names_the_best_model_where_there_is_one(task, tmp_path):
 
 
 @pytest.mark.slow
-def test_float16_leaves_out_steps_and_tells_when_it_cannot_go_on(task, tmp_path):
+def test_float16_skips_overflowing_steps_and_stops_at_the_smallest_loss_scale(task, tmp_path):
     recipe = load_recipe(task, ["precision=float16"])
     outcome = train(recipe, tmp_path / "run")
     assert outcome.progress.step == 24
@@ -160,7 +160,7 @@ def test_a_log_that_cannot_be_written_does_not_stop_training(task, tmp_path):
     assert checkpoints_in(tmp_path / "run" / "checkpoints")[-1].name == "step-24"
 
 
-def test_ctrl_c_on_a_full_disk_is_told_and_not_called_saved(task, tmp_path, monkeypatch):
+def test_ctrl_c_on_a_full_disk_reports_the_failed_checkpoint(task, tmp_path, monkeypatch):
     def full(directory, tensors, state):
         raise StoreError(Diagnostic("TFK081", f"{directory} could not be written: No space left on device"))
 
@@ -174,7 +174,7 @@ def test_ctrl_c_on_a_full_disk_is_told_and_not_called_saved(task, tmp_path, monk
 
 
 @pytest.mark.slow
-def test_a_watcher_that_fails_costs_no_step(task, tmp_path):
+def test_a_failing_callback_loses_no_step(task, tmp_path):
     def fail(trainer):
         raise BrokenPipeError
 

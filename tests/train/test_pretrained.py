@@ -58,7 +58,7 @@ def started(recipe, parent, folder, *changes):
 
 
 @pytest.mark.slow
-def test_all_weights_and_the_tokeniser_are_taken(parent, task, tmp_path):
+def test_all_weights_and_the_tokeniser_are_loaded(parent, task, tmp_path):
     (tmp_path / "train.src").write_text((tmp_path / "train.src").read_text().replace("dog", "hippopotamus"))
     found, taken = started(task, parent, tmp_path, "seed=9")
     wanted = weights(parent)
@@ -108,7 +108,7 @@ def test_a_model_is_as_good_as_the_run_it_is_the_best_of(parent, task, tmp_path)
 
 
 @pytest.mark.slow
-def test_what_has_another_shape_or_no_partner_is_drawn_and_told(parent, task, tmp_path):
+def test_tensors_of_other_shape_or_name_are_initialised_and_reported(parent, task, tmp_path):
     changes = ["model.encoder.num_layers=2", "model.encoder.ffn.d_ff=8", "model.decoder.position=none"]
     found, taken = started(task, parent, tmp_path, *changes)
     drawn, _ = train_without(task, tmp_path, *changes)
@@ -131,7 +131,7 @@ def train_without(task, folder, *changes):
 
 
 @pytest.mark.slow
-def test_a_smaller_model_says_what_it_does_not_use(parent, tmp_path):
+def test_a_smaller_model_reports_unused_weights(parent, tmp_path):
     recipe = recipe_for(tmp_path, "classification", "accuracy")
     spec = (HEAD + BODY + MODELS["classification"]).replace("words", "source").replace("body", "encoder")
     (tmp_path / "model.yaml").write_text(f"tfkit: 1\nname: kinds\n{spec}")
@@ -167,7 +167,7 @@ def started_again(recipe, folder):
         (["pretrained=''"], "TFK021 pretrained: it is empty"),
     ],
 )
-def test_what_cannot_be_started_from_is_told_at_its_place(parent, task, tmp_path, changes, message):
+def test_an_unusable_pretrained_model_is_reported_with_its_location(parent, task, tmp_path, changes, message):
     names = (("source", "given"), ("target", "wanted"), ("encoder", "reader"), ("decoder", "writer"))
     other = SPEC
     for old, new in names:
@@ -186,7 +186,7 @@ def test_a_model_with_little_in_common_is_refused_before_the_data_are_prepared(p
 
 
 @pytest.mark.slow
-def test_a_model_with_little_in_common_is_refused_unless_the_recipe_says_so(parent, task, tmp_path):
+def test_a_model_with_few_equal_weights_is_refused_unless_the_recipe_allows_it(parent, task, tmp_path):
     """The table of tokens, which has the same shape, does not count."""
     other = ["model.defaults.ffn.d_ff=8", "model.defaults.attention.head_dim=4", "model.defaults.norm=rms_norm"]
     other += ["model.decoder.position=none"]
@@ -215,7 +215,7 @@ def test_a_model_with_little_in_common_is_refused_unless_the_recipe_says_so(pare
     resume(tmp_path / "child", overrides=["stopping.max_steps=2"])
 
 
-def test_a_share_of_nothing_is_told(task):
+def test_a_share_without_pretrained_weights_is_reported(task):
     with pytest.raises(
         SpecError, match=r"pretrained_share=0.5:1:18: TFK117 pretrained_share: it is a share of the weights of `pretrained`"
     ):
@@ -234,7 +234,7 @@ def test_a_share_of_nothing_is_told(task):
         ("joint", "a vocabulary for each side", "one vocabulary for both sides"),
     ],
 )
-def test_a_setting_that_the_tokeniser_does_not_have_is_told_where_it_was_written(parent, task, tmp_path, name, written, has):
+def test_a_setting_that_the_tokeniser_does_not_have_is_reported_with_its_location(parent, task, tmp_path, name, written, has):
     values = {"vocab_size": written.split()[3].replace(",", "") if "of" in written else "", "joint": "false"}
     value = values.get(name) or written.strip("`").split()[1]
     said = rf"TFK117 tokeniser.{name}: {written} is written, but .*, whose tokeniser is used, has {has}; write `{name}: "
@@ -273,7 +273,7 @@ def test_the_tokeniser_of_the_model_may_be_written_as_it_was(task, tmp_path, kin
 
 
 @pytest.mark.slow
-def test_a_recipe_that_says_nothing_of_the_tokeniser_is_kept_as_one_and_trains_again(task, tmp_path):
+def test_a_recipe_without_a_tokeniser_is_written_without_one_and_trains_again(task, tmp_path):
     train(load_recipe(task, ["tokeniser=characters", *STILL]), tmp_path / "run")
     started(task, tmp_path / "run", tmp_path, "tokeniser=null")
     kept = tmp_path / "child" / "recipe.yaml"

@@ -122,7 +122,7 @@ def test_a_run_of_two_goes_on_alone_and_then_as_three(runs, tmp_path):
         assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
 
 
-def test_sharded_checkpoints_hold_what_whole_ones_do(runs, tmp_path):
+def test_sharded_checkpoints_equal_whole_ones(runs, tmp_path):
     """Files of both processes, nothing but safetensors and JSON, each with a part of the weights."""
     (latest,) = checkpoints_in(runs / "fsdp" / "checkpoints")[-1:]
     shards = sorted((latest / "shards").iterdir())
@@ -161,7 +161,7 @@ def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path):
     assert checkpoints_in(tmp_path / "four" / "checkpoints")
 
 
-def test_what_every_process_reads_is_told_once(task, tmp_path, runs):
+def test_an_error_that_every_process_finds_is_reported_once(task, tmp_path, runs):
     """Also where only one of them cannot read it."""
     wide = ["model.defaults.d_model=32", "model.defaults.ffn.d_ff=48", "stopping.max_steps=1"]
     train(load_recipe(task, wide), tmp_path / "wide")
@@ -202,7 +202,7 @@ def test_a_killed_process_ends_the_run_and_it_goes_on(task, tmp_path, runs, fsdp
         assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
 
 
-def test_who_watches_and_fails_stops_all_of_them_and_costs_no_step(task, tmp_path):
+def test_a_failing_callback_stops_all_processes_and_loses_no_step(task, tmp_path):
     overrides = [*FOUR, "keeping.every_steps=500"]
     jobs = [
         {"recipe": str(task), "directory": str(tmp_path / str(fsdp)), "overrides": overrides, "fsdp": fsdp, "fails": 5}
@@ -269,7 +269,7 @@ def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch):
     same_losses(tmp_path / "one", tmp_path / "two")
 
 
-def test_what_all_of_them_read_wrong_is_printed_once(task, tmp_path):
+def test_an_error_of_all_processes_is_printed_once(task, tmp_path):
     """In the recipe, and after they have met; no process is left standing, nor ends in a way that hides the fault."""
     for change, code in (("nonsense=1", "TFK017"), ("data.source=missing", "TFK100")):
         words = ["train", str(task), "-o", str(tmp_path / "run"), "--set", FOUR[0], "--set", change]
@@ -350,7 +350,7 @@ dist.destroy_process_group()
 """
 
 
-def test_shards_go_by_the_group_of_the_run_whoever_began_the_first_one(task, tmp_path):
+def test_shards_use_the_process_group_of_the_run(task, tmp_path):
     (tmp_path / "shards.py").write_text(SHARDS)
     command = [*LAUNCH, "--nproc-per-node=2", str(tmp_path / "shards.py"), str(task.parent / "small.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment())

@@ -252,7 +252,7 @@ def rewritten(checkpoint: Path, name: str, write) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["missing", "another one", "another shape", "another dtype"])
 @pytest.mark.parametrize("file", FILES)
-def test_tensors_of_another_model_are_told_and_not_used(whole, file, change):
+def test_tensors_of_another_model_are_reported_and_not_used(whole, file, change):
     latest = checkpoints_in(whole / "checkpoints")[-1]
     tensors = load_file(latest / f"{file}.safetensors")
     name = next(name for name, value in tensors.items() if value.dim() > 0)
@@ -393,7 +393,7 @@ def test_a_line_of_the_log_that_was_altered_is_named(whole, line, reason):
         ("tokeniser.json", "tokeniser source and tokeniser target"),
     ],
 )
-def test_what_the_run_began_with_stays(whole, file, said):
+def test_a_resumed_run_keeps_its_inputs(whole, file, said):
     data = (whole / file).read_bytes()
     old, new = (b"relu", b"gelu") if file == "spec.yaml" else (b"hundo", b"hudno")
     if file == "tokeniser.json":
@@ -427,14 +427,14 @@ def test_what_the_run_began_with_stays(whole, file, said):
         "validation.metric=bleu",
     ],
 )
-def test_what_the_weights_depend_on_or_has_no_effect_is_refused(whole, change):
+def test_overrides_that_affect_weights_or_nothing_are_refused(whole, change):
     recipe = (whole / "recipe.yaml").read_bytes()
     with pytest.raises(InputError, match=f"TFK111 a resumed run keeps its `{change.split('.')[0].split('=')[0]}`"):
         resume(whole, overrides=["stopping.max_steps=30", change])
     assert (whole / "recipe.yaml").read_bytes() == recipe
 
 
-def test_what_may_change_is_used_and_written_down(whole):
+def test_allowed_changes_are_used_and_saved(whole):
     changes = ["stopping.max_steps=26", "keeping.last=1", "validation.every_steps=5", "name=other", "keeping.every_steps=3"]
     assert resume(whole, overrides=changes).progress.step == 26
     recipe = load_recipe(whole / "recipe.yaml")
@@ -442,6 +442,6 @@ def test_what_may_change_is_used_and_written_down(whole):
     assert [path.name for path in checkpoints_in(whole / "checkpoints")] == ["step-26"]
 
 
-def test_a_directory_without_a_run_is_told(tmp_path):
+def test_a_directory_without_a_run_is_reported(tmp_path):
     with pytest.raises(InputError, match=r"TFK111 .*holds no run"):
         resume(tmp_path)

@@ -116,7 +116,7 @@ def test_tensors_that_were_not_written_are_named(sharded, monkeypatch):
     refused(run, latest, "`other` of model.safetensors", monkeypatch)
 
 
-def test_a_checkpoint_that_does_not_say_what_it_holds_is_named(sharded, monkeypatch):
+def test_a_checkpoint_without_a_complete_manifest_is_named(sharded, monkeypatch):
     run, latest, _ = sharded
     state = json.loads((latest / "state.json").read_text())
     del state["tensors"]

@@ -121,5 +121,5 @@ def trainer(progress, **stopping):
         (Progress(step=3, seconds=200.0), {}, (0, 0.0), ""),
     ],
 )
-def test_what_is_left_at_most(progress, stopping, began, text):
+def test_the_remaining_time_follows_the_nearest_limit(progress, stopping, began, text):
     assert left_text(trainer(progress, **stopping), *began) == text

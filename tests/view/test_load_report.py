@@ -9,10 +9,12 @@ LAYER = (("query.weight", (4, 4)), ("query.bias", (4,)), ("norm.weight", (4,)))
 
 
 def layer(number):
-    return [SkippedTensor(f"nodes.body.layers.{number}.{name}", shape, "not in the pretrained model", True) for name, shape in LAYER]
+    return [
+        SkippedTensor(f"nodes.body.layers.{number}.{name}", shape, "not in the pretrained model", True) for name, shape in LAYER
+    ]
 
 
-def test_parts_layers_and_shapes_are_told_together():
+def test_parts_layers_and_shapes_are_reported_together():
     left = [
         *layer(1),
         *layer(2),
@@ -25,7 +27,8 @@ def test_parts_layers_and_shapes_are_told_together():
     taken = LoadReport(Path("runs/a"), names, 2_000, 3_000, tuple(left))
     assert load_report_text(taken).splitlines() == [
         "pretrained: 2,000 of 3,000 weights are loaded from runs/a",
-        "  initialised, not in the pretrained model: body.layers.1-2 (3 tensors, 24 weights) each, out.weight (2, 4), body.layers.0.extra (3)",
+        "  initialised, not in the pretrained model: body.layers.1-2 (3 tensors, 24 weights) each, out.weight (2, 4), "
+        "body.layers.0.extra (3)",
         "  initialised, of another shape: words.weight (9, 4), pretrained (8, 4)",
         "  not used, not in the new model: old.bias (5)",
     ]

@@ -75,6 +75,6 @@ def test_every_reason_is_drawn_in_full(drawn):
     assert all(len(line) <= 72 for line in text.splitlines())
 
 
-def test_without_auto_nothing_is_said_of_measurements(drawn):
+def test_without_auto_measurements_are_not_mentioned(drawn):
     data = {"name": "m", "target": TARGET, "sites": [row("d.0.x", "b", candidate("b"), requested="b")], "unmeasured": ["z"]}
     assert "measurements" not in drawn(*plan_text(data))

@@ -28,7 +28,7 @@ def catalogue_of(*entries):
     return Catalogue({"backend": {entry.name: Registration(entry, "acme", "acme") for entry in entries}})
 
 
-def test_every_axis_says_what_is_declared():
+def test_every_axis_shows_its_declaration():
     names, rows = support_table(catalogue_of(NOTHING, MUCH))
     assert names == ["acme.much", "acme.nothing"]
     table = {axis: (much, nothing) for axis, much, nothing in rows}

@@ -90,7 +90,7 @@ def test_drawn_text_keeps_its_own_colours_only(terminals):
         assert bad not in written
 
 
-def test_a_live_panel_and_lines_show_a_hostile_fault_on_one_line(terminals):
+def test_a_live_panel_and_lines_show_a_hostile_error_on_one_line(terminals):
     _, error = terminals()
     diagnostic = Diagnostic("TFK082", f"{HOSTILE}\nTFK000 forged")
     for callback in (Lines(), LivePanel()):

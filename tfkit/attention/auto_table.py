@@ -118,7 +118,7 @@ class AutoTable(Sequence[AutoRow]):
                 table = parse_table(files(self.package).joinpath(file).read_text(encoding="utf-8"), where)
             except (OSError, ModuleNotFoundError) as reason:
                 raise PluginError(
-                    Diagnostic("TFK062", f"{where} cannot be read: {reason}", "install the plugin anew")
+                    Diagnostic("TFK062", f"{where} cannot be read: {reason}", "reinstall the plugin")
                 ) from None
             except InputError as error:
                 raise PluginError(error.diagnostics) from None

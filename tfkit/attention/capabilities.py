@@ -73,9 +73,9 @@ class Numerics(Options):
         gradients: the same for the sums of gradients.
         query_prescaled: scale * query is rounded to the storage type before the product with the key.
         tf32: float32 products may use TF32 if torch's own switch allows it.
-        grade: a promise of accuracy beyond the bound: the root-mean-square error is at most 1.5 (A) or 3 (B) times that of a
-            kernel that computes in float32 and rounds once. The suite checks it only for backends that promise it; `eager`
-            promises A.
+        grade: an accuracy guarantee beyond the bound: the root-mean-square error is at most 1.5 (A) or 3 (B) times that of a
+            kernel that computes in float32 and rounds once. The suite checks it only for backends that claim it; `eager`
+            claims A.
     """
 
     scores: Literal["accumulation", "storage"] = "accumulation"

@@ -69,7 +69,7 @@ def test_refusals(requested, said):
         {"queries": 1, "keys": 4096, "gradients": False, "grouped": True, "mask_terms": frozenset({"causal"})},
     ],
 )
-def test_what_it_serves(requested):
+def test_served_calls(requested):
     assert reasons(**requested) == ()
 
 
@@ -84,7 +84,7 @@ def test_asking_for_less_adds_no_reason(data):
     assert set(reasons(**full)) >= set(reasons(**{**full, **{name: less[name][1] for name in dropped}}))
 
 
-def test_without_a_device_it_says_so():
+def test_a_missing_device_is_stated():
     inputs = typed(BY_NAME["plain"], torch.bfloat16).inputs()
     with pytest.raises(BackendRefused, match="`cudnn` runs on CUDA, not on cpu"):
         cudnn.attend(inputs, NoOptions())

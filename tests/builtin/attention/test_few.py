@@ -87,7 +87,7 @@ def test_biases_side_by_side_by_vmap():
         ({"dropout": 0.5}, False),
     ],
 )
-def test_they_are_taken_where_they_are_faster(change, taken):
+def test_products_are_used_if_they_are_faster(change, taken):
     assert few.products_are_faster(call(**{"Q": 1, "K": 37, **change}), None) == taken
 
 

@@ -89,7 +89,7 @@ def test_reasons_name_the_numbers(options, causal, said):
     assert said in reason
 
 
-def test_what_works_is_not_refused():
+def test_supported_calls_are_not_refused():
     assert not t5_unsupported(RelativeT5Options(), PositionSite(0, 3, 4))
     assert not t5_unsupported(RelativeT5Options(buckets=7), PositionSite(0, 3, 4, causal=True))
     assert not t5_unsupported(RelativeT5Options(buckets=4, max_distance=2), PositionSite(0, 3, 4))

@@ -142,6 +142,6 @@ def test_reasons_name_the_numbers(options, site, said):
     assert said in reason
 
 
-def test_what_works_is_not_refused():
+def test_supported_calls_are_not_refused():
     for options in ({}, {"dims": 8}, {"dims": 2}, {"scaling": {"kind": "ntk", "factor": 2.0}}):
         assert unsupported(RotaryOptions(**options), SITE) == ()

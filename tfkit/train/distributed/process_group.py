@@ -1,6 +1,6 @@
 """The processes that train one model together, as `torchrun` starts them.
 
-All run the same program on different batches. Facts that only one process knows (a signal, the time, a full disk) are sent to
+All run the same program on different batches. Values that only one process has (a signal, the time, a full disk) are sent to
 the others before any process acts on them, so that all take the same decision.
 """
 
