@@ -1,4 +1,4 @@
-"""The table that `auto` goes by: as a file, as package data, and given to a catalogue."""
+"""The table that `auto` uses: as a file, as package data, and given to a catalogue."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_table_is_read_as_rows_with_their_hardware():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ("{", "no JSON"),
         ("[]", "no table"),
@@ -60,7 +60,7 @@ def test_a_table_is_read_as_rows_with_their_hardware():
         ({"rows": {"flex": [{"dtypes": ["float32"], "relative_time": float("nan")}]}}, "NaN is not a number"),
     ],
 )
-def test_an_invalid_table_is_reported(change, said, tmp_path, catalogue):
+def test_an_invalid_table_is_reported(change, expected, tmp_path, catalogue):
     path = tmp_path / "auto.json"
     path.write_text(change if isinstance(change, str) else json.dumps({**TABLE, **change}))
     with pytest.raises(InputError) as error:
@@ -68,7 +68,7 @@ def test_an_invalid_table_is_reported(change, said, tmp_path, catalogue):
     [diagnostic] = error.value.diagnostics
     assert diagnostic.code == "TFK062"
     assert str(path) in diagnostic.message
-    assert said in diagnostic.message
+    assert expected in diagnostic.message
 
 
 @pytest.mark.parametrize("kind", ["named pipe", "directory", "device", "large"])

@@ -1,6 +1,6 @@
 """Directories of saved models that nobody vouches for: each file replaced by what it must not be, each byte altered.
 
-Each such directory gives a fault with its code, or a model with the same numbers.
+Each such directory gives an error with its code, or a model with the same numbers.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_a_file_replaced_with_its_listing_is_an_error(place: Path, name: str, ho
 def test_a_flipped_byte_is_an_error_or_changes_nothing(
     written: Path, place: Path, name: str, flip: int, catalogue: tfkit.Catalogue
 ) -> None:
-    """At every position, with two of the four. A plan is listed again each time, so that its content is judged too."""
+    """At every position, with two of the four. A plan is listed again each time, so that its content is checked too."""
     content, want = (written / name).read_bytes(), logits(tfkit.load(written, catalogue=catalogue))
     diagnostics = 0
     for number in range(flip.bit_length() % 2, len(content), 2):

@@ -123,10 +123,10 @@ def test_an_unsupported_backend_request_can_be_replaced_at_loading(
 def test_a_saved_model_loads_with_the_backends_that_were_set(
     spec: tfkit.ModelSpec, catalogue: tfkit.Catalogue, tmp_path: Path
 ) -> None:
-    wished = tfkit.parse_spec(SPEC.replace("num_kv_heads: 2", "backend: {kind: sdpa, kernel: cudnn}"), catalogue)
+    spec_with_cudnn = tfkit.parse_spec(SPEC.replace("num_kv_heads: 2", "backend: {kind: sdpa, kernel: cudnn}"), catalogue)
     with pytest.raises(tfkit.BackendRefused):
-        tfkit.build(wished, catalogue)
-    tfkit.save(tfkit.build(wished, catalogue, backend="eager"), tmp_path / "out")
+        tfkit.build(spec_with_cudnn, catalogue)
+    tfkit.save(tfkit.build(spec_with_cudnn, catalogue, backend="eager"), tmp_path / "out")
     assert set(tfkit.load(tmp_path / "out").sites.values()) == {"eager"}
 
 

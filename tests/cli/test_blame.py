@@ -1,4 +1,4 @@
-"""Whose fault an exception is said to be."""
+"""Which distribution an error report attributes an exception to."""
 
 import importlib.metadata
 import sys

@@ -125,14 +125,14 @@ def test_sites_that_no_device_serves_together_are_refused(tfkit, small, installe
 
 
 def test_a_recipe_is_refused_where_its_backend_cannot_train(tfkit, installed):
-    for name, said in {
+    for name, message in {
         "acme.forward": "it has no backward",
         "acme.half": "dtype float32 is not among bfloat16",
         "acme.no_key_visible": "mask term key_visible is not declared",
     }.items():
         done = tfkit("check", RECIPE, "--set", f"model.defaults.attention.backend={name}")
         assert done.code == 2, name
-        assert said in done.err
+        assert message in done.err
     half = ("--set", "model.defaults.attention.backend=acme.half", "--set", "precision=bfloat16")
     assert tfkit("check", RECIPE, *half).code == 0
 

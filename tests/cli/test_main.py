@@ -39,7 +39,7 @@ def test_version(tfkit):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         ([], "a command is missing"),
         ([""], "no command"),
@@ -61,15 +61,15 @@ def test_version(tfkit):
         (["show", "x.yaml", "--res"], "no option `--res`"),
     ],
 )
-def test_a_wrong_command_line_is_one_error(tfkit, words, said):
+def test_a_wrong_command_line_is_one_error(tfkit, words, expected):
     done = tfkit(*words)
     if "--json" in words:
         assert done.json()["diagnostics"][0]["code"] == "TFK090"
-        assert said in done.json()["diagnostics"][0]["message"]
+        assert expected in done.json()["diagnostics"][0]["message"]
     else:
         assert done.out == ""
         assert done.err.startswith("TFK090 ")
-        assert said in done.err
+        assert expected in done.err
         assert len(done.err.splitlines()) == 1
     assert done.code == 2
 

@@ -46,8 +46,8 @@ def test_an_invalid_or_unused_auto_table_is_reported(tfkit, written, table, name
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("TFK062 nowhere.json cannot be read: ")
     done = tfkit(*written(name), "--auto-table", table, "--backend", "sdpa,eager")
-    said = "TFK090 --auto-table is for `auto`, and --backend names sdpa,eager; leave one of them out\n"
-    assert (done.code, done.out, done.err) == (2, "", said)
+    message = "TFK090 --auto-table is for `auto`, and --backend names sdpa,eager; leave one of them out\n"
+    assert (done.code, done.out, done.err) == (2, "", message)
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("build", "verify")])

@@ -67,7 +67,7 @@ def test_auto_takes_the_fastest_that_is_measured_there(tfkit, hopper):
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "lengths", "code", "said"),
+    ("device", "dtype", "lengths", "code", "message"),
     [
         ("cuda:sm90", "bfloat16", "64x256", 0, "accepted"),
         ("cuda:sm_90", "bfloat16", "64x256", 0, "accepted"),
@@ -78,11 +78,11 @@ def test_auto_takes_the_fastest_that_is_measured_there(tfkit, hopper):
         ("cpu", "bfloat16", "64x256", 1, "device cpu is not among cuda"),
     ],
 )
-def test_a_gpu_that_is_not_there_is_planned_for(tfkit, hopper, device, dtype, lengths, code, said):
+def test_a_gpu_that_is_not_there_is_planned_for(tfkit, hopper, device, dtype, lengths, code, message):
     words = [BASE, "--backend", "acme.hopper", "--device", device, "--dtype", dtype, "--lengths", lengths]
     done = tfkit("plan", *words)
     assert done.code == code, done.out + done.err
-    assert said in " ".join(done.out.split())
+    assert message in " ".join(done.out.split())
     rows = tfkit("plan", *words, "--json").json()["sites"]
     assert {row["chosen"] for row in rows} == {None if code else "acme.hopper"}
     assert [line.split(":")[0] for line in done.err.splitlines()] == ([f"TFK060 {name}" for name in FOLDED] if code else [])
@@ -128,7 +128,7 @@ def test_a_model_without_attention(tfkit, small):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--device", "tpu"], "cuda:sm90"),
         (["--device", "cuda:sm9"], "cuda:sm90"),
@@ -146,10 +146,10 @@ def test_a_model_without_attention(tfkit, small):
         (["--inference=yes"], "takes no value"),
     ],
 )
-def test_a_wrong_command_line_is_reported(tfkit, words, said):
+def test_a_wrong_command_line_is_reported(tfkit, words, message):
     done = tfkit("plan", BASE, *words)
     assert (done.code, done.out) == (2, "")
-    assert said in done.err
+    assert message in done.err
 
 
 class Needy(Options):
@@ -209,8 +209,8 @@ def test_sites_where_the_backward_of_sdpa_cancels_are_reported(tfkit):
     bare = ("plan", "specs/tiny-normless.yaml", "--lengths", "600", "--backend", "sdpa")
     sites = ["encoder.0-3.self_attention", "decoder.0-3.self_attention", "decoder.0-3.cross_attention"]
     assert tfkit(*bare, "--json").json()["cancelling"] == sites
-    said = " ".join(tfkit(*bare).out.split())
-    assert f"{', '.join(sites)}: no norm bounds their inputs" in said
+    message = " ".join(tfkit(*bare).out.split())
+    assert f"{', '.join(sites)}: no norm bounds their inputs" in message
     assert tfkit(*bare, "--json", "--set", "encoder.final_norm=layer_norm").json()["cancelling"] == sites[:2]
     assert tfkit(*bare, "--json", "--inference").json()["cancelling"] == []
     assert tfkit(*bare[:-1], "eager", "--json").json()["cancelling"] == []

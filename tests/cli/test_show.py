@@ -85,7 +85,7 @@ def test_a_position_table_limits_the_lengths(tfkit):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--lengths", "garbage"], "source=32,target=32"),
         (["--lengths", "source=1,source=2"], "two lengths"),
@@ -102,10 +102,10 @@ def test_a_position_table_limits_the_lengths(tfkit):
         (["other.yaml"], "no argument `other.yaml`"),
     ],
 )
-def test_a_wrong_command_line_is_reported(tfkit, words, said):
+def test_a_wrong_command_line_is_reported(tfkit, words, message):
     done = tfkit("show", BASE, *words)
     assert (done.code, done.out) == (2, "")
-    assert said in done.err
+    assert message in done.err
     assert len(done.err.splitlines()) == 1
 
 

@@ -35,8 +35,10 @@ def test_a_run_prints_its_progress_and_the_place_of_the_model(tmp_path, capsys):
     assert "train: 108 of 108 rows\nvalidation: 12 of 12 rows\nvocabulary: bpe, 90 ids, joint\n" in err
     assert "changed: defaults.vocab_size=90, nodes.source.end_id=2" in err
     assert "% of a batch is padding" in err
-    said = "recipe: small: adam, inverse_sqrt peak 0.01 warmup_steps 20, label smoothing 0.1 (uniform), average 0.9, float32; "
-    assert f"{said}stops at max_steps 24" in err
+    printed = (
+        "recipe: small: adam, inverse_sqrt peak 0.01 warmup_steps 20, label smoothing 0.1 (uniform), average 0.9, float32; "
+    )
+    assert f"{printed}stops at max_steps 24" in err
     assert "step 24, epoch" in err
     assert "chrF2" in err
     assert out.startswith(f"stopped: 24 steps are made\nmodel: {tmp_path / 'run' / 'models' / 'step-'}")
@@ -183,10 +185,10 @@ def test_errors_are_reported_and_leave_no_files(run, tmp_path, monkeypatch, caps
     places = {"run": run, "recipe": recipe, "spec": run.parent / "small.yaml", "new": tmp_path / "new"}
     found = main([word.format(**places) for word in words])
     out, err = capsys.readouterr()
-    said = json.dumps(json.loads(out)) if "--json" in words else err
-    assert message.format(**places) in said
-    assert "Traceback" not in said
-    assert "TFK099" not in said
+    printed = json.dumps(json.loads(out)) if "--json" in words else err
+    assert message.format(**places) in printed
+    assert "Traceback" not in printed
+    assert "TFK099" not in printed
     assert found == code
     assert not (tmp_path / "new").exists()
 

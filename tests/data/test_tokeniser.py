@@ -1,4 +1,4 @@
-"""Tokenisers give back what they were given, and nothing in a text is taken for a special token."""
+"""Tokenisers decode what they encoded, and no text encodes to a special token."""
 
 import pytest
 from hypothesis import given, settings

@@ -29,12 +29,12 @@ def progress(found: list[list[tfkit.Hypothesis]]) -> list[Any]:
 
 def alone(model: Model, search: tfkit.Search, number: int, name: str) -> list[tfkit.Hypothesis]:
     ids = torch.tensor([SOURCES[number]])
-    said: dict[str, Any] = {name: ids, "max_new_tokens": search.limit(len(SOURCES[number]))}
+    search_arguments: dict[str, Any] = {name: ids, "max_new_tokens": search.limit(len(SOURCES[number]))}
     if search.kind == "greedy":
-        return tfkit.greedy(model, scores=True, **said).hypotheses()[0]
+        return tfkit.greedy(model, scores=True, **search_arguments).hypotheses()[0]
     if search.kind == "beam":
-        return tfkit.beam_search(model, beams=3, n_best=2, **said)[0]
-    return tfkit.sample(model, samples=2, seed=3, top_k=6, streams=[number], **said)[0]
+        return tfkit.beam_search(model, beams=3, n_best=2, **search_arguments)[0]
+    return tfkit.sample(model, samples=2, seed=3, top_k=6, streams=[number], **search_arguments)[0]
 
 
 @pytest.mark.exhaustive

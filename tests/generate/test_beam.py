@@ -67,7 +67,7 @@ def test_hypotheses_are_those_of_a_search_without_a_cache(position: str, name: s
 
 @pytest.mark.slow
 def test_stopping_at_the_first_finished_hypotheses_would_lose_the_best(decoder_of: Callable[..., Model]) -> None:
-    """The tests above are worth something only where the search has to go on after its beams were filled once."""
+    """The tests above need a search that continues after its beams were filled once."""
     model, penalty = decoder_of("translator"), PENALTIES["power 2.5"]
     lost = 0
     for row in SOURCE:

@@ -1,4 +1,4 @@
-"""The way into a backend: what does not fit is refused before the call, what comes back wrong is told after it."""
+"""Dispatch to a backend: invalid arguments are refused before the call, invalid results are reported after it."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Linear maps of training: torch's numbers and torch's manners, whoever multiplies."""
+"""Linear maps of training: torch's numbers and torch's behaviour, with every implementation."""
 
 import itertools
 
@@ -87,7 +87,7 @@ def test_only_the_gradients_that_are_wanted(needed, calls):
 
 
 def test_the_same_bits_wherever_the_numbers_lie():
-    """A run that goes on after a kill finds its numbers at other addresses."""
+    """A run that resumes after a kill has its numbers at other addresses."""
 
     def moved(tensor, offset):
         raw = torch.empty(tensor.numel() + 32)

@@ -1,4 +1,4 @@
-"""A model that was moved after it was built is judged where it now is."""
+"""A model that was moved after it was built is checked on its present device."""
 
 from __future__ import annotations
 

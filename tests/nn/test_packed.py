@@ -45,7 +45,7 @@ def small() -> tfkit.Model:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """Every weight that is packed, with a rule that packs at the second use, whoever made the processor."""
+    """Every weight that is packed, with a rule that packs at the second use, on every make of processor."""
     monkeypatch.setattr(onednn, "PRODUCT", onednn.probe())
     pack = onednn.probe_packing()
     if pack is None:

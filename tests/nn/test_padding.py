@@ -1,4 +1,4 @@
-"""Padding, however it is told, hides the same tokens; and what is hidden changes nothing, to the bit."""
+"""Padding hides the same tokens in every form in which it is given; hidden tokens change no bit of the output."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def test_labels_of_an_encoder_stand_where_their_tokens_do(shrunk, padded):
     after = torch.arange(len(ids)) % 2
 
     def run() -> dict[str, Tensor]:
-        said = theirs(ids, attention_mask=real, token_type_ids=segments, labels=words, next_sentence_label=after)
-        return {"loss": said.loss}
+        expected = theirs(ids, attention_mask=real, token_type_ids=segments, labels=words, next_sentence_label=after)
+        return {"loss": expected.loss}
 
     compare(
         ours,

@@ -1,4 +1,4 @@
-"""Recipes: read back as written, changed by --set, and wrong ones told at their place."""
+"""Recipes: read back as written, changed by --set, and errors reported with their position."""
 
 import os
 from pathlib import Path

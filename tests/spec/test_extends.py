@@ -140,7 +140,7 @@ def test_errors_are_located_in_the_file_that_causes_them(
     (tmp_path / "base.yaml").write_text((tmp_path / "base.yaml").read_text().replace("d_ff: 128", "d_ff: big"))
     [theirs] = diagnostics("")[:1]
     assert theirs.location
-    # `write` makes the base anew only once: the fault is in it now
+    # `write` writes the base only once: the error is in it now
     assert (Path(theirs.location.file).name, theirs.location.line, theirs.location.column) == ("base.yaml", 11, 15)
 
 

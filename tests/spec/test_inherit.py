@@ -144,8 +144,8 @@ def test_list_of_backends_replaces(text: str, spec_of: SpecOf) -> None:
     assert [part.kind for part in parts(spec, "decoder")["self_attention"].backend] == ["auto"]
 
 
-def test_an_unused_default_is_not_reported_if_a_node_is_unknown(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
-    found = faults_of(
+def test_an_unused_default_is_not_reported_if_a_node_is_unknown(text: str, errors_of: Callable[..., list[Diagnostic]]) -> None:
+    found = errors_of(
         text.replace("pad_id: 0", "pad_id: 0\n  acme_conv: {width: 3}").replace(
             "{kind: stack, input: t", "{kind: stak, input: t"
         )

@@ -1,4 +1,4 @@
-"""Labelling text: as good as validation said, softmax of the logits, the order of lines, empty and long ones, other models."""
+"""Classification of text: the accuracy of validation, softmax of logits, order of lines, empty and long lines, other models."""
 
 import json
 

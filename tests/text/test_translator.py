@@ -36,7 +36,7 @@ def test_it_has_learnt_the_words(translator):
 
 
 def test_the_score_of_training_is_the_score_of_translate(trained):
-    """The translator loads the best model from disk and translates the validation text anew."""
+    """The translator loads the best model from disk and translates the validation text again."""
     entries = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
     best = [entry for entry in entries if entry["kind"] == "validation" and entry["best"]][-1]
     corpus = Corpus(trained / "data" / "validation.arrow")

@@ -143,7 +143,7 @@ def test_something_else_in_place_of_a_file_is_refused(run, name, kind):
     if (name, kind) in NOTHING and not misplaced:
         assert resume(run).progress.step == 3
         return
-    if name == "models/best.json" and kind != "link":  # written anew by a run that goes on
+    if name == "models/best.json" and kind != "link":  # rewritten by a resumed run
         with pytest.raises(TfkitError, match=r"TFK082 .*best.json"):
             model_in(run)
         return

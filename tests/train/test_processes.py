@@ -63,7 +63,7 @@ def same_losses(one: Path, many: Path) -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Runs of one process and of two, by name; of the latter some were begun one way and went on another."""
+    """Runs of one process and of two, by name; some were resumed with another kind of parallelism."""
     folder = tmp_path_factory.mktemp("runs")
     recipe = write_task(folder)
     spec = (folder / "small.yaml").read_text()
@@ -83,8 +83,13 @@ def runs(tmp_path_factory):
     made = [
         {"recipe": str(recipe), "directory": str(folder / name), "overrides": o, "fsdp": f} for name, (o, f) in VARIANTS.items()
     ]
-    for name, begun in {"ddp-then-fsdp": False, "fsdp-then-ddp": True, "fsdp-then-one": True, "fsdp-then-fsdp": True}.items():
-        made.append({"recipe": str(recipe), "directory": str(folder / name), "overrides": [*FOUR, STOP], "fsdp": begun})
+    for name, with_fsdp in {
+        "ddp-then-fsdp": False,
+        "fsdp-then-ddp": True,
+        "fsdp-then-one": True,
+        "fsdp-then-fsdp": True,
+    }.items():
+        made.append({"recipe": str(recipe), "directory": str(folder / name), "overrides": [*FOUR, STOP], "fsdp": with_fsdp})
         if not name.endswith("one"):
             on = {"directory": str(folder / name), "overrides": [WHOLE], "resume": True}
             made.append({**on, "fsdp": name.endswith("fsdp")})
@@ -270,7 +275,7 @@ def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch):
 
 
 def test_an_error_of_all_processes_is_printed_once(task, tmp_path):
-    """In the recipe, and after they have met; no process is left standing, nor ends in a way that hides the fault."""
+    """In the recipe, and after they have met; no process is left running, and none hides the error when it ends."""
     for change, code in (("nonsense=1", "TFK017"), ("data.source=missing", "TFK100")):
         words = ["train", str(task), "-o", str(tmp_path / "run"), "--set", FOUR[0], "--set", change]
         command = [*LAUNCH, "--nproc-per-node=2", "-m", "tfkit", *words]
@@ -307,7 +312,7 @@ def name(path):
 
 with join_processes("cpu") as (processes, _):
     asked = [group._get_backend(device("cpu")).options for group in (dist.group.WORLD, processes.group)]
-    dist.barrier()  # so that the threads of both groups have begun, and have their names
+    dist.barrier()  # so that the threads of both groups have started, and have their names
     processes.all_gather(None)
     names = []
     while sum("gloo_run" in each for each in names) < 2:  # on a busy machine a thread may still be without its name

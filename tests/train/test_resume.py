@@ -1,4 +1,4 @@
-"""A run that was killed, interrupted or stopped goes on to the weights of one that never was, bit for bit."""
+"""A run that was killed, interrupted or stopped resumes and reaches the weights of an undisturbed run, bit for bit."""
 
 import json
 import os
@@ -199,7 +199,7 @@ def test_a_damaged_checkpoint_that_was_passed_over_pushes_no_good_one_out(whole)
 
 
 def test_a_checkpoint_is_replaced_whole_or_not_at_all(whole, monkeypatch):
-    """The one at the end of a run is written again where it goes on for a validation only."""
+    """The one at the end of a run is written again if the run resumes for a validation only."""
     path, names = whole / "checkpoints" / "step-24", []
     rename = Path.rename
 
@@ -223,7 +223,7 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(whole, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"state.json": 1}, ": state.json: an object is expected"),
         ({"state.json": {}}, r": state.json.bytes: Field required"),
@@ -235,15 +235,15 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(whole, monkeypatch):
         ({"/etc/hostname": {"bytes": 9, "sha256": "0" * 64}}, " names the file .*, which is elsewhere"),
     ],
 )
-def test_a_manifest_that_was_altered_is_named(whole, change, said):
+def test_a_manifest_that_was_altered_is_named(whole, change, message):
     path = whole / "checkpoints" / "step-24" / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(StoreError, match=f"TFK082 {path}{said}"):
+    with pytest.raises(StoreError, match=f"TFK082 {path}{message}"):
         resume(whole)
 
 
 def rewritten(checkpoint: Path, name: str, write) -> None:
-    """A file written anew, of which the manifest knows."""
+    """A rewritten file that the manifest lists."""
     write(checkpoint / name)
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     (checkpoint / "manifest.json").write_text(json.dumps(manifest | {name: file_record(checkpoint / name)}))
@@ -270,7 +270,7 @@ def test_tensors_of_another_model_are_reported_and_not_used(whole, file, change)
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("where", "value", "said"),
+    ("where", "value", "message"),
     [
         ("progress", 3, "progress: "),
         ("progress.best_models", 1, "progress.best_models: Input should be a valid list"),
@@ -300,7 +300,7 @@ def test_tensors_of_another_model_are_reported_and_not_used(whole, file, change)
         ("tensors", {"model.safetensors": {"x": [-1]}}, "tensors.model.safetensors.x.0: "),
     ],
 )
-def test_a_state_that_was_altered_is_named(whole, where, value, said):
+def test_a_state_that_was_altered_is_named(whole, where, value, message):
     latest = checkpoints_in(whole / "checkpoints")[-1]
     state = json.loads((latest / "state.json").read_text())
     *path, last = where.split(".")
@@ -312,7 +312,7 @@ def test_a_state_that_was_altered_is_named(whole, where, value, said):
     with pytest.raises(StoreError) as caught:
         resume(whole)
     assert str(caught.value).startswith(f"TFK082 {latest / 'state.json'}")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert resume(whole, earlier=True).progress.step == 24
 
 
@@ -385,7 +385,7 @@ def test_a_line_of_the_log_that_was_altered_is_named(whole, line, reason):
 
 
 @pytest.mark.parametrize(
-    ("file", "said"),
+    ("file", "message"),
     [
         ("data/train.arrow", "training data"),
         ("data/validation.arrow", "validation data"),
@@ -393,7 +393,7 @@ def test_a_line_of_the_log_that_was_altered_is_named(whole, line, reason):
         ("tokeniser.json", "tokeniser source and tokeniser target"),
     ],
 )
-def test_a_resumed_run_keeps_its_inputs(whole, file, said):
+def test_a_resumed_run_keeps_its_inputs(whole, file, message):
     data = (whole / file).read_bytes()
     old, new = (b"relu", b"gelu") if file == "spec.yaml" else (b"hundo", b"hudno")
     if file == "tokeniser.json":
@@ -404,7 +404,7 @@ def test_a_resumed_run_keeps_its_inputs(whole, file, said):
         resume(whole)
     assert "TFK113" in str(caught.value) or "TFK082" in str(caught.value)
     if "TFK113" in str(caught.value):
-        assert f"was started with another {said}" in str(caught.value)
+        assert f"was started with another {message}" in str(caught.value)
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def everything(directory: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run of nine steps that may go on."""
+    """A run of nine steps that can be resumed."""
     folder = tmp_path_factory.mktemp("finished")
     train(load_recipe(write_task(folder), FEW), folder / "run")
     (folder / "run" / "tensorboard").mkdir()
@@ -257,7 +257,7 @@ def test_of_several_at_once_exactly_one_works_on_a_run(task, tmp_path, how):
 
 @pytest.mark.slow
 def test_a_locked_run_is_neither_started_nor_changed(task, run, tmp_path):
-    """Where its holder has not said who it is, too."""
+    """Also if the process that holds it has not written its id."""
     new = tmp_path / "new"
     new.mkdir()
     for directory, work in ((run, lambda: resume(run)), (new, lambda: train(load_recipe(task), new))):

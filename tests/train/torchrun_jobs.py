@@ -53,7 +53,7 @@ def unread(name: str) -> None:
 
     def refuse(path):
         if path.parent.name == name:
-            raise SafetensorError("not here")
+            raise SafetensorError("missing")
         return load(path)
 
     def refuse_facts(path):

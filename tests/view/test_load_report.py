@@ -1,4 +1,4 @@
-"""What was not taken from another model, folded: whole parts in one word, equal layers too, other shapes one by one."""
+"""The report of weights that were not loaded: whole parts and equal layers folded, other shapes one by one."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def layer(number):
 
 
 def test_parts_layers_and_shapes_are_reported_together():
-    left = [
+    skipped = [
         *layer(1),
         *layer(2),
         SkippedTensor("nodes.words.weight", (9, 4), "of another shape", True, (8, 4)),
@@ -24,21 +24,21 @@ def test_parts_layers_and_shapes_are_reported_together():
         SkippedTensor("nodes.old.bias", (5,), "not in the new model", False),
     ]
     names = ("nodes.body.layers.0.query.weight", "nodes.body.layers.0.norm.weight")
-    taken = LoadReport(Path("runs/a"), names, 2_000, 3_000, tuple(left))
-    assert load_report_text(taken).splitlines() == [
+    report = LoadReport(Path("runs/a"), names, 2_000, 3_000, tuple(skipped))
+    assert load_report_text(report).splitlines() == [
         "pretrained: 2,000 of 3,000 weights are loaded from runs/a",
         "  initialised, not in the pretrained model: body.layers.1-2 (3 tensors, 24 weights) each, out.weight (2, 4), "
         "body.layers.0.extra (3)",
         "  initialised, of another shape: words.weight (9, 4), pretrained (8, 4)",
         "  not used, not in the new model: old.bias (5)",
     ]
-    data = load_report_data(taken)
-    assert (data["model"], data["loaded"], data["weights"], len(data["skipped"])) == ("runs/a", 2_000, 3_000, len(left))
-    assert data["left"][6] == {
+    data = load_report_data(report)
+    assert (data["model"], data["loaded"], data["weights"], len(data["skipped"])) == ("runs/a", 2_000, 3_000, len(skipped))
+    assert data["skipped"][6] == {
         "name": "nodes.words.weight", "shape": (9, 4),
         "reason": "of another shape", "initialised": True, "pretrained_shape": (8, 4),
     }  # fmt: skip
 
 
-def test_nothing_left_is_one_line():
+def test_a_full_load_is_one_line():
     assert load_report_text(LoadReport(Path("a"), ("nodes.x",), 5, 5, ())) == "pretrained: 5 of 5 weights are loaded from a"

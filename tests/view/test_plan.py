@@ -59,7 +59,7 @@ TARGET = {
 
 
 def test_every_reason_is_drawn_in_full(drawn):
-    long = "a reason that is much longer than what is left of the line where it stands, and goes on"
+    long = "a reason that is much longer than what is left of the line of its cell, and continues"
     sites = [
         row("e.0.x", "b", candidate("a", long, "another"), candidate("b", depends=("the dtype",), time=0.125), lengths=[1, 64]),
         row("e.0.x", None, candidate("a", "no"), lengths=[65, None]),

@@ -58,9 +58,11 @@ def test_the_table_fits_and_cuts_nothing_off(drawn):
 @pytest.mark.parametrize("width", range(72, 121))
 def test_no_word_is_broken(drawn, width):
     names = ["flash_attn.v2", "a_backend_of_a_long_name.atomic", "eager", *(f"backend.number{number}" for number in range(9))]
-    said = ["cuda from sm_80", "causal, key_lengths, query_lengths, visible", "differentiable"]
-    rows = [["deterministic backward", *(said[number % 3] for number in range(len(names)))], ["lse", *["yes"] * len(names)]]
+    values = ["cuda from sm_80", "causal, key_lengths, query_lengths, visible", "differentiable"]
+    rows = [["deterministic backward", *(values[number % 3] for number in range(len(names)))], ["lse", *["yes"] * len(names)]]
     text = drawn(BackendsText(names, rows), width=width)
     assert max(map(len, text.splitlines())) <= width
-    assert set(text.split()) == {word for each in [*names, *said, "deterministic backward", "lse yes"] for word in each.split()}
+    assert set(text.split()) == {
+        word for each in [*names, *values, "deterministic backward", "lse yes"] for word in each.split()
+    }
     assert [text.split().count(name) for name in names] == [1] * len(names)

@@ -117,9 +117,7 @@ class AutoTable(Sequence[AutoRow]):
             try:
                 table = parse_table(files(self.package).joinpath(file).read_text(encoding="utf-8"), where)
             except (OSError, ModuleNotFoundError) as reason:
-                raise PluginError(
-                    Diagnostic("TFK062", f"{where} cannot be read: {reason}", "reinstall the plugin")
-                ) from None
+                raise PluginError(Diagnostic("TFK062", f"{where} cannot be read: {reason}", "reinstall the plugin")) from None
             except InputError as error:
                 raise PluginError(error.diagnostics) from None
             found += table.get(self.backend, ())

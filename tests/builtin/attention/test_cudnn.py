@@ -28,7 +28,7 @@ def reasons(**requested):
 
 
 @pytest.mark.parametrize(
-    ("requested", "said"),
+    ("requested", "reason"),
     [
         ({"device": "cpu", "cuda_capability": None}, "device cpu is not among cuda"),
         ({"cuda_capability": (7, 5)}, "sm_75 is older than sm_80"),
@@ -52,10 +52,10 @@ def reasons(**requested):
         ),
     ],
 )
-def test_refusals(requested, said):
+def test_refusals(requested, reason):
     found = reasons(**requested)
     assert len(found) == 1
-    assert said in found[0]
+    assert reason in found[0]
 
 
 @pytest.mark.parametrize(

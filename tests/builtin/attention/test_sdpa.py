@@ -117,7 +117,7 @@ def test_a_float32_bias_is_not_rounded_to_a_half_query():
 
 
 def test_a6_fully_masked_rows_stay_zero_with_hidden_keys_of_any_size():
-    """A blind row is computed over hidden keys and thrown away: scores near 1e18 made its gradient NaN, and that of a key."""
+    """A fully masked row is computed on hidden keys and dropped: scores near 1e18 made its gradient NaN, and that of a key."""
     case = Case(
         Q=12, K=12, D=16, V=16, dtype="float64", causal=True, offset=0, key_lengths=(1,), key_visible="left", scale=0.3,
         gradients=True,

@@ -103,7 +103,7 @@ def test_attention_factor_scales_only_rotated_features(span_of):
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "reason"),
     [
         ({"kind": "yarn", "factor": 2.0}, "`yarn` scaling needs `trained_len`"),
         ({"kind": "llama3", "factor": 2.0}, "`llama3` scaling needs `trained_len`"),
@@ -116,8 +116,8 @@ def test_attention_factor_scales_only_rotated_features(span_of):
         ({"kind": "linear", "factor": 2.0, "beta": 1.0}, "beta"),
     ],
 )
-def test_a_scaling_that_means_nothing_is_refused(written, said):
-    with pytest.raises(ValidationError, match=said):
+def test_a_scaling_that_means_nothing_is_refused(written, reason):
+    with pytest.raises(ValidationError, match=reason):
         RotaryOptions.model_validate({"scaling": written})
 
 
