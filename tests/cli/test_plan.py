@@ -141,7 +141,7 @@ def test_a_model_without_attention(tfkit, small):
         (["--lengths", "3x4x5"], "whole number"),
         (["--backend", "flsx"], "TFK012"),
         (["--backend", ","], "commas"),
-        (["--backend", "flex,auto"], "stands alone"),
+        (["--backend", "flex,auto"], "write it alone"),
         (["--compild"], "did you mean `--compiled`?"),
         (["--inference=yes"], "takes no value"),
     ],

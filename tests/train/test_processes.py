@@ -83,13 +83,13 @@ def runs(tmp_path_factory):
     made = [
         {"recipe": str(recipe), "directory": str(folder / name), "overrides": o, "fsdp": f} for name, (o, f) in VARIANTS.items()
     ]
-    for name, with_fsdp in {
+    for name, sharded in {
         "ddp-then-fsdp": False,
         "fsdp-then-ddp": True,
         "fsdp-then-one": True,
         "fsdp-then-fsdp": True,
     }.items():
-        made.append({"recipe": str(recipe), "directory": str(folder / name), "overrides": [*FOUR, STOP], "fsdp": with_fsdp})
+        made.append({"recipe": str(recipe), "directory": str(folder / name), "overrides": [*FOUR, STOP], "fsdp": sharded})
         if not name.endswith("one"):
             on = {"directory": str(folder / name), "overrides": [WHOLE], "resume": True}
             made.append({**on, "fsdp": name.endswith("fsdp")})

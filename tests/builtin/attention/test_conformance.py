@@ -1,4 +1,4 @@
-"""The built-in backends pass the conformance suite for what they declare, like third-party backends. flex, whose unfused form on a
+"""The built-in backends pass the conformance suite for what they declare, as third-party ones do. flex, whose unfused form on a
 CPU takes minutes for it, is checked there by the named calls of test_entries, and whole on CUDA."""
 
 from __future__ import annotations
