@@ -96,7 +96,9 @@ def test_the_same_numbers_come_back(
 
 
 @pytest.mark.slow
-def test_wishes_of_every_site_come_back(model: Model, tmp_path: Path, logits_of: Callable[[Model], Tensor]) -> None:
+def test_requested_backends_of_every_site_are_loaded(
+    model: Model, tmp_path: Path, logits_of: Callable[[Model], Tensor]
+) -> None:
     model.set_backend({"kind": "sdpa", "kernel": "math"}, "encoder.*")
     model.set_backend(["flex", "eager"], "decoder.1.*")
     back = tfkit.load(tfkit.save(model, tmp_path / "out"))
@@ -106,7 +108,7 @@ def test_wishes_of_every_site_come_back(model: Model, tmp_path: Path, logits_of:
     assert set(tfkit.load(tmp_path / "out", backend="eager").sites.values()) == {"eager"}
 
 
-def test_a_wish_that_this_device_cannot_serve_is_replaced_at_loading(
+def test_an_unsupported_backend_request_can_be_replaced_at_loading(
     model: Model, tmp_path: Path, logits_of: Callable[[Model], Tensor]
 ) -> None:
     tfkit.save(model, tmp_path / "out")
@@ -118,13 +120,13 @@ def test_a_wish_that_this_device_cannot_serve_is_replaced_at_loading(
     assert torch.equal(logits_of(tfkit.load(tmp_path / "out", backend="auto")), logits_of(model))
 
 
-def test_a_spec_that_this_device_cannot_serve_loads_with_the_wishes_that_were_set(
+def test_a_saved_model_loads_with_the_backends_that_were_set(
     spec: tfkit.ModelSpec, catalogue: tfkit.Catalogue, tmp_path: Path
 ) -> None:
-    wished = tfkit.parse_spec(SPEC.replace("num_kv_heads: 2", "backend: {kind: sdpa, kernel: cudnn}"), catalogue)
+    spec_with_cudnn = tfkit.parse_spec(SPEC.replace("num_kv_heads: 2", "backend: {kind: sdpa, kernel: cudnn}"), catalogue)
     with pytest.raises(tfkit.BackendRefused):
-        tfkit.build(wished, catalogue)
-    tfkit.save(tfkit.build(wished, catalogue, backend="eager"), tmp_path / "out")
+        tfkit.build(spec_with_cudnn, catalogue)
+    tfkit.save(tfkit.build(spec_with_cudnn, catalogue, backend="eager"), tmp_path / "out")
     assert set(tfkit.load(tmp_path / "out").sites.values()) == {"eager"}
 
 
@@ -136,7 +138,9 @@ def rewrite(directory: Path, name: str, content: bytes) -> None:
     (directory / "versions.json").write_text(json.dumps(versions))
 
 
-def test_what_is_there_is_never_replaced_unasked(model: Model, tmp_path: Path, logits_of: Callable[[Model], Tensor]) -> None:
+def test_existing_files_are_not_replaced_without_force(
+    model: Model, tmp_path: Path, logits_of: Callable[[Model], Tensor]
+) -> None:
     tfkit.save(model, tmp_path / "out")
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     with pytest.raises(tfkit.StoreError, match=r"TFK080.*exists already"):
@@ -165,7 +169,7 @@ def test_overwrite_replaces_a_saved_model_and_nothing_else(what: str, model: Mod
 
 
 @pytest.mark.parametrize("listing", ["{}", "[]", '{"format": 1, "files": {}}', "", "{", "[" * 100_000])
-def test_a_listing_that_is_none_lets_nothing_go(listing: str, model: Model, tmp_path: Path) -> None:
+def test_an_invalid_listing_is_refused(listing: str, model: Model, tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "versions.json").write_text(listing)
     (tmp_path / "thesis" / "chapter.txt").write_text("one")
@@ -176,7 +180,7 @@ def test_a_listing_that_is_none_lets_nothing_go(listing: str, model: Model, tmp_
 
 
 @pytest.mark.parametrize("what", ["file", "hidden file", "directory", "link", "file in the place of another"])
-def test_overwrite_keeps_what_tfkit_did_not_write(what: str, model: Model, tmp_path: Path) -> None:
+def test_overwrite_keeps_foreign_files(what: str, model: Model, tmp_path: Path) -> None:
     place = tfkit.save(model, tmp_path / "out")
     name = {"hidden file": ".env", "file in the place of another": "plan.json"}.get(what, "notes")
     if what == "directory":
@@ -212,7 +216,7 @@ def test_a_link_is_not_replaced(target: str, model: Model, tmp_path: Path) -> No
     assert names(tmp_path / "model") == FILES
 
 
-def test_what_appears_while_a_model_is_written_is_kept(
+def test_files_that_appear_during_a_save_are_kept(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logits_of: Callable[[Model], Tensor]
 ) -> None:
     place = tfkit.save(model, tmp_path / "out")
@@ -231,7 +235,7 @@ def test_what_appears_while_a_model_is_written_is_kept(
 
 
 @pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/b", "..", "", "plan.json", "versions.json", "a\0b"])
-def test_a_text_lies_beside_the_model_under_a_name_of_its_own(name: str, model: Model, tmp_path: Path) -> None:
+def test_texts_are_saved_with_the_model_under_other_names_than_its_files(name: str, model: Model, tmp_path: Path) -> None:
     with pytest.raises(tfkit.StoreError, match="TFK081"):
         tfkit.save(model, tmp_path / "out", texts={name: "text"})
     assert names(tmp_path) == set()
@@ -464,7 +468,7 @@ def test_it_can_be_read_by_others(model: Model, tmp_path: Path, catalogue: tfkit
     assert {row["site"] for row in json.loads((where / "plan.json").read_text())["table"]} == set(model.sites)
 
 
-def test_tensors_that_the_user_tied_are_told_before_anything_is_written(model: Model, tmp_path: Path) -> None:
+def test_tied_tensors_are_reported_before_the_save(model: Model, tmp_path: Path) -> None:
     decoder, encoder = model.nodes["decoder"], model.nodes["encoder"]
     decoder.layers[0].norms["self_attention"].weight = encoder.layers[0].norms["self_attention"].weight
     with pytest.raises(tfkit.StoreError, match="TFK081"):

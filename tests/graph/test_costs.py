@@ -108,7 +108,9 @@ KEPT = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "length"), [(4, 20), (2, 90)])
 @pytest.mark.parametrize("name", KEPT)
-def test_kept_activations_are_near_what_autograd_keeps(name: str, size: int, length: int, catalogue: tfkit.Catalogue) -> None:
+def test_estimated_activations_are_near_those_of_autograd(
+    name: str, size: int, length: int, catalogue: tfkit.Catalogue
+) -> None:
     spec = tfkit.load_spec(SPECS / f"{name}.yaml", catalogue)
     graph = tfkit.graph_of(spec)
     built = tfkit.build(spec, catalogue, backend="eager").eval()

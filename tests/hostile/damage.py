@@ -22,7 +22,7 @@ VALUES: tuple[Any, ...] = (None, True, -1, 10**30, 1.5, "", "../../x", ESCAPE, "
 
 
 def not_regular(victim: Path) -> Iterator[tuple[str, Damage]]:
-    """Names at which no regular file is, or another one: `victim` belongs to somebody else."""
+    """Names at which no regular file is, or another one: `victim` belongs to another user."""
 
     def link(target: str) -> Damage:
         return lambda path: path.symlink_to(target)

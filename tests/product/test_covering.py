@@ -57,7 +57,7 @@ def test_every_pair_of_parts_keeps_every_promise(array, part):
     for number, row in islice(enumerate(array.rows), part, None, SLICES):
         try:
             tried(row, number)
-        except Exception as reason:  # every broken row is told, not the first alone
+        except Exception as reason:  # every broken row is reported, not the first alone
             failed.append(f"{dict(row)}: {type(reason).__name__}: {reason}")
     assert not failed, "\n".join(failed)
 

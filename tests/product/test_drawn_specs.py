@@ -52,7 +52,7 @@ def test_a_drawn_model_keeps_the_rules_and_is_read_back_and_counted(written):
 @given(trials(CATALOGUE), st.sampled_from(DTYPES))
 def test_every_backend_is_within_the_bound_at_every_site(trial, dtype):
     evaluated, _ = sites_within_bounds(trial, dtype)
-    event("calls judged", evaluated)
+    event("calls compared", evaluated)
 
 
 @asked(40)

@@ -1,4 +1,4 @@
-"""The promises can be broken: parts that break one each are found out, and right parts of a stranger are drawn like ours."""
+"""The checks can fail: parts that break one rule each are detected; correct third-party parts pass like built-in ones."""
 
 from __future__ import annotations
 

@@ -194,8 +194,8 @@ def text() -> str:
 
 
 @pytest.fixture
-def faults_of(catalogue: Catalogue) -> Callable[..., list[Diagnostic]]:
-    """The faults of a text, none if it is a correct spec."""
+def errors_of(catalogue: Catalogue) -> Callable[..., list[Diagnostic]]:
+    """The errors of a text, none if it is a correct spec."""
 
     def diagnostics(text: str | bytes, *overrides: str) -> list[Diagnostic]:
         try:

@@ -63,7 +63,7 @@ def same_losses(one: Path, many: Path) -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Runs of one process and of two, by name; of the latter some were begun one way and went on another."""
+    """Runs of one process and of two, by name; some were resumed with another kind of parallelism."""
     folder = tmp_path_factory.mktemp("runs")
     recipe = write_task(folder)
     spec = (folder / "small.yaml").read_text()
@@ -83,8 +83,13 @@ def runs(tmp_path_factory):
     made = [
         {"recipe": str(recipe), "directory": str(folder / name), "overrides": o, "fsdp": f} for name, (o, f) in VARIANTS.items()
     ]
-    for name, begun in {"ddp-then-fsdp": False, "fsdp-then-ddp": True, "fsdp-then-one": True, "fsdp-then-fsdp": True}.items():
-        made.append({"recipe": str(recipe), "directory": str(folder / name), "overrides": [*FOUR, STOP], "fsdp": begun})
+    for name, sharded in {
+        "ddp-then-fsdp": False,
+        "fsdp-then-ddp": True,
+        "fsdp-then-one": True,
+        "fsdp-then-fsdp": True,
+    }.items():
+        made.append({"recipe": str(recipe), "directory": str(folder / name), "overrides": [*FOUR, STOP], "fsdp": sharded})
         if not name.endswith("one"):
             on = {"directory": str(folder / name), "overrides": [WHOLE], "resume": True}
             made.append({**on, "fsdp": name.endswith("fsdp")})
@@ -122,7 +127,7 @@ def test_a_run_of_two_goes_on_alone_and_then_as_three(runs, tmp_path):
         assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
 
 
-def test_sharded_checkpoints_hold_what_whole_ones_do(runs, tmp_path):
+def test_sharded_checkpoints_equal_whole_ones(runs, tmp_path):
     """Files of both processes, nothing but safetensors and JSON, each with a part of the weights."""
     (latest,) = checkpoints_in(runs / "fsdp" / "checkpoints")[-1:]
     shards = sorted((latest / "shards").iterdir())
@@ -161,7 +166,7 @@ def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path):
     assert checkpoints_in(tmp_path / "four" / "checkpoints")
 
 
-def test_what_every_process_reads_is_told_once(task, tmp_path, runs):
+def test_an_error_that_every_process_finds_is_reported_once(task, tmp_path, runs):
     """Also where only one of them cannot read it."""
     wide = ["model.defaults.d_model=32", "model.defaults.ffn.d_ff=48", "stopping.max_steps=1"]
     train(load_recipe(task, wide), tmp_path / "wide")
@@ -202,7 +207,7 @@ def test_a_killed_process_ends_the_run_and_it_goes_on(task, tmp_path, runs, fsdp
         assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
 
 
-def test_who_watches_and_fails_stops_all_of_them_and_costs_no_step(task, tmp_path):
+def test_a_failing_callback_stops_all_processes_and_loses_no_step(task, tmp_path):
     overrides = [*FOUR, "keeping.every_steps=500"]
     jobs = [
         {"recipe": str(task), "directory": str(tmp_path / str(fsdp)), "overrides": overrides, "fsdp": fsdp, "fails": 5}
@@ -235,7 +240,7 @@ def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGINT)
         progress, _ = process.communicate(timeout=600)
-    assert f"`tfkit train --resume {run}` goes on" in progress
+    assert f"`tfkit train --resume {run}` continues" in progress
     last = checkpoints_in(run / "checkpoints")[-1]
     assert last.name == f"step-{log(run, 'step')[-1]['step']}"
 
@@ -269,8 +274,8 @@ def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch):
     same_losses(tmp_path / "one", tmp_path / "two")
 
 
-def test_what_all_of_them_read_wrong_is_printed_once(task, tmp_path):
-    """In the recipe, and after they have met; no process is left standing, nor ends in a way that hides the fault."""
+def test_an_error_of_all_processes_is_printed_once(task, tmp_path):
+    """In the recipe, and after they have met; no process is left running, and none hides the error when it ends."""
     for change, code in (("nonsense=1", "TFK017"), ("data.source=missing", "TFK100")):
         words = ["train", str(task), "-o", str(tmp_path / "run"), "--set", FOUR[0], "--set", change]
         command = [*LAUNCH, "--nproc-per-node=2", "-m", "tfkit", *words]
@@ -307,7 +312,7 @@ def name(path):
 
 with join_processes("cpu") as (processes, _):
     asked = [group._get_backend(device("cpu")).options for group in (dist.group.WORLD, processes.group)]
-    dist.barrier()  # so that the threads of both groups have begun, and have their names
+    dist.barrier()  # so that the threads of both groups have started, and have their names
     processes.all_gather(None)
     names = []
     while sum("gloo_run" in each for each in names) < 2:  # on a busy machine a thread may still be without its name
@@ -350,7 +355,7 @@ dist.destroy_process_group()
 """
 
 
-def test_shards_go_by_the_group_of_the_run_whoever_began_the_first_one(task, tmp_path):
+def test_shards_use_the_process_group_of_the_run(task, tmp_path):
     (tmp_path / "shards.py").write_text(SHARDS)
     command = [*LAUNCH, "--nproc-per-node=2", str(tmp_path / "shards.py"), str(task.parent / "small.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment())

@@ -1,4 +1,4 @@
-"""A run that was killed, interrupted or stopped goes on to the weights of one that never was, bit for bit."""
+"""A run that was killed, interrupted or stopped resumes and reaches the weights of an undisturbed run, bit for bit."""
 
 import json
 import os
@@ -164,7 +164,7 @@ def test_ctrl_c_saves_and_goes_on(task, tmp_path, whole):
         def __getattr__(self, name):
             return lambda *arguments: None
 
-        def stepped(self, step):
+        def on_step_end(self, step):
             if step.step == 9:
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(0.01)
@@ -199,7 +199,7 @@ def test_a_damaged_checkpoint_that_was_passed_over_pushes_no_good_one_out(whole)
 
 
 def test_a_checkpoint_is_replaced_whole_or_not_at_all(whole, monkeypatch):
-    """The one at the end of a run is written again where it goes on for a validation only."""
+    """The one at the end of a run is written again if the run resumes for a validation only."""
     path, names = whole / "checkpoints" / "step-24", []
     rename = Path.rename
 
@@ -223,7 +223,7 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(whole, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"state.json": 1}, ": state.json: an object is expected"),
         ({"state.json": {}}, r": state.json.bytes: Field required"),
@@ -235,15 +235,15 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(whole, monkeypatch):
         ({"/etc/hostname": {"bytes": 9, "sha256": "0" * 64}}, " names the file .*, which is elsewhere"),
     ],
 )
-def test_a_manifest_that_was_altered_is_named(whole, change, said):
+def test_a_manifest_that_was_altered_is_named(whole, change, message):
     path = whole / "checkpoints" / "step-24" / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(StoreError, match=f"TFK082 {path}{said}"):
+    with pytest.raises(StoreError, match=f"TFK082 {path}{message}"):
         resume(whole)
 
 
 def rewritten(checkpoint: Path, name: str, write) -> None:
-    """A file written anew, of which the manifest knows."""
+    """A rewritten file that the manifest lists."""
     write(checkpoint / name)
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     (checkpoint / "manifest.json").write_text(json.dumps(manifest | {name: file_record(checkpoint / name)}))
@@ -252,7 +252,7 @@ def rewritten(checkpoint: Path, name: str, write) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["missing", "another one", "another shape", "another dtype"])
 @pytest.mark.parametrize("file", FILES)
-def test_tensors_of_another_model_are_told_and_not_used(whole, file, change):
+def test_tensors_of_another_model_are_reported_and_not_used(whole, file, change):
     latest = checkpoints_in(whole / "checkpoints")[-1]
     tensors = load_file(latest / f"{file}.safetensors")
     name = next(name for name, value in tensors.items() if value.dim() > 0)
@@ -270,7 +270,7 @@ def test_tensors_of_another_model_are_told_and_not_used(whole, file, change):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("where", "value", "said"),
+    ("where", "value", "message"),
     [
         ("progress", 3, "progress: "),
         ("progress.best_models", 1, "progress.best_models: Input should be a valid list"),
@@ -293,14 +293,14 @@ def test_tensors_of_another_model_are_told_and_not_used(whole, file, change):
         (
             "scaler",
             {"scale": 1.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 9, "_growth_tracker": 0},
-            "`scaler` is there",
+            "`scaler` is not expected",
         ),
         ("average_steps", None, "`average_steps` is missing"),
         ("average_steps", 2.5, "average_steps: Input should be a valid integer"),
         ("tensors", {"model.safetensors": {"x": [-1]}}, "tensors.model.safetensors.x.0: "),
     ],
 )
-def test_a_state_that_was_altered_is_named(whole, where, value, said):
+def test_a_state_that_was_altered_is_named(whole, where, value, message):
     latest = checkpoints_in(whole / "checkpoints")[-1]
     state = json.loads((latest / "state.json").read_text())
     *path, last = where.split(".")
@@ -312,7 +312,7 @@ def test_a_state_that_was_altered_is_named(whole, where, value, said):
     with pytest.raises(StoreError) as caught:
         resume(whole)
     assert str(caught.value).startswith(f"TFK082 {latest / 'state.json'}")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert resume(whole, earlier=True).progress.step == 24
 
 
@@ -333,7 +333,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used_when_asked(whole,
     with pytest.raises(StoreError) as caught:
         resume(whole)
     assert str(latest / name) in str(caught.value)
-    assert "`--earlier` goes back to the one before it" in str(caught.value)
+    assert "`--earlier` uses the one before it" in str(caught.value)
     assert resume(whole, earlier=True).progress.step == 24
     assert resume(whole).progress.step == 24
 
@@ -385,7 +385,7 @@ def test_a_line_of_the_log_that_was_altered_is_named(whole, line, reason):
 
 
 @pytest.mark.parametrize(
-    ("file", "said"),
+    ("file", "message"),
     [
         ("data/train.arrow", "training data"),
         ("data/validation.arrow", "validation data"),
@@ -393,7 +393,7 @@ def test_a_line_of_the_log_that_was_altered_is_named(whole, line, reason):
         ("tokeniser.json", "tokeniser source and tokeniser target"),
     ],
 )
-def test_what_the_run_began_with_stays(whole, file, said):
+def test_a_resumed_run_keeps_its_inputs(whole, file, message):
     data = (whole / file).read_bytes()
     old, new = (b"relu", b"gelu") if file == "spec.yaml" else (b"hundo", b"hudno")
     if file == "tokeniser.json":
@@ -404,7 +404,7 @@ def test_what_the_run_began_with_stays(whole, file, said):
         resume(whole)
     assert "TFK113" in str(caught.value) or "TFK082" in str(caught.value)
     if "TFK113" in str(caught.value):
-        assert f"began with another {said}" in str(caught.value)
+        assert f"was started with another {message}" in str(caught.value)
 
 
 @pytest.mark.slow
@@ -427,14 +427,14 @@ def test_what_the_run_began_with_stays(whole, file, said):
         "validation.metric=bleu",
     ],
 )
-def test_what_the_weights_depend_on_or_has_no_effect_is_refused(whole, change):
+def test_overrides_that_affect_weights_or_nothing_are_refused(whole, change):
     recipe = (whole / "recipe.yaml").read_bytes()
     with pytest.raises(InputError, match=f"TFK111 a resumed run keeps its `{change.split('.')[0].split('=')[0]}`"):
         resume(whole, overrides=["stopping.max_steps=30", change])
     assert (whole / "recipe.yaml").read_bytes() == recipe
 
 
-def test_what_may_change_is_used_and_written_down(whole):
+def test_allowed_changes_are_used_and_saved(whole):
     changes = ["stopping.max_steps=26", "keeping.last=1", "validation.every_steps=5", "name=other", "keeping.every_steps=3"]
     assert resume(whole, overrides=changes).progress.step == 26
     recipe = load_recipe(whole / "recipe.yaml")
@@ -442,6 +442,6 @@ def test_what_may_change_is_used_and_written_down(whole):
     assert [path.name for path in checkpoints_in(whole / "checkpoints")] == ["step-26"]
 
 
-def test_a_directory_without_a_run_is_told(tmp_path):
+def test_a_directory_without_a_run_is_reported(tmp_path):
     with pytest.raises(InputError, match=r"TFK111 .*holds no run"):
         resume(tmp_path)

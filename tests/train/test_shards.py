@@ -39,7 +39,7 @@ def sharded(written, tmp_path):
     return run, latest, sorted((latest / "shards").iterdir())
 
 
-def refused(run, latest, said, monkeypatch):
+def refused(run, latest, message, monkeypatch):
     """Nothing is read of the last checkpoint of a run, and of the one before it where that is asked for."""
     load, folders = shards.load, []
 
@@ -50,9 +50,9 @@ def refused(run, latest, said, monkeypatch):
     monkeypatch.setattr(shards, "load", noted)
     with pytest.raises(StoreError) as caught:
         resume(run)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert {diagnostic.code for diagnostic in caught.value.diagnostics} == {"TFK082"}
-    assert f"{latest} cannot be used, `--earlier` goes back to the one before it" in str(caught.value)
+    assert f"{latest} cannot be used; `--earlier` uses the one before it" in str(caught.value)
     assert folders == []
     assert resume(run, earlier=True, overrides=["stopping.max_steps=13"]).progress.step == 13
     assert folders == ["step-8"]
@@ -71,7 +71,7 @@ def test_a_damaged_shard_is_named(sharded, monkeypatch, kind, number):
 
 
 def list_again(latest):
-    """Write down what stands there, as if nothing had happened to it."""
+    """Write the manifest of the present content, so that the content looks undamaged."""
     names = [path.relative_to(latest) for path in sorted(latest.rglob("*")) if path.is_file() and path.name != "manifest.json"]
     (latest / "manifest.json").write_text(json.dumps({str(name): file_record(latest / name) for name in names}))
 
@@ -116,7 +116,7 @@ def test_tensors_that_were_not_written_are_named(sharded, monkeypatch):
     refused(run, latest, "`other` of model.safetensors", monkeypatch)
 
 
-def test_a_checkpoint_that_does_not_say_what_it_holds_is_named(sharded, monkeypatch):
+def test_a_checkpoint_without_a_complete_manifest_is_named(sharded, monkeypatch):
     run, latest, _ = sharded
     state = json.loads((latest / "state.json").read_text())
     del state["tensors"]

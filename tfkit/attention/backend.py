@@ -1,4 +1,4 @@
-"""The slot entry of an attention backend, and the check of a request against what the entry declares."""
+"""The slot entry of an attention backend, and the check of a request against its capabilities."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from .capabilities import AttentionRequest, Capabilities
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a backend refuses a request, and the unknown properties of the call that its answer depends on."""
+    """The result of `check_request`.
+
+    Args:
+        refused: the reasons why the backend cannot serve the request; empty if it can.
+        depends: properties of the call that the request leaves open and that may still lead to a refusal.
+    """
 
     refused: tuple[str, ...] = ()
     depends: tuple[str, ...] = ()
@@ -29,7 +34,7 @@ class AttentionBackend(Entry):
 
     Args:
         attend: `"module:function"`, called as `attend(inputs, options)`; returns an `AttentionOutput`.
-        capabilities: what it can do.
+        capabilities: the features that it supports.
         unsupported: `unsupported(request, options)` returns reasons to refuse combinations of features. It must be monotone:
             a request for less never gets more reasons.
         prepare: `"module:function"`, called as `prepare(mask, bias, shapes, options)` once per stack and forward pass. Every
@@ -53,7 +58,16 @@ AUTO = Entry(name="auto", summary="the fastest backend that is measured and righ
 
 
 def check_request(backend: AttentionBackend, request: AttentionRequest, options: Any) -> Verdict:
-    """Every reason why `backend` cannot serve `request`. A feature that it does not declare is a reason."""
+    """Check a request against the capabilities of a backend. Every feature that it does not declare is a reason to refuse.
+
+    Args:
+        backend: the entry of the backend.
+        request: the requirements of an attention site.
+        options: the options of the backend.
+
+    Returns:
+        The verdict, with all reasons.
+    """
     can = backend.capabilities
     refused: list[str] = []
     depends: list[str] = []

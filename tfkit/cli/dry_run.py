@@ -1,4 +1,4 @@
-"""One small forward of a built model: ids from its vocabularies, short rows, one of them padded."""
+"""One small forward pass of a built model: ids from its vocabularies, short rows, one of them padded."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class DryRun:
 
 
 @torch.no_grad()
-def try_once(model: Model, longest: Mapping[str, int | None], device: str, seed: int) -> DryRun:
+def try_once(model: Model, max_lengths: Mapping[str, int | None], device: str, seed: int) -> DryRun:
     """Run the model once in eval mode and restore its mode. Inputs differ in length, so that a swapped axis fails."""
     generator = torch.Generator().manual_seed(seed)
     inputs, lengths = {}, {}
     for number, (name, rule) in enumerate(model.plan.inputs.items()):
-        length = min(max(USUAL - number, 1), longest.get(name) or USUAL)
+        length = min(max(USUAL - number, 1), max_lengths.get(name) or USUAL)
         short = max(length - 3, 1)
         ids = _ids(rule, length, short, generator)
         inputs[name] = ids.to(device)

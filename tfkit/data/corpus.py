@@ -1,4 +1,4 @@
-"""Rows of token ids on disk, as memory-mapped files of Apache Arrow, so that a corpus may be larger than memory.
+"""Rows of token ids in memory-mapped files of Apache Arrow: a corpus may be larger than memory.
 
 https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
 """
@@ -96,7 +96,7 @@ def _column(column: Any) -> Column:
 
 
 class CorpusWriter:
-    """Writes a corpus row by row. The file gets its name when `close` is called."""
+    """Writes a corpus row by row. The file has another name until `close`."""
 
     def __init__(
         self, path: str | Path, columns: Sequence[str], texts: Sequence[str] = (), numbers: Sequence[str] = ()
@@ -116,7 +116,7 @@ class CorpusWriter:
         self._writer = pa.ipc.new_file(self._file, self.schema)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """One row: ids by column, text by column of text."""
+        """Add one row: ids, texts and numbers by column."""
         values = tuple(row[name] for name in self.schema.names)
         for name in self.columns:
             self._digest.update(np.asarray(row[name], np.int32).tobytes() + b"/")

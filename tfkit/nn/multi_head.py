@@ -158,10 +158,17 @@ class MultiHeadAttention(nn.Module):
         return context.model.project(self.output, output)
 
     def supports_tree_attention(self, index: int, cache: KeyValueCache) -> bool:
-        """Whether the backend at `index` can attend over beams that share prefixes, which needs a dense mask.
+        """Whether the backend can attend over beams that share prefixes, which needs a dense mask.
 
-        It must be the backend that also serves unshared beams, so that sharing does not change the backend; with `auto`
-        any backend will do.
+        It must be the backend that also serves beams which share nothing, so that sharing does not change the backend. With
+        `auto`, any backend may serve.
+
+        Args:
+            index: which application of the layer.
+            cache: the keys and values of the site, not empty.
+
+        Returns:
+            True if such a call is supported.
         """
         assert cache.key is not None
         assert cache.value is not None

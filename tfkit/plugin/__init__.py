@@ -1,7 +1,7 @@
-"""What a plugin imports: the hook marker, the entry of every slot, options, capabilities, the contract's types and renderers.
+"""Names for plugins: the hook marker, the entry of every slot, options, capabilities, the contract's types and renderers.
 
-Importing this imports no torch. Names that need torch are imported when first used. Authors of sub-layers, nodes, placements
-and initialisers find what else they need in `tfkit.plugin.model_parts`.
+Importing this imports no torch. Names that need torch are imported when first used. Further names for sub-layers, nodes,
+placements and initialisers are in `tfkit.plugin.model_parts`.
 """
 
 from __future__ import annotations

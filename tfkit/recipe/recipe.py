@@ -135,14 +135,31 @@ class Recipe(Options):
         return all(getattr(self, name) == getattr(other, name) for name in Recipe.model_fields)
 
     def diagnostic(self, code: str, path: str, message: str, fix: str = "") -> Diagnostic:
-        """An error about the value at a path of the recipe, located where it was written."""
+        """An error about a value of the recipe, located where it was written.
+
+        Args:
+            code: the stable code.
+            path: the path of the value in the recipe.
+            message: the error.
+            fix: how to repair it.
+
+        Returns:
+            The located error.
+        """
         if self._tree is None:
             return Diagnostic(code, message, fix, path)
         node, _ = nearest_node(self._tree, path.split("."))
         return Diagnostic(code, message, fix, path, node.location)
 
-    def wrote(self, slot: str) -> dict[str, Any]:
-        """The written keys of a part. An override of one option does not write `kind`."""
+    def written_keys(self, slot: str) -> dict[str, Any]:
+        """The keys of a part that the recipe or an override wrote. An override of one option does not write `kind`.
+
+        Args:
+            slot: `data`, `tokeniser`, `optimiser` or `schedule`.
+
+        Returns:
+            The written keys with their values; empty if the part was not written.
+        """
         if slot not in self.model_fields_set:
             return {}
         part, node = getattr(self, slot), None if self._tree is None else self._tree.get(slot)
@@ -152,7 +169,11 @@ class Recipe(Options):
         return named | {name: value for name, value in options.items() if value is not None}
 
     def written(self) -> dict[str, Any]:
-        """The resolved recipe as plain data, which loads back to an equal recipe."""
+        """The resolved recipe as plain data.
+
+        Returns:
+            Data that loads back to an equal recipe.
+        """
         return self.model_dump(mode="json", exclude_none=True)
 
 

@@ -1,8 +1,8 @@
 """Names of parts in torch, Hugging Face, fairseq, x-transformers and the papers, for suggestions.
 
-An unknown name leads to a known one in this order: another spelling (`RMSNorm`, `rms-norm`), the name in another toolkit for
-the same mathematics, a typing error. Parts that tfkit lacks are listed too, so that their names are not taken for typing
-errors: `elu` is not `relu`.
+An unknown name is compared with the known ones in this order: another spelling (`RMSNorm`, `rms-norm`), the name of the same
+mathematics in another toolkit, a typing error. The table also lists parts that tfkit lacks, so that `elu` is not taken for a
+typing error of `relu`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import difflib
 import re
 from collections.abc import Collection, Mapping
 
-# By slot, our name -> names of other toolkits. One foreign name may stand for several of ours. Case, `_`, `-`, `.` and a
-# leading module are ignored.
+# By slot, the name in tfkit -> names in other toolkits. A name of another toolkit may mean several parts of tfkit. Case, `_`,
+# `-`, `.` and a leading module are ignored.
 _OURS: dict[str, dict[str, str]] = {
     "placement": {
         "pre": "pre_norm pre_ln pre_layer_norm norm_first norm_before normalize_before before",
@@ -147,7 +147,7 @@ _LACKING: dict[str, str] = {
 """Parts that tfkit does not have. Some of their names are similar to known ones."""
 
 SLIP = 0.7
-"""The least similarity, by difflib, at which a name counts as a typing error of another."""
+"""The lowest similarity, by difflib, at which a name counts as a typing error of another."""
 # `torch.nn.GELU`, `nn.LayerNorm`, `F.relu`, `torch.optim.AdamW`: the module is ignored.
 _MODULE = re.compile(
     r"^(?:(?:torch|nn|functional|optim|f|tf|keras|layers|jax|flax|transformers|fairseq|x_transformers)\.)+", re.I

@@ -12,8 +12,14 @@ from .parameter import Parameter
 
 @dataclass(frozen=True)
 class Distribution:
-    """`normal` with mean `centre` and standard deviation `spread`; `uniform` on centre -+ spread; `truncated_normal`, cut at
-    two standard deviations; or `constant`, every element `centre`."""
+    """The distribution of the initial values of a parameter.
+
+    Args:
+        kind: `normal`; `uniform` on centre -+ spread; `truncated_normal`, at two standard deviations; or `constant`, every
+            element `centre`.
+        centre: the mean.
+        spread: the standard deviation of the untruncated normal distribution, or half the width of the uniform one.
+    """
 
     kind: Literal["normal", "uniform", "truncated_normal", "constant"]
     centre: float = 0.0
@@ -22,8 +28,13 @@ class Distribution:
 
 @dataclass(frozen=True)
 class InitContext:
-    """What a distribution may depend on besides the parameter: `d_model`, the number of layers of its stack (0 outside a
-    stack), and the size of one attention head (0 outside attention)."""
+    """The sizes that a distribution may depend on.
+
+    Args:
+        d_model: width of the node's input.
+        num_layers: number of layers of the stack; 0 outside a stack.
+        head_dim: features of one attention head; 0 outside attention.
+    """
 
     d_model: int
     num_layers: int = 0

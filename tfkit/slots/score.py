@@ -1,5 +1,5 @@
-"""Score function of a query and a key. `dot` is scale * q.k and part of the attention contract. A backend declares the others
-that it can compute (additive, general, concat: the RNN lineage)."""
+"""Score function of a query and a key. `dot` is scale * q.k and part of the attention contract. A backend declares the other
+functions that it can compute (additive, general, concat: those of RNN encoder-decoders)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ from .parameter import Parameter
 
 @dataclass(frozen=True)
 class ScoreSite:
-    """Where a score function acts: `heads` heads of `head_dim` features each."""
+    """The heads that a score function acts on.
+
+    Args:
+        heads: query heads H.
+        head_dim: features per head D.
+    """
 
     heads: int
     head_dim: int
 
 
 def dot_cost(options: Any, site: ScoreSite, kv_heads: int, sizes: Sizes) -> Cost:
-    """q.k for every pair: 2 B H Q K D. Only query and key are kept, which the projections count."""
+    """q.k for every pair: 2 B H Q K D. The backward pass needs only query and key, which the projections count."""
     return Cost("attention", 2 * sizes.batch * site.heads * sizes.queries * sizes.keys * site.head_dim, 0)
 
 

@@ -1,4 +1,4 @@
-"""Kernels compiled ahead of time for a GPU that is not here: what they take of it, by Triton's compiler and ptxas.
+"""Kernels compiled ahead of time for a GPU that is not present: the resources that they use, by Triton's compiler and ptxas.
 
 A launch is recorded instead of run and then handed to Triton's own front end, with a driver that only says what the GPU would
 be: what is compiled is what the backend would launch, specialised as Triton would.
@@ -48,7 +48,7 @@ class Recorder:
 
 
 class Absent:
-    """The driver of a GPU that is not here."""
+    """The driver of a GPU that is not present."""
 
     def __init__(self, capability: int) -> None:
         self.capability = capability
@@ -86,7 +86,7 @@ def driven(kernel: Any, capability: int) -> Iterator[None]:
 
 
 def compiled(launch: Launch, capability: int) -> Cost:
-    """Compile for sm_`capability`, anew, with the options that Triton gives ptxas. Raises what Triton raises."""
+    """Recompile for sm_`capability` with the options that Triton gives ptxas. Raises what Triton raises."""
     heard = io.StringIO()
     with knobs.compilation.scope(), knobs.nvidia.scope(), redirect_stdout(heard):
         knobs.compilation.always_compile = knobs.nvidia.dump_ptxas_log = True

@@ -133,7 +133,7 @@ def test_the_small_kernels_compile(name, monkeypatch):
 
 @pytest.mark.exhaustive
 def test_lengths_and_offsets_are_no_part_of_a_compiled_kernel(monkeypatch):
-    """Q, K and the offset are not specialised on, so that no batch compiles anew."""
+    """Q, K and the offset are not specialised on, so that no batch recompiles."""
     row = ROWS[0]
     kernel = launched(row, 90, monkeypatch).kernel
     plain = {parameter.name for parameter in kernel.params if parameter.do_not_specialize}

@@ -1,4 +1,4 @@
-"""What the built-in initialisers are called."""
+"""The entries of the built-in initialisers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the built-in norms are called, which options they take and which weights they have."""
+"""The entries of the built-in norms: names, options and weights."""
 
 from __future__ import annotations
 

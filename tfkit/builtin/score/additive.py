@@ -13,7 +13,7 @@ from .entries import HiddenOptions
 
 
 class Additive(nn.Module):
-    """Query (B,H,Q,D) and key (B,G,K,D) to scores (B,H,Q,K), by way of (B,H,Q,K,d_score)."""
+    """Maps query (B,H,Q,D) and key (B,G,K,D) to scores (B,H,Q,K). The hidden layer has shape (B,H,Q,K,d_score)."""
 
     def __init__(self, head_dim: int, hidden: int) -> None:
         super().__init__()

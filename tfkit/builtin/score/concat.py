@@ -2,7 +2,7 @@
 
     score(q, k) = v . tanh(W [q; k])
 
-W [q; k] = W_q q + W_k k, so that each query and key is multiplied once, not once per pair.
+W [q; k] = W_q q + W_k k, so that each query and key is projected once, not once per pair.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .entries import HiddenOptions
 
 
 class Concat(nn.Module):
-    """Query (B,H,Q,D) and key (B,G,K,D) to scores (B,H,Q,K), by way of (B,H,Q,K,d_score)."""
+    """Maps query (B,H,Q,D) and key (B,G,K,D) to scores (B,H,Q,K). The hidden layer has shape (B,H,Q,K,d_score)."""
 
     def __init__(self, head_dim: int, hidden: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""What the built-in score functions are called, which options they take and which weights they have.
+"""The entries of the built-in score functions: names, options and weights.
 
-All heads share the weights. A vector that ends in one number per pair is stored as the linear map it is, (1, d_score).
+All heads share the weights. The vector v of `additive` and `concat` is stored as a linear map, (1, d_score).
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ def concat_parameters(options: HiddenOptions, site: ScoreSite) -> tuple[Paramete
 
 
 def hidden_cost(options: HiddenOptions, site: ScoreSite, kv_heads: int, sizes: Sizes) -> Cost:
-    """Each query and key once through its own map to d_score features, and every pair from there to one number; the
-    features of every pair are kept."""
+    """One projection to d_score features per query and key, and one product with v per pair.
+
+    The backward pass needs the hidden features of every pair.
+    """
     hidden = options.d_score or site.head_dim
     B, Q, K, D, H = sizes.batch, sizes.queries, sizes.keys, site.head_dim, site.heads
     pairs = B * H * Q * K * hidden
@@ -51,7 +53,7 @@ def hidden_cost(options: HiddenOptions, site: ScoreSite, kv_heads: int, sizes: S
 
 
 def general_cost(options: NoOptions, site: ScoreSite, kv_heads: int, sizes: Sizes) -> Cost:
-    """Each key once through W, then q.k for every pair; the mapped keys are kept for every query head."""
+    """One product with W per key, then q.k for every pair. The backward pass needs the projected keys of every query head."""
     B, Q, K, D, H = sizes.batch, sizes.queries, sizes.keys, site.head_dim, site.heads
     return Cost("attention", 2 * B * kv_heads * K * D * D + 2 * B * H * Q * K * D, B * H * K * D)
 

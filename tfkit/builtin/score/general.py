@@ -14,7 +14,7 @@ from ...slots.score import ScoreSite
 
 
 class General(nn.Module):
-    """Query (B,H,Q,D) and key (B,G,K,D) to scores (B,H,Q,K)."""
+    """Maps query (B,H,Q,D) and key (B,G,K,D) to scores (B,H,Q,K)."""
 
     def __init__(self, head_dim: int) -> None:
         super().__init__()

@@ -40,11 +40,13 @@ def attention(options: SelfAttentionOptions, context: SublayerContext, wiring: W
         memory=options.memory if isinstance(options, CrossAttentionOptions) else None,
         score=options.score.kind,
     )
-    use, own = _position(options, context, wiring)
+    position_config, own_position = _position(options, context, wiring)
     score = options.score
-    scorer = load(score.entry.build)(score.options, ScoreSite(options.num_heads, dim)) if score.entry.build else None
-    norms = [_norm(options.query_key_norm, dim) for _ in range(2)]
-    return MultiHeadAttention(wiring.name, projections, config, use, own, norms[0], norms[1], scorer)
+    score_module = load(score.entry.build)(score.options, ScoreSite(options.num_heads, dim)) if score.entry.build else None
+    query_norm, key_norm = _norm(options.query_key_norm, dim), _norm(options.query_key_norm, dim)
+    return MultiHeadAttention(
+        wiring.name, projections, config, position_config, own_position, query_norm, key_norm, score_module
+    )
 
 
 def _norm(norm: Component, width: int) -> nn.Module | None:
@@ -58,14 +60,14 @@ def _position(
     if not acts_in_attention(scheme):
         return None, None
     entry = scheme.entry
-    mine = own_table(options, context)
-    use = PositionConfig(
+    own = own_table(options, context)
+    config = PositionConfig(
         rotates="queries_keys" in entry.acts,
         biases="scores" in entry.acts,
         reads_query=entry.reads_query,
-        scheme=None if mine else wiring.scheme,
+        scheme=None if own else wiring.scheme,
     )
-    return use, load(entry.build)(scheme.options, position_site(options, context)) if mine else None
+    return config, load(entry.build)(scheme.options, position_site(options, context)) if own else None
 
 
 def feed_forward(options: FeedForwardOptions, context: SublayerContext, wiring: Wiring) -> nn.Module:

@@ -1,4 +1,4 @@
-"""The sub-layer kinds that tfkit brings, without torch: weights, costs and rules."""
+"""The entries of the built-in sub-layer kinds, without torch: weights, costs and rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOpt
 
 
 def acts_in_attention(position: Component) -> bool:
-    """Whether a scheme does anything inside an attention site."""
+    """Whether a position scheme acts on queries and keys or on scores."""
     return bool(position.entry.acts & {"queries_keys", "scores"})
 
 
@@ -27,7 +27,7 @@ def position_site(options: SelfAttentionOptions, context: SublayerContext) -> Po
 
 
 def own_table(options: SelfAttentionOptions, context: SublayerContext) -> bool:
-    """Whether the site holds a position table of its own; a stack's table is shared, and counted there."""
+    """Whether the site has a position table of its own. The stack counts the tables that its layers share."""
     scheme = scheme_of(options, context)
     if not acts_in_attention(scheme):
         return False
@@ -58,10 +58,10 @@ def attention_parameters(options: SelfAttentionOptions, context: SublayerContext
 
 
 def attention_costs(options: SelfAttentionOptions, context: SublayerContext, sizes: Sizes) -> tuple[Cost, ...]:
-    """Projections: O(L M H D). Attention itself: O(Q K H D), half of it for the scores and half for the values.
+    """Projections cost O(L M H D). Attention costs O(Q K H D): one half for the scores, one half for the values.
 
-    Elements kept for a backward pass by the plain equation: the input of each projection, the three projected tensors, the
-    weights, and the merged heads.
+    The backward pass of the plain equation needs the input of each projection, the three projected tensors, the weights and
+    the merged heads.
     """
     B, Q, K = sizes.batch, sizes.queries, sizes.keys
     width, dim, heads, kv_heads = context.width, options.dim(context.width), options.num_heads, options.kv_heads
@@ -107,7 +107,7 @@ def attention_site(options: SelfAttentionOptions, context: SublayerContext) -> A
 
 
 def attention_rules(options: SelfAttentionOptions, context: SublayerContext) -> tuple[tuple[str, str, str], ...]:
-    """Every way in which heads, window and position do not fit: (option, rule with its numbers, fix)."""
+    """The broken rules of heads, window, backends and position, each as (option, rule with its numbers, fix)."""
     broken: list[tuple[str, str, str]] = []
     width, heads, kv_heads = context.width, options.num_heads, options.kv_heads
     if options.head_dim is None and width % heads:
@@ -121,7 +121,7 @@ def attention_rules(options: SelfAttentionOptions, context: SublayerContext) -> 
         rule = f"num_heads {heads} is not divisible by num_kv_heads {kv_heads}"
         broken.append(("num_kv_heads", rule, f"use a divisor of {heads}: {divisors}"))
     if len(options.backend) > 1 and any(part.kind == "auto" for part in options.backend):
-        rule = "`auto` chooses among all backends, so it stands alone"
+        rule = "`auto` chooses among all backends, so no other may be listed with it"
         broken.append(("backend", rule, "write `backend: auto`, or a list without it"))
     cross = isinstance(options, CrossAttentionOptions)
     if isinstance(options.window, int) and (cross or not context.causal):

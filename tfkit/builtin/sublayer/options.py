@@ -1,4 +1,4 @@
-"""What a spec may write under `attention`, `self_attention`, `cross_attention` and `ffn`."""
+"""The options of `attention`, `self_attention`, `cross_attention` and `ffn` in a spec."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _bias(value: Any) -> ProjectionBias:
 
 
 def _window(value: Any) -> Any:
-    """An int n stays one; [left, right] becomes a tuple, null leaves a side open."""
+    """Checks a window: an integer n from 1, or [left, right], which becomes a tuple; null leaves a side unlimited."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     if isinstance(value, (list, tuple)) and len(value) == 2:

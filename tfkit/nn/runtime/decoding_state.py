@@ -1,8 +1,8 @@
 """The state of incremental decoding: keys and values that were already computed, ids and padding so far.
 
-A cache has buffers (B, G, room, D) and returns views of their used part. On a CPU, attention over 64 used of 512 positions
-takes a tenth of the time of attention over all of them with a mask. On a CPU the room is also little larger than the used
-part: gaps between the rows cost more in every step than the copies when a buffer grows.
+A cache has buffers (B, G, room, D) and returns views of their used part. On a CPU, attention over 64 used positions takes a
+tenth of the time of attention over a buffer of 512 with a mask. On a CPU a buffer is also only slightly longer than its used
+part: gaps between the rows cost more in every step than the copies when it grows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class KeyValueCache:
     def write(
         self, start: int, key: Float[Tensor, "B G n D"], value: Float[Tensor, "B G n V"]
     ) -> tuple[Float[Tensor, "B G K D"], Float[Tensor, "B G K V"]]:
-        """Write n keys and values from position `start` on; a failed step may have written there before.
+        """Write n keys and values from position `start` on. They replace those of a step that failed after writing.
 
         Returns:
             Views of all keys (B, G, K, D) and values (B, G, K, V) so far.
@@ -71,13 +71,14 @@ class KeyValueCache:
         """Keep only the positions `stay` (B, n) of each row."""
         if self.key is not None and self.value is not None:
             B, G, capacity, _ = self.key.shape
+            # One index_select over (B * G * capacity, D) is faster than a gather with an index of D equal columns.
             rows = (torch.arange(B * G, device=stay.device).view(B, G, 1) * capacity + stay[:, None]).flatten()
             self.key = self.key.flatten(0, 2).index_select(0, rows).view(B, G, stay.shape[1], -1)
             self.value = self.value.flatten(0, 2).index_select(0, rows).view(B, G, stay.shape[1], -1)
             self.length = stay.shape[1]
 
     def _picked(self, held: Tensor, rows: Tensor) -> Tensor:
-        """Rows of a buffer. Only the used part is copied."""
+        """The batch rows `rows` of a buffer. Only the used part is copied."""
         picked = held.new_empty(rows.shape[0], *held.shape[1:])
         torch.index_select(held[:, :, : self.length], 0, rows, out=picked[:, :, : self.length])
         return picked
@@ -116,7 +117,10 @@ class DecodingState:
     prepacked: PrepackedWeights = field(default_factory=PrepackedWeights)
 
     def reorder(self, rows: Tensor) -> None:
-        """Keep the rows `rows` (B',) integers, in this order.
+        """Keep some rows, in a new order.
+
+        Args:
+            rows: (B',) integers; a row may occur several times.
 
         Raises:
             InputError: there is no such row, or beams share prefixes. The state is unchanged.
@@ -129,15 +133,20 @@ class DecodingState:
         self.batch = int(rows.shape[0])
 
     def branch(self, rows: Tensor, beams: int, kept: Tensor | None) -> None:
-        """Continue with `beams` hypotheses per sentence that share prefixes; arguments as in `Model.branch`.
+        """Continue with several hypotheses per sentence, which share prefixes.
 
-        Keys and values are not copied unless sentences are dropped.
+        Keys and values are copied only if sentences are dropped.
+
+        Args:
+            rows: (S' * beams,) integers, the row that each hypothesis continues, as in `Model.branch`.
+            beams: hypotheses per sentence.
+            kept: (S',) integers, the sentences that continue, in increasing order; None for all.
         """
         if kept is not None:
             self._keep(kept)
         if self.tree is None:
             sentences = rows.shape[0] // beams
-            positions = torch.arange(self.length, device=rows.device).expand(sentences, -1)
+            positions = torch.arange(self.length, device=rows.device).expand(sentences, -1)  # (S', length)
             seen = torch.ones_like(positions, dtype=torch.bool)
             if self.visible is not None:
                 seen = self.visible if kept is None else self.visible.index_select(0, kept)
@@ -175,7 +184,12 @@ class DecodingState:
             raise InputError(Diagnostic("TFK072", f"rows {rows.tolist()} of a decoding state of {self.batch} rows", fix))
 
     def remember(self, ids: Int[Tensor, "B n"], visible: Bool[Tensor, "B n"] | None) -> None:
-        """Append the ids (B, n) of a step and which of them are visible."""
+        """Append the tokens of a step.
+
+        Args:
+            ids: (B, n) the token ids.
+            visible: (B, n) bool, False for padding; None if no token is padding.
+        """
         if self.visible is None and visible is not None:
             self.visible = torch.ones(self.batch, self.length, dtype=torch.bool, device=ids.device)
         if self.visible is not None:

@@ -22,7 +22,14 @@ class Padding:
     lengths: Int[Tensor, " B"] | None = None
 
     def as_visible(self, length: int) -> Bool[Tensor, "B {length}"] | None:
-        """(B, L) bool, False for padding; None if no token is padding."""
+        """The padding as a mask.
+
+        Args:
+            length: number of tokens L.
+
+        Returns:
+            (B, L) bool, False for padding; None if no token is padding.
+        """
         if self.visible is not None or self.lengths is None:
             return self.visible
         return torch.arange(length, device=self.lengths.device) < self.lengths[:, None]
