@@ -122,7 +122,7 @@ class AttentionInputs:
         bias: added to the scores, or None.
         softcap: c in c * tanh(score / c), or None.
         dropout: probability that an attention weight is dropped; 0 outside of training.
-        score: score function (query, key) -> (B, H, Q, K); None for the dot product.
+        score: score function (query, key) -> (B, H, Q, K) of keys with any number of features; None for the dot product.
         return_weights: also return the weights (B, H, Q, K) before dropout.
         return_lse: also return the log-sum-exp (B, H, Q).
         prepared: the result of the backend's `prepare`, if it has one.

@@ -13,7 +13,7 @@ from ...plugin import Component
 from ...slots.lazy import load
 from ...slots.score import ScoreSite
 from ...slots.sublayer import SublayerContext
-from .entries import acts_in_attention, own_table, position_site, scheme_of
+from .entries import acts_in_attention, own_table, position_site, scale_of, scheme_of, score_of
 from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
 
@@ -32,13 +32,13 @@ def attention(options: SelfAttentionOptions, context: SublayerContext, wiring: W
         num_heads=options.num_heads,
         num_kv_heads=options.kv_heads,
         head_dim=dim,
-        scale=options.scale if isinstance(options.scale, float) else dim**-0.5,
+        scale=scale_of(options, dim),
         softcap=options.softcap,
         dropout=options.dropout,
         window=(options.window - 1, 0) if isinstance(options.window, int) else options.window,
         cross=cross,
         memory=options.memory if isinstance(options, CrossAttentionOptions) else None,
-        score=options.score.kind,
+        score=score_of(options),
     )
     use, own = _position(options, context, wiring)
     score = options.score

@@ -26,6 +26,18 @@ def position_site(options: SelfAttentionOptions, context: SublayerContext) -> Po
     return PositionSite(context.width, options.num_heads, dim, causal=context.causal and not cross, cross=cross)
 
 
+def score_of(options: SelfAttentionOptions) -> str:
+    """The score function that the backend computes: `dot` also where the keys are mapped first."""
+    return "dot" if options.score.entry.dot else options.score.kind
+
+
+def scale_of(options: SelfAttentionOptions, head_dim: int) -> float:
+    """The factor of a dot product of queries with keys; other scores have none."""
+    if options.score.kind != "dot":
+        return 1.0
+    return options.scale if isinstance(options.scale, float) else head_dim**-0.5
+
+
 def own_table(options: SelfAttentionOptions, context: SublayerContext) -> bool:
     """Whether the site holds a position table of its own; a stack's table is shared, and counted there."""
     scheme = scheme_of(options, context)
@@ -102,7 +114,7 @@ def attention_site(options: SelfAttentionOptions, context: SublayerContext) -> A
         bias_gradient=learns,
         dropout=options.dropout,
         softcap=options.softcap,
-        score=options.score.kind,
+        score=score_of(options),
     )
 
 
@@ -123,6 +135,9 @@ def attention_rules(options: SelfAttentionOptions, context: SublayerContext) -> 
     if len(options.backend) > 1 and any(part.kind == "auto" for part in options.backend):
         rule = "`auto` chooses among all backends, so it stands alone"
         broken.append(("backend", rule, "write `backend: auto`, or a list without it"))
+    if options.score.kind != "dot" and isinstance(options.scale, float):
+        rule = f"`scale` multiplies a dot product, and the score is `{options.score.kind}`"
+        broken.append(("scale", rule, "remove it"))
     cross = isinstance(options, CrossAttentionOptions)
     if isinstance(options.window, int) and (cross or not context.causal):
         rule = "a window given as one number counts backwards and needs a causal stack"
