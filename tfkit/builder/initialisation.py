@@ -61,6 +61,9 @@ def fill(tensor: Tensor, drawn: Distribution, gain: float, seed: int) -> None:
         home.normal_(drawn.centre, spread, generator=generator)
     elif drawn.kind == "uniform":
         home.uniform_(drawn.centre - spread, drawn.centre + spread, generator=generator)
+    elif drawn.kind == "orthogonal":
+        for block in home.split(home.shape[1]):
+            torch.nn.init.orthogonal_(block, spread, generator=generator)
     else:
         # The inverse of the normal distribution function, from uniform numbers within two standard deviations of the centre.
         inside = math.erf(math.sqrt(2.0))

@@ -104,7 +104,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(
         self,
         name: str,
-        projections: dict[str, nn.Linear],
+        projections: dict[str, nn.Module],
         config: AttentionConfig,
         position: PositionConfig | None = None,
         own_position: nn.Module | None = None,

@@ -13,9 +13,10 @@ from .parameter import Parameter
 @dataclass(frozen=True)
 class Distribution:
     """`normal` with mean `centre` and standard deviation `spread`; `uniform` on centre -+ spread; `truncated_normal`, cut at
-    two standard deviations; or `constant`, every element `centre`."""
+    two standard deviations; `constant`, every element `centre`; or `orthogonal`: each square block of rows of a matrix
+    (gates * N, N) is an orthogonal matrix, times `spread`."""
 
-    kind: Literal["normal", "uniform", "truncated_normal", "constant"]
+    kind: Literal["normal", "uniform", "truncated_normal", "constant", "orthogonal"]
     centre: float = 0.0
     spread: float = 0.0
 

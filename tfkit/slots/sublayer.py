@@ -42,7 +42,11 @@ class SublayerContext:
 
 @dataclass(frozen=True)
 class AttentionSite:
-    """One place where attention happens, as described by the spec. `mask_terms` are those that may occur there."""
+    """One place where attention happens, as described by the spec.
+
+    `mask_terms` are those that may occur there. `value_dim` is the width of the values; that of queries and keys unless given.
+    `score` is the score function that the backend computes.
+    """
 
     heads: int
     kv_heads: int
@@ -55,6 +59,7 @@ class AttentionSite:
     dropout: float = 0.0
     softcap: float | None = None
     score: str = "dot"
+    value_dim: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ def attention(options: SelfAttentionOptions, context: SublayerContext, wiring: W
     cross = isinstance(options, CrossAttentionOptions)
     source = context.memory_width if cross and context.memory_width else width
     inner, outer = options.num_heads * dim, options.kv_heads * dim
-    projections = {
+    projections: dict[str, nn.Module] = {
         "query": nn.Linear(width, inner, bias.query),
         "key": nn.Linear(source, outer, bias.key),
         "value": nn.Linear(source, outer, bias.value),
