@@ -29,15 +29,27 @@ class GruOptions(CellOptions):
     ] = "before"
 
 
-def cell_parameters(gates: int, site: CellSite, bias: bool, state_bias: bool = True) -> tuple[Parameter, ...]:
-    """The weights of a cell with `gates` gates; `state_bias`: also a bias of the product with the state."""
+def input_parameters(gates: int, site: CellSite, bias: bool) -> tuple[Parameter, ...]:
+    """The weights of a cell's inputs, and their common bias."""
     rows = gates * site.d_state
-    weights = (
-        Parameter("weight_ih", "cell_input", (rows, site.width)),
-        Parameter("weight_hh", "cell_state", (rows, site.d_state)),
-    )
-    biases = (Parameter("bias_ih", "bias", (rows,)), Parameter("bias_hh", "bias", (rows,)))
-    return (*weights, *biases[: 1 + state_bias]) if bias else weights
+    weights = tuple(Parameter(f"weights_ih.{i}", "cell_input", (rows, width)) for i, width in enumerate(site.inputs))
+    return (*weights, Parameter("bias_ih", "bias", (rows,))) if bias else weights
+
+
+def torch_cell_parameters(gates: int, site: CellSite, bias: bool) -> tuple[Parameter, ...]:
+    """The weights of a cell of torch."""
+    rows = gates * site.d_state
+    state = (Parameter("weight_hh", "cell_state", (rows, site.d_state)),)
+    return (*input_parameters(gates, site, bias), *state, *((Parameter("bias_hh", "bias", (rows,)),) if bias else ()))
+
+
+def gru_parameters(options: GruOptions, site: CellSite) -> tuple[Parameter, ...]:
+    """The weights of either form: the papers' new gate has a product of its own, of the reset state."""
+    if options.reset == "after":
+        return torch_cell_parameters(3, site, options.bias)
+    N = site.d_state
+    gates, new = Parameter("weight_hh", "cell_state", (2 * N, N)), Parameter("weight_hn", "cell_state", (N, N))
+    return (*input_parameters(3, site, options.bias), gates, new)
 
 
 ENTRIES: list[Cell] = [
@@ -47,7 +59,7 @@ ENTRIES: list[Cell] = [
         reference="https://doi.org/10.1207/s15516709cog1402_1",
         options=CellOptions,
         gates=1,
-        parameters=lambda options, site: cell_parameters(1, site, options.bias),
+        parameters=lambda options, site: torch_cell_parameters(1, site, options.bias),
         build="tfkit.builtin.cell.rnn_tanh:build",
     ),
     Cell(
@@ -56,7 +68,7 @@ ENTRIES: list[Cell] = [
         reference="https://arxiv.org/abs/1406.1078",
         options=GruOptions,
         gates=3,
-        parameters=lambda options, site: cell_parameters(3, site, options.bias, options.reset == "after"),
+        parameters=gru_parameters,
         build="tfkit.builtin.cell.gru:build",
     ),
     Cell(
@@ -66,7 +78,7 @@ ENTRIES: list[Cell] = [
         options=CellOptions,
         gates=4,
         states=2,
-        parameters=lambda options, site: cell_parameters(4, site, options.bias),
+        parameters=lambda options, site: torch_cell_parameters(4, site, options.bias),
         build="tfkit.builtin.cell.lstm:build",
     ),
 ]

@@ -18,25 +18,28 @@ from torch.nn import functional
 
 from ...plugin import CellSite
 from .entries import GruOptions
-from .weights import CellWeights, State
+from .weights import CellWeights, State, TorchCellWeights
 
 
 class GruResetBefore(CellWeights):
     """One step of the papers' gated recurrent unit; the state is (h,)."""
 
     def __init__(self, site: CellSite, bias: bool) -> None:
-        super().__init__(3, site, bias, state_bias=False)
+        super().__init__(3, site, bias)
+        N = site.d_state
+        self.weight_hh = nn.Parameter(torch.empty(2 * N, N))
+        self.weight_hn = nn.Parameter(torch.empty(N, N))
 
     def step(self, projected: Tensor, state: State) -> State:
         """(B, 3 N), (h (B, N),) -> (h',)."""
         (h,), N = state, self.d_state
-        gates = torch.sigmoid(projected[:, : 2 * N] + functional.linear(h, self.weight_hh[: 2 * N]))
-        r, z = gates[:, :N], gates[:, N:]
-        n = torch.tanh(projected[:, 2 * N :] + functional.linear(r * h, self.weight_hh[2 * N :]))
+        of_gates, of_new = projected.split([2 * N, N], 1)
+        r, z = torch.sigmoid(of_gates + functional.linear(h, self.weight_hh)).chunk(2, 1)
+        n = torch.tanh(of_new + functional.linear(r * h, self.weight_hn))
         return (torch.lerp(h, n.to(h.dtype), z.to(h.dtype)),)  # h + z * (n - h)
 
 
-class GruResetAfter(CellWeights):
+class GruResetAfter(TorchCellWeights):
     """One step of torch's gated recurrent unit; the state is (h,)."""
 
     torch_function = staticmethod(torch.gru)
@@ -47,10 +50,10 @@ class GruResetAfter(CellWeights):
     def step(self, projected: Tensor, state: State) -> State:
         """(B, 3 N), (h (B, N),) -> (h',)."""
         (h,), N = state, self.d_state
-        of_state = self.of_state(h)
-        gates = torch.sigmoid(projected[:, : 2 * N] + of_state[:, : 2 * N])
-        r, z = gates[:, :N], gates[:, N:]
-        n = torch.tanh(projected[:, 2 * N :] + r * of_state[:, 2 * N :])
+        of_gates, of_new = projected.split([2 * N, N], 1)
+        state_gates, state_new = self.of_state(h).split([2 * N, N], 1)
+        r, z = torch.sigmoid(of_gates + state_gates).chunk(2, 1)
+        n = torch.tanh(of_new + r * state_new)
         return (torch.lerp(n.to(h.dtype), h, z.to(h.dtype)),)  # n + z * (h - n)
 
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from ...plugin import CellSite
 from .entries import CellOptions
-from .weights import CellWeights, State
+from .weights import State, TorchCellWeights
 
 
-class Lstm(CellWeights):
+class Lstm(TorchCellWeights):
     """One step of long short-term memory; the state is (h, c)."""
 
     torch_function = staticmethod(torch.lstm)

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from ...plugin import CellSite
 from .entries import CellOptions
-from .weights import CellWeights, State
+from .weights import State, TorchCellWeights
 
 
-class RnnTanh(CellWeights):
+class RnnTanh(TorchCellWeights):
     """One step of a simple recurrent network; the state is (h,)."""
 
     torch_function = staticmethod(torch.rnn_tanh)

@@ -1,4 +1,4 @@
-"""The weights that all built-in cells have: one product of the inputs, one of the state."""
+"""The weights that all built-in cells have: a product for each input, and one or two of the state."""
 
 from __future__ import annotations
 
@@ -12,23 +12,31 @@ State = tuple[Tensor, ...]
 
 
 class CellWeights(nn.Module):
-    """W (E, inputs side by side), U (E, N) and their biases (E,), where E = gates * N."""
+    """W_i (E, inputs[i]), U (E, N) and their biases (E,), where E = gates * N.
 
-    def __init__(self, gates: int, site: CellSite, bias: bool, state_bias: bool = True) -> None:
+    Every input has a weight of its own. A slice of one weight would fill its whole gradient with zeros at every step.
+    """
+
+    def __init__(self, gates: int, site: CellSite, bias: bool) -> None:
         super().__init__()
-        self.inputs, self.d_state = site.inputs, site.d_state
-        self.starts = [sum(site.inputs[:i]) for i in range(len(site.inputs))]
+        self.d_state = site.d_state
         rows = gates * site.d_state
-        self.weight_ih = nn.Parameter(torch.empty(rows, site.width))
-        self.weight_hh = nn.Parameter(torch.empty(rows, site.d_state))
+        self.weights_ih = nn.ParameterList([torch.empty(rows, width) for width in site.inputs])
         self.bias_ih = nn.Parameter(torch.empty(rows)) if bias else None
-        self.bias_hh = nn.Parameter(torch.empty(rows)) if bias and state_bias else None
 
     def project(self, x: Tensor, index: int) -> Tensor:
         """W_i x, with the bias for the first input: (..., inputs[i]) -> (..., E)."""
-        start = self.starts[index]
-        weight = self.weight_ih[:, start : start + self.inputs[index]]
-        return functional.linear(x, weight, self.bias_ih if index == 0 else None)
+        return functional.linear(x, self.weights_ih[index], self.bias_ih if index == 0 else None)
+
+
+class TorchCellWeights(CellWeights):
+    """The weights of torch's cells: one product of the state for all gates, with a bias of its own."""
+
+    def __init__(self, gates: int, site: CellSite, bias: bool) -> None:
+        super().__init__(gates, site, bias)
+        rows = gates * site.d_state
+        self.weight_hh = nn.Parameter(torch.empty(rows, site.d_state))
+        self.bias_hh = nn.Parameter(torch.empty(rows)) if bias else None
 
     def of_state(self, h: Tensor) -> Tensor:
         """U h + b: (B, N) -> (B, E)."""
@@ -36,4 +44,6 @@ class CellWeights(nn.Module):
 
     def flat_weights(self) -> list[Tensor]:
         """W, U and the biases in the order of torch's recurrent functions."""
-        return [tensor for tensor in (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh) if tensor is not None]
+        weights = list(self.weights_ih)
+        inputs = weights[0] if len(weights) == 1 else torch.cat(weights, 1)
+        return [inputs, self.weight_hh, *(bias for bias in (self.bias_ih, self.bias_hh) if bias is not None)]
