@@ -115,7 +115,7 @@ class AttentionInputs:
 
     Args:
         query: (B, H, Q, D), any strides.
-        key: (B, G, K, D), any strides.
+        key: (B, G, K, E), any strides; E = D, unless a score function maps keys to other features.
         value: (B, G, K, V), any strides.
         mask: which keys each query sees.
         scale: factor of q.k.
@@ -129,7 +129,7 @@ class AttentionInputs:
     """
 
     query: Float[Tensor, "B H Q D"]
-    key: Float[Tensor, "B G K D"]
+    key: Float[Tensor, "B G K E"]
     value: Float[Tensor, "B G K V"]
     mask: Mask
     scale: float

@@ -120,7 +120,7 @@ class MultiHeadAttention(nn.Module):
         self.choices: dict[int, BackendChoice] = {}
         self.weights_backend: BoundBackend | None = None
 
-    def forward(self, x: Float[Tensor, "B Q M"], context: StackContext, index: int) -> Float[Tensor, "B Q M"]:
+    def forward(self, x: Float[Tensor, "B Q M"], context: StackContext, index: int) -> Float[Tensor, "B Q N"]:
         """Attention of the new tokens to the sequence so far, or to a memory.
 
         Args:
@@ -129,7 +129,7 @@ class MultiHeadAttention(nn.Module):
             index: which application of the layer this is.
 
         Returns:
-            (B, Q, M)
+            (B, Q, N), the features of the output projection; N = M inside a layer.
         """
         config, site = self.config, f"{context.stack}.{index}.{self.name}"
 

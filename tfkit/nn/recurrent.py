@@ -63,7 +63,7 @@ class Recurrent(nn.Module):
         initial: the first states from the memory, None for zeros; `copies`: they are the last states of the encoder.
         readout: the layer after the recurrence, or None.
         reads_previous: the read-out reads the state of the step before.
-        dropout: dropout of the outputs of the layers below the top one.
+        dropout: dropout of the outputs of every layer; nothing is dropped inside the recurrence.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Recurrent(nn.Module):
         L = x.shape[1]
         visible = input.padding.as_visible(offset + L)
         visible, lengths, longest = (None, None, L) if visible is None else _trimmed(visible[:, offset:], context.state is None)
-        x = x[:, :longest]
+        x = x[:, :longest].contiguous()  # products of equal layout have equal bits
         states, fed = self._first(context, x, memory)
         attended = context.stack_context(self.name, input, True, memory, repeats=True)
         constant = memory.tensor.unsqueeze(1) if self.reads_memory and memory is not None else None  # (B, 1, C)
@@ -174,7 +174,7 @@ class Recurrent(nn.Module):
         for number in range(start, len(self.layers)):
             outputs, state = self.layers[number](inputs if number == start else [outputs], states[number], visible, lengths)
             last.append(state)
-            outputs = self._dropped(outputs, number)
+            outputs = self._dropped(outputs)
         return outputs, last
 
     def _loop(
@@ -212,15 +212,15 @@ class Recurrent(nn.Module):
             outputs.append(states[looped - 1][0])
             contexts.append(context)
             if self.feeding and self.readout is not None:
-                state = before if self.reads_previous else states[-1][0]
+                state = self._dropped(before if self.reads_previous else states[-1][0])
                 new = self.readout({"state": state, "input": token, "context": context})
                 fed = held((new,), (fed,), seen[t])[0]  # type: ignore[arg-type]
                 readouts.append(fed)
         if weights:
             attended.model.weights[self._site] = torch.cat(weights, 2)
-        result = torch.stack(outputs, 1)
+        result = self._dropped(torch.stack(outputs, 1))
         if looped < len(self.layers):
-            result, upper = self._upper([self._dropped(result, 0)], 1, states, visible, lengths)
+            result, upper = self._upper([result], 1, states, visible, lengths)
             states[1:] = upper
         read = torch.stack(readouts, 1) if readouts else None
         return Steps(result, self._shifted(first, result), torch.stack(contexts, 1), read, states)
@@ -230,7 +230,7 @@ class Recurrent(nn.Module):
         for number, layer in enumerate(self.layers):
             cell = layer.cell
             if number:
-                below = self._dropped(states[number - 1][0], number - 1)
+                below = self._dropped(states[number - 1][0])
                 projected = cell.project(below, 0)  # type: ignore[operator, union-attr]
             elif fed is not None:
                 projected = projected + cell.project(fed, 1)  # type: ignore[operator, union-attr]
@@ -248,8 +248,8 @@ class Recurrent(nn.Module):
     def _site(self) -> str:
         return f"{self.name}.0.cross_attention"
 
-    def _dropped(self, outputs: Tensor, number: int) -> Tensor:
-        return outputs if self.dropout is None or number == len(self.layers) - 1 else self.dropout(outputs)
+    def _dropped(self, outputs: Tensor) -> Tensor:
+        return outputs if self.dropout is None else self.dropout(outputs)
 
     def _shifted(self, first: Tensor, outputs: Tensor) -> Tensor | None:
         """(B, L, N): the output one step earlier."""

@@ -176,9 +176,6 @@ def _rules(options: RnnOptions, context: NodeContext) -> tuple[Rule, ...]:
     if signal.length is None:
         return (("input", f"`{options.input}` is one vector, {signal.axes}, and a recurrent node reads a sequence", "read a sequence"),)
     broken = [*_memory_rules(options, context), *_readout_rules(options, context)]
-    if options.dropout and options.num_layers == 1:
-        rule = "`dropout` acts between layers, and there is one"
-        broken.append(("dropout", rule, "write it at the tokens node or in `readout`, `dropout: 0.0` here, or use more layers"))
     if options.cross_attention is not None and memory is not None and memory.length is not None:
         broken += _attention_rules(options, options.cross_attention, context)
     return tuple(broken)

@@ -80,5 +80,5 @@ class RnnOptions(Options):
         Field(description="with `first_backward`: how many of the memory's last features are the backward state"),
     ] = None
     readout: Annotated[ReadoutOptions | None, Field(description="the layer after the recurrence")] = None
-    dropout: Annotated[Probability, Field(description="dropout of the outputs of the layers below the top one")] = 0.0
+    dropout: Annotated[Probability, Field(description="dropout of the outputs of every layer, not inside the recurrence")] = 0.0
     init: Init = component_default("orthogonal")
