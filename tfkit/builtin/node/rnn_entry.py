@@ -174,11 +174,15 @@ def _sites(options: RnnOptions, context: NodeContext) -> Iterator[tuple[str, Att
 def _rules(options: RnnOptions, context: NodeContext) -> tuple[Rule, ...]:
     signal, memory = context.signals["input"], memory_signal(context)
     if signal.length is None:
-        return (("input", f"`{options.input}` is one vector, {signal.axes}, and a recurrent node reads a sequence", "read a sequence"),)
+        return (("input", f"`{options.input}` is one vector, {_axes(signal)}, and a recurrent node reads a sequence", "read a sequence"),)
     broken = [*_memory_rules(options, context), *_readout_rules(options, context)]
     if options.cross_attention is not None and memory is not None and memory.length is not None:
         broken += _attention_rules(options, options.cross_attention, context)
     return tuple(broken)
+
+
+def _axes(signal: Signal) -> str:
+    return f"({', '.join(map(str, signal.axes))})"
 
 
 def _memory_rules(options: RnnOptions, context: NodeContext) -> Iterator[Rule]:
@@ -193,7 +197,7 @@ def _memory_rules(options: RnnOptions, context: NodeContext) -> Iterator[Rule]:
         rule = "a decoder with a memory reads from left to right only"
         yield "bidirectional", rule, "remove it, or read the memory in another node"
     if memory.length is None and options.cross_attention is not None:
-        rule = f"`{options.memory}` is one vector, {memory.axes}, and has nothing to attend to"
+        rule = f"`{options.memory}` is one vector, {_axes(memory)}, and has nothing to attend to"
         yield "cross_attention", rule, "remove it: the vector enters every step; or let `memory` be a sequence"
     if memory.length is not None and options.cross_attention is None and take == "zeros":
         rule = f"nothing reads the memory `{options.memory}`"
