@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from ...plugin import expand_heads
 from ...slots.score import ScoreSite
 from .entries import HiddenOptions
 from .tanh_sum import tanh_sum
@@ -28,7 +29,7 @@ class Additive(nn.Module):
 
     def forward(self, query: Tensor, mapped: Tensor) -> Tensor:
         dtype = self.out.weight.dtype  # under autocast the weights are wider than query and key
-        keys = mapped.to(dtype).repeat_interleave(query.shape[1] // mapped.shape[1], dim=1)
+        keys = expand_heads(mapped.to(dtype), query.shape[1])
         return tanh_sum(self.query(query.to(dtype)), keys, self.out.weight[0])
 
 

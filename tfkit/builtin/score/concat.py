@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ...plugin import expand_heads
 from ...slots.score import ScoreSite
 from .entries import HiddenOptions
 from .tanh_sum import tanh_sum
@@ -31,7 +32,7 @@ class Concat(nn.Module):
 
     def forward(self, query: Tensor, mapped: Tensor) -> Tensor:
         dtype = self.weight.dtype  # under autocast the weights are wider than query and key
-        keys = mapped.to(dtype).repeat_interleave(query.shape[1] // mapped.shape[1], dim=1)
+        keys = expand_heads(mapped.to(dtype), query.shape[1])
         return tanh_sum(functional.linear(query.to(dtype), self.weight[:, : self.head_dim]), keys, self.out.weight[0])
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...plugin import NoOptions
+from ...plugin import NoOptions, expand_heads
 from ...slots.score import ScoreSite
 
 
@@ -26,7 +26,7 @@ class General(nn.Module):
 
     def forward(self, query: Tensor, mapped: Tensor) -> Tensor:
         dtype = self.weight.dtype  # under autocast the weights are wider than query and key
-        keys = mapped.to(dtype).repeat_interleave(query.shape[1] // mapped.shape[1], dim=1)
+        keys = expand_heads(mapped.to(dtype), query.shape[1])
         return query.to(dtype) @ keys.transpose(2, 3)
 
 
