@@ -4,7 +4,8 @@ score[q, k] = sum_e v_e tanh(query[q, e] + key[k, e])
 
 The sums of all pairs, (B, H, Q, K, E), are the largest tensor of an RNN decoder with attention: training would keep one for
 every target word. So they are computed for one query at a time, and the backward pass computes them again instead of keeping
-them.
+them. tanh(x) is computed as 2 sigmoid(2 x) - 1: torch's sigmoid takes a sixth of the time of its tanh on a CPU, and the two
+differ by 2 units in the last place of 1.
 """
 
 from __future__ import annotations
@@ -32,8 +33,12 @@ def tanh_sum(query: Tensor, key: Tensor, v: Tensor) -> Tensor:
 
 
 def _scores(query: Tensor, key: Tensor, v: Tensor) -> Tensor:
-    # (B, H, K, E) at a time: it fits a cache, and all queries together may not fit the memory.
-    return torch.stack([((key + row.unsqueeze(2)).tanh_() @ v.unsqueeze(1)).squeeze(3) for row in query.unbind(2)], 2)
+    return torch.stack([(_hidden(row, key) @ v.unsqueeze(1)).squeeze(3) for row in (2 * query).unbind(2)], 2)
+
+
+def _hidden(row: Tensor, key: Tensor) -> Tensor:
+    """tanh(query + key) of one query: (B, H, E), twice the query, and (B, H, K, E) to (B, H, K, E)."""
+    return torch.add(row.unsqueeze(2), key, alpha=2).sigmoid_().mul_(2).sub_(1)
 
 
 class _TanhSum(torch.autograd.Function):
@@ -52,10 +57,11 @@ class _TanhSum(torch.autograd.Function):
             inner = grad.unsqueeze(4) * v * (1 - hidden * hidden)
             return inner.sum(3), inner.sum(2), (grad.unsqueeze(4) * hidden).sum((0, 1, 2, 3))
         grad_queries, grad_key, grad_v = [], None, torch.zeros_like(v)
-        for row, slope in zip(query.unbind(2), grad.unbind(2), strict=True):  # (B, H, E) and (B, H, K)
-            hidden = (key + row.unsqueeze(2)).tanh_()  # (B, H, K, E)
+        for row, slope in zip((2 * query).unbind(2), grad.unbind(2), strict=True):  # (B, H, E) and (B, H, K)
+            hidden = _hidden(row, key)  # (B, H, K, E)
             grad_v += slope.flatten() @ hidden.flatten(0, 2)
-            inner = torch.ops.aten.tanh_backward(slope.unsqueeze(3) * v, hidden)  # slope v (1 - hidden^2)
+            inner = slope.unsqueeze(3) * v
+            torch.ops.aten.tanh_backward.grad_input(inner, hidden, grad_input=inner)  # slope v (1 - hidden^2), in place
             grad_queries.append(inner.sum(2))
             grad_key = inner if grad_key is None else grad_key.add_(inner)
         assert grad_key is not None
