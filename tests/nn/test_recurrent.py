@@ -137,7 +137,9 @@ def decode(kind: str, weights: Weights, source: Tensor, target: Tensor) -> tuple
         states = last
     else:
         taken = {"bahdanau": memory[0, 4:], "deep": memory[0, 4:], "conditional": memory.mean(0)}.get(kind, memory[-1])
-        first = torch.tanh(weights["nodes.decoder.initial.linear.weight"] @ taken + weights["nodes.decoder.initial.linear.bias"])
+        first = torch.tanh(
+            weights["nodes.decoder.initial.linear.weight"] @ taken + weights["nodes.decoder.initial.linear.bias"]
+        )
         states = [[part] for part in first.chunk(depth)]
     fed = torch.zeros(3, dtype=torch.float64)
     logits, shares = [], []
@@ -160,7 +162,11 @@ def decode(kind: str, weights: Weights, source: Tensor, target: Tensor) -> tuple
         for layer in range(lowest, depth) if kind in ("deep", "feeding", "luong") else ():
             below = y if layer == 0 else states[layer - 1][0]
             inputs = [below, fed] if kind == "feeding" and layer == 0 else [below]
-            states = [*states[:layer], cell(weights, f"nodes.decoder.layers.{layer}.cell", inputs, states[layer]), *states[layer + 1 :]]
+            states = [
+                *states[:layer],
+                cell(weights, f"nodes.decoder.layers.{layer}.cell", inputs, states[layer]),
+                *states[layer + 1 :],
+            ]
         if lstm:
             context, share = context_of(weights, kind, states[-1][0], memory)
             shares.append(share)
@@ -289,7 +295,11 @@ def test_gradients_are_those_of_differences(kind, rnn):
 
     def loss(*values: Tensor) -> Tensor:
         tensors = dict(zip(names, values, strict=True))
-        return torch.func.functional_call(model, tensors, (), {"source": SOURCE[:, :4], "target": TARGET[:, :3]})["logits"].sin().sum()
+        return (
+            torch.func.functional_call(model, tensors, (), {"source": SOURCE[:, :4], "target": TARGET[:, :3]})["logits"]
+            .sin()
+            .sum()
+        )
 
     torch.autograd.gradcheck(loss, chosen, fast_mode=True, rtol=1e-6, atol=1e-6)
 

@@ -238,9 +238,7 @@ class MultiHeadAttention(nn.Module):
         backend = self.choices[index].select(query, key, value, mask, bias, dropout, config.softcap, config.score)
         prepared = context.prepared(backend, mask, mask_name, bias, scheme, query, key.shape[2])
         score = None if config.score == "dot" else self.score
-        inputs = AttentionInputs(
-            query, key, value, mask, config.scale, bias, config.softcap, dropout, score, prepared=prepared
-        )
+        inputs = AttentionInputs(query, key, value, mask, config.scale, bias, config.softcap, dropout, score, prepared=prepared)
         if site in context.model.wanted:
             context.model.weights[site] = context.weights_by_row(self._weights(inputs), config.cross)
         output = attend(backend, inputs).output  # (B, H, Q, V)

@@ -1,9 +1,9 @@
 """What stands around the recurrence of a decoder: its first state, and the layer between state and logits.
 
-    first state   tanh(W v + b), v = one vector of the memory
-    linear        W [s; y; c] + b                     s the state, y the input token, c the context
-    tanh          tanh(W [s; y; c] + b)               Luong et al. 2015, equation 5
-    maxout        max(t_2j-1, t_2j), t = W [s; y; c] + b      Bahdanau et al. 2015, appendix A.2.2; Goodfellow et al. 2013
+first state   tanh(W v + b), v = one vector of the memory
+linear        W [s; y; c] + b                     s the state, y the input token, c the context
+tanh          tanh(W [s; y; c] + b)               Luong et al. 2015, equation 5
+maxout        max(t_2j-1, t_2j), t = W [s; y; c] + b      Bahdanau et al. 2015, appendix A.2.2; Goodfellow et al. 2013
 """
 
 from __future__ import annotations

@@ -60,7 +60,12 @@ class RecurrentLayer(nn.Module):
             The outputs, and the state of the forward cell after the last token.
         """
         packable = visible is None or lengths is not None
-        if self.by_torch and packable and not torch.compiler.is_compiling() and not torch.is_autocast_enabled(inputs[0].device.type):
+        if (
+            self.by_torch
+            and packable
+            and not torch.compiler.is_compiling()
+            and not torch.is_autocast_enabled(inputs[0].device.type)
+        ):
             return self._by_torch(inputs, state, lengths)
         forward, last = _read(self.cell, inputs, state, visible, reverse=False)
         if self.backward_cell is None:

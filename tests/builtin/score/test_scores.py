@@ -81,7 +81,9 @@ def test_keys_may_have_another_width_than_queries(name, options):
 @pytest.mark.parametrize("queries", [1, 3])
 def test_hidden_layer_of_a_tanh_score_has_exact_gradients_and_second_gradients(queries):
     torch.manual_seed(0)
-    tensors = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 2, queries, 3), (2, 2, 4, 3), (3,))]
+    tensors = [
+        torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 2, queries, 3), (2, 2, 4, 3), (3,))
+    ]
     assert torch.autograd.gradcheck(tanh_sum, tensors)
     assert torch.autograd.gradgradcheck(tanh_sum, tensors)
 

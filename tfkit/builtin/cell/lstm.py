@@ -1,8 +1,8 @@
 """Long short-term memory with a forget gate, Gers et al. 2000 (https://doi.org/10.1162/089976600300015015):
 
-    i = sigmoid(W_i x + U_i h)    f = sigmoid(W_f x + U_f h)    o = sigmoid(W_o x + U_o h)
-    c' = f * c + i * tanh(W_c x + U_c h)
-    h' = o * tanh(c')
+i = sigmoid(W_i x + U_i h)    f = sigmoid(W_f x + U_f h)    o = sigmoid(W_o x + U_o h)
+c' = f * c + i * tanh(W_c x + U_c h)
+h' = o * tanh(c')
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Initialisation of recurrent networks.
 
-    orthogonal   the products of a state with itself are orthogonal, one matrix per gate: Saxe et al. 2014
-                 (https://arxiv.org/abs/1312.6120); the rest as `xavier`
-    rnnsearch    the same; W_a and U_a ~ N(0, 0.001^2), v_a = 0, the rest ~ N(0, 0.01^2): Bahdanau et al. 2015, appendix B.1
-    uniform      every weight and bias uniform on -bound .. bound: Luong et al. 2015, section 4.1 (0.1)
+orthogonal   the products of a state with itself are orthogonal, one matrix per gate: Saxe et al. 2014
+             (https://arxiv.org/abs/1312.6120); the rest as `xavier`
+rnnsearch    the same; W_a and U_a ~ N(0, 0.001^2), v_a = 0, the rest ~ N(0, 0.01^2): Bahdanau et al. 2015, appendix B.1
+uniform      every weight and bias uniform on -bound .. bound: Luong et al. 2015, section 4.1 (0.1)
 """
 
 from __future__ import annotations

@@ -106,7 +106,9 @@ def _parameters(options: RnnOptions, context: NodeContext) -> tuple[ParameterGro
         found += [parameter.under("cross_attention.score") for parameter in weights]
     if projects_initial(options):
         features = options.num_layers * cell.states * options.d_state
-        found += linear("initial.linear", "initial_state", initial_width(options, context), features, options.initial_state.bias)
+        found += linear(
+            "initial.linear", "initial_state", initial_width(options, context), features, options.initial_state.bias
+        )
     if (readout := options.readout) is not None:
         parts = readout_parts(options, context)
         inner = sum(parts.get(name, 0) for name in readout_reads(options, context))
@@ -174,7 +176,13 @@ def _sites(options: RnnOptions, context: NodeContext) -> Iterator[tuple[str, Att
 def _rules(options: RnnOptions, context: NodeContext) -> tuple[Rule, ...]:
     signal, memory = context.signals["input"], memory_signal(context)
     if signal.length is None:
-        return (("input", f"`{options.input}` is one vector, {_axes(signal)}, and a recurrent node reads a sequence", "read a sequence"),)
+        return (
+            (
+                "input",
+                f"`{options.input}` is one vector, {_axes(signal)}, and a recurrent node reads a sequence",
+                "read a sequence",
+            ),
+        )
     broken = [*_memory_rules(options, context), *_readout_rules(options, context)]
     if options.cross_attention is not None and memory is not None and memory.length is not None:
         broken += _attention_rules(options, options.cross_attention, context)
@@ -230,7 +238,9 @@ def _same_states(options: RnnOptions, encoder: object) -> Iterator[Rule]:
         yield "initial_state", f"`{options.memory}` is no recurrent node with one direction", "take `last` or `mean`"
     elif own != (encoder.num_layers, encoder.d_state, cell_of(encoder).states):
         theirs = f"{encoder.num_layers} x {cell_of(encoder).states} x {encoder.d_state}"
-        rule = f"{own[0]} x {own[2]} x {own[1]} states (layers, tensors, features), but those of `{options.memory}` are {theirs}"
+        rule = (
+            f"{own[0]} x {own[2]} x {own[1]} states (layers, tensors, features), but those of `{options.memory}` are {theirs}"
+        )
         yield "initial_state", rule, fix
 
 
