@@ -21,12 +21,12 @@ def attention(options: SelfAttentionOptions, context: SublayerContext, wiring: W
     width, dim, bias = context.width, options.dim(context.width), options.bias
     cross = isinstance(options, CrossAttentionOptions)
     source = context.memory_width if cross and context.memory_width else width
-    inner, outer = options.num_heads * dim, options.kv_heads * dim
+    values = options.values(width)
     projections: dict[str, nn.Module] = {
-        "query": nn.Linear(width, inner, bias.query),
-        "key": nn.Linear(source, outer, bias.key),
-        "value": nn.Linear(source, outer, bias.value),
-        "output": nn.Linear(inner, width, bias.output),
+        "query": nn.Linear(width, options.num_heads * dim, bias.query),
+        "key": nn.Linear(source, options.kv_heads * dim, bias.key),
+        "value": nn.Linear(source, options.kv_heads * values, bias.value),
+        "output": nn.Linear(options.num_heads * values, width, bias.output),
     }
     config = AttentionConfig(
         num_heads=options.num_heads,
