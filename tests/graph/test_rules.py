@@ -29,6 +29,17 @@ CLASSIFIER = """nodes:
 outputs: [label]
 """
 
+RECURRENT = """nodes:
+  source:  {kind: tokens}
+  target:  {kind: tokens}
+  encoder: {kind: rnn, input: source, cell: gru, d_state: 8, bidirectional: true}
+  decoder: {kind: rnn, input: target, memory: encoder, cell: gru, d_state: 8, cross_attention: {score: additive}, readout: {READOUT}}
+  body:    {kind: stack, input: decoder, num_layers: 1, causal: true}
+  logits:  {kind: token_logits, input: body, share: target}
+outputs: [logits]
+"""
+RECURRENT = RECURRENT.replace("READOUT", "kind: tanh, d_model: 24")
+
 # name: (nodes, what to replace in them, by what, code, place of the changed text or None, pattern)
 RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
     "heads divide d_model": (
@@ -54,6 +65,71 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
     "cross-attention has a memory": (
         CLASSIFIER, "num_layers: 1", "num_layers: 1, causal: true, sublayers: [cross_attention, ffn]", "TFK040",
         "cross_attention", r"`cross_attention` has no memory to read",
+    ),
+    "a dot product has two equal widths": (
+        RECURRENT, "score: additive", "score: dot", "TFK040",
+        "dot", r"a dot product of d_state 8 and the 16 features of `encoder`; use `general`",
+    ),
+    "a recurrent memory is read": (
+        RECURRENT, "cross_attention: {score: additive}, ", "", "TFK040",
+        "encoder, cell", r"nothing reads the memory `encoder`; write `cross_attention`",
+    ),
+    "attention of a decoder has a memory": (
+        RECURRENT, "memory: encoder, ", "", "TFK040",
+        "{score: additive}", r"there is no memory to attend to; write `memory: NODE`",
+    ),
+    "a vector is not attended to": (
+        RECURRENT, "input: source, cell: gru, d_state: 8, bidirectional: true}",
+        "input: source, cell: gru, d_state: 8}\n  one: {kind: pool, input: encoder, take: last}\n"
+        "  other: {kind: rnn, input: target, memory: one, cell: gru, d_state: 24, cross_attention: {score: general}}\n"
+        "  extra: {kind: token_logits, input: other, share: target}", "TFK040",
+        "{score: general}", r"`one` is one vector, \(B, 8\), and has nothing to attend to",
+    ),
+    "a decoder reads from left to right": (
+        RECURRENT, "memory: encoder, cell: gru", "memory: encoder, bidirectional: true, cell: gru", "TFK040",
+        "true, cell", r"a decoder with a memory reads from left to right only",
+    ),
+    "a first state needs a memory": (
+        RECURRENT, "cell: gru, d_state: 8, bidirectional: true", "cell: gru, d_state: 8, initial_state: {take: last}", "TFK040",
+        "{take: last}", r"`take: last` needs a memory",
+    ),
+    "states are taken from an equal encoder": (
+        RECURRENT.replace(", bidirectional: true", "").replace("cross", "initial_state: {take: states}, cross"),
+        "cell: gru, d_state: 8}", "cell: lstm, d_state: 9}", "TFK040", "{take: states}",
+        r"1 x 1 x 8 states \(layers, tensors, features\), but those of `encoder` are 1 x 2 x 9",
+    ),
+    "states are those of one direction": (
+        RECURRENT, "cross", "initial_state: {take: states}, cross", "TFK040", "{take: states}",
+        r"`encoder` is no recurrent node with one direction; take `last` or `mean`",
+    ),
+    "first_backward needs a backward cell": (
+        RECURRENT.replace(", bidirectional: true", ""), "cross", "initial_state: {take: first_backward}, cross", "TFK040",
+        "{take: first_backward}", r"`encoder` has no backward cell; take `last` or `mean`, or write `initial_width`",
+    ),
+    "initial_width is of a backward state": (
+        RECURRENT, "memory: encoder, ", "memory: encoder, initial_state: {take: last}, initial_width: 8, ", "TFK040",
+        "8, cell: gru, d_state: 8, cross", r"`take: last` takes all features of the memory; remove it",
+    ),
+    "initial_width is that of the encoder": (
+        RECURRENT, "memory: encoder, ", "memory: encoder, initial_state: {take: first_backward}, initial_width: 7, ", "TFK040",
+        "7, cell", r"initial_width 7 differs from the backward state of `encoder`, 8",
+    ),
+    "feeding comes after the cell": (
+        RECURRENT, "{score: additive}", "{score: additive, input_feeding: true}", "TFK040",
+        "true}, readout", r"`before_cell` feeds the context itself to the cell",
+    ),
+    "a context after the cell is read": (
+        RECURRENT, "{score: additive}, readout: {kind: tanh, d_model: 24}",
+        "{score: additive, attend: after_cell}, readout: {kind: tanh, d_model: 24, reads: [state, input]}", "TFK040",
+        "[state, input]", r"nothing reads the context, which comes after the cell; add `context`",
+    ),
+    "a scale is of a dot product": (
+        RECURRENT, "{score: additive}", "{score: additive, scale: 0.5}", "TFK040",
+        "0.5}", r"`scale` multiplies a dot product, and the score is `additive`",
+    ),
+    "a read-out reads what there is": (
+        RECURRENT, "d_state: 8, bidirectional: true",
+        "d_state: 8, readout: {kind: maxout, d_model: 4, reads: [state, context]}", "TFK040", "[state, context]", r"there is no context: no attention, and no memory that is one vector",
     ),
     "a memory is read": (
         TRANSLATOR, "causal: true", "causal: true, sublayers: [self_attention, ffn]", "TFK040",

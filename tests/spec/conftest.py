@@ -1,6 +1,6 @@
 """The catalogue of the spec tests: what is installed, and a stand-in for node and sub-layer kinds that come later.
 
-The stand-ins (`patches`, `features`, `convolutions`, `rnn`, `similarity`, `acme.conv`, `acme.broken`) have options and nothing
+The stand-ins (`patches`, `features`, `convolutions`, `similarity`, `acme.conv`, `acme.broken`) have options and nothing
 behind them: enough to say a spec, not to build it.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pytest
 from pydantic import AfterValidator, Field
@@ -19,7 +19,6 @@ from tfkit.plugin import (
     Component,
     NodeKind,
     Norm,
-    OneOf,
     Options,
     Probability,
     Size,
@@ -29,7 +28,7 @@ from tfkit.plugin import (
     component_default,
     hookimpl,
 )
-from tfkit.slots.options import AsTuple, NodeRef, SlotListField
+from tfkit.slots.options import AsTuple, NodeRef
 from tfkit.spec import ModelSpec, parse_spec
 
 Input = Annotated[str, NodeRef("input")]
@@ -68,35 +67,6 @@ class ConvolutionsOptions(Options):
     dropout: Probability = 0.0
 
 
-class Score(Options):
-    score: Annotated[Component, SlotField("score")]
-    backend: Annotated[Any, SlotListField("backend")] = component_default("auto")
-
-
-class InitialState(Options):
-    take: Annotated[str, OneOf("last", "first_backward", "zeros")]
-    activation: Annotated[Component, SlotField("activation")] = component_default("tanh")
-
-
-class Readout(Options):
-    kind: Annotated[str, OneOf("linear", "maxout")]
-    d_model: Size
-
-
-class RnnOptions(Options):
-    input: Input
-    memory: Annotated[str | None, NodeRef("memory")] = None
-    cell: Annotated[str, OneOf("gru", "lstm")]
-    d_state: Size
-    num_layers: Size = 1
-    bidirectional: bool = False
-    dropout: Probability = 0.0
-    cross_attention: Score | None = None
-    initial_state: InitialState | None = None
-    initial_width: Size | None = None
-    readout: Readout | None = None
-
-
 class SimilarityOptions(Options):
     inputs: Annotated[tuple[str, ...], AsTuple, NodeRef("input")]
 
@@ -128,7 +98,6 @@ class StandIns:
             _kind("features", FeaturesOptions),
             _kind("patches", PatchesOptions, "d_model", "position", "dropout"),
             _kind("convolutions", ConvolutionsOptions, "position", "dropout"),
-            _kind("rnn", RnnOptions, "dropout"),
             _kind("similarity", SimilarityOptions),
         ]
 

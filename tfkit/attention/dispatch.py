@@ -55,7 +55,7 @@ def _check_shapes(inputs: AttentionInputs) -> None:
         _refuse(inputs, "query, key and value have four axes each: (B,H,Q,D), (B,G,K,D), (B,G,K,V)")
     B, H, Q, D = query.shape
     G, K = key.shape[1], key.shape[2]
-    if key.shape[0] != B or key.shape[3] != D or value.shape[:3] != (B, G, K) or H % G:
+    if key.shape[0] != B or (key.shape[3] != D and inputs.score is None) or value.shape[:3] != (B, G, K) or H % G:
         _refuse(inputs, "batch, key length and head dim must agree, and key heads must divide query heads")
     if B < 1 or Q < 1 or K < 1:
         _refuse(inputs, "an empty batch or sequence has no attention")

@@ -150,21 +150,21 @@ class AttentionInputs:
 
     Args:
         query: (B, H, Q, D), any strides.
-        key: (B, G, K, D), any strides.
+        key: (B, G, K, E), any strides; E = D, unless a score function maps keys to other features.
         value: (B, G, K, V), any strides.
         mask: which keys each query sees.
         scale: factor of q.k.
         bias: added to the scores, or None.
         softcap: c in c * tanh(score / c), or None.
         dropout: probability that an attention weight is dropped; 0 outside of training.
-        score: score function (query, key) -> (B, H, Q, K); None for the dot product.
+        score: score function (query, key) -> (B, H, Q, K) of keys with any number of features; None for the dot product.
         return_weights: also return the weights (B, H, Q, K) before dropout.
         return_lse: also return the log-sum-exp (B, H, Q).
         prepared: the result of the backend's `prepare`, if it has one.
     """
 
     query: Float[Tensor, "B H Q D"]
-    key: Float[Tensor, "B G K D"]
+    key: Float[Tensor, "B G K E"]
     value: Float[Tensor, "B G K V"]
     mask: Mask
     scale: float

@@ -61,6 +61,9 @@ def fill(tensor: Tensor, drawn: Distribution, gain: float, seed: int) -> None:
         values.normal_(drawn.centre, spread, generator=generator)
     elif drawn.kind == "uniform":
         values.uniform_(drawn.centre - spread, drawn.centre + spread, generator=generator)
+    elif drawn.kind == "orthogonal":
+        for block in values.split(values.shape[1]):
+            torch.nn.init.orthogonal_(block, spread, generator=generator)
     else:
         # Normal, truncated at two standard deviations: the inverse normal distribution function of uniform numbers.
         limit = math.erf(math.sqrt(2.0))

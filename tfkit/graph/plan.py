@@ -97,7 +97,7 @@ def request_for(site: AttentionSite, target: Target) -> AttentionRequest:
         cuda_capability=target.cuda_capability,
         dtype=target.dtype,
         head_dim=site.head_dim,
-        value_dim=site.head_dim,
+        value_dim=site.value_dim or site.head_dim,
         queries=target.queries,
         keys=target.keys,
         mask_terms=site.mask_terms,

@@ -89,29 +89,10 @@ class Pool(nn.Module):
         """`tokens` is the output of the tokens node, whose ids contain the end token."""
         x = input.tensor
         visible = input.padding.as_visible(x.shape[1])
-        x = self._pooled(x, visible, tokens)
+        x = _row(x, self._end(tokens)) if tokens is not None and self.take == "end_token" else pooled(x, visible, self.take)
         if self.output_norm is not None:
             x = self.output_norm(x)
         return NodeOutput(x, Padding())
-
-    def _pooled(self, x: Tensor, visible: Tensor | None, tokens: NodeOutput | None) -> Tensor:
-        length = x.shape[1]
-        if self.take == "end_token":
-            assert tokens is not None
-            return _row(x, self._end(tokens))
-        if visible is None:
-            simple = {"first": lambda: x[:, 0], "last": lambda: x[:, -1], "mean": lambda: x.mean(1), "max": lambda: x.amax(1)}
-            return simple[self.take]()
-        if self.take == "first":
-            return _row(x, visible.to(torch.int64).argmax(1))
-        if self.take == "last":
-            return _row(x, length - 1 - visible.flip(1).to(torch.int64).argmax(1))  # argmax gives the first of equal values
-        if self.take == "mean":
-            wide = torch.promote_types(x.dtype, torch.float32)  # a half dtype holds neither the sum nor the number of tokens
-            shown = visible.unsqueeze(2)
-            return (x.to(wide).masked_fill(~shown, 0.0).sum(1) / shown.sum(1).clamp_min(1)).to(x.dtype)
-        highest = x.masked_fill(~visible.unsqueeze(2), torch.finfo(x.dtype).min).amax(1)
-        return torch.where(visible.any(1, keepdim=True), highest, 0.0)  # a row of padding only has no maximum
 
     def _end(self, tokens: NodeOutput) -> Tensor:
         assert tokens.ids is not None
@@ -122,6 +103,23 @@ class Pool(nn.Module):
             message = f"row {row} of the input to `{self.name}` {tuple(found.shape)} has no end token {self.end_id}"
             raise InputError(Diagnostic("TFK074", message, "`take: end_token` needs one in every row"))
         return found.to(torch.int64).argmax(1)
+
+
+def pooled(x: Tensor, visible: Tensor | None, take: str) -> Tensor:
+    """One vector (B, M) per row of (B, L, M): the `first`, `last`, `mean` or `max` of the tokens that are `visible` (B, L)."""
+    if visible is None:
+        simple = {"first": lambda: x[:, 0], "last": lambda: x[:, -1], "mean": lambda: x.mean(1), "max": lambda: x.amax(1)}
+        return simple[take]()
+    if take == "first":
+        return _row(x, visible.to(torch.int64).argmax(1))
+    if take == "last":
+        return _row(x, x.shape[1] - 1 - visible.flip(1).to(torch.int64).argmax(1))
+    if take == "mean":
+        wide = torch.promote_types(x.dtype, torch.float32)  # a half dtype holds neither the sum nor the number of tokens
+        shown = visible.unsqueeze(2)
+        return (x.to(wide).masked_fill(~shown, 0.0).sum(1) / shown.sum(1).clamp_min(1)).to(x.dtype)
+    highest = x.masked_fill(~visible.unsqueeze(2), torch.finfo(x.dtype).min).amax(1)
+    return torch.where(visible.any(1, keepdim=True), highest, 0.0)
 
 
 class LayerMix(nn.Module):

@@ -15,6 +15,7 @@ from ..errors import BackendRefused, BuildError, Diagnostic, InputError
 from ..hooks import hookimpl
 from ..lazy_names import lazy_names
 from ..slots.activation import Activation
+from ..slots.cell import Cell, CellSite
 from ..slots.init import Initialiser
 from ..slots.node import NodeKind
 from ..slots.norm import Norm
@@ -75,6 +76,8 @@ __all__ = [
     "Bias",
     "BuildError",
     "Capabilities",
+    "Cell",
+    "CellSite",
     "Component",
     "DenseBias",
     "Device",

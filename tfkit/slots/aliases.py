@@ -74,6 +74,11 @@ _OURS: dict[str, dict[str, str]] = {
         "general": "luong luong_general bilinear multiplicative",
         "concat": "luong_concat concatenation",
     },
+    "cell": {
+        "rnn_tanh": "rnn elman vanilla vanilla_rnn simple_rnn simple rnn_cell elman_rnn",
+        "gru": "gru_cell gated_recurrent_unit",
+        "lstm": "lstm_cell long_short_term_memory",
+    },
     "sublayer": {
         "self_attention": "attention attn self_attn mha multihead_attention multi_head_attention masked_attention "
         "causal_attention causal_self_attention masked_self_attention mixer sa",
@@ -89,12 +94,16 @@ _OURS: dict[str, dict[str, str]] = {
         "blocks transformer_stack bert_encoder encoder_stack decoder_stack",
         "token_logits": "lm_head language_modeling_head output_projection generator unembedding unembed logits "
         "to_logits mlm_head",
+        "rnn": "recurrent lstm gru birnn bilstm bigru rnn_encoder rnn_decoder seq2seq",
         "dense": "linear projection proj pooler fc mlp_head",
         "classify": "classifier classification classification_head cls_head sequence_classification",
         "pool": "pooling mean_pooling global_pooling global_average_pooling max_pooling mean_pool cls_pooling",
         "layer_mix": "scalar_mix elmo weighted_layers layer_average mix weighted_sum_of_layers",
     },
     "init": {
+        "orthogonal": "orthogonal_init saxe recurrent",
+        "rnnsearch": "bahdanau groundhog",
+        "uniform": "uniform_init luong",
         "xavier": "xavier_uniform glorot glorot_uniform xavier_init glorot_init transformer vaswani",
         "normal": "gaussian randn normal_init",
         "bert": "truncated_normal trunc_normal bert_init roberta",
@@ -135,8 +144,9 @@ _LACKING: dict[str, str] = {
     "score": "cosine location distance",
     "backend": "xformers ring triton sage mem_efficient efficient linear performer linformer longformer big_bird",
     "sublayer": "convolution conv moe mamba ssm memory adapter lora gate fourier retention",
-    "node": "patches features rnn lstm gru conv similarity crf",
-    "init": "kaiming he kaiming_uniform kaiming_normal xavier_normal glorot_normal orthogonal zeros ones uniform mup",
+    "cell": "sru qrnn mlstm slstm min_gru indrnn quasi",
+    "node": "patches features conv similarity crf",
+    "init": "kaiming he kaiming_uniform kaiming_normal xavier_normal glorot_normal zeros ones mup",
     "optimiser": "sgd nadam radam adamax adadelta adagrad adafactor lamb lion muon shampoo rmsprop rprop lbfgs sparse_adam "
     "adan sophia adabelief adam8bit",
     "schedule": "linear polynomial exponential step one_cycle plateau reduce_lr_on_plateau wsd warmup_stable_decay "

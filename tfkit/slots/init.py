@@ -15,13 +15,14 @@ class Distribution:
     """The distribution of the initial values of a parameter.
 
     Args:
-        kind: `normal`; `uniform` on centre -+ spread; `truncated_normal`, at two standard deviations; or `constant`, every
-            element `centre`.
+        kind: `normal`; `uniform` on centre -+ spread; `truncated_normal`, at two standard deviations; `constant`, every element
+            `centre`; or `orthogonal`: each square block of rows of a matrix (gates * N, N) is an orthogonal matrix.
         centre: the mean.
-        spread: the standard deviation of the untruncated normal distribution, or half the width of the uniform one.
+        spread: the standard deviation of the untruncated normal distribution, half the width of the uniform one, or the factor
+            of the orthogonal matrices.
     """
 
-    kind: Literal["normal", "uniform", "truncated_normal", "constant"]
+    kind: Literal["normal", "uniform", "truncated_normal", "constant", "orthogonal"]
     centre: float = 0.0
     spread: float = 0.0
 

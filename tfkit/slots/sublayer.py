@@ -59,7 +59,8 @@ class AttentionSite:
         bias_gradient: the bias has trainable parameters.
         dropout: probability that an attention weight is dropped in training.
         softcap: c in c * tanh(score / c), or None.
-        score: name of the score function.
+        score: name of the score function that the backend computes.
+        value_dim: features per value head V; head_dim unless given.
     """
 
     heads: int
@@ -73,6 +74,7 @@ class AttentionSite:
     dropout: float = 0.0
     softcap: float | None = None
     score: str = "dot"
+    value_dim: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

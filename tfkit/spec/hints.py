@@ -93,4 +93,10 @@ def which_kind(slot: str, grammar: Grammar) -> str:
     return f"write which {SLOT_WORDS.get(slot, slot)}: {', '.join(grammar.names(slot))}"
 
 
-SLOT_WORDS = {"node": "node kind", "sublayer": "sub-layer kind", "score": "score function", "backend": "attention backend"}
+SLOT_WORDS = {
+    "node": "node kind",
+    "cell": "recurrent cell",
+    "sublayer": "sub-layer kind",
+    "score": "score function",
+    "backend": "attention backend",
+}

@@ -10,6 +10,7 @@ from ...slots.node import InputRule, NodeContext, Rule, Signal
 from ...slots.parameter import ParameterGroup
 from ...slots.position import PositionSite
 from .options import ClassifyOptions, DenseOptions, LayerMixOptions, PoolOptions, TokenLogitsOptions, TokensOptions
+from .rnn_entry import RNN
 from .stack_entry import STACK
 
 
@@ -182,6 +183,7 @@ ENTRIES = [
         build="tfkit.builtin.node.build:tokens",
     ),
     STACK,
+    RNN,
     NodeKind(
         name="dense",
         summary="a linear map, an activation, a norm",

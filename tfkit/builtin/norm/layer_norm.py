@@ -17,4 +17,4 @@ from .entries import LayerNormOptions
 
 def build(options: LayerNormOptions, width: int) -> nn.Module:
     """The norm as a module from (..., M) to (..., M)."""
-    return nn.LayerNorm(width, eps=options.eps, bias=options.bias)
+    return nn.LayerNorm(width, eps=options.eps, elementwise_affine=options.affine, bias=options.bias)

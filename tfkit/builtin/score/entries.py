@@ -24,38 +24,39 @@ def additive_parameters(options: HiddenOptions, site: ScoreSite) -> tuple[Parame
     hidden = options.d_score or site.head_dim
     return (
         Parameter("query.weight", "score_query", (hidden, site.head_dim)),
-        Parameter("key.weight", "score_key", (hidden, site.head_dim)),
+        Parameter("key.weight", "score_key", (hidden, site.key_features)),
         Parameter("out.weight", "score_out", (1, hidden)),
     )
 
 
 def general_parameters(options: NoOptions, site: ScoreSite) -> tuple[Parameter, ...]:
-    return (Parameter("weight", "score_weight", (site.head_dim, site.head_dim)),)
+    return (Parameter("weight", "score_weight", (site.head_dim, site.key_features)),)
 
 
 def concat_parameters(options: HiddenOptions, site: ScoreSite) -> tuple[Parameter, ...]:
     hidden = options.d_score or site.head_dim
     return (
-        Parameter("weight", "score_weight", (hidden, 2 * site.head_dim)),
+        Parameter("weight", "score_weight", (hidden, site.head_dim + site.key_features)),
         Parameter("out.weight", "score_out", (1, hidden)),
     )
 
 
 def hidden_cost(options: HiddenOptions, site: ScoreSite, kv_heads: int, sizes: Sizes) -> Cost:
-    """One projection to d_score features per query and key, and one product with v per pair.
+    """One projection to d_score features per query and key, which the backward pass needs, and one product with v per pair.
 
-    The backward pass needs the hidden features of every pair.
+    The hidden features of a pair are computed again in the backward pass.
     """
     hidden = options.d_score or site.head_dim
     B, Q, K, D, H = sizes.batch, sizes.queries, sizes.keys, site.head_dim, site.heads
     pairs = B * H * Q * K * hidden
-    return Cost("attention", 2 * B * (H * Q + kv_heads * K) * D * hidden + 2 * pairs, pairs)
+    maps = 2 * B * (H * Q * D + kv_heads * K * site.key_features) * hidden
+    return Cost("attention", maps + 2 * pairs, B * H * (Q + K) * hidden)
 
 
 def general_cost(options: NoOptions, site: ScoreSite, kv_heads: int, sizes: Sizes) -> Cost:
-    """One product with W per key, then q.k for every pair. The backward pass needs the projected keys of every query head."""
+    """One product with W per key, then q.k for every pair. The backward pass needs the mapped keys."""
     B, Q, K, D, H = sizes.batch, sizes.queries, sizes.keys, site.head_dim, site.heads
-    return Cost("attention", 2 * B * kv_heads * K * D * D + 2 * B * H * Q * K * D, B * H * K * D)
+    return Cost("attention", 2 * B * kv_heads * K * D * site.key_features + 2 * B * H * Q * K * D, B * kv_heads * K * D)
 
 
 ENTRIES: list[ScoreFunction] = [
@@ -63,6 +64,7 @@ ENTRIES: list[ScoreFunction] = [
         name="dot",
         summary="the scaled dot product of query and key",
         reference="https://arxiv.org/abs/1706.03762",
+        dot=True,
     ),
     ScoreFunction(
         name="additive",
@@ -79,6 +81,7 @@ ENTRIES: list[ScoreFunction] = [
         reference="https://arxiv.org/abs/1508.04025",
         parameters=general_parameters,
         costs=general_cost,
+        dot=True,
         build="tfkit.builtin.score.general:build",
     ),
     ScoreFunction(

@@ -70,6 +70,7 @@ class SelfAttentionOptions(SublayerOptions):
 
     num_heads: Annotated[Size, Field(description="query heads H")]
     head_dim: Annotated[Size | None, Field(description="features per head D; d_model / num_heads unless written")] = None
+    value_dim: Annotated[Size | None, Field(description="features of a value head V; head_dim unless written")] = None
     num_kv_heads: Annotated[Size | None, Field(description="key/value heads G; num_heads unless written")] = None
     bias: Annotated[Bias, Field(description="whether the projections have a bias: all, or {key: false}")] = ProjectionBias()
     dropout: Annotated[Probability, Field(description="dropout of the attention weights")] = 0.0
@@ -89,6 +90,10 @@ class SelfAttentionOptions(SublayerOptions):
     def dim(self, width: int) -> int:
         """Features per head in a stack of this width."""
         return self.head_dim or width // self.num_heads
+
+    def values(self, width: int) -> int:
+        """Features per value head in a stack of this width."""
+        return self.value_dim or self.dim(width)
 
     @property
     def kv_heads(self) -> int:

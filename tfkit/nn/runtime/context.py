@@ -65,6 +65,7 @@ class ForwardContext:
         memory: NodeOutput | None = None,
         memories: dict[str, NodeOutput] | None = None,
         schemes: tuple[Any, ...] = (),
+        repeats: bool = False,
     ) -> StackContext:
         """The context of one call of a node that owns attention sites.
 
@@ -75,13 +76,16 @@ class ForwardContext:
             memory: what cross-attention reads.
             memories: further memories by reference.
             schemes: position schemes whose tables the sites share.
+            repeats: the node calls its sites once per step of a loop.
 
         Returns:
             The context, with an empty memo.
         """
         offset = self.state.length if self.state is not None and causal else 0
         queries = input.tensor.shape[1]
-        return StackContext(self, node, causal, input.padding, queries, offset, memory, memories or {}, schemes)
+        return StackContext(
+            self, node, causal, input.padding, queries, offset, memory, memories or {}, schemes, repeats=repeats
+        )
 
 
 @dataclass
@@ -99,6 +103,7 @@ class StackContext:
         memories: the memories that sub-layers name, by reference.
         schemes: position schemes whose tables the layers share.
         memo: masks, tables and biases that the layers share, by key.
+        repeats: sites are called once per step of a loop, so that keys and values of the memory are kept for all steps.
     """
 
     model: ForwardContext
@@ -111,6 +116,7 @@ class StackContext:
     memories: dict[str, NodeOutput]
     schemes: tuple[Any, ...]
     memo: dict[Hashable, Any] = field(default_factory=dict)
+    repeats: bool = False
 
     @property
     def state(self) -> DecodingState | None:
@@ -225,18 +231,18 @@ class StackContext:
         return self.memo[key]  # type: ignore[no-any-return]
 
     def cached_memory(self, site: str) -> tuple[Tensor, Tensor] | None:
-        """The keys and values of a memory that an earlier decoding step projected.
+        """The keys and values of a memory that an earlier step projected.
 
         Args:
             site: name of the cross-attention site.
 
         Returns:
-            Keys (B, G, K, D) and values (B, G, K, V); None in the first step and outside of decoding.
+            Keys (B, G, K, D) and values (B, G, K, V); None in the first step.
         """
-        return None if self.state is None else self.state.crossed.get(site)
+        return self.memo.get(("memory", site)) if self.state is None else self.state.crossed.get(site)
 
     def cache_memory(self, site: str, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep the keys and values of a memory for later decoding steps.
+        """Keep the keys and values of a memory for later steps.
 
         Args:
             site: name of the cross-attention site.
@@ -247,6 +253,8 @@ class StackContext:
             Both, contiguous while decoding.
         """
         if self.state is None:
+            if self.repeats:
+                self.memo["memory", site] = key, value
             return key, value
         # Every step reads all of them. That is faster with the tokens of one head next to each other in memory.
         self.state.crossed[site] = key.contiguous(), value.contiguous()

@@ -96,6 +96,9 @@ class DecodingState:
         node_outputs: outputs of the nodes that ran once (the encoder).
         caches: cache of every self-attention site.
         crossed: keys (B, G, K, D) and values (B, G, K, V) of every cross-attention site.
+        recurrent: states (B, N) of every recurrent node after `length` positions.
+        recurrent_new: the same after the current step; `remember` makes them `recurrent`, so that a failed step changes
+            nothing.
         ids: (B, length) ids so far.
         visible: (B, length) bool, False for padding; None if there is no padding.
         tree: the beams, if they share prefixes.
@@ -110,6 +113,8 @@ class DecodingState:
     node_outputs: dict[str, NodeOutput] = field(default_factory=dict)
     caches: dict[str, KeyValueCache] = field(default_factory=dict)
     crossed: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    recurrent: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    recurrent_new: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
     ids: Tensor | None = None
     visible: Tensor | None = None
     tree: BeamTree | None = None
@@ -129,8 +134,7 @@ class DecodingState:
         if self.tree is not None:
             raise InputError(Diagnostic("TFK073", "the hypotheses of this state share their beginnings", "go on with `branch`"))
         self._keep(rows)
-        self.ids, self.visible = _pick(self.ids, rows), _pick(self.visible, rows)
-        self.batch = int(rows.shape[0])
+        self._keep_hypotheses(rows)
 
     def branch(self, rows: Tensor, beams: int, kept: Tensor | None) -> None:
         """Continue with several hypotheses per sentence, which share prefixes.
@@ -157,7 +161,14 @@ class DecodingState:
             if stay is not None:
                 for cache in self.caches.values():
                     cache.clear(stay)
+        self._keep_hypotheses(rows)
+
+    def _keep_hypotheses(self, rows: Tensor) -> None:
+        """Pick the rows of what every hypothesis has of its own, even if hypotheses share prefixes."""
         self.ids, self.visible = _pick(self.ids, rows), _pick(self.visible, rows)
+        self.recurrent = {
+            name: tuple(tensor.index_select(0, rows) for tensor in tensors) for name, tensors in self.recurrent.items()
+        }
         self.batch = int(rows.shape[0])
 
     def _keep(self, rows: Tensor) -> None:
@@ -167,9 +178,12 @@ class DecodingState:
             self.crossed[site] = (key.index_select(0, rows), value.index_select(0, rows))
         for name, node_output in self.node_outputs.items():
             padding = Padding(_pick(node_output.padding.visible, rows), _pick(node_output.padding.lengths, rows))
-            layers = None if node_output.layers is None else tuple(layer.index_select(0, rows) for layer in node_output.layers)
             self.node_outputs[name] = NodeOutput(
-                node_output.tensor.index_select(0, rows), padding, _pick(node_output.ids, rows), layers
+                node_output.tensor.index_select(0, rows),
+                padding,
+                _pick(node_output.ids, rows),
+                _pick_all(node_output.layers, rows),
+                _pick_all(node_output.states, rows),
             )
 
     def _check_rows(self, rows: Tensor) -> None:
@@ -197,8 +211,13 @@ class DecodingState:
             self.visible = torch.cat([self.visible, new], 1)
         self.ids = ids if self.ids is None else torch.cat([self.ids, ids], 1)
         self.length += ids.shape[1]
+        self.recurrent.update(self.recurrent_new)
         if self.tree is not None:
             self.tree.remember(self.length - ids.shape[1])
+
+
+def _pick_all(tensors: tuple[Tensor, ...] | None, rows: Tensor) -> tuple[Tensor, ...] | None:
+    return None if tensors is None else tuple(tensor.index_select(0, rows) for tensor in tensors)
 
 
 def _pick(tensor: Tensor | None, rows: Tensor) -> Tensor | None:
