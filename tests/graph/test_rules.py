@@ -33,7 +33,8 @@ RECURRENT = """nodes:
   source:  {kind: tokens}
   target:  {kind: tokens}
   encoder: {kind: rnn, input: source, cell: gru, d_state: 8, bidirectional: true}
-  decoder: {kind: rnn, input: target, memory: encoder, cell: gru, d_state: 8, cross_attention: {score: additive}, readout: {READOUT}}
+  decoder:
+    {kind: rnn, input: target, memory: encoder, cell: gru, d_state: 8, cross_attention: {score: additive}, readout: {READOUT}}
   body:    {kind: stack, input: decoder, num_layers: 1, causal: true}
   logits:  {kind: token_logits, input: body, share: target}
 outputs: [logits]
@@ -129,7 +130,9 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
     ),
     "a read-out reads what there is": (
         RECURRENT, "d_state: 8, bidirectional: true",
-        "d_state: 8, readout: {kind: maxout, d_model: 4, reads: [state, context]}", "TFK040", "[state, context]", r"there is no context: no attention, and no memory that is one vector",
+        RECURRENT, "d_state: 8, bidirectional: true",
+        "d_state: 8, readout: {kind: maxout, d_model: 4, reads: [state, context]}", "TFK040",
+        "[state, context]", r"there is no context: no attention, and no memory that is one vector",
     ),
     "a memory is read": (
         TRANSLATOR, "causal: true", "causal: true, sublayers: [self_attention, ffn]", "TFK040",

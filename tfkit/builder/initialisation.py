@@ -62,7 +62,7 @@ def fill(tensor: Tensor, drawn: Distribution, gain: float, seed: int) -> None:
     elif drawn.kind == "uniform":
         values.uniform_(drawn.centre - spread, drawn.centre + spread, generator=generator)
     elif drawn.kind == "orthogonal":
-        for block in values.split(values.shape[1]):
+        for block in torch.split(values, values.shape[1]):
             torch.nn.init.orthogonal_(block, spread, generator=generator)
     else:
         # Normal, truncated at two standard deviations: the inverse normal distribution function of uniform numbers.

@@ -58,9 +58,9 @@ class Readout(nn.Module):
 
     def forward(self, parts: Mapping[str, Tensor | None]) -> Tensor:
         """`parts` are (..., width) by name."""
-        x = self.linear(torch.cat([parts[name] for name in self.reads], -1))  # type: ignore[misc]
+        x: Tensor = self.linear(torch.cat([parts[name] for name in self.reads], -1))  # type: ignore[misc]
         if self.kind == "tanh":
             x = torch.tanh(x)
         elif self.kind == "maxout":
-            x = x.unflatten(-1, (-1, 2)).amax(-1)
+            x = torch.maximum(x[..., ::2], x[..., 1::2])
         return x if self.dropout is None else self.dropout(x)

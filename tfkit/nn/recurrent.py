@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +66,11 @@ class Recurrent(nn.Module):
         reads_previous: the read-out reads the state of the step before.
         dropout: dropout of the outputs of every layer; nothing is dropped inside the recurrence.
     """
+
+    layers: Any
+    context_cell: Any
+    initial: Any
+    readout: Any
 
     def __init__(
         self,
@@ -124,7 +130,7 @@ class Recurrent(nn.Module):
             outputs = nn.functional.pad(outputs, (0, 0, 0, L - longest))
         last = tuple(tensor for state in steps.states for tensor in state)
         if context.state is not None:
-            new_feed = () if not self.feeding else (steps.readout[:, -1],)  # type: ignore[index]
+            new_feed = () if steps.readout is None else (steps.readout[:, -1],)
             context.state.recurrent_new[self.name] = (*last, *new_feed)
         return NodeOutput(outputs, input.padding, input.ids, states=last)
 
@@ -146,7 +152,8 @@ class Recurrent(nn.Module):
             assert memory.states is not None
             return memory.states
         if self.initial is not None and memory is not None:
-            return self.initial(memory).to(x.dtype).chunk(count, 1)  # type: ignore[no-any-return]
+            first: Tensor = self.initial(memory)
+            return first.to(x.dtype).chunk(count, 1)
         return (x.new_zeros(x.shape[0], self.d_state),) * count
 
     def _sequences(
@@ -190,10 +197,13 @@ class Recurrent(nn.Module):
         read whole sequences."""
         looped = len(self.layers) if self.feeding else 1
         first = states[-1][0]
-        projected = self.layers[0].cell.project(x, 0).unbind(1)  # type: ignore[operator, union-attr]  # L of (B, E)
+        projected = self.layers[0].cell.project(x, 0).unbind(1)  # L of (B, E)
         tokens = x.unbind(1)
         seen: Sequence[Tensor | None] = [None] * len(tokens) if visible is None else visible.unsqueeze(2).unbind(1)
-        outputs, contexts, readouts, weights = [], [], [], []
+        outputs: list[Tensor] = []
+        contexts: list[Tensor] = []
+        readouts: list[Tensor] = []
+        weights: list[Tensor] = []
         states = list(states)
         for t, token in enumerate(tokens):
             before, context = states[-1][0], None
@@ -202,19 +212,19 @@ class Recurrent(nn.Module):
                 context = self._attend(states[-1][0], attended, weights)
             elif self.attend == "before_cell":
                 context = self._attend(states[0][0], attended, weights)
-                inner = projected[t] + self.layers[0].cell.project(context, 1)  # type: ignore[operator, union-attr]
-                states[0] = held(self.layers[0].cell.step(inner, states[0]), states[0], seen[t])  # type: ignore[operator, union-attr]
+                inner = projected[t] + self.layers[0].cell.project(context, 1)
+                states[0] = held(self.layers[0].cell.step(inner, states[0]), states[0], seen[t])
             else:
-                middle = self.layers[0].cell.step(projected[t], states[0])  # type: ignore[operator, union-attr]
+                middle = self.layers[0].cell.step(projected[t], states[0])
                 context = self._attend(middle[0], attended, weights)
-                after = self.context_cell.step(self.context_cell.project(context, 0), middle)  # type: ignore[operator, union-attr]
+                after = self.context_cell.step(self.context_cell.project(context, 0), middle)
                 states[0] = held(after, states[0], seen[t])
             outputs.append(states[looped - 1][0])
             contexts.append(context)
             if self.feeding and self.readout is not None:
                 state = self._dropped(before if self.reads_previous else states[-1][0])
                 new = self.readout({"state": state, "input": token, "context": context})
-                fed = held((new,), (fed,), seen[t])[0]  # type: ignore[arg-type]
+                fed = held((new,), (new if fed is None else fed,), seen[t])[0]
                 readouts.append(fed)
         if weights:
             attended.model.weights[self._site] = torch.cat(weights, 2)
@@ -231,15 +241,15 @@ class Recurrent(nn.Module):
             cell = layer.cell
             if number:
                 below = self._dropped(states[number - 1][0])
-                projected = cell.project(below, 0)  # type: ignore[operator, union-attr]
+                projected = cell.project(below, 0)
             elif fed is not None:
-                projected = projected + cell.project(fed, 1)  # type: ignore[operator, union-attr]
-            states[number] = held(cell.step(projected, states[number]), states[number], seen)  # type: ignore[operator, union-attr]
+                projected = projected + cell.project(fed, 1)
+            states[number] = held(cell.step(projected, states[number]), states[number], seen)
 
     def _attend(self, state: Tensor, attended: StackContext, weights: list[Tensor]) -> Tensor:
         """The context (B, C) of one state (B, N); stores the attention weights if the caller wants them."""
         assert self.cross_attention is not None
-        context = self.cross_attention(state.unsqueeze(1), attended, 0).squeeze(1)
+        context: Tensor = self.cross_attention(state.unsqueeze(1), attended, 0).squeeze(1)
         if self._site in attended.model.wanted:
             weights.append(attended.model.weights[self._site])
         return context
@@ -260,7 +270,8 @@ class Recurrent(nn.Module):
             return steps.outputs if steps.readout is None else steps.readout
         contexts = steps.contexts if steps.contexts is None else steps.contexts.expand(-1, x.shape[1], -1)
         state = steps.outputs if steps.previous is None else steps.previous
-        return self.readout({"state": state, "input": x, "context": contexts})
+        read: Tensor = self.readout({"state": state, "input": x, "context": contexts})
+        return read
 
 
 def _trimmed(visible: Tensor, may_wait: bool) -> tuple[Tensor | None, Tensor | None, int]:

@@ -33,12 +33,15 @@ def held(new: State, old: State, seen: Tensor | None) -> State:
 
 
 class RecurrentLayer(nn.Module):
-    """(B, L, inputs) -> (B, L, N), or (B, L, 2 N) with a backward cell.
+    """Maps (B, L, inputs) to (B, L, N), or to (B, L, 2 N) with a backward cell.
 
     Args:
         cell: the cell; see `tfkit.slots.cell.Cell`.
         backward_cell: the cell that reads from right to left, or None.
     """
+
+    cell: Any
+    backward_cell: Any
 
     def __init__(self, cell: nn.Module, backward_cell: nn.Module | None) -> None:
         super().__init__()
@@ -77,7 +80,7 @@ class RecurrentLayer(nn.Module):
     def _by_torch(self, inputs: Sequence[Tensor], state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         """The same by one call of torch."""
         cells = [self.cell] if self.backward_cell is None else [self.cell, self.backward_cell]
-        weights = [weight for cell in cells for weight in cell.flat_weights()]  # type: ignore[operator]
+        weights = [weight for cell in cells for weight in cell.flat_weights()]
         L = max(x.shape[1] for x in inputs)
         x = inputs[0] if len(inputs) == 1 else torch.cat([x.expand(-1, L, -1) for x in inputs], 2)
         first = [torch.stack([tensor, *(torch.zeros_like(tensor) for _ in cells[1:])]) for tensor in state]  # (cells, B, N)
@@ -85,27 +88,26 @@ class RecurrentLayer(nn.Module):
         settings = (weights, bias, 1, 0.0, torch.is_grad_enabled(), len(cells) == 2)
         function = self.cell.torch_function
         if lengths is None:
-            outputs, *last = function(x, first if len(first) > 1 else first[0], *settings, True)  # type: ignore[operator]
+            outputs, *last = function(x, first if len(first) > 1 else first[0], *settings, True)
         else:
             packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
             order, back = packed.sorted_indices, packed.unsorted_indices
+            assert order is not None
+            assert back is not None
             first = [tensor.index_select(1, order) for tensor in first]
-            data, *last = function(packed.data, packed.batch_sizes, first if len(first) > 1 else first[0], *settings)  # type: ignore[operator]
+            data, *last = function(packed.data, packed.batch_sizes, first if len(first) > 1 else first[0], *settings)
             outputs, _ = pad_packed_sequence(PackedSequence(data, packed.batch_sizes, order, back), True, total_length=L)
             last = [tensor.index_select(1, back) for tensor in last]
         return outputs, tuple(tensor[0] for tensor in last)
 
 
-def _read(
-    cell: nn.Module, inputs: Sequence[Tensor], state: State, visible: Tensor | None, reverse: bool
-) -> tuple[Tensor, State]:
+def _read(cell: Any, inputs: Sequence[Tensor], state: State, visible: Tensor | None, reverse: bool) -> tuple[Tensor, State]:
     """Step through sequences; the products of all inputs are computed before."""
-    projected = sum(cell.project(x, i) for i, x in enumerate(inputs))  # type: ignore[operator]
-    steps = projected.unbind(1)  # type: ignore[union-attr]  # L of (B, E)
+    steps = sum(cell.project(x, i) for i, x in enumerate(inputs)).unbind(1)  # L of (B, E)
     seen: Sequence[Tensor | None] = [None] * len(steps) if visible is None else visible.unsqueeze(2).unbind(1)  # (B, 1)
     order = range(len(steps))
-    outputs: list[Tensor | None] = [None] * len(steps)
+    outputs: list[Any] = [None] * len(steps)
     for t in reversed(order) if reverse else order:
-        state = held(cell.step(steps[t], state), state, seen[t])  # type: ignore[operator]
+        state = held(cell.step(steps[t], state), state, seen[t])
         outputs[t] = state[0]
-    return torch.stack(outputs, 1), state  # type: ignore[arg-type]
+    return torch.stack(outputs, 1), state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from ..errors import Diagnostic, InputError
 from .recurrent import Recurrent
 from .recurrent_layer import TorchCell
 
-TORCH_CLASSES: dict[object, type[nn.RNNBase]] = {torch.rnn_tanh: nn.RNN, torch.gru: nn.GRU, torch.lstm: nn.LSTM}
+TORCH_CLASSES: dict[object, Any] = {torch.rnn_tanh: nn.RNN, torch.gru: nn.GRU, torch.lstm: nn.LSTM}
 
 
 def load_torch(node: Recurrent, module: nn.RNNBase) -> None:
@@ -45,13 +46,13 @@ def to_torch(node: Recurrent) -> nn.RNNBase:
     Raises:
         InputError: torch has no such module: another cell, or a decoder whose cells read more than their input.
     """
-    cells = [cell for layer in node.layers for cell in (layer.cell, layer.backward_cell) if cell is not None]
-    if not all(isinstance(cell, TorchCell) and len(cell.weights_ih) == 1 for cell in cells) or node.attend:  # type: ignore[union-attr, arg-type]
+    cells: list[Any] = [cell for layer in node.layers for cell in (layer.cell, layer.backward_cell) if cell is not None]
+    if not all(isinstance(cell, TorchCell) for cell in cells) or len(cells[0].weights_ih) > 1 or node.attend:
         rule = "torch's modules have the cells `rnn_tanh`, `lstm` and `gru` with `reset: after`, one input and no attention"
         raise InputError(Diagnostic("TFK071", f"torch has no module like `{node.name}`", rule))
     first = cells[0]
     weights = list(_weights(node))
-    made = TORCH_CLASSES[first.torch_function](
+    made: nn.RNNBase = TORCH_CLASSES[first.torch_function](
         weights[0].shape[1],
         node.d_state,
         len(node.layers),
@@ -72,7 +73,7 @@ def _weights(node: Recurrent) -> Iterator[Tensor]:
     for layer in node.layers:
         for cell in (layer.cell, layer.backward_cell):
             if cell is not None:
-                yield from cell.flat_weights()  # type: ignore[operator, union-attr]
+                yield from cell.flat_weights()
 
 
 def _described(module: nn.RNNBase) -> str:

@@ -33,7 +33,7 @@ class GruResetBefore(CellWeights):
     def step(self, projected: Tensor, state: State) -> State:
         """(B, 3 N), (h (B, N),) -> (h',)."""
         (h,), N = state, self.d_state
-        of_gates, of_new = projected.split([2 * N, N], 1)
+        of_gates, of_new = torch.split(projected, [2 * N, N], 1)
         r, z = torch.sigmoid(of_gates + functional.linear(h, self.weight_hh)).chunk(2, 1)
         n = torch.tanh(of_new + functional.linear(r * h, self.weight_hn))
         return (torch.lerp(h, n.to(h.dtype), z.to(h.dtype)),)  # h + z * (n - h)
@@ -50,8 +50,8 @@ class GruResetAfter(TorchCellWeights):
     def step(self, projected: Tensor, state: State) -> State:
         """(B, 3 N), (h (B, N),) -> (h',)."""
         (h,), N = state, self.d_state
-        of_gates, of_new = projected.split([2 * N, N], 1)
-        state_gates, state_new = self.of_state(h).split([2 * N, N], 1)
+        of_gates, of_new = torch.split(projected, [2 * N, N], 1)
+        state_gates, state_new = torch.split(self.of_state(h), [2 * N, N], 1)
         r, z = torch.sigmoid(of_gates + state_gates).chunk(2, 1)
         n = torch.tanh(of_new + r * state_new)
         return (torch.lerp(n.to(h.dtype), h, z.to(h.dtype)),)  # n + z * (h - n)

@@ -176,13 +176,8 @@ def _sites(options: RnnOptions, context: NodeContext) -> Iterator[tuple[str, Att
 def _rules(options: RnnOptions, context: NodeContext) -> tuple[Rule, ...]:
     signal, memory = context.signals["input"], memory_signal(context)
     if signal.length is None:
-        return (
-            (
-                "input",
-                f"`{options.input}` is one vector, {_axes(signal)}, and a recurrent node reads a sequence",
-                "read a sequence",
-            ),
-        )
+        rule = f"`{options.input}` is one vector, {_axes(signal)}, and a recurrent node reads a sequence"
+        return (("input", rule, "read a sequence"),)
     broken = [*_memory_rules(options, context), *_readout_rules(options, context)]
     if options.cross_attention is not None and memory is not None and memory.length is not None:
         broken += _attention_rules(options, options.cross_attention, context)
@@ -221,7 +216,8 @@ def _memory_rules(options: RnnOptions, context: NodeContext) -> Iterator[Rule]:
             rule = f"initial_width {options.initial_width} is more than the {memory.width} features of `{options.memory}`"
             yield "initial_width", rule, f"use at most {memory.width}"
         elif isinstance(encoder, RnnOptions) and _backward(encoder) and options.initial_width != encoder.d_state:
-            rule = f"initial_width {options.initial_width} differs from the backward state of `{options.memory}`, {encoder.d_state}"
+            of_state = f"the backward state of `{options.memory}`, {encoder.d_state}"
+            rule = f"initial_width {options.initial_width} differs from {of_state}"
             yield "initial_width", rule, "remove it"
     if take == "states":
         yield from _same_states(options, encoder)

@@ -50,7 +50,7 @@ class _TanhSum(torch.autograd.Function):
         return _scores(query, key, v)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, v = ctx.saved_tensors
         if torch.is_grad_enabled():  # gradients of gradients: autograd needs every step
             hidden = torch.tanh(key.unsqueeze(2) + query.unsqueeze(3))  # (B, H, Q, K, E)
