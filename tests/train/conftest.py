@@ -5,6 +5,7 @@ import pytest
 
 from tfkit.recipe import load_recipe
 from tfkit.train import train
+from torchrun import ForkedJobs
 from translation_task import write_task
 
 
@@ -26,3 +27,11 @@ def finished(tmp_path_factory):
 def whole(finished, tmp_path):
     """A copy of it, to be damaged."""
     return Path(shutil.copytree(finished, tmp_path / "whole"))
+
+
+@pytest.fixture(scope="session")
+def fork_jobs():
+    """Runs jobs in several processes, as `torchrun.run_jobs` does."""
+    found = ForkedJobs()
+    yield found
+    found.close()
