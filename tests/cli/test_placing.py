@@ -78,9 +78,22 @@ def test_a_run_uses_the_auto_table(tfkit, written, table, tmp_path):
     assert {row["chosen"] for row in json.loads(plan.read_text())["table"]} == {"eager"}
 
 
+ONE_SITE = """
+tfkit: 1
+name: one-site
+nodes:
+  tokens: {kind: tokens, vocab_size: 11, d_model: 12}
+  body:
+    {kind: stack, input: tokens, num_layers: 1, causal: true, placement: pre, norm: layer_norm, attention: {num_heads: 2},
+     ffn: {d_ff: 20, activation: relu}}
+  logits: {kind: token_logits, input: body, share: tokens}
+outputs: [logits]
+"""
+
+
 @pytest.mark.exhaustive
-def test_backends_with_figures_in_the_table_are_evaluated(tfkit, written, table):
-    words = [*written("verify"), "--lengths", "source=3,target=4", "--batch", "1", "--json"]
-    words += ["--set", "encoder.num_layers=1", "--set", "decoder.num_layers=1"]
+def test_backends_with_figures_in_the_table_are_evaluated(tfkit, table, tmp_path):
+    (tmp_path / "one-site.yaml").write_text(ONE_SITE)
+    words = ["verify", tmp_path / "one-site.yaml", "--lengths", "tokens=4", "--batch", "1", "--json"]
     known, more = ({row["backend"] for row in tfkit(*words, *given).json()["rows"]} for given in ([], ["--auto-table", table]))
     assert more - known == {"flex"}

@@ -12,7 +12,7 @@ from tfkit.catalogue import load_catalogue
 from tfkit_conformance.models.covering import covering, pairs_in, pairs_of
 from tfkit_conformance.models.part_rows import PLAIN, factors_of, refusal, spec_of, untried
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = [pytest.mark.xdist_group("covering"), pytest.mark.exhaustive]  # the array is computed once
 
 CATALOGUE = load_catalogue()
 SLICES = 6

@@ -1,4 +1,5 @@
-"""Several processes train as one does, however the weights are held; the launcher is torchrun, the transport gloo."""
+"""Several processes train as one does, however the weights are held; the launcher is torchrun, or a fork where the
+launcher does not matter; the transport is gloo."""
 
 import json
 import os
@@ -21,7 +22,7 @@ from tfkit.train.lock import locked
 from torchrun import LAUNCH, environment, run_jobs
 from translation_task import write_task
 
-pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.exhaustive]
+pytestmark = [pytest.mark.xdist_group("several_processes"), pytest.mark.exhaustive]
 
 FOUR = ["batching.accumulate=4"]
 """Five batches an epoch, so that its last step leaves all processes but one without a batch."""
@@ -62,7 +63,7 @@ def same_losses(one: Path, many: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, fork_jobs):
     """Runs of one process and of two, by name; some were resumed with another kind of parallelism."""
     folder = tmp_path_factory.mktemp("runs")
     recipe = write_task(folder)
@@ -96,7 +97,7 @@ def runs(tmp_path_factory):
     for name in ("one-then-ddp", "one-then-fsdp"):
         on = {"directory": str(folder / name), "overrides": [WHOLE], "resume": True}
         made.append({**on, "fsdp": name.endswith("fsdp")})
-    found, code, words = run_jobs(made, folder)
+    found, code, words = fork_jobs(made, folder)
     assert code == 0, words
     assert found[0] == found[1] == [[11 if STOP in job["overrides"] else 24] for job in made]
     return folder
@@ -115,9 +116,9 @@ def test_a_run_goes_on_with_other_processes(runs, name):
         assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
 
 
-def test_a_run_of_two_goes_on_alone_and_then_as_three(runs, tmp_path):
+def test_a_run_of_two_goes_on_alone_and_then_as_three(runs, tmp_path, fork_jobs):
     resume(runs / "fsdp-then-one", overrides=["stopping.max_steps=18"])
-    found, code, words = run_jobs(
+    found, code, words = fork_jobs(
         [{"directory": str(runs / "fsdp-then-one"), "overrides": [WHOLE], "resume": True, "fsdp": True}], tmp_path, count=3
     )
     assert code == 0, words
@@ -144,7 +145,7 @@ def test_sharded_checkpoints_equal_whole_ones(runs, tmp_path):
     assert saved[0].keys() == saved[1].keys()
 
 
-def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path):
+def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path, fork_jobs):
     """All processes fail alike, and one of them tells it."""
     jobs = [
         {"recipe": str(task), "directory": str(tmp_path / "one")},
@@ -157,7 +158,7 @@ def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path):
         },
         {"directory": str(tmp_path / "five"), "resume": True},
     ]
-    found, _, words = run_jobs(jobs, tmp_path)
+    found, _, words = fork_jobs(jobs, tmp_path)
     codes = ["TFK118", "TFK100", "TFK021", "TFK110", "TFK111"]
     assert found == [[[code, reported_by_other_rank] for code in codes] for reported_by_other_rank in (False, True)], words
     assert not any((tmp_path / name).exists() for name in ("one", "two", "three"))
@@ -166,7 +167,7 @@ def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path):
     assert checkpoints_in(tmp_path / "four" / "checkpoints")
 
 
-def test_an_error_that_every_process_finds_is_reported_once(task, tmp_path, runs):
+def test_an_error_that_every_process_finds_is_reported_once(task, tmp_path, runs, fork_jobs):
     """Also where only one of them cannot read it."""
     wide = ["model.defaults.d_model=32", "model.defaults.ffn.d_ff=48", "stopping.max_steps=1"]
     train(load_recipe(task, wide), tmp_path / "wide")
@@ -180,7 +181,7 @@ def test_an_error_that_every_process_finds_is_reported_once(task, tmp_path, runs
     shutil.copytree(runs / "ddp", tmp_path / "one")
     on = {"directory": str(tmp_path / "one"), "resume": True, "unread": "step-24", "overrides": ["stopping.max_steps=26"]}
     jobs += [on, {**on, "earlier": True}]
-    found, _, words = run_jobs(jobs, tmp_path)
+    found, _, words = fork_jobs(jobs, tmp_path)
     codes = [["TFK082"], ["TFK113"], ["TFK117"]]
     assert [each[:3] for each in found] == [
         [[*code, reported_by_other_rank] for code in codes] for reported_by_other_rank in (False, True)
@@ -207,21 +208,21 @@ def test_a_killed_process_ends_the_run_and_it_goes_on(task, tmp_path, runs, fsdp
         assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
 
 
-def test_a_failing_callback_stops_all_processes_and_loses_no_step(task, tmp_path):
+def test_a_failing_callback_stops_all_processes_and_loses_no_step(task, tmp_path, fork_jobs):
     overrides = [*FOUR, "keeping.every_steps=500"]
     jobs = [
         {"recipe": str(task), "directory": str(tmp_path / str(fsdp)), "overrides": overrides, "fsdp": fsdp, "fails": 5}
         for fsdp in (False, True)
     ]
-    found, _, words = run_jobs(jobs, tmp_path)
+    found, _, words = fork_jobs(jobs, tmp_path)
     assert found == [[["BrokenPipeError"]] * 2, [["KeyboardInterrupt"]] * 2], words
     for job in jobs:
         assert [path.name for path in checkpoints_in(Path(job["directory"]) / "checkpoints")] == ["step-5"]
 
 
-def test_a_share_that_one_process_cannot_read_again_costs_one_checkpoint(task, tmp_path):
+def test_a_share_that_one_process_cannot_read_again_costs_one_checkpoint(task, tmp_path, fork_jobs):
     job = {"recipe": str(task), "directory": str(tmp_path / "run"), "fsdp": True, "unread": "step-8"}
-    found, code, words = run_jobs([{**job, "overrides": [*FOUR, "keeping.last=3"]}], tmp_path)
+    found, code, words = fork_jobs([{**job, "overrides": [*FOUR, "keeping.last=3"]}], tmp_path)
     assert code == 0, words
     assert found == [[[24]]] * 2
     assert [path.name for path in checkpoints_in(tmp_path / "run" / "checkpoints")] == ["step-16", "step-24"]
@@ -245,14 +246,14 @@ def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
     assert last.name == f"step-{log(run, 'step')[-1]['step']}"
 
 
-def test_two_processes_leave_out_the_steps_that_one_does(task, tmp_path, monkeypatch):
+def test_two_processes_leave_out_the_steps_that_one_does(task, tmp_path, monkeypatch, fork_jobs):
     """What float16 cannot hold depends on nothing but the scale and the batch; with shared weights each sees a part of it."""
     scale, overrides = 2.0**23, [*FOUR, "precision=float16", "stopping.max_steps=10", "validation.every_steps=100"]
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, init_scale=scale))
     alone = train(load_recipe(task, overrides), tmp_path / "one-half").progress
     job = {"recipe": str(task), "overrides": overrides, "scale": scale}
     jobs = [{**job, "directory": str(tmp_path / f"{fsdp}-half"), "fsdp": fsdp} for fsdp in (False, True)]
-    found, code, words = run_jobs(jobs, tmp_path)
+    found, code, words = fork_jobs(jobs, tmp_path)
     assert code == 0, words
     assert found == [[[10]] * 2] * 2
     assert alone.epoch > 4, "steps were left out"
@@ -262,10 +263,10 @@ def test_two_processes_leave_out_the_steps_that_one_does(task, tmp_path, monkeyp
         assert (state["progress"]["epoch"], state["progress"]["batch"]) == (alone.epoch, alone.batch)
 
 
-def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch):
+def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch, fork_jobs):
     changes = [*FOUR, "compile=true", "batching.tokens=60"]
     job = {"recipe": str(task), "directory": str(tmp_path / "two"), "overrides": changes, "shapes": 2}
-    found, code, words = run_jobs([job, {**job, "directory": str(tmp_path / "none"), "fsdp": True}], tmp_path)
+    found, code, words = fork_jobs([job, {**job, "directory": str(tmp_path / "none"), "fsdp": True}], tmp_path)
     assert code == 0, words
     assert found == [[[24], ["TFK118", reported_by_other_rank]] for reported_by_other_rank in (False, True)], words
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))

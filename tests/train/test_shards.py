@@ -14,19 +14,18 @@ from tfkit.files import file_record
 from tfkit.train import average_checkpoints, resume
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.distributed import sharded_checkpoint as shards
-from torchrun import run_jobs
 from translation_task import write_task
 
-pytestmark = [pytest.mark.xdist_group("shards"), pytest.mark.exhaustive]
+pytestmark = [pytest.mark.xdist_group("several_processes"), pytest.mark.exhaustive]
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def written(tmp_path_factory, fork_jobs):
     """A run of two processes with the weights sharded, whose checkpoints are of the steps 8 and 12."""
     folder = tmp_path_factory.mktemp("written")
     changes = ["batching.accumulate=4", "stopping.max_steps=12"]
     job = {"recipe": str(write_task(folder)), "directory": str(folder / "run"), "overrides": changes, "fsdp": True}
-    found, code, words = run_jobs([job], folder)
+    found, code, words = fork_jobs([job], folder)
     assert (found, code) == ([[[12]]] * 2, 0), words
     return folder / "run"
 
@@ -125,7 +124,7 @@ def test_a_checkpoint_without_a_complete_manifest_is_named(sharded, monkeypatch)
     refused(run, latest, f"{latest / 'state.json'} does not list the tensors", monkeypatch)
 
 
-def test_two_processes_tell_damaged_shards_once_and_go_back(sharded, tmp_path):
+def test_two_processes_tell_damaged_shards_once_and_go_back(sharded, tmp_path, fork_jobs):
     run, latest, files = sharded
     rewrite(files[1], f"model.safetensors/{TABLE}", False)
     list_again(latest)
@@ -137,7 +136,7 @@ def test_two_processes_tell_damaged_shards_once_and_go_back(sharded, tmp_path):
         for name in ("whole", "shards")
         for earlier in (False, True)
     ]
-    found, _, words = run_jobs(jobs, tmp_path)
+    found, _, words = fork_jobs(jobs, tmp_path)
     assert found == [[["TFK082", "TFK082", reported_by_other_rank], [13]] * 2 for reported_by_other_rank in (False, True)], (
         words
     )
