@@ -130,7 +130,6 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
     ),
     "a read-out reads what there is": (
         RECURRENT, "d_state: 8, bidirectional: true",
-        RECURRENT, "d_state: 8, bidirectional: true",
         "d_state: 8, readout: {kind: maxout, d_model: 4, reads: [state, context]}", "TFK040",
         "[state, context]", r"there is no context: no attention, and no memory that is one vector",
     ),
