@@ -108,6 +108,7 @@ class NodeKind(Entry):
         input_rule: `input_rule(options, context)` describes the ids of a model input; None: the kind is not an input.
         takes_layers: whether it reads the port `layers`.
         stepwise: `stepwise(options)`: no output depends on later positions, so that it can be decoded step by step.
+        mixes_positions: whether an output depends on other positions of the sequence than its own.
         build: `"module:function"`, called as `build(options, context, keep_layers)`; `keep_layers`: a node reads the port
             `layers`. It returns an `nn.Module` with `forward(context: ForwardContext, **inputs: NodeOutput) -> NodeOutput`
             (see `tfkit.plugin.model_parts`).
@@ -120,6 +121,7 @@ class NodeKind(Entry):
     input_rule: Callable[[Any, NodeContext], InputRule] | None = None
     takes_layers: bool = False
     stepwise: Callable[[Any], bool] = lambda options: True
+    mixes_positions: bool = False
     parameters: Callable[[Any, NodeContext], tuple[ParameterGroup, ...]] = lambda options, context: ()
     costs: Callable[[Any, NodeContext, Mapping[str, Sizes]], tuple[Cost, ...]] = lambda options, context, sizes: ()
     sites: Callable[[Any, NodeContext], Iterator[tuple[str, AttentionSite]]] = lambda options, context: iter(())

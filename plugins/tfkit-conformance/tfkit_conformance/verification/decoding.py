@@ -19,7 +19,7 @@ from tfkit import DecodingState, Model
 
 from .batch import Batch, draw, other_ids
 from .comparison import same
-from .expected import tokens_of
+from .expected import is_causal, tokens_of
 from .model_under_test import ModelUnderTest
 from .recording import node_outputs, run
 from .rounding import agree
@@ -123,15 +123,15 @@ def reordered(subject: ModelUnderTest) -> float:
 
 def _targets(subject: ModelUnderTest) -> list[str]:
     plan = subject.model.plan
-    found = [name for name in plan.inputs if name not in plan.undecodable and _stacks(subject, name)]
+    found = [name for name in plan.inputs if name not in plan.undecodable and _has_causal_node(subject, name)]
     if not found:
         reasons = [f"`{name}`: {reason}" for name, reason in plan.undecodable.items()]
         raise NotApplicable("; ".join(reasons) or "nothing to decode")
     return found
 
 
-def _stacks(subject: ModelUnderTest, target: str) -> bool:
-    return any(getattr(subject.graph.nodes[name].options, "causal", None) for name in subject.following(target))
+def _has_causal_node(subject: ModelUnderTest, target: str) -> bool:
+    return any(is_causal(subject.graph.nodes[name]) for name in subject.following(target))
 
 
 def _following(subject: ModelUnderTest, target: str, outputs: dict[str, Tensor]) -> dict[str, Tensor]:

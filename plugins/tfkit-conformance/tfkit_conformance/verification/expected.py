@@ -118,6 +118,11 @@ def tokens_of(graph: Graph, node: str) -> str | None:
     return length.removeprefix("L_") if length else None
 
 
+def is_causal(node: Node) -> bool:
+    """Whether an output of the node depends on earlier positions, and on no later one."""
+    return node.kind.mixes_positions and node.kind.stepwise(node.options)
+
+
 def stepwise_chain(graph: Graph, tokens: str) -> list[str]:
     """The nodes whose output at one position needs no later position of an input: from its tokens on, while every node is
     stepwise and no memory follows from that same input."""

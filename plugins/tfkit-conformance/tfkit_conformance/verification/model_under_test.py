@@ -14,7 +14,7 @@ from .batch import Batch
 from .expected import followers, tokens_of
 from .gradient_yardstick import GradientYardstick
 from .rounding import Yardstick
-from .site_runs import Gradients, SiteRun, backward
+from .site_runs import Gradients, SiteRuns, backward
 
 
 @dataclass
@@ -36,7 +36,7 @@ class ModelUnderTest:
     limits: dict[str, int | None] = field(default_factory=dict)
 
     @cached_property
-    def backward(self) -> tuple[Gradients, dict[str, SiteRun]]:
+    def backward(self) -> tuple[Gradients, SiteRuns]:
         """The gradients of the parameters, and what happened at every site on the way back."""
         return backward(self.model, self.batch, self.slopes.towards)
 

@@ -56,12 +56,12 @@ class LayerCall:
 
 @dataclass
 class Recording:
-    """The record: `nodes` by name, `layers` by (stack, index), `sites` by name."""
+    """The record: `nodes` by name, `layers` by (stack, index), `sites` by name. A loop over steps calls its site at each."""
 
     batch: Batch
     nodes: dict[str, Call] = field(default_factory=dict)
     layers: dict[tuple[str, int], LayerCall] = field(default_factory=dict)
-    sites: dict[str, SiteCall] = field(default_factory=dict)
+    sites: dict[str, list[SiteCall]] = field(default_factory=dict)
     final_norms: dict[str, Call] = field(default_factory=dict)
     inner: dict[tuple[str, str], list[Call]] = field(default_factory=dict)
     """Calls of norms and positions directly below a node that is no stack."""
@@ -91,7 +91,7 @@ def record(model: Model, batch: Batch, by_lengths: bool = False) -> Recording:
         def recorded(site: str, backend: BoundBackend) -> BoundBackend:
             def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
                 answer = backend.attend(inputs, options)
-                found.sites[site] = SiteCall(*sites[site], inputs, backend, answer.output)
+                found.sites.setdefault(site, []).append(SiteCall(*sites[site], inputs, backend, answer.output))
                 return answer
 
             return replace(backend, attend=attend)

@@ -41,6 +41,7 @@ from torch import Tensor
 from tfkit import Model
 
 from ..attention.bound import UNIT
+from ..site_hooks import request_backend
 from .batch import Batch
 from .comparison import close
 from .recording import run
@@ -99,10 +100,10 @@ def cast(model: Model, dtype: torch.dtype, backend: object = "eager") -> Model:
     """A copy of a model in another dtype, with one backend at all sites."""
     made = copied(model).to(dtype)
     device = next(made.parameters()).device
-    made.set_backend("eager")  # it serves every dtype, so that no other backend refuses on the way
+    request_backend(made, "eager")  # it serves every dtype, so that no other backend refuses on the way
     made.retarget(device, dtype)
     if backend != "eager":
-        made.set_backend(backend)
+        request_backend(made, backend)
     return made.eval()
 
 

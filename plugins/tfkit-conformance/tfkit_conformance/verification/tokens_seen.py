@@ -13,18 +13,18 @@ from torch import Tensor
 from ..finding import Violation
 from .batch import other_ids
 from .comparison import same
-from .expected import memories, stepwise_chain, tokens_of
+from .expected import is_causal, memories, stepwise_chain, tokens_of
 from .model_under_test import ModelUnderTest
 from .recording import run
 from .row import NotApplicable
 
 
 def causal_independence(subject: ModelUnderTest) -> None:
-    """R19, for every causal stack and several t."""
+    """R19, for every causal node and several t."""
     found = False
     for tokens, rule in subject.model.plan.inputs.items():
         chain = stepwise_chain(subject.graph, tokens)
-        causal = [name for name in chain if getattr(subject.graph.nodes[name].options, "causal", None)]
+        causal = [name for name in chain if is_causal(subject.graph.nodes[name])]
         if not causal:
             continue
         ids = subject.batch.ids[tokens]
@@ -42,10 +42,11 @@ def causal_independence(subject: ModelUnderTest) -> None:
                 words = f"tokens of `{tokens}` after position {t} must not change earlier positions"
                 same("causal", after[name][:, : t + 1], subject.baseline[name][:, : t + 1], words, f"`{name}`")
             last = causal[-1]
-            if torch.equal(after[last][:, t + 1 :], subject.baseline[last][:, t + 1 :]):
+            differ = (changed != ids) & subject.batch.visible[tokens]  # end tokens and padding stay
+            if differ.any() and torch.equal(after[last][:, t + 1 :], subject.baseline[last][:, t + 1 :]):
                 raise Violation("causal", f"`{last}` does not change with the tokens of `{tokens}` after position {t} at all")
     if not found:
-        raise NotApplicable("no causal stack of two positions or more")
+        raise NotApplicable("no causal node over two positions or more")
 
 
 def padding_content(subject: ModelUnderTest) -> None:

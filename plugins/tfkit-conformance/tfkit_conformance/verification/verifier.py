@@ -108,7 +108,8 @@ def verify(
         )  # fmt: skip
 
     requested, evaluated_by = requested_backends(given, backends), by_site(given, backends, catalogue)
-    wide = {name: requested for name, requested in requested.items() if name in declaring(evaluated_by, WIDE)}
+    exact = declaring(evaluated_by, WIDE) if given.sites else set(requested)
+    wide = {name: requested for name, requested in requested.items() if name in exact}
     for device in devices:
         missing = missing_device(device)
         if missing:

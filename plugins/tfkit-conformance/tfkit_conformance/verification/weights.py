@@ -19,6 +19,7 @@ from tfkit.inspection import Padding, catalogue_of
 from tfkit.plugin.model_parts import ForwardContext, NodeOutput
 
 from ..finding import Violation
+from ..site_hooks import request_backend
 from .comparison import same
 from .expected import node_of
 from .gradient_yardstick import unseen_biases
@@ -41,9 +42,9 @@ def checkpoint(subject: ModelUnderTest) -> None:
         raise NotApplicable("the model keeps no spec to be built from")
     other: Model = build(subject.model.spec, catalogue_of(subject.model), device="meta", dtype=subject.dtype)
     other.to_empty(device=subject.device).load_state_dict(own)
-    other.set_backend("eager")
+    request_backend(other, "eager")
     other.retarget(torch.device(subject.device), subject.dtype)
-    other.set_backend(subject.requested)
+    request_backend(other, subject.requested)
     after = run(other.eval(), subject.batch)
     for name, tensor in subject.baseline.items():
         same("checkpoint", after[name], tensor, "weights loaded into a model built anew must give the same bits", f"`{name}`")
