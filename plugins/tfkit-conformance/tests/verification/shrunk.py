@@ -46,6 +46,17 @@ OWN = {
         "encoder.num_layers=2",
     ],
 }  # fmt: skip
+RNN = ["defaults.d_model=12", "defaults.vocab_size=61", "encoder.d_state=8", "decoder.d_state=8"]
+RECURRENT = {
+    "rnn-encoder-decoder": [*RNN, "decoder.readout.d_model=5", "narrow.d_model=7"],
+    "rnn-encoder-decoder-small": [*RNN, "decoder.readout.d_model=12"],
+    "rnnsearch": [*RNN, "decoder.readout.d_model=5", "decoder.cross_attention.score.d_score=6"],
+    "rnnsearch-small": [*RNN, "decoder.readout.d_model=12"],
+    "luong": [*RNN, "decoder.readout.d_model=9"],
+    "conditional-gru": [*RNN, "decoder.readout.d_model=9", "decoder.cross_attention.score.d_score=6"],
+    "conditional-gru-small": [*RNN, "decoder.readout.d_model=12"],
+    "rnn-language-model": ["defaults.d_model=12", "defaults.vocab_size=61", "body.d_state=8"],
+}
 MORE = {
     "marian": ["defaults.pad_id=60", "target.start_id=60"],
     "t5-small": ["defaults.attention.head_dim=12", "defaults.position.max_distance=20", "defaults.position.buckets=8"],
@@ -54,4 +65,4 @@ MORE = {
     "multi-source": ["other.num_layers=2", "decoder.sublayers=[self_attention, {kind: cross_attention, name: to_source}, "
                      "{kind: cross_attention, name: to_second, memory: other, num_heads: 3}, ffn]"],
 }  # fmt: skip
-OVERRIDES = {**OWN, **{name: [*TINY, *MORE.get(name, [])] for name in BASE}}
+OVERRIDES = {**OWN, **RECURRENT, **{name: [*TINY, *MORE.get(name, [])] for name in BASE}}

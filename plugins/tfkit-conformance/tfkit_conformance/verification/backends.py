@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from tfkit import Catalogue, Diagnostic, Model, SpecError
 from tfkit.inspection import BoundBackend, bind
 
-NO_ATTENTION = "none"
+NO_ATTENTION = "no attention"
 """The backend of a model without attention."""
 
 
@@ -28,7 +28,7 @@ def by_site(model: Model, names: Sequence[str] | None, catalogue: Catalogue) -> 
 def requested_backends(model: Model, names: Sequence[str] | None) -> dict[str, Any]:
     """Every backend as it is requested for the whole model: itself, and eager where it refuses a call.
 
-    A model without attention is verified once, under the name `none`.
+    A model without attention is verified once, under the name `no attention`.
     """
     if not model.sites:
         return {NO_ATTENTION: None}
