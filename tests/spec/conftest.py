@@ -1,7 +1,6 @@
 """The catalogue of the spec tests: what is installed, and a stand-in for node and sub-layer kinds that come later.
 
-The stand-ins (`patches`, `features`, `convolutions`, `rnn`, `similarity`, `acme.conv`, `acme.broken`) have options and nothing
-behind them: enough to say a spec, not to build it.
+The stand-ins (`rnn`, `acme.conv`, `acme.broken`) have options and nothing behind them: enough to say a spec, not to build it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from tfkit.catalogue import Catalogue, load_catalogue
 from tfkit.errors import Diagnostic, SpecError
@@ -29,43 +28,12 @@ from tfkit.plugin import (
     component_default,
     hookimpl,
 )
-from tfkit.slots.options import AsTuple, NodeRef, SlotListField
+from tfkit.slots.options import NodeRef, SlotListField
 from tfkit.spec import ModelSpec, parse_spec
 
 Input = Annotated[str, NodeRef("input")]
 Position = Annotated[Component, SlotField("position")]
 NormField = Annotated[Component, SlotField("norm")]
-
-
-class FeaturesOptions(Options):
-    size: Size
-
-
-class PatchesOptions(Options):
-    d_model: Size
-    size: Size
-    patch: Size
-    channels: Size = 3
-    class_token: bool = False
-    bias: bool = True
-    position: Position = component_default("none")
-    embedding_norm: NormField = component_default("none")
-    dropout: Probability = 0.0
-
-
-class Convolution(Options):
-    d_model: Size
-    width: Size = 3
-    stride: Size = 1
-    bias: bool = True
-    activation: Annotated[Component, SlotField("activation")]
-
-
-class ConvolutionsOptions(Options):
-    input: Input
-    convolutions: Annotated[tuple[Convolution, ...], AsTuple, Field(min_length=1)]
-    position: Position = component_default("none")
-    dropout: Probability = 0.0
 
 
 class Score(Options):
@@ -97,10 +65,6 @@ class RnnOptions(Options):
     readout: Readout | None = None
 
 
-class SimilarityOptions(Options):
-    inputs: Annotated[tuple[str, ...], AsTuple, NodeRef("input")]
-
-
 class ConvOptions(SublayerOptions):
     width: Size = 31
 
@@ -125,11 +89,7 @@ class StandIns:
     @hookimpl
     def tfkit_node_kinds(self) -> list[NodeKind]:
         return [
-            _kind("features", FeaturesOptions),
-            _kind("patches", PatchesOptions, "d_model", "position", "dropout"),
-            _kind("convolutions", ConvolutionsOptions, "position", "dropout"),
             _kind("rnn", RnnOptions, "dropout"),
-            _kind("similarity", SimilarityOptions),
         ]
 
     @hookimpl

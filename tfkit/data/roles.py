@@ -48,9 +48,9 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
             Diagnostic("TFK107", f"data of kind `{kind}` need {required}; `{plan.name}` has the inputs {shown}", fix)
         )
     target = predicted[0]
-    size = plan.inputs[target].vocab_size
+    size = plan.token_rule(target).vocab_size
     words = kind != "classification"
-    found = [name for name in plan.outputs if name in plan.followers[target] and (plan.widths[name] == size) is words]
+    found = [name for name in plan.outputs if name in plan.followers[target] and (plan.widths.get(name) == size) is words]
     if len(found) != 1:
         over = f"over the {size} ids of `{target}`" if words else "over classes"
         needed = "a `token_logits` node" if words else "a `classify` node"
@@ -64,7 +64,7 @@ def check_ids(plan: ModelPlan, roles: Roles, sizes: dict[str, int]) -> None:
     diagnostics = []
     for column, size in sizes.items():
         node = roles.of(column)
-        rule = plan.inputs[node]
+        rule = plan.token_rule(node)
         if rule.vocab_size != size:
             message = f"`{node}` has a vocabulary of {rule.vocab_size:,}, its tokeniser has {size:,} ids"
             diagnostics.append(Diagnostic("TFK106", message, f"write `vocab_size: {size}`, or leave it to `tfkit train`"))

@@ -11,13 +11,16 @@ from .model_graph import Graph
 
 
 def max_input_lengths(graph: Graph) -> dict[str, int | None]:
-    """The most positions of each input: the size of its smallest position table, or None without one."""
-    found: dict[str, int | None] = {node.name: None for node in graph.inputs()}
+    """The most positions of each input whose length varies: those of its smallest position table, or None without one."""
+    found: dict[str, int | None] = {node.name: None for node in graph.inputs() if isinstance(node.signal.length, str)}
     for node in graph.nodes.values():
-        name = (node.signal.length or "").removeprefix("L_")
+        if not isinstance(node.signal.length, str):
+            continue
+        name = node.signal.length.removeprefix("L_")
         for part in _positions(node.options):
-            limit = part.entry.max_len(part.options)
-            if limit is not None and name in found:
+            positions = part.entry.max_len(part.options)
+            if positions is not None and name in found:
+                limit = positions * node.signal.stride
                 found[name] = min(limit, found[name] or limit)
     return found
 

@@ -44,7 +44,7 @@ class Tokens(nn.Module):
 
     def forward(self, context: ForwardContext, table: Tensor | None = None) -> NodeOutput:
         """`table` (vocab_size, M) is the owner's embedding where this node shares it."""
-        ids, padding = context.ids[self.name], context.padding[self.name]
+        ids, padding = context.inputs[self.name], context.padding[self.name]
         weight = table if self.embedding is None else self.embedding.weight
         assert weight is not None
         x = functional.embedding(ids, weight)

@@ -92,6 +92,10 @@ _OURS: dict[str, dict[str, str]] = {
         "dense": "linear projection proj pooler fc mlp_head",
         "classify": "classifier classification classification_head cls_head sequence_classification",
         "pool": "pooling mean_pooling global_pooling global_average_pooling max_pooling mean_pool cls_pooling",
+        "patches": "patch_embed patch_embedding patch_embeddings vit_embeddings image images vision pixels",
+        "features": "input_features audio log_mel mel spectrogram frames",
+        "convolutions": "conv conv1d convolution convolution_1d conv_stem subsampling",
+        "similarity": "cosine_similarity contrastive clip_logits logit_scale cosine",
         "layer_mix": "scalar_mix elmo weighted_layers layer_average mix weighted_sum_of_layers",
     },
     "init": {
@@ -135,7 +139,7 @@ _LACKING: dict[str, str] = {
     "score": "cosine location distance",
     "backend": "xformers ring triton sage mem_efficient efficient linear performer linformer longformer big_bird",
     "sublayer": "convolution conv moe mamba ssm memory adapter lora gate fourier retention",
-    "node": "patches features rnn lstm gru conv similarity crf",
+    "node": "rnn lstm gru crf",
     "init": "kaiming he kaiming_uniform kaiming_normal xavier_normal glorot_normal orthogonal zeros ones uniform mup",
     "optimiser": "sgd nadam radam adamax adadelta adagrad adafactor lamb lion muon shampoo rmsprop rprop lbfgs sparse_adam "
     "adan sophia adabelief adam8bit",

@@ -65,7 +65,7 @@ def fitted_spec(
     changes = _vocabularies(spec, plan, roles, sizes) if not classes else _classes(spec, plan, roles, sizes, classes)
     for column in sizes:
         node = roles.of(column)
-        rule = plan.inputs[node]
+        rule = plan.token_rule(node)
         decoded = node == roles.target and roles.source is not None
         for name, written, ours in (("pad_id", rule.pad_id, PAD), ("end_id", rule.end_id, END)):
             if written is None:

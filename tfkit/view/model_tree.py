@@ -101,7 +101,7 @@ def cost_lines(data: Mapping[str, Any]) -> list[Text]:
     lengths = " ".join(f"{name}={length}" for name, length in batch["lengths"].items())
     return [
         Text(
-            f"One forward of batch {batch['size']}, lengths {lengths}: {scaled(data['flops'], 'FLOPs')}"
+            f"One forward of batch {batch['size']}{f', lengths {lengths}' if lengths else ''}: {scaled(data['flops'], 'FLOPs')}"
             + (f" ({parts})" if parts else "")
         ),
         Text(f"Its backward pass needs {kept} of activations kept, in float32."),

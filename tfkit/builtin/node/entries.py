@@ -9,7 +9,10 @@ from ...slots.cost import Cost, Sizes
 from ...slots.node import InputRule, NodeContext, Rule, Signal
 from ...slots.parameter import ParameterGroup
 from ...slots.position import PositionSite
+from .audio_entries import CONVOLUTIONS, FEATURES
+from .image_entries import PATCHES
 from .options import ClassifyOptions, DenseOptions, LayerMixOptions, PoolOptions, TokenLogitsOptions, TokensOptions
+from .similarity_entry import SIMILARITY
 from .stack_entry import STACK
 
 
@@ -241,4 +244,8 @@ ENTRIES = [
         rules=_mix_rules,
         build="tfkit.builtin.node.build:layer_mix",
     ),
+    PATCHES,
+    FEATURES,
+    CONVOLUTIONS,
+    SIMILARITY,
 ]
