@@ -43,11 +43,15 @@ class Patches(nn.Module):
     ) -> None:
         super().__init__()
         self.name = name
-        width = projection.out_channels
         self.projection, self.position, self.embedding_norm = projection, position, norm
-        self.class_token = nn.Parameter(torch.empty(width)) if class_token else None
-        self.registers = nn.Parameter(torch.empty(registers, width)) if registers else None
+        self.class_token = nn.Parameter(torch.empty(self.width)) if class_token else None
+        self.registers = nn.Parameter(torch.empty(registers, self.width)) if registers else None
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
+
+    @property
+    def width(self) -> int:
+        """The width M of the vectors."""
+        return self.projection.out_channels
 
     def forward(self, context: ForwardContext) -> NodeOutput:
         patches = self._projected(context.inputs[self.name])  # (B, M, H / P, W / P)

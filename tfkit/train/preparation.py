@@ -10,13 +10,13 @@ from typing import Any
 
 from ..builder import build
 from ..catalogue import Catalogue
-from ..data import KINDS, TextTokeniser, count_rows, files_of, prepare, tokeniser_texts
+from ..data import KINDS, Data, TextTokeniser, check_images, count_rows, files_of, prepare, prepare_images, tokeniser_texts
 from ..errors import InputError
 from ..files import write_whole
-from ..recipe import Recipe, check_metric, chosen_for
+from ..recipe import Recipe, check_image_settings, check_metric, chosen_for
 from ..spec import to_yaml
 from .digests import digests_of, file_digests, write_digests
-from .fit_spec import fitted_spec, roles_in
+from .fit_spec import fitted_spec, image_rule_in, roles_in
 from .pretrained import read_pretrained
 from .pretrained_tokenisers import check_tokenisers
 from .run_directory import check_new, end_preparation
@@ -35,7 +35,11 @@ class Preparation:
 def check_start(recipe: Recipe, directory: Path, processes: int, fsdp: bool) -> None:
     """The checks that take no time. Raises StoreError for a directory that is not empty, InputError for a wrong recipe."""
     check_new(directory)
-    files_of(recipe)
+    check_image_settings(recipe)
+    if recipe.data.kind == "images":
+        check_images(recipe)
+    else:
+        files_of(recipe)
     check_metric(recipe)
     check_processes(recipe, processes, fsdp)
 
@@ -59,8 +63,7 @@ def prepare_run(
         if not KINDS[recipe.data.kind].labelled:  # the spec is known before the data are: report now, not after hours
             spec, _ = fitted_spec(recipe, catalogue, roles, _sizes(pretrained.tokenisers), 0)
             pretrained.load_into(build(spec, catalogue, device="meta"), recipe, roles, ())
-    tokenisers = None if pretrained is None else pretrained.tokenisers
-    data = prepare(recipe, directory / DATA, _vocab_size(recipe) if tokenisers is None else 0, tokenisers, positions)
+    data = _prepared(recipe, directory, catalogue, None if pretrained is None else pretrained.tokenisers, positions)
     if data.validation is None and (recipe.stopping.patience is not None or recipe.validation.metric != "loss"):
         message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
         fix = "name validation files, or write `data.held_out`; of fewer than 20 rows none is held out by default"
@@ -72,6 +75,18 @@ def prepare_run(
     digests = digests_of(recipe, data, file_digests(directory), pretrained)
     write_digests(directory, digests)
     return Preparation(changes, digests)
+
+
+def _prepared(
+    recipe: Recipe,
+    directory: Path,
+    catalogue: Catalogue,
+    tokenisers: Mapping[str, TextTokeniser] | None,
+    positions: Mapping[str, int],
+) -> Data:
+    if recipe.data.kind == "images":
+        return prepare_images(recipe, directory / DATA, image_rule_in(recipe, catalogue))
+    return prepare(recipe, directory / DATA, _vocab_size(recipe) if tokenisers is None else 0, tokenisers, positions)
 
 
 def finish_preparation(recipe: Recipe, directory: Path) -> None:

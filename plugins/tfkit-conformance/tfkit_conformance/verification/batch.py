@@ -35,14 +35,14 @@ class Batch:
         """The number of rows."""
         return len(next(iter((*self.ids.values(), *self.images.values()))))
 
-    def call(self, model: Model, without: str | None = None) -> dict[str, Any]:
-        """The keywords of a model's call, in its dtype, with padding given by masks; `without` leaves one input out."""
+    def call(self, without: str | None = None, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+        """The keywords of the call of a model of this dtype, with padding given by masks; `without` leaves one input out."""
 
         def kept(table: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: tensor for name, tensor in table.items() if name != without}
 
         given = kept({**self.ids, **self.images})
-        typed = {name: each.to(model.dtype) if each.is_floating_point() else each for name, each in given.items()}
+        typed = {name: each.to(dtype) if each.is_floating_point() else each for name, each in given.items()}
         return {"masks": kept(self.visible), "segments": kept(self.segments), **typed}
 
     def with_ids(self, name: str, given: Tensor) -> Batch:

@@ -141,7 +141,7 @@ def _shortened(subject: ModelUnderTest, target: str, length: int) -> Batch:
 
 def start(model: Model, target: str, batch: Batch) -> DecodingState:
     rows = None if len(model.plan.inputs) > 1 else batch.size
-    return model.start(target, batch=rows, capacity=4, **batch.call(model, without=target))
+    return model.start(target, batch=rows, capacity=4, **batch.call(without=target, dtype=model.dtype))
 
 
 def steps(model: Model, target: str, batch: Batch, chunks: list[int]) -> dict[str, Tensor]:

@@ -59,7 +59,7 @@ def gradient_flow(subject: ModelUnderTest) -> None:
         raise NotApplicable("over one token, a softmax is 1 and has no gradient")
     generator = subject.generator(3)
     with node_outputs(model) as found:
-        outputs = model(**subject.batch.call(model))
+        outputs = model(**subject.batch.call(dtype=model.dtype))
     loss = torch.zeros((), dtype=torch.float64, device=subject.device)
     for tensor in outputs.values():
         weight = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
