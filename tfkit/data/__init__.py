@@ -4,7 +4,7 @@ from .batch_shapes import BatchShapes
 from .batches import Epoch, epoch_of
 from .corpus import Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
-from .image_directory import IMAGES, ImageFacts, read_image_facts
+from .image_directory import IMAGES, ImageFacts, image_texts, read_image_facts
 from .image_files import Pixels, read_image
 from .image_task import ImageTask, Normalisation, image_task
 from .kinds import KINDS
@@ -45,6 +45,7 @@ __all__ = [
     "files_of",
     "groups",
     "image_task",
+    "image_texts",
     "lines",
     "lines_of",
     "padded",

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ..errors import Diagnostic, InputError
 from ..files import FileModel, read_model
+from ..recipe import Recipe
 
 IMAGES = "images.json"
 
@@ -19,6 +20,14 @@ class ImageFacts(FileModel):
 
     mean: Annotated[list[float], Field(min_length=1)]
     std: Annotated[list[Annotated[float, Field(gt=0.0)]], Field(min_length=1)]
+
+
+def image_texts(recipe: Recipe) -> dict[str, str]:
+    """The normalisation of a recipe of images by file name; nothing for text."""
+    if recipe.data.kind != "images":
+        return {}
+    options = recipe.data.options
+    return {IMAGES: ImageFacts(mean=list(options.mean), std=list(options.std)).model_dump_json() + "\n"}
 
 
 def read_image_facts(directory: Path) -> ImageFacts:

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from ..catalogue import Catalogue
-from ..data import Normalisation, groups, read_image, read_image_facts, read_labels, roles_of
+from ..data import Normalisation, groups, read_image, read_image_facts, read_labels
 from ..errors import Diagnostic, InputError
 from ..io import load, model_in
 from ..nn.model import Model
 from ..slots.node import ImageRule
+from ..text.fitting import roles_for
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class ImageClassifier:
 
     def __init__(self, model: Model, normalisation: Normalisation, labels: Sequence[str]) -> None:
         self.model, self.normalisation, self.labels = model, normalisation, tuple(labels)
-        self.roles = roles_of(model.plan, "images")
+        self.roles = roles_for(model.plan, "images")
         rule = model.plan.inputs[self.roles.target]
         assert isinstance(rule, ImageRule), "the roles of images are those of an input of images"
         self.rule = rule
@@ -77,7 +78,7 @@ class ImageClassifier:
         """The classifier in a directory, or the best one of a run. Raises StoreError, InputError."""
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, catalogue=catalogue)
-        roles_of(model.plan, "images")  # a model of another kind is reported before its missing files
+        roles_for(model.plan, "images")  # a model of another kind is reported before its missing files
         facts = read_image_facts(place)
         return cls(model, Normalisation(tuple(facts.mean), tuple(facts.std)), read_labels(place))
 

@@ -126,6 +126,7 @@ _OURS: dict[str, dict[str, str]] = {
         "language": "lm clm language_modeling causal_lm language_model text causal next_token",
         "masked": "mlm masked_lm masked_language_modeling bert denoising_mask",
         "classification": "cls classify sequence_classification text_classification labels table csv tsv",
+        "images": "image vision image_classification image_folder imagefolder mnist idx",
     },
 }
 
@@ -146,7 +147,7 @@ _LACKING: dict[str, str] = {
     "schedule": "linear polynomial exponential step one_cycle plateau reduce_lr_on_plateau wsd warmup_stable_decay "
     "cosine_with_restarts",
     "tokeniser": "wordpiece word words whitespace bytes byte byte_level tiktoken",
-    "data": "images audio speech regression span_corruption",
+    "data": "audio speech regression span_corruption",
 }
 """Parts that tfkit does not have. Some of their names are similar to known ones."""
 

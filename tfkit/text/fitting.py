@@ -9,7 +9,8 @@ from ..nn.model_plan import ModelPlan
 USES = {
     "parallel": ("translates", "tfkit translate", "tfkit.Translator"),
     "language": ("goes on from a prompt", "tfkit generate", "tfkit.TextGenerator"),
-    "classification": ("classifies", "tfkit classify", "tfkit.Classifier"),
+    "classification": ("classifies text", "tfkit classify MODEL", "tfkit.Classifier"),
+    "images": ("classifies images", "tfkit classify MODEL IMAGE...", "tfkit.ImageClassifier"),
 }
 """What a model of each kind of data does, with its command and its class."""
 

@@ -10,7 +10,18 @@ from typing import Any
 
 from ..builder import build
 from ..catalogue import Catalogue
-from ..data import KINDS, Data, TextTokeniser, check_images, count_rows, files_of, prepare, prepare_images, tokeniser_texts
+from ..data import (
+    KINDS,
+    Data,
+    TextTokeniser,
+    check_images,
+    count_rows,
+    files_of,
+    image_texts,
+    prepare,
+    prepare_images,
+    tokeniser_texts,
+)
 from ..errors import InputError
 from ..files import write_whole
 from ..recipe import Recipe, check_image_settings, check_metric, chosen_for
@@ -69,7 +80,7 @@ def prepare_run(
         fix = "name validation files, or write `data.held_out`; of fewer than 20 rows none is held out by default"
         raise InputError(recipe.diagnostic("TFK112", "data", message, fix))
     spec, changes = fitted_spec(recipe, catalogue, roles, _sizes(data.tokenisers), len(data.labels))
-    for name, text in tokeniser_texts(data.tokenisers).items():
+    for name, text in (tokeniser_texts(data.tokenisers) | image_texts(recipe)).items():
         write_whole(directory / name, text)
     write_whole(directory / SPEC, to_yaml(spec))
     digests = digests_of(recipe, data, file_digests(directory), pretrained)

@@ -32,7 +32,7 @@ RECIPE, SPEC, DIGESTS, LOG, CURVE = "recipe.yaml", "spec.yaml", "digests.json", 
 DATA, CHECKPOINTS, MODELS, EVENTS = "data", "checkpoints", "models", "tensorboard"
 FOLDERS = (DATA, CHECKPOINTS, MODELS, EVENTS)
 UNFINISHED = "unfinished-preparation"
-PREPARED = (SPEC, DIGESTS, *TOKENISER_FILES)
+PREPARED = (SPEC, DIGESTS, IMAGES, *TOKENISER_FILES)
 """The files, beside those in `data`, that the preparation of a run writes."""
 CORPORA = (TRAIN, VALIDATION, FACTS, *(str(Path(name).with_suffix(".draft")) for name in (TRAIN, VALIDATION)))
 FILES = (*PREPARED, RECIPE, LOG, CURVE, LOCK, HOLDER, UNFINISHED)
