@@ -11,7 +11,10 @@ from tfkit_conformance.verification import verify
 from verification.shrunk import OVERRIDES
 
 SPECS = Path(__file__).parents[4] / "specs"
-RUN = ("albert-base", "bert-pretraining", "clip-text", "gemma2-9b", "layer-mix", "t5-small")
+RUN = (
+    "albert-base", "bert-pretraining", "clip-b32", "clip-text", "gemma2-9b", "layer-mix", "t5-small", "vit-b16", "vit-tiny",
+    "whisper-small",
+)  # fmt: skip
 
 
 def test_every_shipped_spec_is_in_the_table(catalogue):
