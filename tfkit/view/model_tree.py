@@ -58,7 +58,10 @@ def _layers(branch: Tree, groups: list[dict[str, Any]], total: int) -> None:
 
 
 def _notes(node: Mapping[str, Any], outputs: list[str]) -> str:
-    notes = [f"reads {ref}" if field == "input" else f"{field.split()[0]} {ref}" for field, ref in node["reads"].items()]
+    notes = [
+        f"reads {ref}" if field.split(".")[0] in ("input", "inputs") else f"{field.split()[0]} {ref}"
+        for field, ref in node["reads"].items()
+    ]
     if node["shares"]:
         notes.append(f"table of {node['shares']}")
     if node["summary"]:
