@@ -4,7 +4,12 @@ SOURCES := pyproject.toml constraints.txt
 PLUGINS := $(patsubst %/,-e ./%,$(sort $(dir $(wildcard plugins/*/pyproject.toml))))
 
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
-NUMBERS := tests/builtin tests/generate tests/nn tests/parity tests/train/test_loss.py tests/train/test_compiled.py tests/train/test_processes.py
+# Where products are computed, and their results compared with a bound or with a reference.
+NUMBERS := $(patsubst %,tests/%.py, \
+  $(addprefix builtin/attention/test_,conformance eager few flex sdpa sdpa_settled) \
+  $(addprefix nn/test_,backends_agree equations gradients incremental linear packed padding thin) \
+  $(addprefix parity/test_,bert decoders losses torch) generate/test_batched train/test_loss) \
+  $(addprefix tests/builtin/,activation norm position score)
 
 .PHONY: demo test test-all lint docs clean
 
@@ -21,7 +26,7 @@ test: .venv/.test  ## the tests of every part, without the exhaustive ones
 
 test-all: .venv/.test  ## every test, then kernels in the interpreter, then the tests of numbers as on a processor without AVX-512
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m ""
-	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/pytest -n auto -m "" plugins/tfkit-fused
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/pytest -n auto -m kernel plugins/tfkit-fused
 	$(AVX2) OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "" $(NUMBERS)
 
 lint: .venv/.lint  ## style, types and words

@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             for way, all_of in taken.items():
                 total[way] = [sum(pair) for pair in zip(total[way], all_of, strict=True)]
             print(f"{name:3} {shape:15} " + "   ".join(f"{way} {rate:.0f}" for way, rate in row.items()))
-    facts = {"billion_operations_per_second": billions, "vendor": onednn.vendor(), "the_rule_says_oneDNN": onednn.pays()}
+    facts = {"billion_operations_per_second": billions, "vendor": onednn.vendor(), "the_rule_says_oneDNN": onednn.is_faster()}
     return report("all products of the shapes, the faster way of oneDNN", total, "MKL", options.json, **facts)
 
 

@@ -2,7 +2,7 @@
 weights, in the same batches, in one run, each in a process of its own; and the bare matrix products at the same numbers of
 rows, without which there is no decoding.
 
-Without a model, weights are random and every sentence goes on to the longest reference of its batch, in all three alike: the
+Without a model, weights are random and every sentence continues to the longest reference of its batch, in all three alike: the
 end token is then left out. With one (`--model DIR`, as `tfkit.save` writes it) sentences end where the model ends them.
 """
 

@@ -15,7 +15,7 @@ RANGE = {"float64": 2.0**1023 * 1.99, "float32": 2.0**127 * 1.99, "bfloat16": 2.
 
 
 def by_loops(found, numerics, tf32=False):
-    """Output, weights, lse, judged and the gradients by name, as nested loops fill them."""
+    """Output, weights, lse, compared rows and the gradients by name, as nested loops fill them."""
     x = found.inputs
     B, H, Q, D = found.query.shape
     K, V = found.value.shape[2:]
@@ -41,7 +41,7 @@ def by_loops(found, numerics, tf32=False):
     n = gamma(K + blocks + 2)
     T_O, T_P, T_L = torch.zeros(B, H, Q, V), torch.zeros(B, H, Q, K), torch.zeros(B, H, Q)
     T_O, T_P, T_L = T_O.double(), T_P.double(), T_L.double()
-    judged = torch.zeros(B, H, Q, dtype=torch.bool)
+    compared = torch.zeros(B, H, Q, dtype=torch.bool)
     dq, dk, dv = (torch.zeros(t.shape, dtype=torch.float64) for t in (found.query, found.key, found.value))
     products_k, products_v = torch.zeros_like(dk), torch.zeros_like(dv)
     pulled = torch.zeros(B, H, Q, K, dtype=torch.float64)
@@ -71,7 +71,7 @@ def by_loops(found, numerics, tf32=False):
             kept += [abs(t) * max(1, abs(c or 1)) for t in dS[b][h][i]]
         if "storage" in (numerics.scores, numerics.probabilities):
             kept += [abs(t) for t in dR[b][h][i]]
-        judged[b, h, i] = 1 - Pe > 0.25 and max(kept) <= RANGE[name]
+        compared[b, h, i] = 1 - Pe > 0.25 and max(kept) <= RANGE[name]
         den = max(1 - Pe, 0.25)
         T_L[b, h, i] = Pe / den + 2**-24 * 4 * (abs(lse) + abs(top) + 1) + n
         for w in range(V):
@@ -118,7 +118,7 @@ def by_loops(found, numerics, tf32=False):
         gradients[leaf] = summed + u_o * want[leaf].abs() + eta
     if x.bias is not None:
         gradients["bias"] = _bias(found, pulled, stored, gamma, eta)
-    return T_O, T_P, T_L, judged, gradients
+    return T_O, T_P, T_L, compared, gradients
 
 
 def _bias(found, pulled, stored, gamma, eta):

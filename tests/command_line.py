@@ -37,7 +37,7 @@ def usual_width(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a slow machine would be told every half minute, no test reads."""
+    """A slow machine prints progress every half minute; no test reads it."""
     monkeypatch.setattr("tfkit.cli.progress.SECONDS", 1e6)
 
 

@@ -162,8 +162,10 @@ def _keys(schema: dict[str, Any]) -> str:
         if name != "kind":
             default = field.get("default", "–")
             values = ", ".join(f"`{value}`" for value in field.get("enum", []))
-            said = next((each["description"] for each in [field, *field.get("anyOf", [])] if "description" in each), "")
-            words = "; ".join(filter(None, [_cell(said), values]))
+            field_description = next(
+                (each["description"] for each in [field, *field.get("anyOf", [])] if "description" in each), ""
+            )
+            words = "; ".join(filter(None, [_cell(field_description), values]))
             body.append([f"`{name}`", words, "–" if default in ("–", None) else f"`{json.dumps(default)}`"])
     return rows(["key", "meaning", "default"], *body)
 

@@ -10,7 +10,7 @@ fails when a page is not what this module would write.
     <!-- plugins: NAME ... -->                  entry points that the commands of the page see beside the built-in ones
     <!-- numbers vary -->                       the next console block may differ in its numbers
 
-An output on a page stays as it is as long as it matches; delete it to have it written anew. A line `...` in an output stands
+An output on a page stays as it is as long as it matches; delete it to have it rewritten. A line `...` in an output stands
 for any number of lines; numbers may differ in such an output too. The commands and the Python blocks of a page run in order, in
 one scratch directory with copies of `COPIED`. A block that an earlier page shows word for word is not run again.
 """
@@ -149,7 +149,7 @@ def table(name: str) -> str:
 
 
 def written(text: str, skipped: set[str] = frozenset(), file: str = "page") -> str:
-    """The text of a page with every generated part made anew, after running its Python blocks."""
+    """The text of a page with every generated part regenerated, after running its Python blocks."""
     plugins = re.search(r"<!-- plugins: (.*) -->", text)
     with scratch(plugins[1].split() if plugins else ()) as place:
 

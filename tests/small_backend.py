@@ -43,7 +43,7 @@ RIGHT = Kernel()
 
 
 def small(attend=RIGHT, can=SMALL, name="small", **entry):
-    """The subject: a function behind a guard, judged by the declaration."""
+    """The subject: a function behind a guard, checked against its capabilities."""
     return backend_under_test(replace(entry_of(name, "a small backend", can), **entry), attend=guarded(attend, can))
 
 

@@ -1,4 +1,4 @@
-"""A plugin that somebody installed: parts that do everything a part must not do to the process that judges it.
+"""A third-party plugin: its parts do everything that a part must not do to the process that checks it.
 
 `install(directory)` writes it as an installation does, module and metadata; the directory then belongs on the path.
 """

@@ -1,4 +1,4 @@
-"""The table that `auto` goes by: as a file, as package data, and given to a catalogue."""
+"""The table that `auto` uses: as a file, as package data, and given to a catalogue."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def file(tmp_path):
     return path
 
 
-def test_a_table_is_read_as_rows_that_say_what_they_were_measured_on():
+def test_a_table_is_read_as_rows_with_their_hardware():
     rows = parse_table(json.dumps(TABLE), "x")["flex"]
     assert [(row.lengths, row.decoding, row.relative_time) for row in rows] == [((1, 64), True, 0.5), ((65, None), None, 2.0)]
     assert {(row.device, row.measured) for row in rows} == {("cpu", "A machine, 2 threads, torch 2.13.0")}
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ("{", "no JSON"),
         ("[]", "no table"),
@@ -60,7 +60,7 @@ def test_a_table_is_read_as_rows_that_say_what_they_were_measured_on():
         ({"rows": {"flex": [{"dtypes": ["float32"], "relative_time": float("nan")}]}}, "NaN is not a number"),
     ],
 )
-def test_what_is_no_table_is_told(change, said, tmp_path, catalogue):
+def test_an_invalid_table_is_reported(change, expected, tmp_path, catalogue):
     path = tmp_path / "auto.json"
     path.write_text(change if isinstance(change, str) else json.dumps({**TABLE, **change}))
     with pytest.raises(InputError) as error:
@@ -68,11 +68,11 @@ def test_what_is_no_table_is_told(change, said, tmp_path, catalogue):
     [diagnostic] = error.value.diagnostics
     assert diagnostic.code == "TFK062"
     assert str(path) in diagnostic.message
-    assert said in diagnostic.message
+    assert expected in diagnostic.message
 
 
 @pytest.mark.parametrize("kind", ["named pipe", "directory", "device", "large"])
-def test_what_is_no_small_regular_file_is_refused_without_waiting(kind, tmp_path, catalogue):
+def test_special_and_large_files_are_refused_without_blocking(kind, tmp_path, catalogue):
     path = tmp_path / "auto.json"
     if kind == "named pipe":
         os.mkfifo(path)
@@ -83,7 +83,7 @@ def test_what_is_no_small_regular_file_is_refused_without_waiting(kind, tmp_path
         catalogue.with_auto_table({"directory": tmp_path, "device": "/dev/zero"}.get(kind, path))
 
 
-def test_a_catalogue_goes_by_a_users_table_first(file, catalogue):
+def test_a_users_table_precedes_those_of_plugins(file, catalogue):
     own = catalogue.with_auto_table(file)
     assert [row.relative_time for row in own.find("backend", "flex").auto] == [0.5, 2.0]
     assert catalogue.find("backend", "flex").auto == ()

@@ -171,7 +171,7 @@ def test_a_module_with_a_buffer_is_refused(catalogue: tfkit.Catalogue) -> None:
         tfkit.build(spec, wide)
 
 
-def test_a_module_that_is_not_what_its_entry_lists_is_refused(catalogue: tfkit.Catalogue) -> None:
+def test_a_module_that_differs_from_its_entry_is_refused(catalogue: tfkit.Catalogue) -> None:
     wide = catalogue.with_plugin(Liar(), "test")
     spec = tfkit.parse_spec(SPEC.format(**USUAL).replace("layer_norm", "test.liar"), wide)
     with pytest.raises(

@@ -153,7 +153,7 @@ def test_options_of_a_plugin_are_checked_by_its_own_model(catalogue):
     assert "did you mean `block`?" in str(error.value)
 
 
-def test_a_function_that_cannot_be_imported_is_told_with_its_reason():
+def test_a_failed_import_of_a_function_is_reported_with_the_reason():
     with pytest.raises(PluginError) as error:
         load("no_such_module:attend")
     assert diagnostic_of(error)[0] == "TFK053"

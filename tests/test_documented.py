@@ -26,7 +26,7 @@ def is_slow(name):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if is_slow(name) else name for name in PAGES])
-def test_a_page_is_what_the_generator_writes(name):
+def test_a_page_equals_the_generated_one(name):
     text = PAGES[name].read_text(encoding="utf-8")
     made = documented.written(text, documented.shown_before(PAGES[name]), name)
     assert made == text, f"run `python tests/documented.py {name}`"
@@ -56,7 +56,7 @@ def test_a_block_of_an_earlier_page_is_not_run_again():
         ("", "more", True, False),
     ],
 )
-def test_outputs_are_compared_without_what_may_differ(shown, printed, vary, same):
+def test_outputs_are_compared_without_varying_parts(shown, printed, vary, same):
     assert documented.matches(shown, printed, vary) is same
 
 

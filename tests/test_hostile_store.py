@@ -1,6 +1,6 @@
 """Directories of saved models that nobody vouches for: each file replaced by what it must not be, each byte altered.
 
-Each such directory gives a fault with its code, or a model with the same numbers.
+Each such directory gives an error with its code, or a model with the same numbers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def logits(model: Model) -> Tensor:
 
 @pytest.mark.parametrize("how", REPLACED)
 @pytest.mark.parametrize("name", [*SMALL, "model.safetensors"])
-def test_a_file_replaced_by_anything_else_is_a_fault(place: Path, name: str, how: str, catalogue: tfkit.Catalogue) -> None:
+def test_an_altered_file_is_an_error(place: Path, name: str, how: str, catalogue: tfkit.Catalogue) -> None:
     REPLACED[how](place / name)
     with pytest.raises(tfkit.StoreError, match=rf"TFK082.*{name}"):
         tfkit.load(place, catalogue=catalogue)
@@ -75,7 +75,7 @@ def test_a_file_replaced_by_anything_else_is_a_fault(place: Path, name: str, how
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["empty", "list", "object", "null", "deep", "deep object", "sparse", "bytes"])
 @pytest.mark.parametrize("name", ["plan.json", "spec.yaml", "model.safetensors"])
-def test_a_file_replaced_and_listed_again_is_a_fault(place: Path, name: str, how: str, catalogue: tfkit.Catalogue) -> None:
+def test_a_file_replaced_with_its_listing_is_an_error(place: Path, name: str, how: str, catalogue: tfkit.Catalogue) -> None:
     REPLACED[how](place / name)
     list_again(place, name)
     with pytest.raises((tfkit.StoreError, tfkit.SpecError), match=rf"TFK0\d\d.*{name}|{name}.*TFK0\d\d"):
@@ -85,10 +85,10 @@ def test_a_file_replaced_and_listed_again_is_a_fault(place: Path, name: str, how
 @pytest.mark.slow
 @pytest.mark.parametrize("flip", [0x01, 0x10, 0x20, 0xFF])
 @pytest.mark.parametrize("name", ["versions.json", "plan.json"])
-def test_a_flipped_byte_is_a_fault_or_changes_nothing(
+def test_a_flipped_byte_is_an_error_or_changes_nothing(
     written: Path, place: Path, name: str, flip: int, catalogue: tfkit.Catalogue
 ) -> None:
-    """At every position, with two of the four. A plan is listed again each time, so that its content is judged too."""
+    """At every position, with two of the four. A plan is listed again each time, so that its content is checked too."""
     content, want = (written / name).read_bytes(), logits(tfkit.load(written, catalogue=catalogue))
     diagnostics = 0
     for number in range(flip.bit_length() % 2, len(content), 2):
@@ -122,7 +122,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["versions.json", "plan.json"])
-def test_a_value_of_another_type_is_a_fault_or_changes_nothing(
+def test_a_value_of_another_type_is_an_error_or_changes_nothing(
     written: Path, place: Path, name: str, catalogue: tfkit.Catalogue
 ) -> None:
     data, want = json.loads((written / name).read_text()), logits(tfkit.load(written, catalogue=catalogue))
@@ -149,22 +149,22 @@ def test_the_place_of_a_wrong_value_is_named(place: Path, catalogue: tfkit.Catal
 def test_a_sparse_file_of_weights_is_refused_before_it_is_read(place: Path, catalogue: tfkit.Catalogue) -> None:
     """Its 8 TB would be hashed for hours: the size is compared first, and where that is listed too, the header."""
     os.truncate(place / "model.safetensors", 8 << 40)
-    with pytest.raises(tfkit.StoreError, match=r"TFK082.*has 8,796,093,022,208 bytes, written were"):
+    with pytest.raises(tfkit.StoreError, match=r"TFK082.*has 8,796,093,022,208 bytes, but "):
         tfkit.load(place, catalogue=catalogue)
     versions = json.loads((place / "versions.json").read_text())
     versions["files"]["model.safetensors"]["bytes"] = 8 << 40
     (place / "versions.json").write_text(json.dumps(versions))
-    with pytest.raises(tfkit.StoreError, match=r"TFK082.*its tensors have [\d,]+ bytes, and 8,796,\d"):
+    with pytest.raises(tfkit.StoreError, match=r"TFK082.*its tensors have [\d,]+ bytes, but the file holds 8,796,\d"):
         tfkit.load(place, catalogue=catalogue)
 
 
-def test_large_files_beside_the_weights_are_refused_before_they_are_read(place: Path, catalogue: tfkit.Catalogue) -> None:
+def test_large_text_files_of_a_model_are_refused_before_they_are_read(place: Path, catalogue: tfkit.Catalogue) -> None:
     (place / "more").touch()
     os.truncate(place / "more", 8 << 40)
     versions = json.loads((place / "versions.json").read_text())
     versions["files"]["more"] = {"bytes": 8 << 40, "sha256": "0" * 64}
     (place / "versions.json").write_text(json.dumps(versions))
-    with pytest.raises(tfkit.StoreError, match=r"TFK082.*beside the weights 8,796,\d.* are listed"):
+    with pytest.raises(tfkit.StoreError, match=r"TFK082.*without the weights have 8,796,\d.* bytes"):
         tfkit.load(place, catalogue=catalogue)
 
 
@@ -197,7 +197,7 @@ def test_a_saved_spec_extends_no_other_file(place: Path, catalogue: tfkit.Catalo
 
 
 @pytest.mark.parametrize("name", ["../model/plan.json", "/etc/passwd", "shards/x", "", ".."])
-def test_a_listing_names_files_beside_it_alone(place: Path, name: str, catalogue: tfkit.Catalogue) -> None:
+def test_a_listing_names_only_files_of_its_directory(place: Path, name: str, catalogue: tfkit.Catalogue) -> None:
     versions = json.loads((place / "versions.json").read_text())
     versions["files"][name] = versions["files"]["plan.json"]
     (place / "versions.json").write_text(json.dumps(versions))
@@ -205,7 +205,7 @@ def test_a_listing_names_files_beside_it_alone(place: Path, name: str, catalogue
         tfkit.load(place, catalogue=catalogue)
 
 
-def test_other_weights_of_the_right_size_are_a_fault(place: Path, catalogue: tfkit.Catalogue) -> None:
+def test_other_weights_of_the_right_size_are_an_error(place: Path, catalogue: tfkit.Catalogue) -> None:
     size = (place / "model.safetensors").stat().st_size
     (place / "model.safetensors").write_bytes(tensors_of({"a": torch.zeros(size, dtype=torch.uint8)})[:size])
     list_again(place, "model.safetensors")
@@ -255,7 +255,7 @@ def test_a_best_json_with_another_value_is_refused(run: Path, change: dict[str, 
 
 
 @pytest.mark.parametrize("how", REPLACED)
-def test_a_best_json_replaced_by_anything_else_is_a_fault(run: Path, how: str) -> None:
+def test_an_altered_best_json_is_an_error(run: Path, how: str) -> None:
     REPLACED[how](run / "models" / "best.json")
     with pytest.raises(tfkit.StoreError, match=r"TFK082.*best\.json"):
         model_in(run)
@@ -273,7 +273,7 @@ def test_no_link_inside_a_run_is_followed(run: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("how", REPLACED)
-def test_a_tokeniser_replaced_by_anything_else_is_a_fault(tmp_path: Path, how: str) -> None:
+def test_a_replaced_tokeniser_is_an_error(tmp_path: Path, how: str) -> None:
     (tmp_path / "tokeniser.json").write_text("{}")
     REPLACED[how](tmp_path / "tokeniser.json")
     with pytest.raises(tfkit.InputError, match=r"TFK104.*tokeniser\.json"):
@@ -281,7 +281,7 @@ def test_a_tokeniser_replaced_by_anything_else_is_a_fault(tmp_path: Path, how: s
 
 
 @pytest.mark.parametrize("how", [how for how in REPLACED if how != "list"])
-def test_labels_replaced_by_anything_else_are_a_fault(tmp_path: Path, how: str) -> None:
+def test_replaced_labels_are_an_error(tmp_path: Path, how: str) -> None:
     (tmp_path / "labels.json").write_text('["a", "b"]')
     assert read_labels(tmp_path) == ("a", "b")
     REPLACED[how](tmp_path / "labels.json")
@@ -293,7 +293,7 @@ def test_labels_replaced_by_anything_else_are_a_fault(tmp_path: Path, how: str) 
 @pytest.mark.parametrize("command", ["generate", "classify", "translate"])
 @pytest.mark.parametrize("how", REPLACED)
 @pytest.mark.parametrize("name", ["versions.json", "tokeniser.json"])
-def test_commands_tell_what_is_wrong_with_a_file(
+def test_commands_report_errors_of_a_file(
     place: Path, name: str, how: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (place / "tokeniser.json").write_text("{}")

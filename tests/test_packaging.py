@@ -32,12 +32,12 @@ def test_every_requirement_has_the_version_that_is_tested():
     assert names([*PROJECT["dependencies"], *optional]) - {"tfkit", "tfkit-conformance"} <= fixed
 
 
-def test_what_only_developers_need_is_no_extra():
+def test_development_dependencies_are_no_extra():
     assert set(EXTRAS) == {"all", "conformance", "images", "train"}
     assert set(GROUPS) == {"bench", "docs", "lint", "test"}
 
 
-def test_classifiers_say_what_the_project_says():
+def test_classifiers_agree_with_the_project_metadata():
     classifiers = PROJECT["classifiers"]
     assert len(set(classifiers)) == len(classifiers)
     least = PROJECT["requires-python"].removeprefix(">=")

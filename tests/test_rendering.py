@@ -67,7 +67,7 @@ def test_a_mask_is_as_small_as_its_terms_allow(mask, shape):
         Mask(offset=3),
     ],
 )
-def test_a_mask_that_hides_nothing_is_none(mask):
+def test_a_mask_that_hides_no_key_is_removed(mask):
     assert visible(mask, SHAPES) is None
     assert visible_pairs(mask, B, H, Q, K).all()
 
@@ -102,7 +102,7 @@ def test_lengths_out_of_range_mean_the_clamped_length():
         (Mask(causal=True, offset=0, key_lengths=LENGTHS), False),
     ],
 )
-def test_every_query_sees_where_structure_alone_says_so(mask, sees):
+def test_rows_without_mask_terms_are_never_fully_masked(mask, sees):
     assert no_fully_masked_row(mask, SHAPES) is sees
 
 
@@ -175,7 +175,7 @@ def test_masks_and_biases_are_made_on_the_device_of_the_call(mask):
     assert dense_bias(LinearBias(torch.ones(H, device="meta")), mask.offset, shapes).device.type == "meta"
 
 
-def test_always_is_true_only_of_what_holds_for_every_size():
+def test_always_is_true_only_for_conditions_that_hold_for_every_size():
     length = ShapeEnv().create_unbacked_symint()
     torch._check(length >= 3)
     assert always(length >= 2)

@@ -94,7 +94,7 @@ def test_the_gradient_of_a_bias_is_a_feature_of_its_own(bias):
     require_capabilities("x", LITTLE.model_copy(update={"bias_kinds": {kind}, "bias_gradient": {kind}}))(inputs)
 
 
-def test_every_undeclared_feature_stands_in_one_message():
+def test_one_message_names_every_undeclared_feature():
     inputs = call(
         G=2, V=16, dropout=0.1, softcap=2.0, return_lse=True, return_weights=True, bias=LinearBias(SLOPES),
         mask=Mask(causal=True, offset=LENGTHS), dtype=torch.float16,
@@ -116,7 +116,7 @@ def test_a_plain_call_passes():
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_is_declared_passes(case):
+def test_declared_features_pass(case):
     inputs = case.inputs()
     require_capabilities("x", ALL)(inputs)
     require_capabilities("x", ALL)(

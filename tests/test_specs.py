@@ -39,7 +39,7 @@ def parts_in(value: Any) -> Iterator[Component]:
 
 
 @pytest.mark.parametrize("name", [path.stem for path in PATHS])
-def test_a_spec_says_where_it_comes_from_and_comes_to_what_it_says(name: str, specs: dict[str, tfkit.ModelSpec]) -> None:
+def test_a_spec_has_a_source_and_the_expected_parameter_count(name: str, specs: dict[str, tfkit.ModelSpec]) -> None:
     spec = specs[name]
     assert spec.reference.startswith("https://")
     assert spec.description

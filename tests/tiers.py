@@ -18,7 +18,7 @@ BUDGETS = {"quick": 30.0, "slow": 240.0}
 LEFT_OUT = {
     "not slow and not exhaustive": "left out: tests marked `slow` (`make test` runs them) and `exhaustive` (`make test-all`)",
     "not exhaustive": "left out: tests marked `exhaustive` (`make test-all` runs them)",
-    "": "left out: nothing but tests for a device that is not here",
+    "": "left out: nothing but tests for a missing device",
 }
 """The last line of a run, by its marker expression."""
 

@@ -1,5 +1,5 @@
-"""`python -m tfkit`: the same as the command `tfkit`, except that Python looks for modules in the working directory first, as
-for every `python -m`. In a directory that others can write to, use the command, or `python -P -m tfkit` (Python 3.11)."""
+"""`python -m tfkit`: the same as the command `tfkit`, except that Python imports modules from the working directory first. In a
+directory that other users can write to, use the command, or `python -P -m tfkit` (Python 3.11)."""
 
 import sys
 

@@ -1,8 +1,8 @@
 """All entries of the installed plugins, collected once and immutable.
 
-Plugins, the built-in one included, are found through the entry-point group `tfkit`. A plugin that fails to import is kept with
-its reason and is an error only if a spec asks for one of its parts. Two entries with one name and misspelt hooks are errors at
-once.
+Plugins, the built-in one included, are found through the entry-point group `tfkit`. The catalogue lists a plugin that fails to
+import with the reason; it is an error only if a spec names one of its parts. Two entries with one name and misspelt hooks are
+always errors.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Registration:
 
 @dataclass(frozen=True)
 class BrokenPlugin:
-    """A plugin that could not be loaded, and why."""
+    """A plugin that could not be loaded, with the reason."""
 
     plugin: str
     distribution: str
@@ -54,14 +54,28 @@ class BrokenPlugin:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Every entry by slot and name. Immutable; passed as an argument, never global."""
+    """Every entry by slot and name. Immutable; passed as an argument, never global.
+
+    Args:
+        registered: by slot and name, each entry with its plugin.
+        broken: the plugins that could not be loaded.
+        plugins: name, distribution and version of each loaded plugin.
+    """
 
     registered: Mapping[str, Mapping[str, Registration]]
     broken: tuple[BrokenPlugin, ...] = ()
     plugins: tuple[tuple[str, str, str], ...] = field(default=())
 
     def find(self, slot: str, name: str) -> Any:
-        """The entry, or None. The backend `auto` belongs to the spec language and always exists."""
+        """Look up an entry. The backend `auto` belongs to the spec language and always exists.
+
+        Args:
+            slot: name of the slot, a key of `tfkit.hooks.SLOTS`.
+            name: name of the entry.
+
+        Returns:
+            The entry, or None.
+        """
         if slot == "backend" and name == AUTO.name:
             return AUTO
         found = self.registered[slot].get(name)
@@ -71,13 +85,36 @@ class Catalogue:
         return self  # immutable
 
     def names(self, slot: str) -> list[str]:
+        """The names of the entries of a slot.
+
+        Args:
+            slot: name of the slot.
+
+        Returns:
+            The names, sorted.
+        """
         return sorted(self.registered[slot])
 
     def entries(self, slot: str) -> list[Any]:
+        """The entries of a slot.
+
+        Args:
+            slot: name of the slot.
+
+        Returns:
+            The entries, sorted by name.
+        """
         return [self.registered[slot][name].entry for name in self.names(slot)]
 
     def ready(self, slot: str) -> tuple[tuple[Any, Any], ...]:
-        """The entries with default options, without entries that have a required option."""
+        """The entries of a slot that need no options.
+
+        Args:
+            slot: name of the slot.
+
+        Returns:
+            Each entry without a required option, with its default options.
+        """
         found = []
         for entry in self.entries(slot):
             with suppress(ValidationError):
@@ -85,7 +122,15 @@ class Catalogue:
         return tuple(found)
 
     def why_missing(self, slot: str, name: str) -> str:
-        """The fix for a name that no plugin registers."""
+        """Explain why there is no entry with a name.
+
+        Args:
+            slot: name of the slot.
+            name: the name.
+
+        Returns:
+            The fix for an error message: the broken plugin, the name that was probably meant, or all known names.
+        """
         stem = name.split(".")[0]
         for plugin in self.broken:
             if plugin.plugin in (name, stem) or plugin.distribution in (f"tfkit-{stem}", stem):
@@ -94,7 +139,7 @@ class Catalogue:
         if near:
             return did_you_mean(near)
         return f"known: {', '.join(self.names(slot))}" + (
-            "; a plugin's parts appear once it is installed (`tfkit plugins` lists what is)" if "." in name else ""
+            "; install the plugin that provides it (`tfkit plugins` lists those installed)" if "." in name else ""
         )
 
     def with_plugin(self, plugin: Any, name: str) -> Catalogue:
@@ -147,10 +192,10 @@ def load_catalogue(points: Iterable[EntryPoint] | None = None) -> Catalogue:
     """Collect the entries of all plugins.
 
     Args:
-        points: entry points of plugins; by default all that are installed.
+        points: entry points of plugins; by default all installed ones.
 
     Returns:
-        The catalogue. It holds plugins that failed to import with their reasons.
+        The catalogue, which also lists the plugins that failed to import.
 
     Raises:
         PluginError: two plugins register one name, a hook's name is misspelt, or an entry is invalid for its slot.

@@ -1,4 +1,4 @@
-"""What a distribution needs that adds commands by the entry-point group `tfkit.commands`: options, output, files, formatting.
+"""Names for distributions that add commands by the entry-point group `tfkit.commands`: options, output, files, formatting.
 
 Importing this imports no torch. Names are imported when first used.
 """

@@ -6,6 +6,7 @@ import pluggy
 
 from .attention.backend import AttentionBackend
 from .slots.activation import Activation
+from .slots.cell import Cell
 from .slots.init import Initialiser
 from .slots.node import NodeKind
 from .slots.norm import Norm
@@ -56,6 +57,12 @@ def tfkit_activations() -> list[Activation]:
 
 
 @hookspec
+def tfkit_cells() -> list[Cell]:
+    """Recurrent cells: one step of a recurrent network."""
+    return []
+
+
+@hookspec
 def tfkit_sublayer_kinds() -> list[SublayerKind]:
     """Sublayer kinds: the building blocks of a layer."""
     return []
@@ -80,6 +87,7 @@ SLOTS: dict[str, tuple[str, type[Entry]]] = {
     "norm": ("tfkit_norms", Norm),
     "placement": ("tfkit_placements", Placement),
     "activation": ("tfkit_activations", Activation),
+    "cell": ("tfkit_cells", Cell),
     "sublayer": ("tfkit_sublayer_kinds", SublayerKind),
     "node": ("tfkit_node_kinds", NodeKind),
     "init": ("tfkit_initialisers", Initialiser),

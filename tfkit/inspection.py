@@ -1,7 +1,7 @@
-"""What tools that inspect and verify models need beside `tfkit`, `tfkit.plugin` and `tfkit.plugin.model_parts`.
+"""Names for tools that inspect and verify models, in addition to `tfkit`, `tfkit.plugin` and `tfkit.plugin.model_parts`.
 
-    backends   what a declaration says to a request, which backend a site chose, the tables of `auto`
-    spec       slot entries, layer patterns, the graph: its nodes, what a site asks of a backend, input lengths
+    backends   checks of requests against capabilities, the backend choice of a site, the tables of `auto`
+    spec       slot entries, layer patterns, the nodes of the graph, the requests of sites, input lengths
     model      the attention sites and the blocks of a built model
 
 Importing this imports no torch. Names that need torch are imported when first used.
@@ -45,13 +45,27 @@ CLAIMS: dict[str, frozenset[str]] = {
 
 
 def catalogue_of(model: Model) -> Catalogue:
-    """The catalogue that a model was built with."""
-    found: Catalogue = model.backends.resolve.catalogue  # type: ignore[attr-defined]
-    return found
+    """The catalogue that a model was built with.
+
+    Args:
+        model: a built model.
+
+    Returns:
+        The catalogue.
+    """
+    catalogue: Catalogue = model.backends.resolve.catalogue  # type: ignore[attr-defined]
+    return catalogue
 
 
 def served_requests(choice: BackendChoice) -> Iterator[tuple[AttentionRequest, BoundBackend]]:
-    """The classes of calls that a site has met so far, each with the backend that serves it."""
+    """The classes of calls of a site so far.
+
+    Args:
+        choice: the backend choice of the site.
+
+    Returns:
+        The request of each class, with the backend that serves it.
+    """
     for call, index in choice.decided.items():
         yield call.request(), choice.candidates[index]
 

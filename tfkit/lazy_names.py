@@ -16,6 +16,9 @@ def lazy_names(
         module: the name of the module, `__name__`.
         homes: for each full module name, the names that it holds.
         listed: the `__all__` of the module.
+
+    Returns:
+        Both functions.
     """
 
     def get(name: str) -> Any:

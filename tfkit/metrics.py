@@ -61,7 +61,7 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], tokenise
             "chrf": CHRF(),
         }
     except (ImportError, RuntimeError):  # what sacrebleu raises for a dictionary that is not installed
-        fix = f"pip install 'sacrebleu[{str(tokenise)[:2]}]', or take `char`"
+        fix = f"pip install 'sacrebleu[{str(tokenise)[:2]}]', or use `char`"
         raise BuildError(
             Diagnostic("TFK097", f"sacrebleu's tokeniser `{tokenise}` needs a package that is not installed", fix)
         ) from None

@@ -1,4 +1,4 @@
-"""Whose fault an exception is said to be."""
+"""Which distribution an error report attributes an exception to."""
 
 import importlib.metadata
 import sys
@@ -29,7 +29,7 @@ def acme(monkeypatch, tmp_path):
     return acme_attention
 
 
-def test_what_a_plugin_raises_is_not_called_a_bug_in_tfkit(tfkit, acme, monkeypatch, small):
+def test_an_exception_of_a_plugin_is_attributed_to_it(tfkit, acme, monkeypatch, small):
     monkeypatch.setattr("tfkit.graph.graph_of", lambda spec: acme.fail())
     done = tfkit("show", small)
     assert done.code == 1

@@ -10,7 +10,7 @@ from tfkit.cli.device import check_output
 from tfkit.errors import BuildError
 
 
-def test_json_says_what_was_built_and_run(tfkit, small):
+def test_json_describes_the_build_and_the_dry_run(tfkit, small):
     data = tfkit("build", small, "--json").json()
     assert data["parameters"] == package.build(small).parameter_count()
     assert data["trial"] == {"inputs": {"source": [3, 8], "target": [3, 7]}, "outputs": {"logits": [3, 7, 11]}}
@@ -67,7 +67,7 @@ def test_a_place_that_cannot_be_written_is_a_failure(tfkit, small, tmp_path):
     assert done.json()["diagnostics"][0]["code"] in ("TFK080", "TFK081")
 
 
-def test_a_refused_backend_is_told_once_for_equal_sites(tfkit, small):
+def test_a_refused_backend_is_reported_once_for_equal_sites(tfkit, small):
     done = tfkit("build", small, "--backend", "sdpa", "--set", "defaults.attention.softcap=30.0")
     assert (done.code, done.out) == (2, "")
     assert len(done.err.splitlines()) == 3
@@ -90,7 +90,7 @@ def test_a_refusal_is_located_and_names_its_site_once(tfkit, small):
 
 
 @pytest.mark.slow
-def test_what_cannot_train_is_said_to_infer_only(tfkit, small):
+def test_backends_without_backward_are_marked_inference_only(tfkit, small):
     data = tfkit("build", small, "--backend", "flex", "--json").json()
     assert set(data["backends"].values()) == {"flex (inference only)"}
 
@@ -112,14 +112,14 @@ def test_what_cannot_train_is_said_to_infer_only(tfkit, small):
         (["--set", "defaults.d_model=1000000", "--set", "defaults.ffn.d_ff=10000000"], "TFK045"),
     ],
 )
-def test_wrong_input_is_told(tfkit, small, words, code):
+def test_wrong_input_is_reported(tfkit, small, words, code):
     done = tfkit("build", small, *words)
     assert (done.code, done.out) == (2, "")
     assert code in done.err
     assert tfkit("build", small, *words, "--json").json()["diagnostics"][0]["code"] == code
 
 
-def test_a_wrong_spec_is_told_before_anything_is_built(tfkit, monkeypatch):
+def test_a_wrong_spec_is_reported_before_the_build(tfkit, monkeypatch):
     monkeypatch.setattr("tfkit.builder.build", lambda *_, **__: pytest.fail("built"))
     done = tfkit("build", "tests/cli/slips.yaml")
     assert (done.code, len(done.err.splitlines())) == (2, 7)

@@ -10,7 +10,7 @@ import pytest
 LOCATED = re.compile(r"^(.+):(\d+):(\d+): (TFK\d{3}) (.+)$")
 
 
-def faults_of(err):
+def diagnostics_in(err):
     lines = err.splitlines()
     assert lines
     found = [LOCATED.match(line) for line in lines]
@@ -24,10 +24,10 @@ def test_a_good_spec_is_ok_with_its_count(tfkit):
     assert done.out == "specs/transformer-base.yaml: OK, transformer-base has 63,082,496 parameters\n"
 
 
-def test_every_slip_of_a_file_is_told_at_once_and_at_its_place(tfkit):
+def test_every_error_of_a_file_is_reported_at_once_with_its_location(tfkit):
     done = tfkit("check", "tests/cli/slips.yaml")
     assert (done.code, done.out) == (2, "")
-    diagnostics = faults_of(done.err)
+    diagnostics = diagnostics_in(done.err)
     assert [(line, code) for _, line, _, code, _ in diagnostics] == [
         ("7", "TFK012"),
         ("8", "TFK010"),
@@ -46,23 +46,23 @@ def test_a_bad_file_does_not_hide_a_good_one(tfkit, small):
     done = tfkit("check", "no-such.yaml", small, "tests/cli/slips.yaml")
     assert done.code == 2
     assert done.out.startswith(f"{small}: OK, small has ")
-    assert {file for file, *_ in faults_of(done.err)} == {"no-such.yaml", "tests/cli/slips.yaml"}
+    assert {file for file, *_ in diagnostics_in(done.err)} == {"no-such.yaml", "tests/cli/slips.yaml"}
 
 
 def test_a_recipe_is_checked_with_its_model(tfkit, tmp_path):
-    """The count is that of the model as the recipe changes it; a fault of the model is told as one of its spec."""
+    """The count is that of the model as the recipe changes it; an error in the model is reported as one of its spec."""
     recipe = "specs/recipes/translate-small.yaml"
     done = tfkit("check", recipe)
     assert (done.code, done.err) == (0, "")
     assert done.out == f"{recipe}: OK, translate-small has 2,605,568 parameters\n"
     done = tfkit("check", recipe, "--set", "batching.tokens=0", "--set", "optimiser=sgd")
     assert done.code == 2
-    assert [(code, text.split(":")[0]) for _, _, _, code, text in faults_of(done.err)] == [
+    assert [(code, text.split(":")[0]) for _, _, _, code, text in diagnostics_in(done.err)] == [
         ("TFK021", "batching.tokens"),
         ("TFK012", "optimiser"),
     ]
     done = tfkit("check", recipe, "--set", "model.encoder.num_layers=0")
-    assert (done.code, [code for _, _, _, code, _ in faults_of(done.err)]) == (2, ["TFK021"])
+    assert (done.code, [code for _, _, _, code, _ in diagnostics_in(done.err)]) == (2, ["TFK021"])
     wrong = tmp_path / "recipe.yaml"
     wrong.write_text("tfkit: 1\nname: mine\nmodel: nowhere.yaml\nstopping: {max_steps: 1}\n")
     done = tfkit("check", str(wrong))
@@ -81,7 +81,7 @@ def test_json_is_a_list_with_an_object_per_file(tfkit, small):
     assert (bad["diagnostics"][0]["code"], bad["diagnostics"][0]["line"]) == ("TFK012", 7)
 
 
-def test_set_changes_what_is_checked(tfkit, small):
+def test_set_changes_the_checked_spec(tfkit, small):
     plain = tfkit("check", "--json", small).json()[0]["parameters"]
     deeper = tfkit("check", "--json", small, "--set", "encoder.num_layers=3").json()[0]["parameters"]
     layer = 4 * (12 * 12 + 12) + (12 * 20 + 20) + (20 * 12 + 12) + 2 * 2 * 12
@@ -113,7 +113,7 @@ NO_SPECS = [b"", b"\xff\xfe\x00", bytes(range(256)), b"- 1\n", b"a: [\n", b"\t\n
 
 
 @pytest.mark.parametrize("override", GARBAGE)
-def test_garbage_in_an_override_is_a_fault_of_the_override(tfkit, small, override):
+def test_garbage_in_an_override_is_an_error_of_the_override(tfkit, small, override):
     done = tfkit("check", small, "--set", override)
     assert done.code == 2
     assert done.out == ""
@@ -126,7 +126,7 @@ def test_files_that_are_no_specs(tfkit, tmp_path, content):
     path.write_bytes(content)
     done = tfkit("check", path)
     assert done.code == 2
-    assert faults_of(done.err)[0][0] == str(path)
+    assert diagnostics_in(done.err)[0][0] == str(path)
 
 
 @pytest.mark.parametrize("path", [".", "no/such/file.yaml", "specs"])

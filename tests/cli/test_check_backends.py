@@ -110,7 +110,7 @@ def test_a_backend_that_lacks_a_term_is_refused_where_it_was_written(tfkit, smal
     assert (diagnostic["code"], diagnostic["path"], diagnostic["line"]) == ("TFK060", "decoder.0-2.self_attention", 11)
 
 
-def test_a_backend_for_another_device_or_dtype_is_no_fault_of_the_spec(tfkit, small, installed):
+def test_a_backend_for_another_device_or_dtype_is_no_error_of_the_spec(tfkit, small, installed):
     for name in ("acme.gpu", "acme.half", "acme.forward", "flex", "auto", "[acme.no_causal, eager]"):
         done = tfkit("check", small, "--set", f"defaults.attention.backend={name}")
         assert (done.code, done.err) == (0, ""), name
@@ -125,20 +125,20 @@ def test_sites_that_no_device_serves_together_are_refused(tfkit, small, installe
 
 
 def test_a_recipe_is_refused_where_its_backend_cannot_train(tfkit, installed):
-    for name, said in {
+    for name, message in {
         "acme.forward": "it has no backward",
         "acme.half": "dtype float32 is not among bfloat16",
         "acme.no_key_visible": "mask term key_visible is not declared",
     }.items():
         done = tfkit("check", RECIPE, "--set", f"model.defaults.attention.backend={name}")
         assert done.code == 2, name
-        assert said in done.err
+        assert message in done.err
     half = ("--set", "model.defaults.attention.backend=acme.half", "--set", "precision=bfloat16")
     assert tfkit("check", RECIPE, *half).code == 0
 
 
 @pytest.mark.parametrize(("kind", "metric"), list(product(("parallel", "language", "masked", "classification"), ("bleu",))))
-def test_a_score_that_cannot_be_computed_is_told_before_training(tfkit, kind, metric):
+def test_a_metric_that_cannot_be_computed_is_reported_before_training(tfkit, kind, metric):
     done = tfkit("check", RECIPE, "--set", f"data.kind={kind}", "--set", f"validation.metric={metric}")
     assert (done.code, "TFK112 validation.metric" in done.err) == ((0, False) if kind == "parallel" else (2, True))
 

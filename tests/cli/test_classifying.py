@@ -68,7 +68,7 @@ def test_a_long_line_is_named_and_no_lines_are_no_labels(run, typed, capsys):
         ([], "", "MODEL"),
     ],
 )
-def test_what_is_wrong_is_told(run, typed, capsys, words, text, message):
+def test_errors_are_reported(run, typed, capsys, words, text, message):
     typed(text)
     assert main(["classify", *(word.format(run=run) for word in words)]) == 2
     err = capsys.readouterr().err

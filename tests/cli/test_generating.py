@@ -25,7 +25,7 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture
-def said(monkeypatch, capsys):
+def command_output(monkeypatch, capsys):
     """What a command prints on both, for some text."""
 
     def give(words, text=""):
@@ -38,14 +38,14 @@ def said(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_long_prompt_is_named_and_the_other_lines_are_kept(run, said):
+def test_a_long_prompt_is_named_and_the_other_lines_are_kept(run, command_output):
     lines = ["the dog", "", "the old dog sees the cat", "cat"]
-    code, out, err = said(["generate", run, "--tokens", "1"], "\n".join(lines))
+    code, out, err = command_output(["generate", run, "--tokens", "1"], "\n".join(lines))
     made = out.splitlines()
     assert (code, len(made), made[1]) == (0, 4, "")
     assert all(text.startswith(line) for line, text in zip(lines, made, strict=True))
     assert err == "<stdin>:3: 24 tokens, the last 12 were read; the model has 12 positions\n"
-    code, out, err = said(["generate", run, "--json", "--tokens", "1"], "\n".join(lines))
+    code, out, err = command_output(["generate", run, "--json", "--tokens", "1"], "\n".join(lines))
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["prompt"] for row in rows] == lines
     assert rows[1]["continuations"] == []
@@ -53,19 +53,19 @@ def test_a_long_prompt_is_named_and_the_other_lines_are_kept(run, said):
     assert err.startswith("<stdin>:3: 24 tokens, ")
 
 
-def test_tokens_that_do_not_fit_are_told_where_they_were_asked_for(run, said):
+def test_positions_that_limit_the_new_tokens_are_reported(run, command_output):
     words = ["generate", run, "--prompt", "the dog", "--prompt", "cat", "--sample", "--seed", "4", "--n-best", "2", "--json"]
-    code, out, err = said([*words, "--tokens", "8"])
+    code, out, err = command_output([*words, "--tokens", "8"])
     assert (code, len(out.splitlines())) == (0, 2)
-    assert err == "prompt 1: 6 of 8 tokens were made: with 7 of the prompt the model has no more positions\n"
-    assert said(words)[2] == ""
-    assert said([*words, "--tokens", "6"])[2] == ""
+    assert err == "prompt 1: 6 of 8 tokens were generated: with 7 of the prompt the model has no more positions\n"
+    assert command_output(words)[2] == ""
+    assert command_output([*words, "--tokens", "6"])[2] == ""
 
 
-def test_an_empty_prompt_is_told(run, said):
-    code, out, err = said(["generate", run, "--prompt", "cat", "--prompt", ""])
+def test_an_empty_prompt_is_reported(run, command_output):
+    code, out, err = command_output(["generate", run, "--prompt", "cat", "--prompt", ""])
     assert (code, out[:3]) == (2, "cat")
-    assert err == "TFK077 prompt 2 is empty; a decoder needs something to go on from\n"
+    assert err == "TFK077 prompt 2 is empty; a prompt has at least one token\n"
 
 
 @pytest.fixture
@@ -80,15 +80,15 @@ def wrapping(monkeypatch):
 
 
 @pytest.mark.usefixtures("wrapping")
-def test_a_line_of_standard_input_is_a_line_of_output(run, said):
+def test_a_line_of_standard_input_is_a_line_of_output(run, command_output):
     words = ["generate", run, "--tokens", "2", "--sample", "--seed", "1"]
-    code, out, _ = said(words, "cat\n\nthe\n")
+    code, out, _ = command_output(words, "cat\n\nthe\n")
     assert (code, out.count("\n")) == (0, 3)
     first, empty, third = out.splitlines()
     assert first.startswith("cat\\n\\\\\\tx\\r")
     assert third.startswith("the\\n\\\\\\tx\\r")
     assert empty == ""
-    code, out, _ = said([*words, "--n-best", "2"], "cat\n\nthe\n")
+    code, out, _ = command_output([*words, "--n-best", "2"], "cat\n\nthe\n")
     rows = [line.split("\t") for line in out.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
     assert all(len(row) == 3 for row in rows)
@@ -98,13 +98,13 @@ def test_a_line_of_standard_input_is_a_line_of_output(run, said):
 
 
 @pytest.mark.usefixtures("wrapping")
-def test_a_text_of_a_prompt_is_printed_as_it_is(run, said):
-    code, out, _ = said(["generate", run, "--tokens", "1", "--prompt", "cat"])
+def test_a_text_of_a_prompt_is_printed_as_it_is(run, command_output):
+    code, out, _ = command_output(["generate", run, "--tokens", "1", "--prompt", "cat"])
     assert code == 0
     assert out.startswith("cat\n\\\tx\r")
 
 
-def test_all_lines_before_a_bad_one_are_continued(run, said):
-    code, out, err = said(["generate", run, "--tokens", "1"], b"cat\ndog\ncaf\xe9\nthe\n")
+def test_all_lines_before_a_bad_one_are_continued(run, command_output):
+    code, out, err = command_output(["generate", run, "--tokens", "1"], b"cat\ndog\ncaf\xe9\nthe\n")
     assert (code, len(out.splitlines())) == (2, 2)
     assert err.startswith("<stdin>:3:4: TFK101 byte 0xe9 is no UTF-8")

@@ -39,7 +39,7 @@ def test_version(tfkit):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         ([], "a command is missing"),
         ([""], "no command"),
@@ -61,15 +61,15 @@ def test_version(tfkit):
         (["show", "x.yaml", "--res"], "no option `--res`"),
     ],
 )
-def test_a_wrong_command_line_is_one_fault(tfkit, words, said):
+def test_a_wrong_command_line_is_one_error(tfkit, words, expected):
     done = tfkit(*words)
     if "--json" in words:
         assert done.json()["diagnostics"][0]["code"] == "TFK090"
-        assert said in done.json()["diagnostics"][0]["message"]
+        assert expected in done.json()["diagnostics"][0]["message"]
     else:
         assert done.out == ""
         assert done.err.startswith("TFK090 ")
-        assert said in done.err
+        assert expected in done.err
         assert len(done.err.splitlines()) == 1
     assert done.code == 2
 
@@ -105,7 +105,7 @@ def broken(monkeypatch):
     return fail
 
 
-def test_a_bug_is_one_line_that_says_so(tfkit, broken, capsys):
+def test_a_bug_is_reported_in_one_line(tfkit, broken, capsys):
     broken(KeyError("gone\nwrong"))
     done = tfkit("explain")
     assert (done.code, done.out) == (1, "")
@@ -200,7 +200,7 @@ def test_a_plugin_that_cannot_be_imported_leaves_the_other_commands(tfkit, plugi
     assert tfkit("added").code == 1
 
 
-def test_a_command_of_a_missing_distribution_says_what_to_install(tfkit, monkeypatch):
+def test_a_command_of_a_missing_distribution_names_the_extra(tfkit, monkeypatch):
     monkeypatch.setattr(dispatch, "_entry_points", dict)
     done = tfkit("verify", "x.yaml")
     assert (done.code, done.err) == (
@@ -239,7 +239,7 @@ def test_the_module_is_the_command():
 
 def test_a_question_needs_no_pointer_to_the_help(tfkit):
     assert tfkit("plan", "x.yaml", "--dtype", "bf16").err.endswith("unknown dtype `bf16`; did you mean `bfloat16`?\n")
-    assert tfkit("plan", "x.yaml", "--dtype", "int8").err.endswith("; `tfkit plan --help` tells how\n")
+    assert tfkit("plan", "x.yaml", "--dtype", "int8").err.endswith("; see `tfkit plan --help`\n")
 
 
 def test_a_working_directory_that_is_gone_is_refused(tmp_path):

@@ -41,24 +41,24 @@ def written(tmp_path, small):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_table_that_is_none_or_that_nothing_goes_by_is_told(tfkit, written, table, name):
+def test_an_invalid_or_unused_auto_table_is_reported(tfkit, written, table, name):
     done = tfkit(*written(name), "--auto-table", "nowhere.json")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("TFK062 nowhere.json cannot be read: ")
     done = tfkit(*written(name), "--auto-table", table, "--backend", "sdpa,eager")
-    said = "TFK090 --auto-table is for `auto`, and --backend names sdpa,eager; leave one of them out\n"
-    assert (done.code, done.out, done.err) == (2, "", said)
+    message = "TFK090 --auto-table is for `auto`, and --backend names sdpa,eager; leave one of them out\n"
+    assert (done.code, done.out, done.err) == (2, "", message)
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("build", "verify")])
-def test_a_device_that_is_not_there_is_told(tfkit, written, name):
+def test_a_missing_device_is_reported(tfkit, written, name):
     done = tfkit(*written(name), "--device", "cuda:99")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("TFK046 there is no device cuda:99 here")
 
 
 @pytest.mark.parametrize(("name", "kind"), [("translate", Translator), ("generate", TextGenerator), ("classify", Classifier)])
-def test_what_makes_something_of_text_is_loaded_with_all_of_it(tfkit, written, table, monkeypatch, name, kind):
+def test_text_classes_load_models_with_tokenisers(tfkit, written, table, monkeypatch, name, kind):
     seen = {}
 
     def load(cls, *given, **named):
@@ -71,16 +71,29 @@ def test_what_makes_something_of_text_is_loaded_with_all_of_it(tfkit, written, t
     assert (seen["device"], seen["backend"]) == ("cpu", ["auto"])
 
 
-def test_a_run_goes_by_the_table(tfkit, written, table, tmp_path):
+def test_a_run_uses_the_auto_table(tfkit, written, table, tmp_path):
     done = tfkit(*written("train"), "--auto-table", table, "--set", "stopping.max_steps=1")
     assert done.code == 0
     (plan,) = (tmp_path / "new" / "models").glob("step-1/plan.json")
     assert {row["chosen"] for row in json.loads(plan.read_text())["table"]} == {"eager"}
 
 
+ONE_SITE = """
+tfkit: 1
+name: one-site
+nodes:
+  tokens: {kind: tokens, vocab_size: 11, d_model: 12}
+  body:
+    {kind: stack, input: tokens, num_layers: 1, causal: true, placement: pre, norm: layer_norm, attention: {num_heads: 2},
+     ffn: {d_ff: 20, activation: relu}}
+  logits: {kind: token_logits, input: body, share: tokens}
+outputs: [logits]
+"""
+
+
 @pytest.mark.exhaustive
-def test_backends_that_the_table_has_figures_for_are_judged(tfkit, written, table):
-    words = [*written("verify"), "--lengths", "source=3,target=4", "--batch", "1", "--json"]
-    words += ["--set", "encoder.num_layers=1", "--set", "decoder.num_layers=1"]
+def test_backends_with_figures_in_the_table_are_evaluated(tfkit, table, tmp_path):
+    (tmp_path / "one-site.yaml").write_text(ONE_SITE)
+    words = ["verify", tmp_path / "one-site.yaml", "--lengths", "tokens=4", "--batch", "1", "--json"]
     known, more = ({row["backend"] for row in tfkit(*words, *given).json()["rows"]} for given in ([], ["--auto-table", table]))
     assert more - known == {"flex"}

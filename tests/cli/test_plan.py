@@ -67,7 +67,7 @@ def test_auto_takes_the_fastest_that_is_measured_there(tfkit, hopper):
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "lengths", "code", "said"),
+    ("device", "dtype", "lengths", "code", "message"),
     [
         ("cuda:sm90", "bfloat16", "64x256", 0, "accepted"),
         ("cuda:sm_90", "bfloat16", "64x256", 0, "accepted"),
@@ -78,17 +78,17 @@ def test_auto_takes_the_fastest_that_is_measured_there(tfkit, hopper):
         ("cpu", "bfloat16", "64x256", 1, "device cpu is not among cuda"),
     ],
 )
-def test_a_gpu_that_is_not_there_is_planned_for(tfkit, hopper, device, dtype, lengths, code, said):
+def test_a_gpu_that_is_not_there_is_planned_for(tfkit, hopper, device, dtype, lengths, code, message):
     words = [BASE, "--backend", "acme.hopper", "--device", device, "--dtype", dtype, "--lengths", lengths]
     done = tfkit("plan", *words)
     assert done.code == code, done.out + done.err
-    assert said in " ".join(done.out.split())
+    assert message in " ".join(done.out.split())
     rows = tfkit("plan", *words, "--json").json()["sites"]
     assert {row["chosen"] for row in rows} == {None if code else "acme.hopper"}
     assert [line.split(":")[0] for line in done.err.splitlines()] == ([f"TFK060 {name}" for name in FOLDED] if code else [])
 
 
-def test_every_reason_is_told(tfkit, hopper):
+def test_every_reason_is_reported(tfkit, hopper):
     words = ["--backend", "acme.hopper", "--lengths", "5x7", "--compiled", "--json"]
     done = tfkit("plan", "specs/gemma2-9b.yaml", *words)
     reasons = done.json()["sites"][0]["candidates"][0]["reasons"]
@@ -104,7 +104,7 @@ def test_a_list_falls_back_in_its_order(tfkit):
     assert [candidate["backend"] for candidate in done.json()["sites"][0]["candidates"]] == ["flex", "sdpa"]
 
 
-def test_what_trains_with_dropout_is_not_what_infers(tfkit):
+def test_dropout_is_part_of_the_training_request_only(tfkit):
     words = ["specs/t5-small.yaml", "--backend", "flex", "--device", "cuda:sm90", "--json"]
     assert "dropout is not declared" in str(tfkit("plan", *words).json())
     assert {row["chosen"] for row in tfkit("plan", *words, "--inference").json()["sites"]} == {"flex"}
@@ -128,7 +128,7 @@ def test_a_model_without_attention(tfkit, small):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--device", "tpu"], "cuda:sm90"),
         (["--device", "cuda:sm9"], "cuda:sm90"),
@@ -141,15 +141,15 @@ def test_a_model_without_attention(tfkit, small):
         (["--lengths", "3x4x5"], "whole number"),
         (["--backend", "flsx"], "TFK012"),
         (["--backend", ","], "commas"),
-        (["--backend", "flex,auto"], "stands alone"),
+        (["--backend", "flex,auto"], "write it alone"),
         (["--compild"], "did you mean `--compiled`?"),
         (["--inference=yes"], "takes no value"),
     ],
 )
-def test_a_wrong_command_line_is_told(tfkit, words, said):
+def test_a_wrong_command_line_is_reported(tfkit, words, message):
     done = tfkit("plan", BASE, *words)
     assert (done.code, done.out) == (2, "")
-    assert said in done.err
+    assert message in done.err
 
 
 class Needy(Options):
@@ -181,7 +181,7 @@ def test_a_length_beyond_every_position_table_is_refused(tfkit):
     assert tfkit("plan", BASE, "--lengths", "100000").code == 0
 
 
-def test_a_figure_that_was_not_measured_here_is_said_to_be_published(tfkit):
+def test_a_published_figure_is_marked(tfkit):
     words = ("plan", "specs/transformer-base.yaml", "--device", "cuda:sm90", "--dtype", "bfloat16")
     text = tfkit(*words).out
     assert "0.20 x eager (published)  accepted" in text
@@ -194,7 +194,7 @@ def test_a_figure_that_was_not_measured_here_is_said_to_be_published(tfkit):
     assert "published" not in tfkit("plan", "specs/transformer-base.yaml").out
 
 
-def test_cudnn_is_planned_for_a_gpu_and_refused_with_its_faults(tfkit):
+def test_cudnn_is_planned_for_a_gpu_and_refused_for_known_bugs(tfkit):
     words = ["plan", "specs/transformer-base.yaml", "--backend", "cudnn", "--device", "cuda:sm90", "--dtype", "bfloat16"]
     assert {row["chosen"] for row in tfkit(*words, "--lengths", "512", "--json").json()["sites"]} == {"cudnn"}
     done = tfkit(*words, "--lengths", "320")
@@ -204,13 +204,13 @@ def test_cudnn_is_planned_for_a_gpu_and_refused_with_its_faults(tfkit):
     assert "device cpu is not among cuda" in tfkit(*words[:4]).out
 
 
-def test_where_the_backward_of_sdpa_cancels_is_said(tfkit):
+def test_sites_where_the_backward_of_sdpa_cancels_are_reported(tfkit):
     """Without a norm anywhere; a norm at the end of the encoder bounds the memory alone, and eager rounds less."""
     bare = ("plan", "specs/tiny-normless.yaml", "--lengths", "600", "--backend", "sdpa")
     sites = ["encoder.0-3.self_attention", "decoder.0-3.self_attention", "decoder.0-3.cross_attention"]
     assert tfkit(*bare, "--json").json()["cancelling"] == sites
-    said = " ".join(tfkit(*bare).out.split())
-    assert f"{', '.join(sites)}: no norm bounds what they read" in said
+    message = " ".join(tfkit(*bare).out.split())
+    assert f"{', '.join(sites)}: no norm bounds their inputs" in message
     assert tfkit(*bare, "--json", "--set", "encoder.final_norm=layer_norm").json()["cancelling"] == sites[:2]
     assert tfkit(*bare, "--json", "--inference").json()["cancelling"] == []
     assert tfkit(*bare[:-1], "eager", "--json").json()["cancelling"] == []

@@ -38,7 +38,7 @@ def test_json_lists_every_entry_with_its_distribution(tfkit, acme, catalogue):
     assert "backends" not in data
 
 
-def test_text_shows_them_and_what_is_broken(tfkit, acme):
+def test_text_shows_entries_and_broken_plugins(tfkit, acme):
     done = tfkit("plugins")
     assert done.code == 0
     lines = done.out.splitlines()
@@ -98,7 +98,7 @@ def test_a_disk_that_fills_up_leaves_the_old_file(tfkit, monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == [place]
 
 
-def test_explain_tells_every_code(tfkit):
+def test_explain_describes_every_code(tfkit):
     listed = tfkit("explain").out.splitlines()
     assert [line.split()[0] for line in listed] == [*CODES, *RULES]
     for code, entry in CODES.items():
@@ -123,7 +123,7 @@ def test_explain_as_json_and_in_small_letters(tfkit):
     assert [entry.get("code", entry["rule"]) for entry in listed] == [*CODES, *RULES]
 
 
-def test_explain_tells_every_rule_and_what_checks_it(tfkit):
+def test_explain_describes_every_rule_and_its_checks(tfkit):
     for number, rule in RULES.items():
         done = tfkit("explain", number.lower())
         assert (done.code, done.err) == (0, "")
@@ -133,7 +133,7 @@ def test_explain_tells_every_rule_and_what_checks_it(tfkit):
 
 
 @pytest.mark.slow
-def test_explain_tells_every_check_by_the_names_that_reports_use(tfkit):
+def test_explain_finds_every_check_by_the_names_in_reports(tfkit):
     listed = tfkit("explain", "checks", "--json").json()
     names = {check["name"] for check in listed}
     assert {"support", "R19 causal_prefix", "A7 kept_share", "rotary_form", "decoding in chunks"} <= names
@@ -148,7 +148,7 @@ def test_explain_tells_every_check_by_the_names_that_reports_use(tfkit):
 
 
 @pytest.mark.parametrize("code", ["TFK999", "4", "check me"])
-def test_what_explain_does_not_know_is_wrong_input(tfkit, code):
+def test_explain_refuses_unknown_words(tfkit, code):
     done = tfkit("explain", code)
     assert (done.code, done.out) == (2, "")
     assert "`tfkit explain` lists all codes" in done.err or "did you mean" in done.err

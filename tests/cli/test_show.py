@@ -9,7 +9,7 @@ from tfkit.spec import load_spec, parse_spec
 BASE = "specs/transformer-base.yaml"
 
 
-def test_json_says_what_the_model_is(tfkit):
+def test_json_describes_the_model(tfkit):
     data = tfkit("show", BASE, "--json").json()
     assert (data["name"], data["parameters"], data["frozen_parameters"]) == ("transformer-base", 63_082_496, 0)
     assert data["outputs"] == ["logits"]
@@ -85,7 +85,7 @@ def test_a_position_table_limits_the_lengths(tfkit):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--lengths", "garbage"], "source=32,target=32"),
         (["--lengths", "source=1,source=2"], "two lengths"),
@@ -102,10 +102,10 @@ def test_a_position_table_limits_the_lengths(tfkit):
         (["other.yaml"], "no argument `other.yaml`"),
     ],
 )
-def test_a_wrong_command_line_is_told(tfkit, words, said):
+def test_a_wrong_command_line_is_reported(tfkit, words, message):
     done = tfkit("show", BASE, *words)
     assert (done.code, done.out) == (2, "")
-    assert said in done.err
+    assert message in done.err
     assert len(done.err.splitlines()) == 1
 
 
@@ -115,7 +115,7 @@ def test_mermaid_is_no_json(tfkit):
     assert done.json()["diagnostics"][0]["code"] == "TFK090"
 
 
-def test_faults_are_json_too(tfkit):
+def test_errors_are_json_too(tfkit):
     done = tfkit("show", "tests/cli/slips.yaml", "--json")
     assert done.code == 2
     assert len(done.json()["diagnostics"]) == 7

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from command_line import ROOT, SMALL
-from tfkit.cli.output import ALIKE
+from tfkit.cli.output import MAX_OF_KIND
 from translation_task import write_task
 
 EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202e"
@@ -19,7 +19,7 @@ EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202e"
 SHOWN = r"\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202e"
 MODULE = [sys.executable, "-m", "tfkit"]
 SEQUENCES = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[lh]|\x1b\[[12]K|\x1b\[1A|\r")
-"""What Rich and tfkit write themselves: colours, the cursor, the line anew."""
+"""What Rich and tfkit write themselves: colours, cursor movements, a rewritten line."""
 SPEC = ROOT / "specs" / "tiny-rotary.yaml"
 PRINT = [
     ["--help"], ["--version"], ["check", "--help"], ["check", SPEC], ["check", SPEC, "--json"],
@@ -46,7 +46,7 @@ def on_terminal(*words, cwd):
     return child.wait(), written.decode()
 
 
-def said(written):
+def without_controls(written):
     """The text without tfkit's own control sequences. Fails where another control character is left."""
     text = SEQUENCES.sub("", written)
     assert re.findall("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]", text) == []
@@ -57,14 +57,14 @@ def said(written):
 def test_a_file_name_clears_no_screen_and_forges_no_line(tmp_path):
     name = f"{EVIL}\nTFK000 forged\r.yaml"
     code, written = on_terminal("check", name, cwd=tmp_path)
-    assert (code, said(written)) == (
+    assert (code, without_controls(written)) == (
         2,
         rf"{SHOWN}\nTFK000 forged\r.yaml:1:1: TFK000 the file cannot be read: no such file or directory" + "\n",
     )
     (tmp_path / name).write_text(SMALL)
     code, written = on_terminal("check", name, cwd=tmp_path)
     assert code == 0
-    assert said(written).startswith(rf"{SHOWN}\nTFK000 forged\r.yaml: OK, small has ")
+    assert without_controls(written).startswith(rf"{SHOWN}\nTFK000 forged\r.yaml: OK, small has ")
 
 
 @pytest.mark.slow
@@ -75,8 +75,8 @@ def test_names_in_a_table_keep_to_their_cells_and_colours_stay(tmp_path, small):
         code, written = on_terminal(*words, cwd=tmp_path)
         assert code == 0, written
         assert "\x1b[1m" in written
-        assert rf"{SHOWN}\nname" in said(written)
-    assert rf"/out{SHOWN}\nsaved" in "".join(said(written).split())
+        assert rf"{SHOWN}\nname" in without_controls(written)
+    assert rf"/out{SHOWN}\nsaved" in "".join(without_controls(written).split())
 
 
 def test_a_table_of_auto_names_its_device_on_one_line(tmp_path, small):
@@ -85,7 +85,7 @@ def test_a_table_of_auto_names_its_device_on_one_line(tmp_path, small):
     (tmp_path / "table.json").write_text(json.dumps(table))
     code, written = on_terminal("plan", small, "--auto-table", "table.json", "--backend", "auto", cwd=tmp_path)
     assert code == 0
-    assert rf"on{SHOWN}\nTFK000forged" in "".join(said(written).split())
+    assert rf"on{SHOWN}\nTFK000forged" in "".join(without_controls(written).split())
 
 
 @pytest.mark.exhaustive
@@ -97,12 +97,12 @@ def test_a_table_of_auto_names_its_device_on_one_line(tmp_path, small):
         ("model/plan.json", {"sites": {f"{EVIL}\nx": [f"{EVIL}\ny"]}}, ["verify", "model"]),
     ],
 )
-def test_faults_about_a_hostile_file_are_plain_lines(tmp_path, small, file, content, words):
-    assert subprocess.run([*MODULE, "build", small, "-o", tmp_path / "model"], capture_output=True).returncode == 0
+def test_errors_about_a_hostile_file_are_plain_lines(tfkit, tmp_path, small, file, content, words):
+    assert tfkit("build", small, "-o", tmp_path / "model").code == 0
     (tmp_path / file).write_text(json.dumps(content))
     code, written = on_terminal(*words, cwd=tmp_path)
     assert code in (1, 2)
-    assert all(line.startswith("TFK") for line in said(written).splitlines())
+    assert all(line.startswith("TFK") for line in without_controls(written).splitlines())
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_the_panel_of_a_training_run_shows_a_hostile_recipe_as_text(tmp_path):
     name = json.dumps(f"{EVIL}\nmodel: forged")
     recipe.write_text(recipe.read_text().replace("name: small", f"name: {name}"))
     code, written = on_terminal("train", recipe, "-o", f"run{EVIL}", "--set", "stopping.max_steps=2", cwd=tmp_path)
-    text = said(written)
+    text = without_controls(written)
     assert code == 0, text
     assert rf"recipe: {SHOWN}\nmodel: forged" in " ".join(text.split())
     assert f"model:run{SHOWN}/models" in "".join(text.split())
@@ -120,7 +120,7 @@ def test_the_panel_of_a_training_run_shows_a_hostile_recipe_as_text(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", PRINT, ids=lambda words: " ".join(Path(word).name for word in map(str, words)))
-def test_a_full_disk_is_one_fault(words, tmp_path):
+def test_a_full_disk_is_one_error(words, tmp_path):
     with open("/dev/full", "w") as full:
         done = subprocess.run([*MODULE, *map(str, words)], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (
@@ -147,20 +147,20 @@ def test_closed_streams(closed, words, code, errors, tmp_path):
 
 
 @pytest.mark.slow
-def test_with_json_a_full_disk_is_told_on_standard_error(tmp_path, small):
+def test_with_json_a_full_disk_is_reported_on_standard_error(tmp_path, small):
     with open("/dev/full", "w") as full:
         done = subprocess.run([*MODULE, "show", small, "--json"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr.startswith("TFK081 ")) == (1, True)
 
 
-def test_faults_of_one_kind_are_folded_and_json_has_them_all(tfkit, tmp_path):
+def test_errors_of_one_kind_are_folded_and_json_has_them_all(tfkit, tmp_path):
     bomb = tmp_path / "bomb.yaml"
     levels = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 9)]
     bomb.write_text("tfkit: 1\na0: &a0 [x]\n" + "".join(levels))
     progress = tfkit("check", bomb).err.splitlines()
     aliases = [line for line in progress if "the alias" in line and "more" not in line]
-    assert len(aliases) == ALIKE
-    assert f"TFK005 and {72 - ALIKE} more: the alias `...` is no part of the language" in progress
+    assert len(aliases) == MAX_OF_KIND
+    assert f"TFK005 and {72 - MAX_OF_KIND} more: the alias `...` is no part of the language" in progress
     [found] = json.loads(tfkit("check", bomb, "--json").out)
     assert sum("the alias" in diagnostic["message"] for diagnostic in found["diagnostics"]) == 72
     assert len(progress) < 40

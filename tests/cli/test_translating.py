@@ -28,15 +28,17 @@ def typed(monkeypatch, text):
 
 
 @pytest.mark.slow
-def test_a_run_says_what_it_does_and_where_the_model_is(tmp_path, capsys):
+def test_a_run_prints_its_progress_and_the_place_of_the_model(tmp_path, capsys):
     recipe = write_task(tmp_path)
     assert main(["train", str(recipe), "-o", str(tmp_path / "run"), "--set", "validation.metric=chrf"]) == 0
     out, err = capsys.readouterr()
     assert "train: 108 of 108 rows\nvalidation: 12 of 12 rows\nvocabulary: bpe, 90 ids, joint\n" in err
     assert "changed: defaults.vocab_size=90, nodes.source.end_id=2" in err
     assert "% of a batch is padding" in err
-    said = "recipe: small: adam, inverse_sqrt peak 0.01 warmup_steps 20, label smoothing 0.1 (uniform), average 0.9, float32; "
-    assert f"{said}stops at max_steps 24" in err
+    printed = (
+        "recipe: small: adam, inverse_sqrt peak 0.01 warmup_steps 20, label smoothing 0.1 (uniform), average 0.9, float32; "
+    )
+    assert f"{printed}stops at max_steps 24" in err
     assert "step 24, epoch" in err
     assert "chrF2" in err
     assert out.startswith(f"stopped: 24 steps are made\nmodel: {tmp_path / 'run' / 'models' / 'step-'}")
@@ -50,24 +52,24 @@ def test_json_is_one_event_a_line(tmp_path, capsys):
     recipe = write_task(tmp_path)
     assert main(["train", str(recipe), "-o", str(tmp_path / "run"), "--json", "--set", "stopping.max_steps=3"]) == 0
     kinds = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
-    assert kinds == ["began", "step", "step", "step", "validation", "saved", "ended"]
+    assert kinds == ["start", "step", "step", "step", "validation", "checkpoint", "end"]
 
 
 @pytest.mark.slow
-def test_a_run_starts_from_another_and_says_what_it_takes(run, tmp_path, capsys):
+def test_a_run_starts_from_another_and_reports_the_loaded_weights(run, tmp_path, capsys):
     spec, changes = run.parent / "small.yaml", ["--set", "model.decoder.num_layers=2", "--set", "stopping.max_steps=2"]
     files = ["--source", str(run.parent / "train.src"), "--target", str(run.parent / "train.trg")]
     assert main(["train", str(spec), *files, "--from", str(run), "-o", str(tmp_path / "run"), *changes]) == 0
     err = capsys.readouterr().err
     assert f"vocabulary: that of {run}, 90 ids, joint\n" in err
-    assert "pretrained: 7,072 of 10,416 weights are those of" in err
-    assert "\n  drawn anew, not there: decoder.layers.1 (26 tensors, 3,344 weights)\n" in err
+    assert "pretrained: 7,072 of 10,416 weights are loaded from" in err
+    assert "\n  initialised, not in the pretrained model: decoder.layers.1 (26 tensors, 3,344 weights)\n" in err
     recipe = run.parent / "small-recipe.yaml"
     words = ["train", str(recipe), "--from", str(run), "-o", str(tmp_path / "more"), "--json", "--set", "stopping.max_steps=1"]
     assert main(words) == 0
-    began = json.loads(capsys.readouterr().out.splitlines()[0])
-    assert began["recipe"]["pretrained"] == str(run)
-    assert (began["pretrained"]["taken"], began["pretrained"]["left"]) == (7072, [])
+    start = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert start["recipe"]["pretrained"] == str(run)
+    assert (start["pretrained"]["loaded"], start["pretrained"]["skipped"]) == (7072, [])
 
 
 @pytest.mark.slow
@@ -112,7 +114,7 @@ def test_n_best_has_a_line_of_numbers_for_each(run, monkeypatch, capsys):
     assert all(len(row) == 3 for row in rows)
 
 
-def test_json_tells_pieces_scores_and_attention(run, monkeypatch, capsys):
+def test_json_has_pieces_scores_and_attention(run, monkeypatch, capsys):
     typed(monkeypatch, "the dog\n\n")
     assert main(["translate", str(run), "--json", "--attention", "decoder.0.cross_attention"]) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
@@ -140,9 +142,9 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
     [
         (["train"], 2, "a RECIPE, a SPEC or --resume is needed"),
         (["train", "{recipe}"], 2, "-o is missing"),
-        (["train", "{recipe}", "-o", "{run}"], 2, "exists and holds a run; `--resume` goes on with it"),
+        (["train", "{recipe}", "-o", "{run}"], 2, "exists and holds a run; `--resume` continues it"),
         (["train", "{recipe}", "-o", "{new}", "--source", "nowhere"], 2, "nowhere cannot be read: No such file"),
-        (["train", "{recipe}", "-o", "{new}", "--source", "-"], 2, "text is read several times, and standard input can be"),
+        (["train", "{recipe}", "-o", "{new}", "--source", "-"], 2, "text is read several times, but standard input can be"),
         (["train", "{recipe}", "-o", "{new}", "--target", "[a"], 2, "[a cannot be read: No such file"),
         (["train", "{recipe}", "-o", "{new}", "--target", "7"], 2, "7 cannot be read: No such file"),
         (["train", "{recipe}", "-o", "{new}", "--source", "/dev/zero"], 2, "data.source: /dev/zero cannot be read: it is a"),
@@ -152,11 +154,11 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
         (["train", "{recipe}", "-o", "{new}", "--set", "model.target.start_id=7"], 2, "`target` has start_id 7"),
         (["train", "{recipe}", "-o", "{new}", "--set", "data={{kind: language}}"], 2, "no file for `data.text`"),
         (["train", "{recipe}", "-o", "{new}", "--text", "x", "--set", "data.kind=masked"], 2, "data of kind `masked` need"),
-        (["train", "{recipe}", "-o", "{new}", "--set", "data.held_out=500"], 2, "500 rows of 120 are to be held out"),
+        (["train", "{recipe}", "-o", "{new}", "--set", "data.held_out=500"], 2, "500 of 120 rows would be held out"),
         (["train", "{recipe}", "-o", "{new}", "--set", "batching.max_length=2"], 2, "no row of"),
         (["train", "{recipe}", "-o", "{new}", "--from", "{recipe}"], 2, "TFK117 pretrained: {recipe} is no model"),
         (["train", "--resume", "{run}", "--from", "{run}"], 2, "a resumed run keeps its data, its start"),
-        (["train", "--resume", "{new}"], 2, "holds no run that could go on"),
+        (["train", "--resume", "{new}"], 2, "holds no run to resume"),
         (["train", "--resume", "{run}", "--source", "x"], 2, "a resumed run keeps its data, its start and its dir"),
         (["translate", "{new}"], 2, "cannot be read"),
         (["translate", "{run}", "--beams", "0"], 2, "a whole number from 1 is expected"),
@@ -177,21 +179,21 @@ def test_average_of_checkpoints_and_of_models(run, tmp_path, monkeypatch, capsys
         (["average", "{new}", "-o", "{new}"], 2, "has no checkpoint"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_and_nothing_is_left_behind(run, tmp_path, monkeypatch, capsys, words, code, message):
+def test_errors_are_reported_and_leave_no_files(run, tmp_path, monkeypatch, capsys, words, code, message):
     typed(monkeypatch, "dog\n")
     recipe = run.parent / "small-recipe.yaml"
     places = {"run": run, "recipe": recipe, "spec": run.parent / "small.yaml", "new": tmp_path / "new"}
     found = main([word.format(**places) for word in words])
     out, err = capsys.readouterr()
-    said = json.dumps(json.loads(out)) if "--json" in words else err
-    assert message.format(**places) in said
-    assert "Traceback" not in said
-    assert "TFK099" not in said
+    printed = json.dumps(json.loads(out)) if "--json" in words else err
+    assert message.format(**places) in printed
+    assert "Traceback" not in printed
+    assert "TFK099" not in printed
     assert found == code
     assert not (tmp_path / "new").exists()
 
 
-def test_bad_utf8_on_standard_input_is_told(run, monkeypatch, capsys):
+def test_invalid_utf8_on_standard_input_is_reported(run, monkeypatch, capsys):
     typed(monkeypatch, b"dog\ncaf\xe9\n")
     assert main(["translate", str(run)]) == 2
     assert "<stdin>:2:4: TFK101 byte 0xe9 is no UTF-8" in capsys.readouterr().err
@@ -250,7 +252,7 @@ def test_workers_change_nothing_but_the_time(run, monkeypatch, capsys):
 def test_workers_that_a_backend_does_not_allow_are_refused(run, monkeypatch, capsys):
     typed(monkeypatch, "the dog\n")
     assert main(["translate", str(run), "--backend", "flex", "--workers", "2"]) == 2
-    assert "backends that several threads may call at once, `flex` may not" in capsys.readouterr().err
+    assert "needs thread-safe attention backends, and `flex` is not thread-safe" in capsys.readouterr().err
     typed(monkeypatch, "the dog\n")
     assert main(["translate", str(run), "--backend", "flex", "--workers", "1"]) == 0
 

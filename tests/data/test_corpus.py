@@ -34,7 +34,7 @@ def test_rows_come_back_across_chunks(tmp_path):
     assert not corpus.rows("source", [3])[0].flags.writeable  # the file's own memory
 
 
-def test_the_digest_tells_rows_apart(tmp_path):
+def test_the_digest_differs_for_different_rows(tmp_path):
     one = written(tmp_path / "a", [{"source": [1, 2], "target": [3]}])
     assert one == written(tmp_path / "b", [{"source": [1, 2], "target": [3]}])
     assert one != written(tmp_path / "c", [{"source": [1], "target": [2, 3]}])
@@ -49,7 +49,7 @@ def test_a_file_appears_when_it_is_whole(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["c.arrow"]
 
 
-def test_a_damaged_file_is_told(tmp_path):
+def test_a_damaged_file_is_reported(tmp_path):
     written(tmp_path / "c.arrow", [{"source": [1], "target": [2]}])
     (tmp_path / "c.arrow").write_bytes((tmp_path / "c.arrow").read_bytes()[:-30])
     with pytest.raises(StoreError, match="TFK082"):

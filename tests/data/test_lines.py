@@ -32,7 +32,7 @@ def describe_counts(*paths):
     return str(caught.value)
 
 
-def test_bad_text_is_told_with_its_place(tmp_path):
+def test_invalid_text_is_reported_with_its_location(tmp_path):
     path = tmp_path / "latin.txt"
     path.write_bytes(b"fine\n\xc3\xa4 caf\xe9\n")
     assert f"{path}:2:6: TFK101 byte 0xe9 is no UTF-8; convert the file" in describe_counts(path)
@@ -53,27 +53,27 @@ def test_bad_text_is_told_with_its_place(tmp_path):
         ("long.txt", b"x" * (1 << 20) + b"yy", ":1:1: TFK101 the line is longer than 1,048,576 bytes"),
     ],
 )
-def test_damaged_files_are_told(tmp_path, name, data, message):
+def test_damaged_files_are_reported(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
     assert message in describe_counts(tmp_path / name)
 
 
-def test_a_missing_file_and_a_directory_are_told(tmp_path):
+def test_a_missing_file_and_a_directory_are_reported(tmp_path):
     assert "cannot be read: No such file" in describe_counts(tmp_path / "nowhere")
     assert "cannot be read: it is a directory, and a regular file is expected" in describe_counts(tmp_path)
 
 
-def test_files_of_different_lengths_are_told_with_both(tmp_path):
+def test_files_of_different_lengths_are_reported_with_both_counts(tmp_path):
     (tmp_path / "a").write_text("1\n2\n3\n")
     (tmp_path / "b").write_text("1\n2\n3\n4\n5\n")
     message = describe_counts(tmp_path / "a", tmp_path / "b")
-    assert f"{tmp_path / 'a'} has 3, {tmp_path / 'b'} has 5; line 4 has no partner" in message
+    assert f"{tmp_path / 'a'} has 3, {tmp_path / 'b'} has 5; line 4 is missing in one file" in message
     (tmp_path / "empty").write_text("")
     assert f"{tmp_path / 'empty'} has 0, {tmp_path / 'a'} has 3; line 1" in describe_counts(tmp_path / "empty", tmp_path / "a")
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_what_is_no_regular_file_is_refused_before_it_is_read(tmp_path, suffix):
+def test_special_files_are_refused_before_they_are_read(tmp_path, suffix):
     os.mkfifo(tmp_path / f"pipe{suffix}")
     assert "it is a named pipe, and a regular file is expected" in describe_counts(tmp_path / f"pipe{suffix}")
     (tmp_path / f"device{suffix}").symlink_to("/dev/zero")

@@ -34,7 +34,9 @@ def test_every_file_is_a_regular_one(tmp_path):
 
 def test_standard_input_is_no_file_that_can_be_read_twice(tmp_path):
     recipe = load_recipe(write_task(tmp_path), ['data.source="-"'])
-    with pytest.raises(InputError, match="- cannot be read: text is read several times, and standard input can be read once"):
+    with pytest.raises(
+        InputError, match="- cannot be read: text is read several times, but standard input can be read only once"
+    ):
         files_of(recipe)
 
 
@@ -82,7 +84,7 @@ def test_a_tab_inside_a_text_does_not_make_its_rest_the_label(tmp_path):
     assert ":2:1: TFK115 the line has 2 columns, line 1 has 3" in message
 
 
-def test_of_a_table_of_many_columns_is_said_which_are_meant(tmp_path):
+def test_a_table_with_many_columns_needs_the_columns_in_the_recipe(tmp_path):
     rows = [f"{number}\ttext {number}\t{'ab'[number % 2]}" for number in range(40)]
     message = table(tmp_path, rows)
     assert "text.tsv:1:1: TFK115 the table has 3 columns, and nothing says which hold the text and the label" in message
@@ -97,7 +99,7 @@ def test_every_row_has_a_label(tmp_path):
 def test_labels_that_are_nearly_as_many_as_rows_are_no_classes(tmp_path):
     rows = [f"{'ab'[number % 2]}\ttext {number}" for number in range(200)]
     message = table(tmp_path, rows)
-    assert "there are 200 different labels in 200 rows, more than one for two rows; `label_column`, now 2, says" in message
+    assert "there are 200 different labels in 200 rows, more than one per two rows; `label_column`, now 2, says" in message
     recipe = load_recipe(tmp_path / "r.yaml", ["data.text_column=2", "data.label_column=1"])
     assert prepare(recipe, tmp_path / "data", 90).labels == ("a", "b")
 

@@ -1,4 +1,4 @@
-"""Tokenisers give back what they were given, and nothing in a text is taken for a special token."""
+"""Tokenisers decode what they encoded, and no text encodes to a special token."""
 
 import pytest
 from hypothesis import given, settings
@@ -42,7 +42,7 @@ def test_running_text_comes_back_as_it_was(kind, text):
 
 @pytest.mark.parametrize("kind", SUBWORDS)
 @pytest.mark.parametrize("text", ["</s> <s> <pad> <unk>", "<0x41><0xE2>", "a </s>", "▁"])
-def test_what_looks_special_is_text(kind, text):
+def test_special_tokens_in_a_text_are_plain_text(kind, text):
     tokeniser = SUBWORDS[kind]
     ids = tokeniser.encode([text])[0]
     assert min(ids) >= 4
@@ -62,7 +62,7 @@ def test_normal_forms_and_case():
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "characters"])
 @pytest.mark.parametrize("normalise", ["none", "nfc", "nfkc"])
 @pytest.mark.parametrize("yes", [False, True])
-def test_what_a_tokeniser_was_made_with_can_be_read_off_it(kind, normalise, yes):
+def test_a_tokeniser_gives_its_settings(kind, normalise, yes):
     options = {"normalise": normalise, "lowercase": yes, **({} if kind == "characters" else {"byte_fallback": yes})}
     tokeniser = made(kind, **options)
     wanted = {"byte_fallback": False, "joint": True, **options, "kind": kind, "vocab_size": tokeniser.size}
@@ -87,7 +87,7 @@ def test_a_tokeniser_is_saved_whole_and_made_alike_again(kind, tmp_path):
     assert made(kind).encode(TEXT) == tokeniser.encode(TEXT)
 
 
-def test_bytes_spell_what_is_unknown_and_without_them_it_is_unknown():
+def test_byte_fallback_encodes_unknown_characters():
     assert SUBWORDS["bpe"].decode(SUBWORDS["bpe"].encode(["日本"])[0]) == "日本"
     plain = made("bpe", byte_fallback=False)
     assert 3 in plain.encode(["日本"])[0]
@@ -95,12 +95,14 @@ def test_bytes_spell_what_is_unknown_and_without_them_it_is_unknown():
 
 
 def test_a_vocabulary_without_room_is_refused():
-    with pytest.raises(InputError, match=r"TFK105 a vocabulary of 260 has no room beside 260 special tokens and bytes"):
+    with pytest.raises(
+        InputError, match=r"TFK105 a vocabulary of 260 has no room for text in addition to 260 special tokens and bytes"
+    ):
         made("bpe", 260)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1, 2]", "not json"])
-def test_what_is_no_tokeniser_is_told(text, tmp_path):
+def test_an_invalid_tokeniser_is_reported(text, tmp_path):
     (tmp_path / "t.json").write_text(text)
     with pytest.raises(InputError, match="TFK104"):
         TextTokeniser.load(tmp_path / "t.json")

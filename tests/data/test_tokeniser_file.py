@@ -94,12 +94,12 @@ HOSTILE = {
         "bpe", "model.vocab", {**MADE["bpe"]["model"]["vocab"], "x" * (MAX_PIECE + 1): len(PIECES)}, "at most 256 characters",
     ),
     "merge of three": ("bpe", "model.merges.0", ["a", "b", "c"], "model.merges.0: List should have at most 2 items"),
-    "merge of strangers": ("bpe", "model.merges.0", ["qq", "zz"], "Token `qq` out of vocabulary"),
+    "merge of unknown tokens": ("bpe", "model.merges.0", ["qq", "zz"], "Token `qq` out of vocabulary"),
     "other specials": ("bpe", "added_tokens.2.content", "<end>", 'added_tokens: ["<pad>", "<s>", "<end>", "<unk>"], tfkit\'s'),
     "specials missing": ("bpe", "added_tokens", [], "added_tokens: [], tfkit's are <pad>, <s>, </s>, <unk>"),
     "special that is text": ("bpe", "added_tokens.0.normalized", True, "added_tokens.0.normalized: Input should be False"),
     "specials elsewhere": ("unigram", "model.vocab.0.0", "<pod>", 'model.vocab: the first pieces are ["<pod>", "<s>"'),
-    "unigram piece twice": ("unigram", "model.vocab.7.0", "<unk>", 'model.vocab.7: the piece "<unk>" is there twice'),
+    "unigram piece twice": ("unigram", "model.vocab.7.0", "<unk>", 'model.vocab.7: the piece "<unk>" is repeated'),
     "unigram long piece": ("unigram", "model.vocab.9.0", "x" * 300, "model.vocab.9: a piece is a text of 1 to 256 characters"),
     "unigram score": ("unigram", "model.vocab.9.1", "1", 'model.vocab.9: a score is a number, "1" is written'),
     "unigram without scores": ("unigram", "model.vocab.9", ["a"], "model.vocab.9: List should have at least 2 items"),
@@ -110,7 +110,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("kind", "path", "value", "message"), HOSTILE.values(), ids=HOSTILE)
-def test_what_tfkit_does_not_write_is_refused_by_its_place(tmp_path, kind, path, value, message):
+def test_foreign_tokeniser_parts_are_refused_with_their_place(tmp_path, kind, path, value, message):
     (tmp_path / "tokeniser.json").write_text(changed(kind, path, value))
     with pytest.raises(InputError) as caught:
         TextTokeniser.load(tmp_path / "tokeniser.json")
@@ -134,15 +134,15 @@ def test_a_value_of_the_file_cannot_write_on_the_terminal(tmp_path):
     [
         ("[" * 100_000, "nested more than 40 deep"),
         ('{"version": NaN}', "NaN is not a number of JSON"),
-        ('{"model": {}, "model": {}}', 'the key "model" is there twice'),
+        ('{"model": {}, "model": {}}', 'the key "model" is repeated'),
         (changed("unigram", "model.vocab.9.1", 0.5).replace("0.5", "1e999"), "1e999 is larger than any number"),
         (changed("unigram", "model.vocab.9.1", 10**400), "number out of range"),
         (changed("bpe", "normalizer", None)[:-20], "it is not valid JSON"),
-        (changed("bpe", "model.merges", []).replace("<unk>", "\\ud800", 1), "a string holds half of a character"),
+        (changed("bpe", "model.merges", []).replace("<unk>", "\\ud800", 1), "a string has a lone surrogate"),
     ],
     ids=["deep", "nan", "twice", "infinite", "large", "cut off", "surrogate"],
 )
-def test_json_that_is_none_is_refused(text, message):
+def test_invalid_json_is_refused(text, message):
     with pytest.raises(InputError, match=f"TFK104 t holds no tokeniser.*{re.escape(message)}"):
         TextTokeniser.from_json(text, "t")
 
@@ -177,7 +177,7 @@ def test_a_panic_of_the_library_is_an_error(capfd):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_no_piece_that_is_learnt_is_longer_than_what_is_read_back(kind):
+def test_no_learned_piece_exceeds_the_limit_of_the_reader(kind):
     texts = ["ab" * 2_000, *TEXT] * 3
     tokeniser = made(kind, 600, texts=texts)
     pieces = tokeniser.pieces(range(tokeniser.size))

@@ -37,13 +37,13 @@ def test_a_name_elsewhere_is_refused(written, name):
 @pytest.mark.parametrize(
     "facts", [None, {}, [], {"bytes": -1, "sha256": "0" * 64}, {"bytes": 3, "sha256": "x"}, {"bytes": 3.0}]
 )
-def test_what_is_not_a_size_and_a_digest_is_refused_with_its_place(written, facts):
+def test_invalid_records_are_refused_with_their_place(written, facts):
     with pytest.raises(StoreError, match=r"TFK082.*listing\.json does not give the size and SHA-256 of one: one"):
         check(written, one=facts)
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "folder as a link", "named pipe", "directory", "missing"])
-def test_what_is_not_a_file_of_the_directory_is_refused(written, kind):
+def test_paths_outside_of_the_directory_are_refused(written, kind):
     place, _ = written
     if kind == "folder as a link":
         (place / "shards").rename(place.parent / "elsewhere")
@@ -60,14 +60,14 @@ def test_what_is_not_a_file_of_the_directory_is_refused(written, kind):
         check(written)
 
 
-def test_a_wrong_size_is_told_before_any_file_is_read(written):
+def test_a_wrong_size_is_reported_before_any_file_is_read(written):
     place, _ = written
     os.truncate(place / "shards" / "two", 8 << 40)  # sparse: hashing it would take hours
     (place / "one").write_text("ONE")
-    with pytest.raises(StoreError, match=r"TFK082.*two has 8,796,093,022,208 bytes, written were 3 bytes"):
+    with pytest.raises(StoreError, match=r"TFK082.*two has 8,796,093,022,208 bytes, but 3 bytes"):
         check(written)
     os.truncate(place / "shards" / "two", 3)
-    with pytest.raises(StoreError, match=r"TFK082.*one has 3 bytes with SHA-256.*written were 3 bytes with SHA-256"):
+    with pytest.raises(StoreError, match=r"TFK082.*one has 3 bytes with SHA-256.*but 3 bytes with SHA-256"):
         check(written)
 
 

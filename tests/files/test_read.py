@@ -13,7 +13,7 @@ class Names(FileModel):
     names: list[str]
 
 
-def test_what_is_not_a_regular_file_is_refused_without_waiting(tmp_path):
+def test_special_files_are_refused_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
@@ -71,16 +71,16 @@ def test_text_that_is_not_utf8_is_refused_with_the_place(tmp_path):
     [
         ("[" * 100_000, "nested more than 40 deep"),
         ('{"a": [' * 30, "nested more than 40 deep"),
-        (r'["\ud83d\ude00", {"a\uD800": 1}]', "half of a character: .a.uD800"),
+        (r'["\ud83d\ude00", {"a\uD800": 1}]', "lone surrogate: .a.uD800"),
         (r'["\ud800', "Invalid .* escape"),
         ("[NaN]", "NaN is not a number"),
         ("[-1e999]", "-1e999 is larger than any number of 64 bits"),
-        ('{"a": 1, "a": 2}', '"a" is there twice'),
+        ('{"a": 1, "a": 2}', '"a" is repeated'),
         ("{", "Expecting property name"),
         (b"\xff\xfe", "utf-8"),
     ],
 )
-def test_what_is_not_json_is_a_value_error_with_the_reason(text, reason):
+def test_invalid_json_is_a_value_error_with_the_reason(text, reason):
     with pytest.raises(ValueError, match=reason):
         parse_json(text)
 

@@ -29,7 +29,7 @@ def _device(path: Path) -> None:
 
 
 def _link(path: Path) -> None:
-    path.with_name("other").write_text("of somebody else")
+    path.with_name("other").write_text("of another user")
     path.symlink_to("other")
 
 
@@ -49,22 +49,22 @@ KINDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_regular_file_is_not_replaced(kind, tmp_path, monkeypatch, capsys):
+def test_special_files_are_not_replaced(kind, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "out.json"
     KINDS[kind](place)
     before = place.lstat()
-    said = f"it is {kind.split(' to ')[0]}, and a regular file is expected"
-    with pytest.raises(StoreError, match=said):
+    message = f"it is {kind.split(' to ')[0]}, and a regular file is expected"
+    with pytest.raises(StoreError, match=message):
         write_whole(place, "text")
-    with pytest.raises(OSError, match=said):
+    with pytest.raises(OSError, match=message):
         check_writable(place)
     assert main(["schema", "-o", "out.json"]) != 0
-    assert said in capsys.readouterr().err
-    # Before anything is measured or judged, and the most harmful to forget.
+    assert message in capsys.readouterr().err
+    # Checked before anything is measured, and the most harmful omission.
     for command in (["bench", "attention"], ["conformance", "eager"], ["verify", "no.yaml", "-o", "out.json"]):
         assert main(command if "-o" in command else [*command, "--json", "out.json"]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     after = place.lstat()
     assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted({"out.json"} | ({"other"} if kind == "a link" else set()))

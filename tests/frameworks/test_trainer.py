@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer trains a model as it is: the loss falls, checkpoints are safetensors, a run goes on from one."""
+"""Hugging Face's Trainer trains a model as it is: the loss falls, checkpoints are safetensors, a run resumes from one."""
 
 from __future__ import annotations
 

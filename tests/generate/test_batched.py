@@ -29,12 +29,12 @@ def progress(found: list[list[tfkit.Hypothesis]]) -> list[Any]:
 
 def alone(model: Model, search: tfkit.Search, number: int, name: str) -> list[tfkit.Hypothesis]:
     ids = torch.tensor([SOURCES[number]])
-    said: dict[str, Any] = {name: ids, "max_new_tokens": search.limit(len(SOURCES[number]))}
+    search_arguments: dict[str, Any] = {name: ids, "max_new_tokens": search.limit(len(SOURCES[number]))}
     if search.kind == "greedy":
-        return tfkit.greedy(model, scores=True, **said).hypotheses()[0]
+        return tfkit.greedy(model, scores=True, **search_arguments).hypotheses()[0]
     if search.kind == "beam":
-        return tfkit.beam_search(model, beams=3, n_best=2, **said)[0]
-    return tfkit.sample(model, samples=2, seed=3, top_k=6, streams=[number], **said)[0]
+        return tfkit.beam_search(model, beams=3, n_best=2, **search_arguments)[0]
+    return tfkit.sample(model, samples=2, seed=3, top_k=6, streams=[number], **search_arguments)[0]
 
 
 @pytest.mark.exhaustive
@@ -52,7 +52,7 @@ def test_everything_is_found_as_alone_and_in_order(
         assert progress(list(tfkit.generate_stream(decoder, iter(SOURCES), search, chunk=chunk))) == progress(wanted)
 
 
-def test_batches_hold_what_they_may_and_begin_with_the_longest() -> None:
+def test_batches_respect_the_token_limit_and_start_with_the_longest() -> None:
     for width, tokens in ((1, 1), (1, 20), (5, 60), (2, 10_000)):
         batches = list(many._batches(SOURCES, width, tokens, same_length=False))
         assert sorted(row for batch in batches for row in batch) == list(range(len(SOURCES)))

@@ -67,7 +67,7 @@ def test_hypotheses_are_those_of_a_search_without_a_cache(position: str, name: s
 
 @pytest.mark.slow
 def test_stopping_at_the_first_finished_hypotheses_would_lose_the_best(decoder_of: Callable[..., Model]) -> None:
-    """The tests above are worth something only where the search has to go on after its beams were filled once."""
+    """The tests above need a search that continues after its beams were filled once."""
     model, penalty = decoder_of("translator"), PENALTIES["power 2.5"]
     lost = 0
     for row in SOURCE:
@@ -211,7 +211,7 @@ def test_attention_is_that_of_a_full_forward_pass(decoder_of: Callable[..., Mode
         assert position != "none" or len(seen) > 1
 
 
-def test_equal_candidates_are_taken_by_beam_and_id(decoder_of: Callable[..., Model]) -> None:
+def test_equal_candidates_are_ordered_by_beam_and_id(decoder_of: Callable[..., Model]) -> None:
     model = decoder_of("translator")
     with torch.no_grad():
         for parameter in model.parameters():
@@ -288,7 +288,7 @@ def test_the_penalties_are_their_equations() -> None:
     assert tfkit.GnmtLengthPenalty(1.0).at(lengths).tolist() == [1.0, 2.0]
 
 
-def test_logits_that_are_no_numbers_are_told(decoder_of: Callable[..., Model]) -> None:
+def test_nan_logits_are_reported(decoder_of: Callable[..., Model]) -> None:
     model = decoder_of("translator")
     with torch.no_grad():
         next(iter(model.nodes["decoder"].parameters())).fill_(torch.nan)

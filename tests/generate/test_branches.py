@@ -1,5 +1,4 @@
-"""Hypotheses that share their beginnings are those that have copies of their own, whatever is shared, and whoever cannot share
-has copies."""
+"""Hypotheses that share their beginnings equal those that have copies of their own; modules that cannot share get copies."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ DECODER = {
     "body": {"kind": "stack", "input": "tokens", "num_layers": 1, "causal": True},
     "logits": {"kind": "token_logits", "input": "body", "share": "tokens"},
 }
-SEARCHES = [tfkit.greedy, tfkit.beam_search, lambda *given, **said: tfkit.sample(*given, seed=1, **said)]
+SEARCHES = [tfkit.greedy, tfkit.beam_search, lambda *given, **options: tfkit.sample(*given, seed=1, **options)]
 
 
 def ids_of(found):

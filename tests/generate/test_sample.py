@@ -78,7 +78,7 @@ def test_the_draws_have_the_distribution(name: str, decoder_of: Callable[..., Mo
     counts = torch.tensor([int(one.ids[0]) for one in found]).bincount(minlength=11).tolist()
     statistic, freedom = chi_square(counts, wanted)
     assert not improbable(statistic, freedom), (counts, wanted)
-    if name == "all":  # the judge sees a distribution that is a little off
+    if name == "all":  # the test detects a distribution that is a little off
         assert improbable(*chi_square(counts, cut(logits, 1.2, None, None)))
 
 
@@ -114,16 +114,16 @@ def test_without_warmth_it_is_greedy(temperature: float, decoder_of: Callable[..
         assert torch.equal(one.token_log_probabilities, other.token_log_probabilities)
 
 
-def said(found: list[list[tfkit.Hypothesis]]) -> list[list[list[int]]]:
+def token_ids(found: list[list[tfkit.Hypothesis]]) -> list[list[list[int]]]:
     return [[one.ids.tolist() for one in row] for row in found]
 
 
 def test_a_seed_decides_and_a_row_has_its_own(decoder_of: Callable[..., Model]) -> None:
     model = decoder_of("translator")
     limits = torch.tensor([9, 4, 1, 9, 7, 2])
-    together = said(tfkit.sample(model, source=SOURCE, max_new_tokens=limits, samples=3, seed=4, temperature=3.0))
-    assert together == said(tfkit.sample(model, source=SOURCE, max_new_tokens=limits, samples=3, seed=4, temperature=3.0))
-    assert together != said(tfkit.sample(model, source=SOURCE, max_new_tokens=limits, samples=3, seed=5, temperature=3.0))
+    together = token_ids(tfkit.sample(model, source=SOURCE, max_new_tokens=limits, samples=3, seed=4, temperature=3.0))
+    assert together == token_ids(tfkit.sample(model, source=SOURCE, max_new_tokens=limits, samples=3, seed=4, temperature=3.0))
+    assert together != token_ids(tfkit.sample(model, source=SOURCE, max_new_tokens=limits, samples=3, seed=5, temperature=3.0))
     for row in range(6):
         alone = {
             "source": SOURCE[row : row + 1],
@@ -132,17 +132,17 @@ def test_a_seed_decides_and_a_row_has_its_own(decoder_of: Callable[..., Model]) 
             "seed": 4,
             "temperature": 3.0,
         }
-        assert said(tfkit.sample(model, samples=3, **alone)) == [together[row]]
-        assert said(tfkit.sample(model, samples=1, **alone)) == [together[row][:1]]
+        assert token_ids(tfkit.sample(model, samples=3, **alone)) == [together[row]]
+        assert token_ids(tfkit.sample(model, samples=1, **alone)) == [together[row][:1]]
     assert len({str(one) for row in together for one in row}) > 10
 
 
 def test_without_a_seed_torchs_generator_decides(decoder_of: Callable[..., Model]) -> None:
     model = decoder_of("writer")
     torch.manual_seed(3)
-    first, second = (said(tfkit.sample(model, max_new_tokens=9, samples=4)) for _ in range(2))
+    first, second = (token_ids(tfkit.sample(model, max_new_tokens=9, samples=4)) for _ in range(2))
     torch.manual_seed(3)
-    assert said(tfkit.sample(model, max_new_tokens=9, samples=4)) == first != second
+    assert token_ids(tfkit.sample(model, max_new_tokens=9, samples=4)) == first != second
 
 
 def test_streams_and_samples_are_apart() -> None:
@@ -152,7 +152,7 @@ def test_streams_and_samples_are_apart() -> None:
     assert float(drawn.max()) < 1.0
 
 
-def test_probabilities_are_the_models_own_and_attention_is_told(decoder_of: Callable[..., Model]) -> None:
+def test_samples_have_the_models_probabilities_and_attention(decoder_of: Callable[..., Model]) -> None:
     model = decoder_of("translator")
     sites = ["decoder.0.cross_attention", "decoder.1.self_attention"]
     found = tfkit.sample(model, source=SOURCE, max_new_tokens=6, temperature=2.0, top_k=5, seed=2, samples=2, attention=sites)
@@ -193,7 +193,7 @@ def test_a_wrong_call_is_an_input_error(name: str, decoder_of: Callable[..., Mod
         tfkit.sample(decoder_of("translator"), **{"source": SOURCE, "max_new_tokens": 3, **arguments})
 
 
-def test_logits_that_are_no_numbers_are_told(decoder_of: Callable[..., Model]) -> None:
+def test_nan_logits_are_reported(decoder_of: Callable[..., Model]) -> None:
     model = decoder_of("translator")
     with torch.no_grad():
         next(iter(model.nodes["decoder"].parameters())).fill_(torch.nan)

@@ -62,7 +62,7 @@ def test_too_few_are_filled_up() -> None:
     assert progress(values, indices) == [[(2.0, 1), (1.0, 0), (-torch.inf, 0), (-torch.inf, 0)]]
 
 
-def test_what_is_no_number_comes_first_and_disturbs_no_other_row() -> None:
+def test_nan_comes_first_and_changes_no_other_row() -> None:
     scores = torch.tensor([[1.0, 1.0, 1.0, torch.nan], [1.0, 2.0, 2.0, 2.0], [-torch.inf, 3.0, -torch.inf, -torch.inf]])
     values, indices = best(scores, 2)
     assert values[0].isnan().tolist() == [True, False]

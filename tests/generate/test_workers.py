@@ -51,7 +51,7 @@ def test_they_run_at_once_each_with_its_share_of_the_threads(decoder_of: Callabl
 
 
 @pytest.mark.slow
-def test_what_one_raises_is_raised_and_no_other_begins() -> None:
+def test_an_exception_of_one_batch_is_raised_and_no_other_batch_starts() -> None:
     state = []
 
     def work(batch: int) -> int:
@@ -112,6 +112,6 @@ def test_one_after_the_other_with_a_backend_that_is_not_for_threads(decoder_of: 
     assert workers_for(model, 4) == 4
 
 
-def test_a_number_that_is_none(decoder_of: Callable[..., Model]) -> None:
+def test_invalid_numbers_are_refused(decoder_of: Callable[..., Model]) -> None:
     with pytest.raises(tfkit.InputError, match="workers is 0"):
         tfkit.generate_batched(decoder_of("translator"), SOURCES, workers=0)

@@ -38,7 +38,7 @@ def graph_from(spec_from: Callable[..., tfkit.ModelSpec]) -> Callable[..., tfkit
 
 
 @pytest.fixture
-def faults_of(graph_from: Callable[..., tfkit.Graph]) -> Callable[..., list[Diagnostic]]:
+def errors_of(graph_from: Callable[..., tfkit.Graph]) -> Callable[..., list[Diagnostic]]:
     def make(nodes: str, *overrides: str) -> list[Diagnostic]:
         with pytest.raises(tfkit.SpecError) as error:
             graph_from(nodes, *overrides)

@@ -26,7 +26,7 @@ outputs: [logits, label]
 """
 
 
-def test_nodes_stand_after_what_they_read(graph_from: Callable[..., tfkit.Graph]) -> None:
+def test_nodes_come_after_their_inputs(graph_from: Callable[..., tfkit.Graph]) -> None:
     graph = graph_from(NODES)
     before: set[str] = set()
     for name, node in graph.nodes.items():

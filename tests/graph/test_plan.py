@@ -136,7 +136,7 @@ def test_who_would_work_may_be_nobody(graph_from: Callable[..., tfkit.Graph], ca
 
 
 @pytest.mark.slow
-def test_the_plan_is_what_the_model_does(
+def test_the_plan_agrees_with_the_model(
     graph_from: Callable[..., tfkit.Graph], spec_from: Callable[..., tfkit.ModelSpec], catalogue: tfkit.Catalogue
 ) -> None:
     nodes = (

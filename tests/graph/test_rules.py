@@ -29,6 +29,18 @@ CLASSIFIER = """nodes:
 outputs: [label]
 """
 
+RECURRENT = """nodes:
+  source:  {kind: tokens}
+  target:  {kind: tokens}
+  encoder: {kind: rnn, input: source, cell: gru, d_state: 8, bidirectional: true}
+  decoder:
+    {kind: rnn, input: target, memory: encoder, cell: gru, d_state: 8, cross_attention: {score: additive}, readout: {READOUT}}
+  body:    {kind: stack, input: decoder, num_layers: 1, causal: true}
+  logits:  {kind: token_logits, input: body, share: target}
+outputs: [logits]
+"""
+RECURRENT = RECURRENT.replace("READOUT", "kind: tanh, d_model: 24")
+
 # name: (nodes, what to replace in them, by what, code, place of the changed text or None, pattern)
 RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
     "heads divide d_model": (
@@ -55,11 +67,77 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
         CLASSIFIER, "num_layers: 1", "num_layers: 1, causal: true, sublayers: [cross_attention, ffn]", "TFK040",
         "cross_attention", r"`cross_attention` has no memory to read",
     ),
+    "a dot product has two equal widths": (
+        RECURRENT, "score: additive", "score: dot", "TFK040",
+        "dot", r"a dot product of d_state 8 and the 16 features of `encoder`; use `general`",
+    ),
+    "a recurrent memory is read": (
+        RECURRENT, "cross_attention: {score: additive}, ", "", "TFK040",
+        "encoder, cell", r"nothing reads the memory `encoder`; write `cross_attention`",
+    ),
+    "attention of a decoder has a memory": (
+        RECURRENT, "memory: encoder, ", "", "TFK040",
+        "{score: additive}", r"there is no memory to attend to; write `memory: NODE`",
+    ),
+    "a vector is not attended to": (
+        RECURRENT, "input: source, cell: gru, d_state: 8, bidirectional: true}",
+        "input: source, cell: gru, d_state: 8}\n  one: {kind: pool, input: encoder, take: last}\n"
+        "  other: {kind: rnn, input: target, memory: one, cell: gru, d_state: 24, cross_attention: {score: general}}\n"
+        "  extra: {kind: token_logits, input: other, share: target}", "TFK040",
+        "{score: general}", r"`one` is one vector, \(B, 8\), and has nothing to attend to",
+    ),
+    "a decoder reads from left to right": (
+        RECURRENT, "memory: encoder, cell: gru", "memory: encoder, bidirectional: true, cell: gru", "TFK040",
+        "true, cell", r"a decoder with a memory reads from left to right only",
+    ),
+    "a first state needs a memory": (
+        RECURRENT, "cell: gru, d_state: 8, bidirectional: true", "cell: gru, d_state: 8, initial_state: {take: last}", "TFK040",
+        "{take: last}", r"`take: last` needs a memory",
+    ),
+    "states are taken from an equal encoder": (
+        RECURRENT.replace(", bidirectional: true", "").replace("cross", "initial_state: {take: states}, cross"),
+        "cell: gru, d_state: 8}", "cell: lstm, d_state: 9}", "TFK040", "{take: states}",
+        r"1 x 1 x 8 states \(layers, tensors, features\), but those of `encoder` are 1 x 2 x 9",
+    ),
+    "states are those of one direction": (
+        RECURRENT, "cross", "initial_state: {take: states}, cross", "TFK040", "{take: states}",
+        r"`encoder` is no recurrent node with one direction; take `last` or `mean`",
+    ),
+    "first_backward needs a backward cell": (
+        RECURRENT.replace(", bidirectional: true", ""), "cross", "initial_state: {take: first_backward}, cross", "TFK040",
+        "{take: first_backward}", r"`encoder` has no backward cell; take `last` or `mean`, or write `initial_width`",
+    ),
+    "initial_width is of a backward state": (
+        RECURRENT, "memory: encoder, ", "memory: encoder, initial_state: {take: last}, initial_width: 8, ", "TFK040",
+        "8, cell: gru, d_state: 8, cross", r"`take: last` takes all features of the memory; remove it",
+    ),
+    "initial_width is that of the encoder": (
+        RECURRENT, "memory: encoder, ", "memory: encoder, initial_state: {take: first_backward}, initial_width: 7, ", "TFK040",
+        "7, cell", r"initial_width 7 differs from the backward state of `encoder`, 8",
+    ),
+    "feeding comes after the cell": (
+        RECURRENT, "{score: additive}", "{score: additive, input_feeding: true}", "TFK040",
+        "true}, readout", r"`before_cell` feeds the context itself to the cell",
+    ),
+    "a context after the cell is read": (
+        RECURRENT, "{score: additive}, readout: {kind: tanh, d_model: 24}",
+        "{score: additive, attend: after_cell}, readout: {kind: tanh, d_model: 24, reads: [state, input]}", "TFK040",
+        "[state, input]", r"nothing reads the context, which comes after the cell; add `context`",
+    ),
+    "a scale is of a dot product": (
+        RECURRENT, "{score: additive}", "{score: additive, scale: 0.5}", "TFK040",
+        "0.5}", r"`scale` multiplies a dot product, and the score is `additive`",
+    ),
+    "a read-out reads what there is": (
+        RECURRENT, "d_state: 8, bidirectional: true",
+        "d_state: 8, readout: {kind: maxout, d_model: 4, reads: [state, context]}", "TFK040",
+        "[state, context]", r"there is no context: no attention, and no memory that is one vector",
+    ),
     "a memory is read": (
         TRANSLATOR, "causal: true", "causal: true, sublayers: [self_attention, ffn]", "TFK040",
         "encoder, num_layers: 2, causal", r"no sub-layer reads the memory `encoder`",
     ),
-    "causal is said where a memory is read": (
+    "causal is written where a memory is read": (
         TRANSLATOR, ", causal: true", "", "TFK040", "{kind: stack, input: target", r"must say whether it is causal",
     ),
     "window of one number is causal": (
@@ -157,7 +235,7 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
         CLASSIFIER, "outputs: [label]", "outputs: [label, label]", "TFK021", "label]",
         r"`label` is written twice; name every output once",
     ),
-    "names of arguments are taken": (
+    "names of arguments are reserved": (
         CLASSIFIER.replace("tokens:", "batch:").replace("input: tokens", "input: batch"), "end_id: 2", "end_id: 3", "TFK013",
         None, r"`batch` is an argument of every model",
     ),
@@ -178,11 +256,11 @@ EXTRA = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_rule(name: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_a_rule(name: str, errors_of: Callable[..., list[Diagnostic]]) -> None:
     nodes, old, new, code, place, pattern = RULES[name]
     assert nodes.count(old) == 1
     text = nodes.replace(old, new).replace("outputs:", EXTRA.get(name, "") + "outputs:")
-    found = faults_of(text)
+    found = errors_of(text)
     diagnostic = next(diagnostic for diagnostic in found if diagnostic.code == code)
     assert re.search(pattern, str(diagnostic)), str(diagnostic)
     assert diagnostic.fix
@@ -195,7 +273,7 @@ def test_a_rule(name: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
         assert line[diagnostic.location.column - 1 :].startswith(place.splitlines()[0]), line[diagnostic.location.column - 1 :]
 
 
-def test_faults_of_all_nodes_at_once_in_the_order_of_the_file(faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_errors_of_all_nodes_are_reported_in_the_order_of_the_file(errors_of: Callable[..., list[Diagnostic]]) -> None:
     text = (
         TRANSLATOR.replace("{kind: tokens}", "{kind: tokens, pad_id: 19}")
         .replace("input: source, num_layers: 2", "input: source, num_layers: 2, attention: {num_heads: 7}")
@@ -204,7 +282,7 @@ def test_faults_of_all_nodes_at_once_in_the_order_of_the_file(faults_of: Callabl
             "causal: true, self_attention: {num_kv_heads: 4}, position: rotary_half, cross_attention: {head_dim: 3}",
         )
     )
-    found = faults_of(text)
+    found = errors_of(text)
     assert [diagnostic.path for diagnostic in found] == [
         "nodes.source.pad_id", "nodes.encoder.attention.num_heads", "nodes.decoder.self_attention.num_kv_heads",
     ]  # fmt: skip
@@ -213,8 +291,8 @@ def test_faults_of_all_nodes_at_once_in_the_order_of_the_file(faults_of: Callabl
     )
 
 
-def test_an_inherited_fault_points_into_defaults_and_comes_once(faults_of: Callable[..., list[Diagnostic]]) -> None:
-    found = faults_of(TRANSLATOR, "defaults.attention.num_heads=5")
+def test_an_inherited_error_is_located_in_defaults_and_reported_once(errors_of: Callable[..., list[Diagnostic]]) -> None:
+    found = errors_of(TRANSLATOR, "defaults.attention.num_heads=5")
     assert len({str(diagnostic) for diagnostic in found}) == len(found)
     assert {diagnostic.path for diagnostic in found} == {"defaults.attention.num_heads"}
     assert len(found) == 1
@@ -236,20 +314,20 @@ def test_no_rule_is_broken_where_all_is_well(graph_from: Callable[..., tfkit.Gra
         ["defaults.d_model=1099511627774", "defaults.attention.head_dim=4"],
     ],
 )
-def test_what_no_machine_can_hold_is_refused_at_once_with_its_bytes(
-    overrides: list[str], faults_of: Callable[..., list[Diagnostic]]
+def test_models_larger_than_any_memory_are_refused_at_once_with_their_bytes(
+    overrides: list[str], errors_of: Callable[..., list[Diagnostic]]
 ) -> None:
-    found = faults_of(TRANSLATOR, *overrides)  # unrolled, this would take hours and all memory
+    found = errors_of(TRANSLATOR, *overrides)  # unrolled, this would take hours and all memory
     assert {diagnostic.code for diagnostic in found} == {"TFK045"}
     assert all(re.search(r"[\d,]{9,} bytes", diagnostic.message) for diagnostic in found if "shared" not in overrides[0])
     assert all(diagnostic.fix for diagnostic in found)
 
 
 def test_a_billion_layers_are_counted_exactly(
-    graph_from: Callable[..., tfkit.Graph], faults_of: Callable[..., list[Diagnostic]]
+    graph_from: Callable[..., tfkit.Graph], errors_of: Callable[..., list[Diagnostic]]
 ) -> None:
     one, two = (graph_from(TRANSLATOR, f"decoder.num_layers={n}").nodes["decoder"].count() for n in (1, 2))
-    (diagnostic, *_) = faults_of(TRANSLATOR, "decoder.num_layers=1000000000")
+    (diagnostic, *_) = errors_of(TRANSLATOR, "decoder.num_layers=1000000000")
     count = one + 999_999_999 * (two - one)
     assert (
         f"{count:,} parameters, {4 * count:,} bytes in float32" in diagnostic.message
@@ -260,13 +338,13 @@ def test_a_billion_layers_are_counted_exactly(
 @pytest.mark.parametrize(
     "name", ["masks", "lengths", "segments", "weights", "batch", "capacity", "prompt", "output", "model", "self"]
 )
-def test_no_input_is_named_like_an_argument(name: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_no_input_is_named_like_an_argument(name: str, errors_of: Callable[..., list[Diagnostic]]) -> None:
     text = f"nodes: {{{name}: {{kind: tokens}}, body: {{kind: stack, input: {name}, num_layers: 1}}}}\noutputs: [body]\n"
-    assert [(diagnostic.code, diagnostic.path) for diagnostic in faults_of(text)] == [("TFK013", f"nodes.{name}")]
+    assert [(diagnostic.code, diagnostic.path) for diagnostic in errors_of(text)] == [("TFK013", f"nodes.{name}")]
 
 
 @pytest.mark.slow
-def test_every_attribute_of_torchs_module_dictionary_is_taken() -> None:
+def test_every_attribute_of_torchs_module_dictionary_is_reserved() -> None:
     # In a process of its own: libraries that other tests import put names of theirs on torch's classes.
     code = "import torch; print(*(name for name in dir(torch.nn.ModuleDict()) if not name.startswith('_')))"
     named = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
@@ -305,7 +383,7 @@ def test_a_backend_without_padding_serves_a_model_without_padding(catalogue: tfk
     assert padded.mask_terms == {"causal", "key_visible"}
 
 
-def test_of_nodes_behind_one_another_the_one_that_nothing_reads_is_named(faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_of_nodes_behind_one_another_the_one_that_nothing_reads_is_named(errors_of: Callable[..., list[Diagnostic]]) -> None:
     nodes = TRANSLATOR.replace("memory: encoder, ", "").replace("share: source}\n  enc", "vocab_size: 40}\n  enc")
-    [diagnostic] = faults_of(nodes.replace("input: decoder, share: source", "input: decoder, share: target"))
+    [diagnostic] = errors_of(nodes.replace("input: decoder, share: source", "input: decoder, share: target"))
     assert diagnostic.message == "nothing reads `encoder`"

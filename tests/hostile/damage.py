@@ -22,7 +22,7 @@ VALUES: tuple[Any, ...] = (None, True, -1, 10**30, 1.5, "", "../../x", ESCAPE, "
 
 
 def not_regular(victim: Path) -> Iterator[tuple[str, Damage]]:
-    """Names at which no regular file is, or another one: `victim` belongs to somebody else."""
+    """Names at which no regular file is, or another one: `victim` belongs to another user."""
 
     def link(target: str) -> Damage:
         return lambda path: path.symlink_to(target)
@@ -48,6 +48,9 @@ def _socket(path: Path) -> None:
         os.chdir(here)
 
 
+NEWLINES = gzip.compress(b"\n" * (20 << 20))
+
+
 def contents(good: bytes) -> Iterator[tuple[str, bytes]]:
     """Bytes of no format, and the good ones cut or repeated."""
     draw = random.Random(len(good))
@@ -71,7 +74,7 @@ def contents(good: bytes) -> Iterator[tuple[str, bytes]]:
     yield "cut by a byte", good[:-1]
     yield "twice", good + good
     yield "behind garbage", b"\0garbage\n" + good
-    yield "gzip of newlines", gzip.compress(b"\n" * (20 << 20))
+    yield "gzip of newlines", NEWLINES
     yield "gzip cut off", gzip.compress(good or b"x")[:-6]
 
 

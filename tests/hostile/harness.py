@@ -1,4 +1,4 @@
-"""One command on one hostile input: run in a process with limits, and judged by what a user may expect of it."""
+"""One command on one hostile input: run in a process with limits, and checked against what a user may expect of it."""
 
 from __future__ import annotations
 

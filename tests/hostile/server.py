@@ -2,15 +2,17 @@
 
 A request is a JSON line on standard input: {"words": [...], "stdin": PATH, "cwd": DIR, "out": PATH, "err": PATH}. The answer
 is a JSON line: {"code": int | null, "signal": int | null}. It is a process of its own because one with threads, such as a
-test worker, should not fork.
+test worker, should not fork. A command reports the modules that it imported; the server imports them for those that follow.
 """
 
+import gc
 import importlib
 import json
 import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 
 CPU_SECONDS = 20
 """The promise is 5 s on a usual machine; a slow one has room, and what does not end meets this limit all the same."""
@@ -45,10 +47,12 @@ def child(request: dict) -> int:
     code = main(request["words"])
     sys.stdout.flush()
     sys.stderr.flush()
+    os.write(request["modules"], "\n".join(sys.modules).encode())
     return code
 
 
 def served(request: dict) -> dict:
+    modules = request["modules"] = os.memfd_create("modules")
     number = os.fork()
     if not number:
         try:
@@ -61,7 +65,22 @@ def served(request: dict) -> dict:
     _, status = os.waitpid(number, 0)
     stopped = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+    with os.fdopen(modules) as imported:
+        imported.seek(0)
+        import_all(imported.read().split())
     return {"code": code, "signal": stopped}
+
+
+def import_all(names: list[str]) -> None:
+    """Import what is not imported yet. The garbage collector then leaves these objects alone, so that the pages that hold
+    them stay shared with the commands."""
+    new = [name for name in names if name not in sys.modules]
+    for name in new:
+        with suppress(ImportError):  # an entry of `sys.modules` that an extension module made
+            importlib.import_module(name)
+    if new:
+        gc.collect()
+        gc.freeze()
 
 
 def main() -> None:
@@ -71,20 +90,12 @@ def main() -> None:
 
     for name in commands.list_commands(context := click.Context(commands)):
         commands.get_command(context, name)
-    for name in (
-        "tfkit.train",
-        "tfkit.text",
-        "tfkit.view.training",
-        "tfkit_conformance",
-        "tfkit.data",
-        "pyarrow",
-        "tokenizers",
-    ):
-        importlib.import_module(name)
+    import_all(["tfkit.train", "tfkit.text", "tfkit.view.training", "tfkit_conformance", "tfkit.data", "pyarrow", "tokenizers"])
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         answers.write(json.dumps(served(json.loads(line))) + "\n")
         answers.flush()
+    os._exit(0)  # an ordinary end would print what Triton's extension module leaks
 
 
 if __name__ == "__main__":

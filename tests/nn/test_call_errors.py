@@ -153,7 +153,9 @@ def test_rows_that_are_not_there_cannot_be_kept(rows: Any, model: Model) -> None
         ),
     ],
 )
-def test_what_cannot_be_decoded_says_why(overrides: list[str], reason: str, model_of: Callable[..., Model]) -> None:
+def test_models_that_cannot_be_decoded_give_the_reason(
+    overrides: list[str], reason: str, model_of: Callable[..., Model]
+) -> None:
     model = model_of("decoder", *overrides)
     with pytest.raises(tfkit.InputError, match=reason):
         model.start(batch=2)

@@ -264,7 +264,7 @@ def test_other_dtypes(
 
 
 @pytest.mark.parametrize("kind", [NodeOutput, Padding, Mask, AttentionInputs, AttentionOutput])
-def test_what_flows_has_plain_defaults(kind):
+def test_signals_have_plain_defaults(kind):
     """Dynamo of torch 2.11 cannot make an object that stands as a default."""
     defaults = [each.default for each in fields(kind) if each.default is not MISSING]
     assert all(default is None or isinstance(default, (bool, int, float, str)) for default in defaults)

@@ -1,4 +1,4 @@
-"""The way into a backend: what does not fit is refused before the call, what comes back wrong is told after it."""
+"""Dispatch to a backend: invalid arguments are refused before the call, invalid results are reported after it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +30,7 @@ def inputs() -> AttentionInputs:
     return AttentionInputs(torch.randn(B, H, Q, D), torch.randn(B, G, K, D), torch.randn(B, G, K, V), Mask(), 0.5)
 
 
-def test_what_fits_goes_through(inputs: AttentionInputs) -> None:
+def test_fitting_inputs_are_accepted(inputs: AttentionInputs) -> None:
     assert attend(bound(right), inputs).output.shape == (B, H, Q, V)
 
 
@@ -56,7 +56,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_does_not_fit_is_refused_with_the_shapes(case: str, inputs: AttentionInputs) -> None:
+def test_inputs_that_do_not_fit_are_refused_with_their_shapes(case: str, inputs: AttentionInputs) -> None:
     changes, rule = CASES[case]
 
     def never(*_: object) -> AttentionOutput:
@@ -77,6 +77,6 @@ def test_what_does_not_fit_is_refused_with_the_shapes(case: str, inputs: Attenti
     ],
     ids=["a tensor", "a shape that broadcasts", "a dtype"],
 )
-def test_what_comes_back_wrong_names_the_backend(wrong: Callable[..., Any], inputs: AttentionInputs) -> None:
-    with pytest.raises(PluginError, match=r"TFK056.*`test.mine` gave"):
+def test_an_invalid_output_names_the_backend(wrong: Callable[..., Any], inputs: AttentionInputs) -> None:
+    with pytest.raises(PluginError, match=r"TFK056.*`test.mine` returned"):
         attend(bound(wrong), inputs)

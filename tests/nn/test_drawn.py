@@ -31,7 +31,7 @@ def test_neighbours_are_independent():
         assert abs(same - count / 2) <= 5 * math.sqrt(count / 4)
 
 
-def test_the_seed_decides_and_other_calls_draw_anew():
+def test_the_seed_determines_the_samples_and_calls_without_one_differ():
     drop, x = Dropout(0.4), torch.randn(7, 5)
     torch.manual_seed(3)
     first, second = drop(x), drop(x)
@@ -53,7 +53,7 @@ def test_dtype_and_gradient(dtype):
     torch.testing.assert_close(x.grad, torch.where(y != 0, 1 / 0.75, 0.0).to(dtype))
 
 
-def test_what_torch_does_itself():
+def test_functions_equal_those_of_torch():
     x = torch.randn(4, 6)
     for drop in (Dropout(0.0), Dropout(0.4).eval()):
         assert torch.equal(drop(x), x)

@@ -143,7 +143,7 @@ def test_a4_a_window_shows_exactly_its_keys(
     distance = torch.arange(8) - torch.arange(8)[:, None]
     shown = (distance >= -left) & (distance <= right)
     assert torch.equal(weights > 0, shown.expand_as(weights))
-    with torch.no_grad():  # and the call that is not watched: a token outside every window of a row changes nothing there
+    with torch.no_grad():  # without gradients too: a token outside every window of a row changes nothing there
         want = model(tokens=ids)["logits"]
         for key in range(8):
             other = ids.clone()

@@ -92,7 +92,7 @@ def test_decoder_only_with_groups_windows_and_several_backends(
             close(steps(model, state, tokens, [2, 1, 1, 4, 3], padded), want, rounding(model, want, T), padded)
 
 
-def test_padding_is_told_by_pad_id_while_decoding(
+def test_pad_id_marks_padding_while_decoding(
     model_of: Callable[..., Model], ids_of: Callable[..., Tensor], rounding: Callable[..., float]
 ) -> None:
     model = model_of("decoder", position="{kind: learned, max_len: 16, count: visible}", dtype=torch.float64)
@@ -208,7 +208,7 @@ def test_a_step_that_fails_leaves_the_state_as_it_was(
     close(got, want, rounding(model, want, T))
 
 
-def test_segments_of_the_target_are_said_step_by_step(catalogue: tfkit.Catalogue, rounding: Callable[..., float]) -> None:
+def test_segments_of_the_target_are_given_step_by_step(catalogue: tfkit.Catalogue, rounding: Callable[..., float]) -> None:
     text = (
         "{tfkit: 1, name: a, defaults: {d_model: 8, norm: layer_norm, placement: pre, attention: {num_heads: 2}, "
         "ffn: {d_ff: 8, activation: relu}}, nodes: {ids: {kind: tokens, vocab_size: 9, segments: 2}, "

@@ -120,7 +120,7 @@ def test_padding_does_not_count_and_an_end_token_does(model_of: Callable[..., Mo
     assert torch.equal(outputs.loss, entropy(outputs.logits, labels))
 
 
-def test_half_precision_is_judged_in_float32(model_of: Callable[..., Model]) -> None:
+def test_half_precision_losses_are_computed_in_float32(model_of: Callable[..., Model]) -> None:
     model = model_of("decoder", dtype=torch.bfloat16)
     outputs = model(tokens=IDS, labels=IDS.int())
     assert outputs.loss.dtype == torch.float32
@@ -171,13 +171,13 @@ def test_a_label_that_becomes_a_target_is_called_a_label(wrong: int, model_of: C
         model_of("encoder-decoder")(source=IDS, labels=labels)
 
 
-def test_a_target_that_cannot_be_made_of_labels(model_of: Callable[..., Model]) -> None:
-    with pytest.raises(tfkit.InputError, match="`target` is not given and has no start_id"):
+def test_a_missing_target_needs_a_start_token(model_of: Callable[..., Model]) -> None:
+    with pytest.raises(tfkit.InputError, match="`target` is not given, and without a start_id"):
         model_of("encoder-decoder", "target.start_id=null")(source=IDS, labels=SAID)
 
 
 @pytest.mark.parametrize(("name", "old"), [("labels", "source"), ("smoothing", "source"), ("loss", "head")])
-def test_names_that_a_call_uses_are_taken(name: str, old: str, spec_of: Callable[..., tfkit.ModelSpec]) -> None:
+def test_names_of_call_arguments_are_reserved(name: str, old: str, spec_of: Callable[..., tfkit.ModelSpec]) -> None:
     nodes = MASKED
     for word, new in [
         ("tokens:", "source:"),

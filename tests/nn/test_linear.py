@@ -1,4 +1,4 @@
-"""Linear maps of training: torch's numbers and torch's manners, whoever multiplies."""
+"""Linear maps of training: torch's numbers and torch's behaviour, with every implementation."""
 
 import itertools
 
@@ -87,7 +87,7 @@ def test_only_the_gradients_that_are_wanted(needed, calls):
 
 
 def test_the_same_bits_wherever_the_numbers_lie():
-    """A run that goes on after a kill finds its numbers at other addresses."""
+    """A run that resumes after a kill has its numbers at other addresses."""
 
     def moved(tensor, offset):
         raw = torch.empty(tensor.numel() + 32)
@@ -160,7 +160,7 @@ class _Sees(TorchFunctionMode):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, of its tracer and forward mode
-def test_whoever_looks_at_operators_sees_those_that_it_knows(calls):
+def test_modes_and_subclasses_see_torchs_own_operators(calls):
     x, weight, bias = (tensor.detach() for tensor in parts())
     want = functional.linear(x, weight, bias)
     with FlopCounterMode(display=False) as counter:
@@ -204,7 +204,7 @@ def test_an_empty_batch_has_no_rows():
     assert linear(x[:0], weight, bias).shape == (0, 7, 40)
 
 
-def test_modules_that_are_watched_are_called(calls):
+def test_modules_with_hooks_are_called(calls):
     x, seen = torch.randn(3, 5, 12, requires_grad=True), []
     module = nn.Linear(12, 40)
     for watch in (
@@ -242,7 +242,7 @@ def test_the_rule_is_the_vendor_and_the_instructions(capability, vendor, wanted,
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(onednn, "vendor", lambda: vendor)
-    assert onednn.pays() is wanted
+    assert onednn.is_faster() is wanted
 
 
 def test_a_torch_without_that_product_does_without(monkeypatch):

@@ -1,4 +1,4 @@
-"""A model that was moved after it was built is judged where it now is."""
+"""A model that was moved after it was built is checked on its present device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Narrow:
         return [AttentionBackend(name="acme.narrow", summary="bfloat16 only", attend=self.eager.attend, capabilities=can)]
 
 
-def test_a_backend_for_the_dtype_a_model_was_cast_to_is_taken() -> None:
+def test_casting_a_model_chooses_a_backend_for_the_new_dtype() -> None:
     catalogue = tfkit.load_catalogue()
     catalogue = catalogue.with_plugin(Narrow(catalogue.find("backend", "eager")), "acme")
     model = tfkit.build(tfkit.parse_spec(SPEC, catalogue), catalogue).bfloat16()

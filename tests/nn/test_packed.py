@@ -45,7 +45,7 @@ def small() -> tfkit.Model:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """Every weight that is packed, with a rule that packs at the second use, whoever made the processor."""
+    """Every weight that is packed, with a rule that packs at the second use, on every make of processor."""
     monkeypatch.setattr(onednn, "PRODUCT", onednn.probe())
     pack = onednn.probe_packing()
     if pack is None:
@@ -86,7 +86,7 @@ def test_few_rows_win_more() -> None:
 
 
 @pytest.mark.parametrize("change", ["in place", "another tensor", "moved"])
-def test_a_weight_that_has_changed_is_packed_anew(change: str, made: list[Tensor]) -> None:
+def test_a_changed_weight_is_packed_again(change: str, made: list[Tensor]) -> None:
     linear, x, weights = nn.Linear(20, 30), torch.randn(4, 1, 20), PrepackedWeights()
     for _ in range(3):
         before = multiplied(linear, x, weights)
@@ -153,7 +153,7 @@ def test_batches_share_them_and_find_the_same(made: list[Tensor], monkeypatch: p
         assert [each.score for each in mine] == pytest.approx([each.score for each in its], rel=1e-5)
 
 
-def test_what_is_shared_ends_with_the_searches() -> None:
+def test_shared_prepacked_weights_end_with_the_searches() -> None:
     model, weights = small(), PrepackedWeights()
     with model.shared_prepacked(weights):
         assert model.start("target", source=torch.tensor([[5, 2]])).prepacked is weights

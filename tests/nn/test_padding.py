@@ -1,4 +1,4 @@
-"""Padding, however it is told, hides the same tokens; and what is hidden changes nothing, to the bit."""
+"""Padding hides the same tokens in every form in which it is given; hidden tokens change no bit of the output."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_pad_ids_masks_and_lengths_say_the_same(
     ("backend", "scheme"),
     [(backend, scheme) for backend in ("eager", "sdpa") for scheme in SCHEMES[:5:2]] + [("flex", "alibi")],
 )
-def test_a6_what_is_hidden_changes_nothing_to_the_bit(
+def test_a6_hidden_keys_change_no_bit(
     scheme: str, backend: str, model_of: Callable[..., Model], pair: dict[str, Tensor], ids_of: Callable[..., Tensor]
 ) -> None:
     model = model_of("encoder-decoder", "decoder.num_layers=1", position=scheme, backend=backend)
@@ -66,7 +66,7 @@ def test_a6_what_is_hidden_changes_nothing_to_the_bit(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_padded_row_gives_what_it_gives_alone(
+def test_a_padded_row_equals_the_row_alone(
     scheme: str, model_of: Callable[..., Model], pair: dict[str, Tensor], rounding: Callable[..., float]
 ) -> None:
     model = model_of(position=scheme, dtype=torch.float64)
@@ -84,7 +84,7 @@ def test_a_padded_row_gives_what_it_gives_alone(
     ["none", "rotary_half", "alibi", "relative_t5", "relative_shaw", "{kind: learned, max_len: 9, count: visible}",
      "{kind: sinusoidal, count: visible}"],
 )  # fmt: skip
-def test_left_padding_does_not_shift_what_only_knows_distances_or_counts_the_visible(
+def test_left_padding_does_not_shift_relative_or_visible_positions(
     scheme: str, model_of: Callable[..., Model], pair: dict[str, Tensor], rounding: Callable[..., float]
 ) -> None:
     model = model_of(position=scheme, dtype=torch.float64)
@@ -150,7 +150,7 @@ def test_the_first_token_of_t5_is_seen(model_of: Callable[..., Model], ids_of: C
     ("backend", "scheme"),
     [(backend, scheme) for backend in ("eager", "sdpa") for scheme in SCHEMES[:5]] + [("flex", "sinusoidal")],
 )
-def test_a_decoder_never_sees_what_comes_after_to_the_bit(
+def test_later_tokens_change_no_bit_of_a_decoder(
     scheme: str, backend: str, model_of: Callable[..., Model], ids_of: Callable[..., Tensor]
 ) -> None:
     model = model_of("decoder", "body.num_layers=2", position=scheme, backend=backend)

@@ -1,4 +1,4 @@
-"""Devices that are not here, tensors elsewhere, copies and pickles: told before anything is done."""
+"""Missing devices, tensors on other devices, copies and pickles: reported before anything is computed."""
 
 from __future__ import annotations
 

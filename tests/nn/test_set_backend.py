@@ -109,7 +109,7 @@ def test_a11_a_refusal_names_every_reason_and_who_would_work(model_of: Callable[
 
 
 @pytest.mark.slow
-def test_a11_what_depends_on_the_call_is_refused_at_the_call(model_of: Callable[..., Model], pair: dict[str, Tensor]) -> None:
+def test_a11_call_dependent_limits_are_refused_at_the_call(model_of: Callable[..., Model], pair: dict[str, Tensor]) -> None:
     model = model_of(backend="flex").train()
     with pytest.raises(BackendRefused, match=r"TFK060.*encoder\.0\.self_attention.*no backward.*eager"):
         model(**pair)
@@ -120,7 +120,7 @@ def test_a11_what_depends_on_the_call_is_refused_at_the_call(model_of: Callable[
 @pytest.mark.parametrize(
     "requested", ["spda", {"kind": "sdpa", "kernal": "math"}, {"kind": "sdpa", "kernel": "fast"}, [], 3, None, {}]
 )
-def test_a_wish_that_is_none_is_an_error_and_changes_nothing(requested: Any, model_of: Callable[..., Model]) -> None:
+def test_an_invalid_backend_request_is_an_error_and_changes_nothing(requested: Any, model_of: Callable[..., Model]) -> None:
     model = model_of(backend="eager")
     with pytest.raises(SpecError) as error:
         model.set_backend(requested)
@@ -158,7 +158,7 @@ class Narrow:
         ]
 
 
-def test_a11_limits_on_lengths_are_judged_call_by_call(
+def test_a11_length_limits_are_checked_for_each_call(
     catalogue: tfkit.Catalogue, spec_of: Callable[..., tfkit.ModelSpec], ids_of: Callable[..., Tensor]
 ) -> None:
     wide = catalogue.with_plugin(Narrow(), "test")

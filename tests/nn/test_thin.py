@@ -46,7 +46,7 @@ def test_a_module_that_is_more_than_a_linear_map_is_called_itself():
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("batch", "length"), [(300, 1), (40, 7)])
-def test_many_rows_equal_the_linear_map_whoever_multiplies(batch, length, bias, monkeypatch):
+def test_many_rows_equal_the_linear_map_with_every_kernel(batch, length, bias, monkeypatch):
     for bound in ("ENOUGH", "ENOUGH_PACKED"):
         monkeypatch.setattr(thin, bound, 1)
     called = []

@@ -148,7 +148,7 @@ def _agree(found: Values, expected: Values, moved: Values, roundings: int) -> No
     change = max(float((moved[name] - expected[name]).abs().max()) for name in expected)
     allowed = roundings * UNIT * change / NUDGE
     largest = max(float(tensor.abs().max()) for tensor in expected.values())
-    assert allowed < 1e-10 * largest, "the models are too sensitive for rounding to be told from a fault"
+    assert allowed < 1e-10 * largest, "the models are too sensitive for rounding to be distinguished from an error"
     for name, tensor in found.items():
         assert torch.isfinite(tensor).all(), name
         difference = float((tensor - expected[name]).abs().max())

@@ -41,10 +41,10 @@ def talkative(built: Callable[[int], Any], ids: Tensor, skip: int, **given: Any)
     for seed in range(30):
         model = built(seed)
         rows = generated(model, ids, None, 0, **given)[:, skip:].tolist()
-        said = {token for row in rows for token in row}
-        if len(said) < 8:
+        used = {token for row in rows for token in row}
+        if len(used) < 8:
             continue
-        lengths = {token: len({row.index(token) if token in row else TOKENS for row in rows}) for token in sorted(said)}
+        lengths = {token: len({row.index(token) if token in row else TOKENS for row in rows}) for token in sorted(used)}
         return model, max(lengths, key=lengths.__getitem__)
     raise AssertionError("no seed gives a model whose tokens vary")
 

@@ -207,7 +207,7 @@ CLIP_TEXT = {
 
 
 def _t5_stack(name: str, sublayers: Mapping[str, str], ffn: NameMap) -> dict[str, Any]:
-    """One stack of T5, whose sub-layers go by number."""
+    """One stack of T5, whose sub-layers are numbered."""
     parts: dict[str, Any] = {}
     for number, (ours, theirs) in enumerate(sublayers.items()):
         at = f"layer.{number}"

@@ -39,8 +39,8 @@ def check_bert(shrunk: Any, padded: Any, segmented: bool = True, wrong: tuple[st
     given = {"tokens": segments} if segmented else None
 
     def run() -> dict[str, Tensor]:
-        said = theirs(ids, attention_mask=real, token_type_ids=segments)
-        return {"encoder": said.last_hidden_state, "pooled": said.pooler_output}
+        reference = theirs(ids, attention_mask=real, token_type_ids=segments)
+        return {"encoder": reference.last_hidden_state, "pooled": reference.pooler_output}
 
     compare(ours, theirs, name_maps.BERT, lambda: ours(tokens=ids, segments=given), run, real)
 
@@ -69,8 +69,8 @@ def test_bert_with_its_training_heads(shrunk, padded):
     segments = segments_of(ids)
 
     def run() -> dict[str, Tensor]:
-        said = theirs(ids, attention_mask=real, token_type_ids=segments)
-        return {"words": said.prediction_logits, "next": said.seq_relationship_logits}
+        reference = theirs(ids, attention_mask=real, token_type_ids=segments)
+        return {"words": reference.prediction_logits, "next": reference.seq_relationship_logits}
 
     compare(ours, theirs, name_maps.BERT_PRETRAINING, lambda: ours(tokens=ids, segments={"tokens": segments}), run, real)
 
@@ -107,15 +107,15 @@ def test_albert(shrunk, padded):
     segments = segments_of(ids)
 
     def run() -> dict[str, Tensor]:
-        said = theirs(ids, attention_mask=real, token_type_ids=segments)
-        return {"encoder": said.last_hidden_state, "pooled": said.pooler_output}
+        reference = theirs(ids, attention_mask=real, token_type_ids=segments)
+        return {"encoder": reference.last_hidden_state, "pooled": reference.pooler_output}
 
     compare(ours, theirs, name_maps.ALBERT, lambda: ours(tokens=ids, segments={"tokens": segments}), run, real)
 
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_clip_text(shrunk, padded, masked):
-    """CLIP pads with end tokens: the first of them is taken, and being causal it sees none of the others."""
+    """CLIP pads with end tokens: the first of them is used; causal attention hides the others from it."""
     from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
     ids, real = padded(LENGTHS, 61, pad=60, end=60)

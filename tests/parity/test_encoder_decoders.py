@@ -21,8 +21,8 @@ VOCABULARY = 61
 
 @dataclass(frozen=True)
 class Family:
-    """A published model: ours by overrides, theirs by a function, and how its ids are padded, begun and ended. T5's texts are
-    longer than its `max_distance`, so that every bucket is used."""
+    """A published model: ours by overrides, theirs by a function, and the padding, start and end tokens of its ids. T5's texts
+    are longer than its `max_distance`, so that every bucket is used."""
 
     sizes: tuple[str, ...]
     peer: Callable[[], Any]
@@ -34,11 +34,11 @@ class Family:
     end: int
 
 
-def _t5(**said: Any) -> Any:
+def _t5(**options: Any) -> Any:
     from transformers import T5Config, T5ForConditionalGeneration
 
     sizes = {"d_model": 20, "d_kv": 6, "d_ff": 28, "num_heads": 3, "num_layers": 2}
-    config = T5Config(**sizes, **said, vocab_size=VOCABULARY, decoder_start_token_id=0, attn_implementation="eager")
+    config = T5Config(**sizes, **options, vocab_size=VOCABULARY, decoder_start_token_id=0, attn_implementation="eager")
     return T5ForConditionalGeneration(config)
 
 
@@ -49,11 +49,11 @@ def t5_v1_1() -> Any:
     return model
 
 
-def _bart_config(config: type, **said: Any) -> Any:
+def _bart_config(config: type, **options: Any) -> Any:
     sizes = {"d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40}
     heads = {"encoder_attention_heads": 3, "decoder_attention_heads": 3}
     # A token that is forced at the last step belongs to generation, not to the model.
-    return config(**sizes, **heads, **said, vocab_size=VOCABULARY, forced_eos_token_id=None, attn_implementation="eager")
+    return config(**sizes, **heads, **options, vocab_size=VOCABULARY, forced_eos_token_id=None, attn_implementation="eager")
 
 
 def bart() -> Any:
@@ -105,15 +105,15 @@ def built(name: str, seed: int = 0) -> Any:
 
 
 def check(shrunk: Any, padded: Any, name: str, wrong: tuple[str, ...] = ()) -> None:
-    """Our model reads the padding off the ids, a start token that is the pad token included; theirs is told."""
+    """Our model derives the padding from the ids, also with a pad token as start token; theirs gets a mask."""
     family = FAMILIES[name]
     source, seen = padded(family.sources, VOCABULARY, family.pad, end=family.end)
     target, real = padded(family.targets, VOCABULARY, family.pad, start=family.start)
     theirs, ours = built(name), shrunk(name, *family.sizes, wrong=wrong)
 
     def run() -> dict[str, torch.Tensor]:
-        said = theirs(source, attention_mask=seen, decoder_input_ids=target, decoder_attention_mask=real)
-        return {"logits": said.logits}
+        reference = theirs(source, attention_mask=seen, decoder_input_ids=target, decoder_attention_mask=real)
+        return {"logits": reference.logits}
 
     compare(ours, theirs, family.name_map, lambda: ours(source=source, target=target), run, real)
 
@@ -147,7 +147,7 @@ def test_a_wrong_spec_is_seen(shrunk, padded, name, wrong):
 
 
 def speaking(shrunk: Any, padded: Any, name: str) -> tuple[Callable[[int], Any], Any, torch.Tensor, int, dict[str, Any]]:
-    """Ours with the weights of theirs, by its end token; theirs; sources; an end token that fits; what `generate` is told."""
+    """Our model by end token, with the weights of theirs; theirs; sources; a possible end token; arguments of `generate`."""
     family = FAMILIES[name]
     source, seen = padded((29, 17, 2, 8), VOCABULARY, family.pad, end=family.end)
     target, _ = padded((19, 19, 19, 19), VOCABULARY, family.pad, start=family.start)
@@ -210,8 +210,8 @@ def test_only_hugging_face_keeps_marians_start_token_out_of_training(shrunk, pad
     _set_padding(theirs, 60)
 
     def run() -> dict[str, torch.Tensor]:
-        said = theirs(source, attention_mask=seen, decoder_input_ids=target, decoder_attention_mask=real)
-        return {"logits": said.logits}
+        reference = theirs(source, attention_mask=seen, decoder_input_ids=target, decoder_attention_mask=real)
+        return {"logits": reference.logits}
 
     with all_in_float64():
         dropped = values_of(theirs, run, real)[1]["model.shared.weight"]

@@ -28,9 +28,9 @@ def test_labels_of_a_decoder_are_its_inputs(shrunk, padded, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [False, True], ids=["made of the labels", "given"])
+@pytest.mark.parametrize("given", [False, True], ids=["made from the labels", "given"])
 @pytest.mark.parametrize("name", test_encoder_decoders.FAMILIES)
-def test_labels_of_an_encoder_decoder_are_what_it_shall_say(shrunk, padded, name, given):
+def test_labels_of_an_encoder_decoder_are_its_target(shrunk, padded, name, given):
     family = test_encoder_decoders.FAMILIES[name]
     vocabulary = test_encoder_decoders.VOCABULARY
     source, seen = padded(family.sources, vocabulary, family.pad, end=family.end)
@@ -60,8 +60,8 @@ def test_labels_of_an_encoder_stand_where_their_tokens_do(shrunk, padded):
     after = torch.arange(len(ids)) % 2
 
     def run() -> dict[str, Tensor]:
-        said = theirs(ids, attention_mask=real, token_type_ids=segments, labels=words, next_sentence_label=after)
-        return {"loss": said.loss}
+        expected = theirs(ids, attention_mask=real, token_type_ids=segments, labels=words, next_sentence_label=after)
+        return {"loss": expected.loss}
 
     compare(
         ours,

@@ -42,10 +42,12 @@ class TorchTransformer(nn.Module):
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
         self.source_positions = nn.Parameter(torch.zeros(positions, WIDTH)) if positions else None
         self.target_positions = nn.Parameter(torch.zeros(positions, WIDTH)) if positions else None
-        said = {"dim_feedforward": 40, "activation": activation, "norm_first": before, "batch_first": True}
-        layer, norm = nn.TransformerEncoderLayer(WIDTH, HEADS, **said), nn.LayerNorm(WIDTH) if before else None
+        arguments = {"dim_feedforward": 40, "activation": activation, "norm_first": before, "batch_first": True}
+        layer, norm = nn.TransformerEncoderLayer(WIDTH, HEADS, **arguments), nn.LayerNorm(WIDTH) if before else None
         self.encoder = nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=False)
-        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(WIDTH, HEADS, **said), 3, norm and nn.LayerNorm(WIDTH))
+        self.decoder = nn.TransformerDecoder(
+            nn.TransformerDecoderLayer(WIDTH, HEADS, **arguments), 3, norm and nn.LayerNorm(WIDTH)
+        )
 
     def embed(self, ids: Tensor, positions: Tensor | None) -> Tensor:
         table = paper_positions(ids.shape[1]) if positions is None else positions[: ids.shape[1]]

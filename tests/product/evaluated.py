@@ -22,6 +22,7 @@ from tfkit.nn.model import Model
 from tfkit.slots.lazy import load
 from tfkit.spec import to_json, to_yaml
 from tfkit_conformance.attention.compare import error_ratios, request_of
+from tfkit_conformance.finding import Inconclusive
 from tfkit_conformance.models.rounding import APART, rounding
 from tfkit_conformance.verification.batch import Batch, draw, other_ids
 from tfkit_conformance.verification.comparison import close, same
@@ -112,14 +113,14 @@ def counts(trial: Trial) -> None:
 
 def sites_within_bounds(trial: Trial, dtype: torch.dtype, names: tuple[str, ...] | None = None) -> tuple[int, float]:
     """Every site's own inputs, given to every backend that declares them (or those named): outputs and gradients within the
-    bound of the float64 reference. Gives the number of calls judged and the largest error as a share of its bound. A backend
-    without measured rows may be slow: it is judged at one site of the model."""
+    bound of the float64 reference. Gives the number of calls compared and the largest error as a share of its bound. A backend
+    without measured rows may be slow: it is compared at one site of the model."""
     evaluated, worst = 0, 0.0
     model = trial.model(dtype)
     recorded = record(model, words(trial.batch(model)))
     for number, (site, (inputs, grad_output)) in enumerate(recorded.items()):
         if inputs.score is not None:
-            continue  # a score function is no part of the reference; such sites are judged from end to end
+            continue  # a score function is no part of the reference; such sites are compared from end to end
         chosen = number == trial.seed % len(recorded)
         for entry, options in trial.catalogue.ready("backend"):
             if (names is not None and entry.name not in names) or (not entry.auto and not chosen):
@@ -129,8 +130,8 @@ def sites_within_bounds(trial: Trial, dtype: torch.dtype, names: tuple[str, ...]
                     given = inputs if gradients else detached(inputs)
                     try:
                         ratios = error_ratios(load(entry.attend), options, entry.capabilities.numerics, given, grad_output)
-                    except ValueError:
-                        break  # the scores are too large for the dtype: inconclusive
+                    except Inconclusive:
+                        break  # the scores are too large for the dtype
                     evaluated += 1
                     worst = max(worst, *ratios.values())
                     assert max(ratios.values()) <= 1, (site, entry.name, ratios)
@@ -229,7 +230,7 @@ def stepwise(trial: Trial, chunks: tuple[int, ...], backend: str) -> bool:
     targets = [name for name in batch.ids if name not in model.plan.undecodable]
     for target in targets:
         others = {name: ids for name, ids in batch.ids.items() if name != target}
-        said = {name: segments for name, segments in batch.segments.items() if name != target}
+        given_segments = {name: segments for name, segments in batch.segments.items() if name != target}
         ids, own, visible = batch.ids[target], batch.segments.get(target), batch.visible[target]
         names = [name for name in model.plan.outputs if name in model.plan.followers[target]]
 
@@ -241,7 +242,9 @@ def stepwise(trial: Trial, chunks: tuple[int, ...], backend: str) -> bool:
         call = {"masks": {target: visible}, **words(batch)}
         want = dict(zip(names, whole(call, names), strict=True))
         allowed = dict(zip(names, rounding(partial(whole, call, names), model=plain), strict=True))
-        state = model.start(target, batch=None if others else ROWS, capacity=1 + trial.seed % 5, segments=said, **others)
+        state = model.start(
+            target, batch=None if others else ROWS, capacity=1 + trial.seed % 5, segments=given_segments, **others
+        )
         start, pieces = 0, []
         while start < ids.shape[1]:
             now = slice(start, start + chunks[len(pieces) % len(chunks)])

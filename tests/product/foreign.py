@@ -1,4 +1,4 @@
-"""Parts of a stranger's plugin: some right, so that they must be drawn and keep every promise; some wrong, one promise each."""
+"""Parts of a third-party plugin: correct ones, which must pass every check, and wrong ones, which each break one rule."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tfkit.catalogue import load_catalogue
 from tfkit_conformance.models.covering import covering, pairs_in, pairs_of
 from tfkit_conformance.models.part_rows import PLAIN, factors_of, refusal, spec_of, untried
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = [pytest.mark.xdist_group("covering"), pytest.mark.exhaustive]  # the array is computed once
 
 CATALOGUE = load_catalogue()
 SLICES = 6
@@ -57,7 +57,7 @@ def test_every_pair_of_parts_keeps_every_promise(array, part):
     for number, row in islice(enumerate(array.rows), part, None, SLICES):
         try:
             tried(row, number)
-        except Exception as reason:  # every broken row is told, not the first alone
+        except Exception as reason:  # every broken row is reported, not the first alone
             failed.append(f"{dict(row)}: {type(reason).__name__}: {reason}")
     assert not failed, "\n".join(failed)
 

@@ -69,7 +69,7 @@ def test_every_pair_of_parts_on_the_device():
         same_under_every_backend(trial, torch.float32, (row["backend"],))
 
 
-def test_what_runs_on_a_device_runs_here_too():
+def test_device_scripts_run_on_a_cpu():
     """The way of the tests above, on the device that is always there."""
     found = same_under_every_backend(Trial(spec_of(PLAIN, CATALOGUE), CATALOGUE), torch.float32)
     assert {"eager", "sdpa"} <= set(found)

@@ -1,4 +1,4 @@
-"""Recipes: read back as written, changed by --set, and wrong ones told at their place."""
+"""Recipes: read back as written, changed by --set, and errors reported with their position."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_a_shipped_recipe_names_a_spec_and_reads_back_equal(path):
 
 
 @pytest.mark.parametrize("rows", [1, 2_000, 2_001, 29_000, 500_000, 10**7])
-def test_what_is_chosen_for_a_corpus_is_a_recipe(rows):
+def test_settings_for_a_corpus_are_a_valid_recipe(rows):
     recipe = recipe_of(recipe_text("a b", "m.yaml", "parallel", rows), "<chosen>")
     assert recipe.batching.tokens == chosen_for(rows).tokens
     assert recipe.tokeniser.options.vocab_size == chosen_for(rows).vocab_size
@@ -77,7 +77,7 @@ def test_an_override_of_an_option_keeps_the_kind(lines, overrides, slot, kind, o
         ("optimiser: {eps: 1.0e-8}\n", "optimiser.beta1=0.5", "TFK022 optimiser: `kind` is missing"),
     ],
 )
-def test_an_override_that_does_not_fit_the_kind_is_told(lines, override, message):
+def test_an_override_that_does_not_fit_the_kind_is_reported(lines, override, message):
     with pytest.raises(SpecError) as caught:
         recipe_of(BASE + lines, "r.yaml", [override])
     assert message in str(caught.value)
@@ -109,7 +109,7 @@ def test_a_recipe_extends_another(tmp_path):
         ("seed: 1\nseed: 2", "TFK004"),
     ],
 )
-def test_what_is_wrong_is_told_where_it_is(line, message):
+def test_errors_are_reported_with_their_location(line, message):
     with pytest.raises(SpecError) as caught:
         recipe_of(BASE + line + "\n", "r.yaml")
     assert message in str(caught.value)
@@ -121,14 +121,14 @@ def test_a_recipe_that_never_ends_is_refused():
         recipe_of(BASE.replace("{max_steps: 5}", "{}"), "r.yaml")
 
 
-def test_every_fault_is_told_at_once():
+def test_all_errors_are_reported_at_once():
     with pytest.raises(SpecError) as caught:
         recipe_of("tfkit: 1\nmodle: m.yaml\nseed: -1\nstopping: {max_steps: 0}\n", "r.yaml")
     codes = sorted(diagnostic.code for diagnostic in caught.value.diagnostics)
     assert codes == ["TFK010", "TFK021", "TFK021", "TFK030"]  # modle, seed, max_steps, name
 
 
-def test_a_spec_is_told_from_a_recipe(tmp_path):
+def test_a_spec_is_distinguished_from_a_recipe(tmp_path):
     (tmp_path / "r.yaml").write_text(BASE)
     assert not describes_model((tmp_path / "r.yaml").read_text(), "r.yaml")
     spec = SHIPPED[0].parent.parent / "transformer-tiny.yaml"  # it extends another, whose nodes it has

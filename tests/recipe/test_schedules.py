@@ -57,7 +57,7 @@ def test_constant_warms_up_and_stays():
         ("{kind: noam, warmup_steps: 0}", "at least 1 is expected"),
     ],
 )
-def test_a_wrong_schedule_is_told_where_it_is_written(written, message):
+def test_a_wrong_schedule_is_reported_with_its_location(written, message):
     with pytest.raises(SpecError) as caught:
         recipe_of(TEXT % written, "r.yaml")
     assert message in str(caught.value)

@@ -22,7 +22,7 @@ def validator():
     return jsonschema.Draft202012Validator(json.loads(json.dumps(recipe_schema())))
 
 
-def said(validator, text):
+def schema_errors(validator, text):
     return [error.message for error in validator.iter_errors(plain(read_text(text, "r.yaml", Diagnostics())))]
 
 
@@ -44,8 +44,8 @@ def test_the_shipped_schema_is_up_to_date():
 def test_a_shipped_recipe_points_to_it_and_is_valid_filled_in_too(path, validator):
     text = path.read_text()
     assert text.startswith("# yaml-language-server: $schema=schema.json\n")
-    assert said(validator, text) == []
-    assert said(validator, json.dumps(load_recipe(path).written())) == []
+    assert schema_errors(validator, text) == []
+    assert schema_errors(validator, json.dumps(load_recipe(path).written())) == []
 
 
 def leaves(schema, definitions):
@@ -94,14 +94,14 @@ RIGHT = [
 
 
 @pytest.mark.parametrize("body", RIGHT)
-def test_what_the_reader_takes_is_accepted(body, validator):
+def test_the_schema_accepts_valid_recipes(body, validator):
     recipe_of(BASE + body + "\n", "r.yaml")
-    assert said(validator, BASE + body) == []
+    assert schema_errors(validator, BASE + body) == []
 
 
 @pytest.mark.parametrize("rows", [1, 30_000, 10**7])
-def test_what_is_chosen_for_a_corpus_is_accepted(rows, validator):
-    assert said(validator, recipe_text("a", "m.yaml", "parallel", rows)) == []
+def test_the_schema_accepts_settings_for_a_corpus(rows, validator):
+    assert schema_errors(validator, recipe_text("a", "m.yaml", "parallel", rows)) == []
 
 
 NONSENSE = [
@@ -200,7 +200,7 @@ def test_nonsense_is_refused_by_the_reader_and_by_the_schema(old, new, validator
     text = BASE.replace(old, new, 1)
     with pytest.raises(SpecError):
         recipe_of(text, "r.yaml")
-    assert said(validator, text) != []
+    assert schema_errors(validator, text) != []
 
 
 EXTENDING = "tfkit: 1\nname: y\nextends: base.yaml\n"
@@ -215,7 +215,7 @@ def test_a_recipe_that_extends_another_may_leave_out_and_remove(body, validator,
     (tmp_path / "base.yaml").write_text(BASE.replace("{max_steps: 5}", "{max_steps: 5, patience: 2}") + base)
     (tmp_path / "near.yaml").write_text(EXTENDING + body + "\n")
     load_recipe(tmp_path / "near.yaml")
-    assert said(validator, EXTENDING + body) == []
+    assert schema_errors(validator, EXTENDING + body) == []
 
 
 @pytest.mark.parametrize(
@@ -233,4 +233,4 @@ def test_nonsense_in_a_recipe_that_extends_another_is_refused(body, validator, t
     (tmp_path / "near.yaml").write_text(EXTENDING + body + "\n")
     with pytest.raises(SpecError):
         load_recipe(tmp_path / "near.yaml")
-    assert said(validator, EXTENDING + body) != []
+    assert schema_errors(validator, EXTENDING + body) != []

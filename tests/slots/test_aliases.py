@@ -95,7 +95,7 @@ def test_a_name_of_the_field_leads_to_ours(slot, theirs, ours):
     assert CATALOGUE.why_missing(slot, theirs) == f"did you mean {' or '.join(f'`{name}`' for name in ours)}?"
 
 
-def test_every_alias_leads_to_a_part_and_is_none_itself():
+def test_every_alias_names_an_entry_and_is_none_itself():
     for slot, table in ALIASES.items():
         known = {spelling(name) for name in CATALOGUE.registered[slot]}
         assert not known & table.keys(), slot

@@ -1,13 +1,13 @@
 """The catalogue of the spec tests: what is installed, and a stand-in for node and sub-layer kinds that come later.
 
-The stand-ins (`rnn`, `acme.conv`, `acme.broken`) have options and nothing behind them: enough to say a spec, not to build it.
+The stand-ins (`acme.conv`, `acme.broken`) have options and nothing behind them: enough to say a spec, not to build it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pytest
 from pydantic import AfterValidator
@@ -15,54 +15,14 @@ from pydantic import AfterValidator
 from tfkit.catalogue import Catalogue, load_catalogue
 from tfkit.errors import Diagnostic, SpecError
 from tfkit.plugin import (
-    Component,
-    NodeKind,
     Norm,
-    OneOf,
     Options,
-    Probability,
     Size,
-    SlotField,
     SublayerKind,
     SublayerOptions,
-    component_default,
     hookimpl,
 )
-from tfkit.slots.options import NodeRef, SlotListField
 from tfkit.spec import ModelSpec, parse_spec
-
-Input = Annotated[str, NodeRef("input")]
-Position = Annotated[Component, SlotField("position")]
-NormField = Annotated[Component, SlotField("norm")]
-
-
-class Score(Options):
-    score: Annotated[Component, SlotField("score")]
-    backend: Annotated[Any, SlotListField("backend")] = component_default("auto")
-
-
-class InitialState(Options):
-    take: Annotated[str, OneOf("last", "first_backward", "zeros")]
-    activation: Annotated[Component, SlotField("activation")] = component_default("tanh")
-
-
-class Readout(Options):
-    kind: Annotated[str, OneOf("linear", "maxout")]
-    d_model: Size
-
-
-class RnnOptions(Options):
-    input: Input
-    memory: Annotated[str | None, NodeRef("memory")] = None
-    cell: Annotated[str, OneOf("gru", "lstm")]
-    d_state: Size
-    num_layers: Size = 1
-    bidirectional: bool = False
-    dropout: Probability = 0.0
-    cross_attention: Score | None = None
-    initial_state: InitialState | None = None
-    initial_width: Size | None = None
-    readout: Readout | None = None
 
 
 class ConvOptions(SublayerOptions):
@@ -77,20 +37,8 @@ class BrokenOptions(Options):
     number: Annotated[int, AfterValidator(_breaks)] = 1
 
 
-def _kind(name: str, options: type[Options], *inherits: str) -> NodeKind:
-    return NodeKind(
-        name=name, summary=name, options=options, inherits=frozenset(inherits), output=lambda o, f: None, build="x:x"
-    )
-
-
 class StandIns:
     """A plugin as an object: its methods are hooks."""
-
-    @hookimpl
-    def tfkit_node_kinds(self) -> list[NodeKind]:
-        return [
-            _kind("rnn", RnnOptions, "dropout"),
-        ]
 
     @hookimpl
     def tfkit_sublayer_kinds(self) -> list[SublayerKind]:
@@ -154,8 +102,8 @@ def text() -> str:
 
 
 @pytest.fixture
-def faults_of(catalogue: Catalogue) -> Callable[..., list[Diagnostic]]:
-    """The faults of a text, none if it is a correct spec."""
+def errors_of(catalogue: Catalogue) -> Callable[..., list[Diagnostic]]:
+    """The errors of a text, none if it is a correct spec."""
 
     def diagnostics(text: str | bytes, *overrides: str) -> list[Diagnostic]:
         try:

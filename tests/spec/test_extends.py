@@ -45,7 +45,7 @@ def layer(spec: ModelSpec, node: str = "encoder"):  # type: ignore[no-untyped-de
     return spec.nodes[node].options.layers[0]
 
 
-def test_what_a_spec_says_of_itself_is_not_inherited(load: Callable[[str], ModelSpec]) -> None:
+def test_descriptions_of_a_spec_are_not_inherited(load: Callable[[str], ModelSpec]) -> None:
     spec = load("")
     assert (spec.name, spec.reference, spec.expect.parameters) == ("over", "", None)
     assert list(spec.nodes) == ["source", "target", "encoder", "decoder", "logits"]
@@ -98,7 +98,7 @@ OWN = ["reference", "description", "expect"]
 
 
 @pytest.mark.parametrize("key", OWN)
-def test_what_is_not_inherited_may_be_removed_all_the_same(
+def test_keys_that_are_not_inherited_may_be_removed(
     key: str, load: Callable[[str], ModelSpec], write: Write, catalogue: Catalogue
 ) -> None:
     spec = load(f"{key}: null\n")
@@ -115,15 +115,13 @@ def test_a_name_that_is_removed_is_missing(diagnostics: Callable[[str], tuple[Di
     assert (diagnostic.code, diagnostic.message) == ("TFK030", "`name` is missing")
 
 
-def test_defaults_that_are_not_there_cannot_be_removed(
-    write: Write, diagnostics: Callable[[str], tuple[Diagnostic, ...]]
-) -> None:
+def test_missing_defaults_cannot_be_removed(write: Write, diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
     write("tfkit: 1\nname: a\nnodes: {t: {kind: tokens, d_model: 8, vocab_size: 9}}\noutputs: [t]\n", "plain.yaml")
     [diagnostic] = diagnostics("tfkit: 1\nextends: plain.yaml\nname: a\ndefaults: null\n")
     assert (diagnostic.code, diagnostic.message) == ("TFK016", "there is no `defaults` in plain.yaml to remove")
 
 
-def test_a_null_that_is_a_value_says_what_to_do(diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
+def test_a_null_value_is_refused_with_a_fix(diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
     [diagnostic] = diagnostics("nodes: {encoder: {checkpoint: null}}\n")
     assert (diagnostic.code, diagnostic.fix) == ("TFK020", "write a value, or leave the key out")
 
@@ -133,7 +131,7 @@ def test_another_kind_of_node_replaces_it(load: Callable[[str], ModelSpec]) -> N
     assert spec.nodes["logits"].options.d_model == 3
 
 
-def test_faults_point_into_the_file_that_causes_them(
+def test_errors_are_located_in_the_file_that_causes_them(
     diagnostics: Callable[[str], tuple[Diagnostic, ...]], tmp_path: Path
 ) -> None:
     [own] = diagnostics("nodes: {encoder: {num_layers: two}}\n")
@@ -142,11 +140,11 @@ def test_faults_point_into_the_file_that_causes_them(
     (tmp_path / "base.yaml").write_text((tmp_path / "base.yaml").read_text().replace("d_ff: 128", "d_ff: big"))
     [theirs] = diagnostics("")[:1]
     assert theirs.location
-    # `write` makes the base anew only once: the fault is in it now
+    # `write` writes the base only once: the error is in it now
     assert (Path(theirs.location.file).name, theirs.location.line, theirs.location.column) == ("base.yaml", 11, 15)
 
 
-def test_what_is_not_there_cannot_be_removed(diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
+def test_missing_keys_cannot_be_removed(diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
     [diagnostic] = diagnostics("nodes: {encodr: null}\n")
     assert diagnostic.location
     assert (diagnostic.code, diagnostic.location.line, diagnostic.location.column, diagnostic.fix) == (
@@ -232,7 +230,7 @@ def test_base_in_another_folder_is_relative_to_the_spec(write: Write, tmp_path: 
     assert load_spec(path, catalogue).name == "a"
 
 
-def test_syntax_fault_of_a_base_is_reported_there(write: Write, diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
+def test_syntax_error_of_a_base_is_located_there(write: Write, diagnostics: Callable[[str], tuple[Diagnostic, ...]]) -> None:
     write("tfkit: 1\na: [\n", "broken.yaml")
     [diagnostic] = diagnostics("tfkit: 1\nname: a\nextends: broken.yaml\n")
     assert diagnostic.code == "TFK002"

@@ -132,8 +132,8 @@ def byte_mutants(trees: list[dict[str, Any]], rng: random.Random) -> Iterator[by
         yield bytes(data[: rng.choice([len(data), rng.randrange(len(data))])])
 
 
-def faults_of(text: str | bytes, catalogue: Catalogue, overrides: tuple[str, ...] = ()) -> tuple[Diagnostic, ...]:
-    """The faults of a mutant. Anything but a SpecError ends the test."""
+def errors_of(text: str | bytes, catalogue: Catalogue, overrides: tuple[str, ...] = ()) -> tuple[Diagnostic, ...]:
+    """The errors of a mutant. Any exception but a SpecError fails the test."""
     try:
         parse_spec(text, catalogue, overrides, "a.yaml")
     except SpecError as error:
@@ -145,7 +145,7 @@ def faults_of(text: str | bytes, catalogue: Catalogue, overrides: tuple[str, ...
 def test_no_mutant_ends_in_a_traceback(mutants: Any, trees: list[dict[str, Any]], catalogue: Catalogue) -> None:
     refused = 0
     for number, mutant in enumerate(mutants(trees, random.Random(20170612))):
-        diagnostics = faults_of(mutant, catalogue)
+        diagnostics = errors_of(mutant, catalogue)
         refused += bool(diagnostics)
         for diagnostic in diagnostics:
             assert diagnostic.code in CODES
@@ -181,7 +181,7 @@ def test_no_override_ends_in_a_traceback(trees: list[dict[str, Any]], catalogue:
     for _ in range(400):
         path = ".".join(rng.choices(paths, k=rng.randrange(1, 5)))
         value = yaml.safe_dump(rng.choice(VALUES), default_flow_style=True).strip()
-        diagnostics = faults_of(text, catalogue, (f"{path}={value}",))
+        diagnostics = errors_of(text, catalogue, (f"{path}={value}",))
         refused += bool(diagnostics)
         assert all(diagnostic.location is not None and diagnostic.code in CODES for diagnostic in diagnostics)
     assert 100 < refused <= 400

@@ -19,7 +19,7 @@ def parts(spec: ModelSpec, node: str = "encoder", layer: int = 0) -> dict[str, A
     return {part.options.name: part.options for part in spec.nodes[node].options.layers[layer].sublayers}
 
 
-def test_defaults_reach_what_has_the_field_and_nothing_else(text: str, spec_of: SpecOf) -> None:
+def test_defaults_reach_only_nodes_that_have_the_field(text: str, spec_of: SpecOf) -> None:
     spec = spec_of(text)
     source, target, logits = (spec.nodes[name].options for name in ("source", "target", "logits"))
     assert (source.d_model, source.vocab_size, source.pad_id, source.position.kind) == (64, 100, 0, "sinusoidal")
@@ -70,7 +70,7 @@ def test_names_of_repeated_and_foreign_sublayers(text: str, spec_of: SpecOf) -> 
     assert parts(spec)["ffn"].residual_scale == 0.5
 
 
-def test_norm_of_a_default_gives_options_but_switches_nothing_on(text: str, spec_of: SpecOf) -> None:
+def test_a_default_norm_gives_options_but_adds_no_norm(text: str, spec_of: SpecOf) -> None:
     wide = text.replace("eps: 1.0e-5", "eps: 0.25")
     assert parts(spec_of(wide))["self_attention"].query_key_norm.kind == "none"
     spec = spec_of(
@@ -144,8 +144,8 @@ def test_list_of_backends_replaces(text: str, spec_of: SpecOf) -> None:
     assert [part.kind for part in parts(spec, "decoder")["self_attention"].backend] == ["auto"]
 
 
-def test_default_of_no_use_is_not_blamed_where_a_node_is_unknown(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
-    found = faults_of(
+def test_an_unused_default_is_not_reported_if_a_node_is_unknown(text: str, errors_of: Callable[..., list[Diagnostic]]) -> None:
+    found = errors_of(
         text.replace("pad_id: 0", "pad_id: 0\n  acme_conv: {width: 3}").replace(
             "{kind: stack, input: t", "{kind: stak, input: t"
         )

@@ -1,4 +1,4 @@
-"""A spec that is a Python mapping says what its file would, and its faults name their path."""
+"""A spec that is a Python mapping means the same as its file, and its errors name their path."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def mapping() -> dict[str, Any]:
     }
 
 
-def faults_of(given: Any, catalogue: Catalogue) -> list[str]:
+def errors_of(given: Any, catalogue: Catalogue) -> list[str]:
     with pytest.raises(SpecError) as error:
         tfkit.graph_of(parse_spec(given, catalogue))
     assert all(not diagnostic.location and diagnostic.as_data()["file"] is None for diagnostic in error.value.diagnostics)
@@ -45,7 +45,7 @@ def test_a_resolved_spec_is_read_back_from_its_data(path: Path, catalogue: Catal
     assert parse_spec(json.loads(to_json(spec)), catalogue) == spec
 
 
-def test_a_mapping_says_what_its_file_would(catalogue: Catalogue) -> None:
+def test_a_mapping_and_its_file_give_equal_specs(catalogue: Catalogue) -> None:
     spec = parse_spec(mapping(), catalogue)
     assert spec == parse_spec(json.dumps(mapping()), catalogue)
     assert parse_spec(MappingProxyType(OrderedDict(mapping())), catalogue) == spec
@@ -70,13 +70,13 @@ def test_a_mapping_extends_a_file(catalogue: Catalogue, monkeypatch: pytest.Monk
         parse_spec({"tfkit": 1, "name": "a", "extends": "gpt3.yaml"}, catalogue)
 
 
-def test_faults_name_their_path_and_no_file(catalogue: Catalogue) -> None:
+def test_errors_name_their_path_and_no_file(catalogue: Catalogue) -> None:
     given = mapping()
     given["defaults"]["placement"] = "pre_norm"
     given["defaults"]["attention"] = {"nuw_heads": 2}
     given["nodes"]["tokens"]["vocab_size"] = "many"
     given["nodes"]["body"]["input"] = "token"
-    assert sorted(faults_of(given, catalogue)) == [
+    assert sorted(errors_of(given, catalogue)) == [
         "TFK010 defaults.attention: unknown key `nuw_heads`; did you mean `num_heads`?",
         "TFK012 defaults.placement: unknown placement `pre_norm`; did you mean `pre`?",
         "TFK014 nodes.body.input: there is no node `token`; did you mean `tokens`?",
@@ -86,13 +86,13 @@ def test_faults_name_their_path_and_no_file(catalogue: Catalogue) -> None:
     given["nodes"]["more"] = {**given["nodes"]["body"], "ffn": {"activation": "relu"}}
     given["nodes"]["body"]["ffn"] = {"activation": "relu"}
     missing = "`d_ff` is missing; write it under `ffn`, here or in `defaults`"
-    assert faults_of(given, catalogue) == [f"TFK030 nodes.{name}.ffn: {missing}" for name in ("body", "more")]
+    assert errors_of(given, catalogue) == [f"TFK030 nodes.{name}.ffn: {missing}" for name in ("body", "more")]
 
 
 def test_rules_of_the_graph_name_the_path_too(catalogue: Catalogue) -> None:
     given = mapping()
     given["defaults"]["attention"]["num_heads"] = 3
-    [diagnostic] = faults_of(given, catalogue)
+    [diagnostic] = errors_of(given, catalogue)
     assert diagnostic.startswith("TFK040 defaults.attention.num_heads: d_model 8 is not divisible by num_heads 3")
 
 
@@ -115,19 +115,19 @@ A_VALUE = "text, a number, true, false, null, a list or a mapping is expected, "
 def test_values_that_no_spec_can_hold(value: Any, diagnostic: str, catalogue: Catalogue) -> None:
     given = mapping()
     given["nodes"]["tokens"]["vocab_size"] = value
-    assert faults_of(given, catalogue)[0] == diagnostic
+    assert errors_of(given, catalogue)[0] == diagnostic
 
 
 @pytest.mark.slow
 def test_a_mapping_that_holds_itself_is_refused(catalogue: Catalogue) -> None:
     given = mapping()
     given["nodes"]["tokens"]["position"] = given
-    assert "values are nested deeper than 40" in faults_of(given, catalogue)[0]
-    assert "more than 20000 values" in faults_of({**mapping(), "outputs": ["body"] * 30_000}, catalogue)[0]
+    assert "values are nested deeper than 40" in errors_of(given, catalogue)[0]
+    assert "more than 20000 values" in errors_of({**mapping(), "outputs": ["body"] * 30_000}, catalogue)[0]
 
 
 @pytest.mark.parametrize("read", [tfkit.build, parse_spec])
-def test_what_is_no_spec_at_all(read: Callable[[Any], Any]) -> None:
+def test_files_that_are_no_specs_are_refused(read: Callable[[Any], Any]) -> None:
     with pytest.raises(tfkit.InputError, match=r"TFK073.*int"):
         read(3)
 

@@ -19,7 +19,7 @@ from tfkit.spec import ModelSpec, load_spec, parse_spec
 SpecOf = Callable[..., ModelSpec]
 
 
-def test_equality_is_about_what_is_said_not_where(text: str, spec_of: SpecOf) -> None:
+def test_equality_ignores_locations(text: str, spec_of: SpecOf) -> None:
     assert spec_of(text) == spec_of("# a comment\n" + text)
     assert spec_of(text) != spec_of(text, "name=other")
     assert spec_of(text) != spec_of(text, "encoder.ffn.d_ff=3")
@@ -105,12 +105,12 @@ HOSTILE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_files_are_judged_quickly(row: tuple[str, str], text: str, faults_of: Callable[..., list[object]]) -> None:
+def test_hostile_files_are_checked_quickly(row: tuple[str, str], text: str, errors_of: Callable[..., list[object]]) -> None:
     old, new = row
     layers = "layers: [" + ", ".join(["{}"] * 5000) + "]"
     bad = text.replace(old, new, 1).replace("num_layers: 2", layers, 1)
     start = time.process_time()
-    assert faults_of(bad)
+    assert errors_of(bad)
     assert time.process_time() - start < 5
 
 

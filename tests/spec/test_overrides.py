@@ -11,7 +11,7 @@ from tfkit.errors import Diagnostic
 from tfkit.spec import ModelSpec, parse_spec
 
 SpecOf = Callable[..., ModelSpec]
-FaultsOf = Callable[..., list[Diagnostic]]
+ErrorsOf = Callable[..., list[Diagnostic]]
 
 
 def test_nodes_may_be_left_out(text: str, spec_of: SpecOf) -> None:
@@ -37,17 +37,17 @@ def test_another_kind_replaces_the_options(text: str, spec_of: SpecOf) -> None:
 
 
 @pytest.mark.parametrize("last", ["defaults.norm=rms_norm", "defaults.norm.kind=rms_norm", "defaults.norm={kind: rms_norm}"])
-def test_an_override_that_a_later_one_takes_away_is_told(text: str, faults_of: FaultsOf, last: str) -> None:
-    (diagnostic,) = faults_of(text, "defaults.norm.eps=1e-3", last)
+def test_an_override_that_a_later_one_replaces_is_reported(text: str, errors_of: ErrorsOf, last: str) -> None:
+    (diagnostic,) = errors_of(text, "defaults.norm.eps=1e-3", last)
     assert (diagnostic.code, diagnostic.location.file, diagnostic.location.column) == (
         "TFK017",
         "--set defaults.norm.eps=1e-3",
         19,
     )
-    assert diagnostic.message == f"it has no effect: `--set {last}`, which comes after it, replaces what it changes"
+    assert diagnostic.message == f"it has no effect: `--set {last}`, which comes after it, replaces this value"
 
 
-def test_what_a_later_override_writes_anew_is_not_told(text: str, spec_of: SpecOf) -> None:
+def test_an_override_that_a_later_one_sets_again_is_not_reported(text: str, spec_of: SpecOf) -> None:
     norm = spec_of(text, last := "defaults.norm=rms_norm", "defaults.norm.eps=1e-3", last, "defaults.norm.eps=1e-4")
     assert norm.nodes["encoder"].options.layers[0].norm.options.eps == 1e-4
     assert spec_of(text, "defaults.norm.kind=layer_norm", "defaults.norm=rms_norm") == spec_of(text, last)
@@ -55,8 +55,8 @@ def test_what_a_later_override_writes_anew_is_not_told(text: str, spec_of: SpecO
     assert [layer.repeat for layer in spec_of(text, *layers).nodes["encoder"].options.layers] == [5]
 
 
-def test_layers_and_their_number_take_each_other_away(text: str, faults_of: FaultsOf) -> None:
-    (diagnostic,) = faults_of(text, "encoder.num_layers=3", "encoder.layers=[{repeat: 5}]")
+def test_layers_and_their_number_take_each_other_away(text: str, errors_of: ErrorsOf) -> None:
+    (diagnostic,) = errors_of(text, "encoder.num_layers=3", "encoder.layers=[{repeat: 5}]")
     assert diagnostic.location.file == "--set encoder.num_layers=3"
 
 
@@ -132,10 +132,10 @@ def test_defaults_can_be_added(spec_of: SpecOf) -> None:
         ("encoder.num_layers=\udcff", "TFK003", 20, "", "UTF-8"),
     ],
 )
-def test_fault_points_into_the_override(
-    override: str, code: str, column: int, path: str, message: str, text: str, faults_of: FaultsOf
+def test_an_error_is_located_in_the_override(
+    override: str, code: str, column: int, path: str, message: str, text: str, errors_of: ErrorsOf
 ) -> None:
-    [diagnostic] = faults_of(text, override)
+    [diagnostic] = errors_of(text, override)
     assert diagnostic.location
     assert (diagnostic.code, diagnostic.path, diagnostic.location.line) == (code, path, 1), str(diagnostic)
     assert message in f"{diagnostic.message}; {diagnostic.fix}"
@@ -143,8 +143,8 @@ def test_fault_points_into_the_override(
     assert diagnostic.location.column == column
 
 
-def test_faults_of_overrides_and_file_come_together(text: str, faults_of: FaultsOf) -> None:
-    found = faults_of(text.replace("d_ff: 128", "d_ff: x"), "encodr.a=1", "decoder.num_layers=y")
+def test_errors_of_overrides_and_file_are_reported_together(text: str, errors_of: ErrorsOf) -> None:
+    found = errors_of(text.replace("d_ff: 128", "d_ff: x"), "encodr.a=1", "decoder.num_layers=y")
     assert sorted(diagnostic.code for diagnostic in found) == ["TFK017", "TFK020", "TFK020"]
 
 
@@ -157,7 +157,7 @@ outputs: [t]
 """
 
 
-def test_an_override_leaves_out_what_the_file_expects_unless_it_says_it_anew(catalogue: Catalogue) -> None:
+def test_an_override_removes_expect_unless_it_sets_it(catalogue: Catalogue) -> None:
     assert parse_spec(EXPECTING, catalogue, ["name=b"]).expect.parameters == 72
     assert parse_spec(EXPECTING, catalogue, ["t.vocab_size=10"]).expect.parameters is None
     assert parse_spec(EXPECTING, catalogue, ["t.vocab_size=10", "expect.parameters=80"]).expect.parameters == 80

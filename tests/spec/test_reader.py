@@ -44,7 +44,7 @@ def test_plain_scalars_follow_yaml_1_2(text: str, value: object) -> None:
 
 
 def first_fault(text: str | bytes) -> Diagnostic:
-    """The first fault of a text that is no spec."""
+    """The first error of a text that is no spec."""
     diagnostics = Diagnostics()
     with contextlib.suppress(SpecError):
         read_text(text, "a.yaml", diagnostics)
@@ -100,7 +100,7 @@ def test_bad_text_is_located(row: tuple[str, str, int, int]) -> None:
     ), str(diagnostic)
 
 
-def test_tab_says_what_to_do() -> None:
+def test_a_tab_is_refused_with_a_fix() -> None:
     with pytest.raises(SpecError, match="spaces, not tabs"):
         read_text("a:\n\tb: 1\n", "a.yaml", Diagnostics())
 
@@ -196,7 +196,7 @@ def test_bad_bytes_are_refused(data: bytes, code: str, message: str) -> None:
     assert message in str(diagnostic)
 
 
-def test_fault_in_bytes_has_its_column_in_characters() -> None:
+def test_an_error_in_bytes_has_its_column_in_characters() -> None:
     with pytest.raises(SpecError) as error:
         read_text("a: 1\nb: 한글 ".encode() + b"\xfe", "a.yaml", Diagnostics())
     location = error.value.diagnostics[0].location
@@ -254,29 +254,29 @@ def test_json_spec_loads(tmp_path: Path, catalogue: Catalogue) -> None:
     assert load_spec(path, catalogue).nodes["t"].options.scale == 1e-05
 
 
-def faults_of_path(path: str | Path, catalogue: Catalogue) -> tuple[Diagnostic, ...]:
+def errors_of_path(path: str | Path, catalogue: Catalogue) -> tuple[Diagnostic, ...]:
     with pytest.raises(SpecError) as error:
         load_spec(path, catalogue)
     return error.value.diagnostics
 
 
 def test_files_that_cannot_be_read(tmp_path: Path, catalogue: Catalogue) -> None:
-    assert [diagnostic.code for diagnostic in faults_of_path(tmp_path, catalogue)] == ["TFK000"]
-    [missing] = faults_of_path(tmp_path / "none.yaml", catalogue)
+    assert [diagnostic.code for diagnostic in errors_of_path(tmp_path, catalogue)] == ["TFK000"]
+    [missing] = errors_of_path(tmp_path / "none.yaml", catalogue)
     assert (missing.code, missing.location and missing.location.file) == ("TFK000", str(tmp_path / "none.yaml"))
     assert "no such file" in missing.message
-    assert [diagnostic.code for diagnostic in faults_of_path("a\0b", catalogue)] == ["TFK000"]
+    assert [diagnostic.code for diagnostic in errors_of_path("a\0b", catalogue)] == ["TFK000"]
     (tmp_path / "empty.yaml").touch()
-    assert [diagnostic.code for diagnostic in faults_of_path(tmp_path / "empty.yaml", catalogue)] == ["TFK007"]
+    assert [diagnostic.code for diagnostic in errors_of_path(tmp_path / "empty.yaml", catalogue)] == ["TFK007"]
     if os.geteuid():
         (tmp_path / "empty.yaml").chmod(0)
-        assert [diagnostic.code for diagnostic in faults_of_path(tmp_path / "empty.yaml", catalogue)] == ["TFK000"]
+        assert [diagnostic.code for diagnostic in errors_of_path(tmp_path / "empty.yaml", catalogue)] == ["TFK000"]
 
 
 @pytest.mark.parametrize("kind", ["device", "named pipe"])
-def test_what_is_no_regular_file_is_refused_without_waiting(kind: str, tmp_path: Path, catalogue: Catalogue) -> None:
+def test_special_files_are_refused_without_blocking(kind: str, tmp_path: Path, catalogue: Catalogue) -> None:
     os.mkfifo(tmp_path / "pipe")
-    [diagnostic] = faults_of_path("/dev/zero" if kind == "device" else tmp_path / "pipe", catalogue)
+    [diagnostic] = errors_of_path("/dev/zero" if kind == "device" else tmp_path / "pipe", catalogue)
     assert (diagnostic.code, diagnostic.message) == (
         "TFK000",
         f"the file cannot be read: it is a {kind}, and a regular file is expected",
@@ -286,16 +286,16 @@ def test_what_is_no_regular_file_is_refused_without_waiting(kind: str, tmp_path:
 def test_of_a_large_file_no_more_is_read_than_a_spec_may_have(tmp_path: Path, catalogue: Catalogue) -> None:
     (tmp_path / "large.yaml").touch()
     os.truncate(tmp_path / "large.yaml", 8 << 40)
-    assert [diagnostic.code for diagnostic in faults_of_path(tmp_path / "large.yaml", catalogue)] == ["TFK001"]
+    assert [diagnostic.code for diagnostic in errors_of_path(tmp_path / "large.yaml", catalogue)] == ["TFK001"]
 
 
-def test_lesser_faults_do_not_hide_one_another(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_minor_errors_do_not_hide_each_other(text: str, errors_of: Callable[..., list[Diagnostic]]) -> None:
     bad = text.replace("d_model: 64", "d_model: &w 64").replace("pad_id: 0", "pad_id: 0\n  pad_id: 1").replace("1.0e-5", ".inf")
-    assert [diagnostic.code for diagnostic in faults_of(bad)] == ["TFK005", "TFK004", "TFK008"]
+    assert [diagnostic.code for diagnostic in errors_of(bad)] == ["TFK005", "TFK004", "TFK008"]
 
 
-def test_alias_is_one_fault(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
-    assert [diagnostic.code for diagnostic in faults_of(text.replace("{num_heads: 4}", "*heads"))] == ["TFK005"]
+def test_alias_is_one_error(text: str, errors_of: Callable[..., list[Diagnostic]]) -> None:
+    assert [diagnostic.code for diagnostic in errors_of(text.replace("{num_heads: 4}", "*heads"))] == ["TFK005"]
 
 
 def test_marks_of_nested_values() -> None:

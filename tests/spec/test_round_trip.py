@@ -133,6 +133,6 @@ def test_a_change_of_the_resolved_form_is_seen(catalogue: Catalogue, text: str) 
 def test_resolved_form_is_readable(catalogue: Catalogue, text: str) -> None:
     written = to_yaml(parse_spec(text, catalogue))
     assert "  source:\n    kind: tokens\n    d_model: 64\n" in written
-    assert "norm: {kind: layer_norm, eps: 1.0e-05, bias: true}" in written
+    assert "norm: {kind: layer_norm, eps: 1.0e-05, bias: true, affine: true}" in written
     assert max(map(len, written.splitlines())) <= 120
     assert "null" not in written

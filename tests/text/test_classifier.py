@@ -1,4 +1,4 @@
-"""Labelling text: as good as validation said, softmax of the logits, the order of lines, empty and long ones, other models."""
+"""Classification of text: the accuracy of validation, softmax of logits, order of lines, empty and long lines, other models."""
 
 import json
 
@@ -78,7 +78,7 @@ def test_lines_come_as_they_are_read(classifier):
     assert next(classifier.classify(lines(), chunk=1)).label in classifier.labels
 
 
-def test_a_long_line_is_cut_and_says_so(run, classifier):
+def test_a_long_line_is_cut_off_and_reported(run, classifier):
     (uncut,) = classifier.classify(["the old dog sees the cat"])
     (cut,) = Classifier.load(run, max_length=uncut.read - 2).classify(["the old dog sees the cat"])
     assert (uncut.cut, cut.cut, cut.read) == (0, 2, uncut.read - 2)
@@ -117,7 +117,7 @@ def test_labels_belong_to_the_model(run, classifier, tmp_path):
         Classifier(classifier.model, classifier.tokeniser, ["a", "b", "c"])
     texts = {"tokeniser.json": (model_in(run) / "tokeniser.json").read_text()}
     save(classifier.model, tmp_path / "bare", texts=texts)
-    with pytest.raises(InputError, match=r"TFK116 .*labels.json cannot be read: No such file.*that `tfkit train` has made"):
+    with pytest.raises(InputError, match=r"TFK116 .*labels.json cannot be read: No such file.*that `tfkit train` wrote"):
         Classifier.load(tmp_path / "bare")
     save(classifier.model, tmp_path / "odd", texts=texts | {"labels.json": json.dumps({"a": 1})})
     with pytest.raises(StoreError, match=r"TFK082 .*labels\.json: the content: .*valid list"):
@@ -135,18 +135,18 @@ def test_labels_belong_to_the_model(run, classifier, tmp_path):
             "trained",
             "`small` is no model that classifies text: it translates; use `tfkit translate`, in Python tfkit.Tr",
         ),
-        (Classifier, "decoder", "`kinds` is no model that classifies text: it goes on from a prompt; use `tfkit generate`"),
+        (Classifier, "decoder", "`kinds` is no model that classifies text: it continues a prompt; use `tfkit generate`"),
         (
             Translator,
             "run",
             "`kinds` is no model that translates: it classifies text; use `tfkit classify MODEL`, in Python tfkit.Class",
         ),
-        (Translator, "decoder", "it goes on from a prompt; use `tfkit generate`, in Python tfkit.TextGenerator"),
+        (Translator, "decoder", "it continues a prompt; use `tfkit generate`, in Python tfkit.TextGenerator"),
         (TextGenerator, "run", "it classifies text; use `tfkit classify MODEL`"),
-        (TextGenerator, "trained", "`small` is no model that goes on from a prompt: it translates; use `tfkit translate`"),
+        (TextGenerator, "trained", "`small` is no model that continues a prompt: it translates; use `tfkit translate`"),
     ],
 )
-def test_a_model_for_something_else_is_told_with_the_right_command(wanted, which, message, request):
+def test_a_model_of_another_kind_is_refused_with_the_right_command(wanted, which, message, request):
     with pytest.raises(InputError) as caught:
         wanted.load(request.getfixturevalue(which))
     assert str(caught.value).startswith("TFK107 ")

@@ -1,4 +1,4 @@
-"""Prompts that go on, and what of them a model with a table of positions reads."""
+"""Prompts are continued; a model with a table of positions reads only their end."""
 
 import pytest
 import torch

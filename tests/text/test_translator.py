@@ -36,7 +36,7 @@ def test_it_has_learnt_the_words(translator):
 
 
 def test_the_score_of_training_is_the_score_of_translate(trained):
-    """The translator loads the best model from disk and translates the validation text anew."""
+    """The translator loads the best model from disk and translates the validation text again."""
     entries = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
     best = [entry for entry in entries if entry["kind"] == "validation" and entry["best"]][-1]
     corpus = Corpus(trained / "data" / "validation.arrow")
@@ -65,7 +65,7 @@ def test_a_translation_is_one_line(translator):
     assert _line("a\n\r\tb\u2028c \x0b d") == "a b c d"
 
 
-def test_a_long_line_is_cut_and_says_so(trained):
+def test_a_long_line_is_cut_off_and_reported(trained):
     whole = Translator.load(trained, Search(kind="greedy"))
     (uncut,) = whole.translate(["the dog sees the cat"])
     count = len(uncut.source_ids)
@@ -128,7 +128,7 @@ def test_a_model_that_was_built_and_not_trained_has_no_tokeniser(trained, tmp_pa
         Translator.load(tmp_path / "model")
 
 
-def test_a_tokeniser_that_was_altered_is_told(trained, tmp_path):
+def test_an_altered_tokeniser_is_reported(trained, tmp_path):
     place = shutil.copytree(model_in(trained), tmp_path / "model")
     text = (place / "tokeniser.json").read_text()
     (place / "tokeniser.json").write_text(text + " ")
@@ -136,7 +136,7 @@ def test_a_tokeniser_that_was_altered_is_told(trained, tmp_path):
         Translator.load(place)
 
 
-def test_a_tokeniser_of_another_model_is_told(translator):
+def test_a_tokeniser_of_another_model_is_reported(translator):
     entry = next(entry for entry in PARTS["tokeniser"] if entry.name == "characters")
     other = train_tokeniser(Component(entry, entry.options()), ["abc"], 0)
     with pytest.raises(InputError) as caught:

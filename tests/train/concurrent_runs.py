@@ -27,7 +27,7 @@ class Waiting:
     def __init__(self, says: int, hears: int) -> None:
         self.says, self.hears = says, hears
 
-    def began(self, trainer, changes) -> None:
+    def on_train_start(self, trainer, changes) -> None:
         os.write(self.says, b"begun\n")
         os.read(self.hears, 1)  # until the parent closes the other end
 

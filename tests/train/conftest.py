@@ -1,5 +1,11 @@
+import shutil
+from pathlib import Path
+
 import pytest
 
+from tfkit.recipe import load_recipe
+from tfkit.train import train
+from torchrun import ForkedJobs
 from translation_task import write_task
 
 
@@ -7,3 +13,25 @@ from translation_task import write_task
 def task(tmp_path):
     """The path of a recipe, with its spec and its text beside it."""
     return write_task(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """A run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("finished")
+    train(load_recipe(write_task(folder)), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def whole(finished, tmp_path):
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(finished, tmp_path / "whole"))
+
+
+@pytest.fixture(scope="session")
+def fork_jobs():
+    """Runs jobs in several processes, as `torchrun.run_jobs` does."""
+    found = ForkedJobs()
+    yield found
+    found.close()

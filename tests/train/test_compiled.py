@@ -15,7 +15,7 @@ from tfkit.recipe import load_recipe
 from tfkit.train import compiled, resume, train
 from tfkit.train.fit_spec import fitted_spec, roles_in
 from tfkit.train.step import TrainStep
-from tfkit.view.training import began_text
+from tfkit.view.training import start_text
 
 SHAPES = 2
 
@@ -92,8 +92,8 @@ def test_loss_and_gradients_are_those_of_the_batch_as_it_was(task, tmp_path):
 class Beginning:
     """Keeps the text that describes a run before its first step."""
 
-    def began(self, trainer, changes):
-        self.text = began_text(trainer, changes)
+    def on_train_start(self, trainer, changes):
+        self.text = start_text(trainer, changes)
 
     def __getattr__(self, name):
         return lambda *arguments: None
@@ -152,7 +152,7 @@ def test_nothing_begins_where_nothing_compiles(task, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_backend_that_cannot_be_compiled_is_told(task, tmp_path):
+def test_a_backend_that_cannot_be_compiled_is_refused(task, tmp_path):
     step = step_for(task, tmp_path, ["compile=true", "batching.tokens=60"])
     step.model.set_backend("flex")
     with pytest.raises(TrainingError, match=r"TFK120.*source \(\d+, \d+\)"):

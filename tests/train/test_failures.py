@@ -22,29 +22,29 @@ from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.log import read_log
 
 
-class Meddler:
-    """Watches a run and does something at a step."""
+class CallbackAtStep:
+    """Runs an action at a step and collects the warnings."""
 
     def __init__(self, at, action):
-        self.at, self.action, self.trainer, self.troubles = at, action, None, []
+        self.at, self.action, self.trainer, self.warnings = at, action, None, []
 
-    def began(self, trainer, changes):
+    def on_train_start(self, trainer, changes):
         self.trainer = trainer
 
-    def stepped(self, step):
+    def on_step_end(self, step):
         if step.step == self.at:
             self.action(self.trainer)
 
-    def validated(self, result):
+    def on_validation_end(self, result):
         pass
 
-    def saved(self, step, path):
+    def on_checkpoint(self, step, path):
         pass
 
-    def trouble(self, diagnostics):
-        self.troubles += diagnostics
+    def on_warning(self, diagnostics):
+        self.warnings += diagnostics
 
-    def ended(self, reason, model):
+    def on_train_end(self, reason, model):
         pass
 
 
@@ -67,42 +67,42 @@ def poison_gradients(trainer):
 def test_a_gradient_that_is_no_number_changes_nothing_and_its_batch_is_kept(task, tmp_path):
     recipe = load_recipe(task, ["clip_norm=1.0", "keeping.last=1", "keeping.every_steps=1"])
     with pytest.raises(TrainingError) as caught:
-        train(recipe, tmp_path / "run", callbacks=[Meddler(7, poison_gradients)])
+        train(recipe, tmp_path / "run", callbacks=[CallbackAtStep(7, poison_gradients)])
     message = str(caught.value)
     assert "TFK110 the norm of the gradient of step 8 is NaN or infinite" in message
     assert f"the state before it in {tmp_path / 'run' / 'checkpoints' / 'step-7'}" in message
     assert finite(tmp_path / "run")
     kept = load_file(tmp_path / "run" / "not-finite-step-8.safetensors")
     assert {name.split("/")[1] for name in kept} == {"source", "target", "labels"}
-    # Nobody meddles now: the step is made with the batch that was kept, and the run ends as if nothing had been.
+    # Without the callback, the step uses the stored batch, and the run ends as an undisturbed one.
     resume(tmp_path / "run")
     train(load_recipe(task, ["clip_norm=1.0"]), tmp_path / "whole")
     mine, theirs = (load_file(tmp_path / run / "checkpoints" / "step-24" / "model.safetensors") for run in ("run", "whole"))
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_a_loss_that_is_no_number_is_told(task, tmp_path):
+def test_a_nan_loss_is_reported(task, tmp_path):
     with pytest.raises(TrainingError, match="TFK110 the loss of step 3 is NaN or infinite"):
-        train(load_recipe(task), tmp_path / "run", callbacks=[Meddler(2, poison_weights)])
+        train(load_recipe(task), tmp_path / "run", callbacks=[CallbackAtStep(2, poison_weights)])
 
 
 @pytest.mark.slow
-def test_what_to_do_names_the_best_model_where_there_is_one(task, tmp_path):
+def test_the_fix_names_the_best_model_if_there_is_one(task, tmp_path):
     with pytest.raises(TrainingError) as caught:
-        train(load_recipe(task, ["validation.every_steps=2"]), tmp_path / "run", callbacks=[Meddler(5, poison_weights)])
+        train(load_recipe(task, ["validation.every_steps=2"]), tmp_path / "run", callbacks=[CallbackAtStep(5, poison_weights)])
     assert f"in float32, from the best model so far (--from {tmp_path / 'run'})" in str(caught.value)
     train(load_recipe(task, [f"pretrained={tmp_path / 'run'}", "stopping.max_steps=1"]), tmp_path / "other")
     assert finite(tmp_path / "other")
 
 
 @pytest.mark.slow
-def test_float16_leaves_out_steps_and_tells_when_it_cannot_go_on(task, tmp_path):
+def test_float16_skips_overflowing_steps_and_stops_at_the_smallest_loss_scale(task, tmp_path):
     recipe = load_recipe(task, ["precision=float16"])
     outcome = train(recipe, tmp_path / "run")
     assert outcome.progress.step == 24
     assert finite(tmp_path / "run")
     with pytest.raises(TrainingError, match=r"TFK110 with the loss scale .* the gradient of step 8 is NaN or infinite"):
-        train(recipe, tmp_path / "other", callbacks=[Meddler(7, poison_gradients)])
+        train(recipe, tmp_path / "other", callbacks=[CallbackAtStep(7, poison_gradients)])
     entries = [json.loads(line) for line in (tmp_path / "other" / "log.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in entries if entry["kind"] == "step"] == list(range(1, 8))
     assert finite(tmp_path / "other")
@@ -119,10 +119,10 @@ def test_a_disk_that_is_full_for_a_while_does_not_stop_training(task, tmp_path, 
         write(directory, tensors, state)
 
     monkeypatch.setattr(checkpoint, "write_checkpoint", full)
-    callback = Meddler(0, None)
+    callback = CallbackAtStep(0, None)
     outcome = train(load_recipe(task), tmp_path / "run", callbacks=[callback])
     assert refused == ["step-8", "step-16"]
-    assert [diagnostic.code for diagnostic in callback.troubles] == ["TFK081", "TFK081"]
+    assert [diagnostic.code for diagnostic in callback.warnings] == ["TFK081", "TFK081"]
     assert outcome.progress.step == 24
 
 
@@ -130,23 +130,23 @@ class Full:
     """A disk that is full from a step to another one: the log has room for half a line."""
 
     def __init__(self, log, first, last):
-        self.log, self.first, self.last, self.troubles = log, first, last, []
+        self.log, self.first, self.last, self.warnings = log, first, last, []
 
     def __getattr__(self, name):
         return lambda *progress: None
 
-    def stepped(self, step):
+    def on_step_end(self, step):
         if step.step in (self.first, self.last):
             room = self.log.stat().st_size + 20 if step.step == self.first else resource.RLIM_INFINITY
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
 
-    def trouble(self, diagnostics):
-        self.troubles += diagnostics
+    def on_warning(self, diagnostics):
+        self.warnings += diagnostics
 
 
 @pytest.mark.slow
 def test_a_log_that_cannot_be_written_does_not_stop_training(task, tmp_path):
-    """Half a line is taken back, and the fault is reported once while it lasts."""
+    """Half a line is removed again, and the error is reported once while it lasts."""
     log = tmp_path / "run" / "log.jsonl"
     callback = Full(log, 3, 7)
     try:
@@ -154,13 +154,13 @@ def test_a_log_that_cannot_be_written_does_not_stop_training(task, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert outcome.progress.step == 24
-    assert [diagnostic.code for diagnostic in callback.troubles] == ["TFK081"]
-    assert f"{log} could not be written: File too large; training goes on" in str(callback.troubles[0])
+    assert [diagnostic.code for diagnostic in callback.warnings] == ["TFK081"]
+    assert f"{log} could not be written: File too large; training continues" in str(callback.warnings[0])
     assert [entry.step for entry in read_log(log) if entry.kind == "step"] == [1, 2, 3, *range(8, 25)]
     assert checkpoints_in(tmp_path / "run" / "checkpoints")[-1].name == "step-24"
 
 
-def test_ctrl_c_on_a_full_disk_is_told_and_not_called_saved(task, tmp_path, monkeypatch):
+def test_ctrl_c_on_a_full_disk_reports_the_failed_checkpoint(task, tmp_path, monkeypatch):
     def full(directory, tensors, state):
         raise StoreError(Diagnostic("TFK081", f"{directory} could not be written: No space left on device"))
 
@@ -168,18 +168,22 @@ def test_ctrl_c_on_a_full_disk_is_told_and_not_called_saved(task, tmp_path, monk
     monkeypatch.setattr(checkpoint, "write_checkpoint", full)
     try:
         with pytest.raises(StoreError, match="step-5 could not be written"):
-            train(load_recipe(task), tmp_path / "run", callbacks=[Meddler(5, lambda _: os.kill(os.getpid(), signal.SIGINT))])
+            train(
+                load_recipe(task),
+                tmp_path / "run",
+                callbacks=[CallbackAtStep(5, lambda _: os.kill(os.getpid(), signal.SIGINT))],
+            )
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.slow
-def test_a_watcher_that_fails_costs_no_step(task, tmp_path):
+def test_a_failing_callback_loses_no_step(task, tmp_path):
     def fail(trainer):
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        train(load_recipe(task, ["keeping.every_steps=500"]), tmp_path / "run", callbacks=[Meddler(5, fail)])
+        train(load_recipe(task, ["keeping.every_steps=500"]), tmp_path / "run", callbacks=[CallbackAtStep(5, fail)])
     assert [path.name for path in checkpoints_in(tmp_path / "run" / "checkpoints")] == ["step-5"]
     assert resume(tmp_path / "run").progress.step == 24
 
@@ -187,7 +191,7 @@ def test_a_watcher_that_fails_costs_no_step(task, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tfkit.train.validation.validation_nll", "tfkit.train.best_models.save"])
 def test_a_validation_that_was_cut_off_is_made_again(task, tmp_path, monkeypatch, name):
-    """In the middle of it, or while the model is kept; as if nothing had been, patience included."""
+    """During validation or while the model is written; the result is that of an undisturbed run, patience included."""
 
     def cut_off(*arguments, **options):
         raise KeyboardInterrupt
@@ -252,11 +256,11 @@ def test_a_run_whose_directory_is_gone_fails_and_writes_nowhere(task, tmp_path, 
             directory.mkdir()
             (directory / "run.lock.json").write_text("mine")
 
-    callback = Meddler(step, take)
+    callback = CallbackAtStep(step, take)
     with pytest.raises(StoreError) as caught:
         train(load_recipe(task), directory, callbacks=[callback])
     assert f"TFK081 {directory} was removed or replaced while the run was working in it" in str(caught.value)
-    assert callback.troubles == []
+    assert callback.warnings == []
     assert callback.trainer.progress.step <= step + 1
     if how == "replaced":
         assert [path.name for path in directory.iterdir()] == ["run.lock.json"]
@@ -280,12 +284,12 @@ def test_a_log_that_was_altered_takes_nothing_from_a_finished_training(task, tmp
         append(path, {**entry, "kind": "stop"} if entry["step"] == 5 else entry)
 
     monkeypatch.setattr("tfkit.train.log_writer.append_log", altered)
-    code, said = command(capsys, "train", task, "-o", tmp_path / "run")
+    code, output = command(capsys, "train", task, "-o", tmp_path / "run")
     assert code == 0
-    assert f"{log}:5:1: TFK082 this line is no entry of the log of a run" in said
+    assert f"{log}:5:1: TFK082 this line is no entry of the log of a run" in output
     assert checkpoints_in(tmp_path / "run" / "checkpoints")[-1].name == "step-24"
-    code, said = command(capsys, "train", "--resume", tmp_path / "run")
-    assert (code, f"{log}:5:1: TFK082" in said) == (2, True)
+    code, output = command(capsys, "train", "--resume", tmp_path / "run")
+    assert (code, f"{log}:5:1: TFK082" in output) == (2, True)
 
 
 @pytest.mark.slow
@@ -298,17 +302,17 @@ def test_a_directory_that_is_gone_is_exit_code_1(task, tmp_path, capsys, monkeyp
             shutil.rmtree(tmp_path / "run")
 
     monkeypatch.setattr("tfkit.train.log_writer.append_log", take)
-    code, said = command(capsys, "train", task, "-o", tmp_path / "run")
+    code, output = command(capsys, "train", task, "-o", tmp_path / "run")
     assert code == 1
-    assert said.count("TFK081") == 1, said
-    assert "was removed or replaced" in said
+    assert output.count("TFK081") == 1, output
+    assert "was removed or replaced" in output
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
 def test_events_that_cannot_be_written_are_reported_once(task, tmp_path, capsys, monkeypatch):
-    """Without a traceback of a thread, and the run goes on."""
-    add = tensorboard.TensorBoard.stepped
+    """Without a traceback of a thread, and training continues."""
+    add = tensorboard.TensorBoard.on_step_end
 
     def fill(board, step):
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -319,12 +323,14 @@ def test_events_that_cannot_be_written_are_reported_once(task, tmp_path, capsys,
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    monkeypatch.setattr(tensorboard.TensorBoard, "stepped", fill)
-    code, said = command(capsys, "train", task, "-o", tmp_path / "run")
+    monkeypatch.setattr(tensorboard.TensorBoard, "on_step_end", fill)
+    code, output = command(capsys, "train", task, "-o", tmp_path / "run")
     assert code == 0
-    assert "Traceback" not in said
-    assert said.count("TFK081") == 1
-    assert f"{tmp_path / 'run' / 'tensorboard'} could not be written: File too large; training goes on, without events" in said
+    assert "Traceback" not in output
+    assert output.count("TFK081") == 1
+    assert (
+        f"{tmp_path / 'run' / 'tensorboard'} could not be written: File too large; training continues without events" in output
+    )
 
 
 @pytest.mark.slow

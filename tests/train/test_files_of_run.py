@@ -143,7 +143,7 @@ def test_something_else_in_place_of_a_file_is_refused(run, name, kind):
     if (name, kind) in NOTHING and not misplaced:
         assert resume(run).progress.step == 3
         return
-    if name == "models/best.json" and kind != "link":  # written anew by a run that goes on
+    if name == "models/best.json" and kind != "link":  # rewritten by a resumed run
         with pytest.raises(TfkitError, match=r"TFK082 .*best.json"):
             model_in(run)
         return
@@ -160,7 +160,7 @@ def test_the_size_of_weights_is_compared_before_they_are_read(run, monkeypatch):
             file.truncate(8 << 40)
         except OSError:
             pytest.skip("no file here can be this large")
-    with pytest.raises(TfkitError, match=r"TFK082 .*model.safetensors has 8,796,093,022,208 bytes, written were "):
+    with pytest.raises(TfkitError, match=r"TFK082 .*model.safetensors has 8,796,093,022,208 bytes, but "):
         read_checkpoint(run / LAST)
 
 

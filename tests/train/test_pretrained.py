@@ -1,4 +1,4 @@
-"""Starting from another model: which weights are taken, what is told, and that such a run goes on exactly."""
+"""Starting from another model: which weights are loaded, what is reported, and that such a run resumes exactly."""
 
 import json
 import shutil
@@ -29,13 +29,13 @@ class Listener:
     """Keeps the trainer that a run began with."""
 
     def __init__(self):
-        self.taken = None
+        self.report = None
 
     def __getattr__(self, name):
         return lambda *arguments: None
 
-    def began(self, trainer, changes):
-        self.taken = trainer.load_report
+    def on_train_start(self, trainer, changes):
+        self.report = trainer.load_report
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +54,18 @@ def started(recipe, parent, folder, *changes):
     """The weights of a run that started from `parent` and learnt nothing, and what it says that it took."""
     listener = Listener()
     train(load_recipe(recipe, [f"pretrained={parent}", *STILL, *changes]), folder / "child", callbacks=[listener])
-    return weights(folder / "child"), listener.taken
+    return weights(folder / "child"), listener.report
 
 
 @pytest.mark.slow
-def test_all_weights_and_the_tokeniser_are_taken(parent, task, tmp_path):
+def test_all_weights_and_the_tokeniser_are_loaded(parent, task, tmp_path):
     (tmp_path / "train.src").write_text((tmp_path / "train.src").read_text().replace("dog", "hippopotamus"))
-    found, taken = started(task, parent, tmp_path, "seed=9")
+    found, report = started(task, parent, tmp_path, "seed=9")
     wanted = weights(parent)
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-    assert (taken.loaded, taken.skipped) == (taken.total, ())
-    assert taken.place == model_in(parent)
+    assert (report.loaded, report.skipped) == (report.total, ())
+    assert report.place == model_in(parent)
     mine, theirs = (read_tokenisers(run, ("source",))["source"].digest for run in (tmp_path / "child", parent))
     assert mine == theirs
 
@@ -108,19 +108,19 @@ def test_a_model_is_as_good_as_the_run_it_is_the_best_of(parent, task, tmp_path)
 
 
 @pytest.mark.slow
-def test_what_has_another_shape_or_no_partner_is_drawn_and_told(parent, task, tmp_path):
+def test_tensors_of_other_shape_or_name_are_initialised_and_reported(parent, task, tmp_path):
     changes = ["model.encoder.num_layers=2", "model.encoder.ffn.d_ff=8", "model.decoder.position=none"]
-    found, taken = started(task, parent, tmp_path, *changes)
+    found, report = started(task, parent, tmp_path, *changes)
     drawn, _ = train_without(task, tmp_path, *changes)
     wanted = weights(parent)
     for name, value in found.items():
         same = name in wanted and wanted[name].shape == value.shape
         assert torch.equal(value, wanted[name] if same else drawn[name]), name
-    skipped = {each.name: (each.shape, each.reason, each.pretrained_shape) for each in taken.skipped}
+    skipped = {each.name: (each.shape, each.reason, each.pretrained_shape) for each in report.skipped}
     assert skipped["nodes.encoder.layers.0.branches.ffn.input.weight"] == ((8, 16), "of another shape", (32, 16))
-    assert skipped["nodes.encoder.layers.1.norms.ffn.bias"] == ((16,), "not there", None)
+    assert skipped["nodes.encoder.layers.1.norms.ffn.bias"] == ((16,), "not in the pretrained model", None)
     assert {name for name, value in found.items() if name not in wanted or wanted[name].shape != value.shape} == set(skipped)
-    assert taken.loaded == sum(value.numel() for name, value in found.items() if name not in skipped)
+    assert report.loaded == sum(value.numel() for name, value in found.items() if name not in skipped)
 
 
 def train_without(task, folder, *changes):
@@ -131,24 +131,24 @@ def train_without(task, folder, *changes):
 
 
 @pytest.mark.slow
-def test_a_smaller_model_says_what_it_does_not_use(parent, tmp_path):
+def test_a_smaller_model_reports_unused_weights(parent, tmp_path):
     recipe = recipe_for(tmp_path, "classification", "accuracy")
     spec = (HEAD + BODY + MODELS["classification"]).replace("words", "source").replace("body", "encoder")
     (tmp_path / "model.yaml").write_text(f"tfkit: 1\nname: kinds\n{spec}")
-    found, taken = started(recipe, parent, tmp_path, "tokeniser=null")
-    assert {name for name in found if name in weights(parent)} == set(taken.names)
-    assert all(torch.equal(found[name], weights(parent)[name]) for name in taken.names)
-    assert {each.name for each in taken.skipped if each.initialised} == {"nodes.out.linear.weight", "nodes.out.linear.bias"}
-    assert {each.name.split(".")[1] for each in taken.skipped if not each.initialised} == {"decoder"}
-    again, taken = started_again(recipe, tmp_path)
-    assert taken.skipped == ()
+    found, report = started(recipe, parent, tmp_path, "tokeniser=null")
+    assert {name for name in found if name in weights(parent)} == set(report.names)
+    assert all(torch.equal(found[name], weights(parent)[name]) for name in report.names)
+    assert {each.name for each in report.skipped if each.initialised} == {"nodes.out.linear.weight", "nodes.out.linear.bias"}
+    assert {each.name.split(".")[1] for each in report.skipped if not each.initialised} == {"decoder"}
+    again, report = started_again(recipe, tmp_path)
+    assert report.skipped == ()
     assert all(torch.equal(again[name], found[name]) for name in found)
     (tmp_path / "text.tsv").write_text((tmp_path / "text.tsv").read_text().replace("animal", "creature"))
     shutil.rmtree(tmp_path / "again" / "child")
-    _, taken = started_again(recipe, tmp_path)
-    assert {(each.name, each.reason) for each in taken.skipped} == {
-        ("nodes.out.linear.weight", "for other labels there"),
-        ("nodes.out.linear.bias", "for other labels there"),
+    _, report = started_again(recipe, tmp_path)
+    assert {(each.name, each.reason) for each in report.skipped} == {
+        ("nodes.out.linear.weight", "pretrained for other labels"),
+        ("nodes.out.linear.bias", "pretrained for other labels"),
     }
 
 
@@ -160,14 +160,14 @@ def started_again(recipe, folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["tokeniser=unigram"], r":1:11: TFK117 tokeniser.kind: `unigram` is written, and .* has `bpe`; leave `tok"),
+        (["tokeniser=unigram"], r":1:11: TFK117 tokeniser.kind: `unigram` is written, but .* has `bpe`; leave `tok"),
         (["pretrained=nowhere"], r"pretrained=nowhere:1:12: TFK117 pretrained: nowhere is no model to start from"),
         (["model={tmp}/other.yaml"], r"TFK117 pretrained: no weight of .* parts `decoder`, `encoder`, `source` and `given`,"),
         (["model={tmp}/masked.yaml", "tokeniser=null", "data={{kind: masked, text: {tmp}/train.src}}"], r"the token `<mask>`"),
         (["pretrained=''"], "TFK021 pretrained: it is empty"),
     ],
 )
-def test_what_cannot_be_started_from_is_told_at_its_place(parent, task, tmp_path, changes, message):
+def test_an_unusable_pretrained_model_is_reported_with_its_location(parent, task, tmp_path, changes, message):
     names = (("source", "given"), ("target", "wanted"), ("encoder", "reader"), ("decoder", "writer"))
     other = SPEC
     for old, new in names:
@@ -186,7 +186,7 @@ def test_a_model_with_little_in_common_is_refused_before_the_data_are_prepared(p
 
 
 @pytest.mark.slow
-def test_a_model_with_little_in_common_is_refused_unless_the_recipe_says_so(parent, task, tmp_path):
+def test_a_model_with_few_equal_weights_is_refused_unless_the_recipe_allows_it(parent, task, tmp_path):
     """The table of tokens, which has the same shape, does not count."""
     other = ["model.defaults.ffn.d_ff=8", "model.defaults.attention.head_dim=4", "model.defaults.norm=rms_norm"]
     other += ["model.decoder.position=none"]
@@ -204,18 +204,18 @@ def test_a_model_with_little_in_common_is_refused_unless_the_recipe_says_so(pare
     )
     assert 0 < given < total / 10
     assert (
-        f"has {given:,} of the {total:,} weights of `small` beside token tables ({100 * given / total:.1f} %: "
+        f"has {given:,} of the {total:,} weights of `small` without token tables ({100 * given / total:.1f} %: "
         in diagnostic.message
     )
     assert diagnostic.fix.endswith("or write `pretrained_share: 0.08`")
     with pytest.raises(InputError, match=r"1:18: TFK117 pretrained_share: .* and 9 % are required"):
         started(task, parent, tmp_path, *other, "pretrained_share=0.09")
-    _, taken = started(task, parent, tmp_path, *other, "pretrained_share=0.08")
-    assert len(taken.names) > 1
+    _, report = started(task, parent, tmp_path, *other, "pretrained_share=0.08")
+    assert len(report.names) > 1
     resume(tmp_path / "child", overrides=["stopping.max_steps=2"])
 
 
-def test_a_share_of_nothing_is_told(task):
+def test_a_share_without_pretrained_weights_is_reported(task):
     with pytest.raises(
         SpecError, match=r"pretrained_share=0.5:1:18: TFK117 pretrained_share: it is a share of the weights of `pretrained`"
     ):
@@ -234,17 +234,17 @@ def test_a_share_of_nothing_is_told(task):
         ("joint", "a vocabulary for each side", "one vocabulary for both sides"),
     ],
 )
-def test_a_setting_that_the_tokeniser_does_not_have_is_told_where_it_was_written(parent, task, tmp_path, name, written, has):
+def test_a_setting_that_the_tokeniser_does_not_have_is_reported_with_its_location(parent, task, tmp_path, name, written, has):
     values = {"vocab_size": written.split()[3].replace(",", "") if "of" in written else "", "joint": "false"}
     value = values.get(name) or written.strip("`").split()[1]
-    said = rf"TFK117 tokeniser.{name}: {written} is written, and .*, whose tokeniser is used, has {has}; write `{name}: "
-    with pytest.raises(InputError, match=rf"--set tokeniser.{name}={value}:1:{len(name) + 12}: {said}"):
+    expected = rf"TFK117 tokeniser.{name}: {written} is written, but .*, whose tokeniser is used, has {has}; write `{name}: "
+    with pytest.raises(InputError, match=rf"--set tokeniser.{name}={value}:1:{len(name) + 12}: {expected}"):
         train(load_recipe(task, [f"pretrained={parent}", f"tokeniser.{name}={value}"]), tmp_path / "run")
-    with pytest.raises(InputError, match=said):  # nor where nothing else is written, in which case the kind is not
+    with pytest.raises(InputError, match=expected):  # nor where nothing else is written, in which case the kind is not
         train(load_recipe(task, [f"pretrained={parent}", "tokeniser=null", f"tokeniser.{name}={value}"]), tmp_path / "run")
     line = f"tokeniser: {{kind: bpe, {name}: {value}}}"
     task.write_text("\n".join(line if row.startswith("tokeniser") else row for row in task.read_text().splitlines()))
-    with pytest.raises(InputError, match=rf"small-recipe.yaml:5:{len(name) + 26}: {said}"):
+    with pytest.raises(InputError, match=rf"small-recipe.yaml:5:{len(name) + 26}: {expected}"):
         train(load_recipe(task, [f"pretrained={parent}"]), tmp_path / "run")
 
 
@@ -258,14 +258,14 @@ def test_a_setting_that_the_tokeniser_does_not_have_is_told_where_it_was_written
     ],
 )
 def test_the_tokeniser_of_the_model_may_be_written_as_it_was(task, tmp_path, kind, settings, changes):
-    """Also without its kind, of which then nothing is said; the recipe that is kept says no more than was written."""
+    """Also without its kind, which the message then does not name; the stored recipe holds only what was written."""
     change = f"tokeniser={{kind: {kind}, {settings}}}"
     train(load_recipe(task, [change, *STILL, *changes]), tmp_path / "run")
     name, value = settings.split(", ")[0].split(": ")
     names = {"kind", *yaml.safe_load(f"{{{settings}}}")}
     for written, known in (([change], names), (["tokeniser=null", f"tokeniser.{name}={value}"], {"kind", name})):
-        _, taken = started(task, tmp_path / "run", tmp_path, *written, *changes)
-        assert taken.loaded == taken.total
+        _, report = started(task, tmp_path / "run", tmp_path, *written, *changes)
+        assert report.loaded == report.total
         kept = yaml.safe_load((tmp_path / "child" / "recipe.yaml").read_text())["tokeniser"]
         assert kept.keys() == known
         resume(tmp_path / "child")
@@ -273,7 +273,7 @@ def test_the_tokeniser_of_the_model_may_be_written_as_it_was(task, tmp_path, kin
 
 
 @pytest.mark.slow
-def test_a_recipe_that_says_nothing_of_the_tokeniser_is_kept_as_one_and_trains_again(task, tmp_path):
+def test_a_recipe_without_a_tokeniser_is_written_without_one_and_trains_again(task, tmp_path):
     train(load_recipe(task, ["tokeniser=characters", *STILL]), tmp_path / "run")
     started(task, tmp_path / "run", tmp_path, "tokeniser=null")
     kept = tmp_path / "child" / "recipe.yaml"
@@ -340,7 +340,7 @@ def test_a_run_without_a_checkpoint_needs_the_weights_that_it_began_with(halves)
     altered = {name: value + 1 for name, value in load_file(place / "model.safetensors").items()}
     save_file(altered, place / "model.safetensors")
     list_again(place, "model.safetensors")
-    with pytest.raises(StoreError, match=r"TFK113 .* began with another pretrained weights"):
+    with pytest.raises(StoreError, match=r"TFK113 .* was started with another pretrained weights"):
         resume(halves / "half")
     shutil.rmtree(halves / "parent")
     with pytest.raises(InputError, match=r"TFK117 pretrained: .* is no model to start from"):

@@ -1,4 +1,5 @@
-"""Several processes train as one does, however the weights are held; the launcher is torchrun, the transport gloo."""
+"""Several processes train as one does, however the weights are held; the launcher is torchrun, or a fork where the
+launcher does not matter; the transport is gloo."""
 
 import json
 import os
@@ -21,7 +22,7 @@ from tfkit.train.lock import locked
 from torchrun import LAUNCH, environment, run_jobs
 from translation_task import write_task
 
-pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.exhaustive]
+pytestmark = [pytest.mark.xdist_group("several_processes"), pytest.mark.exhaustive]
 
 FOUR = ["batching.accumulate=4"]
 """Five batches an epoch, so that its last step leaves all processes but one without a batch."""
@@ -62,8 +63,8 @@ def same_losses(one: Path, many: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Runs of one process and of two, by name; of the latter some were begun one way and went on another."""
+def runs(tmp_path_factory, fork_jobs):
+    """Runs of one process and of two, by name; some were resumed with another kind of parallelism."""
     folder = tmp_path_factory.mktemp("runs")
     recipe = write_task(folder)
     spec = (folder / "small.yaml").read_text()
@@ -83,15 +84,20 @@ def runs(tmp_path_factory):
     made = [
         {"recipe": str(recipe), "directory": str(folder / name), "overrides": o, "fsdp": f} for name, (o, f) in VARIANTS.items()
     ]
-    for name, begun in {"ddp-then-fsdp": False, "fsdp-then-ddp": True, "fsdp-then-one": True, "fsdp-then-fsdp": True}.items():
-        made.append({"recipe": str(recipe), "directory": str(folder / name), "overrides": [*FOUR, STOP], "fsdp": begun})
+    for name, sharded in {
+        "ddp-then-fsdp": False,
+        "fsdp-then-ddp": True,
+        "fsdp-then-one": True,
+        "fsdp-then-fsdp": True,
+    }.items():
+        made.append({"recipe": str(recipe), "directory": str(folder / name), "overrides": [*FOUR, STOP], "fsdp": sharded})
         if not name.endswith("one"):
             on = {"directory": str(folder / name), "overrides": [WHOLE], "resume": True}
             made.append({**on, "fsdp": name.endswith("fsdp")})
     for name in ("one-then-ddp", "one-then-fsdp"):
         on = {"directory": str(folder / name), "overrides": [WHOLE], "resume": True}
         made.append({**on, "fsdp": name.endswith("fsdp")})
-    found, code, words = run_jobs(made, folder)
+    found, code, words = fork_jobs(made, folder)
     assert code == 0, words
     assert found[0] == found[1] == [[11 if STOP in job["overrides"] else 24] for job in made]
     return folder
@@ -110,9 +116,9 @@ def test_a_run_goes_on_with_other_processes(runs, name):
         assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
 
 
-def test_a_run_of_two_goes_on_alone_and_then_as_three(runs, tmp_path):
+def test_a_run_of_two_goes_on_alone_and_then_as_three(runs, tmp_path, fork_jobs):
     resume(runs / "fsdp-then-one", overrides=["stopping.max_steps=18"])
-    found, code, words = run_jobs(
+    found, code, words = fork_jobs(
         [{"directory": str(runs / "fsdp-then-one"), "overrides": [WHOLE], "resume": True, "fsdp": True}], tmp_path, count=3
     )
     assert code == 0, words
@@ -122,7 +128,7 @@ def test_a_run_of_two_goes_on_alone_and_then_as_three(runs, tmp_path):
         assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
 
 
-def test_sharded_checkpoints_hold_what_whole_ones_do(runs, tmp_path):
+def test_sharded_checkpoints_equal_whole_ones(runs, tmp_path):
     """Files of both processes, nothing but safetensors and JSON, each with a part of the weights."""
     (latest,) = checkpoints_in(runs / "fsdp" / "checkpoints")[-1:]
     shards = sorted((latest / "shards").iterdir())
@@ -139,7 +145,7 @@ def test_sharded_checkpoints_hold_what_whole_ones_do(runs, tmp_path):
     assert saved[0].keys() == saved[1].keys()
 
 
-def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path):
+def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path, fork_jobs):
     """All processes fail alike, and one of them tells it."""
     jobs = [
         {"recipe": str(task), "directory": str(tmp_path / "one")},
@@ -152,7 +158,7 @@ def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path):
         },
         {"directory": str(tmp_path / "five"), "resume": True},
     ]
-    found, _, words = run_jobs(jobs, tmp_path)
+    found, _, words = fork_jobs(jobs, tmp_path)
     codes = ["TFK118", "TFK100", "TFK021", "TFK110", "TFK111"]
     assert found == [[[code, reported_by_other_rank] for code in codes] for reported_by_other_rank in (False, True)], words
     assert not any((tmp_path / name).exists() for name in ("one", "two", "three"))
@@ -161,7 +167,7 @@ def test_a_step_that_some_could_not_share_is_refused_once(task, tmp_path):
     assert checkpoints_in(tmp_path / "four" / "checkpoints")
 
 
-def test_what_every_process_reads_is_told_once(task, tmp_path, runs):
+def test_an_error_that_every_process_finds_is_reported_once(task, tmp_path, runs, fork_jobs):
     """Also where only one of them cannot read it."""
     wide = ["model.defaults.d_model=32", "model.defaults.ffn.d_ff=48", "stopping.max_steps=1"]
     train(load_recipe(task, wide), tmp_path / "wide")
@@ -175,7 +181,7 @@ def test_what_every_process_reads_is_told_once(task, tmp_path, runs):
     shutil.copytree(runs / "ddp", tmp_path / "one")
     on = {"directory": str(tmp_path / "one"), "resume": True, "unread": "step-24", "overrides": ["stopping.max_steps=26"]}
     jobs += [on, {**on, "earlier": True}]
-    found, _, words = run_jobs(jobs, tmp_path)
+    found, _, words = fork_jobs(jobs, tmp_path)
     codes = [["TFK082"], ["TFK113"], ["TFK117"]]
     assert [each[:3] for each in found] == [
         [[*code, reported_by_other_rank] for code in codes] for reported_by_other_rank in (False, True)
@@ -202,21 +208,21 @@ def test_a_killed_process_ends_the_run_and_it_goes_on(task, tmp_path, runs, fsdp
         assert abs(a["loss"] - b["loss"]) <= a["target_tokens"] * torch.finfo(torch.float32).eps / 2 * a["loss"]
 
 
-def test_who_watches_and_fails_stops_all_of_them_and_costs_no_step(task, tmp_path):
+def test_a_failing_callback_stops_all_processes_and_loses_no_step(task, tmp_path, fork_jobs):
     overrides = [*FOUR, "keeping.every_steps=500"]
     jobs = [
         {"recipe": str(task), "directory": str(tmp_path / str(fsdp)), "overrides": overrides, "fsdp": fsdp, "fails": 5}
         for fsdp in (False, True)
     ]
-    found, _, words = run_jobs(jobs, tmp_path)
+    found, _, words = fork_jobs(jobs, tmp_path)
     assert found == [[["BrokenPipeError"]] * 2, [["KeyboardInterrupt"]] * 2], words
     for job in jobs:
         assert [path.name for path in checkpoints_in(Path(job["directory"]) / "checkpoints")] == ["step-5"]
 
 
-def test_a_share_that_one_process_cannot_read_again_costs_one_checkpoint(task, tmp_path):
+def test_a_share_that_one_process_cannot_read_again_costs_one_checkpoint(task, tmp_path, fork_jobs):
     job = {"recipe": str(task), "directory": str(tmp_path / "run"), "fsdp": True, "unread": "step-8"}
-    found, code, words = run_jobs([{**job, "overrides": [*FOUR, "keeping.last=3"]}], tmp_path)
+    found, code, words = fork_jobs([{**job, "overrides": [*FOUR, "keeping.last=3"]}], tmp_path)
     assert code == 0, words
     assert found == [[[24]]] * 2
     assert [path.name for path in checkpoints_in(tmp_path / "run" / "checkpoints")] == ["step-16", "step-24"]
@@ -235,19 +241,19 @@ def test_ctrl_c_stops_all_of_them_after_the_same_step(task, tmp_path):
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGINT)
         progress, _ = process.communicate(timeout=600)
-    assert f"`tfkit train --resume {run}` goes on" in progress
+    assert f"`tfkit train --resume {run}` continues" in progress
     last = checkpoints_in(run / "checkpoints")[-1]
     assert last.name == f"step-{log(run, 'step')[-1]['step']}"
 
 
-def test_two_processes_leave_out_the_steps_that_one_does(task, tmp_path, monkeypatch):
+def test_two_processes_leave_out_the_steps_that_one_does(task, tmp_path, monkeypatch, fork_jobs):
     """What float16 cannot hold depends on nothing but the scale and the batch; with shared weights each sees a part of it."""
     scale, overrides = 2.0**23, [*FOUR, "precision=float16", "stopping.max_steps=10", "validation.every_steps=100"]
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, init_scale=scale))
     alone = train(load_recipe(task, overrides), tmp_path / "one-half").progress
     job = {"recipe": str(task), "overrides": overrides, "scale": scale}
     jobs = [{**job, "directory": str(tmp_path / f"{fsdp}-half"), "fsdp": fsdp} for fsdp in (False, True)]
-    found, code, words = run_jobs(jobs, tmp_path)
+    found, code, words = fork_jobs(jobs, tmp_path)
     assert code == 0, words
     assert found == [[[10]] * 2] * 2
     assert alone.epoch > 4, "steps were left out"
@@ -257,10 +263,10 @@ def test_two_processes_leave_out_the_steps_that_one_does(task, tmp_path, monkeyp
         assert (state["progress"]["epoch"], state["progress"]["batch"]) == (alone.epoch, alone.batch)
 
 
-def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch):
+def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch, fork_jobs):
     changes = [*FOUR, "compile=true", "batching.tokens=60"]
     job = {"recipe": str(task), "directory": str(tmp_path / "two"), "overrides": changes, "shapes": 2}
-    found, code, words = run_jobs([job, {**job, "directory": str(tmp_path / "none"), "fsdp": True}], tmp_path)
+    found, code, words = fork_jobs([job, {**job, "directory": str(tmp_path / "none"), "fsdp": True}], tmp_path)
     assert code == 0, words
     assert found == [[[24], ["TFK118", reported_by_other_rank]] for reported_by_other_rank in (False, True)], words
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
@@ -269,8 +275,8 @@ def test_two_processes_train_one_compiled_model(task, tmp_path, monkeypatch):
     same_losses(tmp_path / "one", tmp_path / "two")
 
 
-def test_what_all_of_them_read_wrong_is_printed_once(task, tmp_path):
-    """In the recipe, and after they have met; no process is left standing, nor ends in a way that hides the fault."""
+def test_an_error_of_all_processes_is_printed_once(task, tmp_path):
+    """In the recipe, and after they have met; no process is left running, and none hides the error when it ends."""
     for change, code in (("nonsense=1", "TFK017"), ("data.source=missing", "TFK100")):
         words = ["train", str(task), "-o", str(tmp_path / "run"), "--set", FOUR[0], "--set", change]
         command = [*LAUNCH, "--nproc-per-node=2", "-m", "tfkit", *words]
@@ -307,7 +313,7 @@ def name(path):
 
 with join_processes("cpu") as (processes, _):
     asked = [group._get_backend(device("cpu")).options for group in (dist.group.WORLD, processes.group)]
-    dist.barrier()  # so that the threads of both groups have begun, and have their names
+    dist.barrier()  # so that the threads of both groups have started, and have their names
     processes.all_gather(None)
     names = []
     while sum("gloo_run" in each for each in names) < 2:  # on a busy machine a thread may still be without its name
@@ -350,7 +356,7 @@ dist.destroy_process_group()
 """
 
 
-def test_shards_go_by_the_group_of_the_run_whoever_began_the_first_one(task, tmp_path):
+def test_shards_use_the_process_group_of_the_run(task, tmp_path):
     (tmp_path / "shards.py").write_text(SHARDS)
     command = [*LAUNCH, "--nproc-per-node=2", str(tmp_path / "shards.py"), str(task.parent / "small.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment())

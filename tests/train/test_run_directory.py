@@ -37,7 +37,7 @@ def everything(directory: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run of nine steps that may go on."""
+    """A run of nine steps that can be resumed."""
     folder = tmp_path_factory.mktemp("finished")
     train(load_recipe(write_task(folder), FEW), folder / "run")
     (folder / "run" / "tensorboard").mkdir()
@@ -121,7 +121,7 @@ def test_a_link_that_the_user_names_is_followed(task, tmp_path):
     assert (tmp_path / "link").is_symlink()
 
 
-def test_what_nobody_of_tfkit_wrote_stays(run):
+def test_foreign_files_are_kept(run):
     """In drafts of a process that was killed, in checkpoints and models that go, and beside them."""
     kept = [
         "notes.txt", "checkpoints/notes.txt", "checkpoints/step-8/notes.txt", "checkpoints/step-8/deep/notes.txt",
@@ -140,7 +140,7 @@ def test_what_nobody_of_tfkit_wrote_stays(run):
     assert (run / "latest").is_symlink()
 
 
-def test_what_was_put_aside_comes_back(run):
+def test_a_replaced_directory_is_restored(run):
     aside = run / "checkpoints" / ".step-9.abc.old"
     aside.mkdir()
     (run / "checkpoints" / "step-9").rename(aside / "step-9")
@@ -186,7 +186,9 @@ def test_a_run_whose_preparation_was_killed_starts_over(task, tmp_path, at, name
     assert set(left) <= there.keys()
     with pytest.raises(InputError) as caught:
         resume(directory)
-    assert f"TFK111 the preparation of {directory} was cut off before its first step" in str(caught.value) or at == "os.chmod"
+    assert (
+        f"TFK111 the preparation of {directory} was interrupted before its first step" in str(caught.value) or at == "os.chmod"
+    )
     assert everything(directory) == there
     outcome = train(load_recipe(task, FEW), directory)
     assert outcome.progress.step == 9
@@ -196,7 +198,7 @@ def test_a_run_whose_preparation_was_killed_starts_over(task, tmp_path, at, name
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "data/mine.txt", "data/train.arrow/x", "tokeniser.json/x"])
-def test_what_else_is_in_an_unfinished_preparation_is_refused_and_stays(task, tmp_path, name):
+def test_foreign_files_in_an_unfinished_preparation_are_refused_and_kept(task, tmp_path, name):
     directory = tmp_path / "run"
     (directory / name).parent.mkdir(parents=True)
     (directory / name).write_text("mine")
@@ -217,7 +219,7 @@ def test_a_directory_that_no_preparation_has_marked_is_refused(task, tmp_path, n
     assert [path.name for path in directory.iterdir()] == [name]
 
 
-def test_a_preparation_that_fails_removes_what_it_wrote_and_no_more(task, tmp_path, monkeypatch):
+def test_a_failed_preparation_removes_only_its_own_files(task, tmp_path, monkeypatch):
     def fail(*given):
         (tmp_path / "run" / "notes.txt").write_text("mine")
         (tmp_path / "run" / "data" / "notes.txt").write_text("mine")
@@ -254,8 +256,8 @@ def test_of_several_at_once_exactly_one_works_on_a_run(task, tmp_path, how):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_held_is_neither_begun_nor_touched(task, run, tmp_path):
-    """Where its holder has not said who it is, too."""
+def test_a_locked_run_is_neither_started_nor_changed(task, run, tmp_path):
+    """Also if the process that holds it has not written its id."""
     new = tmp_path / "new"
     new.mkdir()
     for directory, work in ((run, lambda: resume(run)), (new, lambda: train(load_recipe(task), new))):

@@ -14,19 +14,18 @@ from tfkit.files import file_record
 from tfkit.train import average_checkpoints, resume
 from tfkit.train.checkpoint import checkpoints_in
 from tfkit.train.distributed import sharded_checkpoint as shards
-from torchrun import run_jobs
 from translation_task import write_task
 
-pytestmark = [pytest.mark.xdist_group("shards"), pytest.mark.exhaustive]
+pytestmark = [pytest.mark.xdist_group("several_processes"), pytest.mark.exhaustive]
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def written(tmp_path_factory, fork_jobs):
     """A run of two processes with the weights sharded, whose checkpoints are of the steps 8 and 12."""
     folder = tmp_path_factory.mktemp("written")
     changes = ["batching.accumulate=4", "stopping.max_steps=12"]
     job = {"recipe": str(write_task(folder)), "directory": str(folder / "run"), "overrides": changes, "fsdp": True}
-    found, code, words = run_jobs([job], folder)
+    found, code, words = fork_jobs([job], folder)
     assert (found, code) == ([[[12]]] * 2, 0), words
     return folder / "run"
 
@@ -39,7 +38,7 @@ def sharded(written, tmp_path):
     return run, latest, sorted((latest / "shards").iterdir())
 
 
-def refused(run, latest, said, monkeypatch):
+def refused(run, latest, message, monkeypatch):
     """Nothing is read of the last checkpoint of a run, and of the one before it where that is asked for."""
     load, folders = shards.load, []
 
@@ -50,9 +49,9 @@ def refused(run, latest, said, monkeypatch):
     monkeypatch.setattr(shards, "load", noted)
     with pytest.raises(StoreError) as caught:
         resume(run)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert {diagnostic.code for diagnostic in caught.value.diagnostics} == {"TFK082"}
-    assert f"{latest} cannot be used, `--earlier` goes back to the one before it" in str(caught.value)
+    assert f"{latest} cannot be used; `--earlier` uses the one before it" in str(caught.value)
     assert folders == []
     assert resume(run, earlier=True, overrides=["stopping.max_steps=13"]).progress.step == 13
     assert folders == ["step-8"]
@@ -71,7 +70,7 @@ def test_a_damaged_shard_is_named(sharded, monkeypatch, kind, number):
 
 
 def list_again(latest):
-    """Write down what stands there, as if nothing had happened to it."""
+    """Write the manifest of the present content, so that the content looks undamaged."""
     names = [path.relative_to(latest) for path in sorted(latest.rglob("*")) if path.is_file() and path.name != "manifest.json"]
     (latest / "manifest.json").write_text(json.dumps({str(name): file_record(latest / name) for name in names}))
 
@@ -116,7 +115,7 @@ def test_tensors_that_were_not_written_are_named(sharded, monkeypatch):
     refused(run, latest, "`other` of model.safetensors", monkeypatch)
 
 
-def test_a_checkpoint_that_does_not_say_what_it_holds_is_named(sharded, monkeypatch):
+def test_a_checkpoint_without_a_complete_manifest_is_named(sharded, monkeypatch):
     run, latest, _ = sharded
     state = json.loads((latest / "state.json").read_text())
     del state["tensors"]
@@ -125,7 +124,7 @@ def test_a_checkpoint_that_does_not_say_what_it_holds_is_named(sharded, monkeypa
     refused(run, latest, f"{latest / 'state.json'} does not list the tensors", monkeypatch)
 
 
-def test_two_processes_tell_damaged_shards_once_and_go_back(sharded, tmp_path):
+def test_two_processes_tell_damaged_shards_once_and_go_back(sharded, tmp_path, fork_jobs):
     run, latest, files = sharded
     rewrite(files[1], f"model.safetensors/{TABLE}", False)
     list_again(latest)
@@ -137,7 +136,7 @@ def test_two_processes_tell_damaged_shards_once_and_go_back(sharded, tmp_path):
         for name in ("whole", "shards")
         for earlier in (False, True)
     ]
-    found, _, words = run_jobs(jobs, tmp_path)
+    found, _, words = fork_jobs(jobs, tmp_path)
     assert found == [[["TFK082", "TFK082", reported_by_other_rank], [13]] * 2 for reported_by_other_rank in (False, True)], (
         words
     )

@@ -28,10 +28,10 @@ class Moving:
     def __init__(self, clock, step):
         self.clock, self.by, self.seconds = clock, step, []
 
-    def began(self, trainer, changes):
+    def on_train_start(self, trainer, changes):
         self.trainer = trainer
 
-    def stepped(self, step):
+    def on_step_end(self, step):
         self.seconds.append(self.trainer.progress.seconds)
         self.clock[0] += self.by
 
@@ -109,7 +109,7 @@ def trainer(progress, **stopping):
 
 
 @pytest.mark.parametrize(
-    ("progress", "stopping", "began", "text"),
+    ("progress", "stopping", "start", "text"),
     [
         (Progress(step=1, seconds=11.0), {"max_steps": 250}, (0, 9.0), ", at most 0:08:18 left"),
         (Progress(step=1, seconds=9.001), {"max_steps": 250}, (0, 9.0), ", at most 0:00:01 left"),
@@ -121,5 +121,5 @@ def trainer(progress, **stopping):
         (Progress(step=3, seconds=200.0), {}, (0, 0.0), ""),
     ],
 )
-def test_what_is_left_at_most(progress, stopping, began, text):
-    assert left_text(trainer(progress, **stopping), *began) == text
+def test_the_remaining_time_follows_the_nearest_limit(progress, stopping, start, text):
+    assert left_text(trainer(progress, **stopping), *start) == text

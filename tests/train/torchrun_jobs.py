@@ -53,7 +53,7 @@ def unread(name: str) -> None:
 
     def refuse(path):
         if path.parent.name == name:
-            raise SafetensorError("not here")
+            raise SafetensorError("missing")
         return load(path)
 
     def refuse_facts(path):
@@ -70,7 +70,7 @@ class Failing:
     def __init__(self, at: int | None) -> None:
         self.at = at
 
-    def stepped(self, step) -> None:
+    def on_step_end(self, step) -> None:
         if step.step == self.at:
             raise BrokenPipeError
 

@@ -108,7 +108,7 @@ def test_cost_lines_name_the_batch_and_the_terms(described, drawn):
     assert shares == sorted(shares, reverse=True)
 
 
-def test_a_flowchart_escapes_what_mermaid_would_read():
+def test_a_flowchart_escapes_mermaid_syntax():
     node = {"kind": "tokens", "shape": ["B", 'L_"x"', 8], "reads": {}, "shares": None}
     data = {
         "nodes": [{**node, "name": 'end"]; click'}, {**node, "name": "end", "reads": {"input": 'end"]; click.layers'}}],

@@ -59,7 +59,7 @@ TARGET = {
 
 
 def test_every_reason_is_drawn_in_full(drawn):
-    long = "a reason that is much longer than what is left of the line where it stands, and goes on"
+    long = "a reason that is much longer than what is left of the line of its cell, and continues"
     sites = [
         row("e.0.x", "b", candidate("a", long, "another"), candidate("b", depends=("the dtype",), time=0.125), lengths=[1, 64]),
         row("e.0.x", None, candidate("a", "no"), lengths=[65, None]),
@@ -71,10 +71,10 @@ def test_every_reason_is_drawn_in_full(drawn):
     for part in (f"refused: {long}; another", "0.12 x eager", "accepted; depends on the dtype", "chosen, lengths to 64: b"):
         assert part in flat, part
     assert "chosen, lengths from 65: nothing can serve this" in flat
-    assert "auto does not consider, for want of measurements: z" in flat
+    assert "auto does not consider backends without measured times: z" in flat
     assert all(len(line) <= 72 for line in text.splitlines())
 
 
-def test_without_auto_nothing_is_said_of_measurements(drawn):
+def test_without_auto_measurements_are_not_mentioned(drawn):
     data = {"name": "m", "target": TARGET, "sites": [row("d.0.x", "b", candidate("b"), requested="b")], "unmeasured": ["z"]}
     assert "measurements" not in drawn(*plan_text(data))

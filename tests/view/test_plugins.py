@@ -28,7 +28,7 @@ def catalogue_of(*entries):
     return Catalogue({"backend": {entry.name: Registration(entry, "acme", "acme") for entry in entries}})
 
 
-def test_every_axis_says_what_is_declared():
+def test_every_axis_shows_its_declaration():
     names, rows = support_table(catalogue_of(NOTHING, MUCH))
     assert names == ["acme.much", "acme.nothing"]
     table = {axis: (much, nothing) for axis, much, nothing in rows}
@@ -58,9 +58,11 @@ def test_the_table_fits_and_cuts_nothing_off(drawn):
 @pytest.mark.parametrize("width", range(72, 121))
 def test_no_word_is_broken(drawn, width):
     names = ["flash_attn.v2", "a_backend_of_a_long_name.atomic", "eager", *(f"backend.number{number}" for number in range(9))]
-    said = ["cuda from sm_80", "causal, key_lengths, query_lengths, visible", "differentiable"]
-    rows = [["deterministic backward", *(said[number % 3] for number in range(len(names)))], ["lse", *["yes"] * len(names)]]
+    values = ["cuda from sm_80", "causal, key_lengths, query_lengths, visible", "differentiable"]
+    rows = [["deterministic backward", *(values[number % 3] for number in range(len(names)))], ["lse", *["yes"] * len(names)]]
     text = drawn(BackendsText(names, rows), width=width)
     assert max(map(len, text.splitlines())) <= width
-    assert set(text.split()) == {word for each in [*names, *said, "deterministic backward", "lse yes"] for word in each.split()}
+    assert set(text.split()) == {
+        word for each in [*names, *values, "deterministic backward", "lse yes"] for word in each.split()
+    }
     assert [text.split().count(name) for name in names] == [1] * len(names)

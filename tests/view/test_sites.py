@@ -43,7 +43,7 @@ def test_names_of_another_shape_stand_alone(described):
     assert names(groups) == ["memory", "a.b", "a.1-2.x.y", "a.x.1"]
 
 
-def test_a_wish_replaces_every_backend_and_nothing_else(described, catalogue):
+def test_requested_backends_replace_those_of_every_site_only(described, catalogue):
     from tfkit.cli.backend_args import requested_backends_of
 
     _, graph = described("transformer-base.yaml")

@@ -15,7 +15,7 @@ from rich.text import Text
 from tfkit.errors import Diagnostic
 from tfkit.view.console import EscapingConsole
 from tfkit.view.terminal import OutputError, Stream, escaped, shown, standard_streams
-from tfkit.view.training import Lines, LivePanel, ended_text
+from tfkit.view.training import Lines, LivePanel, end_text
 
 HOSTILE = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\x7f\u202e\u2066\u2028\rend"
 PLAIN = r"\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\x7f\u202e\u2066\u2028\rend"
@@ -90,20 +90,20 @@ def test_drawn_text_keeps_its_own_colours_only(terminals):
         assert bad not in written
 
 
-def test_a_live_panel_and_lines_show_a_hostile_fault_on_one_line(terminals):
+def test_a_live_panel_and_lines_show_a_hostile_error_on_one_line(terminals):
     _, error = terminals()
     diagnostic = Diagnostic("TFK082", f"{HOSTILE}\nTFK000 forged")
     for callback in (Lines(), LivePanel()):
         error.truncate(0)
         error.seek(0)
-        callback.trouble((diagnostic,))
+        callback.on_warning((diagnostic,))
         assert "".join(error.getvalue().split()) == f"TFK082{PLAIN}\\nTFK000forged"
 
 
 def test_the_end_of_a_run_is_three_lines_whatever_its_directory_is_called():
     progress = SimpleNamespace(best_step=None)
     outcome = SimpleNamespace(reason="max_steps", model=f"{HOSTILE}\nmodel: forged", progress=progress)
-    lines = ended_text(outcome, Path(f"{HOSTILE}\ncurve")).splitlines()
+    lines = end_text(outcome, Path(f"{HOSTILE}\ncurve")).splitlines()
     assert lines == ["stopped: max_steps", rf"model: {PLAIN}\nmodel: forged", rf"curve: {PLAIN}\ncurve/curve.html"]
 
 

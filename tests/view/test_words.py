@@ -48,7 +48,7 @@ def test_percent():
     assert percent(0, 0) == ""
 
 
-def test_options_say_what_is_not_their_default(catalogue):
+def test_options_show_only_changed_values(catalogue):
     spec = load_spec(SPECS / "gemma2-9b.yaml", catalogue)
     assert changed_options(spec.nodes["body"].options) == "causal true, final_norm rms_norm (unit_offset true)"
     [group] = spec.nodes["body"].options.layers

@@ -6,7 +6,7 @@
 
 A row has the conditions of `AutoRow`; the file gives device, compute capability and hardware once for all rows. A plugin ships
 such files as package data and lists them in its entry with `AutoTable`; `Catalogue.with_auto_table` adds a user's own file.
-Other keys of the file document how it was made.
+Other keys of the file document the measurement.
 """
 
 from __future__ import annotations
@@ -63,7 +63,14 @@ class AutoRow(Options):
     published: str = ""
 
     def covers(self, request: AttentionRequest) -> bool:
-        """Whether the row covers this class of calls. Unknown lengths count as long, unknown gradients as needed."""
+        """Whether the row covers a class of calls. Unknown lengths count as long, unknown gradients as needed.
+
+        Args:
+            request: the requirements of the class.
+
+        Returns:
+            True if every condition of the row holds.
+        """
         length = max(request.queries or 2**40, request.keys or 2**40)
         wanted = {
             "gradients": request.gradients is not False,
@@ -110,9 +117,7 @@ class AutoTable(Sequence[AutoRow]):
             try:
                 table = parse_table(files(self.package).joinpath(file).read_text(encoding="utf-8"), where)
             except (OSError, ModuleNotFoundError) as reason:
-                raise PluginError(
-                    Diagnostic("TFK062", f"{where} cannot be read: {reason}", "install the plugin anew")
-                ) from None
+                raise PluginError(Diagnostic("TFK062", f"{where} cannot be read: {reason}", "reinstall the plugin")) from None
             except InputError as error:
                 raise PluginError(error.diagnostics) from None
             found += table.get(self.backend, ())
@@ -139,7 +144,7 @@ class _Versions(FileModel):
 
 
 class _Table(FileModel):
-    """A table file. Its other keys document how it was made."""
+    """A table file. Its other keys document the measurement."""
 
     model_config = ConfigDict(extra="ignore")
     device: str
@@ -151,7 +156,18 @@ class _Table(FileModel):
 
 
 def parse_table(text: str, where: str) -> dict[str, tuple[AutoRow, ...]]:
-    """The rows of a table by backend. Raises InputError where the text is none; `where` names it."""
+    """Parse a table of `auto`.
+
+    Args:
+        text: the content of the file.
+        where: its name, for error messages.
+
+    Returns:
+        The rows by backend.
+
+    Raises:
+        InputError: the text is not a valid table.
+    """
 
     def refuse(reason: str) -> InputError:
         return InputError(Diagnostic("TFK062", f"{where}: {reason}", "measure one: tfkit bench auto --json FILE"))
@@ -179,7 +195,14 @@ def parse_table(text: str, where: str) -> dict[str, tuple[AutoRow, ...]]:
 
 
 def measured_on(data: dict[str, Any]) -> str:
-    """What a table was measured on: `NVIDIA H100 80GB HBM3, torch 2.11.0`, with threads on a CPU."""
+    """The hardware and versions of a measurement: `NVIDIA H100 80GB HBM3, torch 2.11.0`; for a CPU with the threads.
+
+    Args:
+        data: the content of a table file.
+
+    Returns:
+        One line of text.
+    """
     torch = data.get("versions", {}).get("torch")
     words = [data.get("device_name", "an unnamed device")]
     if data.get("device") == "cpu" and data.get("threads") is not None:

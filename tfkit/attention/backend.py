@@ -1,8 +1,8 @@
-"""The slot entry of an attention backend, and the check of a request against what the entry declares."""
+"""The slot entry of an attention backend, and the check of a request against its capabilities."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,28 +12,13 @@ from .capabilities import AttentionRequest, Capabilities
 
 
 @dataclass(frozen=True)
-class KnownFailure:
-    """A conformance check that a backend is known to fail. Reports show it, and the backend does not count as conformant.
+class Verdict:
+    """The result of `check_request`.
 
     Args:
-        check: name of the check.
-        reason: why it fails.
-        case: the `case` of a finding. It must still fail; a known failure that passes is an error.
-        where: features of a call, as in `tfkit_conformance.attention.cells.plan_of` ({"terms": ["segments"]}). The check skips
-            drawn cases that have all of them.
-        issue: link to an issue.
+        refused: the reasons why the backend cannot serve the request; empty if it can.
+        depends: properties of the call that the request leaves open and that may still lead to a refusal.
     """
-
-    check: str
-    reason: str
-    case: Mapping[str, Any]
-    where: Mapping[str, Any]
-    issue: str = ""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Why a backend refuses a request, and the unknown properties of the call that its answer depends on."""
 
     refused: tuple[str, ...] = ()
     depends: tuple[str, ...] = ()
@@ -49,14 +34,13 @@ class AttentionBackend(Entry):
 
     Args:
         attend: `"module:function"`, called as `attend(inputs, options)`; returns an `AttentionOutput`.
-        capabilities: what it can do.
+        capabilities: the features that it supports.
         unsupported: `unsupported(request, options)` returns reasons to refuse combinations of features. It must be monotone:
             a request for less never gets more reasons.
         prepare: `"module:function"`, called as `prepare(mask, bias, shapes, options)` once per stack and forward pass. Every
             layer gets the result as `inputs.prepared`.
         auto: measured rows, inline or in files (`AutoTable`). `auto` uses the first row that covers a call and never chooses a
             backend without one.
-        known_failures: conformance checks that it is known to fail.
         threads: several threads may call `attend` and `prepare` at the same time. Otherwise a search runs its batches one
             after the other.
     """
@@ -66,7 +50,6 @@ class AttentionBackend(Entry):
     unsupported: Callable[[AttentionRequest, Any], tuple[str, ...]] = lambda request, options: ()
     prepare: str | None = None
     auto: Sequence[AutoRow] = ()
-    known_failures: tuple[KnownFailure, ...] = ()
     threads: bool = False
 
 
@@ -75,7 +58,16 @@ AUTO = Entry(name="auto", summary="the fastest backend that is measured and righ
 
 
 def check_request(backend: AttentionBackend, request: AttentionRequest, options: Any) -> Verdict:
-    """Every reason why `backend` cannot serve `request`. A feature that it does not declare is a reason."""
+    """Check a request against the capabilities of a backend. Every feature that it does not declare is a reason to refuse.
+
+    Args:
+        backend: the entry of the backend.
+        request: the requirements of an attention site.
+        options: the options of the backend.
+
+    Returns:
+        The verdict, with all reasons.
+    """
     can = backend.capabilities
     refused: list[str] = []
     depends: list[str] = []

@@ -1,7 +1,7 @@
-"""What an attention backend declares it can do, and what a site requests.
+"""The capabilities that an attention backend declares, and the request of an attention site.
 
 Every field of `Capabilities` defaults to "no". The check of a spec, `auto`, `tfkit plan`, the support table of the README and
-the conformance tests all read this object: what is declared must work, and what is not declared is refused.
+the conformance tests all read this object: a declared feature must work, and any other feature is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BIAS_KINDS = ("dense", "linear", "distance")
 
 
 def _frozen(value: Any) -> Any:
-    """A list or a set as a frozen set. Pydantic refuses every other value later."""
+    """Converts a list or a set to a frozen set. Pydantic rejects any other value later."""
     try:
         return value if isinstance(value, str) else frozenset(value)
     except TypeError:
@@ -32,7 +32,13 @@ Names = Annotated[frozenset[str], BeforeValidator(_frozen)]
 
 
 class Range(Options):
-    """Multiples of `multiple` from `minimum` to `maximum`, both included; None for no upper end."""
+    """The multiples of `multiple` from `minimum` to `maximum`.
+
+    Args:
+        minimum: the smallest number.
+        maximum: the largest number; None for no limit.
+        multiple: a divisor of all numbers.
+    """
 
     minimum: int = 1
     maximum: int | None = None
@@ -47,7 +53,12 @@ class Range(Options):
 
 
 class Device(Options):
-    """A kind of device (`cpu`, `cuda`), for CUDA with the lowest compute capability: (9, 0) is Hopper."""
+    """A kind of device.
+
+    Args:
+        kind: `cpu` or `cuda`.
+        minimum_capability: the lowest compute capability of a CUDA device; (9, 0) is Hopper. None for any.
+    """
 
     kind: str
     minimum_capability: tuple[int, int] | None = None
@@ -62,9 +73,9 @@ class Numerics(Options):
         gradients: the same for the sums of gradients.
         query_prescaled: scale * query is rounded to the storage type before the product with the key.
         tf32: float32 products may use TF32 if torch's own switch allows it.
-        grade: a promise of accuracy beyond the bound: the root-mean-square error is at most 1.5 (A) or 3 (B) times that of a
-            kernel that computes in float32 and rounds once. The suite checks it only for backends that promise it; `eager`
-            promises A.
+        grade: an accuracy guarantee beyond the bound: the root-mean-square error is at most 1.5 (A) or 3 (B) times that of a
+            kernel that computes in float32 and rounds once. The suite checks it only for backends that claim it; `eager`
+            claims A.
     """
 
     scores: Literal["accumulation", "storage"] = "accumulation"
@@ -76,7 +87,7 @@ class Numerics(Options):
 
 
 class Capabilities(Options):
-    """What a backend can do. Every field defaults to "no".
+    """The features that a backend supports. Every field defaults to "no".
 
     Args:
         devices: devices it runs on.
@@ -131,7 +142,31 @@ class Capabilities(Options):
 
 @dataclass(frozen=True)
 class AttentionRequest:
-    """What one attention site needs from a backend, for one class of calls. None: not known before the call."""
+    """The requirements of one attention site, for one class of calls. None means: not known before the call.
+
+    Args:
+        device: kind of device.
+        cuda_capability: compute capability of a CUDA device.
+        dtype: dtype of query, key and value, by torch's name.
+        head_dim: features of a query and key head D.
+        value_dim: features of a value head V.
+        queries: number of queries Q.
+        keys: number of keys K.
+        mask_terms: terms of the mask, from `MASK_TERMS`.
+        tensor_offset: the offset is a tensor (B,).
+        bias: kind of bias, from `BIAS_KINDS`; None for no bias.
+        bias_gradient: the bias needs a gradient.
+        dropout: dropout of the weights.
+        weights: the attention weights are needed.
+        lse: the log-sum-exp is needed.
+        grouped: G is smaller than H.
+        softcap: soft capping of the scores.
+        score: name of the score function.
+        gradients: query, key or value need a gradient.
+        deterministic: gradients must be equal in every run.
+        compiled: the call runs under torch.compile.
+        exported: the call runs under torch.export.
+    """
 
     device: str | None = None
     cuda_capability: tuple[int, int] | None = None

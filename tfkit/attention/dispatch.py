@@ -22,7 +22,7 @@ def attend(backend: BoundBackend, inputs: AttentionInputs) -> AttentionOutput:
         inputs: query (B, H, Q, D), key (B, G, K, D), value (B, G, K, V), mask, bias and settings.
 
     Returns:
-        The output (B, H, Q, V), with the weights (B, H, Q, K) and the log-sum-exp (B, H, Q) if asked for.
+        The output (B, H, Q, V), with the weights (B, H, Q, K) and the log-sum-exp (B, H, Q) if requested.
 
     Raises:
         InputError: shapes or dtypes do not fit together.
@@ -32,22 +32,21 @@ def attend(backend: BoundBackend, inputs: AttentionInputs) -> AttentionOutput:
     query = inputs.query
     if torch.is_autocast_enabled(query.device.type):
         with torch.autocast(query.device.type, enabled=False):
-            found = backend.attend(inputs, backend.options)
+            result = backend.attend(inputs, backend.options)
     else:
-        found = backend.attend(inputs, backend.options)
-    wanted = (*query.shape[:3], inputs.value.shape[3])
-    if not isinstance(found, AttentionOutput):
-        _fail(backend, f"gave a {type(found).__name__}", "an AttentionOutput")
-    elif found.output.shape != wanted or found.output.dtype != query.dtype:
-        output = found.output
-        _fail(backend, f"gave an output {tuple(output.shape)} {output.dtype}", f"(B, H, Q, V) = {wanted} {query.dtype}")
-    return found
+        result = backend.attend(inputs, backend.options)
+    expected = (*query.shape[:3], inputs.value.shape[3])
+    if not isinstance(result, AttentionOutput):
+        _fail(backend, f"a {type(result).__name__}", "an AttentionOutput")
+    elif result.output.shape != expected or result.output.dtype != query.dtype:
+        output = result.output
+        _fail(backend, f"an output {tuple(output.shape)} {output.dtype}", f"(B, H, Q, V) = {expected} {query.dtype}")
+    return result
 
 
-def _fail(backend: BoundBackend, found: str, wanted: str) -> None:
-    raise PluginError(
-        Diagnostic("TFK056", f"the attention backend `{backend.kind}` {found} where {wanted} is due", "repair its `attend`")
-    )
+def _fail(backend: BoundBackend, returned: str, expected: str) -> None:
+    message = f"the attention backend `{backend.kind}` returned {returned}, not {expected}"
+    raise PluginError(Diagnostic("TFK056", message, "repair its `attend`"))
 
 
 def _check_shapes(inputs: AttentionInputs) -> None:
@@ -56,7 +55,7 @@ def _check_shapes(inputs: AttentionInputs) -> None:
         _refuse(inputs, "query, key and value have four axes each: (B,H,Q,D), (B,G,K,D), (B,G,K,V)")
     B, H, Q, D = query.shape
     G, K = key.shape[1], key.shape[2]
-    if key.shape[0] != B or key.shape[3] != D or value.shape[:3] != (B, G, K) or H % G:
+    if key.shape[0] != B or (key.shape[3] != D and inputs.score is None) or value.shape[:3] != (B, G, K) or H % G:
         _refuse(inputs, "batch, key length and head dim must agree, and key heads must divide query heads")
     if B < 1 or Q < 1 or K < 1:
         _refuse(inputs, "an empty batch or sequence has no attention")

@@ -41,15 +41,27 @@ class PositionRange:
     grid: tuple[int, int] | None = None
 
     def query_positions(self) -> Tensor:
-        """(Q,) integers."""
+        """The positions of the queries.
+
+        Returns:
+            (Q,) integers.
+        """
         return torch.arange(self.offset, self.offset + self.queries, device=self.device)
 
     def key_positions(self) -> Tensor:
-        """(keys - key_start,) integers."""
+        """The positions of the new keys.
+
+        Returns:
+            (keys - key_start,) integers.
+        """
         return torch.arange(self.key_start, self.keys, device=self.device)
 
     def visible_positions(self) -> Tensor:
-        """(B, Q) or (Q,) integers: for each query the number of tokens before it that are not padding."""
+        """The positions of the queries if padding does not count.
+
+        Returns:
+            (B, Q) integers, the number of tokens before each query that are not padding; (Q,) if no token is padding.
+        """
         if self.visible is None:
             return self.query_positions()
         counted = self.visible.cumsum(1) - self.visible.to(torch.int64)

@@ -21,14 +21,29 @@ from .types import AttentionInputs, Bias, DenseBias, DistanceBias, Mask, Shapes
 
 
 def shapes_of(inputs: AttentionInputs) -> Shapes:
-    """The sizes of a call, as the functions below need them."""
+    """The sizes of a call, as `visible` and `dense_bias` need them.
+
+    Args:
+        inputs: the inputs of a backend.
+
+    Returns:
+        B, H, Q, K, and the dtype and device of the query.
+    """
     query = inputs.query
     batch, heads, queries, _ = query.shape
     return Shapes(batch, heads, queries, inputs.key.shape[2], query.dtype, query.device)
 
 
 def visible(mask: Mask, shapes: Shapes) -> Bool[Tensor, "b h q k"] | None:
-    """The whole mask, bool (B|1, H|1, Q|1, K|1), True if the query sees the key; None if every key is visible."""
+    """All terms of a mask as one tensor (A3, A4).
+
+    Args:
+        mask: the mask.
+        shapes: the sizes of the call.
+
+    Returns:
+        bool (B|1, H|1, Q|1, K|1), True if the query sees the key; None if every key is visible.
+    """
     terms = [_near(mask, shapes), queries_that_see(mask, shapes)]
     if mask.key_lengths is not None:
         keys = torch.arange(shapes.keys, device=shapes.device)
@@ -62,7 +77,7 @@ def no_fully_masked_row(mask: Mask, shapes: Shapes) -> bool:
 def unmask_empty_rows(visible: Bool[Tensor, "*rows K"]) -> tuple[Bool[Tensor, "*rows K"], Bool[Tensor, "*rows 1"]]:
     """A5, before the kernel: makes all keys visible in fully masked rows, because a softmax over no key is NaN.
 
-    Together with `select_rows` this gives zero output and zero gradients without NaN, whatever kernel runs in between.
+    Together with `select_rows` this gives zero output and zero gradients without NaN, with any kernel in between.
 
     Args:
         visible: bool (..., K), True if the query sees the key.
@@ -81,6 +96,9 @@ def select_rows(output: Tensor, rows: Tensor | None, masked: float = 0.0) -> Ten
         output: (..., V)
         rows: (..., 1) from `unmask_empty_rows`; None if no row is fully masked.
         masked: the value of fully masked rows.
+
+    Returns:
+        (..., V)
     """
     return output if rows is None else torch.where(rows, output, masked)
 
@@ -88,8 +106,16 @@ def select_rows(output: Tensor, rows: Tensor | None, masked: float = 0.0) -> Ten
 def dense_bias(bias: Bias, offset: int | Int[Tensor, " B"] | None, shapes: Shapes) -> Float[Tensor, "b h q k"]:
     """Any bias as a differentiable tensor (B|1, H|1, Q|1, K|1).
 
-    It has the dtype of its values; a linear bias is float32 or wider. A distance bias is gathered in float32, or float64 for
-    float64 queries, because its backward pass sums up to B * Q * K terms into each value.
+    A distance bias is gathered in float32, or float64 for float64 queries, because its backward pass sums up to B * Q * K terms
+    into each value.
+
+    Args:
+        bias: the bias.
+        offset: the position of the first query, an int or (B,) integers; a dense bias ignores it.
+        shapes: the sizes of the call.
+
+    Returns:
+        The bias in the dtype of its values; a linear bias in float32 or wider.
     """
     if isinstance(bias, DenseBias):
         return _four_axes(bias.values)
@@ -114,18 +140,33 @@ def distances(offset: int | Int[Tensor, " B"] | None, shapes: Shapes) -> Int[Ten
 
 
 def accumulation(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to accumulate in (A8): float64 for float64, float32 for everything else."""
+    """The dtype to accumulate in (A8).
+
+    Args:
+        dtype: the dtype of the query.
+
+    Returns:
+        float64 for float64, float32 for every other dtype.
+    """
     return torch.promote_types(dtype, torch.float32)
 
 
 def expand_heads(tensor: Shaped[Tensor, "B G K D"], heads: int) -> Shaped[Tensor, "B {heads} K D"]:
-    """Key or value (B,G,K,*) as (B,H,K,*): query head h reads head h // (H // G) (A1)."""
+    """Repeat the heads of a key or value for grouped queries: query head h reads head h // (H // G) (A1).
+
+    Args:
+        tensor: (B, G, K, D).
+        heads: the number of query heads H, a multiple of G.
+
+    Returns:
+        (B, H, K, D)
+    """
     groups = tensor.shape[1]
     return tensor if groups == heads else tensor.repeat_interleave(heads // groups, dim=1)
 
 
 def always(condition: Any) -> bool:
-    """Whether a condition on sizes holds for every size that a traced program may get."""
+    """Whether a condition on sizes holds for all sizes of a traced program."""
     if isinstance(condition, bool):
         return condition
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # slow to import, only torch.export needs it

@@ -1,14 +1,14 @@
-"""Backends refuse calls with features they do not declare (rule A3: nothing is ever ignored).
+"""The check by which a backend refuses calls with features that it does not declare (rule A3: nothing is ever ignored).
 
     check = require_capabilities("acme.flash", CAPABILITIES)        # once, at import
 
     def attend(inputs, options):
         check(inputs)                                # raises BackendRefused with every undeclared feature
 
-A model checks capabilities before it calls a backend, once per class of calls (`choice.py`). That check also knows devices,
-lengths, compilation and other backends, but only a model makes it. This one protects callers that use `attend` directly: a
-conformance test, a benchmark, another library. It contains a test only for each feature that is not declared, so a backend that
-declares everything pays nothing. So neither check can replace the other.
+A model checks capabilities once per class of calls, before it calls a backend (`choice.py`). That check also covers devices,
+lengths and compilation. Callers that use `attend` directly (a conformance test, a benchmark, another library) do not make it,
+so a backend makes this one on every call. It has a test for each undeclared feature only, and so costs nothing for a backend
+that declares every feature.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def require_capabilities(name: str, can: Capabilities) -> Callable[[AttentionInp
 
     Args:
         name: the backend's name, for the message.
-        can: what the backend declares.
+        can: the capabilities that the backend declares.
 
     Returns:
         A function of `AttentionInputs`. It raises BackendRefused if the call has a feature that `can` does not declare.
@@ -39,7 +39,7 @@ def require_capabilities(name: str, can: Capabilities) -> Callable[[AttentionInp
     tests = tuple(_tests(can))
 
     def check(inputs: AttentionInputs) -> None:
-        """Raises BackendRefused."""
+        """Raises BackendRefused if the call has an undeclared feature."""
         for _, present in tests:
             if present(inputs):
                 refused = ", ".join(feature for feature, present in tests if present(inputs))
@@ -65,14 +65,14 @@ def _tests(can: Capabilities) -> list[tuple[str, Test]]:
     ):  # fmt: skip
         if not able:
             found.append((feature, present))
-    lacking = frozenset(MASK_TERMS) - can.mask_terms
-    if lacking:
-        found.append((f"mask terms {', '.join(sorted(lacking))}", lambda inputs: bool(lacking & inputs.mask.terms())))
-    for kind, kept in BIAS_NAMES.items():
-        if kept not in can.bias_kinds:
-            found.append((f"a {kept} bias", partial(_has_bias, kind)))
-        elif kept not in can.bias_gradient:
-            found.append((f"the gradient of a {kept} bias", partial(_wants_gradient, kind)))
+    undeclared = frozenset(MASK_TERMS) - can.mask_terms
+    if undeclared:
+        found.append((f"mask terms {', '.join(sorted(undeclared))}", lambda inputs: bool(undeclared & inputs.mask.terms())))
+    for kind, name in BIAS_NAMES.items():
+        if name not in can.bias_kinds:
+            found.append((f"a {name} bias", partial(_has_bias, kind)))
+        elif name not in can.bias_gradient:
+            found.append((f"the gradient of a {name} bias", partial(_needs_gradient, kind)))
     dtypes = tuple(getattr(torch, dtype) for dtype in sorted(can.dtypes))
     found.append((f"dtypes other than {', '.join(sorted(can.dtypes))}", lambda inputs: inputs.query.dtype not in dtypes))
     allowed = can.head_dim
@@ -85,7 +85,7 @@ def _has_bias(kind: type, inputs: AttentionInputs) -> bool:
     return isinstance(inputs.bias, kind)
 
 
-def _wants_gradient(kind: type, inputs: AttentionInputs) -> bool:
+def _needs_gradient(kind: type, inputs: AttentionInputs) -> bool:
     bias = inputs.bias
     if bias is None or not isinstance(bias, kind):
         return False

@@ -29,7 +29,7 @@ RULES: dict[str, Rule] = {
         "A backend renders every term of a mask that it declares and refuses every other one. Nothing is ignored.",
     ),
     "A4": Rule(
-        "positions decide who sees whom",
+        "positions decide which keys a query sees",
         "Query i of batch row b is at position offset[b] + i. Causal shows it the keys j <= offset + i; a window (l, r) shows "
         "offset + i - l <= j <= offset + i + r. The offset has no default.",
     ),
@@ -57,17 +57,17 @@ RULES: dict[str, Rule] = {
     "A9": Rule(
         "weights on request",
         "Weights are (B, H, Q, K) in the query's dtype, after the softmax and before dropout, and declared as none, "
-        "detached or differentiable. Asking for them changes no bit of the output.",
+        "detached or differentiable. A request for them changes no bit of the output.",
     ),
     "A10": Rule(
         "gradients arrive or are refused",
-        "Gradients reach the query, the key, the value and any bias that wants one. A gradient that cannot be given is "
-        "refused with an error; an output that silently lacks requires_grad is a failure.",
+        "Gradients reach the query, the key, the value and any bias that requires one. A backend that cannot compute a "
+        "gradient raises an error; an output that silently lacks requires_grad is a failure.",
     ),
     "A11": Rule(
-        "a backend that was asked for is used or refused",
-        "A refusal names every reason at once and the backends that would serve. Only `auto` and a list of backends fall "
-        "back. No environment variable and no process-wide switch decides.",
+        "a requested backend is used or refused",
+        "A refusal names every reason at once and the backends that would work. Only `auto` and a list of backends fall "
+        "back. No environment variable and no process-wide switch changes the choice.",
     ),
     "A12": Rule(
         "names of weights",

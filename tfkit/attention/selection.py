@@ -1,7 +1,7 @@
 """Chooses a backend among candidates, without torch. `tfkit plan` and a running model use the same two functions.
 
-Of the candidates that accept a request, `auto` takes the one with the smallest `relative_time` (eager = 1.0) for that class of
-calls; it skips candidates without a measured row. Other requests keep their order.
+Of the candidates that accept a request, `auto` chooses the one with the smallest `relative_time` (eager = 1.0) for that class
+of calls. It skips candidates without a measured row. Without `auto` the first candidate that accepts is chosen.
 """
 
 from __future__ import annotations

@@ -23,18 +23,20 @@ from torch.utils import _pytree as pytree
 
 @dataclass(frozen=True)
 class Mask:
-    """Which keys a query sees: those that every given term allows. **True means visible, everywhere.**
+    """The keys that a query sees: those that every given term allows. **True means visible, everywhere.**
 
     The position of query i of batch row b is `offset[b] + i`, that of key j is j.
 
-    causal           key j is visible where j <= position
-    window           (left, right): position - left <= j <= position + right; None leaves a side open
-    offset           int, or an integer tensor (B,); required whenever causal, window or a position bias is present
-    key_lengths      (B,) integers: keys from key_lengths[b] on are hidden; out-of-range lengths mean the clamped length
-    query_lengths    (B,) integers: queries from query_lengths[b] on see nothing
-    key_visible      (B, K) bool
-    query_segments   (B, Q) integers, with key_segments (B, K): visible where equal
-    visible          bool, broadcastable to (B, H, Q, K)
+    Args:
+        causal: key j is visible where j <= position.
+        window: (left, right): position - left <= j <= position + right; None leaves a side open.
+        offset: int, or an integer tensor (B,); required whenever causal, window or a position bias is present.
+        key_lengths: (B,) integers: keys from key_lengths[b] on are hidden; out-of-range lengths are clamped.
+        query_lengths: (B,) integers: queries from query_lengths[b] on see no key.
+        key_visible: (B, K) bool.
+        query_segments: (B, Q) integers, with `key_segments`: keys of an equal segment are visible.
+        key_segments: (B, K) integers.
+        visible: bool, broadcastable to (B, H, Q, K).
     """
 
     causal: bool = False
@@ -48,8 +50,12 @@ class Mask:
     visible: Bool[Tensor, ...] | None = None
 
     def terms(self) -> frozenset[str]:
-        """The names of the terms that are set, as `Capabilities.mask_terms` spells them."""
-        present = (
+        """The terms that are set.
+
+        Returns:
+            Their names, as `Capabilities.mask_terms` spells them.
+        """
+        terms = (
             ("causal", self.causal),
             ("window", self.window is not None),
             ("key_lengths", self.key_lengths is not None),
@@ -58,27 +64,43 @@ class Mask:
             ("segments", self.query_segments is not None or self.key_segments is not None),
             ("visible", self.visible is not None),
         )
-        return frozenset(name for name, there in present if there)
+        return frozenset(name for name, present in terms if present)
 
 
 @dataclass(frozen=True)
 class DenseBias:
-    """Added to the scores: `values`, broadcastable to (B, H, Q, K), finite, float32 or the query's dtype."""
+    """A bias with one value per score.
+
+    Args:
+        values: added to the scores; broadcastable to (B, H, Q, K), finite, float32 or the query's dtype.
+    """
 
     values: Float[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class LinearBias:
-    """-slopes[h] * |j - (offset + i)|, ALiBi (https://arxiv.org/abs/2108.12409). `slopes` (H,) float32."""
+    """A bias linear in the distance, -slopes[h] * |j - (offset + i)|.
+
+    Args:
+        slopes: (H,) float32.
+
+    Reference: ALiBi, https://arxiv.org/abs/2108.12409
+    """
 
     slopes: Float32[Tensor, " H"]
 
 
 @dataclass(frozen=True)
 class DistanceBias:
-    """values[h, clamp(j - (offset + i), low, low + R - 1) - low]: one value per head and distance. `values` (H, R), float32
-    or the query's dtype. As in T5: distances beyond either end have the value of that end."""
+    """A bias with one value per head and distance, values[h, clamp(j - (offset + i), low, low + R - 1) - low].
+
+    Args:
+        values: (H, R), float32 or the query's dtype. Distances beyond either end have the value of that end.
+        low: the distance of the first value.
+
+    Reference: T5, https://arxiv.org/abs/1910.10683, section 2.1
+    """
 
     values: Float[Tensor, "H R"]
     low: int
@@ -90,8 +112,12 @@ BIAS_NAMES: dict[type, str] = {DenseBias: "dense", LinearBias: "linear", Distanc
 
 @dataclass(frozen=True)
 class Prepared:
-    """A mask as a backend's `prepare` rendered it, once for all layers of a stack. If `with_bias`, it contains the bias;
-    otherwise the backend adds `inputs.bias`."""
+    """A mask as a backend's `prepare` rendered it, once for all layers of a stack.
+
+    Args:
+        payload: whatever the backend's `attend` needs.
+        with_bias: the payload contains the bias; otherwise the backend adds `inputs.bias`.
+    """
 
     payload: Any
     with_bias: bool = False
@@ -99,7 +125,16 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Shapes:
-    """The sizes of a call, for `prepare`, which has no query: B, H, Q, K, and the dtype and device of the query."""
+    """The sizes of a call, for `prepare`, which gets no query.
+
+    Args:
+        batch: rows B.
+        heads: query heads H.
+        queries: number of queries Q.
+        keys: number of keys K.
+        dtype: dtype of the query.
+        device: device of the query.
+    """
 
     batch: int
     heads: int
@@ -115,21 +150,21 @@ class AttentionInputs:
 
     Args:
         query: (B, H, Q, D), any strides.
-        key: (B, G, K, D), any strides.
+        key: (B, G, K, E), any strides; E = D, unless a score function maps keys to other features.
         value: (B, G, K, V), any strides.
         mask: which keys each query sees.
         scale: factor of q.k.
         bias: added to the scores, or None.
         softcap: c in c * tanh(score / c), or None.
         dropout: probability that an attention weight is dropped; 0 outside of training.
-        score: score function (query, key) -> (B, H, Q, K); None for the dot product.
+        score: score function (query, key) -> (B, H, Q, K) of keys with any number of features; None for the dot product.
         return_weights: also return the weights (B, H, Q, K) before dropout.
         return_lse: also return the log-sum-exp (B, H, Q).
         prepared: the result of the backend's `prepare`, if it has one.
     """
 
     query: Float[Tensor, "B H Q D"]
-    key: Float[Tensor, "B G K D"]
+    key: Float[Tensor, "B G K E"]
     value: Float[Tensor, "B G K V"]
     mask: Mask
     scale: float

@@ -1,6 +1,6 @@
 """From a spec to a model: build on the meta device, compare the modules with the graph, allocate, initialise.
 
-Modules are built without storage and get it once, on their device, so that nothing is allocated twice.
+On the meta device modules have no storage. They get it once, on their device, so that nothing is allocated twice.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ def build(
         backend: the attention backend of every site, instead of those of the spec: a name, `{"kind": ..., options}`, "auto", or
             a list of these.
 
+    Returns:
+        The model, in training mode.
+
     Raises:
         SpecError: the spec is wrong.
         BackendRefused: a site has no backend on this device.
@@ -97,7 +100,7 @@ def _module(node: Node, keep_layers: bool) -> nn.Module:
 
 
 def _check_sites(resolver: BackendResolver, model: Model) -> None:
-    """The modules have exactly the attention sites that the graph declares, and no attention is outside of a site."""
+    """Checks that the modules have exactly the attention sites that the graph declares, and no attention outside of a site."""
     uses = model.attention_sites()
     built = [use.site for use in uses]
     fix = "the `site` or `sites` of an entry and the `attention_sites()` of its module must agree"
@@ -108,9 +111,9 @@ def _check_sites(resolver: BackendResolver, model: Model) -> None:
                 "is not in its entry" if site not in resolver.sites else "has two modules" if site in built else "has no module"
             )
             diagnostics.append(Diagnostic("TFK054", f"the attention site `{site}` {where}", fix))
-    known = {id(use.attention) for use in uses}
+    at_sites = {id(use.attention) for use in uses}
     for name, module in model.nodes.named_modules():
-        if isinstance(module, MultiHeadAttention) and id(module) not in known:
+        if isinstance(module, MultiHeadAttention) and id(module) not in at_sites:
             message = f"`nodes.{name}` is a multi-head attention, but no attention site"
             diagnostics.append(Diagnostic("TFK054", message, "its node's module must return it from `attention_sites()`"))
     if diagnostics:
@@ -118,7 +121,7 @@ def _check_sites(resolver: BackendResolver, model: Model) -> None:
 
 
 def _check_parameters(graph: Graph, model: Model) -> None:
-    """The modules have exactly the parameters that the graph counts: same names, same shapes."""
+    """Checks that the modules have exactly the parameters that the graph counts, with the same shapes."""
     built = {name: _described(p.shape, p.requires_grad) for name, p in model.named_parameters()}
     listed = {
         f"nodes.{node.name}.{p.name}": _described(p.shape, p.trainable)
@@ -127,7 +130,7 @@ def _check_parameters(graph: Graph, model: Model) -> None:
     }
     if buffers := [name for name, _ in model.named_buffers()]:
         message = f"`{buffers[0]}` is a buffer; modules are built without storage, so its numbers are lost"
-        raise BuildError(Diagnostic("TFK054", message, "compute what is no parameter when the module runs"))
+        raise BuildError(Diagnostic("TFK054", message, "compute it in `forward`, or make it a parameter"))
     differing = sorted(name for name in set(built) | set(listed) if built.get(name) != listed.get(name))
     fix = "the entry's `parameters` and the module that its `build` gives must agree"
     diagnostics = [

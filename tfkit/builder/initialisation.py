@@ -1,4 +1,4 @@
-"""Draw every parameter in place, by its role, each from a generator of its own."""
+"""Initialises the parameters of a model. Each is drawn by its role, from a generator of its own."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..slots.parameter import Parameter, ParameterGroup
 
 
 def initialise(model: Model, graph: Graph, catalogue: Catalogue, seed: int) -> None:
-    """Draw every parameter in place, by its role, each from a generator of its own."""
+    """Draw every parameter in place. The generator of a parameter is seeded by `seed` and the parameter's name."""
     tensors = dict(model.named_parameters())
     xavier = catalogue.find("init", "xavier")
-    usual = Component(xavier, xavier.options())
+    default = Component(xavier, xavier.options())
     for node in graph.nodes.values():
-        part = getattr(node.options, "init", None) or usual
+        part = getattr(node.options, "init", None) or default
         for group, parameter in _expanded(node):
             name = f"nodes.{node.name}.{parameter.name}"
             context = InitContext(_width(node), _depth(node), group.head_dim)
@@ -49,21 +49,24 @@ def _expanded(node: Node) -> Iterator[tuple[ParameterGroup, Parameter]]:
 
 @torch.no_grad()
 def fill(tensor: Tensor, drawn: Distribution, gain: float, seed: int) -> None:
-    """Fill a parameter from a distribution, `gain` times its spread; the numbers do not depend on the device."""
+    """Fill a parameter from a distribution whose spread is multiplied by `gain`. The values do not depend on the device."""
     if drawn.kind == "constant":
         tensor.fill_(drawn.centre)
         return
     generator = torch.Generator("cpu").manual_seed(seed)
-    here = tensor.device.type == "cpu" and tensor.dtype == torch.float32
-    home = tensor if here else torch.empty(tensor.shape, dtype=torch.float32, device="cpu")
+    in_place = tensor.device.type == "cpu" and tensor.dtype == torch.float32
+    values = tensor if in_place else torch.empty(tensor.shape, dtype=torch.float32, device="cpu")
     spread = drawn.spread * gain
     if drawn.kind == "normal":
-        home.normal_(drawn.centre, spread, generator=generator)
+        values.normal_(drawn.centre, spread, generator=generator)
     elif drawn.kind == "uniform":
-        home.uniform_(drawn.centre - spread, drawn.centre + spread, generator=generator)
+        values.uniform_(drawn.centre - spread, drawn.centre + spread, generator=generator)
+    elif drawn.kind == "orthogonal":
+        for block in torch.split(values, values.shape[1]):
+            torch.nn.init.orthogonal_(block, spread, generator=generator)
     else:
-        # The inverse of the normal distribution function, from uniform numbers within two standard deviations of the centre.
-        inside = math.erf(math.sqrt(2.0))
-        home.uniform_(-inside, inside, generator=generator).erfinv_().mul_(spread * math.sqrt(2.0)).add_(drawn.centre)
-    if home is not tensor:
-        tensor.copy_(home)
+        # Normal, truncated at two standard deviations: the inverse normal distribution function of uniform numbers.
+        limit = math.erf(math.sqrt(2.0))
+        values.uniform_(-limit, limit, generator=generator).erfinv_().mul_(spread * math.sqrt(2.0)).add_(drawn.centre)
+    if values is not tensor:
+        tensor.copy_(values)

@@ -42,7 +42,7 @@ def plan_of(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:
 def _labels(
     graph: Graph, name: str, module: nn.Module, inputs: Mapping[str, AnyInputRule], undecodable: Mapping[str, str]
 ) -> LabelRule:
-    """What the labels of an output of logits are; classes are not over the vocabulary of the tokens that they follow."""
+    """The meaning of the labels of an output of logits. Classes have no vocabulary, even if the node follows tokens."""
     tokens = graph.nodes[name].signal.tokens if isinstance(module, TokenLogits) else None
     rule = inputs.get(tokens or "")
     assert rule is None or isinstance(rule, InputRule), "logits follow token ids"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..plugin import (
     Activation,
     AttentionBackend,
+    Cell,
     Initialiser,
     NodeKind,
     Norm,
@@ -16,6 +17,7 @@ from ..plugin import (
 )
 from .activation.entries import ENTRIES as ACTIVATIONS
 from .attention.entries import ENTRIES as BACKENDS
+from .cell.entries import ENTRIES as CELLS
 from .init.entries import ENTRIES as INITIALISERS
 from .node.entries import ENTRIES as NODES
 from .norm.entries import ENTRIES as NORMS
@@ -53,6 +55,11 @@ def tfkit_placements() -> list[Placement]:
 @hookimpl
 def tfkit_activations() -> list[Activation]:
     return ACTIVATIONS
+
+
+@hookimpl
+def tfkit_cells() -> list[Cell]:
+    return CELLS
 
 
 @hookimpl

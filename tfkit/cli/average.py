@@ -26,7 +26,7 @@ runs/en-de/models/step-800 runs/en-de/models/step-900 -o averaged
 def command(models: tuple[str, ...], last: int | None, output: str, force: bool, as_json: bool) -> int:
     """Average the weights of several models.
 
-    From a run, the weights of its last checkpoints are averaged; `keeping.last` in the recipe says how many a run keeps.
+    From a run, the weights of its last checkpoints are averaged; `keeping.last` in the recipe is the number that a run keeps.
     From models, their weights are averaged. All must have the same spec and the same tokenisers.
     """
     need_packages("train", *TEXT)

@@ -1,6 +1,6 @@
 """`--backend NAME[,NAME]`, which replaces the backends of the spec, and `--auto-table FILE`, which `auto` reads first.
 
-Whether a backend serves a site is decided without torch, by the same function for `check`, `plan`, `build` and the model.
+`check`, `plan`, `build` and the model use the same function, without torch, to decide whether a backend can serve a site.
 """
 
 from __future__ import annotations
@@ -25,7 +25,17 @@ from .usage import usage_error
 
 
 def catalogue_with(auto_table: str | None) -> Catalogue:
-    """All that is installed, with the table of `--auto-table`. Raises InputError if the file is not a valid table."""
+    """The catalogue of installed plugins, with the table of `--auto-table`.
+
+    Args:
+        auto_table: the file of the table, or None.
+
+    Returns:
+        The catalogue.
+
+    Raises:
+        InputError: the file is not a valid table.
+    """
     from ..catalogue import load_catalogue
 
     catalogue = load_catalogue()
@@ -33,19 +43,40 @@ def catalogue_with(auto_table: str | None) -> Catalogue:
 
 
 def check_auto(backend: Sequence[str] | None, auto_table: str | None) -> None:
-    """Raises UsageError if `--auto-table` would not be used because `--backend` names a backend other than `auto`."""
+    """Check that `--auto-table` has an effect.
+
+    Args:
+        backend: the names of `--backend`, or None.
+        auto_table: the file of `--auto-table`, or None.
+
+    Raises:
+        UsageError: `--backend` names another backend than `auto`.
+    """
     if auto_table is not None and backend not in (None, [AUTO.name]):
         named = ",".join(backend)
         raise usage_error(f"--auto-table is for `auto`, and --backend names {named}", "leave one of them out")
 
 
 def requested_backends_of(names: Sequence[str] | None, catalogue: Catalogue) -> tuple[Component, ...] | None:
-    """The backends of these names with default options. Raises SpecError for an unknown name."""
+    """The backends of `--backend`, with default options.
+
+    Args:
+        names: their names, or None.
+        catalogue: the installed backends.
+
+    Returns:
+        The backends in order of preference; None without names.
+
+    Raises:
+        SpecError: a name is unknown, or its backend needs options.
+        UsageError: `auto` is listed with another name.
+    """
     if names is None:
         return None
     if AUTO.name in names and len(names) > 1:
         raise usage_error(
-            "argument --backend: `auto` chooses among all backends and stands alone", "write it alone, or leave it out"
+            "argument --backend: `auto` chooses among all backends, so no other may be listed with it",
+            "write it alone, or leave it out",
         )
     parts, diagnostics = [], []
     for name in names:
@@ -67,8 +98,8 @@ def requested_backends_of(names: Sequence[str] | None, catalogue: Catalogue) -> 
 def check_served(
     spec: ModelSpec, graph: Graph, catalogue: Catalogue, target: Target, requested: tuple[Component, ...] | None
 ) -> None:
-    """Raises BackendRefused if no allowed backend can serve a site on this target, even without training. The error is located
-    in the spec unless `--backend` requested the backends."""
+    """Raises BackendRefused if no requested backend can serve a site on this target, even without training. The error is
+    located in the spec unless `--backend` requested the backends."""
     groups = fold(all_sites(graph, requested).items())
     diagnostics = group_refusals(groups, catalogue, replace(target, training=False))
     if diagnostics:
@@ -76,8 +107,8 @@ def check_served(
 
 
 def check_possible(spec: ModelSpec, graph: Graph, catalogue: Catalogue, use: Target) -> None:
-    """Raises BackendRefused, located in the spec, if on no device and dtype the allowed backends serve every site. If `use` has
-    no device or no dtype, each that a backend declares is tried."""
+    """Raises BackendRefused, located in the spec, if there is no device and dtype for which the requested backends serve every
+    site. If `use` has no device or no dtype, all that a backend declares are tried."""
     groups = fold(all_sites(graph).items())
     diagnostics = group_refusals(groups, catalogue, use)  # refused on every device and in every dtype
     if not diagnostics:
@@ -94,18 +125,18 @@ def check_possible(spec: ModelSpec, graph: Graph, catalogue: Catalogue, use: Tar
 
 
 def group_refusals(groups: Sequence[SiteGroup], catalogue: Catalogue, target: Target) -> list[Diagnostic]:
-    """An error for each group of equal sites that no allowed backend can serve on this target."""
+    """An error for each group of equal sites that no requested backend can serve on this target."""
     return refusals(((group.name, group.site) for group in groups), catalogue, target)
 
 
 def located(diagnostics: Sequence[Diagnostic], spec: ModelSpec, graph: Graph, groups: Sequence[SiteGroup]) -> list[Diagnostic]:
-    """The errors about groups of sites, with the places in the spec where their backends are written."""
+    """The errors about groups of sites, with the locations of their backends in the spec."""
     places = {group.name: _location(spec, graph, group) for group in groups}
     return [replace(diagnostic, location=places[diagnostic.path]) for diagnostic in diagnostics]
 
 
 def _location(spec: ModelSpec, graph: Graph, group: SiteGroup) -> Location | None:
-    """Where the backends of a group of sites are written, or the nearest enclosing place."""
+    """The location of the backends of a group of sites, or the nearest enclosing location."""
     node, _, rest = group.sites[0].partition(".")
     name = rest.partition(".")[2]
     for path, layer in layer_paths(layers_of(graph.nodes[node].options), f"nodes.{node}.layers"):

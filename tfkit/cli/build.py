@@ -1,4 +1,4 @@
-"""`tfkit build`: build a spec, run the model once, and save it if asked."""
+"""`tfkit build`: build a spec, run the model once, and save it if requested."""
 
 from __future__ import annotations
 

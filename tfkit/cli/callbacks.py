@@ -11,55 +11,55 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Diagnostic
-from ..train import Callback, Step, Trainer, Validated, started_rank
+from ..train import Callback, Step, Trainer, ValidationResult, started_rank
 from ..view.load_report import load_report_data
 from ..view.training import Lines, LivePanel
 
 
 @contextmanager
-def watching(directory: Path, as_json: bool) -> Iterator[list[Callback]]:
-    """One callback for people or for JSON, and one for TensorBoard if it is installed. Only rank 0 has callbacks."""
+def command_callbacks(directory: Path, as_json: bool) -> Iterator[list[Callback]]:
+    """One callback that prints text or JSON, and one for TensorBoard if it is installed. Only rank 0 has callbacks."""
     if started_rank():
         yield []
         return
-    shown = JsonLines() if as_json else LivePanel() if sys.stderr.isatty() else Lines()
+    printer = JsonLines() if as_json else LivePanel() if sys.stderr.isatty() else Lines()
     with ExitStack() as stack:
-        stack.callback(shown.close)
-        found: list[Callback] = [shown]
+        stack.callback(printer.close)
+        callbacks: list[Callback] = [printer]
         with suppress(ImportError):
             from ..train.tensorboard import TensorBoard
 
-            board = TensorBoard(directory / "tensorboard", shown.trouble)
+            board = TensorBoard(directory / "tensorboard", printer.on_warning)
             stack.callback(board.close)
-            found.append(board)
-        yield found
+            callbacks.append(board)
+        yield callbacks
 
 
 class JsonLines:
     """Every event as one line of JSON on standard output."""
 
-    def began(self, trainer: Trainer, changes: list[str]) -> None:
-        taken = {"pretrained": load_report_data(trainer.load_report)} if trainer.load_report is not None else {}
+    def on_train_start(self, trainer: Trainer, changes: list[str]) -> None:
+        pretrained = {"pretrained": load_report_data(trainer.load_report)} if trainer.load_report is not None else {}
         step = trainer.progress.step
-        self._print("began", {"recipe": trainer.recipe.written(), "changes": changes, "step": step, **taken})
+        self._print("start", {"recipe": trainer.recipe.written(), "changes": changes, "step": step, **pretrained})
 
-    def stepped(self, step: Step) -> None:
+    def on_step_end(self, step: Step) -> None:
         self._print("step", asdict(step))
 
-    def validated(self, result: Validated) -> None:
+    def on_validation_end(self, result: ValidationResult) -> None:
         self._print("validation", asdict(result))
 
-    def saved(self, step: int, path: Path) -> None:
-        self._print("saved", {"step": step, "path": str(path)})
+    def on_checkpoint(self, step: int, path: Path) -> None:
+        self._print("checkpoint", {"step": step, "path": str(path)})
 
-    def trouble(self, diagnostics: tuple[Diagnostic, ...]) -> None:
-        self._print("trouble", {"diagnostics": [diagnostic.as_data() for diagnostic in diagnostics]})
+    def on_warning(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        self._print("warning", {"diagnostics": [diagnostic.as_data() for diagnostic in diagnostics]})
 
-    def ended(self, reason: str, model: Path) -> None:
-        self._print("ended", {"reason": reason, "model": str(model)})
+    def on_train_end(self, reason: str, model: Path) -> None:
+        self._print("end", {"reason": reason, "model": str(model)})
 
     def close(self) -> None:
-        """There is nothing to release."""
+        """Nothing to release."""
 
     def _print(self, kind: str, data: dict[str, Any]) -> None:
         print(json.dumps({"kind": kind, **data}), flush=True)

@@ -26,8 +26,8 @@ Exit code 2 if any file has an error.
 def command(specs: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> int:
     """Find all errors in specs and recipes.
 
-    For a recipe, the model that it trains is checked too, with the recipe's changes. Attention backends are compared with what
-    each site needs: a spec is refused if its backends serve it on no device and dtype, a recipe if they can train it on none.
+    For a recipe, the model that it trains is checked too, with the recipe's changes. A spec is also refused if there is no
+    device and dtype for which its attention backends serve all sites, a recipe if there is none for which they can train it.
     """
     from ..catalogue import load_catalogue
     from ..view.terminal import shown

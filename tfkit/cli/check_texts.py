@@ -1,4 +1,4 @@
-"""The texts of all checks in reports: what each evaluates, what it demands, and which features void it.
+"""The texts of all checks in reports: the part that each evaluates, its condition, and the features that void it.
 
 A distribution that ships checks names a JSON file in the entry-point group `tfkit.checks`, so that `tfkit explain` imports
 neither the checks nor torch.
@@ -33,7 +33,7 @@ class Check:
 
 
 def all_checks() -> list[Check]:
-    """The checks of all installed distributions; those of tfkit-conformance: slot by slot, then those of `tfkit verify`."""
+    """The checks of all installed distributions. tfkit-conformance lists them slot by slot, then those of `tfkit verify`."""
     files = [point.load() for point in entry_points(group="tfkit.checks")]
     read = [each for file in files for each in json.loads(file.read_text(encoding="utf-8"))]
     return [Check(**{**each, "void": tuple(each["void"])}) for each in read]
@@ -42,10 +42,11 @@ def all_checks() -> list[Check]:
 def checks_named(words: str) -> list[Check]:
     """The checks with this name, number (`R19`) or rule (`A5`), in any case."""
     wanted = words.casefold()
-    return [check for check in all_checks() if wanted in _calls(check)]
+    return [check for check in all_checks() if wanted in _names(check)]
 
 
-def _calls(check: Check) -> set[str]:
+def _names(check: Check) -> set[str]:
+    """The names by which `tfkit explain` finds a check."""
     first, _, rest = check.name.partition(" ")
     numbered = {first, rest} if first[:1] in "AR" and first[1:].isdigit() else set()
     return {word.casefold() for word in {check.name, check.rule, *numbered} if word}

@@ -26,7 +26,7 @@ def _length(value: str | int) -> int:
 
 
 @click.command("classify", epilog=EPILOG)
-@click.argument("model", type=READ, help="A directory that `tfkit train` made for a classification, or a model in it.")
+@click.argument("model", type=READ, help="A directory that `tfkit train` wrote for a classification, or a model in it.")
 @click.argument("images", nargs=-1, type=READ, metavar="[IMAGE]...", help="PNG or JPEG files, for a classifier of images.")
 @click.option("--max-length", type=_length, metavar="N", default=1024, help="Longest line, in tokens; the rest is cut off.")
 @click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")

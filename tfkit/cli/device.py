@@ -39,14 +39,14 @@ def allocating(device: str) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as reason:
-        message = f"{device} has not enough free memory: {str(reason).splitlines()[0]}"
+        message = f"{device} does not have enough free memory: {str(reason).splitlines()[0]}"
         raise BuildError(
             Diagnostic("TFK045", message, "make the model smaller, choose a smaller dtype, or another device")
         ) from None
 
 
 def check_output(not_finite: Sequence[str]) -> None:
-    """Raises BuildError if outputs of the trial contain NaN or infinity."""
+    """Raises BuildError if outputs of the dry run contain NaN or infinity."""
     if not_finite:
         message = f"the first forward pass gave NaN or infinity in {', '.join(not_finite)}"
         raise BuildError(Diagnostic("TFK091", message, "try --dtype float32, another backend, or another initialiser"))

@@ -1,4 +1,4 @@
-"""The click group of all commands, and how a command ends. A command's module is imported when the command is run.
+"""The click group of all commands, and the exit codes. A command's module is imported when the command is run.
 
 A distribution adds commands through the entry-point group `tfkit.commands`. An entry point names a click command, or a module
 whose attribute `command` is one.
@@ -44,7 +44,7 @@ EXTRAS = {"verify": "conformance", "conformance": "conformance", "bench": "confo
 
 
 class CommandGroup(click.Group):
-    """All commands. `list_commands` and `get_command` are click's; neither imports a command that is not asked for."""
+    """All commands. Neither `list_commands` nor `get_command` imports other commands than the requested one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *(name for name in _entry_points() if name not in COMMANDS)]
@@ -70,7 +70,7 @@ class CommandGroup(click.Group):
             formatter.write_dl([(name, COMMANDS.get(name) or self._summary(ctx, name)) for name in self.list_commands(ctx)])
 
     def _summary(self, ctx: click.Context, name: str) -> str:
-        """The help line of a plugin's command, or why there is none: a broken plugin leaves the other commands usable."""
+        """The help line of a plugin's command, or the reason why it cannot be imported. Other commands remain usable."""
         try:
             command = self.get_command(ctx, name)
         except Exception as reason:
@@ -91,7 +91,7 @@ def commands() -> None:
 
 
 def run(words: list[str]) -> int:
-    """Run the command line `tfkit WORDS...` and return its exit code. Only KeyboardInterrupt escapes."""
+    """Run the command line `tfkit WORDS...` and return its exit code. It raises no exception but KeyboardInterrupt."""
     with standard_streams():
         try:
             code = _run(words)
@@ -122,7 +122,7 @@ def _run(words: list[str]) -> int:
 
 
 def _report(error: Exception, words: list[str], as_json: bool) -> int:
-    """Print why a command ended; the exit code."""
+    """Print the error of a command; returns the exit code."""
     if isinstance(error, click.ClickException):
         error = from_click(error, words)
     if isinstance(error, TfkitError):
@@ -148,7 +148,7 @@ def exit_code(error: Exception) -> int:
 
 
 def _check_working_directory() -> None:
-    """Raises UsageError if the working directory was removed: libraries would fail later with errors of their own."""
+    """Raises UsageError if the working directory was removed. Libraries would fail later with errors that are hard to read."""
     try:
         os.getcwd()
     except OSError:

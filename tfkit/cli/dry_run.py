@@ -1,4 +1,5 @@
-"""One small forward of a built model: ids from its vocabularies, random images and features, short rows, one of them padded."""
+"""One small forward pass of a built model: ids from its vocabularies, random images and features, short rows, one of them
+padded."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class DryRun:
 
 
 @torch.no_grad()
-def try_once(model: Model, longest: Mapping[str, int | None], device: str, seed: int) -> DryRun:
+def try_once(model: Model, max_lengths: Mapping[str, int | None], device: str, seed: int) -> DryRun:
     """Run the model once in eval mode and restore its mode. Inputs differ in length, so that a swapped axis fails."""
     generator = torch.Generator().manual_seed(seed)
     inputs: dict[str, Tensor] = {}
@@ -34,7 +35,7 @@ def try_once(model: Model, longest: Mapping[str, int | None], device: str, seed:
             images = torch.randn(ROWS, rule.channels, rule.size, rule.size, generator=generator)
             inputs[name] = images.to(device, model.dtype)
             continue
-        length = min(max(USUAL - number, 1), longest.get(name) or USUAL)
+        length = min(max(USUAL - number, 1), max_lengths.get(name) or USUAL)
         short = max(length - 3, 1)
         if isinstance(rule, InputRule):
             inputs[name] = _ids(rule, length, short, generator).to(device)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TOKENS = 200
 ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
-"""How a text of several lines is written on one."""
+"""Escapes that write a text of several lines on one line."""
 EPILOG = """\b
 tfkit generate MODEL --prompt "Once upon" --sample --temperature 0.8 --seed 1
 
@@ -42,7 +42,7 @@ log_probability).
 
 
 @click.command("generate", epilog=EPILOG)
-@click.argument("model", type=READ, help="A directory that `tfkit train` made.")
+@click.argument("model", type=READ, help="A directory that `tfkit train` wrote.")
 @click.option("--prompt", metavar="TEXT", multiple=True, help="Text to continue. May be repeated.")
 @click.option("--tokens", type=whole, metavar="N", show_default=str(TOKENS), help="New tokens at most.")
 @search_options(beams=1)
@@ -68,14 +68,14 @@ def command(
     threads = workers_of(workers, device)
     generator = TextGenerator.load(model, **placed(device, backend, auto_table))
     check_workers(workers, device, generator.model)
-    # All lines at once, because the samples of a line depend on its place. If a line cannot be read, those before it.
+    # All lines at once, because the samples of a line depend on its number. If a line cannot be read, those before it.
     read = iter([list(prompt)]) if prompt else groups(lines_of(standard_input(), "<stdin>"), sys.maxsize)
     for prompts in read:
         continued = generator.continue_all(prompts, settings, workers=threads)
         for number, (text, made) in enumerate(zip(prompts, continued, strict=True), 1):
             name = f"prompt {number}" if prompt else f"<stdin>:{number}"
             if prompt and not made:
-                raise InputError(Diagnostic("TFK077", f"{name} is empty", "a decoder needs something to go on from"))
+                raise InputError(Diagnostic("TFK077", f"{name} is empty", "a prompt has at least one token"))
             _report_limits(name, made, generator.positions, tokens)
             if as_json:
                 found = [{"text": each.text, "log_probability": each.hypothesis.log_probability} for each in made]
@@ -99,12 +99,12 @@ def _print(number: int, prompt: str, made: list[Continuation], n_best: int, *, w
 
 
 def _report_limits(name: str, made: list[Continuation], positions: int | None, wanted: int | None) -> None:
-    """Say on standard error what the positions of the model cut off: of a prompt, and of the `wanted` new tokens."""
+    """Report on standard error what the positions of the model cut off: of a prompt, and of the `wanted` new tokens."""
     if made and made[0].cut:
         read, cut = made[0].read, made[0].cut
-        ends = f"the last {read:,} were read; the model has {positions:,} positions"
-        print(f"{name}: {read + cut:,} tokens, {ends}", file=sys.stderr)
+        limit = f"the last {read:,} were read; the model has {positions:,} positions"
+        print(f"{name}: {read + cut:,} tokens, {limit}", file=sys.stderr)
     short = [len(each.hypothesis.ids) for each in made if not each.hypothesis.finished]
     if wanted is not None and short and max(short) < wanted:
-        few = f"{max(short):,} of {wanted:,} tokens were made: with {made[0].read:,} of the prompt"
-        print(f"{name}: {few} the model has no more positions", file=sys.stderr)
+        count = f"{max(short):,} of {wanted:,} tokens were generated: with {made[0].read:,} of the prompt"
+        print(f"{name}: {count} the model has no more positions", file=sys.stderr)

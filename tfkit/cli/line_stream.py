@@ -13,8 +13,8 @@ CHUNK = 1000
 """Lines read at once, to sort them by length; one line at a time on a terminal."""
 
 
-class OfLine(Protocol):
-    """The result of a line: how many of its tokens were `read`, and how many were `cut` off."""
+class LineResult(Protocol):
+    """The result of a line: the number of its tokens that were `read`, and of those that were `cut` off."""
 
     @property
     def cut(self) -> int: ...
@@ -23,27 +23,28 @@ class OfLine(Protocol):
     def read(self) -> int: ...
 
 
-Made = TypeVar("Made", bound=OfLine, covariant=True)
+Result = TypeVar("Result", bound=LineResult, covariant=True)
 
 
-class Maker(Protocol[Made]):
+class LineProcessor(Protocol[Result]):
     """Processes the lines in order, `chunk` lines at a time."""
 
-    def __call__(self, lines: Iterator[str], /, *, chunk: int) -> Iterator[Made]: ...
+    def __call__(self, lines: Iterator[str], /, *, chunk: int) -> Iterator[Result]: ...
 
 
-def streamed(make: Maker[Made]) -> Iterator[tuple[int, Made]]:
-    """The results of the lines of standard input, with line numbers from 1. Lines that were cut off are reported on standard
-    error, and on a terminal the speed. Raises InputError."""
+def streamed(process: LineProcessor[Result]) -> Iterator[tuple[int, Result]]:
+    """The results of the lines of standard input, with line numbers from 1. Standard error reports lines that were cut off, and
+    on a terminal the speed. Raises InputError."""
     from ..data import lines_of
 
-    began, count, lines = time.monotonic(), 0, standard_input()
+    start, count, lines = time.monotonic(), 0, standard_input()
     chunk = 1 if lines.isatty() else CHUNK
-    for count, made in enumerate(make(lines_of(lines, "<stdin>"), chunk=chunk), 1):
-        if made.cut:
-            print(f"<stdin>:{count}: {made.read + made.cut:,} tokens, the first {made.read:,} were read", file=sys.stderr)
-        yield count, made
+    for count, result in enumerate(process(lines_of(lines, "<stdin>"), chunk=chunk), 1):
+        if result.cut:
+            tokens = f"{result.read + result.cut:,} tokens, the first {result.read:,} were read"
+            print(f"<stdin>:{count}: {tokens}", file=sys.stderr)
+        yield count, result
         if chunk == 1:
             sys.stdout.flush()
     if sys.stderr.isatty() and count:
-        print(f"{count:,} lines, {count / (time.monotonic() - began):,.1f} a second", file=sys.stderr)
+        print(f"{count:,} lines, {count / (time.monotonic() - start):,.1f} a second", file=sys.stderr)

@@ -43,7 +43,12 @@ class OutputPath(_Path):
 
 
 class OneOf(click.ParamType[str, str]):
-    """One of a few words. An unknown word is an error that names the nearest one."""
+    """One of a few words. An unknown word is an error that names the nearest one.
+
+    Args:
+        kind: what the words name, for the error: `dtype`.
+        words: the words.
+    """
 
     name = "word"
 
@@ -51,6 +56,19 @@ class OneOf(click.ParamType[str, str]):
         self.kind, self.words = kind, words
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Validate a word, as click requires.
+
+        Args:
+            value: the word on the command line.
+            param: the option that reads it.
+            ctx: the context of the command.
+
+        Returns:
+            The word.
+
+        Raises:
+            click.BadParameter: the word is unknown.
+        """
         if value not in self.words:
             known = f"known: {', '.join(self.words)}"
             self.fail(f"unknown {self.kind} `{value}`; {nearest(value, self.words) or known}", param, ctx)
@@ -61,13 +79,35 @@ READ, WRITE, DTYPE = InputPath(), OutputPath(), OneOf("dtype", DTYPES)
 
 
 def whole(value: str | int, lowest: int = 1) -> int:
-    """A whole number from `lowest` that fits a torch seed or size."""
+    """Parse a whole number that fits a torch seed or size.
+
+    Args:
+        value: the text of an option, or its default.
+        lowest: the smallest valid number.
+
+    Returns:
+        The number.
+
+    Raises:
+        ValueError: the text is no such number.
+    """
     if not re.fullmatch(r"[0-9]{1,18}", str(value)) or int(value) < lowest:
         raise ValueError(f"a whole number from {lowest} is expected, `{value}` is written")
     return int(value)
 
 
 def seed(value: str | int) -> int:
+    """Parse a seed.
+
+    Args:
+        value: the text of an option, or its default.
+
+    Returns:
+        A whole number from 0.
+
+    Raises:
+        ValueError: the text is no such number.
+    """
     return whole(value, 0)
 
 
@@ -79,7 +119,17 @@ def number(value: str | float) -> float:
 
 
 def names(text: str) -> list[str]:
-    """Names with commas between them."""
+    """Parse a list of names.
+
+    Args:
+        text: names with commas between them.
+
+    Returns:
+        The names.
+
+    Raises:
+        ValueError: a name is empty.
+    """
     found = text.split(",")
     if not all(found):
         raise ValueError("names with commas between them are expected")
@@ -87,18 +137,49 @@ def names(text: str) -> list[str]:
 
 
 def dtypes(text: str) -> list[str]:
+    """Parse a list of dtypes.
+
+    Args:
+        text: dtypes with commas between them.
+
+    Returns:
+        The dtypes, each once.
+
+    Raises:
+        click.BadParameter: a dtype is unknown.
+    """
     return [DTYPE.convert(name, None, None) for name in dict.fromkeys(names(text))]
 
 
 def device(text: str) -> str:
-    """`cpu`, `cuda` or `cuda:1`."""
+    """Parse a device.
+
+    Args:
+        text: `cpu`, `cuda` or `cuda:1`.
+
+    Returns:
+        The text.
+
+    Raises:
+        ValueError: the text is no such device.
+    """
     if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", text):
         raise ValueError(f"unknown device `{text}`; write cpu, cuda or cuda:1")
     return text
 
 
 def lengths_by_input(text: str) -> dict[str, int]:
-    """`source=32,target=32`."""
+    """Parse the lengths of inputs.
+
+    Args:
+        text: `source=32,target=32`.
+
+    Returns:
+        The lengths by input.
+
+    Raises:
+        ValueError: the text has another form, or an input has two lengths.
+    """
     found: dict[str, int] = {}
     for item in text.split(","):
         name, equals, length = item.partition("=")
@@ -110,7 +191,7 @@ def lengths_by_input(text: str) -> dict[str, int]:
     return found
 
 
-TRACEBACK = "Print where tfkit itself failed, for a bug report."
+TRACEBACK = "Print the traceback of a bug in tfkit, for a report."
 traceback_option = click.option("--traceback", is_flag=True, expose_value=False, help=TRACEBACK)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, errors too.")
 spec_argument = click.argument("spec", type=READ, help="A spec, YAML or JSON.")
@@ -129,10 +210,17 @@ auto_table_option = click.option(
 
 
 def common(command: Declared) -> Declared:
-    """`--json` and `--traceback`."""
+    """Add the options `--json` (the argument `as_json`) and `--traceback` to a command.
+
+    Args:
+        command: the function of the command.
+
+    Returns:
+        The function with the options.
+    """
     return json_option(traceback_option(command))
 
 
 def placement(command: Declared) -> Declared:
-    """Where a model runs and what computes its attention: the arguments of `tfkit.cli.device.placed`."""
+    """Add the options of device and attention backends, the arguments of `tfkit.cli.device.placed`."""
     return device_option(backend_option(auto_table_option(command)))

@@ -1,5 +1,5 @@
-"""How commands print: data to standard output, errors to standard error, or both as JSON. `tfkit.view.terminal` escapes control
-characters."""
+"""The output of commands: data on standard output, errors on standard error, or both as JSON. `tfkit.view.terminal` escapes
+control characters."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 NARROWEST, WIDEST = 72, 120
-"""The fewest and the most columns; the most without a terminal. Text is wrapped, never cut off."""
+"""The smallest and the largest width, in columns; without a terminal the largest. Text is wrapped, never cut off."""
 
-ALIKE = 10
-"""The most errors of one kind that are printed; `--json` prints all."""
-QUOTED = re.compile("`[^`]*`|[0-9]+")
-"""What differs between the messages of errors of one kind."""
+MAX_OF_KIND = 10
+"""The largest number of errors of one kind that are printed; `--json` prints all."""
+VARIABLE = re.compile("`[^`]*`|[0-9]+")
+"""The parts of a message that differ between errors of one kind."""
 
 
 def speak_utf8() -> None:
@@ -42,15 +42,29 @@ def standard_input() -> BinaryIO:
 
 
 def print_json(data: Any) -> None:
+    """Print data as JSON.
+
+    Args:
+        data: what the json module can write.
+    """
     print(json.dumps(data, indent=2))
 
 
 def print_text(text: str) -> None:
+    """Print text that ends with one line break.
+
+    Args:
+        text: the text, with or without a line break at its end.
+    """
     print(text, end="" if text.endswith("\n") else "\n")
 
 
 def print_rich(*renderables: RenderableType) -> None:
-    """Print for people: colours on a terminal only (and not under NO_COLOR), no wider than the terminal."""
+    """Print with Rich, no wider than the terminal. Colours are used on a terminal only, and not under NO_COLOR.
+
+    Args:
+        renderables: texts, tables and trees.
+    """
     from ..view.console import EscapingConsole
 
     console = EscapingConsole(sys.stdout)
@@ -72,16 +86,16 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], as_json: bool) -> None:
 
 
 def folded(diagnostics: Iterable[Diagnostic]) -> Iterator[str]:
-    """One line per error. Of errors that differ only in quoted names and numbers, the first `ALIKE` and a count."""
-    hidden: dict[tuple[str, str], list[Diagnostic]] = {}
+    """One line per error. Of errors that differ only in quoted names and numbers, the first `MAX_OF_KIND` and a count."""
+    by_kind: dict[tuple[str, str], list[Diagnostic]] = {}
     for diagnostic in diagnostics:
-        like = hidden.setdefault((diagnostic.code, QUOTED.sub("`...`", diagnostic.message)), [])
-        like.append(diagnostic)
-        if len(like) <= ALIKE:
+        similar = by_kind.setdefault((diagnostic.code, VARIABLE.sub("`...`", diagnostic.message)), [])
+        similar.append(diagnostic)
+        if len(similar) <= MAX_OF_KIND:
             yield str(diagnostic)
-    for (code, message), like in hidden.items():
-        if len(like) > ALIKE:
-            yield f"{code} and {len(like) - ALIKE:,} more: {message}"
+    for (code, message), similar in by_kind.items():
+        if len(similar) > MAX_OF_KIND:
+            yield f"{code} and {len(similar) - MAX_OF_KIND:,} more: {message}"
 
 
 def print_bug(bug: Exception, as_json: bool, with_traceback: bool) -> None:
@@ -96,7 +110,13 @@ def print_bug(bug: Exception, as_json: bool, with_traceback: bool) -> None:
 
 
 def print_bug_report(reason: str, whose: str | None, as_json: bool) -> None:
-    """The error about an unexpected exception: of the plugin `whose`, or of tfkit if None."""
+    """Print the error about an unexpected exception.
+
+    Args:
+        reason: the exception on one line.
+        whose: the plugin that raised it; None for tfkit.
+        as_json: print JSON.
+    """
     if whose is not None:
         print_diagnostics([Diagnostic("TFK056", f"the plugin {whose} failed: {reason}", "--traceback prints where")], as_json)
         return
@@ -105,19 +125,34 @@ def print_bug_report(reason: str, whose: str | None, as_json: bool) -> None:
 
 
 def write_whole(path: str, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically.
+
+    Args:
+        path: the file.
+        text: its content.
+
+    Raises:
+        StoreError: the file cannot be written; nothing was changed.
+    """
     from ..files import write_whole as write
 
     write(path, text)
 
 
 def check_place(path: str) -> None:
-    """Raises InputError if `write_whole` could not write this file. Called before a long computation."""
+    """Check, before a long computation, that `write_whole` can write a file.
+
+    Args:
+        path: the file.
+
+    Raises:
+        InputError: it cannot.
+    """
     from ..files import check_writable
 
     place = Path(path)
     if not place.parent.is_dir():
-        fix = f"make it first: mkdir -p {place.parent}" if not place.parent.exists() else ""
+        fix = f"create it first: mkdir -p {place.parent}" if not place.parent.exists() else ""
         raise InputError(Diagnostic("TFK081", f"{path} cannot be written: {place.parent} is not a directory", fix))
     try:
         check_writable(place)

@@ -1,4 +1,4 @@
-"""`tfkit plan`: which backend each site will use, on this machine's devices or on others."""
+"""`tfkit plan`: the backend of each site, on a device of this machine or another one."""
 
 from __future__ import annotations
 

@@ -16,7 +16,14 @@ def culprit(bug: BaseException) -> str | None:
 
 
 def innermost_plugin(frames: Iterable[tuple[str, int]]) -> str | None:
-    """The innermost plugin among these modules and lines, the outermost first."""
+    """The innermost plugin of a traceback.
+
+    Args:
+        frames: module and line of each frame, the outermost first.
+
+    Returns:
+        Distribution, module and line; None if no frame belongs to a plugin.
+    """
     owners = {
         point.module.partition(".")[0]: point.dist.name if point.dist else point.name for point in entry_points(group=OURS)
     }

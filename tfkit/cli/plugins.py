@@ -16,7 +16,7 @@ also `backends`, their declared capabilities.
 
 
 @click.command("plugins", epilog=EPILOG)
-@click.option("--backends", is_flag=True, help="What each attention backend can do.")
+@click.option("--backends", is_flag=True, help="The capabilities of each attention backend.")
 @common
 def command(backends: bool, as_json: bool) -> int:
     """List what is installed, slot by slot."""

@@ -1,4 +1,4 @@
-"""`tfkit schema`: the JSON Schema of a spec, from the plugins that are installed, or of a recipe."""
+"""`tfkit schema`: the JSON Schema of a spec, from the installed plugins, or of a recipe."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ TOKENISERS = ("13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "none")
 def command(translations: str, reference: str, tokenise: str | None, as_json: bool) -> int:
     """Score translations against a reference: BLEU and chrF.
 
-    Both files are plain text (or .gz), one sentence per line, not tokenised: sacrebleu tokenises them, and its signature says
-    how. `tfkit train` scores in the same way.
+    Both files are plain text (or .gz), one sentence per line, not tokenised. sacrebleu tokenises them; its signature names the
+    tokeniser. `tfkit train` scores in the same way.
     """
     need_packages("train", *TEXT, "sacrebleu")
     from ..data import rows

@@ -47,8 +47,8 @@ workers_option = click.option(
 
 
 def workers_of(workers: int | None, device: str) -> int:
-    """The `workers` on the command line, by default one per thread. Raises UsageError if the device searches one batch at a
-    time."""
+    """The value of `--workers`, by default one per thread. Raises UsageError for several workers on another device than a
+    CPU."""
     import torch
 
     on_cpu = torch.device(device).type == "cpu"
@@ -59,10 +59,10 @@ def workers_of(workers: int | None, device: str) -> int:
 
 def check_workers(workers: int | None, device: str, model: Model) -> None:
     """Raises UsageError if several threads may not call the attention backends of the model at once."""
-    one = model.not_thread_safe(device) if (workers or 1) > 1 else []
-    if one:
-        names = " and ".join(f"`{name}`" for name in one)
-        message = f"--workers {workers} needs attention backends that several threads may call at once, {names} may not"
+    not_safe = model.not_thread_safe(device) if (workers or 1) > 1 else []
+    if not_safe:
+        names = " and ".join(f"`{name}`" for name in not_safe)
+        message = f"--workers {workers} needs thread-safe attention backends, and {names} is not thread-safe"
         raise usage_error(message, "leave it out, or choose others, as with --backend sdpa")
 
 

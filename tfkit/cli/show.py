@@ -1,4 +1,4 @@
-"""`tfkit show`: what a spec describes, without building it."""
+"""`tfkit show`: the model that a spec describes, without building it."""
 
 from __future__ import annotations
 

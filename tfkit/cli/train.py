@@ -36,7 +36,8 @@ names on the command line are relative to the working directory.
 of each step among N processes; set `batching.accumulate` to N or more.
 
 \b
---json prints one JSON object per line: began, step, validation, saved, ended.
+--json prints one JSON object per line, of kind start, step, validation,
+checkpoint, warning or end.
 """
 
 DATA = {
@@ -84,7 +85,7 @@ def command(
     since = time.monotonic()
     need_packages("train", *TEXT, "filelock", "sacrebleu")
     if (recipe is None) == (resume is None):
-        raise usage_error("either a RECIPE, a SPEC or --resume is needed", "`tfkit train --help` tells more")
+        raise usage_error("either a RECIPE, a SPEC or --resume is needed", "see `tfkit train --help`")
     given = [f"data.{name}={_quoted(value)}" for name, value in data.items() if value]
     given += [f"pretrained={_quoted(start)}"] if start else []
     if resume is not None and (given or output is not None):
@@ -96,11 +97,11 @@ def command(
     chosen = None if recipe is None else _recipe_of_all_ranks(recipe, overrides, given, data, start)
     from ..train import resume as run_again
     from ..train import train
-    from .callbacks import watching
+    from .callbacks import command_callbacks
     from .device import placed
 
     where, directory = placed(device, backend, auto_table), Path(str(output or resume))
-    with interruptible(directory), watching(directory, as_json) as callbacks:
+    with interruptible(directory), command_callbacks(directory, as_json) as callbacks:
         settings: dict[str, Any] = {"fsdp": fsdp, "callbacks": callbacks, "since": since, **where}
         if chosen is None:
             outcome = run_again(directory, overrides=overrides, earlier=earlier, **settings)
@@ -110,13 +111,13 @@ def command(
 
 
 def _quoted(name: str) -> str:
-    """A file name as `--set` reads it: a name such as `-`, `7` or `[a]` is a name."""
+    """A file name in the form of `--set`, quoted so that names such as `-`, `7` or `[a]` stay names."""
     return json.dumps(name, ensure_ascii=False)
 
 
 @contextmanager
 def interruptible(directory: Path) -> Iterator[None]:
-    """On Ctrl-C, say how to resume the run, and draw the curve so far."""
+    """A context that on Ctrl-C draws the curve so far and prints how to resume the run."""
     from ..train import started_rank
 
     try:
@@ -126,14 +127,14 @@ def interruptible(directory: Path) -> Iterator[None]:
             from ..view.terminal import shown
 
             _draw(directory, False)
-            print(shown(f"stopped; `tfkit train --resume {directory}` goes on"), file=sys.stderr)
+            print(shown(f"stopped; `tfkit train --resume {directory}` continues"), file=sys.stderr)
         raise
 
 
 def _recipe_of_all_ranks(
     file: str, overrides: Sequence[str], given: list[str], data: Mapping[str, str | None], start: str | None
 ) -> Recipe:
-    """The recipe. Each rank reads the same file, so that rank 0 alone reports an error."""
+    """The recipe. All ranks read the same file, and only rank 0 reports an error."""
     try:
         return _recipe(file, overrides, given, data, start)
     except TfkitError as error:
@@ -160,7 +161,7 @@ def _recipe(file: str, overrides: Sequence[str], given: list[str], data: Mapping
     from ..data import count_rows
 
     if start:
-        changes = ["tokeniser=null", *changes]  # that of the other model is used
+        changes = ["tokeniser=null", *changes]  # the run uses that of the pretrained model
     kind = "classification" if data["table"] else "language" if data["text"] else "parallel"
 
     def chosen(rows: int) -> Recipe:
@@ -171,21 +172,21 @@ def _recipe(file: str, overrides: Sequence[str], given: list[str], data: Mapping
 
 def _ended(outcome: Outcome, directory: Path, as_json: bool) -> int:
     from ..train import started_rank
-    from ..view.training import ended_text
+    from ..view.training import end_text
 
     if started_rank():
         return 0
     code = _draw(directory, as_json)
     if not as_json:
-        print_text(ended_text(outcome, directory))
+        print_text(end_text(outcome, directory))
     return code
 
 
 def _draw(directory: Path, as_json: bool) -> int:
-    """Draw the curve, or print why that failed.
+    """Draw the curve, or print the error.
 
     Returns:
-        The exit code: 1 if the directory cannot be written, 0 if only the log is damaged, which does not affect the model.
+        The exit code: 1 if the directory cannot be written. A damaged log does not affect the model and gives 0.
     """
     from ..view.curve import draw_curve
 

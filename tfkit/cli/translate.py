@@ -33,7 +33,7 @@ score, log_probability, finished, pieces and token_log_probabilities; with
 
 
 @click.command("translate", epilog=EPILOG)
-@click.argument("model", type=READ, help="A directory that `tfkit train` made, or a model in it.")
+@click.argument("model", type=READ, help="A directory that `tfkit train` wrote, or a model in it.")
 @search_options(beams=BEAMS)
 @click.option("--extra-length", type=whole, metavar="N", default=50, help="Tokens more than the source at most.")
 @click.option("--max-source", type=whole, metavar="N", default=1024, help="Longest line, in tokens; the rest is cut off.")

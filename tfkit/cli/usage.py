@@ -16,6 +16,15 @@ class UsageError(TfkitError):
 
 
 def usage_error(message: str, fix: str = "") -> UsageError:
+    """The error about a wrong command line.
+
+    Args:
+        message: the error.
+        fix: how to repair it.
+
+    Returns:
+        The exception, to be raised; the command then ends with exit code 2.
+    """
     return UsageError(Diagnostic("TFK090", message, fix))
 
 
@@ -26,10 +35,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def from_click(error: click.ClickException, words: Sequence[str]) -> UsageError:
-    """click's error about the command line `tfkit WORDS...` as ours."""
+    """Convert an error of click about the command line `tfkit WORDS...`."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     program = context.command_path if context else f"tfkit {words[0]}"
-    fix = f"`{program} --help` tells how"
+    fix = f"see `{program} --help`"
     message = error.format_message()
     if isinstance(error, click.NoSuchOption):
         if context and context.parent is None:
@@ -53,7 +62,7 @@ def from_click(error: click.ClickException, words: Sequence[str]) -> UsageError:
 
 
 def _name(parameter: click.Parameter) -> str:
-    """As the help text names it: `-o/--output`, `SPEC`."""
+    """The name of a parameter in the help text: `-o/--output`, `SPEC`."""
     return "/".join(parameter.opts) if isinstance(parameter, click.Option) else parameter.human_readable_name.strip("[.]")
 
 

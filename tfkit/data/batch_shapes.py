@@ -1,8 +1,8 @@
-"""Batches of few shapes, for a compiler that generates code for each.
+"""Batches of few shapes, for torch.compile, which generates code for each shape.
 
 Rows are grouped by the length of their longer side. All batches of a group have one shape: as many rows as fit into the token
-limit, every column as long as its longest in the group. Shorter rows are padded; the last batch of a group is completed by rows
-without labels.
+limit, and every column as long as its longest row in the group. Shorter rows are padded, and rows without labels complete the
+last batch of a group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .image_task import ImageTask
 from .tasks import NO_LABEL, Batch, Task
 
 MAX_SHAPES = 8
-"""The most groups, and so shapes, of a corpus. More shapes mean less padding and longer compilation."""
+"""The largest number of shapes of a corpus. More shapes mean less padding and longer compilation."""
 
 
 @dataclass(frozen=True)
@@ -57,31 +57,31 @@ class BatchShapes:
         return self.shapes[int(np.searchsorted(limits, int(self.widest[rows].max())))]
 
     def epoch(self, seed: int, number: int) -> Epoch:
-        """Epoch `number`: the rows of each group in random order, split into batches, and these shuffled. It depends on the
-        arguments only."""
+        """Epoch `number`: shuffles the rows of each group, splits them into batches, and shuffles the batches. The result
+        depends on the arguments only."""
         generator = np.random.Generator(np.random.PCG64([seed, number]))
         batches: list[Numbers] = []
         groups = np.searchsorted([shape.limit for shape in self.shapes], self.widest)
-        whole = 0
+        positions = 0
         for group, shape in enumerate(self.shapes):
             rows = generator.permutation(np.flatnonzero(groups == group))
-            cut = [rows[first : first + shape.rows] for first in range(0, len(rows), shape.rows)]
-            whole += len(cut) * shape.rows * sum(shape.lengths.values())
-            batches += cut
-        return Epoch([batches[index] for index in generator.permutation(len(batches))], 1 - self._tokens / whole)
+            split = [rows[first : first + shape.rows] for first in range(0, len(rows), shape.rows)]
+            positions += len(split) * shape.rows * sum(shape.lengths.values())
+            batches += split
+        return Epoch([batches[index] for index in generator.permutation(len(batches))], 1 - self._tokens / positions)
 
     def padded(self, batch: Batch, rows: npt.ArrayLike, task: Task | ImageTask) -> Batch:
-        """A batch of some rows, padded to its shape. Added rows are copies of the first without labels: valid inputs of any
-        model."""
+        """A batch of some rows, padded to its shape. Added rows are copies of the first row without labels, so that they are
+        valid inputs of any model."""
         shape = self.of(rows)
-        beyond = int(task.kind == "language")  # the last token of a row is a label only
-        long = {task.roles.of(column): length - beyond for column, length in shape.lengths.items()}
+        labels_only = int(task.kind == "language")  # the last token of a row is a label and no input
+        widths = {task.roles.of(column): length - labels_only for column, length in shape.lengths.items()}
         inputs = {
-            name: _fill(given, shape.rows, long[name], PAD) if given.dim() == 2 else _repeat(given, shape.rows)
+            name: _fill(given, shape.rows, widths[name], PAD) if given.dim() == 2 else _repeat(given, shape.rows)
             for name, given in batch.inputs.items()
         }
         lengths = {name: _fill(counts[:, None], shape.rows, 1, 0)[:, 0] for name, counts in batch.lengths.items()}
-        width = long[task.roles.target] if batch.labels.dim() == 2 else 1
+        width = widths[task.roles.target] if batch.labels.dim() == 2 else 1
         labels = _fill(batch.labels.view(len(batch.labels), -1), shape.rows, width, NO_LABEL)
         labels[len(batch.labels) :] = NO_LABEL
         return replace(batch, inputs=inputs, lengths=lengths, labels=labels if batch.labels.dim() == 2 else labels[:, 0])
@@ -101,18 +101,18 @@ def _repeat(images: Tensor, rows: int) -> Tensor:
 
 
 def _rows(count: Any, limit: int, tokens: int) -> Any:
-    """The rows of each batch of a group of `count` rows (an integer or an array), for the fewest batches, evenly filled."""
+    """The rows per batch for a group of `count` rows (an integer or an array): the fewest batches, evenly filled."""
     batches = -(-count // max(1, tokens // limit))
     return -(-count // batches)
 
 
 def _limits(widest: npt.NDArray[np.int32], tokens: int) -> list[int]:
-    """The longest lengths of at most `MAX_SHAPES` groups with the least padding in an epoch: dynamic programming over the
-    sorted lengths."""
+    """The largest length of each of at most `MAX_SHAPES` groups with the least padding in an epoch. Dynamic programming over
+    the sorted lengths finds them."""
     widths, counts = np.unique(widest, return_counts=True)
     below = np.concatenate([[0], np.cumsum(counts)])
     count = len(widths)
-    # cost[j], start[j]: positions of the best groups of the first j widths, and where the last of these groups begins.
+    # cost[j]: positions in the best groups of the first j widths; start[j]: where the last of these groups starts.
     cost = np.concatenate([[0.0], np.full(count, np.inf)])
     starts: list[npt.NDArray[np.int64]] = []
     for _ in range(min(MAX_SHAPES, count)):

@@ -1,4 +1,4 @@
-"""Batches with a limit of tokens, of rows of similar length, so that they hold little padding."""
+"""Batches with a limit of tokens. Their rows have similar lengths, so that there is little padding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Epoch:
 
 
 def epoch_of(lengths: Mapping[str, npt.NDArray[np.int32]], tokens: int, seed: int, number: int) -> Epoch:
-    """An epoch of a corpus. It depends on the arguments only, so that training can resume in the middle of it.
+    """An epoch of a corpus. It depends on the arguments only, so that training can resume within it.
 
     Rows are sorted by the length of the last column, then of the others (ascending and descending in turn), with random ties. A
     batch ends where its longest row times its number of rows would exceed `tokens`. The batches are shuffled.
@@ -31,13 +31,16 @@ def epoch_of(lengths: Mapping[str, npt.NDArray[np.int32]], tokens: int, seed: in
         tokens: The limit of a batch, padding included; a single row may exceed it.
         seed: The seed of the recipe.
         number: The number of the epoch.
+
+    Returns:
+        The epoch.
     """
     generator = np.random.Generator(np.random.PCG64([seed, number]))
     columns = list(lengths.values())
     *others, last = columns
-    # In turn, so that a batch that spans two lengths of the last column has similar lengths in the other columns.
-    turned: list[npt.NDArray[Any]] = [np.where(last % 2, column, -column) for column in others]
-    order = np.lexsort([generator.random(len(last)), *turned, last])
+    # Alternating directions: a batch that spans two lengths of the last column then has similar lengths in the others.
+    alternating: list[npt.NDArray[Any]] = [np.where(last % 2, column, -column) for column in others]
+    order = np.lexsort([generator.random(len(last)), *alternating, last])
     widest = np.maximum.reduce(columns)[order]
     cuts, start, longest = [0], 0, 0
     for at, width in enumerate(widest.tolist()):
@@ -46,6 +49,6 @@ def epoch_of(lengths: Mapping[str, npt.NDArray[np.int32]], tokens: int, seed: in
             cuts.append(at)
             start, longest = at, width
     batches = np.split(order, cuts[1:])
-    real = sum(int(column.sum()) for column in columns)
-    whole = sum(len(batch) * sum(int(column[batch].max()) for column in columns) for batch in batches)
-    return Epoch([batches[index] for index in generator.permutation(len(batches))], 1 - real / whole)
+    tokens_without_padding = sum(int(column.sum()) for column in columns)
+    positions = sum(len(batch) * sum(int(column[batch].max()) for column in columns) for batch in batches)
+    return Epoch([batches[index] for index in generator.permutation(len(batches))], 1 - tokens_without_padding / positions)

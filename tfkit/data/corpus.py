@@ -1,5 +1,4 @@
-"""Rows of token ids, or of the bytes of images, on disk, as memory-mapped files of Apache Arrow: a corpus may be larger than
-memory.
+"""Rows of token ids, or of the bytes of images, in memory-mapped files of Apache Arrow: a corpus may be larger than memory.
 
 https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
 """
@@ -101,7 +100,7 @@ def _column(column: Any) -> Column:
 
 
 class CorpusWriter:
-    """Writes a corpus row by row. The file gets its name when `close` is called. With `images`, rows are bytes."""
+    """Writes a corpus row by row. The file has another name until `close`. With `images`, rows are bytes."""
 
     def __init__(
         self,
@@ -127,7 +126,7 @@ class CorpusWriter:
         self._writer = pa.ipc.new_file(self._file, self.schema)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """One row: ids by column, text by column of text."""
+        """Add one row: ids, texts and numbers by column."""
         values = tuple(row[name] for name in self.schema.names)
         for name in self.columns:
             values_of = np.asarray(row[name], np.uint8 if self.images else np.int32).tobytes()

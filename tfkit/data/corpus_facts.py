@@ -1,4 +1,4 @@
-"""Counts of the rows of each corpus, and its labels, beside the corpora in `facts.json`."""
+"""`facts.json`, in the directory of the corpora: the counts of the rows of each corpus, and the labels."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class CorpusCounts(BaseModel):
         return self
 
     def leave_out(self, reason: str, line: int) -> None:
+        """Count a row that is left out."""
         self.left_out[reason] = self.left_out.get(reason, 0) + 1
         self.first.setdefault(reason, line)
 
@@ -60,14 +61,10 @@ class Facts(FileModel):
 
 def read_facts(directory: Path) -> Facts:
     """The `facts.json` in a directory of corpora. Raises StoreError."""
-    return read_model(directory / FACTS, Facts, fix="begin a new run")
+    return read_model(directory / FACTS, Facts, fix="start a new run")
 
 
 def describe_counts(counted: CorpusCounts) -> str:
-    """The counts of a corpus, in one line.
-
-    Args:
-        counted: The counts.
-    """
+    """The counts of a corpus, in one line."""
     out = [f"{count:,} {reason} (first: line {counted.first[reason]:,})" for reason, count in counted.left_out.items()]
     return f"{counted.kept:,} of {counted.read:,} rows" + (f"; left out: {', '.join(out)}" if out else "")

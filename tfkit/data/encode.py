@@ -1,4 +1,4 @@
-"""Encode text files as corpora of ids, and leave out rows that exceed a limit."""
+"""Encodes text files as corpora of ids, without the rows that exceed a limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .tokeniser import TextTokeniser
 
 @dataclass(frozen=True)
 class TooLong:
-    """A row of more `tokens` than the model has `positions`, and the line where it ends."""
+    """A row with more `tokens` than the model has `positions`; it ends in `line`."""
 
     path: str
     line: int
@@ -25,7 +25,7 @@ class TooLong:
     positions: int
 
     def diagnostic(self, filtered: bool) -> Diagnostic:
-        """`filtered`: whether `batching.max_length` leaves long rows out."""
+        """The error. `filtered`: whether `batching.max_length` leaves long rows out."""
         message = f"a row of {self.tokens:,} tokens ends here, and the model has {self.positions:,} positions"
         short = f"write `batching.max_length: {self.positions}`" if filtered else "shorten the line, or remove it"
         fix = f"{short}, or write a larger `max_len` in the spec"
@@ -50,9 +50,9 @@ class CorpusEncoder:
         Args:
             files: The text files, by column.
             path: The corpus to write.
-            selected: Whether the row of a number, from 0, belongs to the corpus.
-            filtered: Whether to leave out rows that exceed a limit of the recipe, as training data do.
-            held_out: Whether to leave out rows longer than the model's positions, which otherwise raise InputError.
+            selected: Whether the row with a number, from 0, belongs to the corpus.
+            filtered: Whether to leave out rows that exceed a limit of the recipe, as for training data.
+            held_out: Whether to leave out rows that are longer than the model's positions; otherwise they raise InputError.
         """
         counted = CorpusCounts()
         texts = () if filtered else tuple(f"{column}_text" for column in files)
@@ -97,7 +97,7 @@ class CorpusEncoder:
         return None
 
     def _reason(self, row: Row) -> str | None:
-        """Why a row is left out, None where it is kept."""
+        """The reason to leave a row out, or None to keep it."""
         limits = self.recipe.batching
         if not self.kind.sentences:
             return None

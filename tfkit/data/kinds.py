@@ -1,7 +1,7 @@
 """The kinds of data: their files, and the ids of a row.
 
 parallel         source s1 .. sn </s>, target t1 .. tm </s>
-language         target t1 .. tn+1, a piece of the running text and the token that follows it
+language         target t1 .. tn+1, n tokens of the running text and the next one
 masked           target <s> t1 .. tn </s>
 classification   target <s> t1 .. tn </s>, and a label
 images           the pixels of an image, and a label: see image_files.py
@@ -53,7 +53,7 @@ class DataKind:
     Attributes:
         files: The options of a recipe that name the files, by column of the corpus.
         encode: Makes rows of numbered texts; None for images.
-        sentences: Whether every line is a text of its own; otherwise the lines are running text.
+        sentences: Whether each line is one text; otherwise the lines are running text.
         masks: Whether tokens will be masked.
         labelled: Whether rows have labels.
     """
@@ -66,12 +66,12 @@ class DataKind:
 
     @property
     def sources(self) -> int:
-        """The number of inputs beside the one that is predicted."""
+        """The number of inputs, without the one that is predicted."""
         return len(self.files) - 1
 
 
 def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
-    """The texts of every line by column, numbered from 0; of a table, text and label. Raises InputError."""
+    """The texts of every line by column, with the line number from 0; for a table, text and label. Raises InputError."""
     paths, words = tuple(files.values()), recipe.tokeniser.kind != "characters"
     numbered = _cells(recipe, paths[0]) if KINDS[recipe.data.kind].labelled else enumerate(rows(*paths))
     blank = set(paths)
@@ -107,7 +107,7 @@ def _cells(recipe: Recipe, path: str) -> Numbered:
     for number, (line,) in enumerate(rows(path)):
         cells, location = line.split("\t"), Location(path, number + 1)
         if len(cells) < needed:
-            message = f"the line has {len(cells)} {_columns(len(cells))}, column {needed} is to be read"
+            message = f"the line has {len(cells)} {_columns(len(cells))}, but the recipe names column {needed}"
             raise InputError(
                 Diagnostic("TFK115", message, "columns have tabs between them and count from 1", location=location)
             )
@@ -129,8 +129,8 @@ def _cells(recipe: Recipe, path: str) -> Numbered:
 
 
 def _check_chosen(recipe: Recipe, width: int, location: Location) -> None:
-    """Raises InputError for a table of more than two columns where the recipe does not name text and label."""
-    if width > 2 and not recipe.wrote("data").keys() & {"text_column", "label_column"}:
+    """Raises InputError for a table of more than two columns if the recipe does not name those of text and label."""
+    if width > 2 and not recipe.written_keys("data").keys() & {"text_column", "label_column"}:
         message = f"the table has {width} columns, and nothing says which hold the text and the label"
         fix = "write `data.text_column` and `data.label_column`, counted from 1, or remove the tabs that are inside a text"
         raise InputError(Diagnostic("TFK115", message, fix, location=location))
@@ -151,7 +151,7 @@ def _language(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recip
     width, rest, at = recipe.batching.max_length, list[int](), 0
     for group in groups(numbered, GROUP):
         at = group[-1][0] + 1
-        # Line by line: no word crosses a line end, and the library needs superlinear time and memory for long texts.
+        # Line by line, because the library needs superlinear time and memory for long texts. No word crosses a line end.
         rest += chain.from_iterable(tokenisers["target"].encode([f"{texts[0]}\n" for _, texts in group]))
         ends = range(width, len(rest), width)
         for end in ends:

@@ -1,5 +1,5 @@
-"""Text files line by line, plain or gzip. Only a line feed ends a line. Other line breaks of Unicode are text, so that line n
-is the same line in every editor and in the other file of a parallel corpus."""
+"""Text files line by line, plain or gzip. Only a line feed ends a line. Other line breaks of Unicode are text, so that line
+numbers agree with editors and with the other file of a parallel corpus."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Item = TypeVar("Item")
 
 
 def lines(path: str | Path, *, descriptors: bool = False) -> Iterator[str]:
-    """The lines of a file without their ends, a carriage return before the line feed included.
+    """The lines of a file, without line feeds and the carriage returns before them.
 
     Args:
         path: A regular file; one that ends in `.gz` is unpacked.
         descriptors: Whether `/dev/stdin` and `/dev/fd/N` may be pipes; they can be read once.
 
     Raises:
-        InputError: The file cannot be read, is no regular file, unpacks to far more than text does, or holds what is not text
-            (with its line and column).
+        InputError: The file cannot be read, is not regular, unpacks to far more bytes than text does, or has bytes that are not
+            text (with line and column).
     """
     packed = Path(path).suffix == ".gz"
     try:
@@ -71,7 +71,7 @@ def lines_of(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[str]:
     """The lines of an open file, one at a time; `name` is its name in errors. Raises InputError."""
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
         if len(line) > MAX_LINE:
-            fix = "write a sentence or a paragraph a line"
+            fix = "write one sentence or paragraph per line"
             raise InputError(
                 Diagnostic("TFK101", f"the line is longer than {MAX_LINE:,} bytes", fix, location=Location(name, number))
             )
@@ -109,7 +109,7 @@ _WIDE = ((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32"), (b"\xff\xfe",
 
 
 def groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of `size` items. Where the iterable raises, the items before are yielded first."""
+    """Lists of `size` items. If the iterable raises an exception, the items before it are yielded first."""
     remaining = iter(items)
     while True:
         group: list[Item] = []
@@ -128,7 +128,7 @@ def groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def rows(*paths: str | Path, descriptors: bool = False) -> Iterator[tuple[str, ...]]:
-    """Line n of every file as a tuple; `descriptors` as in `lines`. Raises InputError with all counts where the files have
+    """Line n of every file as a tuple; `descriptors` as in `lines`. Raises InputError with all counts if the files have
     different numbers of lines."""
     readers = [lines(path, descriptors=descriptors) for path in paths]
     count = 0
@@ -144,7 +144,7 @@ def rows(*paths: str | Path, descriptors: bool = False) -> Iterator[tuple[str, .
                 count if line is None else count + 1 + sum(1 for _ in reader) for line, reader in zip(row, readers, strict=True)
             ]
             shown = ", ".join(f"{path} has {total:,}" for path, total in zip(paths, totals, strict=True))
-            fix = f"line {count + 1:,} has no partner: find where the files went apart"
+            fix = f"line {count + 1:,} is missing in one file: find the first line where they do not match"
             raise InputError(Diagnostic("TFK102", f"the files have different numbers of lines: {shown}", fix))
         if not count:
             raise InputError(Diagnostic("TFK103", f"{', '.join(map(str, paths))}: there is no line to read"))

@@ -29,11 +29,11 @@ class Data:
     """The data of a run.
 
     Attributes:
-        tokenisers: By column; `source` and `target` are one object where the vocabulary is joint.
+        tokenisers: By column; one object for `source` and `target` if the vocabulary is joint.
         train: The training rows.
         validation: The validation rows, if any.
         facts: The counts of both.
-        labels: The classes in the order of the model's output, of a classification.
+        labels: The classes of a classification, in the order of the model's output.
     """
 
     tokenisers: Mapping[str, TextTokeniser]
@@ -49,7 +49,7 @@ class Data:
 
 
 def files_of(recipe: Recipe) -> tuple[dict[str, str], dict[str, str]]:
-    """The training and the validation files of a recipe by column. Raises InputError where one is missing."""
+    """The training and the validation files of a recipe by column. Raises InputError if one is missing."""
     options, names = recipe.data.options, KINDS[recipe.data.kind].files
     train = {column: getattr(options, name) for column, name in names.items()}
     validation = {column: getattr(options, f"validation_{name}") for column, name in names.items()}
@@ -75,9 +75,9 @@ def files_of(recipe: Recipe) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _refused(path: str) -> str | None:
-    """Why a file cannot be read several times; None for a missing one, which its reader reports."""
+    """The reason why a file cannot be read several times; None for a missing file, which its reader reports."""
     if path == "-":
-        return "text is read several times, and standard input can be read once"
+        return "text is read several times, but standard input can be read only once"
     try:
         open_regular(path).close()
     except FileNotFoundError:
@@ -88,7 +88,7 @@ def _refused(path: str) -> str | None:
 
 
 def count_rows(recipe: Recipe) -> int:
-    """How many rows the training files have. Raises InputError for files that cannot be read or do not belong together."""
+    """The number of rows of the training files. Raises InputError for files that cannot be read or have different lengths."""
     train, _ = files_of(recipe)
     return sum(1 for _ in text_rows(recipe, train))
 
@@ -103,11 +103,14 @@ def prepare(
     """Write the corpora of a recipe into a directory.
 
     Args:
-        recipe: Names the files, and holds the limits of rows.
+        recipe: Names the files, and the limits of rows.
         directory: Where to write.
         vocab_size: The size of the tokenisers to train.
-        tokenisers: By column; trained on the training text unless given.
-        positions: The maximum length of the model's inputs, by column, where there is one.
+        tokenisers: By column; by default they are trained on the training text.
+        positions: The maximum length of the model's inputs, by column; none for inputs without a limit.
+
+    Returns:
+        The data.
 
     Raises:
         InputError: A file cannot be read, is not text, or has no row left.
@@ -119,7 +122,7 @@ def prepare(
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as reason:
-        raise StoreError(Diagnostic("TFK081", f"{directory} cannot be made: {reason.strerror}")) from None
+        raise StoreError(Diagnostic("TFK081", f"{directory} cannot be created: {reason.strerror}")) from None
     tokenisers = tokenisers or _tokenisers(recipe, train, vocab_size, held_out)
     encode = CorpusEncoder(recipe, tokenisers, labels, positions or {})
     facts = {"train": encode(train, directory / TRAIN, lambda row: row not in held_out, True)}
@@ -144,7 +147,7 @@ def prepare(
 
 
 def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextTokeniser]) -> Data:
-    """The corpora that `prepare` wrote. Raises StoreError, and InputError where the longest row exceeds `batching.tokens`."""
+    """The corpora that `prepare` wrote. Raises StoreError, and InputError if the longest row exceeds `batching.tokens`."""
     found = read_facts(directory)
     facts = found.corpora
     train = Corpus(directory / TRAIN)
@@ -158,18 +161,18 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
 
 
 def held_out_rows(recipe: Recipe, total: int, validated: bool) -> frozenset[int]:
-    """The training rows for validation where no validation file is named: by default a twentieth, at most 1,000. Random rows;
-    of running text the last ones, since its rows continue each other."""
+    """The training rows that are held out for validation if no validation file is named: random rows, or the last rows of
+    running text, whose rows continue each other. The default number is a twentieth, at most 1,000."""
     requested = recipe.data.options.held_out
     if validated:
         if requested is not None:
-            message = "rows are held out only where no validation files are named"
+            message = "rows are held out only if no validation files are named"
             raise InputError(recipe.diagnostic("TFK108", "data.held_out", message, "remove one of the two"))
         return frozenset()
     count = min(1000, total // 20) if requested is None else requested
     if count >= total:
         raise InputError(
-            recipe.diagnostic("TFK108", "data.held_out", f"{count} rows of {total} are to be held out", "hold out fewer")
+            recipe.diagnostic("TFK108", "data.held_out", f"{count} of {total} rows would be held out", "hold out fewer")
         )
     if not KINDS[recipe.data.kind].sentences:
         return frozenset(range(total - count, total))
@@ -179,14 +182,14 @@ def held_out_rows(recipe: Recipe, total: int, validated: bool) -> frozenset[int]
 
 
 def _labels(recipe: Recipe, files: Mapping[str, str]) -> list[str]:
-    """The labels of a table, sorted. Raises InputError where they cannot be classes: all rows have one label, or most rows have
-    a label of their own."""
+    """The labels of a table, sorted. Raises InputError if they cannot be classes: there is only one, or most rows have
+    different labels."""
     if not KINDS[recipe.data.kind].labelled:
         return []
     counts = Counter(texts[1] for _, texts in text_rows(recipe, files))
     found, rows = sorted(counts), counts.total()
     if len(found) < 2 or (len(found) > FEW_LABELS and 2 * len(found) > rows):
-        several = f"there are {len(found):,} different labels in {rows:,} rows, more than one for two rows"
+        several = f"there are {len(found):,} different labels in {rows:,} rows, more than one per two rows"
         message = several if len(found) > 1 else f"every row has the label `{found[0]}`" if found else "there is no row"
         fix = f"`label_column`, now {recipe.data.options.label_column}, says which column holds the labels"
         raise InputError(recipe.diagnostic("TFK115", "data", message, fix))

@@ -1,4 +1,4 @@
-"""Which nodes of a model the columns of the data go to."""
+"""The nodes of a model for the columns of the data."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Roles:
     """The nodes of a model in training.
 
     Attributes:
-        source: The input that is only read; None in a model of one input.
-        target: The input whose next tokens, masked tokens or class is predicted.
+        source: The input that is encoded and not predicted; None for a model with one input.
+        target: The input whose next tokens, masked tokens or class are predicted.
         output: The output that predicts it.
     """
 
@@ -25,7 +25,7 @@ class Roles:
     output: str
 
     def of(self, column: str) -> str:
-        """The input node that a column of the corpus goes to."""
+        """The input node of a column of the corpus."""
         return self.source if column == "source" and self.source else self.target
 
 
@@ -38,7 +38,7 @@ def _described(rule: AnyInputRule, whole: bool) -> str:
 def roles_of(plan: ModelPlan, kind: str) -> Roles:
     """The roles of a model's nodes for a kind of data.
 
-    Raises InputError where the inputs of the model are not those of the data, or not exactly one output can be trained.
+    Raises InputError if the model does not have the inputs of the data, or not exactly one output that can be trained.
     """
     decoded = [name for name in plan.inputs if name not in plan.undecodable]
     read = [name for name in plan.inputs if name in plan.undecodable]
@@ -75,7 +75,7 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
 
 
 def check_ids(plan: ModelPlan, roles: Roles, sizes: dict[str, int]) -> None:
-    """Raises InputError where special ids or vocabularies of the model are not those of the tokenisers (`sizes` by column)."""
+    """Raises InputError if special ids or vocabularies of model and tokenisers (`sizes` by column) differ."""
     diagnostics = []
     for column, size in sizes.items():
         node = roles.of(column)

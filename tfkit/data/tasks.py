@@ -21,7 +21,7 @@ from .corpus import Corpus
 from .roles import Roles
 
 NO_LABEL = -100
-"""The label of positions without a prediction: torch's `ignore_index`."""
+"""The label of positions that the loss ignores: torch's `ignore_index`."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Batch:
     Attributes:
         inputs: (B, L) int64 ids or (B, C, H, W) float32 images, by input node.
         lengths: (B,) int64, by input node of ids.
-        labels: (B, L) int64, or (B,) of a classification; NO_LABEL where there is none.
-        source_tokens: The number of tokens that are read without being predicted one by one.
+        labels: (B, L) int64, or (B,) for a classification; NO_LABEL for positions without one.
+        source_tokens: The number of input tokens that are not predicted one by one.
         target_tokens: The number of labels.
     """
 
@@ -74,34 +74,35 @@ class Task:
             masked, labels = self._masked(whole.numpy(), counts.numpy(), draw)
             return Batch({name: masked}, {name: counts}, labels, int(counts.sum()), int((labels != NO_LABEL).sum()))
         counts = counts - 1
-        beyond = torch.arange(whole.shape[1] - 1) >= counts[:, None]
-        inputs, labels = whole[:, :-1].masked_fill(beyond, PAD), whole[:, 1:].masked_fill(beyond, NO_LABEL)
+        is_padding = torch.arange(whole.shape[1] - 1) >= counts[:, None]
+        inputs, labels = whole[:, :-1].masked_fill(is_padding, PAD), whole[:, 1:].masked_fill(is_padding, NO_LABEL)
         return Batch({name: inputs}, {name: counts}, labels, 0, int(counts.sum()))
 
     def _parallel(self, source: Sequence[Ids], target: Sequence[Ids]) -> Batch:
         source_ids, source_counts = padded(source)
         whole, counts = padded(target)
-        beyond = torch.arange(whole.shape[1]) >= counts[:, None]
+        is_padding = torch.arange(whole.shape[1]) >= counts[:, None]
         shifted = torch.full_like(whole, START)
         shifted[:, 1:] = whole[:, :-1]
         name = self.roles.target
         assert self.roles.source is not None, "parallel data have a source"
-        inputs = {self.roles.source: source_ids, name: shifted.masked_fill(beyond, PAD)}
+        inputs = {self.roles.source: source_ids, name: shifted.masked_fill(is_padding, PAD)}
         lengths = {self.roles.source: source_counts, name: counts}
-        return Batch(inputs, lengths, whole.masked_fill(beyond, NO_LABEL), int(source_counts.sum()), int(counts.sum()))
+        labels = whole.masked_fill(is_padding, NO_LABEL)
+        return Batch(inputs, lengths, labels, int(source_counts.sum()), int(counts.sum()))
 
     def _masked(
         self, whole: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], draw: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Mask a share of the tokens between start and end: 80 % become `<mask>`, 10 % a random token, 10 % stay. Where none is
-        drawn, the first token of the row is masked."""
+        """Mask a share of the tokens between start and end: 80 % become `<mask>`, 10 % a random token, 10 % stay. If none of a
+        row is drawn, its first token is masked."""
         places = np.arange(whole.shape[1])
         inside = (places > 0) & (places < counts[:, None] - 1)
         chosen = inside & (draw.random(whole.shape) < self.hidden)
         chosen[~chosen.any(1), 1] = True
-        fate = draw.random(whole.shape)
+        uniform = draw.random(whole.shape)
         others = draw.integers(len(SPECIALS) + 1, self.vocab_size, whole.shape)
-        masked = np.where(chosen & (fate < 0.8), MASK_ID, np.where(chosen & (fate >= 0.9), others, whole))
+        masked = np.where(chosen & (uniform < 0.8), MASK_ID, np.where(chosen & (uniform >= 0.9), others, whole))
         return torch.from_numpy(masked), torch.from_numpy(np.where(chosen, whole, NO_LABEL))
 
 

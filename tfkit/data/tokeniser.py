@@ -1,7 +1,7 @@
 """Tokenisers of the `tokenizers` library, trained on the corpus and saved in its JSON format.
 
-White space becomes `▁`, and every word begins with one, so that joining the pieces restores the text. Unknown characters become
-bytes (`byte_fallback`), so that no text is lost. Special tokens are never found in a text: `</s>` there is plain text.
+White space becomes `▁`, and every word starts with one, so that joining the pieces restores the text. Unknown characters become
+bytes (`byte_fallback`), so that no text is lost. Special tokens are not recognised in a text: `</s>` is plain text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TextTokeniser:
 
     @property
     def kind(self) -> str:
-        """The kind that a recipe writes for such a tokeniser."""
+        """The `kind` of such a tokeniser in a recipe."""
         return str(self.settings["kind"])
 
     @property
@@ -89,7 +89,7 @@ class TextTokeniser:
 
     @classmethod
     def from_json(cls, text: str, name: str) -> TextTokeniser:
-        """A tokeniser from its JSON. Raises InputError, which calls it `name`, for other tokenisers than tfkit's."""
+        """A tokeniser from its JSON; errors call it `name`. Raises InputError for other tokenisers than tfkit's."""
         check_tokeniser(text, name)
         with _library(f"{name} holds no tokeniser"):
             return cls(Tokenizer.from_str(text))
@@ -106,7 +106,7 @@ class TextTokeniser:
 
 @contextmanager
 def _library(what: str) -> Iterator[None]:
-    """Raises InputError where the library fails: it raises plain Exception, and its panics are BaseException."""
+    """Raises InputError if the library fails. It raises plain Exception, and BaseException for a panic of its Rust code."""
     try:
         yield
     except BaseException as reason:
@@ -123,9 +123,12 @@ def train_tokeniser(
     Args:
         part: Kind and options, from the recipe.
         texts: The training text.
-        vocab_size: The number of ids; fewer where the text has fewer pieces.
-        sentences: Whether every text begins with a word, which then gets a `▁`; otherwise texts continue each other.
+        vocab_size: The number of ids; fewer if the text has fewer pieces.
+        sentences: Whether every text starts with a word, which then gets a `▁`; otherwise texts continue each other.
         masks: Whether to add a mask token.
+
+    Returns:
+        The tokeniser.
 
     Raises:
         InputError: `vocab_size` is too small for the special tokens and the bytes.
@@ -134,13 +137,13 @@ def train_tokeniser(
     specials = [*SPECIALS, MASK] if masks else list(SPECIALS)
     if part.kind == "characters":
         return TextTokeniser(_characters(options, texts, specials))
-    spelt = options.byte_fallback
-    fixed = len(specials) + len(BYTES) * spelt
+    byte_pieces = len(BYTES) * options.byte_fallback
+    fixed = len(specials) + byte_pieces
     if vocab_size <= fixed:
-        what = "special tokens and bytes" if spelt else "special tokens"
-        message = f"a vocabulary of {vocab_size} has no room beside {fixed} {what}"
+        what = "special tokens and bytes" if byte_pieces else "special tokens"
+        message = f"a vocabulary of {vocab_size} has no room for text in addition to {fixed} {what}"
         raise InputError(Diagnostic("TFK105", message, "make `tokeniser.vocab_size` larger"))
-    tokeniser, trainer = _untrained(part.kind, vocab_size - len(BYTES) * spelt, specials)
+    tokeniser, trainer = _untrained(part.kind, vocab_size - byte_pieces, specials)
     tokeniser.normalizer = _normaliser(options, sentences)
     tokeniser.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -152,7 +155,7 @@ def train_tokeniser(
     tokeniser.train_from_iterator(texts, trainer)
     data = json.loads(tokeniser.to_str())
     data["model"] = _in_order(data["model"], len(specials))
-    data["model"] = _spelling_bytes(data["model"], len(specials)) if spelt else data["model"]
+    data["model"] = _with_byte_pieces(data["model"], len(specials)) if byte_pieces else data["model"]
     tokeniser = Tokenizer.from_str(json.dumps(data))
     strip = [decoders.Strip(" ", 1, 0)] if sentences else []
     tokeniser.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
@@ -197,21 +200,21 @@ def _steps(normaliser: Mapping[str, Any] | None) -> Iterator[str]:
 
 def _normaliser(options: Any, sentences: bool) -> Any:
     spaces = [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()] if sentences else []
-    # A `▁` of the text would decode to a space, so that it becomes an underscore.
+    # A `▁` in the text would be decoded to a space, so it is replaced by an underscore.
     return normalizers.Sequence([_form(options), *spaces, normalizers.Replace("▁", "_")])
 
 
 def _in_order(model: dict[str, Any], first: int) -> dict[str, Any]:
-    """A model whose unigram pieces are sorted by spelling. The library sorts them by scores that it sums in the order of a hash
-    table, whose last digits, and so the ids, would differ from run to run."""
+    """The model with unigram pieces sorted by spelling. The library sorts them by score. It sums scores in the order of a hash
+    table, so that their last digits, and the ids, would differ from run to run."""
     if model["type"] != "Unigram":
         return model
     return {**model, "vocab": [*model["vocab"][:first], *sorted(model["vocab"][first:])]}
 
 
-def _spelling_bytes(model: dict[str, Any], first: int) -> dict[str, Any]:
-    """The model with a piece for every byte after the special tokens. No text matches these pieces, since their angle brackets
-    are split off as punctuation."""
+def _with_byte_pieces(model: dict[str, Any], first: int) -> dict[str, Any]:
+    """The model with a piece for every byte, after the special tokens. No text matches these pieces, because the tokeniser
+    splits at their angle brackets."""
     if model["type"] == "BPE":
         learned = {piece: number + len(BYTES) * (number >= first) for piece, number in model["vocab"].items()}
         vocab: Any = {**learned, **{piece: first + byte for byte, piece in enumerate(BYTES)}}

@@ -25,31 +25,30 @@ class _Labels(RootModel[list[str]]):
 
 
 def tokeniser_texts(tokenisers: Mapping[str, TextTokeniser]) -> dict[str, str]:
-    """The JSON of tokenisers by file name: one file where all columns share one tokeniser."""
+    """The JSON of tokenisers by file name: one file if all columns share one tokeniser."""
     if len({id(each) for each in tokenisers.values()}) == 1:
         return {JOINT: next(iter(tokenisers.values())).to_json()}
     return {SEPARATE[column]: each.to_json() for column, each in tokenisers.items()}
 
 
 def read_labels(directory: Path) -> tuple[str, ...]:
-    """The labels of the classifier in a directory. Raises InputError where there are none, StoreError where the file is
-    damaged."""
+    """The labels of the classifier in a directory. Raises InputError if there are none, StoreError if the file is damaged."""
     path = directory / LABELS
     if not os.path.lexists(path):
         raise InputError(
             Diagnostic(
-                "TFK116", f"{path} cannot be read: No such file or directory", "name a classifier that `tfkit train` has made"
+                "TFK116", f"{path} cannot be read: No such file or directory", "name a classifier that `tfkit train` wrote"
             )
         )
     return tuple(read_model(path, _Labels).root)
 
 
 def read_tokenisers(directory: Path, columns: tuple[str, ...]) -> dict[str, TextTokeniser]:
-    """The tokenisers in a directory, by column. Raises InputError where one is missing."""
+    """The tokenisers in a directory, by column. Raises InputError if one is missing."""
     if os.path.lexists(directory / JOINT):
         return dict.fromkeys(columns, TextTokeniser.load(directory / JOINT, links=False))
     missing = [SEPARATE[column] for column in columns if not os.path.lexists(directory / SEPARATE[column])]
     if missing:
         message = f"{directory} has no tokeniser: neither {JOINT} nor {', '.join(missing)}"
-        raise InputError(Diagnostic("TFK104", message, "name a model that `tfkit train` has made"))
+        raise InputError(Diagnostic("TFK104", message, "name a model that `tfkit train` wrote"))
     return {column: TextTokeniser.load(directory / SEPARATE[column], links=False) for column in columns}

@@ -1,7 +1,7 @@
-"""The check of a tokeniser file: it may hold the parts of tfkit's own tokenisers, within limits, and nothing else.
+"""The check of a tokeniser file: it may have only the parts of tfkit's own tokenisers, within limits.
 
-The library would run any regular expression, replacement and decoder in a file, for any time. The lists below are all that is
-accepted. A new kind of tokeniser needs an entry there.
+The library would run any regular expression, replacement and decoder from a file, without a limit of time. The lists below name
+all that are allowed. A new kind of tokeniser needs an entry there.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ STEPS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
 """The allowed steps of each part of a tokeniser, in the format of the library."""
 SEQUENCES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
 """The key of a `Sequence` that holds its steps."""
-FIX = "name a tokeniser that `tfkit train` made; those of other libraries have parts that are not run from a file"
+FIX = "name a tokeniser that `tfkit train` wrote; those of other libraries have parts that tfkit does not run from a file"
 Piece = Annotated[str, Field(min_length=1, max_length=MAX_PIECE)]
 Vocabulary = Annotated[dict[Piece, int], Field(min_length=1, max_length=MAX_IDS)]
 
 
 class AddedToken(FileModel):
-    """A special token, which is never found in a text."""
+    """A special token, which is not recognised in a text."""
 
     id: int
     content: str
@@ -96,7 +96,7 @@ MODELS: Mapping[str, type[FileModel]] = {"BPE": Bpe, "Unigram": Unigram, "WordLe
 
 
 class TokeniserFile(FileModel):
-    """The whole file. Its steps and its model have checks of their own."""
+    """The whole file. Its steps and its model are checked separately."""
 
     version: Literal["1.0"]
     truncation: None
@@ -110,7 +110,7 @@ class TokeniserFile(FileModel):
 
 
 def check_tokeniser(text: str | bytes, name: str) -> None:
-    """Raises InputError, which calls the file `name`, for a tokeniser with parts that tfkit's own do not have."""
+    """Raises InputError for a tokeniser with parts that tfkit's own do not have. Errors call the file `name`."""
     try:
         data = parse_json(text)
     except ValueError as reason:
@@ -162,7 +162,7 @@ def _scored(vocab: list[list[Any]], name: str) -> list[str]:
         if type(score) not in (int, float):
             raise _refusal(name, place, f"a score is a number, {_shown(score)} is written")
         if piece in pieces:
-            raise _refusal(name, place, f"the piece {_shown(piece)} is there twice")
+            raise _refusal(name, place, f"the piece {_shown(piece)} is repeated")
         pieces[piece] = None
     return list(pieces)
 

@@ -3,7 +3,7 @@
     TfkitError                 carries one or more diagnostics
     ├── SpecError              the spec, or a --set, is wrong: all its errors at once
     ├── PluginError            a plugin broke the contract of a slot
-    ├── BackendRefused         no allowed attention backend can serve a site: every reason, and the backends that can
+    ├── BackendRefused         no requested attention backend can serve a site: every reason, and the backends that can
     ├── InputError             a tensor or argument of a call is wrong (also a ValueError)
     ├── BuildError             a correct spec cannot be built here: too large, a part's build function failed
     ├── StoreError             a saved model cannot be written or read

@@ -1,4 +1,4 @@
-"""One error record: what is wrong, where, and what to do about it."""
+"""One error: the message, its location, and the fix."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Location:
-    """A place in a file of the user. `line` and `column` count from 1, columns in characters.
+    """A place in a file of the user. A location without a file, for values of a Python mapping, is false.
 
-    A location without a file is false. It only distinguishes the values of a Python mapping.
+    Args:
+        file: the path; empty for a Python mapping.
+        line: the line, from 1.
+        column: the column in characters, from 1.
     """
 
     file: str
@@ -29,8 +32,8 @@ class Diagnostic:
 
     Args:
         code: the stable code, `TFK012`.
-        message: what is wrong, with the rule and its numbers.
-        fix: what to do about it.
+        message: the error, with the rule and its numbers.
+        fix: how to repair it.
         path: the place inside the spec: `nodes.encoder.attention.num_heads`.
         location: the place in the file.
     """
@@ -48,7 +51,11 @@ class Diagnostic:
         return f"{where}{self.code} {path}{self.message}{fix}"
 
     def as_data(self) -> dict[str, object]:
-        """The error as `--json` prints it: code, message, fix, path, file, line, column."""
+        """The error as `--json` prints it.
+
+        Returns:
+            code, message, fix, path, file, line and column; None for those that are unknown.
+        """
         location = self.location
         return {
             "code": self.code,

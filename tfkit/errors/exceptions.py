@@ -27,28 +27,56 @@ class TfkitError(Exception):
 
 
 class SpecError(TfkitError):
-    """The spec, the recipe or an override is wrong."""
+    """The spec, the recipe or an override is wrong.
+
+    Args:
+        diagnostics: the errors, at least one.
+    """
 
 
 class PluginError(TfkitError):
-    """A plugin broke the contract of its slot."""
+    """A plugin broke the contract of its slot.
+
+    Args:
+        diagnostics: the errors, at least one.
+    """
 
 
 class BackendRefused(TfkitError):
-    """No allowed attention backend can serve a site."""
+    """No requested attention backend can serve a site.
+
+    Args:
+        diagnostics: the errors, at least one.
+    """
 
 
 class InputError(TfkitError, ValueError):
-    """A tensor or argument of a call is wrong."""
+    """A tensor or argument of a call is wrong.
+
+    Args:
+        diagnostics: the errors, at least one.
+    """
 
 
 class BuildError(TfkitError):
-    """A correct spec cannot be built here."""
+    """A correct spec cannot be built on this machine.
+
+    Args:
+        diagnostics: the errors, at least one.
+    """
 
 
 class StoreError(TfkitError):
-    """A saved model cannot be written or read."""
+    """A saved model cannot be written or read.
+
+    Args:
+        diagnostics: the errors, at least one.
+    """
 
 
 class TrainingError(TfkitError):
-    """Training produced NaN or infinity."""
+    """Training produced NaN or infinity.
+
+    Args:
+        diagnostics: the errors, at least one.
+    """

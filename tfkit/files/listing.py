@@ -1,6 +1,6 @@
 """Directories of files that tfkit wrote, with a listing of their sizes and SHA-256 digests.
 
-What a listing does not name was not written by tfkit, and is never removed. No link is followed.
+tfkit never removes a file that the listing does not name, and follows no link.
 """
 
 from __future__ import annotations
@@ -50,13 +50,20 @@ def check_files(listing: Path, files: Mapping[str, Any], *, folders: Collection[
     Raises:
         StoreError: TFK082 with the first file that is missing, a link, not regular, or of another size or digest.
     """
-    facts = check_sizes(listing, files, folders=folders)
-    for name, expected in facts.items():
+    records = check_sizes(listing, files, folders=folders)
+    for name, expected in records.items():
         check_digest(listing.parent / name, expected)
 
 
 def check_sizes(listing: Path, files: Mapping[str, Any], *, folders: Collection[str] = ()) -> dict[str, FileRecord]:
-    """The first half of `check_files`, which reads no file; returns the listing."""
+    """Compare the sizes of files with the listing in their directory, without reading them. Arguments as in `check_files`.
+
+    Returns:
+        The listing.
+
+    Raises:
+        StoreError: TFK082 with the first file that is missing, a link, not regular, or of another size.
+    """
     for name in files:
         try:
             _listed(listing.parent, name, folders)
@@ -64,12 +71,12 @@ def check_sizes(listing: Path, files: Mapping[str, Any], *, folders: Collection[
             message = f"{listing} names the file {name[:80]}, which is elsewhere: {reason}"
             raise StoreError(Diagnostic("TFK082", message, "it was altered")) from None
     try:
-        facts = Listing.model_validate(dict(files)).root
+        records = Listing.model_validate(dict(files)).root
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
         message = f"{listing} does not give the size and SHA-256 of {name}: {refusals(error)[0]}"
         raise StoreError(Diagnostic("TFK082", message, "it was altered")) from None
-    for name, expected in facts.items():
+    for name, expected in records.items():
         try:
             with open_regular(listing.parent / name, links=False) as file:
                 size = os.fstat(file.fileno()).st_size
@@ -77,11 +84,11 @@ def check_sizes(listing: Path, files: Mapping[str, Any], *, folders: Collection[
             raise _unreadable(listing.parent / name, reason) from None
         if size != expected.bytes:
             raise _altered(listing.parent / name, f"{size:,} bytes", expected)
-    return facts
+    return records
 
 
 def check_digest(path: Path, expected: FileRecord) -> None:
-    """Raises StoreError where a file is not the one that a listing speaks of."""
+    """Raises StoreError if a file has another size or digest than its listing."""
     try:
         found = file_record(path)
     except OSError as reason:
@@ -98,7 +105,7 @@ def _unreadable(path: Path, reason: OSError) -> StoreError:
 
 def _altered(path: Path, found: str, expected: FileRecord) -> StoreError:
     written = f"{expected.bytes:,} bytes with SHA-256 {expected.sha256[:12]}..."
-    return StoreError(Diagnostic("TFK082", f"{path} has {found}, written were {written}", "it was altered or cut off"))
+    return StoreError(Diagnostic("TFK082", f"{path} has {found}, but {written} were written", "it was altered or cut off"))
 
 
 def _listed(directory: Path, name: str, folders: Collection[str]) -> Path:
@@ -123,8 +130,8 @@ def foreign(directory: Path, names: Collection[str]) -> list[str]:
 
 
 def check_removable(directory: Path, names: Collection[str]) -> None:
-    """Whether a directory may be removed or replaced: it is no link, and holds nothing but regular files of these names, which
-    are those that tfkit wrote there. Raises StoreError, TFK080, which names the rest."""
+    """Raises StoreError (TFK080) if a directory may not be removed or replaced: it is a link, or it holds anything else than
+    regular files with these names, those that tfkit wrote there."""
     if directory.is_symlink():
         raise StoreError(Diagnostic("TFK080", f"{directory} is a link, and no link is replaced", "name the directory itself"))
     try:
@@ -138,10 +145,10 @@ def check_removable(directory: Path, names: Collection[str]) -> None:
 
 
 def remove_written(directory: Path, names: Collection[str]) -> None:
-    """Remove a directory that holds nothing but files that tfkit wrote, whose names are these.
+    """Remove a directory that holds only files with these names, which tfkit wrote.
 
-    Only what is found in the directory itself is removed, whatever the names say. Raises StoreError: TFK080, and nothing is
-    removed, where `check_removable` refuses; TFK081 where the system does.
+    Raises:
+        StoreError: TFK080 if `check_removable` refuses, and nothing was removed; TFK081 if the system refuses.
     """
     check_removable(directory, names)
     try:

@@ -1,7 +1,7 @@
 """Bounded readers for untrusted files.
 
-A reader opens without blocking, checks the opened file rather than its name, and reads no more than its limit. What it refuses
-is an OSError whose `strerror` gives the reason, so that callers report it as they report a missing file.
+A reader opens without blocking, checks the opened file rather than its name, and reads no more than its limit. It raises
+OSError with the reason in `strerror` for a file that it refuses, so that callers report it like a missing file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KINDS = {
 # A string of JSON, or a bracket outside of one. A string without an end runs to the end of the text, so that time stays linear.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[][{}]', re.DOTALL)
 
-# The escape of half a character; two halves may follow one another.
+# The escape of a surrogate. A pair of surrogates is one character.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -100,7 +100,20 @@ def read_bytes(path: str | Path, limit: int = MAX_BYTES, *, links: bool = True, 
 
 
 def read_text(path: str | Path, limit: int = MAX_BYTES, *, links: bool = True, descriptors: bool = False) -> str:
-    """The UTF-8 text of a file, as `read_bytes`. Raises OSError, also for bytes that are not UTF-8."""
+    """Read a UTF-8 text file.
+
+    Args:
+        path: the file.
+        limit: the size limit, in bytes.
+        links: the last part of the path may be a symbolic link.
+        descriptors: `/dev/stdin` and `/dev/fd/N` may be pipes.
+
+    Returns:
+        The text.
+
+    Raises:
+        OSError: the file is missing, not regular, larger than the limit or not UTF-8.
+    """
     data = read_bytes(path, limit, links=links, descriptors=descriptors)
     try:
         return data.decode("utf-8")
@@ -109,9 +122,17 @@ def read_text(path: str | Path, limit: int = MAX_BYTES, *, links: bool = True, d
 
 
 def parse_json(text: str | bytes, depth: int = MAX_DEPTH) -> Any:
-    """The value of a JSON text.
+    """Parse JSON from an untrusted source.
 
-    Raises ValueError with the reason: not JSON, nested more than `depth` levels, NaN or infinity, a repeated key.
+    Args:
+        text: the JSON text; bytes are UTF-8.
+        depth: how deep lists and objects may be nested.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: the text is not JSON, is nested too deep, or has NaN, infinity or a repeated key.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")  # UnicodeDecodeError is a ValueError
@@ -132,7 +153,7 @@ def _check_characters(string: str) -> None:
     try:
         json.loads(string).encode("utf-8")
     except UnicodeEncodeError:
-        raise ValueError(f"a string holds half of a character: {string[:60]}") from None
+        raise ValueError(f"a string has a lone surrogate: {string[:60]}") from None
 
 
 def _refuse_constant(name: str) -> None:
@@ -150,7 +171,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"the key {json.dumps(name[:60])} is there twice")
+            raise ValueError(f"the key {json.dumps(name[:60])} is repeated")
         found[name] = value
     return found
 
@@ -160,10 +181,10 @@ def read_model(path: Path, model: type[Model], limit: int = MAX_BYTES, *, links:
 
     Args:
         path: The file.
-        model: The model, a subclass of `FileModel` unless unknown keys are meant to be allowed.
+        model: The model, a subclass of `FileModel` unless unknown keys are allowed.
         limit: The size limit, in bytes.
         links: Whether the file may be a symbolic link.
-        fix: What to do where the file cannot be read.
+        fix: The fix in the error if the file cannot be read.
 
     Raises:
         StoreError: TFK082 with the reason and the place in the file.
@@ -173,13 +194,14 @@ def read_model(path: Path, model: type[Model], limit: int = MAX_BYTES, *, links:
     except OSError as reason:
         raise StoreError(Diagnostic("TFK082", f"{path} cannot be read: {reason.strerror}", fix)) from None
     except ValidationError as error:
-        raise StoreError([Diagnostic("TFK082", f"{path}: {said}", "it was altered") for said in refusals(error)[:3]]) from None
+        reasons = refusals(error)[:3]
+        raise StoreError([Diagnostic("TFK082", f"{path}: {reason}", "it was altered") for reason in reasons]) from None
     except ValueError as reason:
         raise StoreError(Diagnostic("TFK082", f"{path} is not valid JSON: {reason}", "it was altered or cut off")) from None
 
 
 def refusals(error: ValidationError) -> list[str]:
-    """What a model refuses, as `place: reason`."""
+    """The errors of a validation, each as `place: reason`."""
     found = []
     for each in error.errors(include_url=False):
         expected = "an object is expected" if each["type"] == "model_type" else each["msg"].removeprefix("Value error, ")
@@ -188,7 +210,7 @@ def refusals(error: ValidationError) -> list[str]:
 
 
 def child(directory: Path, name: str) -> Path:
-    """The path of a name that a file inside `directory` gave: a plain child name, no path and no link.
+    """The path of a file in a directory, from a name that an untrusted file gives.
 
     Raises:
         ValueError: The name has a separator or a NUL, is `.` or `..`, or the child is a symbolic link.

@@ -51,7 +51,7 @@ def read_header(path: Path, limit: int = MAX_BYTES) -> dict[str, Facts]:
     """The tensors of a file by name. The file holds all their bytes, one tensor after the other, and no others.
 
     Args:
-        path: The file, which is no link.
+        path: The file, not a link.
         limit: Largest size of the header, in bytes.
 
     Raises:
@@ -61,7 +61,7 @@ def read_header(path: Path, limit: int = MAX_BYTES) -> dict[str, Facts]:
         with open_regular(path, links=False) as file:
             size, length = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
             if size < 8 or length > size - 8:
-                raise ValueError(f"its header is said to have {length:,} bytes, the file has {size:,}")
+                raise ValueError(f"its header should have {length:,} bytes, the file has {size:,}")
             if length > limit:
                 raise ValueError(f"its header has {length:,} bytes, and at most {limit:,} are expected")
             data = parse_json(file.read(length), depth=4)
@@ -87,11 +87,11 @@ def _check_places(tensors: Mapping[str, _Tensor], size: int) -> None:
             raise ValueError(f"`{name[:80]}` has the unknown dtype {each.dtype[:20]!r}")
         needed, (start, stop) = prod(each.shape) * _SIZES[each.dtype], each.data_offsets
         if start != end or stop - start != needed:
-            message = f"`{name[:80]}` needs {needed:,} bytes from byte {end:,} on, and its place is {start:,} to {stop:,}"
+            message = f"`{name[:80]}` needs {needed:,} bytes from byte {end:,} on, but has bytes {start:,} to {stop:,}"
             raise ValueError(message)
         end = stop
     if end != size:
-        raise ValueError(f"its tensors have {end:,} bytes, and {size:,} are there")
+        raise ValueError(f"its tensors have {end:,} bytes, but the file holds {size:,}")
 
 
 def _damaged(path: Path, reason: str) -> StoreError:
@@ -108,7 +108,7 @@ def check_header(path: Path, wanted: Mapping[str, Facts], whose: str) -> None:
 
 
 def compare_tensors(path: Path, found: Mapping[str, Facts], wanted: Mapping[str, Facts], whose: str) -> None:
-    """Raises StoreError where names, dtypes or shapes of the tensors of a file differ from those that something needs."""
+    """Raises StoreError if names, dtypes or shapes of the tensors of a file differ from those that `whose` needs."""
     wrong = [name for name in sorted({*found, *wanted}) if found.get(name) != wanted.get(name)]
     diagnostics = [
         Diagnostic(

@@ -14,7 +14,14 @@ from .read import not_regular
 def write_whole(path: str | Path, text: str) -> None:
     """Write a file atomically, even if the power fails.
 
-    Only a regular file is replaced: a device, a named pipe, a socket or a link stays what it is. Raises StoreError.
+    Only a regular file is replaced, no device, named pipe, socket or link.
+
+    Args:
+        path: the file.
+        text: its content, written as UTF-8.
+
+    Raises:
+        StoreError: the file cannot be written; nothing was changed.
     """
     import tempfile  # it imports random and hashlib, which nothing else here needs
 

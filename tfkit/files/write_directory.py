@@ -1,4 +1,4 @@
-"""Directories that appear whole or not at all: written as a draft beside their place, then renamed."""
+"""Atomic writes of directories: written as a draft in the same parent directory, then renamed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .listing import check_removable, remove_written
 
 
 def make_draft(directory: Path) -> Path:
-    """Create an empty directory beside another one, for `replace_directory`. Raises OSError."""
+    """Create an empty directory in the parent of another one, for `replace_directory`. Raises OSError."""
     import tempfile  # it imports random and hashlib, which nothing else here needs
 
     return Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".draft", dir=directory.parent))

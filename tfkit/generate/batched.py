@@ -1,4 +1,4 @@
-"""Search for many sources of all lengths: sorted by length, batched, returned in their own order."""
+"""Generation from many sources of different lengths: they are sorted by length and batched; results have their order."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ def generate_batched(
     """Generate from many sources.
 
     Args:
-        model: The model, in the mode in which it is used: call `model.eval()` first.
-        sources: Lists of ids as in training, with an end token if the model was trained with one. For a model of one input
+        model: The model. Call `model.eval()` first, or dropout is active.
+        sources: Lists of ids as in training, with an end token if the model was trained with one. For a model with one input
             these are prompts, start token included.
         search: The kind of search and its settings.
-        batch_tokens: The limit of rows x longest source x `search.width` in a batch; a single source may exceed it. The longest
-            batches come first, so that memory peaks at once.
-        target: The input to decode; the only decodable one unless given.
-        output: The logits, as in `beam_search`.
+        batch_tokens: The limit of rows x longest source x `search.width` in a batch; a single source may exceed it. The
+            longest batches come first, so that memory peaks at the start.
+        target: The input to decode; the only decodable one by default.
+        output: The output node with the logits, as in `beam_search`.
         attention: Sites whose weights every hypothesis holds, as in `beam_search`.
-        workers: Batches that are searched in parallel on a CPU, sharing torch's threads. One at a time in training mode, under
-            autocast, and with attention backends that are not thread-safe.
-        prepacked: Prepacked weights of earlier calls with this model, which must not have changed since.
+        workers: Batches that are searched in parallel on a CPU. They share torch's threads. In training mode, under autocast,
+            and with attention backends that are not thread-safe, batches run one at a time.
+        prepacked: Prepacked weights of earlier calls with this model, whose weights must not have changed since.
 
     Returns:
-        The hypotheses of every source, in the order of `sources`. Samples of a source depend on its place there, not on its
+        The hypotheses of every source, in the order of `sources`. Samples of a source depend on its index there, not on its
         batch. No hypothesis is longer than the positions of the target.
 
     Raises:
-        InputError: A source is empty or holds ids out of range; or as the search raises it.
+        InputError: A source is empty or holds ids out of range; and as the search.
     """
     prepacked = prepacked or PrepackedWeights()
     return _search(model, search, target, output, attention).run(sources, 0, batch_tokens, workers, prepacked)
@@ -113,7 +113,7 @@ def _search(model: Model, search: Search, target: str | None, output: str | None
 
 @dataclass(frozen=True)
 class BatchedSearch:
-    """A search with one model. `source` is the input that sources go to; the `target` itself in a model of one input."""
+    """A search with one model. `source` is the input node of the sources; for a model with one input it is the `target`."""
 
     model: Model
     search: Search
@@ -130,7 +130,7 @@ class BatchedSearch:
     def run(
         self, sources: Sequence[Sequence[int]], first: int, batch_tokens: int, workers: int, prepacked: PrepackedWeights
     ) -> list[list[Hypothesis]]:
-        """The hypotheses of sources, of which the first has the number `first` in a stream."""
+        """The hypotheses of sources. `first` is the number of the first source in a stream."""
         _check_count("batch_tokens", batch_tokens)
         _check_count("workers", workers)
         _check_sources(sources, self.model.plan.token_rule(self.source).vocab_size, first)
@@ -148,8 +148,7 @@ class BatchedSearch:
         return found
 
     def search_batch(self, sources: Sequence[Sequence[int]], streams: list[int]) -> list[list[Hypothesis]]:
-        """The hypotheses of one batch, of which the first source is the longest; `streams` are the random streams of its
-        rows."""
+        """The hypotheses of one batch, whose first source is the longest. `streams` are the random streams of its rows."""
         model, search = self.model, self.search
         device, rule = next(model.parameters()).device, model.plan.token_rule(self.source)
         lengths = [len(source) for source in sources]
@@ -189,10 +188,10 @@ class BatchedSearch:
         ]
 
     def _without_padding(self, hypothesis: Hypothesis, longest: int, length: int) -> Hypothesis:
-        """A hypothesis whose attention weights have the keys of its own source only.
+        """A hypothesis with the attention weights of its own source only, without the padding of the batch.
 
-        In cross-attention these are the first `length`, if the memory has a key for each of the `longest` source tokens of the
-        batch. In self-attention they are the prompt, or the start token, and all tokens but the last, which is never read.
+        In cross-attention these are the first `length` keys, if the memory has one key per source token. In self-attention they
+        are the keys of the prompt, or of the start token, and of all tokens but the last, which is not fed to the model.
         """
         before = longest if self.continues else 1
         attention = {
@@ -208,11 +207,11 @@ class BatchedSearch:
         limit, positions = self.search.limit(length), self.model.plan.max_input_lengths.get(self.target)
         if positions is None:
             return limit
-        return max(1, min(limit, positions + 1 - (length if self.continues else 1)))  # the last token is never read
+        return max(1, min(limit, positions + 1 - (length if self.continues else 1)))  # the last token needs no position
 
 
 def _batches(sources: Sequence[Sequence[int]], width: int, max_tokens: int, *, same_length: bool) -> Iterator[list[int]]:
-    """The numbers of the sources of each batch, long sources first; with `same_length` none is shorter than another."""
+    """The indices of the sources of each batch, long sources first; with `same_length`, of sources of one length."""
     order = sorted(range(len(sources)), key=lambda row: -len(sources[row]))
     batch: list[int] = []
     for row in order:
@@ -227,7 +226,7 @@ def _batches(sources: Sequence[Sequence[int]], width: int, max_tokens: int, *, s
 
 
 def _inputs(model: Model, target: str | None) -> tuple[str, str]:
-    """The input that is decoded, and the one that sources go to: the same in a model of one input."""
+    """The input that is decoded, and the input node of the sources: the same for a model with one input."""
     names = list(model.plan.inputs)
     if target is not None and target not in names:
         message = f"the target is `{target}`, which is no input of the model"
@@ -243,7 +242,7 @@ def _inputs(model: Model, target: str | None) -> tuple[str, str]:
         raise InputError(Diagnostic("TFK075", f"`{decodable[0]}` cannot be decoded step by step: {reason}"))
     others = [name for name in names if name != decodable[0]]
     if len(others) != 1:
-        message = f"beside `{decodable[0]}` the model has the inputs {', '.join(others)}"
+        message = f"in addition to `{decodable[0]}` the model has the inputs {', '.join(others)}"
         fix = "generate_batched has sources for one input; call beam_search with all inputs"
         raise InputError(Diagnostic("TFK073", message, fix))
     return decodable[0], others[0]

@@ -1,15 +1,15 @@
 """Beam search: find the sequences Y with the highest score log P(Y) / penalty(|Y|).
 
-Every step extends the `beams` live hypotheses of a sentence by every token. The candidates have one length, so that they are
-ranked by log-probability. A candidate among the best `beams` that ends in the end token is finished, and stored if its score is
-among the `n_best`. The best `beams` candidates without an end token stay live. At the limit of tokens the live hypotheses are
-stored by the same rule, unfinished.
+Every step extends the `beams` live hypotheses of a sentence by every token. All candidates have the same length, so they are
+ranked by log-probability. A candidate among the best `beams` that ends in the end token is finished; it is stored if its score
+is among the `n_best`. The best `beams` candidates without an end token stay live. At the limit of tokens the live hypotheses
+are stored by the same rule, unfinished.
 
-A sentence is complete when no live hypothesis can exceed the worst stored score. A live log-probability L only decreases, and
-for alpha >= 0 the penalty is largest at the limit of tokens, so that no continuation scores more than L / penalty(limit).
-Stopping at the first `beams` finished hypotheses would miss the best for alpha > 0.
+A sentence is complete when no live hypothesis can exceed the worst stored score. A live log-probability L only decreases. For
+alpha >= 0 the penalty is largest at the limit of tokens, so no continuation scores more than L / penalty(limit). Stopping at
+the first `beams` finished hypotheses would miss the best one for alpha > 0.
 
-Ties go to the hypothesis that ended earlier, then to the lower beam, then to the lower id.
+Of equal scores the hypothesis that ended earlier wins, then the lower beam, then the lower id.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def beam_search(
     """Find the most probable sequences of every row.
 
     Args:
-        model: The model, in the mode in which it is used: call `model.eval()` first.
+        model: The model. Call `model.eval()` first, or dropout is active.
         *positional: As in `greedy`.
-        beams: Live hypotheses per row. One beam is greedy decoding, whatever the penalty: it ends with its first end token.
+        beams: Live hypotheses per row. One beam is greedy decoding with any penalty: it ends with its first end token.
         max_new_tokens: As in `greedy`.
         length_penalty: Divides the log-probability: `GnmtLengthPenalty` or `PowerLengthPenalty`.
         n_best: Hypotheses to return per row, at most `beams`.
@@ -67,7 +67,7 @@ def beam_search(
         **inputs: As in `greedy`.
 
     Returns:
-        The hypotheses of every row, best first; fewer than `n_best` where fewer exist. The encoder runs once per row.
+        The hypotheses of every row, best first; fewer than `n_best` if fewer exist. The encoder runs once per row.
 
     Raises:
         InputError: A setting is out of range, or the logits are NaN; and as `greedy`.
@@ -122,29 +122,29 @@ class _BeamSearch:
         self.finished = FinishedHypotheses(batch, n_best, self.history, self.totals)
 
     def read(self, logits: Tensor, weights: Mapping[str, Tensor]) -> None:
-        """Take the logits (S * k, V) of the next token, and the attention weights (S * k, H, Q, K) of its step."""
+        """Read the logits (S * k, V) of the next token, and the attention weights (S * k, H, Q, K) of its step."""
         S, width = self.totals.shape
         logits = logits.to(self.wide).contiguous()
         # In place: allocating a tensor of this size takes longer than the arithmetic.
-        self.log_probs = torch.log_softmax(logits, 1, out=logits).view(S, width, -1)
+        self.log_probs = torch.log_softmax(logits, 1, out=logits).view(S, width, -1)  # (S, k, V)
         self.weights = {
             site: tensor[:, :, -1].view(S, width, tensor.shape[1], tensor.shape[3]) for site, tensor in weights.items()
         }
 
     def advance(self) -> bool:
-        """Choose the next tokens, store finished hypotheses and remove complete sentences. Returns whether sentences remain."""
+        """Select the next tokens, store finished hypotheses and remove complete sentences. Returns whether any remain."""
         S, width, V = self.log_probs.shape
         k = self.beams
-        # At most `width` <= k candidates end, one per live hypothesis: of the best 2 k at least k stay live, if there are so
-        # many.
-        totals, index = best_tokens(self.log_probs, self.totals, 2 * k)
+        # At most `width` <= k candidates end, one per live hypothesis. Of the best 2 k candidates at least k then stay live, if
+        # there are that many.
+        totals, index = best_tokens(self.log_probs, self.totals, 2 * k)  # (S, 2 k) each
         parents, tokens = index // V, index % V
         rows = parents + torch.arange(S, device=parents.device)[:, None] * width
         log_probs = self.log_probs.view(S, width * V).gather(1, index)
         self.length += 1
         ended = tokens == self.end if self.end is not None else torch.zeros_like(tokens, dtype=torch.bool)
         last = self.limits == self.length
-        # Stable: candidates that have not ended keep their order and come first.
+        # The sort is stable: candidates that have not ended come first, in their order.
         live = ended.to(torch.int8).argsort(dim=1, stable=True)[:, :k]
         stored = self._store(totals[:, :k], rows[:, :k], tokens[:, :k], log_probs[:, :k], ended[:, :k], last)
         live_totals = totals.gather(1, live).masked_fill(ended.gather(1, live), -torch.inf)
@@ -179,7 +179,7 @@ class _BeamSearch:
     def _store(
         self, totals: Tensor, rows: Tensor, tokens: Tensor, log_probs: Tensor, ended: Tensor, last: Tensor
     ) -> Tensor | None:
-        """Store the best candidates (S, k) that have ended, or that are at the limit. Returns which of them these are."""
+        """Store the best candidates (S, k) that have ended or are at the limit. Returns a mask (S, k) of these, or None."""
         stored = (ended | last[:, None]) & (totals > -torch.inf)
         if not bool(stored.any()):
             return None

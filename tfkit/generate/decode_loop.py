@@ -1,4 +1,4 @@
-"""The loop of greedy decoding and sampling: at every step a function picks the next token of each row, until all have ended."""
+"""The loop of greedy decoding and sampling: at every step a function selects the next token of each row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .hypothesis import Hypothesis
 from .prefill import GenerationState
 
 Pick = Callable[[Tensor, Tensor, int], Tensor]
-"""Maps logits (R, V), the numbers of their rows (R,) and the number of the step to the chosen ids (R,)."""
+"""Maps logits (R, V), the indices of their rows (R,) and the number of the step to the selected ids (R,)."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,14 @@ class Generated:
     attention: dict[str, Tensor] = field(default_factory=dict)
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """One hypothesis per row. Raises InputError without `log_probabilities`."""
+        """The rows as hypotheses.
+
+        Returns:
+            One hypothesis per row, in a list.
+
+        Raises:
+            InputError: there are no `log_probabilities`.
+        """
         if self.log_probabilities is None:
             raise InputError(
                 Diagnostic("TFK078", "these tokens were generated without log-probabilities", "greedy(scores=True)")
@@ -54,14 +61,17 @@ class Generated:
 
 
 def decode_loop(model: Model, start: GenerationState, pick: Pick, scores: bool, sites: Iterable[str]) -> Generated:
-    """Generate from a prefilled state, which changes. Rows that have ended leave it.
+    """Generate until all rows have ended. Rows that have ended are removed from the batch.
 
     Args:
         model: The model.
-        start: The state after the prefill.
-        pick: Chooses the tokens of a step.
+        start: The state after the prefill; its decoding state changes in place.
+        pick: Selects the tokens of a step.
         scores: Whether to return log-probabilities.
         sites: Sites whose attention weights are returned.
+
+    Returns:
+        The tokens of all rows.
     """
     decoding, logits, rule, weights = start.decoding, start.logits, start.rule, start.weights
     batch, device, max_tokens = decoding.batch, logits.device, start.max_tokens
@@ -98,7 +108,7 @@ def decode_loop(model: Model, start: GenerationState, pick: Pick, scores: bool, 
                 break
             rows, chosen = rows[remaining], chosen[remaining]
             decoding.reorder(remaining)
-        # Every chosen token is real whatever its id, so that the model need not check for padding.
+        # `True`: a selected token is never padding, whatever its id, so the model need not check for it.
         outputs = model.step(decoding, chosen[:, None], True, sites)
         logits, weights = outputs[start.output][:, -1], outputs.get("weights", {})
     if scores and bool(log_probs.isnan().any()):

@@ -35,8 +35,8 @@ class BeamHistory:
         return BeamHistory(rows(self.ids), rows(self.log_probs), {site: rows(tensor) for site, tensor in self.weights.items()})
 
     def extended(self, ids: Tensor, log_probs: Tensor, weights: dict[str, Tensor]) -> BeamHistory:
-        """With one more token each: ids and log-probabilities (S, P), weights (S, P, H, K), whose K may be larger than
-        before."""
+        """The hypotheses with one more token each. ids and log_probs are (S, P), weights (S, P, H, K) with K at least as large
+        as before."""
         return BeamHistory(
             torch.cat([self.ids, ids[..., None]], 2),
             torch.cat([self.log_probs, log_probs[..., None]], 2),
@@ -50,8 +50,8 @@ def _padded(old: Tensor, new: Tensor) -> Tensor:
 
 
 class FinishedHypotheses:
-    """The best finished hypotheses of each sentence. `scores` (S, size) are sorted, the largest first, -inf where there is none
-    yet; of equal ones the earlier comes first."""
+    """The best finished hypotheses of each sentence. `scores` (S, size) are in descending order, of equal ones the earlier
+    first, and -inf for missing hypotheses."""
 
     def __init__(self, sentences: int, size: int, history: BeamHistory, totals: Tensor) -> None:
         self.size = size

@@ -31,14 +31,14 @@ def greedy(
     """Generate the most probable token at every step, until each row has its end token.
 
     Args:
-        model: The model, in the mode in which it is used: call `model.eval()` first, or dropout acts.
-        *positional: (B, L) ids of the inputs, in the order of the spec without the decoded one. Of a decoder-only model, the
+        model: The model. Call `model.eval()` first, or dropout is active.
+        *positional: (B, L) ids of the inputs, in the order of the spec without the decoded one. For a decoder-only model, the
             prompt.
         max_new_tokens: The limit of new tokens, or integers (B,), one per row; the length of the longest input + 50 by default.
-        prompt: (B, N) ids that the decoded sequences begin with, padded on the left; the `start_id` of the target by default.
-        target: The input to decode; the one that is not given by default.
-        output: The logits; the only ones over the target's vocabulary by default.
-        masks: Of the other inputs, as in a call of the model.
+        prompt: (B, N) ids at the start of the decoded sequences, padded on the left; the `start_id` of the target by default.
+        target: The input to decode; by default the one that is not given.
+        output: The output node with the logits; by default the only one over the target's vocabulary.
+        masks: (B, L) bool of the other inputs, as in a call of the model.
         lengths: As `masks`.
         segments: As `masks`.
         scores: Whether to return the log-probability of every token.
@@ -46,7 +46,7 @@ def greedy(
         **inputs: (B, L) ids of inputs by name.
 
     Returns:
-        The tokens of all rows. Rows that have ended leave the batch meanwhile.
+        The tokens of all rows. Rows that have ended are not computed further.
 
     Raises:
         InputError: Target, output or start token are ambiguous; a limit is below 1; padding of the prompt would shift

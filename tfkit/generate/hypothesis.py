@@ -13,12 +13,12 @@ class Hypothesis:
     """A sequence Y of N tokens that a search found.
 
     Attributes:
-        ids: (N,) token ids without the start token or the prompt; the end token is the last where it was reached.
+        ids: (N,) token ids without the start token or the prompt. The last one is the end token if the sequence is finished.
         log_probability: log P(Y), the sum over its tokens.
-        score: What hypotheses are ranked by: in a beam search log P(Y) after the length penalty, otherwise log P(Y).
-        token_log_probabilities: (N,) log P(y_n | y_<n) of the model, whatever a sample was drawn with.
-        finished: Whether the end token was reached, and not the limit of tokens.
-        attention: (H, N, K) by requested site: the weights with which token n was chosen. K are the source positions; in
+        score: The score that ranks hypotheses: log P(Y), in a beam search divided by the length penalty.
+        token_log_probabilities: (N,) log P(y_n | y_<n) of the model, before temperature, top-k and top-p.
+        finished: The sequence ended with the end token, not at the limit of tokens.
+        attention: (H, N, K) by requested site: the weights with which token n was predicted. K are the source positions; in
             self-attention the prompt, or the start token, and all tokens but the last. `generate_batched` removes the padding
             of a batch; other searches have zeros there.
     """

@@ -1,9 +1,9 @@
-"""Length penalties, by which beam search compares hypotheses of different lengths.
+"""Length penalties, which make the scores of hypotheses of different lengths comparable.
 
     score(Y) = log P(Y) / penalty(|Y|)
 
-|Y| counts the generated tokens with the end token, without the start token and the prompt. Without a penalty short hypotheses
-win, since every token lowers the probability. The two common penalties are different functions of alpha.
+|Y| counts the generated tokens with the end token, without the start token and the prompt. Without a penalty, beam search
+prefers short hypotheses, since every token lowers the probability. The two common penalties are different functions of alpha.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class GnmtLengthPenalty:
     """penalty = ((5 + |Y|) / 6)^alpha, without the coverage penalty, which is not defined for several attention heads.
 
     Args:
-        alpha: From 0, no penalty. "Attention Is All You Need" decodes with 0.6.
+        alpha: From 0, no penalty. "Attention Is All You Need" uses 0.6.
 
     Raises:
-        InputError: alpha is below 0, so that scores could rise with the length for ever.
+        InputError: alpha is below 0: scores would grow with the length without a bound.
 
     Reference:
         Wu et al. 2016, equation 14. https://arxiv.org/abs/1609.08144
@@ -39,7 +39,14 @@ class GnmtLengthPenalty:
         _check("GnmtLengthPenalty", self.alpha)
 
     def at(self, length: Length) -> Length:
-        """The penalty at |Y| = `length`."""
+        """The penalty for a length.
+
+        Args:
+            length: |Y|, a number or a tensor.
+
+        Returns:
+            The divisor of log P(Y), in the shape of `length`.
+        """
         return ((5.0 + length) / 6.0) ** self.alpha  # type: ignore[no-any-return]
 
 
@@ -60,7 +67,14 @@ class PowerLengthPenalty:
         _check("PowerLengthPenalty", self.alpha)
 
     def at(self, length: Length) -> Length:
-        """The penalty at |Y| = `length`."""
+        """The penalty for a length.
+
+        Args:
+            length: |Y|, a number or a tensor.
+
+        Returns:
+            The divisor of log P(Y), in the shape of `length`.
+        """
         return length**self.alpha  # type: ignore[no-any-return]
 
 

@@ -25,7 +25,7 @@ class GenerationState:
         rule: The special ids of the target.
         decoding: The keys and values, and the encoded inputs.
         logits: (B, V) of the first new token.
-        limits: (B,) int64, how many tokens each row may get.
+        limits: (B,) int64, the largest number of new tokens of each row.
         max_tokens: The largest of these.
         per_row: Whether the caller gave a limit for each row.
         weights: (B, H, Q, K) attention weights of the prefill, by site.
@@ -58,13 +58,16 @@ def prefill(
     attention: Iterable[str],
     inputs: Mapping[str, Tensor],
 ) -> GenerationState:
-    """Run the parts that do not depend on the target once, and the target's start token or prompt.
+    """Run the nodes that do not depend on the target, then the start token or the prompt of the target.
 
     Args:
         model: The model.
-        positional: Inputs in the order of the spec, without the target; of a model with one input, its prompt.
+        positional: Inputs in the order of the spec, without the target; for a model with one input, its prompt.
         max_new_tokens: One limit, or integers (B,); the length of the longest input + `EXTRA` by default.
-        prompt: As in `greedy`, like everything that follows.
+        prompt: As in `greedy`, like all further arguments.
+
+    Returns:
+        The state before the first new token.
 
     Raises:
         InputError: Target, output or start token are ambiguous; a limit is below 1; padding of the prompt would shift
@@ -113,18 +116,18 @@ def _by_name(
     missing = [name for name in names if name not in inputs and name != target]
     if target is None or len(missing) != len(positional):
         message = f"positional inputs: {len(positional)}; inputs not given by name: {', '.join(missing) or 'none'}"
-        fix = f"give inputs by name: {', '.join(names)}; what a decoded sequence begins with is the `prompt`"
+        fix = f"give inputs by name: {', '.join(names)}; the start of the decoded sequence is the `prompt`"
         raise InputError(Diagnostic("TFK073", message, fix))
     return target, prompt, {**inputs, **dict(zip(missing, positional, strict=True))}
 
 
 def _default_limit(model: Model, target: str, prompt: Tensor | None, inputs: Mapping[str, Tensor]) -> int:
-    """The default limit of new tokens, no more than the target has positions for."""
+    """The default limit of new tokens, at most the positions of the target."""
     sequences = [given for name, given in inputs.items() if not isinstance(model.plan.inputs.get(name), ImageRule)]
     lengths = [given.shape[1] for given in (*sequences, prompt) if isinstance(given, Tensor) and given.dim() > 1]
     limit, positions = max(lengths, default=0) + EXTRA, model.plan.max_input_lengths.get(target)
     first = prompt.shape[1] if isinstance(prompt, Tensor) and prompt.dim() > 1 else 1
-    return limit if positions is None else max(1, min(limit, positions + 1 - first))  # the last token is never read
+    return limit if positions is None else max(1, min(limit, positions + 1 - first))  # the last token needs no position
 
 
 def _max_tokens(max_new_tokens: Any) -> int:
@@ -153,7 +156,7 @@ def _limits(max_new_tokens: int | Tensor, batch: int, device: torch.device) -> T
 
 
 def _check_sites(model: Model, attention: Iterable[str], found: Mapping[str, Tensor]) -> None:
-    """Raises InputError for a site that runs once, before the first token, and so has no weights per token."""
+    """Raises InputError for a site that runs only once, before the first token: it has no weights per token."""
     missing = sorted(model.backends.matching(attention) - found.keys())
     if missing:
         message = f"`{missing[0]}` does not run while tokens are generated, so no token has attention weights there"
@@ -161,8 +164,8 @@ def _check_sites(model: Model, attention: Iterable[str], found: Mapping[str, Ten
 
 
 def _check_padding(target: str, visible: Tensor | None, rule: InputRule, prompt: Tensor) -> None:
-    """Raises InputError for padding on the right or inside of a prompt, and for padding that the position scheme counts: both
-    would change the positions of real tokens."""
+    """Raises InputError for padding at the end of a prompt, and for padding that the position scheme counts. Both would change
+    the positions of real tokens."""
     if visible is None:
         return
     shape = tuple(prompt.shape)
@@ -186,12 +189,12 @@ def _target(model: Model, target: str | None, inputs: Mapping[str, Tensor]) -> s
         if not isinstance(target, str) or target not in model.plan.inputs:
             shown = f"`{target}`" if isinstance(target, str) else f"a {type(target).__name__}"
             message = f"the target is {shown}, which is no input of the model"
-            raise InputError(Diagnostic("TFK073", message, f"name one of {names}; what it begins with is the `prompt`"))
+            raise InputError(Diagnostic("TFK073", message, f"name one of {names}; the ids it starts with are the `prompt`"))
         return target
     missing = [name for name in model.plan.inputs if name not in inputs]
     if len(missing) != 1:
         message = f"inputs left to decode: {', '.join(missing) or 'none'}"
-        fix = f"give all but one of {names}; what a decoded sequence begins with is the `prompt`"
+        fix = f"give all but one of {names}; the start of the decoded sequence is the `prompt`"
         raise InputError(Diagnostic("TFK073", message, fix))
     return missing[0]
 

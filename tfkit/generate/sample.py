@@ -3,9 +3,9 @@
     p(y) ~ exp(logit(y) / temperature), over the `top_k` most probable tokens, and of these the smallest set whose probabilities
     sum to at least `top_p` (Holtzman et al. 2020, https://arxiv.org/abs/1904.09751)
 
-Inverse transform sampling: the token at which the cumulative probability exceeds a uniform number from [0, 1). These numbers
-come from Philox (Salmon et al. 2011, https://doi.org/10.1145/2063384.2063405) and depend on seed, stream, sample and step only,
-not on the other rows of a batch or the device.
+Inverse transform sampling selects the token at which the cumulative probability exceeds a uniform number from [0, 1). These
+numbers come from Philox (Salmon et al. 2011, https://doi.org/10.1145/2063384.2063405). They depend on seed, stream, sample and
+step only, not on the other rows of a batch or the device.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ def sample(
     """Sample sequences for every row.
 
     Args:
-        model: The model, in the mode in which it is used: call `model.eval()` first.
+        model: The model. Call `model.eval()` first, or dropout is active.
         *positional: As in `greedy`.
         max_new_tokens: As in `greedy`.
         temperature: Divides the logits; 0 is greedy decoding.
-        top_k: How many of the most probable tokens may be drawn; all by default.
-        top_p: The probability that the tokens which may be drawn have together; all by default.
-        seed: The same seed gives the same samples; drawn from torch's default generator by default.
+        top_k: Only the `top_k` most probable tokens can be drawn; all by default.
+        top_p: Only the most probable tokens whose probabilities sum to `top_p` can be drawn; all by default.
+        seed: The same seed gives the same samples; by default torch's default generator draws it.
         samples: Sequences per row.
-        streams: The random stream of each row; 0 to B - 1 by default. A row has the same samples in every batch in which its
-            stream and its logits are the same. More samples do not change the first ones.
+        streams: The random stream of each row; 0 to B - 1 by default. A row with the same stream and logits has the same
+            samples in every batch. More samples do not change the first ones.
         prompt: As in `greedy`.
         target: As in `greedy`.
         output: As in `greedy`.
@@ -70,7 +70,8 @@ def sample(
         **inputs: As in `greedy`.
 
     Returns:
-        The samples of every row, in the order of drawing. Their probabilities are the model's own, before temperature and cuts.
+        The samples of every row, in the order of drawing. Their probabilities are the model's own, before temperature, top-k
+        and top-p.
 
     Raises:
         InputError: A setting is out of range, or the logits are NaN; and as `greedy`.
@@ -132,7 +133,7 @@ def _draw(logits: Tensor, uniform: Tensor, temperature: float, top_k: int | None
     """The ids (R,) at which the cumulative distribution of logits (R, V) reaches uniform numbers (R,)."""
     top_p = None if top_p == 1 else top_p
     logits = logits.double()
-    # Relative to the largest logit, so that a tiny temperature gives quotients of -inf, and 0 for the largest.
+    # Relative to the largest logit: a tiny temperature then gives 0 for the largest logit and -inf for all others.
     scaled = (logits - logits.amax(1, keepdim=True)) / temperature
     ids = None
     if top_k is not None and top_k < scaled.shape[1]:
@@ -146,5 +147,5 @@ def _draw(logits: Tensor, uniform: Tensor, temperature: float, top_k: int | None
     sums = probabilities.cumsum(1)
     total = sums[:, -1:]
     at = torch.searchsorted(sums, uniform[:, None] * total, right=True)
-    at = at.minimum((sums < total).sum(1, keepdim=True))  # rounding must not lead past the last token with a probability
+    at = at.minimum((sums < total).sum(1, keepdim=True))  # rounding must not select a token of probability 0 at the end
     return (at if ids is None else ids.gather(1, at))[:, 0]

@@ -27,13 +27,13 @@ class Search:
 
     Args:
         kind: `greedy`, `beam` or `sample`.
-        beams: Of `beam`: live hypotheses per source.
-        length_penalty: Of `beam`: divides the log-probability.
-        n_best: Hypotheses per source of `beam`; samples per source of `sample`.
-        temperature: Of `sample`, as in `tfkit.sample`.
-        top_k: Of `sample`.
-        top_p: Of `sample`.
-        seed: Of `sample`.
+        beams: For `beam`, live hypotheses per source.
+        length_penalty: For `beam`, divides the log-probability.
+        n_best: Hypotheses per source (`beam`), or samples per source (`sample`).
+        temperature: For `sample`, as in `tfkit.sample`.
+        top_k: For `sample`, as in `tfkit.sample`.
+        top_p: For `sample`, as in `tfkit.sample`.
+        seed: For `sample`, as in `tfkit.sample`.
         length_factor: New tokens per source token; 1 in "Attention Is All You Need".
         extra_length: Further new tokens; 50 in "Attention Is All You Need".
 
@@ -80,7 +80,14 @@ class Search:
         return {"greedy": 1, "beam": self.beams, "sample": self.n_best}[self.kind]
 
     def limit(self, length: int) -> int:
-        """How many new tokens a source of `length` tokens may have, at least one."""
+        """The limit of new tokens.
+
+        Args:
+            length: the number of tokens of the source.
+
+        Returns:
+            The largest number of new tokens, at least one.
+        """
         return max(1, math.floor(self.length_factor * length) + self.extra_length)
 
 

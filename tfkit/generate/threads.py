@@ -1,8 +1,8 @@
-"""Search several batches in parallel on a CPU, each in a thread.
+"""Searches several batches in parallel on a CPU, each in a thread.
 
-A decoding step runs about a hundred small operations. Threads that share each operation synchronise a hundred times per step,
-and wait for the slowest. Threads with batches of their own share only Python's lock, which torch releases while it computes.
-`bench/translate.py --threads 2` compares both, with and without `--workers 2`.
+A decoding step runs about a hundred small operations. Threads that share each operation synchronise a hundred times per step
+and wait for the slowest. Threads that search different batches share only Python's lock, which torch releases while it
+computes. `bench/translate.py --threads 2` compares both, with and without `--workers 2`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..nn.model import Model
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 _THREAD_COUNT = threading.Lock()
-"""Held by the caller that changes torch's thread count, which the whole process shares."""
+"""The lock of the caller that changes torch's thread count, a setting of the whole process."""
 
 
 def map_in_threads(work: Callable[[Batch], Result], batches: Sequence[Batch], workers: int) -> list[Result]:
-    """Call `work` for every batch in `workers` threads; the results in the order of the batches.
+    """Call `work` for every batch in `workers` threads; returns the results in the order of the batches.
 
-    torch's threads are divided among the workers; meanwhile torch's thread count of the process is each worker's. An exception
-    of one call is raised after the calls that have started. While another caller uses this function, batches run one at a time.
+    torch's threads are divided among the workers: until the end, torch's thread count is that of one worker. An exception of
+    one call is raised after the calls that have started. While another caller uses this function, batches run one at a time.
     """
     workers = min(workers, len(batches))
     if workers < 2 or not _THREAD_COUNT.acquire(blocking=False):
@@ -47,8 +47,11 @@ def map_in_threads(work: Callable[[Batch], Result], batches: Sequence[Batch], wo
 
 
 def workers_for(model: Model, workers: int) -> int:
-    """The number of batches that may run in parallel: `workers`, or 1 on other devices, in training mode (dropout draws from
-    one generator), under autocast and torch modes (which belong to one thread), and with a backend that is not thread-safe."""
+    """The number of batches that may run in parallel: `workers` on a CPU.
+
+    It is 1 in training mode (dropout draws from one generator), under autocast and torch modes (they apply to one thread only),
+    and with a backend that is not thread-safe.
+    """
     parallel = (
         next(model.parameters()).device.type == "cpu"
         and not model.training

@@ -1,10 +1,10 @@
-"""The n largest of many scores; ties go to the lower index.
+"""The n largest of many scores; of equal scores the lower index.
 
-`torch.topk` does not define which of equal scores it returns, and in what order. Equal scores are rare in float32 and common in
-bfloat16. Where the n-th and the next score are equal, the lowest indices are selected explicitly.
+`torch.topk` does not define which of equal scores it returns, nor their order. Equal scores are rare in float32 and common in
+bfloat16. If the n-th and the next score are equal, the lowest indices are selected explicitly.
 
-Over a vocabulary `topk` takes ten times as long as reading it. The n largest scores are in the n groups of words with the
-largest maxima, so that only these groups are searched.
+`topk` over a vocabulary takes ten times as long as reading the scores. The n largest scores are in the n groups of tokens with
+the largest maxima, so only these groups are searched.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn import functional
 
 GROUP, MIN_GROUPED = 128, 2048
-"""Words in a group, a multiple of a CPU's vector; and the smallest vocabulary for which groups are faster."""
+"""Tokens in a group, a multiple of the elements of a CPU vector; and the smallest vocabulary for which groups are faster."""
 
 
 def best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of scores (S, C) and their indices, each (S, count), largest first, of equal ones the lower index
-    first, NaN before all numbers. Where C < `count`, the rest is -inf at index 0."""
+    """The `count` largest of scores (S, C) and their indices, each (S, count), in descending order, of equal scores the lower
+    index first, NaN before all numbers. If C < `count`, the rest is -inf with index 0."""
     lacking = count - scores.shape[1]
     if lacking >= 0:
         values, indices = scores.sort(dim=1, descending=True, stable=True)
@@ -32,13 +32,13 @@ def best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def best_tokens(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of totals[s, j] + log_probs[s, j, word] and their indices j * V + word, each (S, count), in the order
-    of `best`. `totals` are (S, k), `log_probs` (S, k, V)."""
+    """The `count` largest of totals[s, j] + log_probs[s, j, v] and their indices j * V + v, each (S, count), in the order of
+    `best`. `totals` is (S, k), `log_probs` (S, k, V)."""
     S, k, V = log_probs.shape
     groups = V // GROUP
     if V >= MIN_GROUPED and k * groups > count:
         whole = log_probs[:, :, : groups * GROUP].unflatten(2, (groups, GROUP))  # type: ignore[no-untyped-call]
-        tops = (whole.amax(3) + totals[:, :, None]).flatten(1)  # rounding is monotone: the largest sum belongs to the largest
+        tops = (whole.amax(3) + totals[:, :, None]).flatten(1)  # (S, k * groups); rounding is monotone, so maxima stay maxima
         chosen = tops.topk(count + 1, 1).indices  # (S, count + 1), numbers j * groups + group
         beams = chosen // groups
         first = chosen * GROUP + beams * (V - groups * GROUP)
@@ -46,7 +46,7 @@ def best_tokens(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor, 
         flat = log_probs.view(S, k * V)
         candidates = (flat.gather(1, index.flatten(1)).view(index.shape) + totals.gather(1, beams)[:, :, None]).flatten(1)
         index = index.flatten(1)
-        if groups * GROUP < V:  # the words after the last whole group
+        if groups * GROUP < V:  # the tokens after the last whole group
             candidates = torch.cat([candidates, (log_probs[:, :, groups * GROUP :] + totals[:, :, None]).flatten(1)], 1)
             rest = torch.arange(k * V, device=log_probs.device).view(k, V)[:, groups * GROUP :]
             index = torch.cat([index, rest.flatten().expand(S, -1)], 1)
@@ -57,13 +57,13 @@ def best_tokens(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor, 
 
 
 def most_probable(logits: Tensor) -> Tensor:
-    """The index (R,) of the largest of logits (R, V), of equal ones the lowest: five times as fast as `argmax`."""
+    """The index (R,) of the largest of logits (R, V), of equal ones the lowest. It is five times as fast as `argmax`."""
     V = logits.shape[1]
     groups = V // GROUP
     if V < MIN_GROUPED:
         return logits.argmax(1)
     tops = logits[:, : groups * GROUP].unflatten(1, (groups, GROUP)).amax(2)  # type: ignore[no-untyped-call]
-    if groups * GROUP < V:  # the words after the last whole group
+    if groups * GROUP < V:  # the tokens after the last whole group
         tops = torch.cat([tops, logits[:, groups * GROUP :].amax(1, keepdim=True)], 1)
     first = tops.argmax(1, keepdim=True) * GROUP
     index = (first + torch.arange(GROUP, device=logits.device)).clamp(max=V - 1)
@@ -72,7 +72,7 @@ def most_probable(logits: Tensor) -> Tensor:
 
 
 def _tied(values: Tensor) -> bool:
-    """Whether the last two of values (S, count + 1) are equal in any row, so that the choice between them is arbitrary."""
+    """Whether the last two of values (S, count + 1) are equal in any row, so that `topk` chose between them arbitrarily."""
     last, beyond = values[:, -2], values[:, -1]
     return bool(((last == beyond) & (beyond > -torch.inf)).any())
 

@@ -1,4 +1,4 @@
-"""What will be built: nodes, edges, symbolic shapes, rules, counts and the backend plan. Nothing here imports torch."""
+"""The graph of a model: nodes, edges, symbolic shapes, rules, counts and the backend plan. Nothing here imports torch."""
 
 from .costs import Batch, node_costs, total_elements, total_flops
 from .from_spec import graph_of

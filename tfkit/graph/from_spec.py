@@ -1,5 +1,4 @@
-"""From a spec to its graph: order the nodes, propagate the widths along the edges, check every rule. All errors are reported at
-once."""
+"""From a spec to its graph: order the nodes, propagate the widths along the edges, check every rule, report all errors."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from ..errors import Diagnostic, SpecError
 from ..slots.layer import depth
 from ..slots.node import NodeContext, Signal
 from ..slots.options import Component
-from ..slots.placement import StackFacts
+from ..slots.placement import PlacementContext
 from ..spec.model import ModelSpec
 from .model_graph import Edges, Graph, Node, base, edges_of, layers_of, memory_references
 from .rules import broken_rules
@@ -48,7 +47,7 @@ def graph_of(spec: ModelSpec) -> Graph:
 
 
 def _order(edges: Mapping[str, Edges]) -> list[str]:
-    """A topological order, as close as possible to the written order. `tfkit.spec` has refused cycles."""
+    """A topological order, as close as possible to the written order. `tfkit.spec` rejects cycles before."""
     ordered: list[str] = []
     placed: set[str] = set()
     pending = list(edges)
@@ -83,7 +82,7 @@ def _node(
     targets = {field: spec.nodes[base(ref)].options for field, ref in own.reads.items()}
     if own.owner is not None:
         targets["share"] = spec.nodes[root(own.owner, edges)].options
-    context = NodeContext(name, signals, memories, targets, _stack_facts(name, part, spec, edges))
+    context = NodeContext(name, signals, memories, targets, _placement_context(name, part, spec, edges))
     for path, rule, fix in part.entry.rules(part.options, context):
         diagnostics.append(spec.diagnostic("TFK040", f"nodes.{name}.{path}", rule, fix))
     diagnostics += _edge_diagnostics(name, part, own, signals, memories, spec)
@@ -95,7 +94,7 @@ def _node(
 def _edge_diagnostics(
     name: str, part: Component, own: Edges, signals: Mapping[str, Signal], memories: Mapping[str, Signal], spec: ModelSpec
 ) -> Iterator[Diagnostic]:
-    """Errors about signals that their reader cannot use: stacks need sequences, and only some nodes read the port `layers`."""
+    """Errors of edges with a signal that the reader cannot use. Stacks need sequences; few nodes read the port `layers`."""
     read = [(f"nodes.{name}.{field}", own.reads[field], signal) for field, signal in signals.items() if field != "tokens"]
     for path, ref, signal in read:
         if signal.depth and not part.entry.takes_layers:
@@ -150,7 +149,7 @@ def root(name: str, edges: Mapping[str, Edges]) -> str:
     return name
 
 
-def _stack_facts(name: str, part: Component, spec: ModelSpec, edges: Mapping[str, Edges]) -> StackFacts | None:
+def _placement_context(name: str, part: Component, spec: ModelSpec, edges: Mapping[str, Edges]) -> PlacementContext | None:
     """The role of a stack in the model: it reads a memory, it is the memory of another stack, or neither."""
     layers = layers_of(part.options)
     if not layers:
@@ -159,12 +158,12 @@ def _stack_facts(name: str, part: Component, spec: ModelSpec, edges: Mapping[str
     read = list(_memories(edges[name]))
     if read:
         sources = [up for ref in read for up in _stacks_upstream(base(ref), spec, edges)]
-        return StackFacts("decoder", own, max((depth(layers_of(spec.nodes[up].options)) for up in sources), default=0))
+        return PlacementContext("decoder", own, max((depth(layers_of(spec.nodes[up].options)) for up in sources), default=0))
     for other, other_edges in edges.items():
         for ref in _memories(other_edges):
             if name in _stacks_upstream(base(ref), spec, edges):
-                return StackFacts("encoder", own, depth(layers_of(spec.nodes[other].options)))
-    return StackFacts("decoder_only" if part.options.causal else "encoder_only", own)
+                return PlacementContext("encoder", own, depth(layers_of(spec.nodes[other].options)))
+    return PlacementContext("decoder_only" if part.options.causal else "encoder_only", own)
 
 
 def _memories(edges: Edges) -> Iterator[str]:

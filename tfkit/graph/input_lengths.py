@@ -11,7 +11,14 @@ from .model_graph import Graph
 
 
 def max_input_lengths(graph: Graph) -> dict[str, int | None]:
-    """The most positions of each input whose length varies: those of its smallest position table, or None without one."""
+    """The maximal length of each input whose length varies: the size of its smallest position table.
+
+    Args:
+        graph: the graph of a model.
+
+    Returns:
+        By input node, the number of positions; None if no table limits it.
+    """
     found: dict[str, int | None] = {node.name: None for node in graph.inputs() if isinstance(node.signal.length, str)}
     for node in graph.nodes.values():
         if not isinstance(node.signal.length, str):

@@ -1,4 +1,4 @@
-"""The model graph: nodes in topological order, with everything about them that needs no torch."""
+"""The model graph: nodes in topological order, with their parameters, costs and attention sites. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,14 @@ def edges_of(options: Any) -> Edges:
 
 
 def layers_of(options: Any) -> tuple[Layer, ...]:
-    """The layer pattern in the options of a stack; empty for other nodes."""
+    """The layer pattern in the options of a node.
+
+    Args:
+        options: the options of a node.
+
+    Returns:
+        The pattern of a stack; empty for other nodes.
+    """
     return next((getattr(options, name) or () for name, _ in field_annotations(type(options), LayersField)), ())
 
 
@@ -69,7 +76,15 @@ def memory_references(layers: tuple[Any, ...], path: str = "layers") -> Iterator
 
 @dataclass(frozen=True)
 class Node:
-    """One node: its kind and options, its edges, its context, and its output signal."""
+    """One node of the graph.
+
+    Args:
+        name: name of the node.
+        part: its kind and options.
+        edges: the nodes that it reads.
+        context: the signals on these edges.
+        signal: the symbolic shape of its output.
+    """
 
     name: str
     part: Component
@@ -86,18 +101,39 @@ class Node:
         return self.part.options
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
+        """The parameters, grouped by repetition.
+
+        Returns:
+            The groups, not expanded.
+        """
         return self.kind.parameters(self.options, self.context)
 
     def parameters(self) -> Iterator[Parameter]:
-        """Every parameter by its path below the node, lazily."""
+        """All parameters, lazily.
+
+        Returns:
+            Each parameter with its path below the node.
+        """
         for group in self.parameter_groups():
             yield from group.expanded()
 
     def count(self, trainable: bool = True) -> int:
+        """The number of parameters.
+
+        Args:
+            trainable: count the trainable parameters; False counts the frozen ones.
+
+        Returns:
+            The number of elements of these parameters.
+        """
         return sum(group.size(trainable) for group in self.parameter_groups())
 
     def sites(self) -> Iterator[tuple[str, AttentionSite]]:
-        """Every attention site by its full name, lazily."""
+        """All attention sites, lazily.
+
+        Returns:
+            The full name and the description of each site.
+        """
         for name, site in self.kind.sites(self.options, self.context):
             yield f"{self.name}.{name}", site
 
@@ -117,12 +153,29 @@ class Graph:
     outputs: tuple[str, ...]
 
     def parameters(self, trainable: bool = True) -> int:
-        """The exact number of trainable (or frozen) parameters. A shared parameter counts once."""
+        """The exact number of parameters. A shared parameter counts once.
+
+        Args:
+            trainable: count the trainable parameters; False counts the frozen ones.
+
+        Returns:
+            The number of elements of these parameters.
+        """
         return sum(node.count(trainable) for node in self.nodes.values())
 
     def inputs(self) -> list[Node]:
+        """The input nodes of the model.
+
+        Returns:
+            The nodes whose ids a caller gives.
+        """
         return [node for node in self.nodes.values() if node.kind.input_rule is not None]
 
     def sites(self) -> Iterator[tuple[str, AttentionSite]]:
+        """All attention sites, lazily.
+
+        Returns:
+            The full name (`encoder.3.self_attention`) and the description of each site.
+        """
         for node in self.nodes.values():
             yield from node.sites()

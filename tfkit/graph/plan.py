@@ -1,4 +1,4 @@
-"""Which backend each attention site will use on a device, and every reason why. The device need not be in this machine."""
+"""The backend of each attention site on a device, with the reasons of every refusal. The machine need not have the device."""
 
 from __future__ import annotations
 
@@ -83,13 +83,21 @@ def candidates_for(requested: tuple[Component, ...], catalogue: Catalogue) -> tu
 
 
 def request_for(site: AttentionSite, target: Target) -> AttentionRequest:
-    """The request that a site makes to a backend on a target."""
+    """The requirements of a site on a target.
+
+    Args:
+        site: the attention site.
+        target: where and how the model will run.
+
+    Returns:
+        The request that a backend must accept to serve the site.
+    """
     return AttentionRequest(
         device=target.device,
         cuda_capability=target.cuda_capability,
         dtype=target.dtype,
         head_dim=site.head_dim,
-        value_dim=site.head_dim,
+        value_dim=site.value_dim or site.head_dim,
         queries=target.queries,
         keys=target.keys,
         mask_terms=site.mask_terms,
@@ -181,7 +189,7 @@ def plan(graph: Graph, catalogue: Catalogue, target: Target) -> list[SitePlan]:
 
 
 def refusals(sites: Iterable[tuple[str, AttentionSite]], catalogue: Catalogue, target: Target) -> list[Diagnostic]:
-    """An error for each of these named sites that no allowed backend can serve on this target."""
+    """An error for each of these named sites that no requested backend can serve on this target."""
     others = catalogue.ready("backend")
     diagnostics = []
     for name, site in sites:
@@ -199,7 +207,7 @@ CANCELS = frozenset({"sdpa"})
 
 
 def cancelling(graph: Graph, plans: list[SitePlan]) -> list[str]:
-    """The sites with a backend of `CANCELS` whose input no norm has bounded. Their gradients may be lost to rounding."""
+    """The sites with a backend of `CANCELS` whose input no norm bounds. Their gradients may be lost to rounding."""
     found: dict[str, None] = {}
     for plan in plans:
         node = graph.nodes[plan.site.partition(".")[0]]

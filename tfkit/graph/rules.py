@@ -35,14 +35,14 @@ MODULE_ATTRIBUTES = frozenset(
 # fmt: on
 """Attributes of torch.nn.ModuleDict. No node and no sub-layer may have one of these names."""
 
-RESERVED_OUTPUTS = {"weights": "the attention weights it is asked for", "loss": "the loss of the labels it is given"}
+RESERVED_OUTPUTS = {"weights": "the requested attention weights", "loss": "the loss of the given labels"}
 
 LARGEST = 10**13
-"""More parameters than this (40 TB in float32) fit no machine; the spec has a typing error."""
+"""The largest number of parameters, 40 TB in float32. A larger number is a typing error."""
 
 
 DEEPEST = 100_000
-"""A module tree with more layers than this takes minutes to build."""
+"""The largest number of layers. A module tree with more takes minutes to build."""
 
 
 def broken_rules(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:

@@ -46,8 +46,8 @@ class Versions(FileModel):
     def _complete(cls, files: dict[str, FileRecord]) -> dict[str, FileRecord]:
         if missing := {SPEC, WEIGHTS, PLAN} - files.keys():
             raise ValueError(f"it does not list {', '.join(sorted(missing))}")
-        if (total := sum(facts.bytes for name, facts in files.items() if name != WEIGHTS)) > LARGEST_TEXTS:
-            raise ValueError(f"beside the weights {total:,} bytes are listed, and at most {LARGEST_TEXTS:,} are read")
+        if (total := sum(record.bytes for name, record in files.items() if name != WEIGHTS)) > LARGEST_TEXTS:
+            raise ValueError(f"its files without the weights have {total:,} bytes; at most {LARGEST_TEXTS:,} are allowed")
         return files
 
 

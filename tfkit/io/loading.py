@@ -1,4 +1,4 @@
-"""Read a saved model back: every file is checked first, and the numbers are equal bit for bit."""
+"""Load a saved model. Every file is checked first, and the weights are equal bit for bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..spec import ModelSpec, parse_spec
 from ..spec.located import Diagnostics
 from ..spec.reader import read_text
 from .layout import FORMAT, NAME_A_MODEL, PLAN, SPEC, VERSIONS, WEIGHTS, Format, Plan, Versions, model_in
-from .replacing import words
+from .replacing import describe
 
 
 def load(
@@ -35,6 +35,9 @@ def load(
         device: where the model is loaded.
         backend: the attention backend of every site, instead of those that were saved.
         catalogue: the entries that names refer to; those of the installed plugins by default.
+
+    Returns:
+        The model, in training mode.
 
     Raises:
         StoreError: a file is missing, altered, or has another format.
@@ -57,23 +60,23 @@ def load(
         model.set_backend(requested, sites)
     check_header(directory / WEIGHTS, _facts(model.state_dict()), "the spec")
     check_digest(directory / WEIGHTS, versions.files[WEIGHTS])
-    # Copied, not mapped: with the alignment of the file, matrix products may round differently.
+    # `load_state_dict` copies the weights. Mapped from the file, their alignment may change how matrix products round.
     model.to_empty(device=device).load_state_dict(read_weights(directory))
     model.retarget(torch.device(device), dtype)
     return model
 
 
 def _check_files(directory: Path) -> Versions:
-    """The versions of a saved model, whose files have their sizes and all but the weights their digests."""
+    """The versions of a saved model. Checks the sizes of all files, and the digests of all but the weights."""
     path = directory / VERSIONS
     found = read_model(path, Format, fix=NAME_A_MODEL).format
     if found != FORMAT:
         message = f"{directory} has format {found}, this tfkit reads {FORMAT}"
         raise StoreError(Diagnostic("TFK083", message, "load it with the tfkit that wrote it"))
     versions = read_model(path, Versions)
-    for name, facts in check_sizes(path, versions.files).items():
+    for name, record in check_sizes(path, versions.files).items():
         if name != WEIGHTS:
-            check_digest(directory / name, facts)
+            check_digest(directory / name, record)
     return versions
 
 
@@ -89,7 +92,7 @@ def _saved_spec(path: Path, catalogue: Catalogue) -> ModelSpec:
 
 
 def _check_room(path: Path, facts: FileRecord, spec: ModelSpec, dtype: torch.dtype) -> None:
-    """Raises StoreError where a file is too small for the weights of a spec, before modules are made for them."""
+    """Raises StoreError if a file is too small for the weights of a spec, before the modules are built."""
     graph = graph_of(spec)
     needed = (graph.parameters() + graph.parameters(trainable=False)) * dtype.itemsize
     if facts.bytes < needed:
@@ -98,16 +101,15 @@ def _check_room(path: Path, facts: FileRecord, spec: ModelSpec, dtype: torch.dty
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:
-    """The weights of a saved model that was checked. Raises StoreError."""
+    """The weights of a saved model, which the caller has checked. Raises StoreError."""
     try:
         return load_file(directory / WEIGHTS)
     except (SafetensorError, OSError) as reason:
-        raise StoreError(Diagnostic("TFK082", f"{directory / WEIGHTS} cannot be read: {words(reason)}")) from None
+        raise StoreError(Diagnostic("TFK082", f"{directory / WEIGHTS} cannot be read: {describe(reason)}")) from None
 
 
 def check_tensors(path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], whose: str) -> None:
-    """The tensors of a file have the names, shapes and dtypes of those that something (`whose`: "the spec") needs. Raises
-    StoreError."""
+    """Raises StoreError if names, shapes or dtypes of tensors differ from those of `like`, which messages call `whose`."""
     compare_tensors(path, _facts(tensors), _facts(like), whose)
 
 

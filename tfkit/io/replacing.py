@@ -1,4 +1,4 @@
-"""What a saved model may replace: only files that tfkit wrote."""
+"""Checks that a saved model replaces only files that tfkit wrote."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def written_names(directory: Path) -> set[str]:
         why = reason.strerror if isinstance(reason, OSError) else reason.diagnostics[0].message
         message = f"{directory} exists and is no saved model, so it is not replaced: {why}"
         raise StoreError(Diagnostic("TFK080", message, "choose another directory")) from None
-    # Another program may have written the listing. Besides the files of every model, only files with a listed digest count.
+    # Another program may have written the listing. Apart from the files of every model, only files with a listed digest count.
     names = {VERSIONS, SPEC, WEIGHTS, PLAN} | {name for name, facts in files.items() if _is_as_listed(directory / name, facts)}
     check_removable(directory, names)
     return names
@@ -47,5 +47,6 @@ def _is_as_listed(path: Path, facts: FileRecord) -> bool:
         return False
 
 
-def words(reason: Exception) -> str:
+def describe(reason: Exception) -> str:
+    """The text of an error without the file name."""
     return (reason.strerror if isinstance(reason, OSError) else None) or str(reason)

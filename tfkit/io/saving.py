@@ -1,4 +1,4 @@
-"""Write a built model into a directory: no pickle, and the directory appears whole or not at all."""
+"""Save a model into a directory, atomically and without pickle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..nn.model import Model
 from ..slots.options import CONTRACT
 from ..spec import to_yaml
 from .layout import FORMAT, PLAN, SPEC, VERSIONS, WEIGHTS
-from .replacing import check_place, words, written_names
+from .replacing import check_place, describe, written_names
 
 
 def save(
@@ -33,12 +33,12 @@ def save(
     catalogue: Catalogue | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> Path:
-    """Save a model. The directory is complete or does not appear: it is written under another name and then renamed.
+    """Save a model. The directory is written under another name and then renamed, so that it is never incomplete.
 
     Args:
         model: a built model.
         directory: the directory to create.
-        overwrite: replace a saved model, if its directory contains only files that were saved there.
+        overwrite: replace a saved model, if its directory contains only files that tfkit wrote.
         catalogue: the entries of the spec; those of the installed plugins by default.
         texts: further files that belong to the model (tokenisers), by name.
 
@@ -46,28 +46,28 @@ def save(
         The absolute path of the directory.
 
     Raises:
-        StoreError: the directory exists, or cannot be written. What it contained is unchanged.
+        StoreError: the directory exists, or cannot be written. Its content is unchanged.
     """
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    model = getattr(model, "_orig_mod", model)  # the model inside torch.compile's wrapper
     directory = Path(directory).absolute()
     check_place(directory, overwrite)
     empty = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
     if empty:
-        message = f"`{empty[0]}` and {len(empty) - 1} more are on the meta device and have no numbers"
+        message = f"`{empty[0]}` and {len(empty) - 1} more are on the meta device and have no values"
         raise StoreError(Diagnostic("TFK081", message, "build the model on another device"))
     catalogue = catalogue or load_catalogue()
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         draft = make_draft(directory)
     except (OSError, ValueError) as reason:  # ValueError: a NUL in the name
-        raise StoreError(Diagnostic("TFK081", f"{directory.parent} cannot be written: {words(reason)}")) from None
+        raise StoreError(Diagnostic("TFK081", f"{directory.parent} cannot be written: {describe(reason)}")) from None
     try:
         _write(model, draft, catalogue, texts or {})
         draft.chmod(0o777 & ~umask())
         replace_directory(draft, directory, written_names(directory) if os.path.lexists(directory) else ())
     except (OSError, ValueError, SafetensorError, RuntimeError) as reason:  # ValueError: a name that no file can have
         raise StoreError(
-            Diagnostic("TFK081", f"{directory} could not be written: {words(reason)}", "nothing was changed")
+            Diagnostic("TFK081", f"{directory} could not be written: {describe(reason)}", "nothing was changed")
         ) from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -77,7 +77,7 @@ def save(
 def _write(model: Model, draft: Path, catalogue: Catalogue, texts: Mapping[str, str]) -> None:
     for name, text in texts.items():
         if name in (SPEC, WEIGHTS, PLAN, VERSIONS):
-            raise ValueError(f"`texts` may not hold {name}, which is written with every model")
+            raise ValueError(f"`texts` may not have the name {name}, which every saved model has")
         child(draft, name).write_text(text, encoding="utf-8")
     (draft / SPEC).write_text(to_yaml(model.spec), encoding="utf-8")
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}

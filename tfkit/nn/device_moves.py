@@ -1,4 +1,4 @@
-"""The device of a model. It moves to available devices and is copied or saved with `tfkit.save`, never pickled."""
+"""Moves and copies of a model. It moves to available devices only. It can be copied and saved (`tfkit.save`), not pickled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Own = TypeVar("Own", bound="Placed")
 
 
 def device_here(device: Any) -> torch.device:
-    """The device of that name. Raises BuildError where this machine or this build of torch does not have it."""
+    """The device of that name. Raises BuildError if this machine or this build of torch lacks it."""
     try:
         found = torch.device(device)
         torch.empty(0, device=found)
@@ -27,7 +27,7 @@ def device_here(device: Any) -> torch.device:
 
 
 class Placed(nn.Module):
-    """A module that knows its device and dtype, those of its first parameter."""
+    """A module with the properties `device` and `dtype`: those of its first parameter."""
 
     @property
     def device(self) -> torch.device:
@@ -40,40 +40,40 @@ class Placed(nn.Module):
         return torch.float32 if first is None else first.dtype
 
     def to(self: Own, *args: Any, **kwargs: Any) -> Own:
-        """As torch.nn.Module.to. Raises BuildError where the device is not here."""
+        """As torch.nn.Module.to. Raises BuildError if this machine lacks the device."""
         device = kwargs.get("device", args[0] if args else None)
         if device is not None and not isinstance(device, (Tensor, torch.dtype)):
             device_here(device)
         return super().to(*args, **kwargs)
 
     def cuda(self: Own, device: int | torch.device | None = None) -> Own:
-        """As torch.nn.Module.cuda. Raises BuildError where there is no such device here."""
+        """As torch.nn.Module.cuda. Raises BuildError if this machine lacks the device."""
         device_here("cuda" if device is None else device)
         return super().cuda(device)
 
     def to_empty(self: Own, *, device: Any, recurse: bool = True) -> Own:
-        """As torch.nn.Module.to_empty. Raises BuildError where the device is not here."""
+        """As torch.nn.Module.to_empty. Raises BuildError if this machine lacks the device."""
         return super().to_empty(device=None if device is None else device_here(device), recurse=recurse)
 
     def __copy__(self: Own) -> Own:
         return self._with_state(dict(self.__dict__))
 
     def __deepcopy__(self: Own, memo: dict[int, Any]) -> Own:
-        made = self._with_state({})
-        memo[id(self)] = made
-        made.__setstate__(copy.deepcopy(self.__dict__, memo))  # type: ignore[no-untyped-call]
-        return made
+        copied = self._with_state({})
+        memo[id(self)] = copied
+        copied.__setstate__(copy.deepcopy(self.__dict__, memo))  # type: ignore[no-untyped-call]
+        return copied
 
     def _with_state(self: Own, state: dict[str, Any]) -> Own:
-        made = self.__class__.__new__(self.__class__)
-        made.__setstate__(state)  # type: ignore[no-untyped-call]
-        return made
+        copied = self.__class__.__new__(self.__class__)
+        copied.__setstate__(state)  # type: ignore[no-untyped-call]
+        return copied
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Raises StoreError: pickle would hold code of this process, and run code where it is read."""
+        """Raises StoreError: the backends are functions of this process, and reading a pickle runs code."""
         message = "a model cannot be pickled (torch.save, pickle.dumps, multiprocessing): its backends are code of this process"
         fix = (
-            "use tfkit.save(model, directory) and tfkit.load(directory), or torch.save(model.state_dict(), path); what "
-            "torch.save has begun at its path holds no model"
+            "use tfkit.save(model, directory) and tfkit.load(directory), or torch.save(model.state_dict(), path); the file "
+            "that torch.save started to write holds no model"
         )
         raise StoreError(Diagnostic("TFK081", message, fix))

@@ -16,7 +16,17 @@ from .runtime.context import StackContext
 
 
 class FeedForward(nn.Module):
-    """(B, L, M) -> (B, L, M) through `d_ff` features; dropout acts on the activated features."""
+    """The position-wise feed-forward layer, (B, L, M) -> (B, L, M).
+
+    Args:
+        input: linear map M -> d_ff.
+        gate: linear map M -> d_ff of a gated layer, None for a plain one.
+        output: linear map d_ff -> M.
+        activate: elementwise function of the inner features, or of the gate if there is one.
+        dropout: probability that an inner feature is dropped in training.
+
+    Reference: https://arxiv.org/abs/1706.03762, equation 2; gated: https://arxiv.org/abs/2002.05202
+    """
 
     def __init__(
         self, input: nn.Linear, gate: nn.Linear | None, output: nn.Linear, activate: Callable[[Tensor], Tensor], dropout: float
@@ -27,6 +37,16 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
     def forward(self, x: Float[Tensor, "B L M"], context: StackContext, index: int) -> Float[Tensor, "B L M"]:
+        """The layer at every position.
+
+        Args:
+            x: (B, L, M).
+            context: the current call of the stack.
+            index: which application of the layer this is; not used.
+
+        Returns:
+            (B, L, M)
+        """
         project = context.model.project
         features = project(self.input, x)  # (B, L, d_ff)
         features = self.activate(features) if self.gate is None else self.activate(project(self.gate, x)) * features

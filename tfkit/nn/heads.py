@@ -15,7 +15,14 @@ from .runtime.node_output import NodeOutput, Padding
 
 
 class Dense(nn.Module):
-    """dropout(norm(f(x W + b))), on (B, L, M) or (B, M)."""
+    """dropout(norm(f(x W + b))), on (B, L, M) or (B, M).
+
+    Args:
+        linear: the map x W + b, M -> N.
+        activate: f, elementwise; None for the identity.
+        norm: norm over N features, or None.
+        dropout: probability that a feature is dropped in training.
+    """
 
     def __init__(
         self, linear: nn.Linear, activate: Callable[[Tensor], Tensor] | None, norm: nn.Module | None, dropout: float
@@ -25,6 +32,15 @@ class Dense(nn.Module):
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
     def forward(self, context: ForwardContext, input: NodeOutput) -> NodeOutput:
+        """Apply the map.
+
+        Args:
+            context: the current call of the model.
+            input: (B, L, M) or (B, M).
+
+        Returns:
+            (B, L, N) or (B, N), with the padding of the input.
+        """
         x = project(self.linear, input.tensor, None)
         if self.activate is not None:
             x = self.activate(x)
@@ -36,7 +52,12 @@ class Dense(nn.Module):
 
 
 class Classify(nn.Module):
-    """logits over classes, dropout(x) W + b, on (B, L, M) or (B, M)."""
+    """Logits over classes, dropout(x) W + b, on (B, L, M) or (B, M).
+
+    Args:
+        linear: the map x W + b, M -> classes.
+        dropout: probability that a feature of x is dropped in training.
+    """
 
     def __init__(self, linear: nn.Linear, dropout: float) -> None:
         super().__init__()
@@ -44,6 +65,15 @@ class Classify(nn.Module):
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
     def forward(self, context: ForwardContext, input: NodeOutput) -> NodeOutput:
+        """The logits.
+
+        Args:
+            context: the current call of the model.
+            input: (B, L, M) or (B, M).
+
+        Returns:
+            (B, L, classes) or (B, classes), with the padding of the input.
+        """
         x = input.tensor if self.dropout is None else self.dropout(input.tensor)
         return NodeOutput(project(self.linear, x, None), input.padding, input.ids)
 
@@ -59,29 +89,10 @@ class Pool(nn.Module):
         """`tokens` is the output of the tokens node, whose ids contain the end token."""
         x = input.tensor
         visible = input.padding.as_visible(x.shape[1])
-        x = self._pooled(x, visible, tokens)
+        x = _row(x, self._end(tokens)) if tokens is not None and self.take == "end_token" else pooled(x, visible, self.take)
         if self.output_norm is not None:
             x = self.output_norm(x)
         return NodeOutput(x, Padding())
-
-    def _pooled(self, x: Tensor, visible: Tensor | None, tokens: NodeOutput | None) -> Tensor:
-        length = x.shape[1]
-        if self.take == "end_token":
-            assert tokens is not None
-            return _row(x, self._end(tokens))
-        if visible is None:
-            simple = {"first": lambda: x[:, 0], "last": lambda: x[:, -1], "mean": lambda: x.mean(1), "max": lambda: x.amax(1)}
-            return simple[self.take]()
-        if self.take == "first":
-            return _row(x, visible.to(torch.int64).argmax(1))
-        if self.take == "last":
-            return _row(x, length - 1 - visible.flip(1).to(torch.int64).argmax(1))
-        if self.take == "mean":
-            wide = torch.promote_types(x.dtype, torch.float32)  # a half dtype holds neither the sum nor the number of tokens
-            shown = visible.unsqueeze(2)
-            return (x.to(wide).masked_fill(~shown, 0.0).sum(1) / shown.sum(1).clamp_min(1)).to(x.dtype)
-        highest = x.masked_fill(~visible.unsqueeze(2), torch.finfo(x.dtype).min).amax(1)
-        return torch.where(visible.any(1, keepdim=True), highest, 0.0)
 
     def _end(self, tokens: NodeOutput) -> Tensor:
         assert tokens.ids is not None
@@ -92,6 +103,23 @@ class Pool(nn.Module):
             message = f"row {row} of the input to `{self.name}` {tuple(found.shape)} has no end token {self.end_id}"
             raise InputError(Diagnostic("TFK074", message, "`take: end_token` needs one in every row"))
         return found.to(torch.int64).argmax(1)
+
+
+def pooled(x: Tensor, visible: Tensor | None, take: str) -> Tensor:
+    """One vector (B, M) per row of (B, L, M): the `first`, `last`, `mean` or `max` of the tokens that are `visible` (B, L)."""
+    if visible is None:
+        simple = {"first": lambda: x[:, 0], "last": lambda: x[:, -1], "mean": lambda: x.mean(1), "max": lambda: x.amax(1)}
+        return simple[take]()
+    if take == "first":
+        return _row(x, visible.to(torch.int64).argmax(1))
+    if take == "last":
+        return _row(x, x.shape[1] - 1 - visible.flip(1).to(torch.int64).argmax(1))
+    if take == "mean":
+        wide = torch.promote_types(x.dtype, torch.float32)  # a half dtype holds neither the sum nor the number of tokens
+        shown = visible.unsqueeze(2)
+        return (x.to(wide).masked_fill(~shown, 0.0).sum(1) / shown.sum(1).clamp_min(1)).to(x.dtype)
+    highest = x.masked_fill(~visible.unsqueeze(2), torch.finfo(x.dtype).min).amax(1)
+    return torch.where(visible.any(1, keepdim=True), highest, 0.0)
 
 
 class LayerMix(nn.Module):

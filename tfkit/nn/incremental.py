@@ -61,8 +61,8 @@ def start(
     following = executor.plan.followers[target]
     before = [name for name in executor.plan.wires if name not in following]
     node_outputs = executor.run(before, context, {})
-    read = set().union(*(executor.reads(name) for name in following))
-    state.node_outputs.update({name: output for name, output in node_outputs.items() if name in read})
+    still_read = set().union(*(executor.reads(name) for name in following))
+    state.node_outputs.update({name: output for name, output in node_outputs.items() if name in still_read})
     return state
 
 
@@ -98,13 +98,13 @@ def step(
 def can_share_prefixes(executor: GraphExecutor, backends: SiteBackends, state: DecodingState) -> bool:
     """Whether beams may share the rows of their sentence.
 
-    A memory then has fewer rows than the sequence, so that only attention sites may read it. Every cached site needs a
-    backend that takes the mask of the beams.
+    A memory then has one row per sentence and the sequence one per beam, so only attention sites may read the memory. Every
+    site with a cache needs a backend that supports the mask of the beams.
     """
     for name in executor.plan.followers[state.target]:
         node = executor.nodes[name]
-        by_attention = isinstance(node, AttentionNode) and node.memory_only_attended
-        if not by_attention and executor.reads(name) & state.node_outputs.keys():
+        only_attended = isinstance(node, AttentionNode) and node.memory_only_attended
+        if not only_attended and executor.reads(name) & state.node_outputs.keys():
             return False
     uses = {use.site: use for use in backends.uses()}
     return all(

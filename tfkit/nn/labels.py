@@ -2,7 +2,7 @@
 
     loss = 1/N sum_n [(1 - e) nll_n(label_n) + e/V sum_v nll_n(v)],    nll_n(v) = log sum_u exp(logits_n[u]) - logits_n[v]
 
-over the N labels that count; e is `smoothing`, V the size of the vocabulary or the number of classes. This is
+over the N labels that are not ignored; e is `smoothing`, V the size of the vocabulary or the number of classes. This is
 torch.nn.functional.cross_entropy with label_smoothing=e (Szegedy et al. 2016, section 7, https://arxiv.org/abs/1512.00567).
 
 The meaning of labels depends on the model, as for Hugging Face's models:
@@ -13,8 +13,8 @@ encoder-decoder    labels (B, L) are the target: the logits at t predict the lab
 encoder-only       labels (B, L) are at the positions of their tokens: masked tokens, or classes of tokens
 classes            labels (B,) of a model with one row of logits per sequence
 
-A label of -100 never counts. The `pad_id` of the tokens node of the vocabulary does not count either, unless it is also that
-node's `end_id`, which must be learnt. If no label counts, the loss is NaN, as in torch.
+Labels of -100 are ignored. So is the `pad_id` of the tokens node of the vocabulary, unless it is also that node's `end_id`,
+which the model must learn. If all labels are ignored, the loss is NaN, as in torch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LabelRule:
         kind: `next`: the next token of the input (decoder-only); `target`: the decoder's output (encoder-decoder); `here`: a
             token or class at the same position.
         tokens: the input node of the vocabulary.
-        pad_id: a label that does not count.
+        pad_id: a label that is ignored.
     """
 
     kind: Literal["next", "target", "here"]
@@ -91,7 +91,7 @@ def with_targets(
     known: Mapping[str, AnyInputRule],
 ) -> dict[str, Tensor]:
     """The inputs with missing decoder inputs: a start token, then the labels, shifted by one position."""
-    made = dict(inputs)
+    completed = dict(inputs)
     for name, given in labels.items():
         rule = rules[name]
         if rule.kind != "target" or rule.tokens is None or rule.tokens in inputs:
@@ -100,7 +100,7 @@ def with_targets(
         assert isinstance(tokens, InputRule), "labels are tokens of an input of token ids"
         if tokens.start_id is None or tokens.pad_id is None:
             missing = "start_id" if tokens.start_id is None else "pad_id"
-            message = f"`{rule.tokens}` is not given and has no {missing}, so it cannot be made of the labels"
+            message = f"`{rule.tokens}` is not given, and without a {missing} it cannot be made from the labels"
             raise InputError(Diagnostic("TFK073", message, f"write `{missing}` at the node, or give `{rule.tokens}` too"))
         if given.dim() != 2:
             raise InputError(
@@ -108,9 +108,9 @@ def with_targets(
             )
         _check_range(name, given, tokens.vocab_size)
         start = given.new_full((given.shape[0], 1), tokens.start_id)
-        before = given[:, :-1]
-        made[rule.tokens] = torch.cat([start, before.masked_fill(before == IGNORED, tokens.pad_id)], 1)
-    return made
+        shifted = given[:, :-1]
+        completed[rule.tokens] = torch.cat([start, shifted.masked_fill(shifted == IGNORED, tokens.pad_id)], 1)  # (B, L)
+    return completed
 
 
 def loss_of(
@@ -149,4 +149,4 @@ def _check_range(name: str, labels: Tensor, size: int) -> None:
     if bool(wrong.any()):
         place = wrong.nonzero()[0].tolist()
         message = f"the labels of `{name}` hold {int(labels[tuple(place)])}, but its logits are {size}"
-        raise InputError(Diagnostic("TFK072", message, f"labels are 0..{size - 1}, or {IGNORED} for what does not count"))
+        raise InputError(Diagnostic("TFK072", message, f"labels are 0..{size - 1}, or {IGNORED} for labels to ignore"))

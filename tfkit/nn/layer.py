@@ -52,5 +52,12 @@ class Residual(nn.Module):
 
 
 def residuals(parts: LayerParts) -> nn.ModuleDict:
-    """One residual per sub-layer, by its name."""
+    """The residual connections of a layer.
+
+    Args:
+        parts: the parts of the layer.
+
+    Returns:
+        By sub-layer, a module (x, branch) -> skip * x + scale * dropout(branch) on (B, L, M).
+    """
     return nn.ModuleDict({name: Residual(parts.skip, parts.scales[name], parts.dropout) for name in parts.branches})

@@ -41,7 +41,7 @@ class Model(Placed):
     """
 
     accepts_loss_kwargs = False
-    """Tells Hugging Face's Trainer that `**inputs` takes no keywords of its loss."""
+    """Hugging Face's Trainer reads this: it then passes no keyword arguments of its loss to `forward`."""
 
     def __init__(
         self, plan: ModelPlan, nodes: Mapping[str, nn.Module], resolve: ResolveBackends, weights_backend: BoundBackend
@@ -72,8 +72,8 @@ class Model(Placed):
 
         Args:
             positional: refused, so that the error can name the inputs.
-            labels: labels of the output of logits, or labels by output; `outputs.loss` is then the mean cross-entropy of the
-                labels that count. See tfkit/nn/labels.py.
+            labels: labels of the output of logits, or labels by output; `outputs.loss` is then the mean cross-entropy over the
+                labels that are not ignored. See tfkit/nn/labels.py.
             smoothing: label smoothing, from 0 to 1.
             masks: (B, L) bool by input node, True for real tokens or frames; instead of the padding that `pad_id` marks.
             lengths: (B,) integers by input node, the number of real tokens or frames; padding is on the right, and kernels
@@ -83,8 +83,8 @@ class Model(Placed):
             inputs: token ids (B, L), images (B, C, H, W) or features (B, L, F) by input node.
 
         Returns:
-            A tensor for every output of the spec, with `loss` if there are labels, and `weights` if asked for: attention
-            weights (B, H, Q, K) by site, detached. Asking for weights changes no bit of the other outputs.
+            A tensor for every output of the spec; `loss` if there are labels; and for `weights`, the attention weights
+            (B, H, Q, K) by site, detached. A request for weights changes no bit of the other outputs.
 
         Raises:
             InputError: ids, masks, lengths, segments or labels do not fit the model or each other.
@@ -126,6 +126,9 @@ class Model(Placed):
             segments: as in `forward`.
             inputs: every other input node, as in `forward`.
 
+        Returns:
+            The decoding state, to which no token was given yet.
+
         Raises:
             InputError: the inputs do not fit, or the target cannot be decoded step by step.
         """
@@ -151,8 +154,8 @@ class Model(Placed):
             state: the decoding state, updated in place.
             ids: (B, n) the next token ids, n >= 1.
             visible: (B, n) bool, False for padding; True if no token is padding; by default `pad_id` marks padding. If the
-                start token has the id of padding, rows that are padded on the left need `visible`: a single pad cannot be
-                told from a start token.
+                start token and padding have the same id, rows that are padded on the left need `visible`: a single pad looks
+                like a start token.
             weights: sites whose attention weights to return, as in `forward`.
             segments: (B, n) segments of the new tokens, 0 unless given.
 
@@ -202,11 +205,23 @@ class Model(Placed):
         self.backends.set({site: backend for site in self.sites if site in chosen}, self.device, self.dtype)
 
     def retarget(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Choose the backends of every site again for another device or dtype, from the same requests."""
+        """Choose the backends of every site again, from the same requests, for another device or dtype.
+
+        Args:
+            device: the device of the next calls.
+            dtype: the dtype of queries, keys and values.
+
+        Raises:
+            BackendRefused: no requested backend of a site can serve it on this device.
+        """
         self.backends.set(self.requested_backends, device, dtype)
 
     def attention_sites(self) -> list[AttentionSiteUse]:
-        """Every attention site as (module, index of the application, name of the site)."""
+        """All attention sites.
+
+        Returns:
+            By site, in order: the module, the index of its application in the stack, and the name of the site.
+        """
         return self.backends.uses()
 
     @property
@@ -225,12 +240,26 @@ class Model(Placed):
         return frozenset(site for attention, _, site in self.backends.uses() if attention.config.cross)
 
     def not_thread_safe(self, device: str) -> list[str]:
-        """Names of the backends in use on a device that only one thread may call at a time."""
+        """The backends in use that only one thread may call at a time.
+
+        Args:
+            device: the kind of device of the calls, such as "cpu".
+
+        Returns:
+            The names of the backends, sorted.
+        """
         return self.backends.not_thread_safe(device)
 
     @contextmanager
     def shared_prepacked(self, prepacked: PrepackedWeights) -> Iterator[None]:
-        """Searches that start inside this block share `prepacked`; otherwise each search prepacks its own weights."""
+        """A context in which all searches share `prepacked`. Otherwise each search prepacks its own weights.
+
+        Args:
+            prepacked: the packed weights to share.
+
+        Returns:
+            The context manager.
+        """
         before, self.prepacked = self.prepacked, prepacked
         try:
             yield
@@ -238,7 +267,14 @@ class Model(Placed):
             self.prepacked = before
 
     def parameter_count(self, trainable: bool = True) -> int:
-        """The number of trainable (or frozen) parameters; a shared parameter counts once."""
+        """The number of parameters. A shared parameter counts once.
+
+        Args:
+            trainable: count the trainable parameters; False counts the frozen ones.
+
+        Returns:
+            The number of elements of these parameters.
+        """
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad is trainable)
 
     def _context(

@@ -1,4 +1,4 @@
-"""The plan of a model: everything that it needs besides its modules."""
+"""The plan of a model: everything that it needs apart from its modules."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ class AttentionConfig:
         window: (left, right) keys visible around a query; None leaves a side open.
         cross: keys and values come from a memory instead of the sequence itself.
         memory: the node whose output is the memory; None for the memory of the stack.
-        score: name of the score function.
+        score: name of the score function that the backend computes; `dot` also for scores that map keys and then are a dot
+            product.
     """
 
     num_heads: int
@@ -103,7 +104,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(
         self,
         name: str,
-        projections: dict[str, nn.Linear],
+        projections: dict[str, nn.Module],
         config: AttentionConfig,
         position: PositionConfig | None = None,
         own_position: nn.Module | None = None,
@@ -119,7 +120,7 @@ class MultiHeadAttention(nn.Module):
         self.choices: dict[int, BackendChoice] = {}
         self.weights_backend: BoundBackend | None = None
 
-    def forward(self, x: Float[Tensor, "B Q M"], context: StackContext, index: int) -> Float[Tensor, "B Q M"]:
+    def forward(self, x: Float[Tensor, "B Q M"], context: StackContext, index: int) -> Float[Tensor, "B Q N"]:
         """Attention of the new tokens to the sequence so far, or to a memory.
 
         Args:
@@ -128,7 +129,7 @@ class MultiHeadAttention(nn.Module):
             index: which application of the layer this is.
 
         Returns:
-            (B, Q, M)
+            (B, Q, N), the features of the output projection; N = M inside a layer.
         """
         config, site = self.config, f"{context.stack}.{index}.{self.name}"
 
@@ -147,6 +148,10 @@ class MultiHeadAttention(nn.Module):
             query, rotated = position.scheme.rotate(query, key if memory is None else key[:, :, :0], position.tables)
             key = rotated if memory is None else key
 
+        # Score function: the part that depends on keys alone, once per key.
+        if self.score is not None and memory is None:
+            key = self.score.map_keys(key)  # type: ignore[operator]
+
         # Cache: (B, G, K, D) and (B, G, K, V) from here on.
         if not config.cross:
             key, value = context.append_to_cache(site, key, value)
@@ -158,10 +163,17 @@ class MultiHeadAttention(nn.Module):
         return context.model.project(self.output, output)
 
     def supports_tree_attention(self, index: int, cache: KeyValueCache) -> bool:
-        """Whether the backend at `index` can attend over beams that share prefixes, which needs a dense mask.
+        """Whether the backend can attend over beams that share prefixes, which needs a dense mask.
 
-        It must be the backend that also serves unshared beams, so that sharing does not change the backend; with `auto`
-        any backend will do.
+        It must be the backend that also serves beams which share nothing, so that sharing does not change the backend. With
+        `auto`, any backend may serve.
+
+        Args:
+            index: which application of the layer.
+            cache: the keys and values of the site, not empty.
+
+        Returns:
+            True if such a call is supported.
         """
         assert cache.key is not None
         assert cache.value is not None
@@ -179,7 +191,7 @@ class MultiHeadAttention(nn.Module):
         return choice.automatic or found is choice.candidates[0]
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
-        return x.view(x.shape[0], x.shape[1], heads, self.config.head_dim).transpose(1, 2)  # (B, heads, L, D)
+        return x.view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)  # (B, heads, L, D)
 
     def _queries(self, x: Tensor, model: ForwardContext) -> Tensor:
         query = self._split(model.project(self.query, x), self.config.num_heads)  # (B, H, Q, D)
@@ -232,9 +244,8 @@ class MultiHeadAttention(nn.Module):
         dropout = config.dropout if self.training else 0.0
         backend = self.choices[index].select(query, key, value, mask, bias, dropout, config.softcap, config.score)
         prepared = context.prepared(backend, mask, mask_name, bias, scheme, query, key.shape[2])
-        inputs = AttentionInputs(
-            query, key, value, mask, config.scale, bias, config.softcap, dropout, self.score, prepared=prepared
-        )
+        score = None if config.score == "dot" else self.score
+        inputs = AttentionInputs(query, key, value, mask, config.scale, bias, config.softcap, dropout, score, prepared=prepared)
         if site in context.model.wanted:
             context.model.weights[site] = context.weights_by_row(self._weights(inputs), config.cross)
         output = attend(backend, inputs).output  # (B, H, Q, V)

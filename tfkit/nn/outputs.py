@@ -1,4 +1,4 @@
-"""The outputs of a model: a dict of tensors by name, whose entries are attributes, too."""
+"""The outputs of a model: a dict of tensors by name, whose entries are also attributes."""
 
 from __future__ import annotations
 

@@ -19,20 +19,24 @@ refusal in one error."""
 
 @runtime_checkable
 class AttentionNode(Protocol):
-    """A node module that owns attention sites. `Stack` is one; a plugin's module becomes one by these two members."""
+    """A node module that owns attention sites, such as `Stack`. A plugin's module needs these two members."""
 
     memory_only_attended: bool
     """True if the node reads the outputs of other nodes only through its attention sites. Beams may then share one row of a
     memory per sentence; otherwise `Model.branch` copies the rows for every beam."""
 
     def attention_sites(self) -> Iterable[tuple[int, MultiHeadAttention]]:
-        """Every multi-head attention with the index that its `forward` gets, once per index. A site is called
-        `<node>.<index>.<name of the attention>`, as in the entry's `sites`."""
+        """The attention sites of the node.
+
+        Returns:
+            Each multi-head attention with the `index` that its `forward` gets, once per index. The name of a site is
+            `<node>.<index>.<name of the attention>`, as in the entry's `sites`.
+        """
         ...
 
 
 class AttentionSiteUse(NamedTuple):
-    """One application of a multi-head attention: the module, the number of the application, and the name of the site."""
+    """One application of a multi-head attention: the module, the index of the application, and the name of the site."""
 
     attention: MultiHeadAttention
     application: int

@@ -66,7 +66,11 @@ class Stack(nn.Module):
         self.memory_only_attended = memory_only_attended
 
     def attention_sites(self) -> list[tuple[int, MultiHeadAttention]]:
-        """Every multi-head attention inside a layer, once per application of the layer, with the index of the application."""
+        """The attention sites of all layers.
+
+        Returns:
+            Each multi-head attention with the index of the layer's application, once per application.
+        """
         return [
             (index, module)
             for index, number in enumerate(self.order)
@@ -88,6 +92,9 @@ class Stack(nn.Module):
             input: (B, L, M) with its padding; while decoding, the new tokens only.
             memory: what cross-attention reads unless it names a memory.
             memories: the memories that sub-layers name, by reference.
+
+        Returns:
+            (B, L, M), with the padding and ids of the input.
         """
         x = input.tensor
         stack_context = context.stack_context(self.name, input, self.causal, memory, memories, tuple(self.positions))
@@ -110,7 +117,7 @@ class Stack(nn.Module):
             own = replace(context, memo=dict(before))
             return layer(x, own, index), own.memo
 
-        # The reentrant kind loses gradients silently when no input of the layer requires one.
+        # With use_reentrant=True gradients are lost without an error if no input of the layer requires one.
         x, memo = checkpoint(run_layer, x, use_reentrant=False)
         context.memo.update(memo)
         return x

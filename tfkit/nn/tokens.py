@@ -1,4 +1,4 @@
-"""Token embeddings and their inverse, Vaswani et al. 2017, section 3.4
+"""Token embeddings and logits over the vocabulary, Vaswani et al. 2017, section 3.4
 
 embed   dropout(norm(scale * E[id] + S[segment] + p(position)))
 logits  softcap(scale * x E^T + b)            E may be the same table
@@ -19,7 +19,19 @@ from .runtime.node_output import NodeOutput
 
 
 class Tokens(nn.Module):
-    """ids (B, L) -> (B, L, M). A node that shares the table of another node gets it in `forward`."""
+    """Token embeddings, ids (B, L) -> (B, L, M).
+
+    Args:
+        name: name of the node.
+        embedding: the table (vocab_size, M); None if the node shares the table of another node.
+        segments: the table (segments, M) of segment embeddings, or None.
+        position: a position scheme that acts on embeddings, or None.
+        norm: norm of the sum of the embeddings, or None.
+        scale: factor of the token embedding.
+        dropout: probability that a feature is dropped in training.
+
+    Reference: https://arxiv.org/abs/1706.03762, section 3.4
+    """
 
     def __init__(
         self,
@@ -38,12 +50,24 @@ class Tokens(nn.Module):
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
     def table(self) -> Tensor:
-        """(vocab_size, M): the embedding that other nodes may share."""
+        """The embedding table, which other nodes may share.
+
+        Returns:
+            (vocab_size, M)
+        """
         assert self.embedding is not None, "the graph finds the node at the end of a chain of `share`"
         return self.embedding.weight
 
     def forward(self, context: ForwardContext, table: Tensor | None = None) -> NodeOutput:
-        """`table` (vocab_size, M) is the owner's embedding where this node shares it."""
+        """The embeddings of the ids in `context`.
+
+        Args:
+            context: the current call of the model.
+            table: (vocab_size, M), the table of the node whose embedding this node shares, or None.
+
+        Returns:
+            (B, L, M) with the padding of the ids.
+        """
         ids, padding = context.inputs[self.name], context.padding[self.name]
         weight = table if self.embedding is None else self.embedding.weight
         assert weight is not None
@@ -66,7 +90,16 @@ class Tokens(nn.Module):
 
 
 class TokenLogits(nn.Module):
-    """(B, L, M) -> (B, L, vocab_size)."""
+    """Logits over the vocabulary, (B, L, M) -> (B, L, vocab_size).
+
+    Args:
+        weight: the map M -> vocab_size; None if the node shares the table of a tokens node.
+        bias: (vocab_size,), or None.
+        scale: factor of the input.
+        softcap: c in c * tanh(logit / c), or None.
+
+    Reference: https://arxiv.org/abs/1706.03762, section 3.4
+    """
 
     def __init__(self, weight: nn.Linear | None, bias: nn.Parameter | None, scale: float, softcap: float | None) -> None:
         super().__init__()
@@ -75,7 +108,16 @@ class TokenLogits(nn.Module):
         self.scale, self.softcap = scale, softcap
 
     def forward(self, context: ForwardContext, input: NodeOutput, table: Tensor | None = None) -> NodeOutput:
-        """`table` (vocab_size, M) is the embedding that this node shares."""
+        """The logits.
+
+        Args:
+            context: the current call of the model.
+            input: (B, L, M).
+            table: (vocab_size, M), the embedding that this node shares, or None.
+
+        Returns:
+            (B, L, vocab_size) with the padding of the input.
+        """
         x = input.tensor if self.scale == 1.0 else input.tensor * self.scale
         weight = table if self.logits is None else self.logits.weight
         assert weight is not None

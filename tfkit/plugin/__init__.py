@@ -1,7 +1,7 @@
-"""What a plugin imports: the hook marker, the entry of every slot, options, capabilities, the contract's types and renderers.
+"""Names for plugins: the hook marker, the entry of every slot, options, capabilities, the contract's types and renderers.
 
-Importing this imports no torch. Names that need torch are imported when first used. Authors of sub-layers, nodes, placements
-and initialisers find what else they need in `tfkit.plugin.model_parts`.
+Importing this imports no torch. Names that need torch are imported when first used. Further names for sub-layers, nodes,
+placements and initialisers are in `tfkit.plugin.model_parts`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ..errors import BackendRefused, BuildError, Diagnostic, InputError
 from ..hooks import hookimpl
 from ..lazy_names import lazy_names
 from ..slots.activation import Activation
+from ..slots.cell import Cell, CellSite
 from ..slots.init import Initialiser
 from ..slots.node import NodeKind
 from ..slots.norm import Norm
@@ -75,6 +76,8 @@ __all__ = [
     "Bias",
     "BuildError",
     "Capabilities",
+    "Cell",
+    "CellSite",
     "Component",
     "DenseBias",
     "Device",

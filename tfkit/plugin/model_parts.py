@@ -1,7 +1,7 @@
-"""What plugins with sub-layers, nodes, placements, position schemes or initialisers import in addition to `tfkit.plugin`.
+"""Names for plugins with sub-layers, nodes, placements, position schemes or initialisers, in addition to `tfkit.plugin`.
 
-Contexts that an entry's functions get, declarations of parameters, costs and attention sites, and blocks. Importing this
-imports no torch. Names that need torch are imported when first used.
+They are the contexts that an entry's functions get, the declarations of parameters, costs and attention sites, and blocks.
+Importing this imports no torch. Names that need torch are imported when first used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..slots.lazy import load
 from ..slots.node import AnyInputRule, FeatureRule, ImageRule, InputRule, NodeContext, Signal
 from ..slots.options import NodeRef, SlotListField
 from ..slots.parameter import ParameterGroup
-from ..slots.placement import Constants, StackFacts
+from ..slots.placement import Constants, PlacementContext
 from ..slots.position import PositionSite
 from ..slots.score import ScoreSite
 from ..slots.sublayer import AttentionSite, SublayerContext
@@ -73,6 +73,7 @@ __all__ = [
     "NodeOutput",
     "NodeRef",
     "ParameterGroup",
+    "PlacementContext",
     "PositionConfig",
     "PositionRange",
     "PositionSite",
@@ -81,7 +82,6 @@ __all__ = [
     "Sizes",
     "SlotListField",
     "StackContext",
-    "StackFacts",
     "SublayerContext",
     "Wiring",
     "load",

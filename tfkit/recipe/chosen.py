@@ -1,5 +1,5 @@
-"""Default settings by the size of the corpus. Settings for millions of sentences fail on thousands: the vocabulary is too large
-to learn, and the warm-up never ends."""
+"""Default settings by the size of the corpus. Settings for millions of sentences fail with thousands: the vocabulary is too
+large to learn, and training stops before the warm-up ends."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 
     Args:
         path: the file.
-        overrides: changes as `--set` takes them, for instance `batching.tokens=8192`. An override that begins with `model.`
-            changes the spec (`model.defaults.dropout=0.1`).
+        overrides: changes in the form of `--set`, such as `batching.tokens=8192`. An override that starts with `model.` changes
+            the spec (`model.defaults.dropout=0.1`).
 
     Returns:
         The resolved recipe.
@@ -84,8 +84,8 @@ def _recipe(root: Located, overrides: Sequence[str], diagnostics: Diagnostics) -
 
 
 def _with_kinds(written: Located, root: Located, overrides: Sequence[str]) -> Located:
-    """The recipe with the default `kind` of a part whose options only overrides set (`optimiser.eps=1e-8`), unless an override
-    removed the part."""
+    """Adds the default `kind` to parts whose options only overrides set (`optimiser.eps=1e-8`), unless an override removes the
+    part."""
     found = dict(root.mapping)
     for slot in {override.partition("=")[0].partition(".")[0] for override in overrides} & PARTS.keys():
         node = found.get(slot)
@@ -98,7 +98,7 @@ def _with_kinds(written: Located, root: Located, overrides: Sequence[str]) -> Lo
 
 
 def _check_regular(name: Located, diagnostics: Diagnostics) -> None:
-    """The spec of a recipe is a regular file: it is read more than once."""
+    """Adds an error if the spec of a recipe is no regular file. It is read more than once."""
     try:
         if isinstance(name.value, str) and os.path.exists(name.value) and not os.path.isdir(name.value):
             open_regular(name.value).close()

@@ -140,14 +140,31 @@ class Recipe(Options):
         return all(getattr(self, name) == getattr(other, name) for name in Recipe.model_fields)
 
     def diagnostic(self, code: str, path: str, message: str, fix: str = "") -> Diagnostic:
-        """An error about the value at a path of the recipe, located where it was written."""
+        """An error about a value of the recipe, located where it was written.
+
+        Args:
+            code: the stable code.
+            path: the path of the value in the recipe.
+            message: the error.
+            fix: how to repair it.
+
+        Returns:
+            The located error.
+        """
         if self._tree is None:
             return Diagnostic(code, message, fix, path)
         node, _ = nearest_node(self._tree, path.split("."))
         return Diagnostic(code, message, fix, path, node.location)
 
-    def wrote(self, slot: str) -> dict[str, Any]:
-        """The written keys of a part. An override of one option does not write `kind`."""
+    def written_keys(self, slot: str) -> dict[str, Any]:
+        """The keys of a part that the recipe or an override wrote. An override of one option does not write `kind`.
+
+        Args:
+            slot: `data`, `tokeniser`, `optimiser` or `schedule`.
+
+        Returns:
+            The written keys with their values; empty if the part was not written.
+        """
         if slot not in self.model_fields_set:
             return {}
         part, node = getattr(self, slot), None if self._tree is None else self._tree.get(slot)
@@ -164,7 +181,11 @@ class Recipe(Options):
         return self.batching.tokens
 
     def written(self) -> dict[str, Any]:
-        """The resolved recipe as plain data, which loads back to an equal recipe."""
+        """The resolved recipe as plain data.
+
+        Returns:
+            Data that loads back to an equal recipe.
+        """
         return self.model_dump(mode="json", exclude_none=True)
 
 
@@ -199,7 +220,7 @@ def check_image_settings(recipe: Recipe) -> None:
             diagnostics.append(
                 recipe.diagnostic("TFK108", f"batching.{name}", message, "write `images`, the images of a batch")
             )
-    if recipe.wrote("tokeniser"):
+    if recipe.written_keys("tokeniser"):
         diagnostics.append(recipe.diagnostic("TFK108", "tokeniser", "the data are images, which have no tokens", "remove it"))
     if recipe.pretrained is not None:
         message = "images cannot be trained from another model yet"

@@ -13,7 +13,7 @@ from typing import Any
 from .options import Entry
 
 CLAIMS = frozenset({"closes", "monotone", "rounds_once"})
-"""Properties that an activation may claim besides its contract.
+"""Properties that an activation may claim in addition to its contract.
 
 closes         f(x) tends to 0 as x tends to minus infinity, so that a gate can close
 monotone       f never decreases
@@ -38,5 +38,12 @@ class Activation(Entry):
     same_as: str = ""
 
     def claimed(self, options: Any) -> frozenset[str]:
-        """The `CLAIMS` that hold for these options."""
+        """The claimed properties.
+
+        Args:
+            options: the options of the activation.
+
+        Returns:
+            The `CLAIMS` that hold for these options.
+        """
         return self.claims(options)

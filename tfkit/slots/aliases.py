@@ -1,8 +1,8 @@
 """Names of parts in torch, Hugging Face, fairseq, x-transformers and the papers, for suggestions.
 
-An unknown name leads to a known one in this order: another spelling (`RMSNorm`, `rms-norm`), the name in another toolkit for
-the same mathematics, a typing error. Parts that tfkit lacks are listed too, so that their names are not taken for typing
-errors: `elu` is not `relu`.
+An unknown name is compared with the known ones in this order: another spelling (`RMSNorm`, `rms-norm`), the name of the same
+mathematics in another toolkit, a typing error. The table also lists parts that tfkit lacks, so that `elu` is not taken for a
+typing error of `relu`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import difflib
 import re
 from collections.abc import Collection, Mapping
 
-# By slot, our name -> names of other toolkits. One foreign name may stand for several of ours. Case, `_`, `-`, `.` and a
-# leading module are ignored.
+# By slot, the name in tfkit -> names in other toolkits. A name of another toolkit may mean several parts of tfkit. Case, `_`,
+# `-`, `.` and a leading module are ignored.
 _OURS: dict[str, dict[str, str]] = {
     "placement": {
         "pre": "pre_norm pre_ln pre_layer_norm norm_first norm_before normalize_before before",
@@ -74,6 +74,11 @@ _OURS: dict[str, dict[str, str]] = {
         "general": "luong luong_general bilinear multiplicative",
         "concat": "luong_concat concatenation",
     },
+    "cell": {
+        "rnn_tanh": "rnn elman vanilla vanilla_rnn simple_rnn simple rnn_cell elman_rnn",
+        "gru": "gru_cell gated_recurrent_unit",
+        "lstm": "lstm_cell long_short_term_memory",
+    },
     "sublayer": {
         "self_attention": "attention attn self_attn mha multihead_attention multi_head_attention masked_attention "
         "causal_attention causal_self_attention masked_self_attention mixer sa",
@@ -89,6 +94,7 @@ _OURS: dict[str, dict[str, str]] = {
         "blocks transformer_stack bert_encoder encoder_stack decoder_stack",
         "token_logits": "lm_head language_modeling_head output_projection generator unembedding unembed logits "
         "to_logits mlm_head",
+        "rnn": "recurrent lstm gru birnn bilstm bigru rnn_encoder rnn_decoder seq2seq",
         "dense": "linear projection proj pooler fc mlp_head",
         "classify": "classifier classification classification_head cls_head sequence_classification",
         "pool": "pooling mean_pooling global_pooling global_average_pooling max_pooling mean_pool cls_pooling",
@@ -99,6 +105,9 @@ _OURS: dict[str, dict[str, str]] = {
         "layer_mix": "scalar_mix elmo weighted_layers layer_average mix weighted_sum_of_layers",
     },
     "init": {
+        "orthogonal": "orthogonal_init saxe recurrent",
+        "rnnsearch": "bahdanau groundhog",
+        "uniform": "uniform_init luong",
         "xavier": "xavier_uniform glorot glorot_uniform xavier_init glorot_init transformer vaswani",
         "normal": "gaussian randn normal_init",
         "bert": "truncated_normal trunc_normal bert_init roberta",
@@ -140,8 +149,9 @@ _LACKING: dict[str, str] = {
     "score": "cosine location distance",
     "backend": "xformers ring triton sage mem_efficient efficient linear performer linformer longformer big_bird",
     "sublayer": "convolution conv moe mamba ssm memory adapter lora gate fourier retention",
-    "node": "rnn lstm gru crf",
-    "init": "kaiming he kaiming_uniform kaiming_normal xavier_normal glorot_normal orthogonal zeros ones uniform mup",
+    "cell": "sru qrnn mlstm slstm min_gru indrnn quasi",
+    "node": "crf",
+    "init": "kaiming he kaiming_uniform kaiming_normal xavier_normal glorot_normal zeros ones mup",
     "optimiser": "sgd nadam radam adamax adadelta adagrad adafactor lamb lion muon shampoo rmsprop rprop lbfgs sparse_adam "
     "adan sophia adabelief adam8bit",
     "schedule": "linear polynomial exponential step one_cycle plateau reduce_lr_on_plateau wsd warmup_stable_decay "
@@ -152,7 +162,7 @@ _LACKING: dict[str, str] = {
 """Parts that tfkit does not have. Some of their names are similar to known ones."""
 
 SLIP = 0.7
-"""The least similarity, by difflib, at which a name counts as a typing error of another."""
+"""The lowest similarity, by difflib, at which a name counts as a typing error of another."""
 # `torch.nn.GELU`, `nn.LayerNorm`, `F.relu`, `torch.optim.AdamW`: the module is ignored.
 _MODULE = re.compile(
     r"^(?:(?:torch|nn|functional|optim|f|tf|keras|layers|jax|flax|transformers|fairseq|x_transformers)\.)+", re.I

@@ -36,4 +36,12 @@ class Cost:
     elements: int
 
     def times(self, number: int) -> Cost:
+        """The cost of several equal parts.
+
+        Args:
+            number: how many parts.
+
+        Returns:
+            The cost, multiplied.
+        """
         return Cost(self.term, self.flops * number, self.elements * number)

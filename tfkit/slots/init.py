@@ -12,18 +12,30 @@ from .parameter import Parameter
 
 @dataclass(frozen=True)
 class Distribution:
-    """`normal` with mean `centre` and standard deviation `spread`; `uniform` on centre -+ spread; `truncated_normal`, cut at
-    two standard deviations; or `constant`, every element `centre`."""
+    """The distribution of the initial values of a parameter.
 
-    kind: Literal["normal", "uniform", "truncated_normal", "constant"]
+    Args:
+        kind: `normal`; `uniform` on centre -+ spread; `truncated_normal`, at two standard deviations; `constant`, every element
+            `centre`; or `orthogonal`: each square block of rows of a matrix (gates * N, N) is an orthogonal matrix.
+        centre: the mean.
+        spread: the standard deviation of the untruncated normal distribution, half the width of the uniform one, or the factor
+            of the orthogonal matrices.
+    """
+
+    kind: Literal["normal", "uniform", "truncated_normal", "constant", "orthogonal"]
     centre: float = 0.0
     spread: float = 0.0
 
 
 @dataclass(frozen=True)
 class InitContext:
-    """What a distribution may depend on besides the parameter: `d_model`, the number of layers of its stack (0 outside a
-    stack), and the size of one attention head (0 outside attention)."""
+    """The sizes that a distribution may depend on.
+
+    Args:
+        d_model: width of the node's input.
+        num_layers: number of layers of the stack; 0 outside a stack.
+        head_dim: features of one attention head; 0 outside attention.
+    """
 
     d_model: int
     num_layers: int = 0

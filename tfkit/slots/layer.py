@@ -17,7 +17,18 @@ from .options import AsTuple, Component, Options, Probability, Size, SlotField, 
 
 
 class Layer(Options):
-    """One kind of layer, or a group of them (`layers`), `repeat` times; `shared` means one set of weights."""
+    """A group of layers in the pattern of a stack: one layer, or the nested `layers`, `repeat` times.
+
+    Args:
+        repeat: number of repetitions.
+        shared: all repetitions share one set of weights.
+        layers: a nested pattern; None for a single layer.
+        placement: norm placement of the layer.
+        norm: norm of the layer.
+        position: position scheme of its self-attention.
+        dropout: dropout of the outputs of its sub-layers.
+        sublayers: the sub-layers, in order.
+    """
 
     repeat: Size = 1
     shared: bool = False
@@ -31,8 +42,13 @@ class Layer(Options):
 
 @dataclass(frozen=True)
 class LayerRun:
-    """A leaf of the pattern and its positions: `times` distinct modules, numbered `start + sum(i_k * stride_k)` over `loops` of
-    (count, stride), with `applied` uses in one forward pass."""
+    """A leaf of the pattern: one layer, repeated in nested loops.
+
+    Args:
+        layer: the layer.
+        start: the number of its first module.
+        loops: (count, stride) of each loop; the modules have the numbers `start + sum(i_k * stride_k)`, 0 <= i_k < count_k.
+    """
 
     layer: Layer
     start: int
@@ -91,7 +107,14 @@ def layer_paths(layers: tuple[Layer, ...], path: str) -> Iterator[tuple[str, Lay
 
 
 def sequence(layers: tuple[Layer, ...]) -> Iterator[tuple[int, Layer]]:
-    """The layers in the order of the computation, as (module number, layer), lazily. A shared module repeats."""
+    """The layers in the order of the forward pass, lazily.
+
+    Args:
+        layers: the pattern of a stack.
+
+    Returns:
+        (module number, layer) for each layer; a shared module occurs several times.
+    """
 
     def walk(layers: tuple[Layer, ...], start: int) -> Iterator[tuple[int, Layer]]:
         for group in layers:

@@ -11,7 +11,17 @@ from ..errors import Diagnostic, PluginError
 
 @cache
 def load(reference: str) -> Any:
-    """The object that `reference` names. Raises PluginError with the reason when it cannot be imported."""
+    """Import an object.
+
+    Args:
+        reference: `"module:name"`.
+
+    Returns:
+        The object.
+
+    Raises:
+        PluginError: it cannot be imported, with the reason.
+    """
     module, _, name = reference.partition(":")
     try:
         return getattr(import_module(module), name)

@@ -9,7 +9,7 @@ from typing import Any
 from .cost import Cost, Sizes
 from .options import Entry
 from .parameter import ParameterGroup
-from .placement import StackFacts
+from .placement import PlacementContext
 from .sublayer import AttentionSite
 
 
@@ -22,7 +22,7 @@ class Signal:
         length: the axis name of the sequence, or its fixed number of positions; None after pooling.
         depth: the number of layers of the stack that it comes from, for readers of the port `layers`.
         tokens: the tokens node that it starts from.
-        padded: whether that node finds padding by its ids.
+        padded: whether that node marks padding by an id.
         stride: positions of the input per position of the sequence.
     """
 
@@ -45,7 +45,14 @@ class Signal:
         return width if isinstance(width, int) else 0
 
     def wide(self, width: int) -> Signal:
-        """The same signal with another width."""
+        """The same signal with another width.
+
+        Args:
+            width: the new width.
+
+        Returns:
+            The signal of a single output, without `depth`.
+        """
         return replace(self, axes=(*self.axes[:-1], width), depth=0)
 
     def strided(self, stride: int, width: int) -> Signal:
@@ -60,21 +67,35 @@ class Signal:
 
 @dataclass(frozen=True)
 class NodeContext:
-    """The context of a node: the signals on its edges, by field (`input`, `memory`, ...); the signals of `memories` of its
-    sub-layers, by reference; the options of the nodes that it refers to, by field (for `share` those of the owner of the
-    table); and the role of a stack in the model."""
+    """The context of a node in the graph.
+
+    Args:
+        name: name of the node.
+        signals: the signals on its edges, by field (`input`, `memory`, ...).
+        memories: the signals of the memories of its sub-layers, by reference.
+        targets: the options of the nodes that it refers to, by field; for `share`, of the owner of the table.
+        stack: the role and depth of a stack; None for other nodes.
+    """
 
     name: str
     signals: Mapping[str, Signal] = field(default_factory=dict)
     memories: Mapping[str, Signal] = field(default_factory=dict)
     targets: Mapping[str, Any] = field(default_factory=dict)
-    stack: StackFacts | None = None
+    stack: PlacementContext | None = None
 
 
 @dataclass(frozen=True)
 class InputRule:
-    """The valid token ids (B, L) of an input node, and the special ones. With `counts_padding`, padding shifts the positions of
-    the tokens after it."""
+    """The token ids (B, L) of an input node.
+
+    Args:
+        vocab_size: number of ids.
+        pad_id: the id of padding, or None.
+        start_id: the id that starts a decoded sequence, or None.
+        end_id: the id that ends a decoded sequence, or None.
+        segments: number of segments; 0 for no segment embedding.
+        counts_padding: padding shifts the positions of the tokens after it.
+    """
 
     vocab_size: int
     pad_id: int | None

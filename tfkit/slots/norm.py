@@ -10,7 +10,7 @@ from .options import Entry
 from .parameter import Parameter
 
 CLAIMS = frozenset({"scale_invariant", "shift_invariant", "zero_mean", "unit_rms", "identity", "rounds_once"})
-"""Properties that a norm may claim besides its contract.
+"""Properties that a norm may claim in addition to its contract.
 
 scale_invariant    norm(a x) = norm(x) for a > 0, up to eps
 shift_invariant    norm(x + c) = norm(x)
@@ -39,5 +39,12 @@ class Norm(Entry):
     same_as: str = ""
 
     def claimed(self, options: Any) -> frozenset[str]:
-        """The `CLAIMS` that hold for these options."""
+        """The claimed properties.
+
+        Args:
+            options: the options of the norm.
+
+        Returns:
+            The `CLAIMS` that hold for these options.
+        """
         return self.claims(options)

@@ -38,9 +38,9 @@ class Entry:
 
     Args:
         name: the name in specs; names of a plugin have its prefix (`acme.flash`).
-        summary: one line for people.
+        summary: one line of description.
         options: the model of its options.
-        reference: a link to the mathematics.
+        reference: a link to the paper or code that defines it.
         contract: the version of the contract that it was written for.
     """
 
@@ -53,7 +53,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Component:
-    """An entry with its options from a spec."""
+    """An entry with its options from a spec.
+
+    Args:
+        entry: the entry of the slot.
+        options: an instance of the entry's options model.
+    """
 
     entry: Any
     options: Any
@@ -72,7 +77,11 @@ class Component:
         return self.kind
 
     def written(self) -> Any:
-        """The shortest written form of the part: its name, or a mapping if it has options."""
+        """The shortest form in a spec.
+
+        Returns:
+            The name, or a mapping with `kind` if there are options.
+        """
         options = self.options.model_dump(exclude_none=True)
         return {"kind": self.kind, **options} if options else self.kind
 
@@ -90,11 +99,27 @@ class Finder(Protocol):
 
 @dataclass(frozen=True)
 class SlotField:
-    """Marks a field whose value names an entry of `slot`: a name, or a mapping with `kind` and the entry's options."""
+    """Annotates a field whose value is an entry: a name, or a mapping with `kind` and the entry's options.
+
+    Args:
+        slot: name of the slot.
+    """
 
     slot: str
 
     def resolve(self, value: Any, info: core_schema.ValidationInfo) -> Component:
+        """Look up a written value.
+
+        Args:
+            value: a name, a mapping, or a component, which is returned unchanged.
+            info: Pydantic's validation info, with the catalogue in its context.
+
+        Returns:
+            The entry with its options.
+
+        Raises:
+            PydanticCustomError: the value is invalid or the name is unknown.
+        """
         if isinstance(value, Component):
             return value
         named = {"kind": value} if isinstance(value, str) else value
@@ -123,11 +148,27 @@ class SlotField:
 
 @dataclass(frozen=True)
 class SlotListField:
-    """Marks a field that names one entry of `slot`, or several in order of preference. The value is a tuple of components."""
+    """Annotates a field that names one entry, or several in order of preference. The value is a tuple of components.
+
+    Args:
+        slot: name of the slot.
+    """
 
     slot: str
 
     def resolve(self, value: Any, info: core_schema.ValidationInfo) -> tuple[Component, ...]:
+        """Look up a written value.
+
+        Args:
+            value: a name, a mapping, or a list of these.
+            info: Pydantic's validation info, with the catalogue in its context.
+
+        Returns:
+            The entries with their options.
+
+        Raises:
+            PydanticCustomError: the list is empty, a value is invalid or a name is unknown.
+        """
         items = list(value) if isinstance(value, (list, tuple)) else [value]
         if not items:
             raise PydanticCustomError("empty_list", "an empty list names no {slot}", {"slot": self.slot})
@@ -146,7 +187,13 @@ class SlotListField:
 
 
 class OneOf:
-    """Marks a field whose value is one of some names, or (`number`) a number, or (`flag`) a boolean."""
+    """Annotates a field whose value is one of some names.
+
+    Args:
+        names: the names.
+        number: a finite number is also valid.
+        flag: true and false are also valid.
+    """
 
     def __init__(self, *names: str, number: bool = False, flag: bool = False) -> None:
         self.names, self.number, self.flag = names, number, flag
@@ -158,6 +205,17 @@ class OneOf:
         return " or ".join(choices + [f"`{name}`" for name in self.names])
 
     def check(self, value: Any) -> Any:
+        """Validate a value.
+
+        Args:
+            value: the value from a spec.
+
+        Returns:
+            The value; a number as a float.
+
+        Raises:
+            PydanticCustomError: the value is none of the choices.
+        """
         if isinstance(value, bool):
             if self.flag:
                 return value
@@ -178,14 +236,18 @@ class OneOf:
 
 @dataclass(frozen=True)
 class NodeRef:
-    """Marks a field that names another node: its `input`, `memory`, `owner` (whose weights are shared) or `tokens`."""
+    """Annotates a field that names another node.
+
+    Args:
+        role: `input`; `memory`, which cross-attention reads; `owner`, whose weights are shared; or `tokens`.
+    """
 
     role: str
 
 
 @dataclass(frozen=True)
 class LayersField:
-    """Marks the field of a node kind that holds a layer pattern (see `tfkit.slots.layer`)."""
+    """Annotates the field of a node kind that holds a layer pattern (see `tfkit.slots.layer`)."""
 
 
 def component_default(name: str) -> Any:
@@ -218,7 +280,15 @@ TokenId = Annotated[int, Field(ge=0, le=2**40)]
 
 
 def field_annotations(options: type[BaseModel], kind: type) -> Iterable[tuple[str, Any]]:
-    """Every field of an options model with an annotation of the given kind, and the annotation."""
+    """The fields of an options model that have an annotation of one class.
+
+    Args:
+        options: the options model.
+        kind: the class of the annotation, such as `SlotField`.
+
+    Returns:
+        The name and the annotation of each such field.
+    """
     for name, field in options.model_fields.items():
         for annotation in field.metadata:
             if isinstance(annotation, kind):

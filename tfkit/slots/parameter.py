@@ -29,15 +29,27 @@ class Parameter:
         return prod(self.shape)
 
     def under(self, prefix: str) -> Parameter:
+        """The same parameter below a module.
+
+        Args:
+            prefix: the path of the module; empty for none.
+
+        Returns:
+            The parameter with the name `prefix.name`.
+        """
         return Parameter(f"{prefix}.{self.name}" if prefix else self.name, self.role, self.shape, self.trainable)
 
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters that occur `times` times under different prefixes, counted without expansion.
+    """Parameters that occur several times under different prefixes, counted without expansion.
 
-    `prefixes()` yields the prefixes lazily, so that a stack of a billion layers is counted in a millisecond. `head_dim` and
-    `gains` (by role) are for initialisers.
+    Args:
+        parameters: the parameters of one occurrence.
+        times: number of occurrences.
+        prefixes: yields the prefix of each occurrence lazily, so that a billion layers are counted in a millisecond.
+        head_dim: features of one attention head, for initialisers; 0 outside attention.
+        gains: factors of the initial spread, by role.
     """
 
     parameters: tuple[Parameter, ...]
@@ -47,9 +59,22 @@ class ParameterGroup:
     gains: Mapping[str, float] = field(default_factory=dict)
 
     def size(self, trainable: bool = True) -> int:
+        """The number of elements of all occurrences.
+
+        Args:
+            trainable: count the trainable parameters; False counts the frozen ones.
+
+        Returns:
+            The number of elements.
+        """
         return self.times * sum(parameter.size for parameter in self.parameters if parameter.trainable is trainable)
 
     def expanded(self) -> Iterator[Parameter]:
+        """All occurrences, lazily.
+
+        Returns:
+            Each parameter under each prefix.
+        """
         for prefix in self.prefixes():
             for parameter in self.parameters:
                 yield parameter.under(prefix)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from .options import Entry
 
 CLAIMS = frozenset({"residual_stream", "normed_output"})
-"""Properties that a placement may claim besides its contract.
+"""Properties that a placement may claim in addition to its contract.
 
 residual_stream    the layer adds to skip * x: if all branches are 0, the output is skip * x
 normed_output      the output of the layer is the output of its last norm
@@ -22,9 +22,15 @@ normed_output      the output of the layer is the output of its last norm
 
 
 @dataclass(frozen=True)
-class StackFacts:
-    """What constants may depend on: the role of the stack in the model, its number of layers, and that of the stack that it
-    reads as memory or that reads it (0 if none)."""
+class PlacementContext:
+    """The role and depth of a stack, which the constants of a placement may depend on.
+
+    Args:
+        role: an encoder is the memory of another stack, a decoder reads a memory; a single stack is `decoder_only` if it is
+            causal, else `encoder_only`.
+        num_layers: number of layers.
+        partner_layers: number of layers of the stack that it reads as memory, or that reads it; 0 if there is none.
+    """
 
     role: Literal["encoder", "decoder", "encoder_only", "decoder_only"]
     num_layers: int
@@ -33,8 +39,13 @@ class StackFacts:
 
 @dataclass(frozen=True)
 class Constants:
-    """`skip` multiplies the residual, `branch` the output of a sub-layer, `gains` (by role) the initial spread of
-    parameters."""
+    """The constants of the residual connections.
+
+    Args:
+        skip: factor of the residual.
+        branch: factor of the output of a sub-layer.
+        gains: factors of the initial spread of parameters, by role.
+    """
 
     skip: float = 1.0
     branch: float = 1.0
@@ -60,13 +71,21 @@ class Placement(Entry):
     norm_sites: Callable[[Any, tuple[str, ...]], tuple[str, ...]]
     final_norm: Callable[[Any], bool]
     build: str
-    constants: Callable[[Any, StackFacts], Constants] = lambda options, context: Constants()
+    constants: Callable[[Any, PlacementContext], Constants] = lambda options, context: Constants()
     unsupported: Callable[[Any, tuple[str, ...]], tuple[str, ...]] = lambda options, sublayers: ()
     claims: Callable[[Any], frozenset[str]] | None = None
     same_as: str = ""
 
     def claimed(self, options: Any) -> frozenset[str]:
-        """The `CLAIMS` that hold for these options. A final norm is needed exactly if the residual stream has no norm."""
+        """The claimed properties. By default a placement with a final norm claims `residual_stream`, any other
+        `normed_output`.
+
+        Args:
+            options: the options of the placement.
+
+        Returns:
+            The `CLAIMS` that hold for these options.
+        """
         if self.claims is not None:
             return self.claims(options)
         normless = not self.norm_sites(options, ("self_attention", "ffn"))

@@ -4,7 +4,7 @@
     queries_keys   q, k -> R(position) q, R(position) k, before the scores      (rotary)
     scores         + bias(key position - query position), after the scale       (ALiBi, T5, Shaw)
 
-Schemes for queries and keys or for scores act on self-attention, and on cross-attention only if a spec says so.
+Schemes for queries and keys or for scores act on self-attention, and on cross-attention only if the spec gives it a scheme.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ USUAL_CLAIMS: dict[str, frozenset[str]] = {
     "queries_keys": frozenset({"relative", "rotation"}),
     "scores": frozenset({"relative_bias"}),
 }
-"""The laws that a scheme obeys in each place unless `claims` says otherwise.
+"""The laws that a scheme obeys in each place, unless its `claims` differ.
 
 additive         embed(x) - x does not depend on x
 relative         the product of a query and a key depends only on the difference of their positions
@@ -94,7 +94,14 @@ class PositionScheme(Entry):
     same_as: str = ""
 
     def claimed(self, options: Any) -> frozenset[str]:
-        """The laws of `USUAL_CLAIMS` that hold for these options."""
+        """The claimed laws.
+
+        Args:
+            options: the options of the scheme.
+
+        Returns:
+            The laws of `USUAL_CLAIMS` that hold for these options.
+        """
         if self.claims is not None:
             return self.claims(options)
         return frozenset().union(*(USUAL_CLAIMS[place] for place in self.acts))

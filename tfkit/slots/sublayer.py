@@ -14,8 +14,12 @@ from .parameter import Parameter
 
 
 class SublayerOptions(Options):
-    """Base of the options of every sub-layer kind. `name` is its name inside the layer (by default its kind; the second of a
-    kind gets `_2`). `residual_scale` multiplies its output before the residual (0.5 for the halves of a macaron)."""
+    """Base of the options of every sub-layer kind.
+
+    Args:
+        name: name inside the layer, by default the kind; the second sub-layer of a kind gets `_2`.
+        residual_scale: factor of the output before the residual (0.5 for the two FFNs of Macaron-Net).
+    """
 
     name: str = Field("", description="name inside the layer; its kind unless written")
     residual_scale: Annotated[float, Field(description="multiplies what the sub-layer adds to the residual")] = 1.0
@@ -42,7 +46,22 @@ class SublayerContext:
 
 @dataclass(frozen=True)
 class AttentionSite:
-    """One place where attention happens, as described by the spec. `mask_terms` are those that may occur there."""
+    """One place in a model where attention happens, as described by the spec.
+
+    Args:
+        heads: query heads H.
+        kv_heads: key/value heads G.
+        head_dim: features per head D.
+        cross: keys and values come from a memory.
+        mask_terms: terms that the mask may have, from `MASK_TERMS`.
+        backend: the requested backends.
+        bias: kind of bias, from `BIAS_KINDS`; None for no bias.
+        bias_gradient: the bias has trainable parameters.
+        dropout: probability that an attention weight is dropped in training.
+        softcap: c in c * tanh(score / c), or None.
+        score: name of the score function that the backend computes.
+        value_dim: features per value head V; head_dim unless given.
+    """
 
     heads: int
     kv_heads: int
@@ -55,6 +74,7 @@ class AttentionSite:
     dropout: float = 0.0
     softcap: float | None = None
     score: str = "dot"
+    value_dim: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +83,7 @@ class SublayerKind(Entry):
 
     Args:
         option_keys: the keys of its options in a spec, general to specific: `("attention", "self_attention")`.
-        reads: what it reads besides the token: other tokens (`self`), the memory, or nothing.
+        reads: what it reads in addition to the token: other tokens (`self`), the memory, or nothing.
         parameters: `parameters(options, context)` lists its weights.
         build: `"module:function"`, called as `build(options, context, wiring)` with a `tfkit.plugin.model_parts.Wiring`. It
             returns an `nn.Module` with `forward(x (B,L,M), context, index) -> (B,L,M)`.

@@ -1,4 +1,4 @@
-"""What the user writes: YAML or JSON, checked with every value's place in the file, resolved to a `ModelSpec`."""
+"""Specs: YAML or JSON, checked with located errors and resolved to a `ModelSpec`."""
 
 from .dump import resolved, to_json, to_yaml
 from .load import load_spec, parse_spec

@@ -79,7 +79,7 @@ def to_yaml(spec: ModelSpec) -> str:
 
 
 def _entry(key: str, value: Any, indent: int) -> list[str]:
-    """`key: value` in as many lines as it needs."""
+    """The lines of `key: value`."""
     line = f"{' ' * indent}{_scalar(key)}: {_flow(value)}"
     if len(line) <= WIDTH or not isinstance(value, (dict, list)) or not value:
         return [line]

@@ -1,7 +1,7 @@
 """Checks of the written edges: every reference names an existing node, and there is no cycle.
 
 They run on the located tree, so that a misspelt edge is found even in a node with other errors. They run before any code that
-follows edges, so that this code always ends.
+follows edges, which would not end in a cycle.
 """
 
 from __future__ import annotations
@@ -93,19 +93,19 @@ def cycles(targets: Mapping[str, list[tuple[str, Located]]]) -> Iterator[tuple[l
     for start in targets:
         if start in finished:
             continue
-        path, waiting, standing = [start], [iter(targets[start])], {start: 0}
+        path, pending, position = [start], [iter(targets[start])], {start: 0}  # depth-first; position of each node on the path
         while path:
-            step = next(waiting[-1], None)
+            step = next(pending[-1], None)
             if step is None:
                 finished.add(path[-1])
-                del standing[path.pop()]
-                waiting.pop()
-            elif step[0] in standing:
-                yield [*path[standing[step[0]] :], step[0]], step[1]
+                del position[path.pop()]
+                pending.pop()
+            elif step[0] in position:
+                yield [*path[position[step[0]] :], step[0]], step[1]
             elif step[0] not in finished:
-                standing[step[0]] = len(path)
+                position[step[0]] = len(path)
                 path.append(step[0])
-                waiting.append(iter(targets[step[0]]))
+                pending.append(iter(targets[step[0]]))
 
 
 def _abbreviated(names: list[str]) -> list[str]:

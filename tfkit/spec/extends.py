@@ -36,7 +36,7 @@ def extended(
     base = extended(migrate(base, diagnostics), base_path, slots, diagnostics, chain)
     inherited = base.holding({key: child for key, child in base.mapping.items() if key not in OWN})
     own = root.holding({key: child for key, child in root.mapping.items() if key != "extends"})
-    return over(inherited, _without_vain_nulls(inherited, own, base_path, diagnostics), slots, removing=True)
+    return over(inherited, _without_ineffective_nulls(inherited, own, base_path, diagnostics), slots, removing=True)
 
 
 def _base(path: str, link: Located, chain: tuple[str, ...], diagnostics: Diagnostics) -> Located:
@@ -63,7 +63,7 @@ def _neighbour(path: str, chain: tuple[str, ...]) -> str:
     return f"did you mean `{files[near[0]]}`?" if near else ""
 
 
-def _without_vain_nulls(base: Located, own: Located, path: str, diagnostics: Diagnostics) -> Located:
+def _without_ineffective_nulls(base: Located, own: Located, path: str, diagnostics: Diagnostics) -> Located:
     """`own` without nulls that remove nothing. A null for a key of `OWN` is ignored, because these keys are not inherited. A
     null for a node or a default that the base does not have is an error: its name is misspelt."""
     parts = {key: child for key, child in own.mapping.items() if key not in OWN or child.value is not None}

@@ -48,4 +48,4 @@ _OURS = {
 }
 
 PEERS = {spelling(theirs): ours for ours, names in _OURS.items() for theirs in names.split()}
-"""The spelling of a foreign name -> the field of a spec."""
+"""The spelling of a name in another toolkit -> the field of a spec."""

@@ -1,7 +1,7 @@
-"""Which keys are allowed where, derived from the options models of all entries in a catalogue.
+"""The allowed keys of every mapping in a spec, derived from the options models of all entries in a catalogue.
 
-The structure check, inheritance, hints and the JSON Schema read these tables, so that the options of a plugin belong to the
-language as soon as it is installed.
+The structure check, inheritance, hints and the JSON Schema read these tables, so the options of an installed plugin belong to
+the language.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATTERN = tuple(name for name in Layer.model_fields if name not in GROUP)
 
 
 class Grammar:
-    """The language of a catalogue. `root` is the model of a whole document, `top` its keys."""
+    """The language of a catalogue. `root` is the model of a whole file, `top` its keys."""
 
     def __init__(self, catalogue: Catalogue, root: type[Options] = ModelSpec, top: tuple[str, ...] = TOP) -> None:
         self.catalogue = catalogue

@@ -1,4 +1,4 @@
-"""Suggestions for unknown names: what the user probably meant, and where it belongs."""
+"""Suggestions for unknown names: the name that was probably meant, and its place in a spec."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def unknown_key(
 ) -> None:
     """Adds the error about an unknown key: a name of another toolkit, a key in the wrong place, a misspelt or an unknown one.
 
-    `path` is that of the mapping. With `near_keys` it holds options of a sub-layer; their keys come first.
+    `path` is that of the mapping. With `near_keys` the mapping holds options of a sub-layer, and suggestions start with their
+    keys.
     """
     ours, near = PEERS.get(spelling(name[:60])), nearest(name, allowed, CLOSE)
     code, message = "TFK010", f"unknown key `{short(name)}`"
@@ -92,4 +93,10 @@ def which_kind(slot: str, grammar: Grammar) -> str:
     return f"write which {SLOT_WORDS.get(slot, slot)}: {', '.join(grammar.names(slot))}"
 
 
-SLOT_WORDS = {"node": "node kind", "sublayer": "sub-layer kind", "score": "score function", "backend": "attention backend"}
+SLOT_WORDS = {
+    "node": "node kind",
+    "cell": "recurrent cell",
+    "sublayer": "sub-layer kind",
+    "score": "score function",
+    "backend": "attention backend",
+}

@@ -1,7 +1,7 @@
-"""Inheritance from `defaults`: afterwards every node has all its values.
+"""Inheritance from `defaults`: it completes the values of every node.
 
-A default never switches an optional part on. `embedding_norm`, `output_norm`, `final_norm` and `query_key_norm` take the
-options of `defaults.norm` if they are written and have the same kind.
+A default never adds an optional part. `embedding_norm`, `output_norm`, `final_norm` and `query_key_norm` take the options of
+`defaults.norm` only if they are written and have the same kind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Inheritance:
         self.grammar, self.diagnostics = grammar, diagnostics
         self.defaults = defaults
         self.used: set[int] = set()
-        self.doubtful = False
+        self.incomplete = False
 
     def default(self, name: str) -> Located | None:
         """A default. It is recorded as used."""
@@ -106,7 +106,7 @@ class Inheritance:
         return [self.defaults.holding({key: child for key, child in self.defaults.mapping.items() if key in keys})]
 
     def part(self, slot: str, written: Located | None) -> Component | None:
-        """The part that a value describes, or None if the value is invalid: validation of the node reports why."""
+        """The part that a value describes, or None if the value is invalid, which the validation of the node reports."""
         if written is None or written.value is INVALID:
             return None
         return part_of(slot, plain(written), self.grammar)
@@ -122,7 +122,7 @@ class Inheritance:
 
     def _unread(self, code: str, scope: Located | None, keys: Collection[str], message: str) -> None:
         # If something could not be resolved, its defaults may only seem unused.
-        for name, child in (scope.mapping if scope and not self.doubtful else {}).items():
+        for name, child in (scope.mapping if scope and not self.incomplete else {}).items():
             if name in keys and id(child) not in self.used and child.value is not INVALID:
                 self.diagnostics.add(code, child.key or child.location, child.path, message.format(name), "remove it")
 

@@ -18,8 +18,8 @@ class _NotFinite(ValueError):
 
 
 def check_json(text: str, file: str, diagnostics: Diagnostics) -> None:
-    """Raises SpecError, with the place and a fix, if a text is not JSON. Valid JSON that a spec does not allow (a key twice,
-    huge numbers, deep nesting) is left to the reader of values."""
+    """Raises SpecError, with the place and a fix, if a text is not JSON. The reader of values reports valid JSON that a spec
+    does not allow: repeated keys, huge numbers, deep nesting."""
     try:
         json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:

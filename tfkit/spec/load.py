@@ -1,7 +1,8 @@
 """From a file to a `ModelSpec`, or to all errors of the file.
 
-    read -> extends -> --set -> structure -> defaults -> values -> edges
-Each step collects errors. An error that makes the later steps impossible is raised at once.
+    read -> extends -> --set -> structure -> defaults -> edges -> values
+
+Each step collects errors. An error that makes later steps impossible is raised at once.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def load_spec(path: str | os.PathLike[str], catalogue: Catalogue | None = None, 
 
     Args:
         path: the file.
-        catalogue: the parts that the spec may name; by default all that are installed.
-        overrides: changes as `--set` takes them, for instance `encoder.num_layers=12`.
+        catalogue: the entries that names refer to; those of the installed plugins by default.
+        overrides: changes in the form of `--set`, such as `encoder.num_layers=12`.
 
     Returns:
         The resolved spec.
@@ -55,15 +56,15 @@ def parse_spec(
 
     Args:
         text: YAML or JSON, or a mapping with the content of a file.
-        catalogue: the parts that the spec may name; by default all that are installed.
-        overrides: changes as `--set` takes them, for instance `encoder.num_layers=12`.
+        catalogue: the entries that names refer to; those of the installed plugins by default.
+        overrides: changes in the form of `--set`, such as `encoder.num_layers=12`.
         file: the name of the text in errors. `extends` is relative to it.
 
     Returns:
         The resolved spec.
 
     Raises:
-        SpecError: all errors at once. Errors in a mapping have a path but no place in a file.
+        SpecError: all errors at once. Errors in a mapping have a path but no location in a file.
         InputError: `text` is neither text nor a mapping.
     """
     diagnostics, grammar = Diagnostics(), Grammar(catalogue or load_catalogue())
@@ -100,7 +101,7 @@ def _node(node: Located, inheritance: Inheritance) -> Located | None:
     """A node with its defaults, or None if its kind is unknown."""
     kind = inheritance.grammar.node_kinds.get(node.kind or "")
     if kind is None:
-        inheritance.doubtful = True
+        inheritance.incomplete = True
         return None
     if inheritance.grammar.layers_field(kind):
         return resolve_stack(node, kind, inheritance)

@@ -1,5 +1,5 @@
-"""A value with the place where it was written. Specs are merged as trees of these values, so that an inherited value still
-points to its own line."""
+"""A value with its location in a file. Specs are merged as trees of these values, so that an inherited value keeps the location
+of its own line."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ INVALID: Final = Invalid()
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A value of a spec: a scalar, a list of `Located`, a mapping from names to `Located`, or `INVALID`.
+    """A value of a spec with its location.
 
-    `path` is where it was written (`defaults.norm.eps`), even after inheritance. `text` is the spelling of a scalar. `key` is
-    the place of its key.
+    Args:
+        value: a scalar, a list of `Located`, a mapping from names to `Located`, or `INVALID`.
+        location: where the value was written.
+        path: the path under which it was written (`defaults.norm.eps`), even after inheritance.
+        text: the spelling of a scalar.
+        key: where its key was written.
     """
 
     value: Any
@@ -48,7 +52,7 @@ class Located:
         return self.mapping.get(name)
 
     def holding(self, value: Any) -> Located:
-        """The same place with another value."""
+        """The same location with another value."""
         return replace(self, value=value)
 
     @property
@@ -59,7 +63,7 @@ class Located:
 
     @property
     def shown(self) -> str:
-        """What was written, for a message."""
+        """The written value, for a message."""
         if isinstance(self.value, dict):
             return "a mapping is written"
         if isinstance(self.value, list):
@@ -90,7 +94,7 @@ def child_path(path: str, name: str | int) -> str:
 
 
 class Diagnostics:
-    """The errors found so far. An error that many nodes inherit has one place and is kept once."""
+    """The errors found so far. An error that many nodes inherit has one location and is kept once."""
 
     LIMIT = 500
 

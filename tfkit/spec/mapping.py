@@ -1,4 +1,4 @@
-"""Reads a Python mapping into located values. Its errors have paths but no places in a file."""
+"""Reads a Python mapping into located values. Its errors have paths but no locations in a file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .scalars import LARGEST
 
 
 def read_mapping(given: Mapping[str, Any], diagnostics: Diagnostics) -> Located:
-    """The located form of a Python mapping. Raises SpecError if it is too deep or too large; a mapping that contains itself is
-    too deep. Errors about single values are added to `diagnostics`."""
+    """The located form of a Python mapping. Adds errors about single values to `diagnostics`. Raises SpecError if the mapping
+    is too large or too deep, as one that contains itself is."""
     return _Reader(diagnostics).read(given, "", 0)
 
 

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from .located import INVALID, Located
 
 INSTEAD = {"num_layers": "layers", "layers": "num_layers"}
-"""Two keys with the same meaning: the nearer one removes the other."""
+"""Two keys that exclude each other: the nearer one removes the other."""
 
 
 def as_part(node: Located) -> Located:
-    """The mapping form of a part: `rms_norm` becomes `{kind: rms_norm}`, at the same place."""
+    """The mapping form of a part: `rms_norm` becomes `{kind: rms_norm}`, at the same location."""
     return node.holding({"kind": node}) if isinstance(node.value, str) else node
 
 

@@ -1,4 +1,4 @@
-"""The resolved spec: all values are inherited, all parts are looked up, and it is immutable."""
+"""The resolved spec: with all inherited values, and with parts instead of their names. It is immutable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .located import Located
 
 
 class Expect(Options):
-    """What the author of the spec expects; `tfkit check` compares."""
+    """Expected properties of the model, which `tfkit check` compares."""
 
     parameters: Annotated[int | None, Field(ge=0, description="trainable parameters")] = None
 
@@ -38,20 +38,42 @@ class ModelSpec(Options):
         return all(getattr(self, name) == getattr(other, name) for name in ModelSpec.model_fields)
 
     def location_of(self, path: str) -> Location | None:
-        """Where the value at a path of the resolved spec was written, or the nearest enclosing value.
+        """The place where a value was written, or else its nearest enclosing value.
 
-        `nodes.encoder.layers.0.sublayers.0.num_heads` may point into `defaults` of a file that this one extends.
+        Args:
+            path: the path of the value in the resolved spec. `nodes.encoder.layers.0.sublayers.0.num_heads` may point into
+                `defaults` of a file that this one extends.
+
+        Returns:
+            The location; None if the spec was not read from text or a mapping.
         """
         node, _ = self._find(path)
         return None if node is None else node.location
 
     def written_path(self, path: str) -> str:
-        """The path under which that value was written, `defaults.attention.num_heads` for an inherited one."""
+        """The path under which a value was written.
+
+        Args:
+            path: the path of the value in the resolved spec.
+
+        Returns:
+            The written path, such as `defaults.attention.num_heads` for an inherited value.
+        """
         node, rest = self._find(path)
         return path if node is None else ".".join([node.path, *rest] if node.path else rest)
 
     def diagnostic(self, code: str, path: str, message: str, fix: str = "") -> Diagnostic:
-        """An error about the value at a path of the resolved spec, located where it was written."""
+        """An error about a value, located where it was written.
+
+        Args:
+            code: the stable code.
+            path: the path of the value in the resolved spec.
+            message: the error.
+            fix: how to repair it.
+
+        Returns:
+            The located error.
+        """
         return Diagnostic(code, message, fix, self.written_path(path), self.location_of(path))
 
     def _find(self, path: str) -> tuple[Located | None, list[str]]:

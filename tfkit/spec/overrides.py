@@ -1,4 +1,4 @@
-"""`--set encoder.num_layers=12`: one value of a spec, set on the command line and merged over the file.
+"""Overrides from the command line, such as `--set encoder.num_layers=12`: values that are merged over the file.
 
 `nodes.` may be left out, because no node has the name of a top-level key. Items of lists are numbered from 0. `null` removes.
 """
@@ -24,8 +24,8 @@ def apply(root: Located, overrides: Sequence[str], grammar: Grammar, diagnostics
     """The spec with all overrides merged over it, in order.
 
     The last override of a path wins. An override without effect is an error: `norm.eps=1e-5` before `norm.kind=rms_norm`,
-    which replaces all options. `expect` in the file describes the file alone, so an override drops it unless another override
-    sets it.
+    which replaces all options. `expect` describes the model of the file without overrides, so an override removes it unless
+    another override sets it.
     """
     keys = {override.partition("=")[0].split(".")[0] for override in overrides}
     if keys - OWN and "expect" not in keys:
@@ -43,7 +43,7 @@ def apply(root: Located, overrides: Sequence[str], grammar: Grammar, diagnostics
 
 
 def _leaves(node: Located) -> dict[Location, str]:
-    """The places of all scalars, with the paths that they set: `norm=rms_norm` sets the `kind` of `norm`."""
+    """The locations of all scalars, with the paths that they set: `norm=rms_norm` sets the `kind` of `norm`."""
     below = [*node.mapping.values(), *node.items]
     if below or node.value is None or node.value is INVALID:
         return {location: path for child in below for location, path in _leaves(child).items()}
@@ -58,7 +58,7 @@ def _report_lost(
     for location, path in written.items():
         earlier = location.file.removeprefix(FLAG).partition("=")[0]
         if location not in kept and path not in again and earlier != override.partition("=")[0]:
-            message = f"it has no effect: `{FLAG}{short(override)}`, which comes after it, replaces what it changes"
+            message = f"it has no effect: `{FLAG}{short(override)}`, which comes after it, replaces this value"
             diagnostics.add("TFK017", location, path, message, "write it after that one, or leave it out")
 
 

@@ -1,8 +1,8 @@
 """Reads YAML or JSON text into located values, from the event stream of PyYAML's C parser.
 
-PyYAML's own `compose` is not used: it silently keeps the last of two equal keys, and it recurses as deep as the text nests.
-JSON is read as YAML after a check that it is JSON. Anchors, aliases, tags and merge keys are refused; a spec uses `defaults`
-and `extends` instead.
+PyYAML's own `compose` is not used: it keeps the last of two equal keys without an error, and it recurses once per level of
+nesting. JSON is read as YAML after a check that it is JSON. Anchors, aliases, tags and merge keys are refused; a spec uses
+`defaults` and `extends` instead.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _decode(text: str | bytes, file: str, diagnostics: Diagnostics, shift: int) 
 
 
 class _Builder:
-    """Builds one located value from events, with an explicit stack, so that the depth is bounded without recursion."""
+    """Builds one located value from events, with an explicit stack instead of recursion."""
 
     def __init__(self, file: str, diagnostics: Diagnostics, path: str, shift: int) -> None:
         self.file, self.diagnostics, self.path, self.shift = file, diagnostics, path, shift

@@ -1,5 +1,5 @@
-"""The JSON Schema of a written spec: short names for parts, `defaults`, layer patterns; inheritable fields are optional. It
-is built from the installed parts, so that an editor agrees with `tfkit check`.
+"""The JSON Schema of written specs: short names for parts, `defaults`, layer patterns; inheritable fields are optional. It is
+built from the installed parts, so that an editor agrees with `tfkit check`.
 
 https://json-schema.org/draft/2020-12. Specs that extend another have definitions of their own: they may remove keys with null
 and leave out `kind`.
@@ -24,7 +24,7 @@ def json_schema(catalogue: Catalogue) -> Schema:
     """Build the JSON Schema of written specs.
 
     Args:
-        catalogue: the parts that a spec may name.
+        catalogue: the entries that names refer to.
 
     Returns:
         The schema as plain data, draft 2020-12.

@@ -16,7 +16,7 @@ from .merge import as_part, over
 
 
 def resolve_stack(node: Located, kind: NodeKind, inheritance: Inheritance) -> Located:
-    """A stack node with all its plain fields, its final norm and its layer pattern."""
+    """A stack node with all inherited fields, its final norm and its layer pattern."""
     return _Stack(node, kind, inheritance).resolved()
 
 
@@ -52,21 +52,21 @@ class _Stack:
         if number is not None and layers is not None:
             message = "`num_layers` and `layers` both give the number of layers"
             self.diagnostics.add("TFK031", number.key or number.location, self.node.path, message, "remove one")
-            self.inheritance.doubtful = True
+            self.inheritance.incomplete = True
             return None
         for scope in base:
             default = self.inheritance.fold([scope], "num_layers")
             number = default if number is None and layers is None else number
         if layers is not None:
             if layers.value is INVALID:
-                self.inheritance.doubtful = True
+                self.inheritance.incomplete = True
                 return layers
             return layers.holding(self.items(layers.items, [*base, self.node]))
         if number is None:
             message = "`num_layers` or `layers` is missing"
             if not self.diagnostics.meant & {"num_layers", "layers"}:
                 self.diagnostics.add("TFK030", self.node.location, self.node.path, message, "write the number of layers")
-            self.inheritance.doubtful = True
+            self.inheritance.incomplete = True
             return None
         leaf = self.leaf(self.node.holding({"repeat": number}), [*base, self.node])
         return number.holding([leaf])
@@ -79,7 +79,7 @@ class _Stack:
             if item.value is INVALID or inner is None:
                 found.append(self.leaf(item, [*scopes, item]))
             elif inner.value is INVALID:
-                self.inheritance.doubtful = True
+                self.inheritance.incomplete = True
                 found.append(item.holding(INVALID))
             else:
                 own = {name: child for name, child in item.mapping.items() if name in GROUP}
@@ -89,7 +89,7 @@ class _Stack:
     def leaf(self, item: Located, scopes: list[Located]) -> Located:
         """One layer with all inherited values."""
         if item.value is INVALID:
-            self.inheritance.doubtful = True
+            self.inheritance.incomplete = True
             return item
         layer = {name: child for name, child in item.mapping.items() if name in GROUP}
         for name in PATTERN:
@@ -97,7 +97,7 @@ class _Stack:
             if name == "sublayers" and (value is None or value.value is not INVALID):
                 value = self.sublayers(value, scopes)
             if value is not None:
-                self.inheritance.doubtful |= name == "sublayers" and value.value is INVALID
+                self.inheritance.incomplete |= name == "sublayers" and value.value is INVALID
                 layer[name] = value
         self.needs(layer)
         self.last = layer.get("placement"), layer.get("norm")
@@ -125,13 +125,13 @@ class _Stack:
         names = ["self_attention", *(["cross_attention"] if self.reads_memory else []), "ffn"]
         items = [self.standard(name) for name in names] if written is None else written.items
         seen: dict[str, int] = {}
-        taken: dict[str, Located] = {}
+        names_so_far: set[str] = set()
         found: list[Located] = []
         for item in items:
             part = self.sublayer(as_part(item), scopes, seen)
             name = part.get("name")
             if name is not None and isinstance(name.value, str):
-                self.check_name(name, item, taken)
+                self.check_name(name, item, names_so_far)
             found.append(part)
         return place.holding(found)
 
@@ -142,7 +142,7 @@ class _Stack:
     def sublayer(self, item: Located, scopes: list[Located], seen: dict[str, int]) -> Located:
         kind: SublayerKind | None = self.grammar.find("sublayer", item.kind)
         if item.value is INVALID or kind is None:
-            self.inheritance.doubtful = True
+            self.inheritance.incomplete = True
             return item
         seen[kind.name] = number = seen.get(kind.name, 0) + 1
         options: Located | None = None
@@ -159,11 +159,11 @@ class _Stack:
             fields["name"] = item.holding(stem if number == 1 else f"{stem}_{number}")
         return item.holding(self.inheritance.with_norm_options(fields))
 
-    def check_name(self, name: Located, item: Located, taken: dict[str, Located]) -> None:
+    def check_name(self, name: Located, item: Located, names_so_far: set[str]) -> None:
         if not name.value.isidentifier():
             message = f"`{short(name.value)}` cannot name a sub-layer"
             self.diagnostics.add("TFK013", name.location, name.path, message, "use letters, digits and underscores")
-        elif name.value in taken:
+        elif name.value in names_so_far:
             message = f"two sub-layers of one layer are called `{short(name.value)}`"
             self.diagnostics.add("TFK013", name.location, item.path, message, "give one of them another `name`")
-        taken[name.value] = item
+        names_so_far.add(name.value)

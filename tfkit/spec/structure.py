@@ -1,8 +1,8 @@
 """Checks the written tree before inheritance: shapes, keys, and the names of parts.
 
-Each error is reported once, where it was written, and removed from the tree: an unknown key is dropped, a value of the wrong
-shape becomes INVALID. Later steps can rely on the shapes, and a misspelt default is one error instead of one for each node
-that inherits it.
+An invalid value is reported once, where it was written, and removed from the tree: an unknown key is dropped, a value of the
+wrong shape becomes INVALID. Later steps can rely on the shapes, and a misspelt default is one error instead of one for each
+node that inherits it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .grammar import TOP, Grammar, slots_of
 from .hints import glued, unknown_key, unknown_name, which_kind
 from .located import INVALID, Diagnostics, Located, short
 
-NEEDED = {"name": "what the model is called", "nodes": "which nodes the model has", "outputs": "which nodes give its outputs"}
+NEEDED = {"name": "the name of the model", "nodes": "the nodes of the model", "outputs": "the nodes whose outputs it returns"}
 Check = Callable[[Located], Located]
 
 

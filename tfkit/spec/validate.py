@@ -1,4 +1,4 @@
-"""Validates the values with Pydantic and reports its errors in the words of the spec, where the value was written."""
+"""Validates the values with Pydantic, and translates its errors into located errors in the words of the spec."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class _Place:
     holds: str | None = None
 
     def child(self, step: int | str, grammar: Grammar) -> _Place | None:
-        """The place one step further, or None if nothing is written there."""
+        """The place of a child, or None if it is not written."""
         node = _child(self.node, step)
         if node is None:
             return None

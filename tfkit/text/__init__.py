@@ -1,4 +1,4 @@
-"""Text in, text out: models together with the tokenisers that they were trained with."""
+"""Text in, text out: models with their tokenisers."""
 
 from ..io import model_in
 from .classifier import Classification, Classifier

@@ -28,8 +28,8 @@ class Classification:
         text: The text.
         label: The most probable class; None for a text without a token.
         probability: Its probability; None for a text without a token.
-        read: The number of tokens that were read, start and end included.
-        cut: The number of tokens beyond the limit, which were not read.
+        read: The number of tokens that the model read, start and end included.
+        cut: The number of tokens beyond the limit, which it did not read.
         labels: All classes, in the order of the model's output.
         distribution: Their probabilities; empty for a text without a token.
     """
@@ -55,8 +55,8 @@ class Classifier:
         model: A classifier.
         tokeniser: Its tokeniser.
         labels: Its classes, in the order of its output.
-        max_length: The most tokens of a text to read, start and end included; at most the positions of the model.
-        batch_tokens: The most tokens of a batch, padding included.
+        max_length: The limit of tokens of a text, start and end included; at most the positions of the model.
+        batch_tokens: The limit of tokens of a batch, padding included.
 
     Raises:
         InputError: The model is of another kind, or the tokeniser or the labels are not its own.
@@ -76,7 +76,7 @@ class Classifier:
         if max_length < 3 or batch_tokens < 1:
             message = f"max_length is {max_length}, batch_tokens is {batch_tokens}"
             raise InputError(
-                Diagnostic("TFK078", message, "a text has at least 3 tokens, start and end being two, a batch at least 1")
+                Diagnostic("TFK078", message, "a text has at least 3 tokens with start and end, a batch at least 1")
             )
         self.roles = roles_for(model.plan, "classification")
         self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
@@ -97,7 +97,23 @@ class Classifier:
         batch_tokens: int = 4096,
         catalogue: Catalogue | None = None,
     ) -> Classifier:
-        """The classifier in a directory, or the best one of a run. Raises StoreError, InputError."""
+        """Load a classifier.
+
+        Args:
+            directory: directory of a saved model, or of a training run, whose best model is loaded.
+            device: as in `tfkit.load`.
+            backend: as in `tfkit.load`.
+            max_length: as in the constructor.
+            batch_tokens: as in the constructor.
+            catalogue: as in `tfkit.load`.
+
+        Returns:
+            The classifier.
+
+        Raises:
+            StoreError: a file is missing or altered.
+            InputError: the model is no classifier.
+        """
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, catalogue=catalogue)
         roles_for(model.plan, "classification")  # a model of another kind is reported before its missing labels
@@ -108,7 +124,7 @@ class Classifier:
         """Classify lines.
 
         Args:
-            lines: Read `chunk` at a time. Where the iterable raises, the lines before are classified first.
+            lines: Read `chunk` at a time. If the iterable raises an exception, the lines before it are classified first.
             chunk: Lines that are sorted by length and batched together.
 
         Yields:
@@ -133,7 +149,7 @@ class Classifier:
 
     @torch.no_grad()
     def _classify(self, texts: list[list[int]]) -> list[tuple[int, list[float]]]:
-        """The most probable class, and the probabilities of all, for each text."""
+        """The most probable class and the probabilities of all classes, for each text."""
         if not texts:
             return []
         lengths = np.array([len(ids) for ids in texts], np.int32)

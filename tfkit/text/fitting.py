@@ -1,4 +1,4 @@
-"""Which task a model is for, and the error where it is used for another."""
+"""The task of a model, and the error if it is used for another one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from ..nn.model_plan import ModelPlan
 
 USES = {
     "parallel": ("translates", "tfkit translate", "tfkit.Translator"),
-    "language": ("goes on from a prompt", "tfkit generate", "tfkit.TextGenerator"),
+    "language": ("continues a prompt", "tfkit generate", "tfkit.TextGenerator"),
     "classification": ("classifies text", "tfkit classify MODEL", "tfkit.Classifier"),
     "images": ("classifies images", "tfkit classify MODEL IMAGE...", "tfkit.ImageClassifier"),
 }
-"""What a model of each kind of data does, with its command and its class."""
+"""By kind of data: the task of a model, its command and its class."""
 
 
 def roles_for(plan: ModelPlan, kind: str) -> Roles:
-    """The roles of a model's nodes for a kind of data. Raises InputError, which names the right command, for other models."""
+    """The roles of a model's nodes for a kind of data. Raises InputError with the right command if the model is of another
+    kind."""
     if not fits(plan, kind) and (others := [other for other in USES if fits(plan, other)]):
         does, command, name = USES[others[0]]
         message = f"`{plan.name}` is no model that {USES[kind][0]}: it {does}"

@@ -25,8 +25,8 @@ class Continuation:
         prompt: The prompt.
         text: The text that the model generated after it.
         hypothesis: The generated tokens.
-        read: The number of prompt tokens that were read, the last ones.
-        cut: The number of prompt tokens before these.
+        read: The number of prompt tokens that the model read, the last ones.
+        cut: The number of prompt tokens before them, which it did not read.
     """
 
     prompt: str
@@ -39,7 +39,7 @@ class Continuation:
 class TextGenerator:
     """Continues prompts.
 
-    Of a prompt that is too long for the positions of the model, the last tokens are read: as many as leave room for the new
+    If a prompt is too long for the positions of the model, the model reads its last tokens: as many as leave room for the new
     tokens of the search, and at least half of the positions.
 
     Args:
@@ -60,7 +60,21 @@ class TextGenerator:
         cls, directory: str | Path, *, device: str | torch.device = "cpu", backend: Any = None,
         catalogue: Catalogue | None = None,
     ) -> TextGenerator:  # fmt: skip
-        """The generator of a saved model, or of the best model of a run. Raises StoreError, InputError."""
+        """Load a generator.
+
+        Args:
+            directory: directory of a saved model, or of a training run, whose best model is loaded.
+            device: as in `tfkit.load`.
+            backend: as in `tfkit.load`.
+            catalogue: as in `tfkit.load`.
+
+        Returns:
+            The generator.
+
+        Raises:
+            StoreError: a file is missing or altered.
+            InputError: the model is of another kind.
+        """
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, catalogue=catalogue)
         return cls(model, read_tokenisers(place, ("target",))["target"])
@@ -77,7 +91,7 @@ class TextGenerator:
             workers: As in `generate_batched`.
 
         Returns:
-            The continuations of each prompt, best first; none of a prompt without a token.
+            The continuations of each prompt, best first; none for a prompt without a token.
         """
         encoded = self.tokeniser.encode(list(prompts))
         read = [self._read(ids, search) for ids in encoded]
@@ -101,13 +115,13 @@ class TextGenerator:
         ]
 
     def _read(self, ids: list[int], search: Search) -> list[int]:
-        """The tokens of a prompt that are read."""
+        """The tokens of a prompt that the model reads."""
         positions = self.positions
         if positions is None or len(ids) <= positions:
             return ids
-        return ids[-max(positions + 1 - search.limit(len(ids)), (positions + 1) // 2) :]  # the last new token has no position
+        return ids[-max(positions + 1 - search.limit(len(ids)), (positions + 1) // 2) :]  # the last new token needs none
 
     def _tail(self, ids: list[int], hypothesis: Hypothesis) -> str:
-        """The text after the prompt. Both are decoded together, since the bytes of a character may span the border."""
+        """The text after the prompt. Both are decoded together, because the bytes of one character may be in both."""
         whole, before = self.tokeniser.decode([*ids, *hypothesis.ids.tolist()]), self.tokeniser.decode(ids)
         return whole.removeprefix(before)

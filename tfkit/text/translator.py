@@ -28,8 +28,8 @@ class Translation:
         source: The line.
         texts: The text of each hypothesis, best first.
         hypotheses: The hypotheses.
-        source_ids: The ids that were read, end token included.
-        cut: The number of source tokens beyond the limit, which were not read.
+        source_ids: The ids that the model read, end token included.
+        cut: The number of source tokens beyond the limit, which it did not read.
     """
 
     source: str
@@ -45,7 +45,7 @@ class Translation:
 
     @property
     def read(self) -> int:
-        """The number of source tokens that were read, the end token included."""
+        """The number of source tokens that the model read, end token included."""
         return len(self.source_ids)
 
 
@@ -53,11 +53,11 @@ class Translator:
     """Translates lines of text.
 
     Args:
-        model: A model with a source that is read as a whole, and a target that is decoded.
+        model: A model with a source that is encoded, and a target that is decoded.
         tokenisers: By column: `source` and `target`.
         search: The kind of search and its settings; a beam search by default.
-        max_source: The most source tokens to read, end token included; at most the positions of the model.
-        batch_tokens: The most tokens of a batch, padding and beams included.
+        max_source: The limit of source tokens, end token included; at most the positions of the model.
+        batch_tokens: The limit of tokens of a batch, padding and beams included.
         attention: Sites whose weights every hypothesis holds.
         workers: Batches that are searched in parallel on a CPU.
 
@@ -80,7 +80,7 @@ class Translator:
         self.batch_tokens, self.attention, self.workers = batch_tokens, tuple(attention), workers
         if max_source < 2 or batch_tokens < 1 or workers < 1:
             message = f"max_source is {max_source}, batch_tokens is {batch_tokens}, workers is {workers}"
-            fix = "a source has at least 2 tokens, its end being one, a batch at least 1, and one at least is searched at once"
+            fix = "a source has at least 2 tokens with its end token, a batch at least 1, and there is at least 1 worker"
             raise InputError(Diagnostic("TFK078", message, fix))
         self.roles = roles_for(model.plan, "parallel")
         self.max_source = min(max_source, model.plan.max_input_lengths.get(self.roles.of("source"), max_source))
@@ -100,7 +100,26 @@ class Translator:
         workers: int = 1,
         catalogue: Catalogue | None = None,
     ) -> Translator:
-        """The translator of a saved model, or of the best model of a run. Raises StoreError, InputError."""
+        """Load a translator.
+
+        Args:
+            directory: directory of a saved model, or of a training run, whose best model is loaded.
+            search: as in the constructor.
+            device: as in `tfkit.load`.
+            backend: as in `tfkit.load`.
+            max_source: as in the constructor.
+            batch_tokens: as in the constructor.
+            attention: as in the constructor.
+            workers: as in the constructor.
+            catalogue: as in `tfkit.load`.
+
+        Returns:
+            The translator.
+
+        Raises:
+            StoreError: a file is missing or altered.
+            InputError: the model is of another kind.
+        """
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, catalogue=catalogue)
         tokenisers = read_tokenisers(place, ("source", "target"))
@@ -112,7 +131,7 @@ class Translator:
         """Translate lines.
 
         Args:
-            lines: Read `chunk` at a time. Where the iterable raises, the lines before are translated first.
+            lines: Read `chunk` at a time. If the iterable raises an exception, the lines before it are translated first.
             chunk: Lines that are sorted by length and batched together.
 
         Yields:
@@ -145,5 +164,5 @@ class Translator:
 
 
 def _line(text: str) -> str:
-    """A translation on one line, since byte pieces can decode to line breaks and tabs."""
+    """A translation on one line: byte pieces may decode to line breaks and tabs."""
     return " ".join(text.split())

@@ -2,7 +2,7 @@
 
 from ..data import describe_counts
 from .averaging import average_checkpoints, average_models
-from .callbacks import Callback, Progress, Step, Validated
+from .callbacks import Callback, Progress, Step, ValidationResult
 from .distributed.process_group import started_rank
 from .pretrained import LoadReport
 from .session import Outcome, resume, train
@@ -14,7 +14,7 @@ __all__ = [
     "Step",
     "LoadReport",
     "Trainer",
-    "Validated",
+    "ValidationResult",
     "Callback",
     "average_checkpoints",
     "average_models",

@@ -1,4 +1,4 @@
-"""The mean of the weights of several models of one run, which often translates better than each of them.
+"""The mean of the weights of several models of one run. It often translates better than each of the models.
 
 https://arxiv.org/abs/1706.03762, section 6.1: the mean of the last 5 (base) or 20 (big) checkpoints
 """
@@ -31,7 +31,7 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
 
     Args:
         run: The directory of the run.
-        last: How many checkpoints; all that the run keeps where None.
+        last: The number of checkpoints; None for all that the run keeps.
         output: Where to save the model.
         overwrite: Whether to replace a saved model there.
 
@@ -51,7 +51,7 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
         raise StoreError(Diagnostic("TFK114", f"{run} has no checkpoint", "name a run of `tfkit train`, or two models or more"))
     if last is not None and last > len(found):
         message = f"{run} has {len(found)} checkpoints, {last} are requested"
-        raise StoreError(Diagnostic("TFK114", message, "a run keeps as many as `keeping.last` says"))
+        raise StoreError(Diagnostic("TFK114", message, "a run keeps the last `keeping.last` checkpoints"))
     chosen = found if last is None else found[-last:]
     model = build(load_spec(run / SPEC, load_catalogue()))
     states = (read_checkpoint(path)[0][MODEL] for path in chosen)
@@ -63,7 +63,7 @@ def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = Fa
     """Average saved models.
 
     Args:
-        places: Their directories; a directory of a run stands for its best model.
+        places: Their directories; for a directory of a run, its best model.
         output: Where to save the model.
         overwrite: Whether to replace a saved model there.
 
@@ -95,7 +95,7 @@ def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = Fa
 
 
 def _texts(place: Path, tokenisers: Mapping[str, TextTokeniser], labels: list[str]) -> dict[str, str]:
-    """The files to save beside a model; the normalisation of images is that in `place`."""
+    """The text files to save with a model; the normalisation of images is that in `place`."""
     texts = tokeniser_texts(tokenisers) | ({LABELS: json.dumps(labels) + "\n"} if labels else {})
     if os.path.lexists(place / IMAGES):
         texts[IMAGES] = read_image_facts(place).model_dump_json() + "\n"

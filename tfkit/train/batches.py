@@ -1,5 +1,5 @@
-"""The batches of a run. A batch, and the random seed of its step, depend on the seed of the recipe and on the batch's place in
-the data alone, so that a step is the same whichever process computes it and whether or not the run was interrupted.
+"""The batches of a run. A batch and its random seed depend only on the seed of the recipe and on the batch's position in the
+data. A step is therefore the same in any process, and in a run that was interrupted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..recipe import Recipe
 
 
 class TrainingBatches:
-    """The batches of every epoch. With `compile: true` they have few shapes (`BatchShapes`), otherwise any."""
+    """The batches of every epoch. With `compile: true` they have few shapes (`BatchShapes`)."""
 
     def __init__(self, recipe: Recipe, data: Data, task: Task | ImageTask, device: torch.device) -> None:
         self.recipe, self.data, self.task, self.device = recipe, data, task, device

@@ -25,7 +25,7 @@ class BestModels:
         self.folder = output.directory / MODELS
 
     def add(self, model: Model, score: float) -> None:
-        """Save a model where its score is among the best. The first process writes."""
+        """Save a model if its score is among the best. The first process writes."""
         self.step.progress.best_models = self.step.processes.run_on_first(lambda: self._add(model, score))
 
     def _add(self, model: Model, score: float) -> list[tuple[float, int]]:
@@ -51,7 +51,7 @@ class BestModels:
         return best
 
     def path(self) -> Path:
-        """The directory of the best model; that of the run where none is saved."""
+        """The directory of the best model, or that of the run if none is saved."""
         best = self.step.progress.best_models
         return self._path(best[0][1]) if best else self.output.directory
 
@@ -59,13 +59,13 @@ class BestModels:
         return self.folder / f"step-{step}"
 
     def forget_missing(self) -> None:
-        """Drop models from the list whose directories are gone."""
+        """Drop models without a directory from the list."""
         progress = self.step.progress
         progress.best_models = [(score, step) for score, step in progress.best_models if self._path(step).is_dir()]
 
     def remove_others(self) -> None:
-        """Remove the models that are no longer listed. Only after a checkpoint with the new list: resuming from an older one
-        needs the models of the older list."""
+        """Remove the models that are no longer listed. Call it only after a checkpoint with the new list: resuming from an
+        older checkpoint needs the models of the older list."""
         listed = {step for _, step in self.step.progress.best_models}
         for step, path in saved_steps(self.folder).items():
             if step not in listed:

@@ -1,4 +1,4 @@
-"""How far a run has come, and the callbacks that receive its events."""
+"""The progress of a run, and the callbacks that receive its events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Count = Annotated[int, Field(ge=1, le=MAX_WHOLE)]
 
 
 class Progress(BaseModel):
-    """How far a run has come.
+    """The progress of a run.
 
     Attributes:
         step: Steps made.
@@ -31,7 +31,7 @@ class Progress(BaseModel):
         best: The best validation score; None before the first one.
         best_step: The step of that score.
         stale: Validations since then.
-        seconds: Wall time of all commands of the run, start-up and validation included.
+        seconds: Wall time of all commands of the run, with start-up and validation.
         best_models: Score and step of the saved models, best first.
         validated: The step of the last validation.
     """
@@ -73,7 +73,7 @@ class Step:
         norm: The norm of the gradient before it was clipped.
         source_tokens: Source tokens, without padding.
         target_tokens: Target tokens, without padding.
-        seconds: How long it took.
+        seconds: Its wall time.
     """
 
     step: int
@@ -93,8 +93,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Validated:
-    """One validation.
+class ValidationResult:
+    """The result of one validation.
 
     Attributes:
         step: The number of steps before it.
@@ -103,7 +103,7 @@ class Validated:
         scores: Scores by name, 0 to 100: BLEU and chrF, or accuracy.
         signatures: sacrebleu's signatures of the scores.
         best: Whether it was the best so far.
-        seconds: How long it took.
+        seconds: Its wall time.
         sample: Source, reference and translation of one row.
     """
 
@@ -125,37 +125,47 @@ class Validated:
 class Callback(Protocol):
     """Receives the events of a training run, in the first process only.
 
-    A callback that raises stops the run after the current step, once a checkpoint is written; its exception is raised then.
+    If a callback raises an exception, the run writes a checkpoint after the current step, stops, and raises the exception.
     """
 
-    def began(self, trainer: Any, changes: list[str]) -> None:
-        """Before the first step: the `Trainer`, and the changes to the spec that the data needed, as `--set` writes them."""
+    def on_train_start(self, trainer: Any, changes: list[str]) -> None:
+        """Called before the first step.
 
-    def stepped(self, step: Step) -> None:
-        """After a step."""
+        Args:
+            trainer: The `Trainer`.
+            changes: The changes to the spec that the data needed, in the form of `--set`.
+        """
 
-    def validated(self, result: Validated) -> None:
-        """After a validation."""
+    def on_step_end(self, step: Step) -> None:
+        """Called after each step."""
 
-    def saved(self, step: int, path: Path) -> None:
-        """After a checkpoint of a step is written."""
+    def on_validation_end(self, result: ValidationResult) -> None:
+        """Called after each validation."""
 
-    def trouble(self, diagnostics: tuple[Diagnostic, ...]) -> None:
-        """Something failed, such as a write to a full disk, and training continues."""
+    def on_checkpoint(self, step: int, path: Path) -> None:
+        """Called after a checkpoint is written."""
 
-    def ended(self, reason: str, model: Path) -> None:
-        """After the last step: why training ended, and the directory of the best model."""
+    def on_warning(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        """Called after a failure, such as a write to a full disk, that does not stop the training."""
+
+    def on_train_end(self, reason: str, model: Path) -> None:
+        """Called after the last step.
+
+        Args:
+            reason: Why training ended.
+            model: The directory of the best model.
+        """
 
 
 class CallbackList:
-    """Calls every callback for an event, and remembers the first exception as `failure`."""
+    """Calls every callback for an event. `failure` is the first exception of a callback."""
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self.callbacks = tuple(callbacks)
         self.failure: Exception | None = None
 
     def notify(self, event: Callable[[Callback], None]) -> None:
-        """Call each callback, the later ones too where one fails."""
+        """Call each callback, even if an earlier one fails."""
         for callback in self.callbacks:
             try:
                 event(callback)

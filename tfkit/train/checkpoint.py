@@ -1,9 +1,9 @@
-"""A checkpoint: everything that resuming needs, in a directory that appears whole or not at all.
+"""Checkpoints: directories, written atomically, with everything that resuming needs.
 
 model.safetensors        the weights
-optimiser.safetensors    the moments of the optimiser as `PARAMETER/exp_avg` and the like
-average.safetensors      the moving average of the weights, where there is one
-shards/                  instead of these, where the weights are sharded: a file for each process
+optimiser.safetensors    the state of the optimiser, `PARAMETER/exp_avg`, `PARAMETER/exp_avg_sq` and `PARAMETER/step`
+average.safetensors      the moving average of the weights, if there is one
+shards/                  instead of these files if the weights are sharded: one file per process
 state.json               progress, loss scaler, digests of the recipe, the data and the tokenisers; shapes of sharded tensors
 manifest.json            size and SHA-256 of the other files
 """
@@ -32,12 +32,12 @@ STATE, MANIFEST = "state.json", "manifest.json"
 Tensors = Mapping[str, Tensor]
 
 
-# torch.distributed.checkpoint writes and reads the shards only: for whole tensors safetensors needs no planner and one line.
+# torch.distributed.checkpoint writes and reads only shards. For whole tensors, safetensors needs one line.
 def write_checkpoint(directory: Path, tensors: Mapping[str, Tensors], scalars: Mapping[str, Any]) -> None:
-    """Write a checkpoint. Raises StoreError, and then nothing was changed.
+    """Write a checkpoint. Raises StoreError if it cannot be written; nothing was changed then.
 
     Args:
-        directory: Its place; an existing checkpoint is replaced.
+        directory: Its directory; an existing checkpoint is replaced.
         tensors: Whole tensors by file and name.
         scalars: The content of `state.json`.
     """
@@ -54,8 +54,8 @@ def write_checkpoint(directory: Path, tensors: Mapping[str, Tensors], scalars: M
 def write_sharded_checkpoint(
     directory: Path, tensors: Mapping[str, Tensors], scalars: Mapping[str, Any], processes: ProcessGroup
 ) -> None:
-    """Write a checkpoint of sharded tensors, each process its shards. Raises StoreError in all processes, and then nothing was
-    changed. Arguments as in `write_checkpoint`."""
+    """Write a checkpoint of sharded tensors; each process writes its shards. Arguments as in `write_checkpoint`. Raises
+    StoreError in all processes if one cannot write; nothing was changed then."""
     from .distributed.sharded_checkpoint import write_shards
 
     draft = processes.run_on_first(lambda: _make_draft(directory))
@@ -88,12 +88,12 @@ def write_sharded_checkpoint(
 
 def _make_draft(directory: Path) -> Path:
     with _as_store_error(directory):
-        directory.parent.mkdir(exist_ok=True)  # without its parents: a run that was removed does not reappear in part
+        directory.parent.mkdir(exist_ok=True)  # not its parents: the directory of a removed run must not reappear
         return make_draft(directory)
 
 
 def _finish(draft: Path, directory: Path, scalars: Mapping[str, Any], records: Mapping[str, Any]) -> None:
-    """Add the state and the manifest, and give the draft its name."""
+    """Add the state and the manifest, and rename the draft."""
     (draft / STATE).write_text(json.dumps(scalars, indent=1) + "\n", encoding="utf-8")
     records = {**records, STATE: file_record(draft / STATE)}
     (draft / MANIFEST).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
@@ -103,12 +103,12 @@ def _finish(draft: Path, directory: Path, scalars: Mapping[str, Any], records: M
 
 @contextmanager
 def _as_store_error(directory: Path) -> Iterator[None]:
-    """Raises StoreError for what prevents writing a checkpoint."""
+    """Raises StoreError if a checkpoint cannot be written."""
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as reason:
-        words = getattr(reason, "strerror", None) or str(reason)
-        raise StoreError(Diagnostic("TFK081", f"{directory} could not be written: {words}", "nothing was changed")) from None
+        text = getattr(reason, "strerror", None) or str(reason)
+        raise StoreError(Diagnostic("TFK081", f"{directory} could not be written: {text}", "nothing was changed")) from None
 
 
 def read_checkpoint(
@@ -118,7 +118,7 @@ def read_checkpoint(
 
     Args:
         directory: The checkpoint.
-        like: The weights of the model by name; of tensors that are sharded like these each process reads its shard only.
+        like: The weights of the model by name. Each process reads only its shards of tensors that are sharded in the model.
         processes: The processes that read together.
 
     Returns:
@@ -154,7 +154,7 @@ def _checked(directory: Path) -> tuple[State, bool]:
     check_files(directory / MANIFEST, manifest, folders=(SHARDS,))
     if others := {str(path.relative_to(directory)) for path in directory.rglob("*.safetensors")} - manifest.keys():
         message = f"{directory / MANIFEST} does not list {', '.join(sorted(others))}"
-        raise StoreError(Diagnostic("TFK082", message, "remove what is no part of the checkpoint"))
+        raise StoreError(Diagnostic("TFK082", message, "remove files that do not belong to the checkpoint"))
     state = read_model(directory / STATE, State)
     if sharded and not (state.tensors and state.tensors.keys() >= {MODEL, OPTIMISER}):
         message = f"{directory / STATE} does not list the tensors of the shards with their shapes"
@@ -162,7 +162,7 @@ def _checked(directory: Path) -> tuple[State, bool]:
     named = STEP.fullmatch(directory.name)
     if named and int(named[1]) != state.progress.step:
         message = f"{directory / STATE} is that of step {state.progress.step}, not of {directory.name}"
-        raise StoreError(Diagnostic("TFK082", message, "give the directory its name back"))
+        raise StoreError(Diagnostic("TFK082", message, "restore the name of the directory"))
     return state, sharded
 
 

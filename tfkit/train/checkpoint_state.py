@@ -1,4 +1,4 @@
-"""The content of `state.json` in a checkpoint: everything that is no tensor."""
+"""The content of `state.json` in a checkpoint: everything except tensors."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class State(FileModel):
     """The content of `state.json`.
 
     Attributes:
-        progress: How far the run has come.
-        digests: Of what the run began with, by name.
+        progress: The progress of the run.
+        digests: The digests of the inputs of the run, by name.
         scaler: The loss scaler.
         average_steps: Updates of the moving average; None without one.
         tensors: The shapes of sharded tensors, by file and name.

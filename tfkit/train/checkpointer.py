@@ -19,12 +19,12 @@ from .step import TrainStep
 class Checkpointer:
     """Writes the state of a run into `checkpoints/step-N` and keeps the last `keeping.last`.
 
-    Where writing fails, training continues: the state is in memory, and the next checkpoint is tried.
+    If writing fails, training continues: the state is in memory, and the next checkpoint is tried.
 
     Args:
         step: Holds the state.
         output: The directory of the run.
-        digests: Digests of what the run began with. A checkpoint of another run is refused.
+        digests: The digests of the inputs of the run. A checkpoint of another run is refused.
         best_models: The saved models that the checkpoints refer to.
     """
 
@@ -73,7 +73,7 @@ class Checkpointer:
         if self.processes.is_first:
             self._remove_old()
             step, path = self.state.progress.step, self.path
-            self.output.callbacks.notify(lambda callback: callback.saved(step, path))
+            self.output.callbacks.notify(lambda callback: callback.on_checkpoint(step, path))
         return True
 
     def _remove_old(self) -> None:
@@ -85,10 +85,10 @@ class Checkpointer:
         self.best_models.remove_others()
 
     def restore(self, earlier: bool) -> None:
-        """Restore the state from the latest checkpoint; leave it as it is where there is none.
+        """Restore the state from the latest checkpoint, if there is one.
 
         Args:
-            earlier: Whether to use the latest readable checkpoint where later ones are damaged.
+            earlier: Whether to use the latest readable checkpoint if later ones are damaged.
 
         Raises:
             StoreError: The checkpoint is damaged, or belongs to another run.
@@ -101,7 +101,7 @@ class Checkpointer:
                 self.processes.run_on_all(partial(self.state.check_scalars, path, state, self.step.batches.count))
             except StoreError as reason:
                 if not earlier or path == found[0]:
-                    before = ", `--earlier` goes back to the one before it" if path != found[0] else ""
+                    before = "; `--earlier` uses the one before it" if path != found[0] else ""
                     error = StoreError([*reason.diagnostics, Diagnostic("TFK082", f"{path} cannot be used{before}")])
                     error.reported_by_other_rank = reason.reported_by_other_rank
                     raise error from None
@@ -116,8 +116,8 @@ class Checkpointer:
         other = [name for name, digest in self.digests.items() if state.digests.get(name) != digest]
         if other:
             message = f"{path} was written with another {' and '.join(other)}"
-            raise StoreError(Diagnostic("TFK113", message, "go on with the files that the run began with"))
+            raise StoreError(Diagnostic("TFK113", message, "resume with the files of the first start"))
 
 
 def _report(reason: StoreError, callback: Callback) -> None:
-    callback.trouble(reason.diagnostics)
+    callback.on_warning(reason.diagnostics)

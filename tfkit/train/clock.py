@@ -1,4 +1,4 @@
-"""How long the commands of a run have worked on it."""
+"""The wall time of the commands of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class RunClock:
     """Wall time of this command and of the earlier commands of the same run, and of the last validation.
 
     Args:
-        start: The `time.monotonic()` at which this command began.
+        start: The `time.monotonic()` at the start of this command.
         processes: The processes of the run; the clock of the first one counts.
     """
 
@@ -23,7 +23,7 @@ class RunClock:
         return self.earlier_seconds + time.monotonic() - self.start
 
     def synchronised_seconds(self) -> float:
-        """The seconds of the first process, in all processes; synchronises `validation_seconds` too."""
+        """The seconds of the first process, in all processes. It also synchronises `validation_seconds`."""
         own = (self.seconds(), self.validation_seconds) if self.processes.is_first else (0.0, 0.0)
         seconds, self.validation_seconds = self.processes.sum(*own)
         return seconds

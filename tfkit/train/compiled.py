@@ -1,4 +1,4 @@
-"""Training through `torch.compile`: forward and backward pass of a model, compiled once for every shape of batch."""
+"""Training with `torch.compile`: forward and backward pass of a model, compiled once for every batch shape."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MAX_COMPILATIONS = 2**16
 
 
 class OwnCode(nn.Module):
-    """A model whose forward method has a code object of its own. torch counts recompilations by code object, so that two models
-    with one code object would share a limit."""
+    """A model whose forward method has its own code object. torch counts recompilations by code object, so two models with one
+    code object would share a limit."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -43,12 +43,12 @@ class CompiledModel:
 
     def __init__(self, model: Model, max_shapes: int) -> None:
         self.max_shapes = max_shapes
-        # With dynamic shapes the graph would depend on which batch came first, and a resumed run starts with another one.
+        # With dynamic shapes the graph would depend on the first batch, and a resumed run starts with another batch.
         self.module: nn.Module = torch.compile(OwnCode(model), dynamic=False, fullgraph=True)  # type: ignore[assignment]
 
     @contextmanager
     def compiling(self, batch: Batch) -> Iterator[None]:
-        """The context to call `module` in. Raises TrainingError where it cannot be compiled for a batch."""
+        """The context to call `module` in. Raises TrainingError if it cannot be compiled for a batch."""
         limits: dict[str, Any] = {"recompile_limit": self.max_shapes, "accumulated_recompile_limit": MAX_COMPILATIONS}
         try:
             with torch._dynamo.config.patch(limits):

@@ -1,5 +1,5 @@
-"""What a run began with, as digests by name in `digests.json`: the recipe, the spec, the corpora, the tokenisers, the
-pretrained weights. A run continues only with the same.
+"""Digests of the inputs of a run, by name, in `digests.json`: the recipe, the spec, the corpora, the tokenisers, the pretrained
+weights. A run resumes only with equal inputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILES = {"spec": SPEC, "training data": f"{DATA}/{TRAIN}", "validation data": f"
 """The files with a digest, by its name."""
 PRETRAINED = "pretrained weights"
 """The name of the digest of the weights that a run starts from."""
-FIX = "go on with the files that the run began with"
+FIX = "resume with the files of the first start"
 
 
 class Digests(RootModel[dict[str, str]]):
@@ -32,12 +32,12 @@ class Digests(RootModel[dict[str, str]]):
 
 
 def read_digests(directory: Path) -> dict[str, str]:
-    """The digests of what a run began with. Raises StoreError."""
+    """The digests of the inputs of a run. Raises StoreError."""
     return read_model(directory / DIGESTS, Digests).root
 
 
 def write_digests(directory: Path, digests: Mapping[str, str]) -> None:
-    """Write what a run begins with. Raises StoreError."""
+    """Write the digests of the inputs of a run. Raises StoreError."""
     write_whole(directory / DIGESTS, json.dumps(digests, indent=1) + "\n")
 
 
@@ -62,7 +62,7 @@ def digests_of(recipe: Recipe, data: Data, files: Mapping[str, str], pretrained:
 def file_digests(directory: Path, written: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """The digests of the spec and the corpora of a run, as `SIZE:SHA-256`.
 
-    A file whose size differs from that in `written` is not read, since it may be endless. Raises StoreError.
+    A file with another size than in `written` is not read, since it may be endless. Raises StoreError.
     """
     paths = {name: directory / file for name, file in FILES.items() if (directory / file).is_file()}
     found = {}
@@ -77,19 +77,19 @@ def file_digests(directory: Path, written: Mapping[str, str] = MappingProxyType(
 
 
 def checked_file_digests(directory: Path) -> dict[str, str]:
-    """The digests of the files of a run, before anything else reads these. Raises StoreError where the run began with
-    others."""
+    """The digests of the files of a run, before anything else reads these files. Raises StoreError if they changed since the
+    start of the run."""
     written = read_digests(directory)
     found = file_digests(directory, written)
     missing = [directory / file for name, file in FILES.items() if name in written and name not in found]
     if missing:
-        raise StoreError([Diagnostic("TFK082", f"{path} is missing", "put it back, or begin a new run") for path in missing])
+        raise StoreError([Diagnostic("TFK082", f"{path} is missing", "restore it, or start a new run") for path in missing])
     check_digests(directory, {name: digest for name, digest in written.items() if name in FILES}, found)
     return found
 
 
 def check_digests(directory: Path, written: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Raises StoreError where the digests that were written differ from those found."""
+    """Raises StoreError if the written digests differ from those found."""
     other = [name for name in {**written, **found} if written.get(name) != found.get(name)]
     if other:
-        raise StoreError(Diagnostic("TFK113", f"{directory} began with another {' and '.join(other)}", FIX))
+        raise StoreError(Diagnostic("TFK113", f"{directory} was started with another {' and '.join(other)}", FIX))

@@ -29,15 +29,15 @@ def image_rule_in(recipe: Recipe, catalogue: Catalogue) -> ImageRule:
 
 
 def fitted_length(recipe: Recipe, positions: Mapping[str, int]) -> Recipe:
-    """The recipe with a `batching.max_length` that the model has positions for, unless the recipe sets it."""
-    longest = max(2, min(positions.values(), default=recipe.batching.max_length))  # a row has a token and its end
+    """The recipe with a `batching.max_length` of at most the positions of the model, unless the recipe sets it."""
+    longest = max(2, min(positions.values(), default=recipe.batching.max_length))  # a row has a token and the end token
     if longest >= recipe.batching.max_length or "max_length" in recipe.batching.model_fields_set:
         return recipe
     return recipe.model_copy(update={"batching": recipe.batching.model_copy(update={"max_length": longest})})
 
 
 def positions_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> dict[str, int]:
-    """The maximum length of the inputs of a recipe's model, by column of the data, where there is one. Raises as `roles_in`."""
+    """The maximum length of the inputs of a recipe's model, by column of the data, if there is one. Raises as `roles_in`."""
     plan = _plan(_spec(recipe, catalogue, []), catalogue, backend)
     nodes = {column: roles_of(plan, recipe.data.kind).of(column) for column in KINDS[recipe.data.kind].files}
     return {column: plan.max_input_lengths[node] for column, node in nodes.items() if node in plan.max_input_lengths}
@@ -56,7 +56,7 @@ def fitted_spec(
         classes: The number of classes; 0 unless it is a classification.
 
     Returns:
-        The spec, and the changes to it as `--set` writes them.
+        The spec, and the changes to it in the form of `--set`.
 
     Raises:
         InputError: The spec sets other special ids than the tokenisers have.
@@ -68,7 +68,7 @@ def fitted_spec(
         raise InputError(
             recipe.diagnostic("TFK106", "tokeniser.joint", message, "write `joint: true`, or `share: null` in the spec")
         )
-    if len(sizes) == 1 and not recipe.pretrained and recipe.wrote("tokeniser").get("joint") is False:
+    if len(sizes) == 1 and not recipe.pretrained and recipe.written_keys("tokeniser").get("joint") is False:
         message = f"data of kind `{recipe.data.kind}` have one text, and so one vocabulary"
         raise InputError(recipe.diagnostic("TFK106", "tokeniser.joint", message, "leave `joint` out"))
     changes = _vocabularies(spec, plan, roles, sizes) if not classes else _classes(spec, plan, roles, sizes, classes)
@@ -101,8 +101,8 @@ def _classes(spec: ModelSpec, plan: ModelPlan, roles: Roles, sizes: Mapping[str,
 
 
 def _vocabularies(spec: ModelSpec, plan: ModelPlan, roles: Roles, sizes: Mapping[str, int]) -> list[str]:
-    """The changes for the sizes of the token tables: where the spec sets them, or at the nodes where one line of the spec sets
-    tables whose sizes now differ."""
+    """The changes for the sizes of the token tables. They are at the place of the written size, or at the nodes if one line of
+    the spec sets tables whose sizes now differ."""
     required = {_owner(spec, roles.of(column)): size for column, size in sizes.items()}
     if getattr(spec.nodes[roles.output].options, "share", None) is None:
         required[roles.output] = sizes["target"]

@@ -11,10 +11,10 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 
 class Interrupts:
-    """A context in which the first signal sets `requested`, and a second one acts as it does outside.
+    """A context in which the first signal sets `requested`. A second signal has its usual effect.
 
     Args:
-        patient: Whether later signals only set `requested` too: torchrun forwards a signal that the terminal has already sent.
+        patient: All signals only set `requested`. torchrun forwards a signal that the terminal has already sent.
     """
 
     def __init__(self, patient: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The lock of a run: one process at a time works on it, or the first of several that train together."""
+"""The lock of a run: only one process, or one group of processes, works on it at a time."""
 
 from __future__ import annotations
 
@@ -30,16 +30,14 @@ class Holder(FileModel):
 def locked(directory: Path) -> Iterator[None]:
     """Lock the directory of a run. The operating system releases the lock when the process ends.
 
-    Raises InputError where another process has locked it, StoreError where it cannot be written.
+    Raises InputError if another process has locked it, StoreError if it cannot be written.
     """
     lock, place = FileLock(directory / LOCK, timeout=0), directory / HOLDER
     try:
         lock.acquire()
     except Timeout:
         message = f"{directory} is in use: {_holder_text(place)} works on it"
-        raise InputError(
-            Diagnostic("TFK121", message, "wait until it has ended, or end it; or name another directory")
-        ) from None
+        raise InputError(Diagnostic("TFK121", message, "wait until it has ended, end it, or name another directory")) from None
     except OSError as reason:
         message = f"{directory / LOCK} could not be written: {reason.strerror}"
         raise StoreError(

@@ -1,6 +1,6 @@
-"""The log of a run: every step and validation as one JSON object a line.
+"""The log of a run: one JSON object per line for every step and validation.
 
-Every line is complete, except the last one of a process that was killed: it has no line break and is skipped. NaN and
+All lines are complete, except the last line of a process that was killed: it has no line break and is skipped. NaN and
 infinities, which JSON lacks, are written as null.
 """
 
@@ -20,16 +20,16 @@ from ..files import FileModel, open_regular, write_whole
 from .callbacks import Count, Whole
 
 MAX_LINE = 1 << 25
-"""The most bytes of a line; a validation holds a sample."""
+"""The size limit of a line, in bytes; a validation holds a sample."""
 MAX_NUMBER = 1e39
 Seconds = Annotated[float, Field(ge=0)]
 Name = Annotated[str, Field(max_length=100)]
 
 
 def _number(value: float | None) -> float:
-    """A number in a log, where null is NaN."""
+    """A number from a log; null is NaN."""
     if value is not None and MAX_NUMBER < abs(value) < math.inf:
-        raise ValueError(f"it is larger than {MAX_NUMBER:g}, which no float32 is")
+        raise ValueError(f"it is larger than {MAX_NUMBER:g}, the limit of float32")
     return math.nan if value is None else value
 
 
@@ -53,7 +53,7 @@ class StepEntry(FileModel):
 
 
 class ValidationEntry(FileModel):
-    """One validation, as `tfkit.train.Validated`."""
+    """One validation, as `tfkit.train.ValidationResult`."""
 
     kind: Literal["validation"]
     step: Whole
@@ -71,7 +71,7 @@ _ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="k
 
 
 def append_log(path: Path, entry: Mapping[str, Any]) -> None:
-    """Append a line to a log. Raises OSError, and then the log is unchanged."""
+    """Append a line to a log. Raises OSError if it cannot be written; the log is unchanged then."""
     line = json.dumps(_finite(entry)).encode() + b"\n"
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
@@ -94,7 +94,7 @@ def _finite(value: Any) -> Any:
 
 
 def read_log(path: Path) -> list[Entry]:
-    """The entries of a log; none where it is missing. Raises StoreError, with the line number, for an invalid line."""
+    """The entries of a log; none if the file is missing. Raises StoreError, with the line number, for an invalid line."""
     return [entry for _, entry in _lines(path)]
 
 
@@ -133,7 +133,7 @@ def _reason(error: ValidationError) -> str:
 
 
 def _refused(path: Path, number: int, reason: str) -> StoreError:
-    fix = "it was altered; remove the line, or the file: only the curve of the training is drawn from it"
+    fix = "it was altered; remove the line, or the file: only the training curve needs it"
     return StoreError(
         Diagnostic("TFK082", f"this line is no entry of the log of a run: {reason}", fix, location=Location(str(path), number))
     )

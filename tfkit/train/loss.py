@@ -1,7 +1,7 @@
 """Cross-entropy with smoothed labels, summed over the labels of a batch.
 
-uniform   (1 - e) nll(label) + e / V sum_v nll(v)                          Szegedy et al. 2016, section 7; torch's
-others    (1 - e) nll(label) + e / (V - 1) sum_{v != label} nll(v)         fairseq's
+uniform   (1 - e) nll(label) + e / V sum_v nll(v)                          Szegedy et al. 2016, section 7; torch
+others    (1 - e) nll(label) + e / (V - 1) sum_{v != label} nll(v)         fairseq
 
 nll(v) = log sum_u exp(logits[u]) - logits[v].   https://arxiv.org/abs/1512.00567
 """
@@ -30,17 +30,20 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float, kin
         labels: (...) int64.
         smoothing: e of the equations above.
         kind: `uniform` or `others`.
-        ignore_index: The label of positions that do not count.
+        ignore_index: The label of positions to ignore.
+
+    Returns:
+        The sums over the labels.
     """
     size = logits.shape[-1]
-    # Both variants are a weight on the label and a weight on every id.
+    # Both variants are a weight of the label and a weight of every id.
     every = smoothing / size if kind == "uniform" else smoothing / (size - 1)
     label = 1 - smoothing - (0.0 if kind == "uniform" else every)
     return LossSums(*_Smoothed.apply(logits.reshape(-1, size), labels.reshape(-1), label, every, ignore_index))  # type: ignore[no-untyped-call]
 
 
 BLOCK = 2**18
-"""Logits that a CPU processes at a time, so that the temporaries stay in its cache."""
+"""Logits that a CPU processes at a time, so that temporary tensors stay in its cache."""
 
 
 def _blocks(logits: Tensor) -> list[slice]:

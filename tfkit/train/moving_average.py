@@ -1,6 +1,6 @@
-"""The exponential moving average of the weights, which often translates better than the weights themselves.
+"""The exponential moving average of the weights. It often translates better than the weights themselves.
 
-a_n = d_n a_{n-1} + (1 - d_n) w_n        d_n = min(decay, (1 + n) / (10 + n)), so that the first steps are soon forgotten
+a_n = d_n a_{n-1} + (1 - d_n) w_n        d_n = min(decay, (1 + n) / (10 + n)): a small decay removes the first weights soon
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MovingAverage:
 
     @contextmanager
     def used_by(self, model: nn.Module) -> Iterator[None]:
-        """Give the model the averages for its weights, and restore its own weights afterwards."""
+        """A context in which the model has the averages as its weights."""
         own = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         self._assign(model, self.values)
         try:

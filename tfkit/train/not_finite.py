@@ -1,4 +1,4 @@
-"""Steps whose loss or gradient is NaN or infinite: the run stops, with what is needed to repeat the step."""
+"""Steps whose loss or gradient is NaN or infinite. The run stops and writes the batches of the step, to reproduce it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def report_not_finite(
     """Write the batches of the step into the directory of the run, and raise TrainingError.
 
     Args:
-        error: What happened.
+        error: The error.
         batches: The batches of the step.
         directory: The directory of the run.
-        checkpoint: The checkpoint before the step; None where it could not be written.
+        checkpoint: The checkpoint before the step; None if it could not be written.
         has_best: Whether the run has saved a model, from which a new run could start.
     """
     path = directory / f"not-finite-step-{error.step}.safetensors"
@@ -47,5 +47,5 @@ def report_not_finite(
     if checkpoint is not None:
         where += f", the state before it in {checkpoint}"
     best = f", from the best model so far (--from {directory})" if has_best else ""
-    fix = f"begin a new run with a lower learning rate, with `clip_norm`, or in float32{best}"
+    fix = f"start a new run with a lower learning rate, with `clip_norm`, or in float32{best}"
     raise TrainingError(Diagnostic("TFK110", f"{error}; {where}", fix)) from None

@@ -1,4 +1,4 @@
-"""Open a prepared run: read its files, build its model, and put the trainer together."""
+"""Opens a prepared run: reads its files, builds its model, and assembles the trainer."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def open_run(session: Session, recipe: Recipe, digests: Mapping[str, str] | None
     files = {} if digests else processes.run_on_first(lambda: checked_file_digests(directory))
     data = processes.run_on_all(lambda: read_data(recipe, directory / DATA, _tokenisers(recipe, directory)))
     spec = processes.run_on_all(lambda: load_spec(directory / SPEC, catalogue))
-    another = partial(build, spec, catalogue, device=session.device, seed=recipe.seed, backend=session.backend)
-    model = processes.run_on_all(another)
+    build_model = partial(build, spec, catalogue, device=session.device, seed=recipe.seed, backend=session.backend)
+    model = processes.run_on_all(build_model)
     roles = processes.run_on_all(lambda: roles_of(model.plan, recipe.data.kind))
     first_step = processes.run_on_first(lambda: not checkpoints_in(directory / CHECKPOINTS))
     pretrained = processes.run_on_all(lambda: read_pretrained(recipe, roles, catalogue)) if first_step else None
@@ -74,7 +74,7 @@ def open_run(session: Session, recipe: Recipe, digests: Mapping[str, str] | None
         callbacks.callbacks = (LogWriter(output), *callbacks.callbacks)
     best_models = BestModels(step, output, catalogue)
     checkpointer = Checkpointer(step, output, digests, best_models)
-    validator = Validator(step, another, best_models)
+    validator = Validator(step, build_model, best_models)
     return Trainer(step, output, best_models, checkpointer, validator, RunClock(session.start, processes), report)
 
 
@@ -84,7 +84,7 @@ def _tokenisers(recipe: Recipe, directory: Path) -> Mapping[str, TextTokeniser]:
 
 
 def _check_shared(session: Session) -> None:
-    """Raises InputError in all processes where one does not see the directory of the run."""
+    """Raises InputError in all processes if one does not see the directory of the run."""
     visible = session.processes.all_gather((session.directory / DIGESTS).is_file())
     if not all(visible):
         message = f"process {visible.index(False)} does not see the directory {session.directory} that process 0 has written"

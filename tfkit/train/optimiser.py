@@ -57,7 +57,7 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, names: Mapping[int, str]
 
 
 def _placed(optimiser: torch.optim.Optimizer, parameter: Tensor, key: str, value: Tensor) -> Tensor:
-    """A copy of a state tensor on the device of its parameter, sharded as the parameter is."""
+    """A copy of a state tensor on the device of its parameter, sharded as the parameter."""
     if key == "step" and not (optimiser.defaults.get("fused") or optimiser.defaults.get("capturable")):
         return value.clone()
     value = value.clone().to(parameter.device)

@@ -1,5 +1,4 @@
-"""What happens before the first step of a new run: read the data, make the tokenisers, fit the spec to them, write all of
-it."""
+"""The preparation of a new run: read the data, train the tokenisers, fit the spec to them, write all files."""
 
 from __future__ import annotations
 
@@ -37,14 +36,14 @@ from .run_recipe import check_processes, write_recipe
 
 @dataclass(frozen=True)
 class Preparation:
-    """`changes` to the spec that the data needed, as `--set` writes them; `digests` of what the run begins with."""
+    """`changes` to the spec that the data needed, in the form of `--set`; `digests` of the inputs of the run."""
 
     changes: list[str]
     digests: dict[str, str]
 
 
 def check_start(recipe: Recipe, directory: Path, processes: int, fsdp: bool) -> None:
-    """The checks that take no time. Raises StoreError for a directory that is not empty, InputError for a wrong recipe."""
+    """The checks that are fast. Raises StoreError for a directory that is not empty, InputError for a wrong recipe."""
     check_new(directory)
     check_image_settings(recipe)
     if recipe.data.kind == "images":
@@ -58,7 +57,7 @@ def check_start(recipe: Recipe, directory: Path, processes: int, fsdp: bool) -> 
 def prepare_run(
     recipe: Recipe, directory: Path, catalogue: Catalogue, backend: Any, positions: Mapping[str, int]
 ) -> Preparation:
-    """Prepare the data of a run, and write everything but the recipe, which `finish_preparation` writes.
+    """Prepare the data of a run, and write all files except the recipe, which `finish_preparation` writes.
 
     Args:
         recipe: The recipe of the run.
@@ -66,18 +65,21 @@ def prepare_run(
         catalogue: The catalogue of components.
         backend: The requested attention backends.
         positions: The maximum length of the model's inputs, by column of the data.
+
+    Returns:
+        The changes to the spec, and the digests.
     """
     roles = roles_in(recipe, catalogue, backend)
     pretrained = read_pretrained(recipe, roles, catalogue)
     if pretrained is not None:
         check_tokenisers(recipe, pretrained)
-        if not KINDS[recipe.data.kind].labelled:  # the spec is known before the data are: report now, not after hours
+        if not KINDS[recipe.data.kind].labelled:  # the spec does not depend on the data: report its errors before the encoding
             spec, _ = fitted_spec(recipe, catalogue, roles, _sizes(pretrained.tokenisers), 0)
             pretrained.load_into(build(spec, catalogue, device="meta"), recipe, roles, ())
     data = _prepared(recipe, directory, catalogue, None if pretrained is None else pretrained.tokenisers, positions)
     if data.validation is None and (recipe.stopping.patience is not None or recipe.validation.metric != "loss"):
         message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
-        fix = "name validation files, or write `data.held_out`; of fewer than 20 rows none is held out by default"
+        fix = "name validation files, or write `data.held_out`; by default no row is held out if there are fewer than 20"
         raise InputError(recipe.diagnostic("TFK112", "data", message, fix))
     spec, changes = fitted_spec(recipe, catalogue, roles, _sizes(data.tokenisers), len(data.labels))
     for name, text in (tokeniser_texts(data.tokenisers) | image_texts(recipe)).items():
@@ -101,7 +103,7 @@ def _prepared(
 
 
 def finish_preparation(recipe: Recipe, directory: Path) -> None:
-    """Write the recipe, from which on the run can be resumed."""
+    """Write the recipe. From then on the run can be resumed."""
     write_recipe(recipe, directory)
     end_preparation(directory)
 

@@ -1,5 +1,5 @@
-"""Start training from another model: tensors of equal name and shape are copied, and its tokenisers used; the rest keeps its
-initial values.
+"""Starts training from another model: tensors of equal name and shape are copied, and its tokenisers are used. All other
+tensors keep their initial values.
 
 https://aclanthology.org/D16-1163/
 """
@@ -38,7 +38,7 @@ class SkippedTensor:
         shape: Its shape.
         reason: Why it was not loaded.
         initialised: Whether it is a tensor of the new model, which keeps its initial values, or of the pretrained one.
-        pretrained_shape: The shape of the pretrained tensor of the same name, where it differs.
+        pretrained_shape: The shape of the pretrained tensor of the same name, if it differs.
     """
 
     name: str
@@ -50,7 +50,7 @@ class SkippedTensor:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What was loaded from a pretrained model.
+    """The tensors that were loaded from a pretrained model, and those that were not.
 
     Attributes:
         place: The directory of the pretrained model.
@@ -89,9 +89,12 @@ class Pretrained:
 
         Args:
             model: The model to start.
-            recipe: Has the least share of weights to load.
+            recipe: Names the smallest share of weights that must be loaded.
             roles: The roles of the model's nodes.
-            labels: The classes of the model. Where they differ from those here, its output is not loaded.
+            labels: The classes of the model. If they differ from those of the pretrained model, its output is not loaded.
+
+        Returns:
+            The loaded and the skipped tensors.
 
         Raises:
             InputError: Less than `pretrained_share` of the weights can be loaded, or none.
@@ -99,17 +102,19 @@ class Pretrained:
         own, pretrained = model.state_dict(), read_weights(self.place)
         loaded: list[str] = []
         skipped = [
-            SkippedTensor(name, tuple(each.shape), "not here", False) for name, each in pretrained.items() if name not in own
+            SkippedTensor(name, tuple(each.shape), "not in the new model", False)
+            for name, each in pretrained.items()
+            if name not in own
         ]
         output = f"nodes.{roles.output}." if labels and labels != self.labels else None
         for name, tensor in own.items():
             shape = tuple(tensor.shape)
             if name not in pretrained:
-                skipped.append(SkippedTensor(name, shape, "not there", True))
+                skipped.append(SkippedTensor(name, shape, "not in the pretrained model", True))
             elif pretrained[name].shape != tensor.shape:
                 skipped.append(SkippedTensor(name, shape, "of another shape", True, tuple(pretrained[name].shape)))
             elif output is not None and name.startswith(output):
-                skipped.append(SkippedTensor(name, shape, "for other labels there", True))
+                skipped.append(SkippedTensor(name, shape, "pretrained for other labels", True))
             else:
                 tensor.copy_(pretrained[name])
                 loaded.append(name)
@@ -126,7 +131,8 @@ class Pretrained:
         return LoadReport(self.place, tuple(loaded), count, total, tuple(skipped))
 
     def _check_share(self, model: Model, recipe: Recipe, loaded: Collection[str]) -> None:
-        """Token tables do not count: every model with these tokenisers and this width has the same."""
+        """Raises InputError if too small a share is loaded. Token tables do not count: all models with these tokenisers and
+        this width have equal ones."""
         nodes = [name for name, node in model.nodes.items() if not isinstance(node, (Tokens, TokenLogits))]
         loaded_by, total_by = dict.fromkeys(nodes, 0), dict.fromkeys(nodes, 0)
         for name, tensor in model.state_dict().items():
@@ -139,7 +145,7 @@ class Pretrained:
             return
         each = ", ".join(f"{loaded_by[node]:,} of {total_by[node]:,} of `{node}`" for node in nodes if total_by[node])
         message = (
-            f"{self.place} has {count:,} of the {total:,} weights of `{model.plan.name}` beside token tables "
+            f"{self.place} has {count:,} of the {total:,} weights of `{model.plan.name}` without token tables "
             f"({100 * count / total:.1f} %: {each}), and {100 * minimum:g} % are required"
         )
         fix = (
@@ -150,7 +156,7 @@ class Pretrained:
 
 
 def is_share(count: int, total: int, minimum: float) -> bool:
-    """Whether `count` is at least this share of the total. Divides, since 0.07 * 100 > 7."""
+    """Whether `count` is at least this share of the total. It divides, because 0.07 * 100 > 7 in float64."""
     return total == 0 or count / total >= minimum
 
 
@@ -167,7 +173,7 @@ def _nodes(names: Iterable[str]) -> list[str]:
 
 
 def read_pretrained(recipe: Recipe, roles: Roles, catalogue: Catalogue) -> Pretrained | None:
-    """The model that a recipe starts from; None where it names none. Raises InputError for one that cannot be read."""
+    """The model that a recipe starts from; None if it names none. Raises InputError if it cannot be read."""
     if recipe.pretrained is None:
         return None
     try:

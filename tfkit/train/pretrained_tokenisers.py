@@ -1,4 +1,4 @@
-"""Whether a recipe fits the tokenisers of the model that it starts from."""
+"""The check that a recipe fits the tokenisers of the model that it starts from."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .run_files import MODELS, RECIPE
 
 
 def check_tokenisers(recipe: Recipe, pretrained: Pretrained) -> None:
-    """Raises InputError where the recipe, or its kind of data, needs other tokenisers than the pretrained model has."""
+    """Raises InputError if the recipe, or its kind of data, needs other tokenisers than the pretrained model has."""
     place, tokenisers = pretrained.place, list(pretrained.tokenisers.values())
     largest = max(tokenisers, key=lambda each: each.size)
     has = {**largest.settings, "joint": len({id(each) for each in tokenisers}) == 1}
-    wrote = recipe.wrote("tokeniser")
+    written_keys = recipe.written_keys("tokeniser")
     diagnostics: list[Diagnostic] = []
-    for name, value in wrote.items():
+    for name, value in written_keys.items():
         if value != has[name] and not (name == "vocab_size" and value == _requested_size(place)):
-            written, there = (_describe(name, each) for each in (value, has[name]))
+            written, used = (_describe(name, each) for each in (value, has[name]))
             fix = "leave `tokeniser` out" if name == "kind" else f"write {_yaml(name, has[name])}, or leave it out"
-            message = f"{written} is written, and {place}, whose tokeniser is used, has {there}"
+            message = f"{written} is written, but {place}, whose tokeniser is used, has {used}"
             diagnostics.append(recipe.diagnostic("TFK117", f"tokeniser.{name}", message, fix))
-    if "joint" not in wrote and len(tokenisers) > 1 and not has["joint"]:
+    if "joint" not in written_keys and len(tokenisers) > 1 and not has["joint"]:
         message = f"{place} has {_describe('joint', False)}"
         diagnostics.append(recipe.diagnostic("TFK117", "tokeniser.joint", message, "write `joint: false` under `tokeniser`"))
     if KINDS[recipe.data.kind].masks and not all(each.masks for each in tokenisers):
@@ -42,7 +42,7 @@ def _requested_size(place: Path) -> Any:
     """The vocabulary size in the recipe of a model's run. A small text gives a smaller vocabulary."""
     if place.parent.name == MODELS:
         with suppress(TfkitError):
-            return load_recipe(place.parent.parent / RECIPE).wrote("tokeniser").get("vocab_size")
+            return load_recipe(place.parent.parent / RECIPE).written_keys("tokeniser").get("vocab_size")
     return None
 
 

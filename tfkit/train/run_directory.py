@@ -1,4 +1,4 @@
-"""The directory of a run: created for a new run, opened for one that is resumed, and locked meanwhile."""
+"""The directory of a run: created for a new run, opened for a resumed one, and locked while the run works."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .run_files import (
 _NOTE = f"`tfkit train` did not finish the preparation of this run. `tfkit train ... -o` starts over; then {RECIPE} appears.\n"
 _DIRECTORY_DRAFT = re.compile(r"\.(step-[0-9]+)\.\w+\.(draft|old)", re.ASCII)
 _MAX_NAMED = 3
-"""How many files a message names."""
+"""The largest number of files that a message names."""
 
 
 def own_place(directory: str | Path) -> Path:
@@ -44,11 +44,11 @@ def own_place(directory: str | Path) -> Path:
     try:
         return path.resolve(strict=True) if path.is_symlink() else path
     except (OSError, RuntimeError):  # RuntimeError: a link to itself, before Python 3.13
-        raise StoreError(Diagnostic("TFK080", f"{path} is a link that leads nowhere", "name a directory")) from None
+        raise StoreError(Diagnostic("TFK080", f"{path} is a broken link", "name a directory")) from None
 
 
 def identity(directory: Path) -> tuple[int, int] | None:
-    """Device and inode of a directory; None where there is none."""
+    """Device and inode of a directory; None if it does not exist."""
     try:
         found = directory.stat()
     except OSError:
@@ -64,7 +64,7 @@ def check_new(directory: Path) -> None:
         raise StoreError(Diagnostic("TFK080", f"{directory} exists and is no directory", "name another directory"))
     others = _foreign(directory)
     if (directory / RECIPE).is_file():  # checked last: another process may just have finished its preparation
-        raise StoreError(Diagnostic("TFK080", f"{directory} exists and holds a run", "`--resume` goes on with it"))
+        raise StoreError(Diagnostic("TFK080", f"{directory} exists and holds a run", "`--resume` continues it"))
     if others:
         shown = ", ".join(others[:_MAX_NAMED]) + (f" and {len(others) - _MAX_NAMED} more" if len(others) > _MAX_NAMED else "")
         raise StoreError(Diagnostic("TFK080", f"{directory} exists and is not empty: {shown}", "name another directory"))
@@ -79,7 +79,7 @@ def is_unfinished(directory: Path) -> bool:
 def new_run(directory: Path) -> Iterator[None]:
     """Create and lock the directory of a new run; remove an unfinished preparation from it.
 
-    If the context ends before the recipe is written, everything written is removed, and the directory if it was created.
+    If the context ends before the recipe is written, all written files are removed, and the directory if it was created.
 
     Raises:
         StoreError: The directory cannot be written, or is not empty.
@@ -94,7 +94,7 @@ def new_run(directory: Path) -> Iterator[None]:
         except FileExistsError:
             created = False
     except OSError as reason:
-        raise StoreError(Diagnostic("TFK081", f"{directory} cannot be made: {reason.strerror}")) from None
+        raise StoreError(Diagnostic("TFK081", f"{directory} cannot be created: {reason.strerror}")) from None
     with locked(directory):
         check_new(directory)
         own = identity(directory)
@@ -118,13 +118,13 @@ def end_preparation(directory: Path) -> None:
 
 @contextmanager
 def old_run(directory: Path) -> Iterator[None]:
-    """Lock the directory of a run to resume. Raises InputError where there is no run, or another process has locked it, and
+    """Lock the directory of a run to resume. Raises InputError if there is no run or another process has locked it, and
     StoreError for links in it."""
     if not (directory / RECIPE).is_file():
         if is_unfinished(directory):
-            message = f"the preparation of {directory} was cut off before its first step: there is no {RECIPE}"
+            message = f"the preparation of {directory} was interrupted before its first step: there is no {RECIPE}"
             raise InputError(Diagnostic("TFK111", message, f"start over with `tfkit train RECIPE -o {directory}`"))
-        message = f"{directory} holds no run that could go on: there is no {RECIPE}"
+        message = f"{directory} holds no run to resume: there is no {RECIPE}"
         raise InputError(Diagnostic("TFK111", message, "name the directory that `tfkit train -o` wrote"))
     check_inside(directory)
     with locked(directory):
@@ -134,7 +134,7 @@ def old_run(directory: Path) -> Iterator[None]:
 
 
 def check_inside(directory: Path) -> None:
-    """Raises StoreError where something that tfkit reads or writes in a run is a link, a special file, or a file in place of a
+    """Raises StoreError if an entry that tfkit reads or writes in a run is a link, a special file, or a file in place of a
     directory."""
     diagnostics: list[Diagnostic] = []
     for root, folders, files in os.walk(directory):
@@ -156,18 +156,16 @@ def _misplaced(path: Path, expected: str) -> Diagnostic | None:
     try:
         mode = path.lstat().st_mode
     except OSError:
-        return None  # gone meanwhile
+        return None  # removed by another process
     if stat.S_ISLNK(mode):
-        return Diagnostic(
-            "TFK082", f"{path} is a link, and no link is followed inside a run", "put what it leads to in its place"
-        )
+        return Diagnostic("TFK082", f"{path} is a link, and no link is followed inside a run", "replace it with its target")
     if not (stat.S_ISDIR(mode) if expected == "a directory" else stat.S_ISREG(mode)):
-        return Diagnostic("TFK082", f"{path} is not {expected}", "put what the run had there in its place, or remove it")
+        return Diagnostic("TFK082", f"{path} is not {expected}", "restore the original, or remove it")
     return None
 
 
 def _foreign(directory: Path) -> list[str]:
-    """What is in a directory beside a preparation. Another process may work there, so that entries may disappear."""
+    """The entries of a directory that do not belong to a preparation. Another process may remove entries meanwhile."""
     listed = entries(directory)
     unfinished = (directory / UNFINISHED).is_file()
     names = (*(PREPARED if unfinished else ()), RECIPE, LOCK, HOLDER, UNFINISHED)

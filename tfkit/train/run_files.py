@@ -3,9 +3,9 @@
 recipe.yaml              the recipe with all defaults; written last, so that a directory without it holds no run
 spec.yaml                the spec, with the sizes of the vocabularies
 source.json target.json  the tokenisers; one file for a joint vocabulary: tokeniser.json
-digests.json             digests of what the run began with
+digests.json             digests of the inputs of the run
 data/                    the corpora of ids
-checkpoints/step-N       everything that resuming needs
+checkpoints/step-N       the state to resume from
 models/step-N            the best models by validation, as `tfkit build` saves them, with their tokenisers
 models/best.json         the name of the best of them
 tensorboard/             events for TensorBoard
@@ -14,7 +14,7 @@ curve.html               the training curve
 run.lock                 locked by the process that works on the run, which run.lock.json names
 unfinished-preparation   exists until recipe.yaml does
 
-Inside there are only regular files and directories. No link is followed, and only files of known names are removed.
+A run has only regular files and directories. No link is followed, and only files with known names are removed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DATA, CHECKPOINTS, MODELS, EVENTS = "data", "checkpoints", "models", "tensorboar
 FOLDERS = (DATA, CHECKPOINTS, MODELS, EVENTS)
 UNFINISHED = "unfinished-preparation"
 PREPARED = (SPEC, DIGESTS, IMAGES, *TOKENISER_FILES)
-"""The files, beside those in `data`, that the preparation of a run writes."""
+"""The files that the preparation of a run writes, without those in `data`."""
 CORPORA = (TRAIN, VALIDATION, FACTS, *(str(Path(name).with_suffix(".draft")) for name in (TRAIN, VALIDATION)))
 FILES = (*PREPARED, RECIPE, LOG, CURVE, LOCK, HOLDER, UNFINISHED)
 SHARDS = "shards"
@@ -41,7 +41,7 @@ SAVED = (
     *("model.safetensors", "optimiser.safetensors", "average.safetensors", "state.json", "manifest.json"),
     *(SPEC, WEIGHTS, PLAN, VERSIONS, LABELS, IMAGES, *TOKENISER_FILES),
 )
-"""The files of a checkpoint or a saved model; a checkpoint may have a folder of shards too."""
+"""The files of a checkpoint or a saved model. A checkpoint may also have a folder of shards."""
 STEP = re.compile(r"step-(0|[1-9][0-9]{0,14})")
 _NOT_FINITE = re.compile(r"not-finite-step-[0-9]+\.safetensors")
 _FILE_DRAFT = re.compile(r"\.(.+)\.[a-z0-9_]{8}", re.ASCII)
@@ -60,7 +60,7 @@ def is_draft(name: str, names: tuple[str, ...]) -> bool:
 
 
 def is_own(path: Path, names: tuple[str, ...]) -> bool:
-    """Whether a path is a regular file of one of the names or a draft of it, or is gone."""
+    """Whether a path is a regular file with one of the names, or a draft of it, or no longer exists."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -74,7 +74,7 @@ def is_folder(path: Path) -> bool:
 
 
 def entries(folder: Path) -> list[Path]:
-    """What is in a folder; nothing where it cannot be read."""
+    """The entries of a folder; none if it cannot be read."""
     try:
         return list(folder.iterdir())
     except OSError:
@@ -88,7 +88,7 @@ def saved_steps(folder: Path) -> dict[int, Path]:
 
 
 def remove_saved(directory: Path) -> None:
-    """Remove the files of a checkpoint or a saved model, and its directory if nothing else is in it."""
+    """Remove the files of a checkpoint or a saved model, and the directory if it is then empty."""
     if directory.is_symlink():
         return
     if not (directory / SHARDS).is_symlink():

@@ -1,4 +1,4 @@
-"""The directory of a run while it trains: whether it is still there, and what could not be written."""
+"""The directory of a run while it trains: whether it still exists, and which writes failed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .run_directory import identity
 
 
 class RunOutput:
-    """What every component that writes shares.
+    """The state that all components which write share.
 
     Attributes:
         directory: The directory of the run.
-        callbacks: Receive what could not be written.
-        unsaved: Why the last checkpoint or model could not be written; None since a checkpoint was written.
-        removed: Set once the directory was found removed or replaced. The run then stops.
+        callbacks: Receive the errors of failed writes.
+        unsaved: The error of the last failed checkpoint or model; None after a checkpoint was written.
+        removed: The error if the directory was removed or replaced. The run then stops.
     """
 
     def __init__(self, directory: Path, callbacks: CallbackList) -> None:
@@ -26,14 +26,14 @@ class RunOutput:
         self._identity = identity(directory)
 
     def check(self) -> None:
-        """Raises StoreError where the directory was removed or replaced since the run began."""
+        """Raises StoreError if the directory was removed or replaced since the start of the run."""
         if identity(self.directory) != self._identity:
             message = f"{self.directory} was removed or replaced while the run was working in it"
-            self.removed = StoreError(Diagnostic("TFK081", message, "the run stops; nothing was written anywhere else"))
+            self.removed = StoreError(Diagnostic("TFK081", message, "the run stops; nothing was written in another place"))
             raise self.removed
 
     def failed(self, reason: StoreError) -> None:
-        """Note that a checkpoint or a model could not be written. Training continues, and tries again with the next one."""
+        """Record that a checkpoint or a model could not be written. Training continues, and the next one is tried."""
         self.unsaved = reason
         if self.removed is None:  # otherwise it is reported when the run stops
-            self.callbacks.notify(lambda callback: callback.trouble(reason.diagnostics))
+            self.callbacks.notify(lambda callback: callback.on_warning(reason.diagnostics))

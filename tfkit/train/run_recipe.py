@@ -14,18 +14,18 @@ from ..recipe import Recipe, load_recipe
 from .run_files import RECIPE, SPEC
 
 CHANGEABLE = ("stopping", "keeping", "name", "description", "reference")
-"""The keys of a recipe on which no weight and no score depends; `validation.every_steps` is another."""
-FIX = "what may change: `stopping`, `keeping`, `validation.every_steps`, `name`; or begin a new run"
+"""The keys of a recipe that affect neither weights nor scores. `validation.every_steps` is another."""
+FIX = "what may change: `stopping`, `keeping`, `validation.every_steps`, `name`; or start a new run"
 SEPARATE_DIGESTS = ("model", "changes", "pretrained")
-"""The keys whose content has a digest of its own: the spec and the pretrained weights."""
+"""The keys whose content has a separate digest: the spec and the pretrained weights."""
 FIXED = {
     "model": f"the spec of a run is its {SPEC}, and the weights belong to it",
-    "data": "the data were read when the run began",
-    "tokeniser": "the tokenisers were made when the run began",
-    "pretrained": "the weights were loaded when the run began",
-    "pretrained_share": "the weights were loaded when the run began",
+    "data": "the data were read at the start of the run",
+    "tokeniser": "the tokenisers were trained at the start of the run",
+    "pretrained": "the weights were loaded at the start of the run",
+    "pretrained_share": "the weights were loaded at the start of the run",
 }
-"""Why a change of these keys has no effect on a resumed run. On the others the weights or the scores depend."""
+"""The reason why a change of these keys has no effect on a resumed run. All other keys affect the weights or the scores."""
 
 
 def write_recipe(recipe: Recipe, directory: Path) -> None:
@@ -41,15 +41,15 @@ def write_recipe(recipe: Recipe, directory: Path) -> None:
         del written["tokeniser"]
     if recipe.pretrained is not None:
         written["pretrained"] = str(Path(recipe.pretrained).absolute())
-        # The tokenisers are those of the pretrained model, so that defaults would be wrong.
+        # The tokenisers are those of the pretrained model; the defaults of the recipe would not describe them.
         del written["tokeniser"]
-        if wrote := recipe.wrote("tokeniser"):
-            written["tokeniser"] = {"kind": recipe.tokeniser.kind, **wrote}
+        if keys := recipe.written_keys("tokeniser"):
+            written["tokeniser"] = {"kind": recipe.tokeniser.kind, **keys}
     write_whole(directory / RECIPE, yaml.safe_dump(written, sort_keys=False, allow_unicode=True))
 
 
 def read_recipe(directory: Path, overrides: Sequence[str]) -> Recipe:
-    """The recipe of a run to resume. Raises InputError for overrides of what may not change."""
+    """The recipe of a run to resume. Raises InputError for overrides of settings that may not change."""
     _check_overrides(overrides)
     recipe = load_recipe(directory / RECIPE, overrides)
     old, new = ({**fixed_settings(each), "pretrained": each.pretrained} for each in (load_recipe(directory / RECIPE), recipe))
@@ -75,7 +75,7 @@ def _check_overrides(overrides: Sequence[str]) -> None:
 
 
 def fixed_settings(recipe: Recipe) -> Mapping[str, Any]:
-    """The settings that may not change while a run exists, without files and weights, which have digests of their own."""
+    """The settings of a run that may not change, without files and weights, which have separate digests."""
     written = {key: value for key, value in recipe.written().items() if key not in (*CHANGEABLE, *SEPARATE_DIGESTS)}
     written["validation"] = {key: value for key, value in written["validation"].items() if key != "every_steps"}
     options = recipe.data.options.model_dump(exclude_none=True)
@@ -84,14 +84,14 @@ def fixed_settings(recipe: Recipe) -> Mapping[str, Any]:
 
 
 def check_processes(recipe: Recipe, count: int, fsdp: bool) -> None:
-    """Raises InputError where `count` processes cannot share the steps of a recipe, or its model."""
+    """Raises InputError if `count` processes cannot share the steps of a recipe, or its model."""
     batches, limit = recipe.batching.accumulate, recipe.batch_limit
     name = "images" if recipe.data.kind == "images" else "tokens"
     if batches < count:
         message = f"a step takes {batches} {'batch' if batches == 1 else 'batches'}, which {count} processes cannot share"
         fix = (
             f"`--set batching.accumulate={count}` gives each a batch in every step; with `--set batching.{name}="
-            f"{limit * batches // count}` too, steps stay as large as they are"
+            f"{limit * batches // count}` too, steps keep their size"
         )
         raise InputError(recipe.diagnostic("TFK118", "batching.accumulate", message, fix))
     if fsdp and recipe.compile:

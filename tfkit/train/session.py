@@ -1,7 +1,7 @@
-"""Start a training run, or resume one.
+"""Starts a training run, or resumes one.
 
 recipe = tfkit.load_recipe("specs/recipes/translate-small.yaml", ["data.source=train.en", "data.target=train.de"])
-tfkit.train(recipe, "runs/en-de")
+tfkit.train.train(recipe, "runs/en-de")
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .trainer import Trainer
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The result of a run.
 
     Attributes:
-        reason: Why.
-        progress: How far it came.
+        reason: Why it ended.
+        progress: Its progress.
         model: The directory of the best model.
     """
 
@@ -62,17 +62,17 @@ def train(
     together share the batches of every step; they need one file system.
 
     Args:
-        recipe: What to train, on which data, and how.
-        directory: Where to write everything; new or empty.
-        device: The device; with torchrun `cuda` is one device for each process.
+        recipe: The model, the data and the settings.
+        directory: The directory of the run; new or empty.
+        device: The device; with torchrun, `cuda` is one device per process.
         backend: The attention backends, as in `tfkit.build`.
-        fsdp: Whether the processes share the weights too.
+        fsdp: Whether the processes shard the weights (FSDP2).
         callbacks: Receive the events of the run.
-        catalogue: The catalogue of components; all installed ones unless given.
-        since: The `time.monotonic()` from which `stopping.max_minutes` counts; the time of this call unless given.
+        catalogue: The catalogue of components; all installed ones by default.
+        since: The `time.monotonic()` from which `stopping.max_minutes` counts; the time of this call by default.
 
     Returns:
-        How the run ended.
+        The result of the run.
 
     Raises:
         SpecError: The spec is wrong.
@@ -110,27 +110,27 @@ def resume(
     catalogue: Catalogue | None = None,
     since: float | None = None,
 ) -> Outcome:
-    """Continue a run from its latest checkpoint, to the weights of a run that was never interrupted.
+    """Continue a run from its latest checkpoint. The final weights are those of a run without interruption.
 
-    The number of processes and `fsdp` may differ from before. The steps stay the same but for the order of summation.
+    The number of processes and `fsdp` may differ from before; the steps then differ only in the order of summation.
 
     Args:
         directory: The directory of the run.
         device: As in `train`.
         backend: As in `train`.
         fsdp: As in `train`.
-        overrides: Changes to the recipe, as `--set` writes them: when to stop, how often to validate, what to keep.
-        earlier: Whether to use an older checkpoint where the latest is damaged.
+        overrides: Changes to the recipe in the form of `--set`: when to stop, how often to validate, what to keep.
+        earlier: Whether to use an older checkpoint if the latest is damaged.
         callbacks: As in `train`.
         catalogue: As in `train`.
         since: As in `train`.
 
     Returns:
-        How the run ended.
+        The result of the run.
 
     Raises:
-        InputError: The directory holds no run, or `overrides` change what weights depend on.
-        StoreError: The checkpoint, or another file of the run, is damaged or of another run.
+        InputError: The directory holds no run, or `overrides` change settings that affect the weights.
+        StoreError: The checkpoint, or another file of the run, is damaged or belongs to another run.
         TrainingError: As in `train`.
     """
     start = time.monotonic() if since is None else since

@@ -1,8 +1,8 @@
 """One step of the optimiser: forward, backward, clip, schedule, update.
 
-The gradient of a step is that of the mean loss over all target tokens of its batches, however these are cut: the summed loss of
-each batch is divided by the token count of the whole step before the backward pass. Several processes share the batches of a
-step.
+The gradient of a step is that of the mean loss over all target tokens of its batches, independent of how these are split: the
+summed loss of each batch is divided by the token count of the whole step before the backward pass. Several processes share the
+batches of a step.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from .train_state import TrainState
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 MIN_LOSS_SCALE = 2.0**-10
-"""Where even this loss scale gives infinite float16 gradients, they are wrong and not just too large."""
+"""The smallest loss scale. If it still gives infinite float16 gradients, the loss scale is not the cause."""
 
 
 class TrainStep:
     """Computes the steps of a run.
 
     Args:
-        model: The model to train, which the steps change in place.
+        model: The model to train, changed in place.
         recipe: The recipe of the run.
         data: Its training and validation data.
-        processes: The processes that share the batches of a step; this one alone unless given.
+        processes: The processes that share the batches of a step; by default this one alone.
         fsdp: Whether each process holds a shard of every weight instead of all weights.
     """
 
@@ -68,7 +68,7 @@ class TrainStep:
         return self.state.progress
 
     def next_batches(self) -> range:
-        """The numbers of the batches of the next step, at the end of an epoch perhaps fewer; moves `progress` past them."""
+        """The numbers of the batches of the next step, perhaps fewer at the end of an epoch. Moves `progress` past them."""
         first = self.progress.batch
         self.progress.batch = min(first + self.recipe.batching.accumulate, self.batches.count(self.progress.epoch))
         return range(first, self.progress.batch)
@@ -82,10 +82,13 @@ class TrainStep:
         return self.progress.batch >= self.batches.count(self.progress.epoch)
 
     def run(self) -> Step | None:
-        """Make one step. None where float16 gradients overflowed: nothing changed but the loss scale and the place in the data.
+        """Make one step.
+
+        Returns:
+            The step; None if float16 gradients overflowed. Then only the loss scale and the position in the data changed.
 
         Raises:
-            NotFinite: The loss or the gradient is NaN or infinite. Nothing changed but the place in the data.
+            NotFinite: The loss or the gradient is NaN or infinite. Only the position in the data changed.
         """
         start, processes, number = time.perf_counter(), self.processes, self.progress.step + 1
         numbers = self.next_batches()
@@ -123,10 +126,10 @@ class TrainStep:
         )
 
     def _backward(self, numbers: range, own: Mapping[int, Batch], target_tokens: int) -> tuple[float, float]:
-        """Accumulate the gradient of a step; returns the sums of loss and nll over this process's own batches.
+        """Accumulate the gradient of a step; returns the sums of loss and nll over the batches of this process.
 
-        Every process runs the same number of backward passes, because all gather weights and reduce gradients together. One
-        that has no batch left repeats another's with weight 0.
+        Every process runs the same number of backward passes, because all gather weights and reduce gradients together. A
+        process without a further batch repeats another one with weight 0.
         """
         processes = self.processes
         rounds = -(-len(numbers) // processes.count)
@@ -157,7 +160,7 @@ class TrainStep:
         return norm
 
     def _update(self, step: int, numbers: range) -> bool:
-        """Update the weights and their moving average; False where the scaler skipped the step."""
+        """Update the weights and their moving average; returns False if the scaler skipped the step."""
         scaler = self.state.scaler
         scale = scaler.get_scale()
         scaler.step(self.state.optimiser)
@@ -179,7 +182,7 @@ class TrainStep:
         return smoothed_cross_entropy(logits, batch.labels, options.label_smoothing, options.smoothing, NO_LABEL)
 
     def _has_unused_parameters(self) -> bool:
-        """Whether the loss does not depend on some parameter, which DDP must know."""
+        """Whether the loss does not depend on some parameter. DDP needs this setting."""
         batch = self.task.batch(self.data.train, [0], np.random.default_rng(0)).to(self.batches.device)
         loss, _ = self._losses(self.model.eval(), batch)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -189,6 +192,6 @@ class TrainStep:
 
     @torch.no_grad()
     def try_longest(self) -> None:
-        """Run the longest rows once, so that running out of memory is reported before training and not in the middle."""
+        """Run the longest rows once, so that a lack of memory is reported before the training starts."""
         for batch in self.batches.longest_rows():
             self.model.eval()(lengths=batch.lengths, **batch.inputs)

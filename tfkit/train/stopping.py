@@ -1,4 +1,4 @@
-"""When training ends."""
+"""The rules that end a training run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from .callbacks import Progress
 
 
 def why_stop(recipe: Recipe, progress: Progress, validation_seconds: float) -> str | None:
-    """The reason to end training now, None to continue.
+    """Check the limits of a recipe.
 
     Args:
         recipe: Its `stopping` holds the limits.
-        progress: How far the run has come.
-        validation_seconds: How long the validation at the end will take. `max_minutes` includes it.
+        progress: The progress of the run.
+        validation_seconds: The expected time of the validation at the end, which `max_minutes` includes.
+
+    Returns:
+        The reason to stop, or None.
     """
     limits = recipe.stopping
     if limits.max_steps is not None and progress.step >= limits.max_steps:

@@ -16,25 +16,25 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ..errors import Diagnostic
-from .callbacks import Step, Validated
+from .callbacks import Step, ValidationResult
 from .trainer import Trainer
 
 
 class TensorBoard:
     """Writes an event file. TensorBoard hides the events of earlier files after the step from which a run was resumed.
 
-    Every event is written immediately. The first failure goes to `report`, and ends the writing.
+    Every event is written immediately. After the first failure, which is passed to `report`, no more events are written.
 
     Args:
         directory: The folder of the event files.
-        report: Receives what could not be written.
+        report: Receives the error.
     """
 
     def __init__(self, directory: Path, report: Callable[[tuple[Diagnostic, ...]], None]) -> None:
         self.directory, self.report = directory, report
         self._records: RecordWriter | None = None
 
-    def began(self, trainer: Trainer, changes: list[str]) -> None:
+    def on_train_start(self, trainer: Trainer, changes: list[str]) -> None:
         name = f"events.out.tfevents.{int(time.time()):010}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}"
         step = trainer.progress.step + 1
         try:
@@ -45,14 +45,14 @@ class TensorBoard:
         self._write(Event(file_version="brain.Event:2", step=step))
         self._write(Event(session_log=SessionLog(status=SessionLog.START), step=step))
 
-    def stepped(self, step: Step) -> None:
+    def on_step_end(self, step: Step) -> None:
         counts = {"source": step.source_tokens, "target": step.target_tokens}
         values = {"train/loss": step.loss, "train/nll": step.nll, "train/perplexity": step.perplexity}
         values |= {"train/learning_rate": step.rate, "train/gradient_norm": step.norm}
         values |= {f"speed/{side}_tokens_per_second": count / step.seconds for side, count in counts.items() if count}
         self._add(step.step, values)
 
-    def validated(self, result: Validated) -> None:
+    def on_validation_end(self, result: ValidationResult) -> None:
         values = {"validation/nll": result.nll, "validation/perplexity": result.perplexity}
         self._add(result.step, values | {f"validation/{name}": value for name, value in result.scores.items()})
 
@@ -72,7 +72,7 @@ class TensorBoard:
     def _failed(self, reason: OSError) -> None:
         self.close()
         message = f"{self.directory} could not be written: {reason.strerror}"
-        self.report((Diagnostic("TFK081", message, "training goes on, without events for TensorBoard"),))
+        self.report((Diagnostic("TFK081", message, "training continues without events for TensorBoard"),))
 
     def close(self) -> None:
         """Close the file."""
@@ -80,11 +80,11 @@ class TensorBoard:
             self._records.close()
             self._records = None
 
-    def saved(self, step: int, path: Path) -> None:
+    def on_checkpoint(self, step: int, path: Path) -> None:
         pass
 
-    def trouble(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+    def on_warning(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         pass
 
-    def ended(self, reason: str, model: Path) -> None:
+    def on_train_end(self, reason: str, model: Path) -> None:
         self.close()

@@ -1,6 +1,6 @@
-"""What a step of training changes, and what a checkpoint therefore holds.
+"""The state of training: everything that a step changes, and so the content of a checkpoint.
 
-Random generators have no state to save: every batch seeds them by its place in the data (`batches.py`).
+Random generators have no state to save: every batch seeds them by its position in the data (`batches.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TrainState:
         return found if self.average is None else {**found, AVERAGE: self.average.values}
 
     def scalars(self) -> dict[str, Any]:
-        """Everything that is no tensor, as JSON."""
+        """The state without tensors, as JSON data."""
         return {
             "progress": self.progress.model_dump(),
             "scaler": self.scaler.state_dict(),
@@ -65,28 +65,28 @@ class TrainState:
         return {id(parameter): name for name, parameter in self.model.named_parameters()}
 
     def check_tensors(self, directory: Path, tensors: Mapping[str, Tensors]) -> None:
-        """Raises StoreError where the tensors of a checkpoint differ from this state in name, shape or dtype."""
-        stepped = {name.rpartition("/")[0] for name in tensors[OPTIMISER]}
-        parameters = {name: each for name, each in self.model.named_parameters() if name in stepped}
+        """Raises StoreError if the tensors of a checkpoint differ from this state in name, shape or dtype."""
+        updated = {name.rpartition("/")[0] for name in tensors[OPTIMISER]}
+        parameters = {name: each for name, each in self.model.named_parameters() if name in updated}
         moments = {f"{name}/{key}": each for name, each in parameters.items() for key in ("exp_avg", "exp_avg_sq")}
         steps = {f"{name}/step": torch.zeros((), device="meta") for name in parameters}
         for file, expected in {**self.tensors(), OPTIMISER: {**moments, **steps}}.items():
             check_tensors(directory / file, tensors.get(file, {}), expected, "this run")
 
     def check_scalars(self, directory: Path, state: State, batches_of_epoch: Callable[[int], int]) -> None:
-        """Raises StoreError where the scalars of a checkpoint cannot be those of this run.
+        """Raises StoreError if the scalars of a checkpoint cannot be those of this run.
 
         Args:
             directory: The checkpoint, for the message.
             state: Its scalars.
-            batches_of_epoch: Gives the number of batches of an epoch.
+            batches_of_epoch: Returns the number of batches of an epoch.
         """
         presence = {
             "scaler": (isinstance(state.scaler, Scaler), self.scaler.is_enabled()),
             "average_steps": (state.average_steps is not None, self.average is not None),
         }
         diagnostics = [
-            Diagnostic("TFK082", f"{directory / STATE}: `{name}` is {'there' if found else 'missing'}", "it was altered")
+            Diagnostic("TFK082", f"{directory / STATE}: `{name}` is {'not expected' if found else 'missing'}", "it was altered")
             for name, (found, expected) in presence.items()
             if found != expected
         ]
@@ -100,8 +100,8 @@ class TrainState:
     def restore(self, tensors: Mapping[str, Tensors], state: State) -> None:
         """Continue from a checkpoint.
 
-        Tensors are copied into memory of torch's allocator: at the alignment of a mapped file, matrix products may round
-        differently.
+        Tensors are copied into memory of torch's allocator, because the alignment of a mapped file may change how matrix
+        products round.
         """
         own = self.model.state_dict()
         self.model.load_state_dict({name: shard_of(value, own[name]) for name, value in tensors[MODEL].items()})
@@ -116,9 +116,9 @@ class TrainState:
 
     @contextmanager
     def evaluation_model(self, build: Callable[[], Model]) -> Iterator[Model]:
-        """The model to validate and save: with averaged weights where there are any, unsharded, in evaluation mode.
+        """A context with the model to validate and save: with averaged weights if there are any, unsharded, in evaluation mode.
 
-        It is the trained model itself, whose own weights return afterwards. Where these are sharded it is a copy.
+        It is the trained model itself, whose own weights are restored at the end; if they are sharded, it is a copy.
 
         Args:
             build: Builds another model of the same spec.

@@ -28,8 +28,8 @@ class Trainer:
         data: Its data.
         processes: The processes that train together.
         batches: The batches of every epoch.
-        progress: How far the run has come.
-        load_report: What was loaded from a pretrained model; None where the run starts from none.
+        progress: The progress of the run.
+        load_report: The tensors that were loaded from a pretrained model; None without one.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Trainer:
         return self.batches.epoch(self.progress.epoch)
 
     def restore(self, earlier: bool) -> None:
-        """Continue from the latest checkpoint; `earlier` allows an older one where that is damaged. Raises StoreError."""
+        """Continue from the latest checkpoint; `earlier` allows an older one if it is damaged. Raises StoreError."""
         self.checkpointer.restore(earlier)
         self.clock.earlier_seconds = self.progress.seconds
         self.best_models.forget_missing()
@@ -79,11 +79,11 @@ class Trainer:
         Raises:
             KeyboardInterrupt: On a signal, after the current step and a checkpoint.
             TrainingError: The loss is NaN or infinite, or another process is lost.
-            StoreError: The last checkpoint could not be written, or the directory of the run is gone.
+            StoreError: The last checkpoint could not be written, or the directory of the run was removed.
         """
         self.progress.seconds = self.clock.synchronised_seconds()
         for callback in self.callbacks.callbacks:
-            callback.began(self, changes)
+            callback.on_train_start(self, changes)
         with Interrupts(patient=self.processes.count > 1) as interrupts:
             try:
                 with self.processes.reporting_lost_process():
@@ -91,7 +91,7 @@ class Trainer:
             except BaseException as error:  # a second signal included
                 self._save_after(error)
                 raise
-        self.callbacks.notify(lambda callback: callback.ended(reason, self.best_models.path()))
+        self.callbacks.notify(lambda callback: callback.on_train_end(reason, self.best_models.path()))
         if failure := self.output.unsaved or self.callbacks.failure:
             raise failure
         return reason
@@ -99,7 +99,7 @@ class Trainer:
     def _loop(self, interrupts: Interrupts) -> str:
         progress, every_steps = self.progress, self.recipe.keeping.every_steps
         while (reason := why_stop(self.recipe, progress, self.clock.validation_seconds)) is None:
-            if not self.validator.is_due:  # it is in a resumed run that stopped before a validation
+            if not self.validator.is_due:  # it is due in a resumed run that stopped before a validation
                 self._step()
             if self.validator.is_due:
                 self._validate(patience=True)
@@ -130,13 +130,13 @@ class Trainer:
             return
         if self.processes.is_first:
             progress.seconds = self.clock.seconds()  # for the callbacks; the other processes get it after the step
-        self.callbacks.notify(lambda callback: callback.stepped(step))
+        self.callbacks.notify(lambda callback: callback.on_step_end(step))
 
     def _validate(self, patience: bool) -> None:
         result = self.validator.validate(patience)
         if result is not None:
             self.clock.validation_seconds = result.seconds
-            self.callbacks.notify(lambda callback: callback.validated(result))
+            self.callbacks.notify(lambda callback: callback.on_validation_end(result))
 
     def _must_stop(self, interrupts: Interrupts) -> bool:
         """Whether a signal, a failed callback or a removed directory stops the run, in any process."""
@@ -145,7 +145,7 @@ class Trainer:
         return bool(stopping)
 
     def _undo_batches(self) -> None:
-        """Return to the place in the data before the step that failed."""
+        """Return to the position in the data before the step that failed."""
         if self._batch_before_step is not None:
             self.progress.batch, self._batch_before_step = self._batch_before_step, None
 
@@ -162,9 +162,9 @@ class Trainer:
     def _save_after(self, error: BaseException) -> None:
         """Write a checkpoint after a failure, if the state is that of a completed step.
 
-        Where other processes take part, one of them may be lost, so that the first process writes alone. It cannot if the
-        weights are sharded. A step changes no state before its last collective: where a collective failed, the state is still
-        that of the step before.
+        With several processes, one of them may be lost, so the first process writes alone. It cannot do so if the weights are
+        sharded. A step changes no state before its last collective: if a collective failed, the state is that of the previous
+        step.
         """
         several = self.processes.count > 1
         if self.output.removed or (several and (self.fsdp or not self.processes.is_first)):

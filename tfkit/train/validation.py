@@ -19,7 +19,7 @@ from ..nn.model import Model
 from ..recipe import Recipe
 from ..text import Translator
 from .best_models import BestModels
-from .callbacks import Validated
+from .callbacks import ValidationResult
 from .distributed.process_group import ProcessGroup
 from .loss import smoothed_cross_entropy
 from .step import TrainStep
@@ -34,7 +34,7 @@ class Evaluation:
     sample: tuple[str, str, str] | None
 
     def value(self, recipe: Recipe) -> float:
-        """The score that the recipe compares models by; higher is better."""
+        """The score by which the recipe compares models; higher is better."""
         name = recipe.validation.metric
         if name == "bleu" and recipe.validation.lowercase:
             name = "bleu_lowercase"
@@ -43,7 +43,7 @@ class Evaluation:
 
 
 class Validator:
-    """Evaluates the current model and offers it to the best models.
+    """Evaluates the current model, and saves it if it is among the best.
 
     Args:
         step: Holds the model and its progress.
@@ -56,21 +56,21 @@ class Validator:
 
     @property
     def is_due(self) -> bool:
-        """Whether the recipe wants a validation after the current step that was not made."""
+        """Whether the recipe requires a validation after the current step, and it was not done yet."""
         every, progress = self.step.recipe.validation.every_steps, self.step.progress
         due = progress.batch == 0 if every is None else progress.step % every == 0
         return due and progress.validated != progress.step
 
-    def validate(self, patience: bool) -> Validated | None:
-        """Evaluate the model, with its averaged weights where there are any, and save it if it is among the best.
+    def validate(self, patience: bool) -> ValidationResult | None:
+        """Evaluate the model, with its averaged weights if there are any, and save it if it is among the best.
 
-        `progress` changes at the end only, so that an interrupted validation is repeated.
+        `progress` changes only at the end, so that an interrupted validation is repeated.
 
         Args:
             patience: Whether a score that is not the best counts towards `stopping.patience`.
 
         Returns:
-            The result; None without validation data, where the latest model counts as the best.
+            The result; None without validation data. Then the latest model counts as the best.
         """
         start, progress = time.perf_counter(), self.step.progress
         with self.step.state.evaluation_model(self.build) as model:
@@ -85,7 +85,7 @@ class Validator:
         progress.validated, progress.stale = progress.step, 0 if best else progress.stale + patience
         if best:
             progress.best, progress.best_step = value, progress.step
-        return Validated(
+        return ValidationResult(
             step=progress.step,
             epoch=progress.epoch if progress.batch else max(1, progress.epoch - 1),
             nll=found.nll,

@@ -20,7 +20,14 @@ CONDITIONS = {
 
 
 def row_data(row: AutoRow) -> dict[str, Any]:
-    """`dtypes`, `lengths`, `conditions` of the row, `capability`, `relative_time`, `measured` and `published`."""
+    """A row as JSON data.
+
+    Args:
+        row: a row of the table.
+
+    Returns:
+        `dtypes`, `lengths`, `conditions`, `capability`, `relative_time`, `measured` and `published`.
+    """
     conditions = {name: getattr(row, name) for name in CONDITIONS if getattr(row, name) is not None}
     return {
         "dtypes": sorted(row.dtypes), "lengths": list(row.lengths), "conditions": conditions,
@@ -30,7 +37,14 @@ def row_data(row: AutoRow) -> dict[str, Any]:
 
 
 def row_in_words(row: Mapping[str, Any]) -> str:
-    """`float32, lengths 97 up, no gradients, no dropout`."""
+    """A row as text.
+
+    Args:
+        row: the data of the row, from `row_data`.
+
+    Returns:
+        `float32, lengths 97 up, no gradients, no dropout`.
+    """
     low, high = row["lengths"]
     lengths = "any length" if (low, high) == (1, None) else f"lengths {low} {'up' if high is None else f'to {high}'}"
     return ", ".join([*row["dtypes"], lengths, *(CONDITIONS[name][not holds] for name, holds in row["conditions"].items())])

@@ -1,4 +1,4 @@
-"""What `tfkit build --json` prints: `model_data`, the trial, and the backends chosen on the device."""
+"""The data that `tfkit build --json` prints: `model_data`, the dry run, and the backends chosen on the device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def build_data(
     inputs: Shapes,
     outputs: Shapes,
 ) -> dict[str, Any]:
-    """`model_data` for the batch of the trial, with `device`, `dtype`, `trial` and `backends`: by group of sites, the backend
+    """`model_data` for the batch of the dry run, with `device`, `dtype`, `trial` and `backends`: by group of sites, the backend
     for training, or for inference if none can train."""
     varying = max_input_lengths(graph)
     sizes = {name: shape[1] for name, shape in inputs.items() if name in varying}

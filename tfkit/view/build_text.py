@@ -1,4 +1,4 @@
-"""`tfkit build` for people."""
+"""The text output of `tfkit build`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .terminal import shown
 
 
 def build_text(data: Mapping[str, Any]) -> list[RenderableType]:
-    """The tree of the model, the backends by site, the result of the trial, and the directory of the model."""
+    """The tree of the model, the backends by site, the result of the dry run, and the directory of the model."""
     parts: list[RenderableType] = [model_tree(data), ""]
     if data["backends"]:
         table = Table.grid(padding=(0, 2, 0, 0))

@@ -1,4 +1,4 @@
-"""Rich on a standard stream, by the rules of `tfkit.view.terminal`: text is escaped before it is styled."""
+"""Rich on a standard stream, under the rules of `tfkit.view.terminal`: text is escaped before it is styled."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from .pages import page
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 260, 56, 34, 12
 SCORES = {"bleu": "BLEU", "bleu_lowercase": "lowercase BLEU", "chrf": "chrF2", "accuracy": "accuracy"}
 POINTS = 240
-"""Points of a curve at most; more steps are averaged with their neighbours."""
+"""The largest number of points of a curve. More steps are averaged with their neighbours."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _number(value: float | None) -> float:
 
 
 def _mean(steps: Sequence[StepEntry], values: Sequence[float | None]) -> list[tuple[float, float]]:
-    """At most `POINTS` points of the values of all steps: means of neighbours."""
+    """The values of all steps as at most `POINTS` points, means of neighbours."""
     width = max(1, math.ceil(len(steps) / POINTS))
     groups = [range(at, min(at + width, len(steps))) for at in range(0, len(steps), width)]
     return [(steps[group[-1]].step, sum(_number(values[at]) for at in group) / len(group)) for group in groups]

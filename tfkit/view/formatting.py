@@ -15,7 +15,14 @@ def percent(part: float, whole: float) -> str:
 
 
 def ranges(numbers: list[int]) -> str:
-    """`0-5`, `0,2,..,40` or `0-3,5`: the shortest of these forms."""
+    """A list of numbers as short text.
+
+    Args:
+        numbers: the numbers, ascending.
+
+    Returns:
+        `0-5`, `0-3,5` or `0,2,..,40`.
+    """
     if len(numbers) > 3 and (step := numbers[1] - numbers[0]) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1, step)):
         return f"{numbers[0]},{numbers[1]},..,{numbers[-1]}"
     runs: list[list[int]] = []

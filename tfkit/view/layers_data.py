@@ -94,6 +94,6 @@ def _summary(node: Node, part: Component, site: AttentionSite | None) -> str:
 
 
 def memory_of(node: Node, part: Component) -> str:
-    """The node that a sub-layer reads as memory: one of its own, or the stack's."""
+    """The node that a sub-layer reads as memory: the one it names, or the stack's."""
     named = [value for name, value in part.options if name == "memory" and value is not None]
     return str(named[0] if named else node.edges.reads.get("memory", "nothing"))

@@ -1,4 +1,4 @@
-"""Which weights a run copied from the model that it started from, as text and as data."""
+"""The report on pretrained weights, as text and as data: which tensors were loaded, and why others were not."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from .formatting import ranges
 from .terminal import shown
 
 FEW = 2
-"""Up to this number the tensors of a part are listed; more are listed as one part."""
+"""Up to this number of skipped tensors, a part is listed tensor by tensor."""
 
 
-def load_report_text(taken: LoadReport) -> str:
-    """How many weights were copied, and one line per reason for those that were not."""
-    rows = [f"pretrained: {taken.loaded:,} of {taken.total:,} weights are those of {taken.place}"]
+def load_report_text(report: LoadReport) -> str:
+    """The number of loaded weights, and one line per reason for those that were skipped."""
+    rows = [f"pretrained: {report.loaded:,} of {report.total:,} weights are loaded from {report.place}"]
     reasons: dict[tuple[str, str], list[SkippedTensor]] = {}
-    for each in sorted(taken.skipped, key=lambda left: not left.initialised):
-        reasons.setdefault(("drawn anew" if each.initialised else "not used", each.reason), []).append(each)
-    for (what, why), left in reasons.items():
-        skipped = {each.name for each in left}
-        side = [*taken.names, *(each.name for each in taken.skipped if each.initialised == left[0].initialised)]
-        rows.append(f"  {what}, {why}: {', '.join(_folded(_items(left, [name for name in side if name not in skipped])))}")
+    for each in sorted(report.skipped, key=lambda tensor: not tensor.initialised):
+        reasons.setdefault(("initialised" if each.initialised else "not used", each.reason), []).append(each)
+    for (what, why), tensors in reasons.items():
+        skipped = {each.name for each in tensors}
+        same_model = [*report.names, *(each.name for each in report.skipped if each.initialised == tensors[0].initialised)]
+        items = _items(tensors, [name for name in same_model if name not in skipped])
+        rows.append(f"  {what}, {why}: {', '.join(_folded(items))}")
     return "\n".join(map(shown, rows))
 
 
-def _items(left: list[SkippedTensor], others: Iterable[str]) -> list[tuple[str, str]]:
+def _items(skipped: list[SkippedTensor], others: Iterable[str]) -> list[tuple[str, str]]:
     """Names and sizes of tensors, or of parts whose tensors are all in the list."""
     kept = {prefix for name in others for prefix in _prefixes(name)}
     parts: dict[str, list[SkippedTensor]] = {}
-    for each in left:
+    for each in skipped:
         whole = next(prefix for prefix in _prefixes(each.name) if prefix not in kept)
         parts.setdefault(whole if each.pretrained_shape is None else each.name, []).append(each)
     found: list[tuple[str, str]] = []
@@ -46,9 +47,9 @@ def _items(left: list[SkippedTensor], others: Iterable[str]) -> list[tuple[str, 
     return [(name.removeprefix("nodes."), size) for name, size in found]
 
 
-def _sizes(left: SkippedTensor) -> str:
-    there = left.pretrained_shape
-    return shape_text(left.shape) + ("" if there is None else f" here, {shape_text(there)} there")
+def _sizes(tensor: SkippedTensor) -> str:
+    pretrained = tensor.pretrained_shape
+    return shape_text(tensor.shape) + ("" if pretrained is None else f", pretrained {shape_text(pretrained)}")
 
 
 def _prefixes(name: str) -> list[str]:
@@ -70,7 +71,7 @@ def _folded(items: list[tuple[str, str]]) -> list[str]:
     ]
 
 
-def load_report_data(taken: LoadReport) -> dict[str, Any]:
-    """The report as JSON; `left` holds the fields of every `SkippedTensor`."""
-    left = [asdict(each) for each in taken.skipped]
-    return {"model": str(taken.place), "taken": taken.loaded, "weights": taken.total, "left": left}
+def load_report_data(report: LoadReport) -> dict[str, Any]:
+    """The report as JSON data; `skipped` holds the fields of every `SkippedTensor`."""
+    skipped = [asdict(each) for each in report.skipped]
+    return {"model": str(report.place), "loaded": report.loaded, "weights": report.total, "skipped": skipped}

@@ -3,7 +3,7 @@
 name, reference, description
 parameters, frozen_parameters      whole numbers; `parameters` are the trainable ones
 outputs                            names of nodes
-batch                              size and the lengths of the inputs that the costs are for
+batch                              size and input lengths of the batch for the costs
 flops, activation_elements         of one forward pass; values kept for the backward pass
 nodes                              name, kind, shape (axes as text, widths as numbers), parameters, frozen_parameters,
                                    reads (by field), shares (the node whose table is used, or null), summary, options,

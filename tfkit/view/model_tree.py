@@ -1,4 +1,4 @@
-"""`tfkit show` for people: the nodes as a tree, equal layers grouped, numbers in columns at the right."""
+"""The text output of `tfkit show`: the nodes as a tree, equal layers grouped, numbers in columns at the right."""
 
 from __future__ import annotations
 
@@ -104,10 +104,11 @@ def cost_lines(data: Mapping[str, Any]) -> list[Text]:
     lengths = " ".join(f"{name}={length}" for name, length in batch["lengths"].items())
     return [
         Text(
-            f"One forward of batch {batch['size']}{f', lengths {lengths}' if lengths else ''}: {scaled(data['flops'], 'FLOPs')}"
+            f"One forward pass of batch {batch['size']}{f', lengths {lengths}' if lengths else ''}: "
+            + scaled(data["flops"], "FLOPs")
             + (f" ({parts})" if parts else "")
         ),
-        Text(f"Its backward pass needs {kept} of activations kept, in float32."),
+        Text(f"Its backward pass needs {kept} of activations in float32."),
     ]
 
 

@@ -8,11 +8,22 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""The Content-Security-Policy of every page: its own styles, and nothing else."""
+"""The Content-Security-Policy of every page: it allows only inline styles."""
 
 
 def page(template: Path, **values: Any) -> str:
-    """The page of a template file. Raises jinja2.UndefinedError if a value of the template is missing."""
+    """Render a page.
+
+    Args:
+        template: the template file.
+        values: the values of the template, by name.
+
+    Returns:
+        The HTML text.
+
+    Raises:
+        jinja2.UndefinedError: a value is missing.
+    """
     environment = Environment(
         loader=FileSystemLoader(template.parent), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,

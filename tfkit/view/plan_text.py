@@ -1,4 +1,4 @@
-"""`tfkit plan` for people: one block for all sites with the same plan."""
+"""The text output of `tfkit plan`: one block for all sites with the same plan."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def plan_text(data: Mapping[str, Any]) -> list[RenderableType]:
     for row in data["sites"]:
         by_name.setdefault(row["name"], []).append(row)
     for name, rows in by_name.items():
-        answer = json.dumps([{key: row[key] for key in ("requested", "lengths", "chosen", "candidates")} for row in rows])
-        blocks.setdefault(answer, ([], rows))[0].append(name)
+        plan = json.dumps([{key: row[key] for key in ("requested", "lengths", "chosen", "candidates")} for row in rows])
+        blocks.setdefault(plan, ([], rows))[0].append(name)
     for names, rows in blocks.values():
         parts += ["", Text(", ".join(names), "bold"), Text(f"  requested: {rows[0]['requested']}")]
         for row in rows:
             parts += [_chosen(row), Padding(_candidates(row["candidates"]), (0, 0, 0, 4))]
     if data["unmeasured"] and any(row["requested"] == "auto" for row in data["sites"]):
-        parts += ["", Text(f"auto does not consider, for want of measurements: {', '.join(data['unmeasured'])}", "dim")]
+        parts += ["", Text(f"auto does not consider backends without measured times: {', '.join(data['unmeasured'])}", "dim")]
     links = sorted({each["published"] for row in data["sites"] for each in row["candidates"] if each["published"]})
     if links:
         parts += ["", Text(f"figures marked (published) were not measured by tfkit: {', '.join(links)}", "dim")]
     if data.get("cancelling"):
-        why = "no norm bounds what they read; where values grow large, the backward of sdpa cancels and loses gradients"
+        why = "no norm bounds their inputs; for large values the backward of sdpa loses gradients by cancellation"
         parts += ["", Text(f"{', '.join(data['cancelling'])}: {why}; `tfkit verify` shows it, eager rounds less", "yellow")]
     if not blocks:
         parts += ["", Text("The model has no attention.")]
@@ -83,9 +83,9 @@ def _times(rows: list[dict[str, Any]]) -> str:
 
 def _measured(rows: list[dict[str, Any]]) -> str:
     """The rows of a relative time and the device on which they were measured."""
-    describe_counts = [row for row in rows if row["measured"]]
-    if not describe_counts:
+    measured = [row for row in rows if row["measured"]]
+    if not measured:
         return ""
-    joined = {**describe_counts[-1], "lengths": [describe_counts[0]["lengths"][0], describe_counts[-1]["lengths"][1]]}
-    where = " and ".join(dict.fromkeys(row["measured"] for row in describe_counts))
+    joined = {**measured[-1], "lengths": [measured[0]["lengths"][0], measured[-1]["lengths"][1]]}
+    where = " and ".join(dict.fromkeys(row["measured"] for row in measured))
     return f"; measured for {row_in_words(joined)} on {where}"

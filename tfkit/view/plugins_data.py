@@ -2,7 +2,7 @@
 
 plugins     name, distribution, version
 entries     slot, name, summary, reference (a link or null), plugin, distribution, version
-broken      plugin, distribution, reason: plugins that failed to import; an error only if a spec asks for them
+broken      plugin, distribution, reason: plugins that failed to import; an error only if a spec names one of their parts
 backends    with --backends: one object for each, its name and its declared capabilities
 """
 
@@ -24,14 +24,14 @@ def plugins_data(catalogue: Catalogue) -> dict[str, Any]:
             {
                 "slot": slot,
                 "name": name,
-                "summary": offer.entry.summary,
-                "reference": offer.entry.reference or None,
-                "plugin": offer.plugin,
-                "distribution": offer.distribution,
-                "version": versions.get(offer.distribution, ""),
+                "summary": registration.entry.summary,
+                "reference": registration.entry.reference or None,
+                "plugin": registration.plugin,
+                "distribution": registration.distribution,
+                "version": versions.get(registration.distribution, ""),
             }
             for slot in catalogue.registered
-            for name, offer in sorted(catalogue.registered[slot].items())
+            for name, registration in sorted(catalogue.registered[slot].items())
         ],
         "broken": [
             {"plugin": plugin.plugin, "distribution": plugin.distribution, "reason": plugin.reason}

@@ -1,4 +1,4 @@
-"""`tfkit plugins` for people."""
+"""The text output of `tfkit plugins`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rich.text import Text
 GAP = 2
 """Spaces between two columns."""
 WIDEST = 40
-"""Most columns of the terminal for one backend."""
+"""The largest width of the column of one backend."""
 
 
 def plugins_text(data: Mapping[str, Any]) -> list[RenderableType]:
-    """A table of the entries, slot by slot, then what could not be loaded."""
+    """A table of the entries, slot by slot, then the plugins that could not be loaded."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
     for name in ("slot", "name", "summary", "from"):
         table.add_column(name, overflow="fold", no_wrap=name in ("slot", "name"))

@@ -13,7 +13,7 @@ from ..slots.sublayer import AttentionSite
 from .formatting import ranges
 
 MOST = 100_000
-"""The most sites that are listed."""
+"""The largest number of sites that are listed."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,12 @@
 """Safe output to the terminal: which characters are written, and how write errors are handled.
 
-Text that tfkit prints comes from files that others wrote: names, labels, messages, paths, translations. A control character in
-it can clear the screen, change the clipboard or hide a line. Three rules prevent that:
+tfkit prints text from files of other people: names, labels, messages, paths, translations. A control character in such text can
+clear the screen, change the clipboard or hide a line. Three rules prevent that:
 
-- Standard error is for people: every control character in it is written escaped (`\\x1b`), on a terminal or not, because logs
-  are read in terminals too. Line ends and tabs stay.
+- Standard error is read by people: every control character in it is written escaped (`\\x1b`), on a terminal or not, because
+  logs are read in terminals too. Line ends and tabs stay.
 - Standard output is data: on a terminal it is escaped like standard error, otherwise it is written unchanged.
-- Tables and live panels have colours of their own. They are drawn by `tfkit.view.console`, which escapes text before it
-  is styled.
+- Tables and live panels have colours. `tfkit.view.console` draws them and escapes their text before it is styled.
 
 A line end inside a name or a message would look like another line of tfkit, so `shown` escapes line ends and tabs too.
 "Control characters" are C0, DEL, C1, the bidirectional overrides and isolates, the line and paragraph separators, and bytes of
@@ -40,7 +39,14 @@ def escaped(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """The text of others on one line: control characters, line ends and tabs are escaped."""
+    """Untrusted text on one line.
+
+    Args:
+        text: text from a file or a user.
+
+    Returns:
+        The text with control characters, line ends and tabs escaped.
+    """
     return CONTROL_OR_LINE_END.sub(_escape, text)
 
 
@@ -49,7 +55,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 class OutputError(Exception):
-    """Standard output could not be written. `diagnostic` says why."""
+    """Standard output could not be written; `diagnostic` has the reason."""
 
     def __init__(self, reason: OSError) -> None:
         super().__init__(str(reason))
@@ -72,7 +78,7 @@ class Stream:
 
     def write_drawn(self, text: str) -> None:
         """Write output of tfkit with its own control sequences."""
-        with self._watched():
+        with self._handling_errors():
             self.stream.write(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -80,12 +86,12 @@ class Stream:
             self.write(line)
 
     def flush(self) -> None:
-        with self._watched():
+        with self._handling_errors():
             self.stream.flush()
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Raises OutputError if standard output fails, BrokenPipeError if its reader is gone. If standard error fails, it is
+    def _handling_errors(self) -> Iterator[None]:
+        """Raises OutputError if standard output fails, BrokenPipeError if its reader was closed. If standard error fails, it is
         silent from then on."""
         try:
             yield
@@ -123,10 +129,11 @@ def standard_streams() -> Iterator[None]:
 
 
 def _open_closed() -> tuple[TextIO, TextIO]:
-    """The two streams. The descriptor of a closed stream (`>&-`) is occupied; otherwise the next opened file would get it, and
-    the output of C libraries with it. A closed standard output fails on a write, a closed standard error is silent."""
+    """The two streams. /dev/null is opened for the descriptor of a closed stream (`>&-`); otherwise the next opened file would
+    get this descriptor and the output of C libraries. A closed standard output fails on a write, a closed standard error is
+    silent."""
     if sys.stdin is None:
-        os.open(os.devnull, os.O_RDONLY)  # takes the lowest free descriptor: that of the closed stream
+        os.open(os.devnull, os.O_RDONLY)  # gets the lowest free descriptor: that of the closed stream
     out, error = sys.stdout, sys.stderr
     if out is None:
         out = open(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")  # noqa: SIM115
@@ -136,7 +143,12 @@ def _open_closed() -> tuple[TextIO, TextIO]:
 
 
 def write_drawn(stream: TextIO, text: str) -> None:
-    """Write text with tfkit's own control sequences, for instance those that rewrite a line."""
+    """Write text with tfkit's own control sequences, such as those that rewrite a line.
+
+    Args:
+        stream: standard output or standard error.
+        text: the text, written without escaping.
+    """
     if isinstance(stream, Stream):
         stream.write_drawn(text)
     else:

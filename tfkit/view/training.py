@@ -13,7 +13,7 @@ from rich.live import Live
 from ..errors import Diagnostic
 from ..recipe import Recipe
 from ..slots.options import Component
-from ..train import Outcome, Step, Trainer, Validated, describe_counts
+from ..train import Outcome, Step, Trainer, ValidationResult, describe_counts
 from .console import EscapingConsole
 from .curve import SCORES
 from .load_report import load_report_text
@@ -23,8 +23,8 @@ EVERY = 30.0
 """Seconds between two lines about steps without a terminal."""
 
 
-def began_text(trainer: Trainer, changes: list[str]) -> str:
-    """The data and the model, before the first step."""
+def start_text(trainer: Trainer, changes: list[str]) -> str:
+    """The description of data, model and settings, before the first step."""
     recipe, data, model = trainer.recipe, trainer.data, trainer.model
     epoch = trainer.epoch()
     steps = -(-len(epoch.batches) // recipe.batching.accumulate)
@@ -32,7 +32,7 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
     if "validation" in data.facts:
         rows.append(f"validation: {describe_counts(data.facts['validation'])}")
     if recipe.batching.max_length == min(model.plan.max_input_lengths.values(), default=None):
-        rows.append(f"rows: at most {recipe.batching.max_length:,} tokens, as many as the model has positions")
+        rows.append(f"rows: at most {recipe.batching.max_length:,} tokens, the positions of the model")
     sizes = {column: each.size for column, each in data.tokenisers.items()}
     joint = len({id(each) for each in data.tokenisers.values()}) == 1 and len(sizes) > 1
     vocabulary = (
@@ -57,10 +57,10 @@ def began_text(trainer: Trainer, changes: list[str]) -> str:
         rows.append(f"compiled: batches have {len(trainer.batches.shapes)} shapes; the first step of each takes long")
     rows.append(recipe_line(recipe))
     if trainer.processes.count > 1:
-        held = "the weights are sharded (FSDP2)" if trainer.fsdp else "each has all weights (DDP)"
-        rows.append(f"processes: {trainer.processes.count}, which share the batches of a step; {held}")
+        weights = "the weights are sharded (FSDP2)" if trainer.fsdp else "each has all weights (DDP)"
+        rows.append(f"processes: {trainer.processes.count}, which share the batches of a step; {weights}")
     if trainer.progress.step:
-        rows.append(f"going on at step {trainer.progress.step:,}, epoch {trainer.progress.epoch}")
+        rows.append(f"resumed at step {trainer.progress.step:,}, epoch {trainer.progress.epoch}")
     return "\n".join(map(shown, rows))
 
 
@@ -79,7 +79,7 @@ def _part(part: Component) -> str:
     return " ".join([part.kind, *(f"{name} {value:g}" for name, value in options.items())])
 
 
-def validation_text(result: Validated) -> str:
+def validation_text(result: ValidationResult) -> str:
     """One validation on one line, with the signature of its score."""
     scores = ", ".join(f"{SCORES[name]} {value:.2f}" for name, value in result.scores.items())
     best = ", the best so far" if result.best else ""
@@ -113,46 +113,46 @@ def step_text(step: Step, speed: Speed, left: str) -> str:
 
 
 class Lines:
-    """A line every `SECONDS` on standard error, for logs."""
+    """Prints a line about the latest step every `EVERY` seconds on standard error, for logs."""
 
     def __init__(self) -> None:
         self.speed = Speed()
-        self._told = time.monotonic()
+        self._last_line = time.monotonic()
         self._trainer: Trainer | None = None
-        self._began = (0, 0.0)
+        self._start = (0, 0.0)  # step and seconds
 
-    def began(self, trainer: Trainer, changes: list[str]) -> None:
-        self._trainer, self._began = trainer, (trainer.progress.step, trainer.progress.seconds)
-        self._say(began_text(trainer, changes))
+    def on_train_start(self, trainer: Trainer, changes: list[str]) -> None:
+        self._trainer, self._start = trainer, (trainer.progress.step, trainer.progress.seconds)
+        self._print(start_text(trainer, changes))
 
-    def stepped(self, step: Step) -> None:
+    def on_step_end(self, step: Step) -> None:
         self.speed.add(step)
-        if time.monotonic() - self._told > EVERY:
-            self._told = time.monotonic()
-            self._say(step_text(step, self.speed, left_text(self._trainer, *self._began)))
+        if time.monotonic() - self._last_line > EVERY:
+            self._last_line = time.monotonic()
+            self._print(step_text(step, self.speed, left_text(self._trainer, *self._start)))
 
-    def validated(self, result: Validated) -> None:
-        self._say(validation_text(result))
+    def on_validation_end(self, result: ValidationResult) -> None:
+        self._print(validation_text(result))
 
-    def saved(self, step: int, path: Path) -> None:
+    def on_checkpoint(self, step: int, path: Path) -> None:
         pass
 
-    def trouble(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+    def on_warning(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         for diagnostic in diagnostics:
-            self._say(shown(str(diagnostic)))
+            self._print(shown(str(diagnostic)))
 
-    def ended(self, reason: str, model: Path) -> None:
+    def on_train_end(self, reason: str, model: Path) -> None:
         pass
 
     def close(self) -> None:
         """Release the terminal."""
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         print(escaped(text), file=sys.stderr, flush=True)
 
 
 def left_text(trainer: Trainer | None, step: int, seconds: float) -> str:
-    """The longest remaining time, from the nearest limit. This command started at `step`, after `seconds` of earlier runs."""
+    """The remaining time at most, from the nearest limit. This command started at `step`, after `seconds` of earlier ones."""
     if trainer is None or not trainer.progress.step:
         return ""
     progress, stopping = trainer.progress, trainer.recipe.stopping
@@ -180,26 +180,26 @@ class LivePanel(Lines):
         self.console = EscapingConsole(sys.stderr)
         self._live: Live | None = None
 
-    def began(self, trainer: Trainer, changes: list[str]) -> None:
-        super().began(trainer, changes)
+    def on_train_start(self, trainer: Trainer, changes: list[str]) -> None:
+        super().on_train_start(trainer, changes)
         self._live = Live(console=self.console, refresh_per_second=4, transient=True)
         self._live.start()
 
-    def stepped(self, step: Step) -> None:
+    def on_step_end(self, step: Step) -> None:
         self.speed.add(step)
         if self._live is not None:
-            self._live.update(step_text(step, self.speed, left_text(self._trainer, *self._began)))
+            self._live.update(step_text(step, self.speed, left_text(self._trainer, *self._start)))
 
     def close(self) -> None:
         if self._live is not None:
             self._live.stop()
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self.console.print(text)
 
 
-def ended_text(outcome: Outcome, directory: Path) -> str:
-    """Why a run ended, and how to use its model."""
+def end_text(outcome: Outcome, directory: Path) -> str:
+    """Why a run ended, and the places of its model and curve."""
     best = f", the best of step {outcome.progress.best_step:,}" if outcome.progress.best_step is not None else ""
     lines = [f"stopped: {outcome.reason}", f"model: {outcome.model}{best}", f"curve: {directory / 'curve.html'}"]
     return "".join(f"{shown(line)}\n" for line in lines)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 
 def seconds_in_words(seconds: float) -> str:
-    """`12.3 us`, `4.56 ms`, `7.89 s`."""
+    """A duration as text.
+
+    Args:
+        seconds: the duration.
+
+    Returns:
+        `12.3 us`, `4.56 ms` or `7.89 s`.
+    """
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{_digits(seconds / size)} {unit}"
@@ -15,7 +22,15 @@ STEPS = ("", "k", "M", "G", "T", "P", "E")
 
 
 def scaled(number: float, unit: str) -> str:
-    """Three digits and a decimal prefix: `3.21 GFLOPs`, `25.4 GB/s`."""
+    """A number with three digits and a decimal prefix.
+
+    Args:
+        number: the number.
+        unit: its unit.
+
+    Returns:
+        `3.21 GFLOPs`, `25.4 GB/s`.
+    """
     value, step = float(number), 0
     while value >= 999.5 and step < len(STEPS) - 1:
         value, step = value / 1000, step + 1
@@ -23,7 +38,14 @@ def scaled(number: float, unit: str) -> str:
 
 
 def bytes_in_words(size: float) -> str:
-    """`512 B`, `36 MiB`."""
+    """A size as text.
+
+    Args:
+        size: the size in bytes.
+
+    Returns:
+        `512 B`, `36 MiB`.
+    """
     for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if size >= 1 << power:
             return f"{_digits(size / (1 << power))} {unit}"

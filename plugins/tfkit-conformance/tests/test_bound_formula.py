@@ -95,7 +95,7 @@ def test_a_dropout_draw_enters_the_formula():
     same(typed(CASES[0], torch.float32), Numerics(), drawn=drawn)
 
 
-def test_tf32_is_allowed_only_where_it_is_said():
+def test_tf32_counts_only_if_declared():
     case = typed(CASES[0], torch.float32)
     found = reference(case.inputs(), case.grad_output())
     assert torch.equal(bounds(found, KEPT).output, bounds(found, KEPT, tf32=False).output)

@@ -30,16 +30,16 @@ drawn_cases = st.sampled_from(list(DTYPES)).flatmap(lambda dtype: cases(SUBJECT,
 @pytest.mark.slow
 @settings(CALM, max_examples=60)
 @given(drawn_cases)
-def test_a_case_comes_back_from_json(case):
+def test_a_case_survives_json(case):
     assert case_of(json.loads(json.dumps(case.as_data()))) == case
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_named_case_comes_back_from_json(case):
+def test_a_named_case_survives_json(case):
     assert case_of(json.loads(json.dumps(case.as_data()))) == case
 
 
-def test_the_data_say_what_differs_from_a_plain_call():
+def test_the_data_hold_what_differs_from_a_plain_call():
     data = Case(Q=3, window=(1, None), offset=(2,), seed=4).as_data()
     assert data == {"B": 1, "H": 1, "G": 1, "Q": 3, "K": 1, "D": 8, "V": 8, "window": (1, None), "offset": (2,), "seed": 4}
 
@@ -94,7 +94,7 @@ def test_the_data_say_what_differs_from_a_plain_call():
     ],
     ids=str,
 )
-def test_what_is_no_case_is_reported(data, words):
+def test_invalid_cases_are_errors(data, words):
     with pytest.raises(InputError) as raised:
         case_of(data)
     (diagnostic,) = raised.value.diagnostics
@@ -119,7 +119,7 @@ json_values = st.recursive(
 @pytest.mark.slow
 @settings(CALM, max_examples=80)
 @given(drawn_cases, st.dictionaries(st.sampled_from([field.name for field in fields(Case)]), json_values, max_size=2))
-def test_whatever_stands_in_a_field_is_refused_or_can_be_run(case, written):
+def test_any_value_of_a_field_is_refused_or_runs(case, written):
     try:
         found = case_of({**json.loads(json.dumps(case.as_data())), **written})
     except InputError as refused:
@@ -189,7 +189,7 @@ def test_a_layout_has_the_strides_that_it_claims_and_the_same_numbers(layout):
 
 
 @pytest.mark.parametrize("layout", GRAD_LAYOUTS)
-def test_an_output_gradient_lies_as_it_claims(layout):
+def test_an_output_gradient_has_the_strides_that_it_claims(layout):
     plain, laid = FULL.grad_output(), replace(FULL, grad_layout=layout).grad_output()
     if layout == "contiguous":
         assert laid.is_contiguous()
@@ -211,7 +211,7 @@ def test_shared_lengths_are_one_tensor():
     assert differing.query_lengths.tolist() == [7, 4]
 
 
-def test_padding_stands_on_the_side_that_is_said():
+def test_padding_is_on_the_given_side():
     for seed in range(6):
         left, right = (Case(B=3, K=9, key_visible=side, seed=seed).mask().key_visible.int() for side in ("left", "right"))
         assert (left.diff() >= 0).all()
@@ -221,13 +221,13 @@ def test_padding_stands_on_the_side_that_is_said():
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_case_asks_for_what_its_call_asks_for(case):
+def test_a_case_and_its_call_make_the_same_request(case):
     for gradients in (True, False):
         made = typed(case, torch.bfloat16, gradients=gradients)
         assert made.request() == request_of(made.inputs(), gradients)
 
 
-def test_a_case_asks_for_what_only_the_caller_knows():
+def test_a_request_has_what_only_the_caller_knows():
     request = replace(FULL, gradients=False, dropout=0.1, lse=True, weights=True, softcap=2.0).request("cpu:0")
     assert (request.device, request.dropout, request.lse, request.weights, request.softcap) == ("cpu", True, True, True, True)
     assert request.gradients  # of the bias alone
@@ -237,7 +237,7 @@ def test_a_case_asks_for_what_only_the_caller_knows():
 
 @settings(CALM, max_examples=40)
 @given(drawn_cases)
-def test_a_drawn_call_asks_for_what_its_case_says(case):
+def test_a_drawn_call_requests_what_its_case_says(case):
     inputs = case.inputs()
     wanted = replace(request_of(inputs, case.gradients or case.bias_gradient), bias_gradient=case.bias_gradient)
     assert case.request() == wanted

@@ -23,17 +23,17 @@ def of_law(catalogue, device="cpu", law="outputs", **site):
 
 
 @pytest.mark.parametrize("check", ["", "layers", "import", "support", "R2 unseen_keys"])
-def test_what_is_mended_passes(catalogue, check):
+def test_a_corrected_part_passes(catalogue, check):
     assert of_backend(catalogue, check=check) == "passed"
 
 
-def test_what_the_declaration_excludes_is_refused(catalogue):
+def test_a_case_that_is_no_longer_declared_is_refused(catalogue):
     said = of_backend(catalogue, softcap=30.0)
     assert said.startswith("refused: ")
     assert "softcap" in said
 
 
-def test_a_law_at_a_site_that_is_refused_by_now(catalogue):
+def test_a_case_at_a_refused_site_is_refused(catalogue):
     assert of_law(catalogue) == "passed"
     said = of_law(catalogue, head_dim=3)
     assert said.startswith("refused: ")
@@ -42,6 +42,6 @@ def test_a_law_at_a_site_that_is_refused_by_now(catalogue):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_a_device_that_is_not_here(catalogue):
+def test_a_missing_device_is_not_run(catalogue):
     assert of_backend(catalogue, device="cuda") == "not run: there is no device cuda here"
     assert of_law(catalogue, device="cuda:1") == "not run: there is no device cuda:1 here"

@@ -41,7 +41,7 @@ def test_a_part_that_kills_the_process_is_nonconformant(acme, capfd):
     [found] = data["findings"]
     assert found["message"] == "the backend killed the process (SIGABRT) in check layers"
     assert {"B", "D"} <= found["case"].keys()
-    assert "case_of(" in found["snippet"]
+    assert "case = Case(" in found["snippet"]
     assert (data["verdict"], data["exit_code"]) == ("NONCONFORMANT", 1)
     assert (data["distribution"], data["dtypes"]) == ("acme-parts", ["float32"])
     assert data["versions"]["torch"]
@@ -104,7 +104,7 @@ def test_a_plugin_that_ends_the_process_when_it_is_imported(acme, line, words):
         checks_of([("backend", "acme.flash")])
 
 
-def test_what_a_plugin_leaves_running_is_ended_and_keeps_nobody_waiting(acme, tmp_path):
+def test_processes_of_a_plugin_are_killed(acme, tmp_path):
     note = tmp_path / "pid"
     start = "import subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
     acme(parts=f"{start}open({str(note)!r}, 'w').write(str(child.pid))\n")
@@ -129,7 +129,7 @@ def gone(pid, within=120.0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_command_takes_its_child_along(acme, tmp_path, number, code):
+def test_an_interrupted_command_ends_its_child(acme, tmp_path, number, code):
     note = tmp_path / "pid"
     acme(parts=f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
     handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell's background jobs ignore it
@@ -151,7 +151,7 @@ def test_an_interrupted_command_takes_its_child_along(acme, tmp_path, number, co
     assert gone(int(note.read_text()))
 
 
-def test_what_was_begun_is_counted_by_check():
+def test_started_examples_are_counted_by_check():
     child_run = ChildRun(
         {"dtypes": ["float32", "bfloat16"]}, "grade bfloat16", {}, {"layers": 20, "grade float32": 1, "grade bfloat16": 1}
     )
@@ -164,21 +164,21 @@ def test_what_was_begun_is_counted_by_check():
 
 
 @pytest.mark.slow
-def test_errors_arrive_as_what_they_are():
+def test_errors_of_the_child_keep_their_type():
     with pytest.raises(InputError, match=r"TFK094.*there is no attention backend `egaer`.*did you mean `eager`"):
         evaluated(task("egaer"))
     with pytest.raises(InputError, match=r"TFK094.*there is no slot `nrom`.*did you mean `norm`"):
         checks_of([("nrom", "x")])
 
 
-def test_a_bug_arrives_with_its_way():
+def test_a_bug_of_the_child_has_its_traceback():
     with pytest.raises(ChildBug, match="KeyError") as caught:
         run({"do": "nothing that there is"}, 60.0, 5.0)
     assert caught.value.frames[-1][0] == "tfkit_conformance.process.child"
     assert "Traceback" in caught.value.where
 
 
-def test_lines_of_third_party_are_no_answers(capsys):
+def test_foreign_lines_on_the_pipe_are_ignored(capsys):
     child_run = ChildRun()
     for line in ("noise\n", "[1]\n", '{"a": 1, "b": 2}\n', "3\n"):
         assert not _take(child_run, line, lambda check, examples: None)
@@ -188,13 +188,13 @@ def test_lines_of_third_party_are_no_answers(capsys):
     assert child_run.ended == "ended the process by raising SystemExit: 3"
 
 
-def test_numbers_that_json_has_not_become_words():
+def test_nan_and_infinity_become_text():
     assert json.dumps(plain({"a": [float("nan"), (float("inf"), -float("inf"), 1.5)], 2: frozenset({3})}), allow_nan=False) == (
         '{"a": ["nan", ["inf", "-inf", 1.5]], "2": [3]}'
     )
 
 
-def test_the_side_that_survives_imports_no_torch():
+def test_the_parent_imports_no_torch():
     modules = ", ".join(f"tfkit_conformance.process.{name}" for name in ("parent", "junit", "stored", "child"))
     words = f"import sys, {modules}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -135,7 +135,7 @@ def poison(tensor, live):
 
 
 @pytest.mark.parametrize("kernel", CORRECT_KERNELS, ids=lambda kernel: kernel.name)
-def test_what_is_given_out_has_the_shapes_and_dtypes_of_the_contract(kernel):
+def test_results_have_the_shapes_and_dtypes_of_the_contract(kernel):
     for dtype, layout in itertools.product(DTYPES, (lambda t: t, lambda t: t.mT.contiguous().mT)):
         inputs = call_of(HEADS, dtype, "normal", 0)
         inputs = replace(inputs, query=layout(inputs.query), mask=Mask(causal=True, offset=2))
@@ -152,7 +152,7 @@ def test_what_is_given_out_has_the_shapes_and_dtypes_of_the_contract(kernel):
             assert found.weights.requires_grad == (kernel.capabilities.weights == "differentiable")
 
 
-def test_a_second_derivative_is_refused_by_who_does_not_declare_it():
+def test_an_undeclared_second_derivative_is_refused():
     for kernel in CORRECT_KERNELS:
         inputs = call_of(CASES[0], torch.float64, "normal", 0, bare=True)
         (first,) = torch.autograd.grad(kernel.attend(inputs, None).output.sum(), inputs.query, create_graph=True)

@@ -39,7 +39,7 @@ from tfkit_conformance.suite.declaration import nonsense
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_a_declaration_that_cannot_be_meant_is_a_finding(declared, words):
+def test_an_inconsistent_declaration_is_a_finding(declared, words):
     can = declaring(**declared)
     assert len(list(nonsense(can))) == 1
     called = []
@@ -51,7 +51,7 @@ def test_a_declaration_that_cannot_be_meant_is_a_finding(declared, words):
     assert (report.verdict, called) == ("NONCONFORMANT", [])
 
 
-def test_everything_that_a_declaration_gets_wrong_is_reported_at_once():
+def test_all_errors_of_a_declaration_are_reported_at_once():
     assert list(nonsense(SMALL)) == []
     assert [wrong for entry in ENTRIES for wrong in nonsense(entry.capabilities)] == []
     assert len(list(nonsense(Capabilities()))) == 5

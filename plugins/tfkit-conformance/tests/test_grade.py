@@ -8,19 +8,18 @@ import pytest
 
 from kill_matrix.correct_kernels import CORRECT_KERNELS, classed
 from small_backend import declaring, small
+from suite_reports import MUTANTS
 from tfkit.attention.capabilities import Capabilities, Numerics, Range
 from tfkit.builtin.attention.entries import EAGER
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.finding import Violation
-from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES
 from tfkit_conformance.suite.grade import GRADES, check_grade, grade_of, ratios
 from tfkit_conformance.suite.layers import output
 
-MUTANTS = {mutant.name: mutant for mutant in ATTENTION_MUTANTS}
 WHOLE = next(kernel for kernel in CORRECT_KERNELS if kernel.name == "whole")
 OPEN = declaring(key_length=Range(), query_length=Range(), head_dim=Range(), dtypes={"float32", "bfloat16"})
 
@@ -30,7 +29,7 @@ def backend(mutant, can=CAPABILITIES):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
-def test_eager_is_a(dtype):
+def test_eager_has_grade_a(dtype):
     letter, ratio = check_grade(backend_under_test(EAGER), dtype)
     assert letter == "A"
     assert 0.5 < ratio <= 1.5
@@ -77,14 +76,14 @@ def test_a_promised_grade_that_is_not_kept_is_a_failure():
     assert check_grade(kept, "bfloat16")[0] == "A"
 
 
-def test_a_better_grade_than_promised_is_none():
+def test_a_better_grade_than_declared_passes():
     promised = Capabilities(
         **{**EAGER.capabilities.model_dump(), "numerics": Numerics(probabilities="accumulation", grade="B")}
     )
     assert check_grade(backend_under_test(replace(EAGER, capabilities=promised)), "float32")[0] == "A"
 
 
-def test_a_grade_that_is_not_promised_fails_nobody():
+def test_an_undeclared_grade_fails_no_backend():
     assert check_grade(backend("output_in_bfloat16"), "bfloat16")[0] != "A"
 
 
@@ -120,13 +119,13 @@ def test_narrow_declarations_are_graded_too(can):
     assert letter == "A"
 
 
-def test_a_declaration_without_a_size_that_can_be_graded_says_so():
+def test_no_grade_without_a_suitable_size():
     with pytest.raises(LookupError, match="accepts none of the sizes that are graded"):
         check_grade(small(), "float32")
 
 
 @pytest.mark.parametrize("dtype", sorted(EAGER.capabilities.dtypes))
-def test_eager_keeps_its_promise(dtype):
+def test_eager_has_its_declared_grade(dtype):
     assert EAGER.capabilities.numerics.grade == "A"
     letter, _ = check_grade(backend_under_test(EAGER), dtype)
     assert letter == "A"

@@ -23,6 +23,9 @@ ORDER = {
     "finding": "",
     "profile": "",
     "raised": "",
+    "out_of_memory": "",
+    "site_hooks": "",
+    "snippets": "",
     "differences": "finding",
     "limit": "finding",
     "report": "finding",
@@ -31,12 +34,12 @@ ORDER = {
     "resolve": "attention",
     "mutants": "attention",
     "relations": "finding differences raised attention",
-    "laws": "finding differences raised attention report resolve",
-    "models": "attention",
-    "suite": "finding differences profile raised attention limit report mutants relations resolve search",
-    "verification": "finding differences raised attention resolve",
-    "bench": "attention",
-    "process": "finding attention report relations resolve laws suite",
+    "laws": "finding differences raised attention report resolve snippets",
+    "models": "attention site_hooks",
+    "suite": "finding differences profile raised attention limit report mutants relations resolve search snippets",
+    "verification": "finding differences raised out_of_memory site_hooks attention resolve",
+    "bench": "attention out_of_memory",
+    "process": "finding attention report relations resolve laws suite snippets",
     "view": "process",
     "commands": "profile resolve verification bench process view",
     "pytest_plugin": "profile process",
@@ -125,7 +128,7 @@ def test_every_package_imports_only_those_before_it():
         before.append(part)
 
 
-def test_imports_are_found_wherever_they_stand(tmp_path):
+def test_imports_are_found_inside_functions(tmp_path):
     file = tmp_path / "module.py"
     file.write_text("import tfkit.nn\nfrom ..a import b\ndef f():\n    from . import c\n")
     assert imports("package.inner.module", file) == {("tfkit.nn", ""), ("package.a", "b"), ("package.inner", "c")}

@@ -123,7 +123,7 @@ def test_a_mutant_must_be_killed_under_every_seed():
 
 
 @pytest.mark.slow
-def test_no_right_backend_raises_a_false_alarm(reduced, monkeypatch):
+def test_no_correct_backend_raises_a_false_alarm(reduced, monkeypatch):
     monkeypatch.setattr(kill_matrix, "ATTENTION_MUTANTS", ())
     monkeypatch.setattr(by_relation, "RELATIONS", RELATIONS[::3])
     report = kill_matrix.run_kill_matrix("quick", seeds=(0,))

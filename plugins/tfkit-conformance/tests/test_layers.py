@@ -14,6 +14,7 @@ from attention_calls import BY_NAME as CALLS
 from attention_calls import typed
 from kill_matrix.correct_kernels import CORRECT_KERNELS, classed
 from small_backend import changing
+from suite_reports import MUTANTS
 from tfkit.attention.capabilities import Numerics
 from tfkit.attention.types import AttentionOutput
 from tfkit_conformance.attention.backend_under_test import backend_under_test
@@ -21,13 +22,11 @@ from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.evaluated import Evaluated
 from tfkit_conformance.attention.table import CASES
 from tfkit_conformance.finding import Inconclusive, Violation
-from tfkit_conformance.mutants import ATTENTION_MUTANTS
 from tfkit_conformance.mutants.kernel import entry_of
 from tfkit_conformance.mutants.kernel.kernel import CAPABILITIES, Kernel
 from tfkit_conformance.suite import layers, probes
 from tfkit_conformance.suite.layers import LAYERS, within
 
-MUTANTS = {mutant.name: mutant for mutant in ATTENTION_MUTANTS}
 PLAIN = Case(B=2, H=4, G=2, Q=5, K=7, D=8, V=6, seed=3)
 WITH_GRADIENTS = replace(PLAIN, gradients=True)
 CAUSAL = replace(PLAIN, causal=True, offset=1)
@@ -72,14 +71,14 @@ def leaf_detached(name):
         ("one_key_gives_value", replace(PLAIN, K=1, G=4), "contract", "the output shares memory with an input"),
         ("reuses_output", PLAIN, "contract", "the second call wrote into the output of the first"),
         ("dropout_without_being_asked", PLAIN, "contract", "drew random numbers although dropout is 0"),
-        ("asks_the_reference", PLAIN, "contract", "`tried` calls the reference that it is evaluated by"),
+        ("asks_the_reference", PLAIN, "contract", "`tried` calls the reference that checks it"),
         ("refuses_right_windows", replace(PLAIN, window=(None, 2), offset=0), "contract", "raised BackendRefused: TFK060"),
         ("raises_in_backward", WITH_GRADIENTS, "contract",
          "its backward pass raised NotImplementedError: no gradients of grouped heads for a call that it declares"),
         ("bias_gradient_missing", replace(WITH_GRADIENTS, bias="dense", bias_gradient=True), "contract",
          "its backward pass raised RuntimeError"),
         ("masked_row_gradient_nan", replace(WITH_GRADIENTS, causal=True, offset=-2), "contract", "gradient of "),
-        ("lse_missing_beside_weights", replace(PLAIN, lse=True, weights=True), "contract", "gave no log-sum-exp although"),
+        ("lse_missing_beside_weights", replace(PLAIN, lse=True, weights=True), "contract", "returned no log-sum-exp although"),
         ("lse_in_query_dtype", replace(PLAIN, lse=True, dtype="bfloat16"), "contract", "lse is (2, 4, 5) torch.bfloat16"),
         ("causal_one_too_many", CAUSAL, "support",
          "query row 0 of batch row 0, head 0, sees key 2; it must not (40 of 280 pairs are wrong)"),
@@ -117,9 +116,9 @@ def test_a_mutant_is_first_killed_by_the_layer_that_names_it(mutant, case, layer
 @pytest.mark.parametrize(
     ("attend", "case", "layer", "words"),
     [
-        (lambda inputs, options: None, PLAIN, "contract", "gave a NoneType, expected an AttentionOutput"),
+        (lambda inputs, options: None, PLAIN, "contract", "returned a NoneType, expected an AttentionOutput"),
         (lambda inputs, options: AttentionOutput(None), PLAIN, "contract", "output is a NoneType, expected a tensor"),
-        (lambda inputs, options: Kernel()(inputs).output, PLAIN, "contract", "gave a Tensor, expected an AttentionOutput"),
+        (lambda inputs, options: Kernel()(inputs).output, PLAIN, "contract", "returned a Tensor, expected an AttentionOutput"),
         (lambda inputs, options: {}["kernel"], PLAIN, "contract", "raised KeyError: 'kernel' (plugins/tfkit-c"),
         (changing(lambda inputs, answer: replace(answer, lse=0.0)), PLAIN, "contract", "lse is a float, expected a tensor"),
         (changing(lambda inputs, answer: replace(answer, lse=answer.lse[..., None])), replace(PLAIN, lse=True), "contract",
@@ -127,15 +126,15 @@ def test_a_mutant_is_first_killed_by_the_layer_that_names_it(mutant, case, layer
         (changing(lambda inputs, answer: replace(answer, lse=answer.lse * torch.nan)), replace(PLAIN, lse=True), "contract",
          "lse[0, 0, 0] is nan"),
         (changing(lambda inputs, answer: replace(answer, weights=None)), replace(PLAIN, weights=True), "contract",
-         "gave no weights although"),
+         "returned no weights although"),
         (changing(lambda inputs, answer: replace(answer, output=answer.output * (1 + random.random()))), PLAIN, "contract",
-         "the same call gave another output the second time, by up to "),
+         "the same call gave a different output the second time, by up to "),
         (leaf_detached("key"), WITH_GRADIENTS, "contract", "its backward pass raised RuntimeError"),
         (lambda inputs, options: Kernel()(replace(inputs, value=inputs.value.clamp(min=-1.0))), PLAIN, "output", "output["),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_what_is_no_answer_is_reported(attend, case, layer, words):
+def test_invalid_results_are_reported(attend, case, layer, words):
     name, violation = first(attend, case)
     assert (name, violation.check) == (layer, layer)
     assert words in violation.message
@@ -179,7 +178,7 @@ def test_a_head_that_sees_what_only_another_may_is_reported_by_its_number():
     assert violation.message.startswith(f"query row {i} of batch row {b}, head {h}, {must} key {j}; it must")
 
 
-def test_one_key_of_many_shows():
+def test_one_wrong_key_of_many_is_found():
     case = Case(H=2, G=1, Q=3, K=300, key_lengths=(280,))
     _, violation = first(MUTANTS["key_lengths_one_too_many"].fresh(), case)
     assert violation.message.startswith("query row 0 of batch row 0, head 0, sees key 280; it must not (6 of 1800 pairs")
@@ -193,7 +192,7 @@ def test_a_nan_in_a_readout_is_reported_as_one():
     probes.compare_visibility("support", read.nan_to_num(0.5), visible, "see")
 
 
-def test_readouts_are_wide_where_that_saves_calls():
+def test_readouts_use_wide_values_to_save_calls():
     calls = count()
     counting = changing(lambda inputs, answer: (next(calls) and None) or answer)
     case = Case(H=2, G=2, Q=2, K=130)
@@ -204,14 +203,14 @@ def test_readouts_are_wide_where_that_saves_calls():
     assert next(calls) == 3 + 5  # 32 keys at a time
 
 
-def test_the_backward_readout_tells_the_heads_of_a_group_apart():
+def test_the_backward_readout_separates_the_heads_of_a_group():
     case = replace(CAUSAL, gradients=True)
     read = probes.read_backward(Evaluated(subject(Kernel()), case))
     assert torch.equal(read > 0, Evaluated(subject(Kernel()), case).visible)
     assert read.shape == (2, 4, 5, 7)
 
 
-def test_gradients_are_evaluated_only_where_they_are_asked_for():
+def test_gradients_are_checked_only_if_requested():
     wrong = MUTANTS["backward_query_two_percent"].fresh()
     assert evaluated_by("gradients", wrong, PLAIN) is None
     assert evaluated_by("support of gradients", MUTANTS["backward_mask_ignored"].fresh(), CAUSAL) is None
@@ -253,7 +252,7 @@ def test_a_right_answer_that_a_dtype_cannot_hold_is_not_evaluated():
     assert evaluated_by("output", Kernel(), replace(case, dtype="bfloat16")) <= 1
 
 
-def test_within_tells_the_worst_element():
+def test_within_names_the_worst_element():
     want, bound = torch.zeros(2, 3, dtype=torch.float64), torch.full((2, 3), 0.5, dtype=torch.float64)
     got = torch.tensor([[0.1, -0.25, 0.0], [0.0, 0.0, 0.5]])
     assert within("x", "output", got, want, bound) == 1.0
@@ -265,7 +264,7 @@ def test_within_tells_the_worst_element():
     assert (said.check, said.tensor, said.index, said.got, said.want, said.bound) == ("x", "output", (0, 1), -2.0, 0.0, 0.5)
 
 
-def test_within_is_fooled_neither_by_infinity_nor_by_nan_nor_by_shape():
+def test_within_rejects_infinity_nan_and_wrong_shapes():
     infinite, bound = torch.tensor([-torch.inf, 0.0], dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     assert within("x", "lse", infinite.float(), infinite, bound) == 0.0
     for got in (torch.tensor([0.0, 0.0]), torch.tensor([-torch.inf, torch.nan]), torch.tensor([torch.inf, 0.0])):
@@ -277,7 +276,7 @@ def test_within_is_fooled_neither_by_infinity_nor_by_nan_nor_by_shape():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype"), [("whole", torch.float32), ("online_64", torch.bfloat16)])
-def test_a_right_backend_passes_all_layers_on_the_named_calls(name, dtype):
+def test_a_correct_backend_passes_all_layers_on_the_named_calls(name, dtype):
     kernel = next(kernel for kernel in CORRECT_KERNELS if kernel.name == name)
     tried = backend_under_test(kernel.entry, attend=kernel.attend, tf32=kernel.tf32)
     for number, case in enumerate(CASES):
@@ -287,5 +286,5 @@ def test_a_right_backend_passes_all_layers_on_the_named_calls(name, dtype):
             assert share is None or share <= 1, case.name
 
 
-def test_the_named_calls_are_all_there():
+def test_the_table_of_calls_is_complete():
     assert len(CALLS) == len(CASES) == 49

@@ -60,7 +60,7 @@ def subject(attend):
         ("query_taken_as_contiguous", replace(PLAIN, layout="heads_last")),
     ],
 )
-def test_a_mutant_is_called_by_its_name(name, case):
+def test_a_mutant_is_named(name, case):
     assert looks_like(subject(MUTANTS[name].fresh()), case) == MUTANTS[name].summary
 
 
@@ -76,7 +76,7 @@ def test_the_same_mistake_in_other_code_has_the_same_name():
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kernel", CORRECT_KERNELS[:3], ids=lambda kernel: kernel.name)
-def test_what_is_right_looks_like_nothing(kernel, dtype):
+def test_a_correct_backend_matches_no_mutant(kernel, dtype):
     for case in (CAUSAL, replace(GRADIENTS, bias="distance", offset=1, lse=True)):
         assert looks_like(subject(kernel.attend), replace(case, dtype=dtype)) == ""
 
@@ -91,12 +91,12 @@ def test_what_is_right_looks_like_nothing(kernel, dtype):
     ],
     ids=["unheard of", "shape", "nothing", "raises"],
 )
-def test_what_nobody_has_seeded_has_no_name(attend):
+def test_an_error_without_a_mutant_has_no_name(attend):
     assert looks_like(subject(attend), GRADIENTS) == ""
 
 
 @pytest.mark.slow
-def test_a_larger_case_tells_mutants_apart_that_a_small_one_does_not():
+def test_larger_cases_decide_between_mutants_that_match_a_small_one():
     small = Case(Q=1, K=2, causal=True, offset=0)  # one key too many is all that is hidden
     larger = replace(small, Q=3, K=6)
     wrong = {name: subject(MUTANTS[name].fresh()) for name in ("causal_one_too_many", "mask_ignored")}
@@ -106,19 +106,19 @@ def test_a_larger_case_tells_mutants_apart_that_a_small_one_does_not():
         assert looks_like(each, small, [small]) == looks_like(each, small)
 
 
-def test_among_equals_what_an_earlier_finding_looked_like_is_named():
+def test_a_mutant_of_an_earlier_finding_is_preferred():
     small = Case(Q=1, K=2, causal=True, offset=0)
     attend = subject(MUTANTS["causal_one_too_many"].fresh())
     names = [MUTANTS[name].summary for name in ("causal_one_too_many", "mask_ignored")]
     assert [looks_like(attend, small, (), [name]) for name in names] == names
 
 
-def test_it_takes_no_longer_than_it_may(monkeypatch):
+def test_the_search_for_a_mutant_has_a_time_limit(monkeypatch):
     monkeypatch.setattr(sys.modules["tfkit_conformance.suite.looks_like"], "SECONDS", -1.0)
     assert looks_like(subject(MUTANTS["causal_one_too_many"].fresh()), CAUSAL) == ""
 
 
-def test_mutants_that_remember_do_not_spoil_each_other():
+def test_mutants_with_state_do_not_affect_each_other():
     assert looks_like(subject(Kernel()), replace(CAUSAL, seed=1)) == ""
     remembering = subject(MUTANTS["remembers_scale"].fresh())
     remembering.call(replace(PLAIN, scale=0.9).inputs())

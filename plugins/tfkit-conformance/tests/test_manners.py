@@ -58,8 +58,8 @@ INPUTS_VIEW = changing(lambda inputs, answer: replace(answer, output=inputs.valu
 BAD_MANNERS = {
     "raises": (raises, "raised ArithmeticError: no such block size (plugins/tfkit-conformance/tests/"),
     "raises late": (raises_late, "raised IndexError: tuple index out of range (plugins/tfkit-conformance/tests/"),
-    "None": (lambda inputs, options: None, "gave a NoneType, expected an AttentionOutput"),
-    "a tensor": (lambda inputs, options: Kernel()(inputs).output, "gave a Tensor, expected an AttentionOutput"),
+    "None": (lambda inputs, options: None, "returned a NoneType, expected an AttentionOutput"),
+    "a tensor": (lambda inputs, options: Kernel()(inputs).output, "returned a Tensor, expected an AttentionOutput"),
     "no output": (lambda inputs, options: AttentionOutput(None), "output is a NoneType, expected a tensor"),
     "a number": (changing(lambda inputs, answer: replace(answer, lse=1.0)), "lse is a float, expected a tensor"),
     "dtype": (changing(lambda inputs, answer: replace(answer, output=answer.output.double())), "torch.float64 on cpu, exp"),
@@ -70,7 +70,7 @@ BAD_MANNERS = {
     "writes": (writes, ""),
     "draws": (changing(drawing), "drew random numbers although dropout is 0"),
     "moods": (changing(lambda inputs, answer: replace(answer, output=answer.output * (1 + random.random()))),
-              "the same call gave another output the second time"),
+              "the same call gave a different output the second time"),
     "cut off": (changing(lambda inputs, answer: replace(answer, output=answer.output.detach())),
                 "the output does not require gradients although its inputs do"),
     "asleep": (sleeps, "did not finish within 0.2 seconds"),
@@ -79,7 +79,7 @@ BAD_MANNERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("manners", BAD_MANNERS)
-def test_whatever_a_backend_does_is_a_finding_in_words(manners, few):
+def test_misbehaviour_of_a_backend_is_a_finding_with_a_message(manners, few):
     attend, words = BAD_MANNERS[manners]
     limit = 0.2 if manners == "asleep" else 60.0
     report = check_backend(small(attend), profile="quick", stop_at_first=True, limit=limit)
@@ -89,7 +89,7 @@ def test_whatever_a_backend_does_is_a_finding_in_words(manners, few):
     assert replay(small(attend), case_of(report.findings[0].case), limit=limit).startswith("contract: ")
 
 
-def test_what_writes_its_inputs_without_gradients_is_reported_which():
+def test_a_written_input_is_named():
     can = declaring(backward=False, deterministic_backward=False)
     report = check_backend(small(writes, can), profile="quick", stop_at_first=True)
     assert report.findings[0].message == "an input (1, 1, 1, 8) torch.float32 was written to"
@@ -105,7 +105,7 @@ def test_an_answer_of_another_shape_to_larger_calls_is_reported(few):
         assert ", expected " in report.findings[0].message
 
 
-def test_what_hangs_is_asked_nothing_more(few):
+def test_a_backend_that_hangs_gets_no_further_calls(few):
     asked = []
 
     def attend(inputs, options):

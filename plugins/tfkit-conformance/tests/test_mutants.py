@@ -143,7 +143,7 @@ def by_name(name):
     return next(mutant for mutant in ATTENTION_MUTANTS if mutant.name == name)
 
 
-def test_an_infinite_gradient_of_a_blind_row_shows_one_mutant():
+def test_an_infinite_gradient_of_a_fully_masked_row_shows_one_mutant():
     case = replace(CAUSAL, offset=-2)
     inputs, grad_output = case.inputs(), case.grad_output()
     grad_output[:, :, 0] = torch.inf
@@ -159,7 +159,7 @@ def test_another_score_function_is_refused_and_one_mutant_answers_it():
     assert by_name("undeclared_score_ignored").attend(inputs, None).output.shape == (2, 4, 5, 6)
 
 
-def test_mutants_have_names_families_and_summaries_of_their_own():
+def test_mutants_have_distinct_names_and_summaries():
     assert len({mutant.name for mutant in ATTENTION_MUTANTS}) == len({mutant.summary for mutant in ATTENTION_MUTANTS})
     assert len({mutant.name for mutant in ATTENTION_MUTANTS}) == len(ATTENTION_MUTANTS)
     least = {
@@ -178,7 +178,7 @@ def test_mutants_have_names_families_and_summaries_of_their_own():
     assert all(counts[family] >= number for family, number in least.items())
 
 
-def test_what_a_mutant_remembers_is_forgotten_with_it():
+def test_a_fresh_mutant_has_no_state():
     mutant = by_name("remembers_scale")
     first, second = PLAIN.inputs(), replace(PLAIN, scale=2.0).inputs()
     used = mutant.attend

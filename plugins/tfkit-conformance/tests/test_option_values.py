@@ -73,5 +73,5 @@ class Unguessable(Options):
 
 
 @pytest.mark.parametrize(("options", "can"), [(Everything, True), (Unguessable, False)])
-def test_a_part_that_requires_what_nobody_can_guess_is_not_tried(options, can):
+def test_a_part_with_an_unknown_required_option_is_not_tried(options, can):
     assert tryable(entry(options)) is can

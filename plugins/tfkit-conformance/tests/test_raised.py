@@ -98,7 +98,7 @@ def contract(attend, case=PLAIN) -> str:
     return found.value.message
 
 
-def test_a_backend_is_reported_its_innermost_line_and_not_that_of_torch(flash):
+def test_the_innermost_line_of_the_backend_is_reported(flash):
     message = contract(flash.attend)
     assert message.startswith("raised RuntimeError: Expected size")
     assert message.endswith(f"(acme/flash.py:{line_of('return inputs.query @')}) for a call that it declares")
@@ -109,13 +109,13 @@ def test_neither_the_standard_library_nor_tfkit_is_the_backends_code(name, words
     assert f" (acme/flash.py:{line_of(words)}) for a call" in contract(getattr(flash, name))
 
 
-def test_a_backward_pass_is_reported_its_line_too(flash):
+def test_the_line_of_a_backward_pass_is_reported(flash):
     message = contract(flash.late, replace(PLAIN, gradients=True))
     where = f"(acme/flash.py:{line_of('raise NotImplementedError')})"
     assert message == f"its backward pass raised NotImplementedError: no backward yet {where} for a call that it declares"
 
 
-def test_a_package_is_reported_by_its_init_file(flash):
+def test_a_package_is_reported_as_its_init_file(flash):
     reason = raised_by_package()
     assert format_exception(reason) == "KeyError: 'block' (acme/__init__.py:2)"
     assert call_of(reason) == "broken"
@@ -148,7 +148,7 @@ def test_a_long_message_is_cut_and_the_line_is_not(flash):
     assert len(format_exception(reason)) < 350
 
 
-def test_an_installed_plugin_is_reported_its_own_line_and_not_that_of_a_library_it_calls(flash, tmp_path, monkeypatch):
+def test_the_line_of_the_plugin_is_reported_and_not_that_of_its_library(flash, tmp_path, monkeypatch):
     (tmp_path / "kernels.py").write_text("def call(function, *arguments):\n    return function(*arguments)\n")
     (tmp_path / "acme" / "wrap.py").write_text("import kernels\n\n\ndef attend(inputs, options):\n    kernels.call(int, 'x')\n")
     wrap = importlib.import_module("acme.wrap")
@@ -158,7 +158,7 @@ def test_an_installed_plugin_is_reported_its_own_line_and_not_that_of_a_library_
     assert "(acme/wrap.py:5)" in contract(wrap.attend)
 
 
-def test_a_law_tells_the_call_the_exception_and_the_line(flash):
+def test_a_law_reports_the_call_the_exception_and_the_line(flash):
     entry = Norm(name="acme.narrow", summary="x", parameters=lambda options, width: (), build="acme.flash:narrow")
     report = check_part("norm", entry, profile="quick", dtypes=["float32"])
     raised = [finding.message for finding in report.findings if "raised" in finding.message]
@@ -169,7 +169,7 @@ def test_a_law_tells_the_call_the_exception_and_the_line(flash):
         assert message.endswith(f" is odd {where} for a call that it declares")
 
 
-def test_what_a_law_finds_smaller_still_raises(flash):
+def test_a_shrunk_case_of_a_law_still_raises(flash):
     entry = Norm(name="acme.narrow", summary="x", parameters=lambda options, width: (), build="acme.flash:narrow")
     finding = next(each for each in check_part("norm", entry, profile="quick").findings if each.check == "outputs")
     assert "ValueError: width 2 is odd (" in finding.message

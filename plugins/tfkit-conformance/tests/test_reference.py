@@ -86,8 +86,8 @@ def test_every_quantity_is_float64_and_the_scores_are_the_sum_of_their_parts(nam
     torch.testing.assert_close(found.scores, found.capped if found.bias is None else found.capped + found.bias, rtol=0, atol=0)
 
 
-def test_a_backend_that_asks_the_reference_is_reported_so():
+def test_a_backend_that_calls_the_reference_is_reported():
     subject = backend_under_test(EAGER, attend=lambda inputs, options: reference(inputs))
-    with pytest.raises(Violation, match=r"^contract: `eager` calls the reference that it is evaluated by$") as caught:
+    with pytest.raises(Violation, match=r"^contract: `eager` calls the reference that checks it$") as caught:
         subject.call(typed(BY_NAME["plain"]).inputs())
     assert caught.value.check == "contract"

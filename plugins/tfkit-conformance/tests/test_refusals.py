@@ -77,7 +77,7 @@ def test_every_undeclared_feature_is_tried_once():
         assert evaluated.refused, feature
 
 
-def test_nothing_is_tried_where_all_is_declared():
+def test_no_refusal_is_tried_if_all_is_declared():
     assert list(undeclared(small(can=CAN_DO), "float32")) == []
     assert check_refusals(small(can=CAN_DO), "float32") == 0
 
@@ -96,11 +96,11 @@ def test_an_offset_per_batch_row_is_tried_with_a_window_too():
         check_refusals(answering("an offset per batch row", can), "float32")
 
 
-def test_one_that_refuses_everything_else_raises_no_alarm():
+def test_a_backend_that_refuses_everything_else_passes():
     assert check_refusals(small(can=NOT_OFFERED), "float32") == len(FEATURES) + 1
 
 
-def test_what_was_asked_for_and_left_out_is_no_answer():
+def test_a_missing_undeclared_result_is_no_answer():
     """The declaration says that there are no weights and no log-sum-exp: giving none is what it says."""
 
     def ignoring(inputs, options):
@@ -110,13 +110,13 @@ def test_what_was_asked_for_and_left_out_is_no_answer():
     assert check_refusals(backend_under_test(entry_of("small", "quiet", SMALL), attend=lets_through), "float32") > 10
 
 
-def test_what_is_no_attention_output_counts_as_an_answer():
+def test_an_invalid_result_counts_as_an_answer():
     for attend in (lambda inputs, options: None, lambda inputs, options: AttentionOutput(None)):
         with pytest.raises(Violation, match="answers a call with"):
             check_refusals(backend_under_test(entry_of("small", "careless", SMALL), attend=attend), "float32")
 
 
-def test_hanging_is_no_refusal():
+def test_a_hang_is_no_refusal():
     def hangs(inputs, options):
         while inputs.softcap is not None:
             time.sleep(0.01)
@@ -159,7 +159,7 @@ def test_the_plain_call_is_one_that_is_declared(can, sizes):
     assert subject.accepts(case.request())
 
 
-def test_the_right_answer_to_what_is_not_declared_is_found_too():
+def test_a_correct_answer_to_an_undeclared_call_is_a_finding():
     """It can do more than it says: then it should say so."""
     subject = backend_under_test(entry_of("kernel", "can do all", SMALL), attend=changing(lambda inputs, answer: answer))
     with pytest.raises(Violation, match="declare it if it is right, refuse it otherwise"):

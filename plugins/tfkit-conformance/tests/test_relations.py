@@ -239,7 +239,7 @@ WORDS = {
     "hidden_keys_get_no_gradient": r"gradient of key \d of batch row \d, key/value head \d is not exactly 0 although no query",
     "fully_masked_rows": r"output row \d of batch row \d, head \d is not 0 although that query sees no key",
     "later_keys": r"output row \d of batch row \d, head \d changed when keys from \d on, all later than that query,",
-    "again": r"output row 0 of batch row 0, head 0 is another when the same call is made again",
+    "again": r"output row 0 of batch row 0, head 0 differs when the same call is made again",
     "key_gradients_cancel": r"gradients of key of batch row \d, key/value head \d do not add up to 0",
     "prepended_hidden_keys": r"differs from the call with three hidden keys before",
 }
@@ -253,7 +253,7 @@ def subject(attend):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KILLS)
-def test_a_mutant_breaks_the_relation_in_words(name):
+def test_a_mutant_breaks_its_relation_with_a_message(name):
     attend, case = KILLS[name]
     relation, mutant = BY_NAME[name], subject(attend)
     fitted = fit(relation, mutant, case)
@@ -266,7 +266,7 @@ def test_a_mutant_breaks_the_relation_in_words(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KILLS)
-def test_the_right_backend_satisfies_it_on_the_same_case(name):
+def test_a_correct_backend_satisfies_the_relation_on_the_same_case(name):
     correct = replace(subject(lambda inputs, options: right(inputs, prepared=None)))
     relation = BY_NAME[name]
     if name == "batch_invariant":
@@ -295,7 +295,7 @@ def test_a_feature_that_voids_a_relation_is_named(name, case, reason):
     assert fit(BY_NAME[name], subject(None), case) == reason
 
 
-def test_what_is_not_declared_voids_a_relation():
+def test_a_relation_is_void_without_its_capability():
     poor = EAGER.capabilities.model_copy(update={"mask_terms": frozenset({"causal"}), "dtypes": frozenset({"float32"})})
     narrow = backend_under_test(replace(EAGER, capabilities=poor))
     assert fit(BY_NAME["packed_segments"], narrow, PLAIN) == "segments is not declared"
@@ -306,7 +306,7 @@ def test_what_is_not_declared_voids_a_relation():
     assert hidden.offset < 2
 
 
-def test_a_rewritten_call_that_is_not_declared_voids_a_relation():
+def test_a_relation_is_void_if_its_other_call_is_not_declared():
     even = EAGER.capabilities.model_copy(
         update={"query_length": EAGER.capabilities.query_length.model_copy(update={"multiple": 5})}
     )

@@ -14,9 +14,9 @@ from tfkit.builtin.attention.entries import CUDNN, EAGER, SDPA
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.attention.case import Case
 from tfkit_conformance.attention.compare import request_of
+from tfkit_conformance.attention.evaluated import Call
 from tfkit_conformance.relations import RELATIONS
 from tfkit_conformance.relations.call_parts import deterministic_if_declared, repeats
-from tfkit_conformance.relations.paired_calls import Call
 
 CASE = Case(B=2, H=2, G=2, Q=5, K=7, D=16, V=16, dtype="bfloat16", gradients=True)
 
@@ -47,7 +47,7 @@ def test_bits_of_gradients_are_compared_only_where_they_are_promised(entry, devi
 
 
 @pytest.mark.parametrize(("entry", "device", "enabled"), [(EAGER, "cpu", 0), (EAGER, "cuda", 1), (SDPA, "cuda", 0)])
-def test_torch_is_made_deterministic_on_the_device_alone(entry, device, enabled, call_on):
+def test_torch_is_made_deterministic_on_cuda_only(entry, device, enabled, call_on):
     """torch adds to the gradient of a table by distance with atomics there, but under its switch."""
     with deterministic_if_declared(call_on(entry, device)):
         assert torch.are_deterministic_algorithms_enabled() == bool(enabled)
@@ -68,6 +68,6 @@ def test_the_relation_of_deterministic_gradients_is_void_where_they_are_refused(
     assert relation.applies(CASE, call_on(SDPA, "cpu").subject) == ""
 
 
-def test_a_call_on_the_device_says_its_capability(call_on):
+def test_a_request_on_cuda_has_the_compute_capability(call_on):
     assert request_of(call_on(CUDNN, "cuda").inputs).cuda_capability == (9, 0)
     assert request_of(call_on(EAGER, "cpu").inputs).cuda_capability is None

@@ -120,14 +120,14 @@ def test_every_relation_of_dropout_has_its_mutant():
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [PLAIN, MASKED], ids=["plain", "masked"])
 @pytest.mark.parametrize("name", BY_NAME)
-def test_the_right_dropout_breaks_none(name, case):
+def test_correct_dropout_breaks_no_relation(name, case):
     correct = backend_under_test(EAGER)
     for seed in range(3):
         share = BY_NAME[name].run(Evaluated(correct, fit(BY_NAME[name], correct, replace(case, seed=seed))))
         assert share is None or 0 < share <= 1
 
 
-def test_words_tell_which_pair_and_how_often():
+def test_a_message_names_the_pair_and_the_count():
     relation = BY_NAME["kept_share"]
     case = fit(relation, subject(never_the_first_key), replace(PLAIN, B=1, H=1, G=1, Q=8, K=8))
     with pytest.raises(Violation, match=r"keeps a weight in 96 of 96 draws, .* query row 0 of batch row 0, head 0, key 0"):
@@ -143,7 +143,7 @@ def test_the_draw_is_read_out_in_chunks_of_the_value_dim():
     assert torch.equal(drawn, 2.0 * factors.double())
 
 
-def test_dropout_that_is_not_declared_voids_them():
+def test_undeclared_dropout_voids_the_relations():
     poor = replace(EAGER, capabilities=EAGER.capabilities.model_copy(update={"dropout": False}))
     assert {fit(relation, backend_under_test(poor), PLAIN) for relation in BY_NAME.values()} == {"dropout is not declared"}
 

@@ -43,7 +43,7 @@ def test_a_failure_is_shrunk_to_the_smallest_case():
     assert found.first.causal
 
 
-def test_nothing_wrong_is_nothing_found():
+def test_a_search_without_failures_finds_nothing():
     found = search(NUMBERS, failing("x", lambda number: False), examples=25, seed=0)
     assert (found.examples, found.case, found.first, found.violation, found.stable) == (25, None, None, None, True)
 
@@ -89,7 +89,7 @@ def test_without_shrinking_the_first_failure_is_kept():
     assert found.case == found.first == next(number for number in evaluated if number > 3)
 
 
-def test_what_does_not_fail_again_is_not_stable():
+def test_a_failure_that_does_not_repeat_is_unstable():
     calls = []
 
     def evaluate(number):
@@ -103,7 +103,7 @@ def test_what_does_not_fail_again_is_not_stable():
     assert found.case == calls[3]
 
 
-def test_what_is_reported_already_is_not_shrunk_and_the_search_goes_on():
+def test_a_reported_check_is_not_shrunk_and_the_search_continues():
     evaluated = []
 
     def evaluate(number):
@@ -121,7 +121,7 @@ def test_what_is_reported_already_is_not_shrunk_and_the_search_goes_on():
     assert (found.violation.check, found.case) == ("new", 100)
 
 
-def test_shrinking_does_not_slip_into_another_failure():
+def test_shrinking_keeps_to_one_failure():
     def evaluate(number):
         if number >= 200:
             raise Violation("large", "wrong")
@@ -135,7 +135,7 @@ def test_shrinking_does_not_slip_into_another_failure():
         assert found.case == {"large": 200, "middling": 10}[found.violation.check]
 
 
-def test_what_cannot_be_decided_is_counted():
+def test_inconclusive_cases_are_counted():
     def evaluate(number):
         if number % 2:
             raise Inconclusive("odd")
@@ -146,7 +146,7 @@ def test_what_cannot_be_decided_is_counted():
     assert found.examples == 40
 
 
-def test_other_exceptions_are_the_suites_own_and_come_out():
+def test_other_exceptions_are_raised():
     def evaluate(number):
         raise ZeroDivisionError("a bug of a check")
 
@@ -154,7 +154,7 @@ def test_other_exceptions_are_the_suites_own_and_come_out():
         search(NUMBERS, evaluate, examples=5, seed=0)
 
 
-def test_nothing_to_draw_is_nothing_evaluated():
+def test_an_empty_strategy_runs_nothing():
     found = search(NUMBERS.filter(lambda number: False), failing("x", lambda number: True), examples=5, seed=0)
     assert (found.examples, found.violation) == (0, None)
 
@@ -201,7 +201,7 @@ def test_a_check_that_hangs_ends_the_search_though_its_check_is_reported():
     assert len(evaluated) < 4
 
 
-def test_a_limit_leaves_the_signal_as_it_was():
+def test_a_time_limit_restores_the_signal_handler():
     def mine(number, frame):
         raise AssertionError("the alarm of another")
 
@@ -224,7 +224,7 @@ def test_a_limit_leaves_the_signal_as_it_was():
 
 
 @pytest.mark.slow
-def test_in_a_thread_nothing_is_limited():
+def test_a_thread_has_no_time_limit():
     said = []
 
     def work():

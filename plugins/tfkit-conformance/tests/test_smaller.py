@@ -21,7 +21,7 @@ def subject():
     return backend_under_test(load_catalogue().find("backend", "eager"))
 
 
-def test_they_are_cases_that_the_backend_accepts_and_none_comes_twice(subject):
+def test_smaller_cases_are_accepted_and_distinct(subject):
     found = list(smaller_cases(LARGE, subject))
     assert len(found) == len(set(map(repr, found))) > 100
     assert found[0] == Case(D=24, V=16)
@@ -42,7 +42,7 @@ def test_they_are_cases_that_the_backend_accepts_and_none_comes_twice(subject):
         (lambda case: case == LARGE, LARGE),
     ],
 )
-def test_from_list_to_list_a_case_becomes_the_least_that_fails(subject, fails, least):
+def test_repeated_lists_lead_to_the_smallest_case_that_fails(subject, fails, least):
     case, lists = LARGE, 0
     while smaller := next((other for other in smaller_cases(case, subject) if fails(other)), None):
         case, lists = smaller, lists + 1

@@ -63,7 +63,7 @@ def test_a_case_alone(stored):
     assert stored(CASE, "eager") == [Stored("backend", "eager", "", CASE)]
 
 
-def test_a_case_of_a_law_says_of_which_part_it_is(stored):
+def test_a_case_of_a_law_names_its_part(stored):
     [found] = stored(LAW)
     assert (found.slot, found.name, found.check, found.case) == ("norm", "acme.norm", "tokens", LAW)
     assert stored({**LAW, "device": "cuda"})[0].device == "cuda"
@@ -98,7 +98,7 @@ def test_a_case_of_a_law_says_of_which_part_it_is(stored):
         ('{"B": 1, "B": 2}', "there twice"),
     ],
 )
-def test_anything_else_is_refused_in_words(stored, data, words):
+def test_other_files_are_errors(stored, data, words):
     with pytest.raises(InputError, match=words) as caught:
         stored(data)
     [diagnostic] = caught.value.diagnostics
@@ -114,7 +114,7 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["named pipe", "device", "large"])
-def test_what_is_no_small_regular_file_is_refused_without_waiting(tmp_path, kind):
+def test_a_file_that_is_not_small_and_regular_is_an_error_at_once(tmp_path, kind):
     os.mkfifo(tmp_path / "named pipe")
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", 8 << 40)

@@ -68,7 +68,7 @@ def many():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_what_is_drawn_is_declared(name):
+def test_drawn_cases_are_declared(name):
     subject = SUBJECTS[name]
     can, made = subject.capabilities, drawn(cases(subject, dtype_of(subject)), 20)
     assert len(made) >= 15
@@ -82,7 +82,7 @@ def test_what_is_drawn_is_declared(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ALL_HELD))
-def test_every_cell_is_met_by_what_is_drawn_for_it(name):
+def test_cases_drawn_for_a_cell_are_in_it(name):
     subject = SUBJECTS[name]
     for cell in cells(subject.capabilities, True):
         for case in drawn(cases(subject, dtype_of(subject), cell, True), 3):
@@ -132,7 +132,7 @@ def test_the_cells_of_the_widest_declaration():
     ],
     ids=str,
 )
-def test_a_shape_is_asked_for_only_where_there_is_one(queries, keys, shapes):
+def test_shapes_that_are_impossible_have_no_cell(queries, keys, shapes):
     can = declaring(mask_terms=frozenset(), query_length=queries, key_length=keys)
     told = [cell.name for cell in cells(can, False) if cell.group == "shape" and not cell.name.startswith("K = block")]
     assert told == shapes
@@ -145,7 +145,7 @@ def test_a_shape_is_asked_for_only_where_there_is_one(queries, keys, shapes):
     [(14, "between"), (15, "block - 1"), (16, "block"), (17, "block + 1"), (24, "between"), (63, "block - 1"),
      (255, "block - 1"), (256, "block"), (257, "block + 1"), (272, "between"), (1, "between")],
 )  # fmt: skip
-def test_where_a_length_stands_to_the_blocks(K, edge):
+def test_the_class_of_a_length_relative_to_block_sizes(K, edge):
     assert edge_of(K) == edge
 
 
@@ -160,7 +160,7 @@ def test_lengths_stand_on_both_sides_of_the_blocks_of_kernels(many):
     assert 0.4 < short < 0.9
 
 
-def test_a_fair_share_is_square(many):
+def test_a_third_of_the_cases_is_square(many):
     square = [case for case in many if case.Q == case.K > 1]
     assert 0.2 < len(square) / len(many) < 0.5
     assert 0.1 < sum("causal" in case.terms() for case in square) / len(square) < 0.7
@@ -176,7 +176,7 @@ def test_sizes_differ_mostly_so_that_a_swapped_axis_shows(many):
     assert sum(case.B in (case.G, case.H) for case in several) / len(several) < 0.3
 
 
-def test_every_feature_comes_up(many):
+def test_every_feature_is_drawn(many):
     seen = Counter()
     for case in many:
         seen.update(f"{key} {value}" for key, value in plan_of(case).items() if key != "terms")
@@ -208,11 +208,11 @@ def test_equal_lengths_come_as_one_tensor_too():
     assert all(case.Q == case.K and case.key_lengths == case.query_lengths for case in shared)
 
 
-def test_no_call_is_larger_than_what_is_evaluated_in_a_moment(many):
+def test_drawn_calls_are_small(many):
     assert max(case.B * case.Q * case.K for case in many) <= 1.2 * MOST_PAIRS
 
 
-def test_gradients_are_asked_for_where_they_are_declared(many):
+def test_gradients_are_requested_if_declared(many):
     assert all(case.gradients for case in many)
     assert not any(case.gradients for case in drawn(cases(SUBJECTS["eager"], "float32", None, False), 20))
     without = small(can=declaring(backward=False))

@@ -15,6 +15,11 @@ def first_of(wrong: Tensor) -> Index:
     return tuple(int(axis) for axis in wrong.nonzero()[0])
 
 
+def double(tensor: Tensor) -> Tensor:
+    """The tensor in float64 on the CPU, without its graph."""
+    return tensor.detach().to("cpu", torch.float64)
+
+
 def differing(got: Tensor, want: Tensor) -> Tensor:
     """Where two tensors differ by a bit; a NaN equals a NaN."""
     return ~((got == want) | (got.isnan() & want.isnan()))
@@ -22,8 +27,8 @@ def differing(got: Tensor, want: Tensor) -> Tensor:
 
 def error_ratio(got: Tensor, want: Tensor, bound: Tensor | float) -> Tensor:
     """|got - want| / bound in float64: 0 where both are equal, infinite where there is a NaN."""
-    got, want = (tensor.detach().to("cpu", torch.float64) for tensor in (got, want))
-    limit = bound.detach().to("cpu", torch.float64) if isinstance(bound, Tensor) else bound
+    got, want = double(got), double(want)
+    limit = double(bound) if isinstance(bound, Tensor) else bound
     return torch.where(got == want, 0.0, (got - want).abs() / limit).nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 

@@ -1,16 +1,24 @@
-"""Findings: what is wrong in words and in numbers, with the case that shows it."""
+"""Violations that checks raise, and findings that reports hold."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+NUMBERS = ("tensor", "index", "got", "want", "bound")
+
 
 class Violation(AssertionError):
-    """A rule is broken. `message` says so in words ("query row 3 of batch row 1 sees key 17; it must not"); where there are
-    numbers, `tensor`, `index`, `got`, `want` and `bound` give the worst element.
+    """A broken rule. It is an AssertionError, so that pytest shows a failed assertion, and no TfkitError.
 
-    Deliberately no `TfkitError`: nothing is wrong with what the user wrote, and under pytest it is a failed assertion.
+    Args:
+        check: name of the check.
+        message: the error in words, such as "query row 3 of batch row 1 sees key 17; it must not".
+        tensor: name of the wrong tensor, if the error is at an element.
+        index: of the worst element.
+        got: its value.
+        want: the correct value.
+        bound: the largest allowed error.
     """
 
     def __init__(
@@ -30,15 +38,20 @@ class Violation(AssertionError):
         self.got, self.want, self.bound = got, want, bound
 
     @property
+    def numbers(self) -> dict[str, Any]:
+        """Tensor, index, got, want and bound, as `Violation`, `Finding` and the rows of `verify` take them."""
+        return {name: getattr(self, name) for name in NUMBERS}
+
+    @property
     def share(self) -> float | None:
-        """The error as a share of its bound, where there are numbers."""
+        """The error over its bound; None without numbers."""
         if self.got is None or self.want is None or not self.bound:
             return None
         return abs(self.got - self.want) / self.bound
 
 
 class OutOfTime(Violation):
-    """An example did not finish within its limit; the part gets no further example."""
+    """An example exceeded its time limit. The part gets no further example."""
 
 
 class Raised(Violation):
@@ -46,21 +59,33 @@ class Raised(Violation):
 
 
 def renamed(violation: Violation, check: str) -> Violation:
-    """The same violation under the name of another check, for relations that share a function."""
-    return type(violation)(
-        check, violation.message, tensor=violation.tensor, index=violation.index, got=violation.got, want=violation.want,
-        bound=violation.bound,
-    )  # fmt: skip
+    """The same violation with the name of another check."""
+    return type(violation)(check, violation.message, **violation.numbers)
 
 
 class Inconclusive(Exception):
-    """The case cannot decide, for instance because its scores are too large for its dtype. It is counted and never passes."""
+    """A case cannot decide, for instance because its scores are too large for its dtype. It neither passes nor fails."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One violation as a report keeps it. `case` is what `--replay` runs again; `failed` of `examples` cases broke the rule;
-    `looks_like` names the mutant with the same result on this case; `snippet` is Python that shows it."""
+    """A violation in a report.
+
+    Args:
+        check: name of the check.
+        rule: the rule of the contract or the law, such as "A4".
+        message: the error in words.
+        tensor: name of the wrong tensor, if the error is at an element.
+        index: of the worst element.
+        got: its value.
+        want: the correct value.
+        bound: the largest allowed error.
+        case: the case as JSON data. `case_of` reads it, and `--replay` runs it again.
+        failed: number of cases that failed.
+        examples: number of cases that ran.
+        looks_like: summary of a mutant that gives the same result on this case, or "".
+        snippet: Python code that runs the case again.
+    """
 
     check: str
     rule: str
@@ -77,5 +102,5 @@ class Finding:
     snippet: str = ""
 
     def as_data(self) -> dict[str, Any]:
-        """The finding as JSON has it."""
+        """The finding as JSON data."""
         return {**asdict(self), "index": list(self.index)}

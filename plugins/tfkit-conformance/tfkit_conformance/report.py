@@ -1,10 +1,10 @@
-"""What a conformance run found, and the verdict that follows from it.
+"""The report of a conformance run, and its verdict.
 
     NONCONFORMANT   a check failed: exit code 1
-    INCOMPLETE      nothing failed, but something declared was not exercised, not checked, or is a known failure: exit code 3
-    CONFORMANT      everything declared for this device was exercised and is right: exit code 0
+    INCOMPLETE      nothing failed, but something declared was not exercised or not checked: exit code 3
+    CONFORMANT      everything declared for this device was exercised and passed: exit code 0
 
-A device that is not there gives checks that are "not run"; a report of such checks alone is INCOMPLETE, never CONFORMANT.
+On a missing device, the checks are "not run", and the report is INCOMPLETE.
 """
 
 from __future__ import annotations
@@ -12,18 +12,29 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from .finding import Finding, Violation
+from .finding import NUMBERS, Finding, Violation
 
 SUITE = 1
-"""Version of the suite: it grows when a check is added or becomes stricter, and stands in every report and stored case."""
+"""Version of the suite, in every report and stored case. It grows when a check is added or becomes stricter."""
 
-Status = Literal["passed", "failed", "known", "inconclusive", "not applicable", "not run"]
+Status = Literal["passed", "failed", "inconclusive", "not applicable", "not run"]
 Verdict = Literal["CONFORMANT", "NONCONFORMANT", "INCOMPLETE"]
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One check over all its cases: `worst` is the largest error as a share of its bound, None where the check is exact."""
+    """The result of one check over all its cases.
+
+    Args:
+        name: of the check.
+        rule: the rule of the contract or the law.
+        summary: what the check demands.
+        status: "passed", "failed", "inconclusive", "not applicable" or "not run".
+        examples: number of cases.
+        worst: the largest error over its bound; None if the check is exact.
+        seconds: time of the check.
+        note: why the check did not run or did not decide.
+    """
 
     name: str
     rule: str
@@ -37,8 +48,14 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """How often one declared cell (a mask term, a pair of them, a bias, a shape) was met, dtype by dtype, without those where
-    the declaration's `unsupported` excludes it. `refused` says why it is excluded in all; it then needs no examples."""
+    """How many examples one cell of the declaration had: a mask term, a pair of terms, a bias, a shape, ...
+
+    Args:
+        group: kind of the cell.
+        cell: name of the cell.
+        counts: examples by dtype, without the dtypes in which the entry's `unsupported` refuses the cell.
+        refused: the reasons if `unsupported` refuses the cell in all dtypes. It needs no examples then.
+    """
 
     group: str
     cell: str
@@ -52,7 +69,25 @@ class LedgerRow:
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """The outcome of one run on one part of a slot: what was evaluated, with which versions, check by check."""
+    """The result of a conformance run on one part.
+
+    Args:
+        slot: of the part.
+        name: of the part.
+        distribution: that registers the part, "" for an entry that was passed directly.
+        options: of the part.
+        device: of the run.
+        dtypes: that were checked.
+        profile: "quick", "standard" or "deep".
+        seed: of the cases.
+        versions: of tfkit, torch and Python.
+        checks: the result of each check.
+        findings: the first violation of each failed check.
+        ledger: the examples of each cell of the declaration.
+        grades: accuracy by dtype, such as "A (1.03)".
+        seconds: time of the run.
+        suite: version of the suite.
+    """
 
     slot: str
     name: str
@@ -76,7 +111,7 @@ class ConformanceReport:
         if "failed" in statuses:
             return "NONCONFORMANT"
         evaluated = "passed" in statuses
-        if not evaluated or statuses & {"known", "inconclusive", "not run"} or any(row.missing for row in self.ledger):
+        if not evaluated or statuses & {"inconclusive", "not run"} or any(row.missing for row in self.ledger):
             return "INCOMPLETE"
         return "CONFORMANT"
 
@@ -86,19 +121,16 @@ class ConformanceReport:
 
     @property
     def missing(self) -> tuple[LedgerRow, ...]:
-        """The declared cells that no example met."""
+        """The cells of the declaration without an example in some dtype."""
         return tuple(row for row in self.ledger if row.missing)
 
     def raise_for_failures(self) -> None:
-        """Raise the first finding as a Violation, where there is one."""
+        """Raises the first finding as a Violation, if there is one."""
         for found in self.findings:
-            raise Violation(
-                found.check, found.message, tensor=found.tensor, index=found.index, got=found.got, want=found.want,
-                bound=found.bound,
-            )  # fmt: skip
+            raise Violation(found.check, found.message, **{name: getattr(found, name) for name in NUMBERS})
 
     def as_data(self) -> dict[str, Any]:
-        """The whole report as JSON has it, verdict and exit code included."""
+        """The report as JSON data, with verdict and exit code."""
         return {
             **asdict(self),
             "dtypes": list(self.dtypes),

@@ -36,15 +36,14 @@ def check_text(
 def declared_checks() -> Iterator[Row]:
     """The checks of `tfkit conformance`, slot by slot, then those of `tfkit verify`."""
     backend = "attention backends"
-    yield check_text("declaration", backend, "A3", "the declaration makes sense")
-    yield check_text("refusals", backend, "A3", "what is not declared is refused when `attend` is called directly")
+    yield check_text("declaration", backend, "A3", "the declaration is consistent")
+    yield check_text("refusals", backend, "A3", "undeclared features are refused when `attend` is called directly")
     for layer in LAYERS:
         yield check_text(layer.name, backend, layer.rule, layer.summary)
     for relation in RELATIONS:
-        name = f"{relation.number} {relation.name}"
         void = tuple(feature.words for feature in relation.voided_by)
-        yield check_text(name, backend, relation.rule, relation.summary, DEMANDS[relation.demand], void)
-    yield check_text("grade", backend, "A8", "accuracy beyond the bound")
+        yield check_text(relation.label, backend, relation.rule, relation.summary, DEMANDS[relation.demand], void)
+    yield check_text("grade", backend, "A8", "accuracy, as a grade")
     for slot, laws in LAWS.items():
         for law in laws:
             number, location, words = law.rule.partition(": ")

@@ -1,4 +1,4 @@
-"""The example judged by the conformance suite, as any backend would be, for two sizes of its blocks."""
+"""The example checked by the conformance suite, as any backend would be, for two sizes of its blocks."""
 
 from __future__ import annotations
 

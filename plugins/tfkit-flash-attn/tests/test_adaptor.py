@@ -1,4 +1,4 @@
-"""The adaptor's logic, judged by the conformance suite with stand-ins on a CPU in float32, by a declaration that is this test's
+"""The adaptor's logic, tested by the conformance suite with stand-ins on a CPU in float32, by a declaration that is this test's
 own; the real packages on CUDA."""
 
 from __future__ import annotations

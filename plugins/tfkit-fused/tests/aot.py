@@ -1,4 +1,4 @@
-"""Kernels compiled ahead of time for a GPU that is not here: what they take of it, by Triton's compiler and ptxas.
+"""Kernels compiled ahead of time for a GPU that is not present: the resources that they use, by Triton's compiler and ptxas.
 
 A launch is recorded instead of run and then handed to Triton's own front end, with a driver that only says what the GPU would
 be: what is compiled is what the backend would launch, specialised as Triton would.
@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import CUDABackend
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Recorder:
 
 
 class Absent:
-    """The driver of a GPU that is not here."""
+    """The driver of a GPU that is not present."""
 
     def __init__(self, capability: int) -> None:
         self.capability = capability
@@ -86,7 +88,7 @@ def driven(kernel: Any, capability: int) -> Iterator[None]:
 
 
 def compiled(launch: Launch, capability: int) -> Cost:
-    """Compile for sm_`capability`, anew, with the options that Triton gives ptxas. Raises what Triton raises."""
+    """Recompile for sm_`capability` with the options that Triton gives ptxas. Raises what Triton raises."""
     heard = io.StringIO()
     with knobs.compilation.scope(), knobs.nvidia.scope(), redirect_stdout(heard):
         knobs.compilation.always_compile = knobs.nvidia.dump_ptxas_log = True
@@ -96,9 +98,30 @@ def compiled(launch: Launch, capability: int) -> Cost:
     return Cost(shared, int(re.search(r"Used (\d+) registers", said).group(1)), spilled)
 
 
+class _Program(Exception):
+    """Ends a compilation; its argument is the program so far."""
+
+
 def intermediate(launch: Launch, capability: int) -> str:
-    """The program in Triton's own intermediate language, optimised, without where it comes from."""
-    return re.sub(r"(?m) loc\(.*$|^#loc.*$", "", _found(launch, capability).asm["ttir"])
+    """The program in Triton's own intermediate language, optimised, without source locations. Compilation stops there."""
+
+    def only_the_first(backend: CUDABackend, stages: dict[str, Any], *arguments: Any) -> None:
+        add_stages(backend, stages, *arguments)
+        first = stages["ttir"]
+
+        def stop(*arguments: Any) -> None:
+            raise _Program(str(first(*arguments)))
+
+        stages["ttir"] = stop
+
+    add_stages = CUDABackend.add_stages
+    with knobs.compilation.scope(), patch.object(CUDABackend, "add_stages", only_the_first):
+        knobs.compilation.always_compile = True
+        try:
+            _found(launch, capability)
+        except _Program as program:
+            return re.sub(r"(?m) loc\(.*$|^#loc.*$", "", program.args[0])
+    raise AssertionError("Triton compiled no program")
 
 
 def _found(launch: Launch, capability: int) -> Any:

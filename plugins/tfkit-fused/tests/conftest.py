@@ -1,7 +1,7 @@
 """Lets these tests run from the source tree, without the plugin being installed.
 
-Kernels run here in Triton's interpreter (`TRITON_INTERPRET=1 pytest plugins/tfkit-fused`) or on a CUDA device; without either,
-the tests that compile them and those of the declaration are left.
+Kernels run here in Triton's interpreter (`TRITON_INTERPRET=1 pytest -m kernel plugins/tfkit-fused`) or on a CUDA device;
+without either, the tests that compile them and those of the declaration are left.
 """
 
 import sys
@@ -19,12 +19,14 @@ LAUNCHING = ("test_kernels", "test_operator", "test_atomic", "test_tuning", "tes
 def pytest_collection_modifyitems(items):
     """On a CUDA device what launches kernels is chosen by `-m gpu`. NumPy, which the interpreter computes with, warns of
     numbers that kernels mask out afterwards."""
-    from where import DEVICE
+    from where import DEVICE, runs
 
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"))
             item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:triton.runtime.interpreter"))
+            if runs.mark in item.iter_markers("skipif"):
+                item.add_marker("kernel")
             if DEVICE == "cuda" and item.path.stem in LAUNCHING:
                 item.add_marker(pytest.mark.gpu)

@@ -25,7 +25,7 @@ def test_a_thousand_times_the_same_bits(name, dtype):
     if dtype == "bfloat16" and DEVICE == "cpu":
         pytest.skip("not run: the interpreter computes wrongly in bfloat16")
     first = results(name, dtype, DEVICE)
-    output, _, *gradients = first  # the log-sum-exp of a blind row is -inf
+    output, _, *gradients = first  # the log-sum-exp of a fully masked row is -inf
     assert len(gradients) == 3 + (CALLS[name].bias is not None)
     assert all(torch.isfinite(each).all() for each in (output, *gradients))
     for _ in range(1, TIMES):

@@ -79,7 +79,7 @@ def test_where_nothing_can_be_written_it_is_told_once(tmp_path):
 
 
 def test_what_cannot_be_read_is_never_written_over(tmp_path, monkeypatch):
-    """A file that belongs to somebody else, in a directory that does not."""
+    """A file that belongs to another user, in a directory that does not."""
     path = tmp_path / "fused.json"
     Saved(path, HERE).add("forward d64", CHOICE)
     before = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Which tiles are chosen, with a clock that is told what to say."""
+"""Which tiles are chosen, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TILES = (SLOW, FAST, WRONG)
 
 
 class Clock:
-    """Runs what it times, and says what it was told of those tiles; None is a launch that fails."""
+    """Runs the timed function and returns the given time of its tiles; None is a launch that fails."""
 
     def __init__(self, path: Path, times: dict[Tiles, float | None], capturing: bool = False) -> None:
         self.times, self.heard = times, []

@@ -1,4 +1,4 @@
-"""The contract's call, checked and taken apart into the arguments of the operator."""
+"""The contract's call, checked and split into the arguments of the operator."""
 
 from __future__ import annotations
 

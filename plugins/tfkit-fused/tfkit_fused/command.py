@@ -26,7 +26,7 @@ BIASES = ("none", "linear", "distance", "dense")
 EPILOG = """\
 Lists have commas: every combination is measured with random numbers, forward
 and backward. Each takes seconds, most of them compilation; what is saved for
-this device is not measured again (delete the file to begin anew).
+this device is not measured again (delete the file to measure it again).
 
 The file is named by TFKIT_FUSED_TUNED, or is tfkit/fused.json in the user's
 cache directory. A figure counts for one device, Triton and kernels' source.
@@ -35,7 +35,7 @@ Exit codes: 0 done; 2 the input is wrong; 3 there is no CUDA device."""
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with a fault instead of an exit."""
+    """argparse that raises an error instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(Diagnostic("TFK090", message, f"`{self.prog} --help` tells how"))
@@ -84,7 +84,7 @@ def _show() -> int:
     except OSError as reason:
         raise InputError(Diagnostic("TFK090", f"{path} could not be read: {reason.strerror}")) from None
     if damage:
-        raise InputError(Diagnostic("TFK090", f"{path} is damaged: {damage}", "delete it and measure anew"))
+        raise InputError(Diagnostic("TFK090", f"{path} is damaged: {damage}", "delete it and measure again"))
     print(_plain(path) if sections else f"{_plain(path)}: nothing is saved")
     for environment, choices in sections.items():
         stale = "" if environment.kernels == source() else ", of other kernels: not used"

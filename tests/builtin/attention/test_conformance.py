@@ -1,5 +1,5 @@
-"""The built-in backends are conformant for what they declare: the same judgement as a stranger's. flex, whose unfused form on a
-CPU takes minutes for it, is judged there by the named calls of test_entries, and whole on CUDA."""
+"""The built-in backends pass the conformance suite for what they declare, as third-party ones do. flex, whose unfused form on a
+CPU takes minutes for it, is checked there by the named calls of test_entries, and whole on CUDA."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def reasons(**requested):
 
 
 @pytest.mark.parametrize(
-    ("requested", "said"),
+    ("requested", "reason"),
     [
         ({"device": "cpu", "cuda_capability": None}, "device cpu is not among cuda"),
         ({"cuda_capability": (7, 5)}, "sm_75 is older than sm_80"),
@@ -52,10 +52,10 @@ def reasons(**requested):
         ),
     ],
 )
-def test_refusals(requested, said):
+def test_refusals(requested, reason):
     found = reasons(**requested)
     assert len(found) == 1
-    assert said in found[0]
+    assert reason in found[0]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_refusals(requested, said):
         {"queries": 1, "keys": 4096, "gradients": False, "grouped": True, "mask_terms": frozenset({"causal"})},
     ],
 )
-def test_what_it_serves(requested):
+def test_served_calls(requested):
     assert reasons(**requested) == ()
 
 
@@ -84,7 +84,7 @@ def test_asking_for_less_adds_no_reason(data):
     assert set(reasons(**full)) >= set(reasons(**{**full, **{name: less[name][1] for name in dropped}}))
 
 
-def test_without_a_device_it_says_so():
+def test_a_missing_device_is_stated():
     inputs = typed(BY_NAME["plain"], torch.bfloat16).inputs()
     with pytest.raises(BackendRefused, match="`cudnn` runs on CUDA, not on cpu"):
         cudnn.attend(inputs, NoOptions())

@@ -138,7 +138,7 @@ def test_a5_blind_rows_give_zeros_whatever_their_gradient(entry, name):
 @pytest.mark.parametrize(
     "name", ["key_lengths", "left_padded", "right_padded", "causal_more_keys", "visible_heads", "no_queries"]
 )
-def test_a6_what_no_query_sees_changes_nothing_bit_for_bit(entry, name):
+def test_a6_keys_that_no_query_sees_change_no_bit(entry, name):
     case = replace(BY_NAME[name])
     inputs = typed(case, gradients=has_backward(entry)).inputs()
     hidden = ~visible_pairs(inputs.mask, case.B, case.H, case.Q, case.K).any(2)
@@ -288,7 +288,7 @@ def requested_backends():
 
 
 @over_entries
-def test_a3_a11_what_is_not_declared_is_refused_and_what_is_declared_is_not(entry):
+def test_a3_a11_undeclared_features_are_refused_and_declared_ones_are_not(entry):
     plain, single = requested_backends()
     assert check_request(entry, plain, entry.options()).accepted
     for request, granted in single:

@@ -1,4 +1,7 @@
-"""The products that `sdpa` takes for few queries or keys on a CPU are its kernel to rounding, taken where they are faster."""
+"""The products that `sdpa` takes for few queries or keys on a CPU equal its kernel to rounding.
+
+They are used where they are faster.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ CALLS = {
     "dense bias": call(4, 33, bias=DenseBias(torch.randn(1, H, 1, 33))),
     "visible": call(1, 37, mask=Mask(key_visible=(torch.arange(37) % 5 > 0).expand(B, -1))),
     "lengths": call(1, 37, mask=Mask(key_lengths=RAGGED)),
-    "a blind row": call(1, 37, mask=Mask(key_lengths=RAGGED - 30)),
+    "a fully masked row": call(1, 37, mask=Mask(key_lengths=RAGGED - 30)),
     "causal": call(3, 37, mask=Mask(causal=True, offset=34)),
     "window and bias": call(3, 37, mask=Mask(causal=True, offset=34, window=(9, 0)), bias=LinearBias(torch.ones(H))),
     "a tree": call(5, 37, mask=Mask(visible=SCATTERED)),
@@ -51,16 +54,16 @@ CALLS = {
 @pytest.mark.parametrize("prepared", [True, False])
 @pytest.mark.parametrize("name", CALLS)
 def test_the_products_are_the_kernel(name, prepared, monkeypatch):
-    inputs, heard = CALLS[name], []
+    inputs, calls = CALLS[name], []
     inner = few.attend
-    monkeypatch.setattr(few, "attend", lambda *given: heard.append(1) or inner(*given))
+    monkeypatch.setattr(few, "attend", lambda *given: calls.append(1) or inner(*given))
     with torch.no_grad():
         due = attend(inputs, SdpaOptions(kernel="math")).output
         if prepared:
             made = prepare(inputs.mask, inputs.bias, shapes_of(inputs), SdpaOptions())
             inputs = AttentionInputs(inputs.query, inputs.key, inputs.value, inputs.mask, 0.3, inputs.bias, prepared=made)
         found = attend(inputs, SdpaOptions()).output
-    assert heard
+    assert calls
     torch.testing.assert_close(found, due)
 
 
@@ -76,7 +79,7 @@ def test_biases_side_by_side_by_vmap():
 
 
 @pytest.mark.parametrize(
-    ("change", "taken"),
+    ("change", "used"),
     [
         ({}, True),
         ({"Q": 9}, False),
@@ -87,8 +90,8 @@ def test_biases_side_by_side_by_vmap():
         ({"dropout": 0.5}, False),
     ],
 )
-def test_they_are_taken_where_they_are_faster(change, taken):
-    assert few.products_are_faster(call(**{"Q": 1, "K": 37, **change}), None) == taken
+def test_products_are_used_if_they_are_faster(change, used):
+    assert few.products_are_faster(call(**{"Q": 1, "K": 37, **change}), None) == used
 
 
 def test_few_rows_gradients_and_a_kernel_that_is_named_are_the_kernels(monkeypatch):
@@ -110,11 +113,11 @@ FEW = [
 @pytest.mark.slow
 @pytest.mark.parametrize("case", FEW, ids=[case.name for case in FEW])
 def test_they_keep_the_contract(case, monkeypatch):
-    """The named calls of the conformance suite, judged by all its layers, with every call of few queries or keys taken."""
+    """The named calls pass all layers of the conformance suite with the products used for every call of few queries or keys."""
     for bound in ("MIN_MATRICES", "MIN_PRODUCTS"):
         monkeypatch.setattr(few, bound, 1)
-    taken, inner = [], few.attend
-    monkeypatch.setattr(few, "attend", lambda *given: taken.append(1) or inner(*given))
+    used, inner = [], few.attend
+    monkeypatch.setattr(few, "attend", lambda *given: used.append(1) or inner(*given))
     for dtype in ("float32", "float64"):
         assert replay(SDPA, replace(case, dtype=dtype, gradients=False, bias_gradient=False, dropout=0.0)) == "passed"
-    assert taken
+    assert used

@@ -116,8 +116,8 @@ def test_a_float32_bias_is_not_rounded_to_a_half_query():
     assert sdpa.prepare(Mask(), exact, shapes_of(inputs), SdpaOptions()).payload[0].dtype == torch.bfloat16
 
 
-def test_a6_blind_rows_stay_clean_beside_hidden_keys_of_any_size():
-    """A blind row is computed over hidden keys and thrown away: scores near 1e18 made its gradient NaN, and that of a key."""
+def test_a6_fully_masked_rows_stay_zero_with_hidden_keys_of_any_size():
+    """A fully masked row is computed on hidden keys and dropped: scores near 1e18 made its gradient NaN, and that of a key."""
     case = Case(
         Q=12, K=12, D=16, V=16, dtype="float64", causal=True, offset=0, key_lengths=(1,), key_visible="left", scale=0.3,
         gradients=True,

@@ -18,7 +18,7 @@ MASKS = {
     "ragged": lambda Q, K: Mask(key_visible=torch.arange(K) < RAGGED[:, None]),
     "lengths": lambda Q, K: Mask(key_lengths=RAGGED),
     "a row sees nothing": lambda Q, K: Mask(key_lengths=RAGGED - 1),
-    "blind queries": lambda Q, K: Mask(causal=True, offset=K - Q, query_lengths=torch.tensor([0, 1, Q])),
+    "fully masked queries": lambda Q, K: Mask(causal=True, offset=K - Q, query_lengths=torch.tensor([0, 1, Q])),
     "causal": lambda Q, K: Mask(causal=True, offset=K - Q),
     "any": lambda Q, K: Mask(visible=torch.rand(B, 1, Q, K, generator=torch.Generator().manual_seed(2)) < 0.4),
 }

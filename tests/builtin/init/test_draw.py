@@ -123,3 +123,20 @@ def test_t5_equals_hugging_face():
 
 def test_normal_takes_its_deviation():
     assert draw("normal", "embedding", (9, 5), std=0.3) == Distribution("normal", spread=0.3)
+
+
+def test_products_of_states_are_orthogonal_by_gate():
+    from tfkit.builder.initialisation import fill
+
+    for name in ("orthogonal", "rnnsearch"):
+        tensor = torch.empty(3 * 6, 6)
+        fill(tensor, draw(name, "cell_state", (18, 6)), 1.0, 7)
+        for gate in torch.split(tensor, 6):
+            torch.testing.assert_close(gate @ gate.T, torch.eye(6), rtol=0, atol=1e-5)
+
+
+def test_rnnsearch_starts_as_its_appendix_says():
+    assert draw("rnnsearch", "score_query", (9, 5)) == Distribution("normal", spread=0.001)
+    assert draw("rnnsearch", "score_key", (9, 5)) == Distribution("normal", spread=0.001)
+    assert draw("rnnsearch", "score_out", (1, 9)) == Distribution("constant")
+    assert draw("rnnsearch", "embedding", (9, 5)) == Distribution("normal", spread=0.01)

@@ -76,7 +76,7 @@ def test_gradient_of_the_table_is_that_of_the_per_pair_bias(causal, span_of):
 
 
 @pytest.mark.parametrize(
-    ("options", "causal", "said"),
+    ("options", "causal", "expected_reason"),
     [
         ({"buckets": 7}, False, "`buckets` 7 is odd"),
         ({"buckets": 2}, False, "`buckets` 2 is too few"),
@@ -84,12 +84,12 @@ def test_gradient_of_the_table_is_that_of_the_per_pair_bias(causal, span_of):
         ({"buckets": 32, "max_distance": 16}, True, "`max_distance` 16 must be more than the 16"),
     ],
 )
-def test_reasons_name_the_numbers(options, causal, said):
+def test_reasons_name_the_numbers(options, causal, expected_reason):
     (reason,) = t5_unsupported(RelativeT5Options(**options), PositionSite(0, 3, 4, causal=causal))
-    assert said in reason
+    assert expected_reason in reason
 
 
-def test_what_works_is_not_refused():
+def test_supported_calls_are_not_refused():
     assert not t5_unsupported(RelativeT5Options(), PositionSite(0, 3, 4))
     assert not t5_unsupported(RelativeT5Options(buckets=7), PositionSite(0, 3, 4, causal=True))
     assert not t5_unsupported(RelativeT5Options(buckets=4, max_distance=2), PositionSite(0, 3, 4))

@@ -129,7 +129,7 @@ def test_bfloat16_is_rounded_once(span_of):
 
 
 @pytest.mark.parametrize(
-    ("options", "site", "said"),
+    ("options", "site", "expected_reason"),
     [
         ({}, PositionSite(0, 3, 7), "head_dim 7 is odd"),
         ({"dims": 3}, SITE, "`dims` 3 is odd"),
@@ -137,11 +137,11 @@ def test_bfloat16_is_rounded_once(span_of):
         ({"dims": 2, "scaling": {"kind": "ntk", "factor": 2.0}}, SITE, "`dims` is 2"),
     ],
 )
-def test_reasons_name_the_numbers(options, site, said):
+def test_reasons_name_the_numbers(options, site, expected_reason):
     (reason,) = unsupported(RotaryOptions(**options), site)
-    assert said in reason
+    assert expected_reason in reason
 
 
-def test_what_works_is_not_refused():
+def test_supported_calls_are_not_refused():
     for options in ({}, {"dims": 8}, {"dims": 2}, {"scaling": {"kind": "ntk", "factor": 2.0}}):
         assert unsupported(RotaryOptions(**options), SITE) == ()

@@ -92,7 +92,7 @@ def test_frequencies_without_scaling():
     assert attention_factor(None) == 1.0
 
 
-def test_attention_factor_stretches_what_is_rotated_and_nothing_else(span_of):
+def test_attention_factor_scales_only_rotated_features(span_of):
     scaling = {"kind": "yarn", "factor": 4.0, "trained_len": 64}
     scheme = build(RotaryOptions(dims=4, scaling=scaling), PositionSite(0, 1, 6))
     query = torch.randn(1, 1, 3, 6, dtype=torch.float64)
@@ -103,7 +103,7 @@ def test_attention_factor_stretches_what_is_rotated_and_nothing_else(span_of):
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "reason"),
     [
         ({"kind": "yarn", "factor": 2.0}, "`yarn` scaling needs `trained_len`"),
         ({"kind": "llama3", "factor": 2.0}, "`llama3` scaling needs `trained_len`"),
@@ -116,12 +116,12 @@ def test_attention_factor_stretches_what_is_rotated_and_nothing_else(span_of):
         ({"kind": "linear", "factor": 2.0, "beta": 1.0}, "beta"),
     ],
 )
-def test_a_scaling_that_means_nothing_is_refused(written, said):
-    with pytest.raises(ValidationError, match=said):
+def test_a_scaling_that_means_nothing_is_refused(written, reason):
+    with pytest.raises(ValidationError, match=reason):
         RotaryOptions.model_validate({"scaling": written})
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_what_is_written_out_loads_back(name):
+def test_the_resolved_form_loads_back(name):
     options = RotaryOptions.model_validate({"scaling": PEERS[name][2]})
     assert RotaryOptions.model_validate(options.model_dump(exclude_none=True)) == options

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from tfkit.builtin.score.entries import ENTRIES
+from tfkit.builtin.score.tanh_sum import tanh_sum
 from tfkit.slots.lazy import load
 from tfkit.slots.score import ScoreSite
 
@@ -32,7 +33,7 @@ def one_score(name: str, module: torch.nn.Module, q: Tensor, k: Tensor) -> Tenso
 def test_equals_the_equation_for_every_pair(name, options):
     module = built(name, **options)
     query, key = torch.randn(2, 4, 5, 3, dtype=torch.float64), torch.randn(2, 2, 6, 3, dtype=torch.float64)
-    scores = module(query, key)
+    scores = module(query, module.map_keys(key))
     assert scores.shape == (2, 4, 5, 6)
     for b in range(2):
         for h in range(4):
@@ -57,4 +58,39 @@ def test_half_queries_meet_float32_weights_as_under_autocast(name):
     """A backend runs with autocast off, so its query and key may be narrower than the weights of a score."""
     module = built(name).float()
     query, key = torch.randn(2, 4, 5, 3).bfloat16(), torch.randn(2, 2, 6, 3).bfloat16()
-    torch.testing.assert_close(module(query, key), module(query.float(), key.float()), rtol=0, atol=0)
+    mapped = module.map_keys(key)
+    assert mapped.dtype == key.dtype
+    torch.testing.assert_close(module(query, mapped), module(query.float(), mapped.float()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("name", "options"), [("additive", {"d_score": 5}), ("concat", {"d_score": 5}), ("general", {})])
+def test_keys_may_have_another_width_than_queries(name, options):
+    entry = BY_NAME[name]
+    site = ScoreSite(2, 3, key_dim=7)
+    module = load(entry.build)(entry.options(**options), site).double()
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter)
+    query, key = torch.randn(2, 2, 4, 3, dtype=torch.float64), torch.randn(2, 1, 6, 7, dtype=torch.float64)
+    scores = module(query, module.map_keys(key))
+    expected = one_score(name, module, query[1, 1, 2], key[1, 0, 5])
+    torch.testing.assert_close(scores[1, 1, 2, 5], expected, rtol=1e-12, atol=1e-12)
+    declared = {parameter.name: parameter.shape for parameter in entry.parameters(entry.options(**options), site)}
+    assert declared == {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+def test_hidden_layer_of_a_tanh_score_has_exact_gradients_and_second_gradients(queries):
+    torch.manual_seed(0)
+    tensors = [
+        torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 2, queries, 3), (2, 2, 4, 3), (3,))
+    ]
+    assert torch.autograd.gradcheck(tanh_sum, tensors)
+    assert torch.autograd.gradgradcheck(tanh_sum, tensors)
+
+
+def test_training_keeps_no_tensor_of_pairs_and_features():
+    query, key, v = (torch.randn(shape, requires_grad=True) for shape in ((2, 1, 50, 16), (2, 1, 40, 16), (16,)))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor):
+        tanh_sum(query, key, v)
+    assert max(kept) <= 2 * 50 * 16

@@ -1,10 +1,10 @@
-"""The activation functions, elementwise: (...) to (...), in the dtype of x.
+"""The activation functions. Each is elementwise: it maps (...) to (...) in the dtype of x.
 
 relu           max(0, x)
 relu_squared   max(0, x)^2                                              So et al. 2021, https://arxiv.org/abs/2109.08668
 gelu           x Phi(x), Phi the normal distribution function           https://arxiv.org/abs/1606.08415
-gelu_tanh      x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))            the same paper's approximation
-quick_gelu     x sigmoid(1.702 x)                                       the same paper's other one, used by CLIP
+gelu_tanh      x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))            an approximation of gelu from the same paper
+quick_gelu     x sigmoid(1.702 x)                                       another one from the same paper; CLIP uses it
 silu           x sigmoid(x)                                             https://arxiv.org/abs/1702.03118
 sigmoid, tanh, identity
 """

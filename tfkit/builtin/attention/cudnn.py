@@ -1,12 +1,15 @@
-"""Attention by cuDNN and nothing else: torch's scaled_dot_product_attention, allowed no other kernel for the one call.
+"""Attention by cuDNN: torch's scaled_dot_product_attention, restricted to its cuDNN kernel.
 
     output = softmax(scale q k^T, masked) v        https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html
 
-torch raises where cuDNN cannot serve a call; nothing falls back. A causal square call from position 0 needs no mask tensor, nor
-does right padding of both sides; every other mask is given as bool. Not declared, though cuDNN has it: dropout, because its
-probability must be a multiple of 1/16, and a bias, because torch 2.11 reads one in float32 as if it were of the query's dtype
-(https://github.com/pytorch/pytorch/pull/191612). Nor compile: whether the kernel stays fixed in a compiled model was not tried
-on a device.
+torch raises an error if cuDNN does not support a call; there is no fallback. A square causal call from position 0 needs no mask
+tensor, nor does right padding of queries and keys. Every other mask is a bool tensor.
+
+cuDNN has more features than the entry declares:
+
+- dropout: its probability must be a multiple of 1/16;
+- bias: torch 2.11 reads a float32 bias as if it had the query's dtype (https://github.com/pytorch/pytorch/pull/191612);
+- compile: not tested on a device, so it is unknown whether a compiled model keeps the kernel.
 """
 
 from __future__ import annotations
@@ -24,8 +27,10 @@ check = require_capabilities(CUDNN.name, CUDNN.capabilities)
 
 
 def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
-    """softmax(scale q k^T, masked) v: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V) -> (B,H,Q,V). Raises BackendRefused for
-    what is not declared, and where the tensors are not on a CUDA device."""
+    """softmax(scale q k^T, masked) v: query (B,H,Q,D), key (B,G,K,D), value (B,G,K,V) -> (B,H,Q,V).
+
+    Raises BackendRefused for features that the entry does not declare, and for tensors on another device than CUDA.
+    """
     check(inputs)
     if not inputs.query.is_cuda:
         raise BackendRefused(
@@ -36,5 +41,5 @@ def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
 
 
 def _with_dense_rows(tensor: Tensor) -> Tensor:
-    """torch gives cuDNN no tensor whose features do not lie side by side."""
+    """torch requires stride 1 in the last axis for the cuDNN kernel."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

@@ -35,7 +35,8 @@ from ...plugin import (
 )
 
 Rendered = tuple[Tensor | None, Tensor | None, Tensor | None]
-"""`hidden` (True for scores set to -inf), `rows` (False for fully masked rows) and the dense bias; each may be None."""
+"""`hidden` (True for scores set to -inf), `rows` (False for fully masked rows) and the dense bias; each may be None. `hidden`
+and the bias broadcast to (B,H,Q,K), `rows` to (B,H,Q,1)."""
 
 
 def prepare(mask: Mask, bias: Bias | None, shapes: Shapes, options: NoOptions) -> Prepared:
@@ -50,7 +51,7 @@ def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
     wide = accumulation(dtype)
 
     if inputs.score is None:
-        scores = _by_group(inputs.scale * inputs.query.to(wide), inputs.key.to(wide).mT)
+        scores = _by_group(inputs.scale * inputs.query.to(wide), inputs.key.to(wide).mT)  # (B,H,Q,K)
     else:
         scores = inputs.score(inputs.query, inputs.key).to(wide)
     if inputs.softcap is not None:
@@ -61,8 +62,8 @@ def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
         scores = scores.masked_fill(hidden, -torch.inf)
     weights = torch.softmax(scores, -1)
 
-    kept = torch.dropout(weights, inputs.dropout, True) if inputs.dropout else weights
-    output = _by_group(kept, inputs.value.to(wide))
+    dropped = torch.dropout(weights, inputs.dropout, True) if inputs.dropout else weights
+    output = _by_group(dropped, inputs.value.to(wide))  # (B,H,Q,V)
 
     return AttentionOutput(
         output=select_rows(output, rows).to(dtype),

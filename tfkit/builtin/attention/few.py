@@ -52,18 +52,19 @@ def attend(inputs: AttentionInputs, mask: Tensor | None) -> Tensor:
     query, key, value = inputs.query, inputs.key, inputs.value
     B, H, Q, D = query.shape
     G, K, V = value.shape[1:]
-    alone = Q * H == G and K * min(D, V) < MIN_PRODUCTS
-    if alone:
+    elementwise = Q * H == G and K * min(D, V) < MIN_PRODUCTS
+    if elementwise:  # H = G and Q = 1: query (B,G,1,D) broadcasts over the keys
         scores = (inputs.scale * query * key).sum(3).view(B * G, 1, K)
     else:
+        # The query heads of one key head become rows of one matrix. `beta=0` ignores the first argument of baddbmm.
         rows = query.reshape(B * G, H // G * Q, D)
         scores = torch.baddbmm(rows.new_empty(1, 1, 1), rows, key.flatten(0, 1).mT, beta=0, alpha=inputs.scale)
     if mask is not None:
-        shown = scores.view(B, H, Q, K)
-        shown = shown.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else shown + mask
-        scores = shown.view(B * G, -1, K)
+        by_head = scores.view(B, H, Q, K)
+        by_head = by_head.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else by_head + mask
+        scores = by_head.view(B * G, -1, K)  # (B*G, H/G*Q, K)
     if K < LANES:
-        scores = pad(scores, (0, LANES - K), value=-torch.inf)
+        scores = pad(scores, (0, LANES - K), value=-torch.inf)  # a full vector; the added keys get weight 0
     weights = torch.softmax(scores, -1)[..., :K]
-    output = (weights.view(B, G, K, 1) * value).sum(2) if alone else torch.bmm(weights, value.flatten(0, 1))
+    output = (weights.view(B, G, K, 1) * value).sum(2) if elementwise else torch.bmm(weights, value.flatten(0, 1))
     return output.view(B, H, Q, V)

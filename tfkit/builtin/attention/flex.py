@@ -1,11 +1,11 @@
 """Attention by torch.nn.attention.flex_attention (https://arxiv.org/abs/2412.05496): masks and biases as index functions.
 
     scores[b,h,i,j] = modify(scale * q_i . k_j)         softcap, then the bias computed from b, h, i, j
-    visible         = first[b,i] <= j <= last[b,i]      causal, window, lengths and offset, whatever their mix, are one interval
-                      and shown[b,h,i,j]                for terms that are no interval: key visibility, segments, `visible`
+    visible         = first[b,i] <= j <= last[b,i]      causal, window, lengths and offset together are one interval of keys
+                      and shown[b,h,i,j]                the other terms: key visibility, segments, `visible`
 
-On CUDA the kernel is compiled on first use and skips fully masked blocks. A block mask costs milliseconds, so a stack builds
-it once (`prepare`). On a CPU torch's unfused form runs, forward only: the compiled form is not reliable there.
+On CUDA the kernel is compiled at its first use and skips fully masked blocks. A block mask costs milliseconds, so a stack
+builds it once (`prepare`). On a CPU torch's unfused form runs, forward only: the form compiled for the CPU is not reliable.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Rendered = tuple[BlockMask | None, Tensor | None]
 check = require_capabilities(FLEX.name, FLEX.capabilities)
 
 RECOMPILES = 1 << 20
-"""torch counts every new dtype, head count and kind of bias as a recompilation and stops at 8; a process may meet more."""
+"""The limit of recompilations. torch counts each new dtype, head count and bias kind as one, and its default limit is 8."""
 
 
 def prepare(mask: Mask, bias: Bias | None, shapes: Shapes, options: NoOptions) -> Prepared:
@@ -70,7 +70,7 @@ def attend(inputs: AttentionInputs, options: NoOptions) -> AttentionOutput:
         return_aux=AuxRequest(lse=inputs.return_lse),
     )
     lse = None
-    if inputs.return_lse:  # float32 by the contract; the kernel gives float64 queries a float64 one
+    if inputs.return_lse:  # the contract requires float32; the kernel returns float64 for float64 queries
         lse = select_rows(extra.lse, None if rows is None else rows.squeeze(-1), masked=-torch.inf).float()
     return AttentionOutput(select_rows(output, rows), lse=lse)
 
@@ -87,7 +87,7 @@ def _compiled() -> Callable[..., Any]:
 
 
 def _fused(*tensors: Tensor, **call: Any) -> Any:
-    """The raised limits matter: beyond torch's own, it would run the unfused form without a warning."""
+    """Calls the compiled kernel. Beyond its recompilation limit torch would run the unfused form without a warning."""
     with torch._dynamo.config.patch(recompile_limit=RECOMPILES, accumulated_recompile_limit=RECOMPILES):
         return _compiled()(*tensors, **call)
 
@@ -104,7 +104,7 @@ def _render(mask: Mask, shapes: Shapes) -> Rendered:
         return None, None
     first, last = _interval(mask, shapes)
     shown = visible(replace(mask, causal=False, window=None, offset=None, key_lengths=None, query_lengths=None), shapes)
-    wide = shown if shown is not None else first[:, None]
+    wide = shown if shown is not None else first[:, None]  # (B|1, H|1, ...): one block mask serves all rows or heads of size 1
     block_mask = create_block_mask(
         _mask_modification(first, last, shown, shapes),
         None if max(first.shape[0], last.shape[0], wide.shape[0]) == 1 else shapes.batch,
@@ -136,7 +136,7 @@ def _interval(mask: Mask, shapes: Shapes) -> tuple[Tensor, Tensor]:
 
 
 def _offsets(mask: Mask, shapes: Shapes) -> Tensor:
-    """The offset of every batch row (B,). An integer becomes a tensor, too, so that decoding does not recompile."""
+    """The offset of every batch row (B,). An integer becomes a tensor, so that a new offset needs no recompilation."""
     if isinstance(mask.offset, Tensor):
         return mask.offset
     return torch.full((shapes.batch,), mask.offset or 0, device=shapes.device)

@@ -1,4 +1,4 @@
-"""Attention with torch.nn.functional.scaled_dot_product_attention, which chooses a fused kernel if one supports the call.
+"""Attention with torch.nn.functional.scaled_dot_product_attention, which uses a fused kernel if one supports the call.
 
     output = softmax(scale q k^T + rendered) v       https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
 
@@ -47,7 +47,7 @@ KERNELS = {
     "efficient": [SDPBackend.EFFICIENT_ATTENTION],
     "cudnn": [SDPBackend.CUDNN_ATTENTION],
 }
-_CHOOSING = threading.RLock()
+_KERNEL_LOCK = threading.RLock()
 """Torch selects kernels by a global setting. The lock lets one thread at a time change and restore it."""
 
 check = require_capabilities(SDPA.name, SDPA.capabilities)
@@ -59,7 +59,7 @@ def prepare(mask: Mask, bias: Bias | None, shapes: Shapes, options: SdpaOptions)
     """Render mask and bias once, for all layers of a stack."""
     rendered = _render(mask, bias, shapes)
     if shapes.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        rendered = _settled(rendered, shapes.dtype)
+        rendered = _simplified(rendered, shapes.dtype)
     return Prepared(rendered, with_bias=bias is not None)
 
 
@@ -84,7 +84,7 @@ def attend(inputs: AttentionInputs, options: SdpaOptions) -> AttentionOutput:
         with sdpa_kernel(kernels):
             output = _call(inputs, mask, causal)
     else:
-        with _CHOOSING, sdpa_kernel(kernels):
+        with _KERNEL_LOCK, sdpa_kernel(kernels):
             output = _call(inputs, mask, causal)
     return AttentionOutput(select_rows(output, rows))
 
@@ -98,11 +98,11 @@ def _call(inputs: AttentionInputs, mask: Tensor | None, causal: bool) -> Tensor:
 
 
 def _kernels(options: SdpaOptions, mask: Tensor | None, query: Tensor) -> list[SDPBackend] | None:
-    """Which kernels torch may choose from; None leaves the choice to torch.
+    """The kernels that torch may choose from; None for all.
 
-    On CUDA cuDNN is left out where there is a mask: since torch 2.11 it can give NaN gradients there
-    (https://github.com/pytorch/pytorch/issues/196678). A mask wider than the query, as ALiBi's in bfloat16, is exact in the
-    math kernel only (https://github.com/pytorch/pytorch/pull/191612).
+    On CUDA a call with a mask does not use cuDNN: since torch 2.11 it can give NaN gradients
+    (https://github.com/pytorch/pytorch/issues/196678). Only the math kernel is exact for a mask of another float dtype than the
+    query's, such as ALiBi's float32 mask of a bfloat16 call (https://github.com/pytorch/pytorch/pull/191612).
     """
     if options.kernel != "default":
         return KERNELS[options.kernel]
@@ -120,8 +120,8 @@ def _render(mask: Mask, bias: Bias | None, shapes: Shapes) -> Rendered:
         return None, True, rows
     shown = visible(mask, shapes)
     if shown is not None and not no_fully_masked_row(mask, shapes):
-        shown, seeing = unmask_empty_rows(shown)
-        rows = seeing if rows is None else rows & seeing
+        shown, not_empty = unmask_empty_rows(shown)
+        rows = not_empty if rows is None else rows & not_empty
     if bias is None:
         return _whole_keys(shown, shapes), False, rows
     added = dense_bias(bias, mask.offset, shapes)
@@ -130,10 +130,10 @@ def _render(mask: Mask, bias: Bias | None, shapes: Shapes) -> Rendered:
     return _whole_keys(added if shown is None else torch.where(shown, added, -torch.inf), shapes), False, rows
 
 
-def _settled(rendered: Rendered, dtype: torch.dtype) -> Rendered:
-    """Does once what every layer would repeat; the output is equal bit for bit.
+def _simplified(rendered: Rendered, dtype: torch.dtype) -> Rendered:
+    """Converts a bool mask to the kernel's float mask, and removes a mask that hides no key and a selection of all rows.
 
-    Converts a bool mask to the kernel's float mask. Removes a mask that hides no key, and a selection of all rows.
+    Every layer would repeat this otherwise. The output is equal bit for bit.
     """
     mask, causal, rows = rendered
     if mask is not None and mask.dtype == torch.bool:
@@ -165,7 +165,7 @@ def _is_square_causal(mask: Mask, shapes: Shapes) -> bool:
 
 
 def _whole_keys(rendered: Tensor | None, shapes: Shapes) -> Tensor | None:
-    """Expands a mask that is broadcast over the keys, since kernels need stride 1 in its last axis."""
+    """Expands a mask that broadcasts over the keys: kernels need stride 1 in its last axis."""
     if rendered is None or rendered.shape[-1] == shapes.keys:
         return rendered
     return rendered.expand(*rendered.shape[:-1], shapes.keys).contiguous()

@@ -1,9 +1,9 @@
-"""What the built-in initialisers are called."""
+"""The entries of the built-in initialisers."""
 
 from __future__ import annotations
 
 from ...plugin import Initialiser
-from . import normal, t5, xavier
+from . import normal, recurrent, t5, xavier
 
 ENTRIES: list[Initialiser] = [
     Initialiser(
@@ -29,6 +29,25 @@ ENTRIES: list[Initialiser] = [
         summary="normal with fan_in^-0.5, the score's scale inside the query, embeddings with 1",
         reference="https://arxiv.org/abs/1910.10683",
         draw=t5.draw,
+    ),
+    Initialiser(
+        name="orthogonal",
+        summary="orthogonal products of recurrent states, the rest as xavier",
+        reference="https://arxiv.org/abs/1312.6120",
+        draw=recurrent.draw_orthogonal,
+    ),
+    Initialiser(
+        name="rnnsearch",
+        summary="orthogonal products of states, additive scores near zero, the rest normal 0.01",
+        reference="https://arxiv.org/abs/1409.0473",
+        draw=recurrent.draw_rnnsearch,
+    ),
+    Initialiser(
+        name="uniform",
+        summary="uniform between -bound and bound, biases included",
+        reference="https://arxiv.org/abs/1508.04025",
+        options=recurrent.UniformOptions,
+        draw=recurrent.draw_uniform,
     ),
     Initialiser(
         name="normal",

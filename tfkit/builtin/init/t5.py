@@ -1,12 +1,12 @@
 """T5's initialisation, after Mesh TensorFlow (https://github.com/tensorflow/mesh) and Raffel et al. 2020
 (https://arxiv.org/abs/1910.10683). All weights are normal with mean 0 and standard deviation
 
-    query                             (d_model head_dim)^-0.5     the scores' 1/sqrt(head_dim) is in here, so T5 has scale 1
+    query                             (d_model head_dim)^-0.5     includes the 1/sqrt(head_dim) of the scores: T5 has scale 1
     every other linear map            fan_in^-0.5                 so d_model^-0.5, or (heads head_dim)^-0.5 for the output
     embedding and learned positions   1
     relative table                    d_model^-0.5
 
-Untied logits are a linear map, as in Mesh TensorFlow; Hugging Face draws those with 1.
+Untied logits are a linear map, as in Mesh TensorFlow. Hugging Face uses a standard deviation of 1 for them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Xavier initialisation as the Transformer's own code uses it (https://github.com/tensorflow/tensor2tensor).
 
     linear map            uniform on -+ sqrt(6 / (fan_in + fan_out))     Glorot and Bengio 2010, equation 16
-    embedding, logits     normal with standard deviation width^-0.5, so that `scale: sqrt_d_model` gives it unit size
-    relative tables       as a linear map, which is tensor2tensor's default for any variable
+    embedding, logits     normal with standard deviation width^-0.5, so that `scale: sqrt_d_model` gives unit variance
+    relative tables       as a linear map: tensor2tensor's default for any variable
 
 Glorot and Bengio: https://proceedings.mlr.press/v9/glorot10a.html
 """

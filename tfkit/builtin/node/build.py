@@ -27,7 +27,7 @@ from .options import (
     TokenLogitsOptions,
     TokensOptions,
 )
-from .stack_entry import shared_scheme, shared_schemes, sublayer_facts
+from .stack_entry import shared_scheme, shared_schemes, sublayer_context
 
 
 def norm_or_none(norm: Component, width: int) -> nn.Module | None:
@@ -51,7 +51,7 @@ def tokens(options: TokensOptions, context: NodeContext, keep_layers: bool) -> n
 
 
 def _table(rows: int, width: int) -> nn.Embedding:
-    """A table whose numbers the initialiser draws: torch's own drawing, on the meta device, imports its compiler."""
+    """An embedding without values: the initialiser draws them. torch's own drawing on the meta device imports its compiler."""
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call, no-any-return]
 
 
@@ -87,8 +87,7 @@ def _layer(options: StackOptions, context: NodeContext, layer: Layer, schemes: l
         own = sublayer.options
         pair = shared_scheme(options, context, layer, sublayer)
         wiring = Wiring(context.name, own.name, schemes.index(pair) if pair is not None else None)
-        surroundings = sublayer_facts(options, context, layer, sublayer)
-        branches[own.name] = load(sublayer.entry.build)(own, surroundings, wiring)
+        branches[own.name] = load(sublayer.entry.build)(own, sublayer_context(options, context, layer, sublayer), wiring)
         scales[own.name] = constants.branch * own.residual_scale
     sites = placement.entry.norm_sites(placement.options, tuple(branches))
     norms = {site: load(layer.norm.entry.build)(layer.norm.options, width) for site in sites}

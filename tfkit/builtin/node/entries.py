@@ -1,4 +1,4 @@
-"""The node kinds that tfkit brings, without torch: outputs, weights, costs and rules."""
+"""The entries of the built-in node kinds, without torch: outputs, weights, costs and rules."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ...slots.position import PositionSite
 from .audio_entries import CONVOLUTIONS, FEATURES
 from .image_entries import PATCHES
 from .options import ClassifyOptions, DenseOptions, LayerMixOptions, PoolOptions, TokenLogitsOptions, TokensOptions
+from .rnn_entry import RNN
 from .similarity_entry import SIMILARITY
 from .stack_entry import STACK
 
@@ -101,13 +102,13 @@ def _dense_costs(options: DenseOptions, context: NodeContext, sizes: Mapping[str
 
 def _dense_rules(options: DenseOptions, context: NodeContext) -> tuple[Rule, ...]:
     if options.activation.entry.gated:
-        rule = f"{options.activation.kind} is gated and needs a second projection, which a dense node has not"
+        rule = f"{options.activation.kind} is gated and needs a second projection, which a dense node does not have"
         return (("activation", rule, "choose one that is not gated"),)
     return ()
 
 
 def vocab_size(options: TokenLogitsOptions, context: NodeContext) -> int:
-    """The ids that logits are over: the owner's where the table is shared."""
+    """The vocabulary size of the logits: that of the tokens node which owns the table, if the table is shared."""
     owner = context.targets.get("share")
     return (owner.vocab_size if isinstance(owner, TokensOptions) else options.vocab_size) or 0
 
@@ -185,6 +186,7 @@ ENTRIES = [
         build="tfkit.builtin.node.build:tokens",
     ),
     STACK,
+    RNN,
     NodeKind(
         name="dense",
         summary="a linear map, an activation, a norm",

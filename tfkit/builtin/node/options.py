@@ -1,4 +1,4 @@
-"""What a spec may write in a node."""
+"""The options of the built-in node kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stack, without torch: its weights, costs, attention sites and rules, all from the unexpanded layer pattern."""
+"""The entry of the stack, without torch: weights, costs, attention sites and rules, all from the unexpanded layer pattern."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from ..sublayer.options import CrossAttentionOptions, SelfAttentionOptions
 from .options import StackOptions
 
 
-def sublayer_facts(options: StackOptions, context: NodeContext, layer: Layer, sublayer: Component) -> SublayerContext:
-    """What surrounds one sub-layer of a stack."""
+def sublayer_context(options: StackOptions, context: NodeContext, layer: Layer, sublayer: Component) -> SublayerContext:
+    """The widths, causality, position scheme and padding that one sub-layer of a stack depends on."""
     memory = memory_of(options, sublayer)
     signal = context.memories.get(memory) if memory else None
     width = context.signals["input"].width
-    padded = context.signals["input"].padded
-    reads = signal.padded if signal else padded
-    return SublayerContext(width, signal.width if signal else None, bool(options.causal), layer.position, reads)
+    keys_padded = signal.padded if signal else context.signals["input"].padded
+    return SublayerContext(width, signal.width if signal else None, bool(options.causal), layer.position, keys_padded)
 
 
 def memory_of(options: StackOptions, sublayer: Component) -> str | None:
@@ -51,16 +50,16 @@ def shared_schemes(options: StackOptions, context: NodeContext) -> list[tuple[Co
 def shared_scheme(
     options: StackOptions, context: NodeContext, layer: Layer, sublayer: Component
 ) -> tuple[Component, PositionSite] | None:
-    """The stack's scheme that a sub-layer uses, if any."""
+    """The position scheme that a sub-layer shares with the stack, with the site of its tables; None if it shares none."""
     own = sublayer.options
     if not isinstance(own, SelfAttentionOptions) or isinstance(own, CrossAttentionOptions):
         return None
     scheme = layer.position
     if not acts_in_attention(scheme) or scheme.entry.tables(scheme.options) == "layer":
         return None
-    site = position_site(own, sublayer_facts(options, context, layer, sublayer))
-    alike = scheme.entry.acts == {"scores"} and not scheme.entry.reads_query
-    return scheme, replace(site, head_dim=0) if alike else site  # layers whose heads differ in width alone share a table
+    site = position_site(own, sublayer_context(options, context, layer, sublayer))
+    ignores_head_dim = scheme.entry.acts == {"scores"} and not scheme.entry.reads_query
+    return scheme, replace(site, head_dim=0) if ignores_head_dim else site  # one table for layers that differ in head_dim only
 
 
 def stack_parameters(options: StackOptions, context: NodeContext) -> tuple[ParameterGroup, ...]:
@@ -86,8 +85,7 @@ def layer_parameters(options: StackOptions, context: NodeContext, leaf: LayerRun
         return (f"layers.{number}" for number in leaf.numbers())
 
     for sublayer in layer.sublayers or ():
-        surroundings = sublayer_facts(options, context, layer, sublayer)
-        own = sublayer.entry.parameters(sublayer.options, surroundings)
+        own = sublayer.entry.parameters(sublayer.options, sublayer_context(options, context, layer, sublayer))
         dim = sublayer.options.dim(width) if isinstance(sublayer.options, SelfAttentionOptions) else 0
         named = tuple(parameter.under(f"branches.{sublayer.options.name}") for parameter in own)
         yield ParameterGroup(named, leaf.times, prefixes, dim, gains)
@@ -101,27 +99,26 @@ def layer_parameters(options: StackOptions, context: NodeContext, leaf: LayerRun
 
 
 def stack_costs(options: StackOptions, context: NodeContext, sizes: Mapping[str, Sizes]) -> tuple[Cost, ...]:
-    """The terms of all layers; equal terms are added up. A sub-layer's output and the norm's input are kept as well."""
+    """The costs of all layers, summed by term. `residual` counts the output of each sub-layer, kept for the backward pass."""
     terms: dict[str, Cost] = {}
     own = sizes[""]
     tokens = own.batch * own.queries * context.signals["input"].width
     for times, layer in applications(options.layers):
         for sublayer in layer.sublayers or ():
             memory = memory_of(options, sublayer)
-            where = sizes[memory] if memory else own
-            surroundings = sublayer_facts(options, context, layer, sublayer)
-            costs = sublayer.entry.costs(sublayer.options, surroundings, where)
+            lengths = sizes[memory] if memory else own
+            costs = sublayer.entry.costs(sublayer.options, sublayer_context(options, context, layer, sublayer), lengths)
             for cost in (*costs, Cost("residual", 0, tokens)):
-                before = terms.get(cost.term, Cost(cost.term, 0, 0))
+                total = terms.get(cost.term, Cost(cost.term, 0, 0))
                 more = cost.times(times)
-                terms[cost.term] = Cost(cost.term, before.flops + more.flops, before.elements + more.elements)
+                terms[cost.term] = Cost(cost.term, total.flops + more.flops, total.elements + more.elements)
     return tuple(terms.values())
 
 
 def stack_sites(options: StackOptions, context: NodeContext) -> Iterator[tuple[str, AttentionSite]]:
     for index, (_, layer) in enumerate(sequence(options.layers)):
         for sublayer in layer.sublayers or ():
-            site = sublayer.entry.site(sublayer.options, sublayer_facts(options, context, layer, sublayer))
+            site = sublayer.entry.site(sublayer.options, sublayer_context(options, context, layer, sublayer))
             if site is not None:
                 yield f"{index}.{sublayer.options.name}", site
 
@@ -166,10 +163,11 @@ def _layer_rules(options: StackOptions, context: NodeContext, path: str, layer: 
                 "write `memory: NODE` at the stack or at the sub-layer",
             )
             continue
-        surroundings = sublayer_facts(options, context, layer, sublayer)
-        for option, rule, fix in sublayer.entry.unsupported(sublayer.options, surroundings):
-            at = f"{path}.position" if option == "position" and sublayer.entry.reads == "self" else f"{where}.{option}"
-            yield at, rule, fix
+        for option, rule, fix in sublayer.entry.unsupported(
+            sublayer.options, sublayer_context(options, context, layer, sublayer)
+        ):
+            of_layer = option == "position" and sublayer.entry.reads == "self"
+            yield f"{path}.position" if of_layer else f"{where}.{option}", rule, fix
 
 
 def stack_output(options: StackOptions, context: NodeContext) -> Signal:

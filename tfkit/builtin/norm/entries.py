@@ -1,4 +1,4 @@
-"""What the built-in norms are called, which options they take and which weights they have."""
+"""The entries of the built-in norms: names, options and weights."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from ...plugin import Norm, Options, Parameter
 
 
 class LayerNormOptions(Options):
-    """Options of `layer_norm`."""
+    """Options of `layer_norm`. Without `affine` it has no weights, and `bias` is not read."""
 
     eps: Annotated[float, Field(gt=0.0, description="added to the variance")] = 1e-5
     bias: Annotated[bool, Field(description="whether a learned shift follows the learned scale")] = True
+    affine: Annotated[bool, Field(description="whether there are weights at all: a learned scale and shift")] = True
 
 
 class RmsNormOptions(Options):
@@ -23,14 +24,19 @@ class RmsNormOptions(Options):
     unit_offset: Annotated[bool, Field(description="whether the scale is 1 + weight, with weights that start at 0 (Gemma)")] = (
         False
     )
+    affine: Annotated[bool, Field(description="whether there is a learned scale")] = True
 
 
 def layer_norm_parameters(options: LayerNormOptions, width: int) -> tuple[Parameter, ...]:
+    if not options.affine:
+        return ()
     scale = Parameter("weight", "norm_scale", (width,))
     return (scale, Parameter("bias", "norm_bias", (width,))) if options.bias else (scale,)
 
 
 def rms_norm_parameters(options: RmsNormOptions, width: int) -> tuple[Parameter, ...]:
+    if not options.affine:
+        return ()
     return (Parameter("weight", "norm_offset" if options.unit_offset else "norm_scale", (width,)),)
 
 

@@ -2,6 +2,7 @@
 
     y = weight * x / sqrt(mean(x^2) + eps)              over the last axis
     y = (1 + weight) * x / sqrt(mean(x^2) + eps)        with `unit_offset`
+    y = x / sqrt(mean(x^2) + eps)                       with `affine: false`
 
 Half dtypes are computed in float32 and rounded once, at the end.
 """
@@ -18,13 +19,15 @@ from .entries import RmsNormOptions
 class RmsNorm(nn.Module):
     """Divides each vector of `width` features by its root mean square: (..., M) to (..., M), in the dtype of x."""
 
-    def __init__(self, width: int, eps: float, unit_offset: bool) -> None:
+    def __init__(self, width: int, eps: float, unit_offset: bool, affine: bool = True) -> None:
         super().__init__()
-        self.eps = eps
-        self.unit_offset = unit_offset
-        self.weight = nn.Parameter(torch.zeros(width) if unit_offset else torch.ones(width))
+        self.width, self.eps, self.unit_offset = width, eps, unit_offset
+        self.weight = nn.Parameter(torch.zeros(width) if unit_offset else torch.ones(width)) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.weight is None:
+            wide = torch.promote_types(x.dtype, torch.float32)
+            return functional.rms_norm(x.to(wide), (self.width,), None, self.eps).to(x.dtype)
         weight: Tensor = self.weight
         if self.unit_offset:
             # 1 + w in a half dtype would round small w away.
@@ -33,9 +36,9 @@ class RmsNorm(nn.Module):
         return functional.rms_norm(x.to(common), weight.shape, weight.to(common), self.eps).to(x.dtype)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.shape[0]}, eps={self.eps}, unit_offset={self.unit_offset}"
+        return f"{self.width}, eps={self.eps}, unit_offset={self.unit_offset}"
 
 
 def build(options: RmsNormOptions, width: int) -> nn.Module:
     """The norm as a module from (..., M) to (..., M)."""
-    return RmsNorm(width, options.eps, options.unit_offset)
+    return RmsNorm(width, options.eps, options.unit_offset, options.affine)

@@ -1,4 +1,4 @@
-"""The placements that tfkit brings, without torch: which norms a layer has, and the constants of its residual."""
+"""The entries of the built-in placements, without torch: the norms of a layer and the constants of its residual."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ...plugin import NoOptions, OneOf, Options, Placement
-from ...slots.placement import Constants, StackFacts
+from ...slots.placement import Constants, PlacementContext
 
 
 class ParallelOptions(Options):
@@ -28,9 +28,12 @@ def _parallel(options: ParallelOptions, sublayers: tuple[str, ...]) -> tuple[str
     return ("shared",) if options.norms == "shared" else sublayers
 
 
-def deepnorm_constants(options: NoOptions, context: StackFacts) -> Constants:
-    """alpha and beta of Wang et al. 2022, table "DeepNorm" of section 2 (https://arxiv.org/abs/2203.00555), for N encoder and
-    M decoder layers: alpha multiplies the residual, beta the initial spread of value, output and feed-forward weights."""
+def deepnorm_constants(options: NoOptions, context: PlacementContext) -> Constants:
+    """alpha and beta of Wang et al. 2022, section 2, table "DeepNorm" (https://arxiv.org/abs/2203.00555).
+
+    alpha multiplies the residual. beta multiplies the initial standard deviation of value, output and feed-forward weights. In
+    the table N is the number of encoder layers, M of decoder layers; `own` is that of the layer's stack.
+    """
     own, partner = context.num_layers, context.partner_layers
     if context.role == "encoder":
         alpha, beta = 0.81 * (own**4 * partner) ** (1 / 16), 0.87 * (own**4 * partner) ** (-1 / 16)

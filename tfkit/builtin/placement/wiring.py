@@ -6,7 +6,7 @@ sandwich         x = skip x + norm_out(f(norm_in(x)))
 none             x = skip x + f(x)
 parallel         x = skip x + f(norm(x)) + g(norm(x)) + ...
 
-f, g are the sub-layers. All but the last apply them one after the other and differ in one step.
+f, g are the sub-layers. `parallel` gives all of them the same x; the others apply them in turn.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .entries import ParallelOptions
 
 
 class Sequential(nn.Module):
-    """Applies `step(layer, name, x, f)` for every sub-layer f in turn; `name` is the sub-layer's."""
+    """Applies the sub-layers in turn: x = step(layer, name, x, f) for each sub-layer f with its name."""
 
     def __init__(self, parts: LayerParts, step: Step) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def _bare(layer: Sequential, name: str, x: Tensor, f: Sublayer) -> Tensor:
 
 
 class Parallel(nn.Module):
-    """All sub-layers read the same x, through one shared norm or one norm each."""
+    """Applies all sub-layers to the same x, after one shared norm or one norm each, and adds their outputs to x."""
 
     def __init__(self, parts: LayerParts, shared: bool) -> None:
         super().__init__()
@@ -68,10 +68,10 @@ class Parallel(nn.Module):
         self.shared = shared
 
     def forward(self, x: Float[Tensor, "B L M"], context: StackContext, index: int) -> Float[Tensor, "B L M"]:
-        once = self.norms["shared"](x) if self.shared else None
+        shared = self.norms["shared"](x) if self.shared else None
         total = x if self.skip == 1.0 else x * self.skip
         for name, branch in self.branches.items():
-            normed = once if once is not None else self.norms[name](x)
+            normed = shared if shared is not None else self.norms[name](x)
             total = self.residuals[name](total, branch(normed, context, index))
         return total
 

@@ -3,9 +3,9 @@
     bias[h, i, j] = -slope_h |j - i|
 
     slope_h = 2^(-8h/H), h = 1 .. H                                        where H is a power of two
-    the P slopes of the largest power of two P < H, then every second of the 2P slopes, from the first on       otherwise
+    otherwise the slopes of P heads, P the largest power of two below H, then slopes 1, 3, 5, ... of 2P heads
 
-The second rule is that of the authors' code. Without a causal mask the penalty is the same on both sides.
+The second rule is from the authors' code. Without a causal mask the penalty is symmetric.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...slots.position import PositionSite
 
 
 def slopes(heads: int, device: torch.device) -> Tensor:
-    """(H,) float32."""
+    """The slopes of all heads, (H,) float32."""
     power = 2 ** (heads.bit_length() - 1)
     first = torch.arange(1, power + 1, dtype=torch.float64, device=device) * (-8 / power)
     between = (torch.arange(heads - power, dtype=torch.float64, device=device) + 0.5) * (-8 / power)
@@ -38,7 +38,7 @@ class Alibi(nn.Module):
         return slopes(self.heads, span.device)
 
     def bias(self, query: Tensor, tables: Tensor, scale: float) -> LinearBias:
-        """The bias of a call; the query and the scale do not matter."""
+        """The bias of a call. It depends on neither query nor scale."""
         return LinearBias(tables)
 
     def extra_repr(self) -> str:

@@ -1,4 +1,4 @@
-"""Position schemes that act on embeddings, before the first layer; and the one that acts nowhere."""
+"""The entries of position schemes that act on embeddings, before the first layer, and of `none`, which acts nowhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotary position schemes, which act on queries and keys, and the scalings that stretch them to longer texts."""
+"""The entries of rotary position schemes, which act on queries and keys, and the options that scale them to longer texts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ USES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "yarn": (frozenset({"trained_len"}), frozenset({"low", "high", "attention_factor", "truncate"})),
     "llama3": (frozenset({"trained_len"}), frozenset({"low", "high"})),
 }
-"""For each kind of scaling the options it needs, and those it takes besides."""
+"""For each kind of scaling: the required options and the optional ones."""
 
 ROTATIONS = {"yarn": (1.0, 32.0), "llama3": (1.0, 4.0)}
-"""`low` and `high` where a spec does not write them: those of the papers."""
+"""The defaults of `low` and `high`, from the papers."""
 
 
 class Scaling(Options):
@@ -48,12 +48,12 @@ class Scaling(Options):
     ] = None
 
     @model_validator(mode="after")
-    def _used(self) -> Scaling:
-        needed, taken = USES[self.kind]
+    def _check_options(self) -> Scaling:
+        required, optional = USES[self.kind]
         written = {name for name in Scaling.model_fields if getattr(self, name) is not None} - {"kind", "factor"}
-        for name in sorted(needed - written):
+        for name in sorted(required - written):
             raise PydanticCustomError("scaling_needs", "`{kind}` scaling needs `{name}`", {"kind": self.kind, "name": name})
-        for name in sorted(written - needed - taken):
+        for name in sorted(written - required - optional):
             raise PydanticCustomError("scaling_unused", "`{kind}` scaling has no `{name}`", {"kind": self.kind, "name": name})
         low, high = self.turns()
         if low >= high:
@@ -63,7 +63,7 @@ class Scaling(Options):
         return self
 
     def turns(self) -> tuple[float, float]:
-        """(`low`, `high`), filled in."""
+        """(`low`, `high`), with defaults filled in."""
         low, high = ROTATIONS.get(self.kind, (1.0, 32.0))
         return self.low or low, self.high or high
 

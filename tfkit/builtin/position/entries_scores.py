@@ -1,4 +1,4 @@
-"""Position schemes that act on attention scores, by the distance from the query to the key."""
+"""The entries of position schemes that act on attention scores: functions of the distance from query to key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def t5_parameters(options: RelativeT5Options, site: PositionSite) -> tuple[Param
 
 
 def t5_exact(options: RelativeT5Options, causal: bool) -> int:
-    """How many distances of one direction, from 0 on, have a bucket of their own."""
+    """The number of distances of one direction, from 0 up, that have a bucket of their own."""
     return (options.buckets if causal else options.buckets // 2) // 2
 
 

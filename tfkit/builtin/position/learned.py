@@ -2,8 +2,8 @@
 
     y[t] = x[t] + table[offset + t]
 
-t counts all tokens, or only the visible ones. In the second case padding reads the row before the first position,
-`table[offset - 1]` (fairseq's and RoBERTa's padding row), or row 0 where there is no row before.
+t counts all tokens, or only the visible ones. In the second case padding uses the row before the first position,
+`table[offset - 1]` (the padding row of fairseq and RoBERTa), or row 0 if `offset` is 0.
 
 An image of another size than the model's has another grid of patches. The rows of the patches are then interpolated to it
 (bicubic, as in DeiT and DINO: https://arxiv.org/abs/2012.12877, section 3.3); a class token keeps its row.
@@ -41,8 +41,8 @@ class Learned(nn.Module):
             message = f"the input reaches position {last}, and the table of learned positions ends at `max_len` {self.max_len}"
             raise InputError(Diagnostic("TFK061", message, "shorten the input, or build the model with a larger `max_len`"))
         if not self.visible or span.visible is None:
-            return x + self.table[self.offset + span.offset : self.offset + last].to(x.dtype)
-        shown = span.visible[:, span.offset : last]
+            return x + self.table[self.offset + span.offset : self.offset + last].to(x.dtype)  # (L,M)
+        shown = span.visible[:, span.offset : last]  # (B,L)
         rows = torch.where(shown, span.visible_positions() + self.offset, max(self.offset - 1, 0))
         return x + nn.functional.embedding(rows, self.table).to(x.dtype)
 
@@ -60,6 +60,6 @@ class Learned(nn.Module):
 
 
 def build(options: LearnedOptions, site: PositionSite) -> nn.Module:
-    """The table as a module. `unsupported` has refused sites without a number of rows."""
+    """The table as a module. `learned_unsupported` rejects a site without a number of rows before."""
     rows = learned_rows(options, site) or 0
     return Learned(rows, site.width, options.offset, options.count == "visible", site.grid, site.prefix)

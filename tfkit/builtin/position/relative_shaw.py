@@ -4,7 +4,7 @@
     bias[h, i, j]  = scale q_i . a[clip(j - i, -m, m)]
 
 All heads share the vectors a. The paper's value term (equation 3) adds vectors to the values, which the attention contract
-cannot say; the paper found that the key term alone does as well (table 3).
+cannot express. The paper found no loss with the key term alone (table 3).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class RelativeShaw(nn.Module):
 
     def bias(self, query: Tensor, tables: Tensor, scale: float) -> DenseBias:
         """Query (B,H,Q,D) to the bias (B,H,Q,K)."""
-        fit = functional.linear(query, self.table) * scale
-        return DenseBias(fit.gather(3, tables.expand(*query.shape[:2], -1, -1)))
+        by_distance = functional.linear(query, self.table) * scale  # (B,H,Q,2m+1): one product per distance, not per key
+        return DenseBias(by_distance.gather(3, tables.expand(*query.shape[:2], -1, -1)))
 
     def extra_repr(self) -> str:
         return f"max_distance={self.max_distance}, head_dim={self.table.shape[1]}"

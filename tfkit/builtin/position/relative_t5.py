@@ -7,8 +7,8 @@ With n buckets for one direction and e = n // 2 of them exact, a distance d >= 0
     d                                                                                       where d < e
     min(n - 1, e + floor((n - e) log(d / e) / log(max_distance / e)))                       otherwise
 
-A causal stack gives all buckets to keys before the query, another one half of them to each side. From `max_distance` on
-nothing changes, so the values of the distances from -max_distance to max_distance are sufficient. They are gathered once.
+A causal stack uses all buckets for keys before the query; any other stack uses one half for each side. All distances from
+`max_distance` up share a bucket, so the module gathers the values of -max_distance to max_distance once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def bucket(distance: Tensor, buckets: int, max_distance: int, causal: bool) -> T
 
 def _one_sided(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
     exact = buckets // 2
-    # Where d is e times a whole power the logarithm is a whole number: the last term keeps rounding from falling below it.
+    # If the ratio of logarithms is a whole number, rounding may give slightly less; 1e-9 keeps `floor` at the whole number.
     ratio = torch.log(distance.clamp(min=1).double() / exact) / log(max_distance / exact)
     wide = exact + (ratio * (buckets - exact) + 1e-9).floor().to(torch.int64)
     return torch.where(distance < exact, distance, wide.clamp(max=buckets - 1))
@@ -55,7 +55,7 @@ class RelativeT5(nn.Module):
         return bucket(distance, self.table.shape[0], self.max_distance, self.causal)
 
     def bias(self, query: Tensor, tables: Tensor, scale: float) -> DistanceBias:
-        """The value of every head and distance; the query and the scale do not matter."""
+        """The value of every head and distance, (H,R). It depends on neither query nor scale."""
         return DistanceBias(nn.functional.embedding(tables, self.table).t(), low=-self.max_distance)
 
     def extra_repr(self) -> str:

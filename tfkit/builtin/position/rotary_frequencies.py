@@ -1,4 +1,4 @@
-"""The frequencies of rotary positions and how they are scaled to texts `factor` = s times longer than trained on.
+"""The frequencies of rotary positions, and their scaling to texts `factor` = s times longer than the training texts.
 
     f_i = base^(-2i/dims), i = 0 .. dims/2 - 1                       Su et al. 2021, https://arxiv.org/abs/2104.09864
 
@@ -7,9 +7,9 @@
     yarn      f_i ((1 - k_i) / s + k_i), queries and keys times 0.1 ln(s) + 1     Peng et al. 2023, https://arxiv.org/abs/2309.00071
     llama3    f_i ((1 - k_i) / s + k_i)                              https://github.com/meta-llama/llama-models
 
-A frequency turns r_i = trained_len f_i / (2 pi) times within the trained length. The kept share k_i is 0 where r_i <= low,
-1 where r_i >= high, and between them linear in r_i (llama3) or in i (yarn, from and to whole i unless `truncate` is false).
-NTK here is static: one that follows the length of the text would contradict the keys already in a cache.
+Frequency i makes r_i = trained_len f_i / (2 pi) turns within the trained length. k_i is 0 where r_i <= low, 1 where
+r_i >= high, and linear between them: in r_i (llama3), or in i (yarn; the ends are whole i unless `truncate` is false). NTK
+scaling is static: a scaling that follows the text length would not match the keys that are already in a cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .entries_rotary import Scaling
 
 
 def frequencies(base: float, dims: int, scaling: Scaling | None, device: torch.device) -> Tensor:
-    """(dims/2,) float64, in radians per position."""
+    """The frequency of each pair of features, (dims/2,) float64, in radians per position."""
     index = torch.arange(dims // 2, dtype=torch.float64, device=device)
     if scaling is None:
         return _plain(base, dims, index)
@@ -37,7 +37,7 @@ def frequencies(base: float, dims: int, scaling: Scaling | None, device: torch.d
 
 
 def attention_factor(scaling: Scaling | None) -> float:
-    """What rotated queries and keys are multiplied by."""
+    """The factor of rotated queries and keys."""
     if scaling is None or scaling.kind != "yarn":
         return 1.0
     return scaling.attention_factor or 0.1 * log(scaling.factor) + 1.0
@@ -62,5 +62,5 @@ def _kept_by_index(base: float, dims: int, scaling: Scaling, index: Tensor) -> T
     if scaling.truncate is not False:
         first, last = floor(first), ceil(last)
     first, last = max(first, 0), min(last, dims - 1)
-    # If both ends are equal, the ramp is a step. Any width up to one index gives it.
+    # If both ends are equal, the ramp is a step, and any width up to one index gives the same values.
     return 1 - ((index - first) / (last - first or 1)).clamp(0, 1)

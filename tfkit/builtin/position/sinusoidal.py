@@ -8,7 +8,7 @@
 
     y = x + p(t), or y = W [x; p(t)]
 
-Angles are float64, so that a position near 2^20 still has a sine that is right to float32.
+Angles are float64, so that the sine is exact to float32 even near position 2^20.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .entries_embedding import SinusoidalOptions
 
 
 def sinusoids(positions: Tensor, width: int, base: float, inclusive: bool, interleaved: bool) -> Tensor:
-    """Positions (...) to p (..., width), float64."""
+    """Maps positions (...) to p (..., width), float64."""
     pairs = (width + 1) // 2
     index = torch.arange(pairs, dtype=torch.float64, device=positions.device)
     angle = positions.unsqueeze(-1) * base ** (-index / (pairs - 1 if inclusive else width / 2))

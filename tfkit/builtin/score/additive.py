@@ -5,29 +5,34 @@ score(q, k) = v . tanh(W q + U k)
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
+from ...plugin import expand_heads
 from ...slots.score import ScoreSite
 from .entries import HiddenOptions
+from .tanh_sum import tanh_sum
 
 
 class Additive(nn.Module):
-    """Query (B,H,Q,D) and key (B,G,K,D) to scores (B,H,Q,K), by way of (B,H,Q,K,d_score)."""
+    """Maps query (B,H,Q,D) and mapped key (B,G,K,d_score) to scores (B,H,Q,K)."""
 
-    def __init__(self, head_dim: int, hidden: int) -> None:
+    def __init__(self, head_dim: int, key_dim: int, hidden: int) -> None:
         super().__init__()
         self.query = nn.Linear(head_dim, hidden, bias=False)
-        self.key = nn.Linear(head_dim, hidden, bias=False)
+        self.key = nn.Linear(key_dim, hidden, bias=False)
         self.out = nn.Linear(hidden, 1, bias=False)
 
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+    def map_keys(self, key: Tensor) -> Tensor:
+        """U k: (B,G,K,key_dim) -> (B,G,K,d_score)."""
+        mapped: Tensor = self.key(key.to(self.key.weight.dtype))
+        return mapped.to(key.dtype)
+
+    def forward(self, query: Tensor, mapped: Tensor) -> Tensor:
         dtype = self.out.weight.dtype  # under autocast the weights are wider than query and key
-        keys = self.key(key.to(dtype)).repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-        scores: Tensor = self.out(torch.tanh(self.query(query.to(dtype)).unsqueeze(3) + keys.unsqueeze(2)))
-        return scores.squeeze(4)
+        keys = expand_heads(mapped.to(dtype), query.shape[1])
+        return tanh_sum(self.query(query.to(dtype)), keys, self.out.weight[0])
 
 
 def build(options: HiddenOptions, site: ScoreSite) -> nn.Module:
     """The score as a module."""
-    return Additive(site.head_dim, options.d_score or site.head_dim)
+    return Additive(site.head_dim, site.key_features, options.d_score or site.head_dim)

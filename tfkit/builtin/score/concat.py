@@ -2,7 +2,7 @@
 
     score(q, k) = v . tanh(W [q; k])
 
-W [q; k] = W_q q + W_k k, so that each query and key is multiplied once, not once per pair.
+W [q; k] = W_q q + W_k k, so that each query and key is projected once, not once per pair.
 """
 
 from __future__ import annotations
@@ -11,26 +11,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ...plugin import expand_heads
 from ...slots.score import ScoreSite
 from .entries import HiddenOptions
+from .tanh_sum import tanh_sum
 
 
 class Concat(nn.Module):
-    """Query (B,H,Q,D) and key (B,G,K,D) to scores (B,H,Q,K), by way of (B,H,Q,K,d_score)."""
+    """Maps query (B,H,Q,D) and mapped key (B,G,K,d_score) to scores (B,H,Q,K)."""
 
-    def __init__(self, head_dim: int, hidden: int) -> None:
+    def __init__(self, head_dim: int, key_dim: int, hidden: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(hidden, 2 * head_dim))
+        self.head_dim = head_dim
+        self.weight = nn.Parameter(torch.empty(hidden, head_dim + key_dim))
         self.out = nn.Linear(hidden, 1, bias=False)
 
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        of_query, of_key = self.weight.chunk(2, dim=1)
-        query, key = query.to(self.weight.dtype), key.to(self.weight.dtype)  # narrower than the weights under autocast
-        keys = functional.linear(key, of_key).repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-        scores: Tensor = self.out(torch.tanh(functional.linear(query, of_query).unsqueeze(3) + keys.unsqueeze(2)))
-        return scores.squeeze(4)
+    def map_keys(self, key: Tensor) -> Tensor:
+        """W_k k: (B,G,K,key_dim) -> (B,G,K,d_score)."""
+        return functional.linear(key.to(self.weight.dtype), self.weight[:, self.head_dim :]).to(key.dtype)
+
+    def forward(self, query: Tensor, mapped: Tensor) -> Tensor:
+        dtype = self.weight.dtype  # under autocast the weights are wider than query and key
+        keys = expand_heads(mapped.to(dtype), query.shape[1])
+        return tanh_sum(functional.linear(query.to(dtype), self.weight[:, : self.head_dim]), keys, self.out.weight[0])
 
 
 def build(options: HiddenOptions, site: ScoreSite) -> nn.Module:
     """The score as a module."""
-    return Concat(site.head_dim, options.d_score or site.head_dim)
+    return Concat(site.head_dim, site.key_features, options.d_score or site.head_dim)

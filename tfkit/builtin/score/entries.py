@@ -1,6 +1,6 @@
-"""What the built-in score functions are called, which options they take and which weights they have.
+"""The entries of the built-in score functions: names, options and weights.
 
-All heads share the weights. A vector that ends in one number per pair is stored as the linear map it is, (1, d_score).
+All heads share the weights. The vector v of `additive` and `concat` is stored as a linear map, (1, d_score).
 """
 
 from __future__ import annotations
@@ -24,36 +24,39 @@ def additive_parameters(options: HiddenOptions, site: ScoreSite) -> tuple[Parame
     hidden = options.d_score or site.head_dim
     return (
         Parameter("query.weight", "score_query", (hidden, site.head_dim)),
-        Parameter("key.weight", "score_key", (hidden, site.head_dim)),
+        Parameter("key.weight", "score_key", (hidden, site.key_features)),
         Parameter("out.weight", "score_out", (1, hidden)),
     )
 
 
 def general_parameters(options: NoOptions, site: ScoreSite) -> tuple[Parameter, ...]:
-    return (Parameter("weight", "score_weight", (site.head_dim, site.head_dim)),)
+    return (Parameter("weight", "score_weight", (site.head_dim, site.key_features)),)
 
 
 def concat_parameters(options: HiddenOptions, site: ScoreSite) -> tuple[Parameter, ...]:
     hidden = options.d_score or site.head_dim
     return (
-        Parameter("weight", "score_weight", (hidden, 2 * site.head_dim)),
+        Parameter("weight", "score_weight", (hidden, site.head_dim + site.key_features)),
         Parameter("out.weight", "score_out", (1, hidden)),
     )
 
 
 def hidden_cost(options: HiddenOptions, site: ScoreSite, kv_heads: int, sizes: Sizes) -> Cost:
-    """Each query and key once through its own map to d_score features, and every pair from there to one number; the
-    features of every pair are kept."""
+    """One projection to d_score features per query and key, which the backward pass needs, and one product with v per pair.
+
+    The hidden features of a pair are computed again in the backward pass.
+    """
     hidden = options.d_score or site.head_dim
     B, Q, K, D, H = sizes.batch, sizes.queries, sizes.keys, site.head_dim, site.heads
     pairs = B * H * Q * K * hidden
-    return Cost("attention", 2 * B * (H * Q + kv_heads * K) * D * hidden + 2 * pairs, pairs)
+    maps = 2 * B * (H * Q * D + kv_heads * K * site.key_features) * hidden
+    return Cost("attention", maps + 2 * pairs, B * H * (Q + K) * hidden)
 
 
 def general_cost(options: NoOptions, site: ScoreSite, kv_heads: int, sizes: Sizes) -> Cost:
-    """Each key once through W, then q.k for every pair; the mapped keys are kept for every query head."""
+    """One product with W per key, then q.k for every pair. The backward pass needs the mapped keys."""
     B, Q, K, D, H = sizes.batch, sizes.queries, sizes.keys, site.head_dim, site.heads
-    return Cost("attention", 2 * B * kv_heads * K * D * D + 2 * B * H * Q * K * D, B * H * K * D)
+    return Cost("attention", 2 * B * kv_heads * K * D * site.key_features + 2 * B * H * Q * K * D, B * kv_heads * K * D)
 
 
 ENTRIES: list[ScoreFunction] = [
@@ -61,6 +64,7 @@ ENTRIES: list[ScoreFunction] = [
         name="dot",
         summary="the scaled dot product of query and key",
         reference="https://arxiv.org/abs/1706.03762",
+        dot=True,
     ),
     ScoreFunction(
         name="additive",
@@ -77,6 +81,7 @@ ENTRIES: list[ScoreFunction] = [
         reference="https://arxiv.org/abs/1508.04025",
         parameters=general_parameters,
         costs=general_cost,
+        dot=True,
         build="tfkit.builtin.score.general:build",
     ),
     ScoreFunction(

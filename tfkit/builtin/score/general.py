@@ -9,23 +9,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...plugin import NoOptions
+from ...plugin import NoOptions, expand_heads
 from ...slots.score import ScoreSite
 
 
 class General(nn.Module):
-    """Query (B,H,Q,D) and key (B,G,K,D) to scores (B,H,Q,K)."""
+    """Maps query (B,H,Q,D) and mapped key (B,G,K,D) to scores (B,H,Q,K): a dot product."""
 
-    def __init__(self, head_dim: int) -> None:
+    def __init__(self, head_dim: int, key_dim: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(head_dim, head_dim))
+        self.weight = nn.Parameter(torch.empty(head_dim, key_dim))
 
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        query, key = query.to(self.weight.dtype), key.to(self.weight.dtype)  # narrower than the weights under autocast
-        keys = functional.linear(key, self.weight).repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-        return query @ keys.transpose(2, 3)
+    def map_keys(self, key: Tensor) -> Tensor:
+        """W k: (B,G,K,key_dim) -> (B,G,K,D)."""
+        return functional.linear(key.to(self.weight.dtype), self.weight).to(key.dtype)
+
+    def forward(self, query: Tensor, mapped: Tensor) -> Tensor:
+        dtype = self.weight.dtype  # under autocast the weights are wider than query and key
+        keys = expand_heads(mapped.to(dtype), query.shape[1])
+        return query.to(dtype) @ keys.transpose(2, 3)
 
 
 def build(options: NoOptions, site: ScoreSite) -> nn.Module:
     """The score as a module."""
-    return General(site.head_dim)
+    return General(site.head_dim, site.key_features)

@@ -13,7 +13,7 @@ from ...plugin import Component
 from ...slots.lazy import load
 from ...slots.score import ScoreSite
 from ...slots.sublayer import SublayerContext
-from .entries import acts_in_attention, own_table, position_site, scheme_of
+from .entries import acts_in_attention, own_table, position_site, scale_of, scheme_of, score_of
 from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOptions
 
 
@@ -21,30 +21,32 @@ def attention(options: SelfAttentionOptions, context: SublayerContext, wiring: W
     width, dim, bias = context.width, options.dim(context.width), options.bias
     cross = isinstance(options, CrossAttentionOptions)
     source = context.memory_width if cross and context.memory_width else width
-    inner, outer = options.num_heads * dim, options.kv_heads * dim
-    projections = {
-        "query": nn.Linear(width, inner, bias.query),
-        "key": nn.Linear(source, outer, bias.key),
-        "value": nn.Linear(source, outer, bias.value),
-        "output": nn.Linear(inner, width, bias.output),
+    values = options.values(width)
+    projections: dict[str, nn.Module] = {
+        "query": nn.Linear(width, options.num_heads * dim, bias.query),
+        "key": nn.Linear(source, options.kv_heads * dim, bias.key),
+        "value": nn.Linear(source, options.kv_heads * values, bias.value),
+        "output": nn.Linear(options.num_heads * values, width, bias.output),
     }
     config = AttentionConfig(
         num_heads=options.num_heads,
         num_kv_heads=options.kv_heads,
         head_dim=dim,
-        scale=options.scale if isinstance(options.scale, float) else dim**-0.5,
+        scale=scale_of(options, dim),
         softcap=options.softcap,
         dropout=options.dropout,
         window=(options.window - 1, 0) if isinstance(options.window, int) else options.window,
         cross=cross,
         memory=options.memory if isinstance(options, CrossAttentionOptions) else None,
-        score=options.score.kind,
+        score=score_of(options),
     )
-    use, own = _position(options, context, wiring)
+    position_config, own_position = _position(options, context, wiring)
     score = options.score
-    scorer = load(score.entry.build)(score.options, ScoreSite(options.num_heads, dim)) if score.entry.build else None
-    norms = [_norm(options.query_key_norm, dim) for _ in range(2)]
-    return MultiHeadAttention(wiring.name, projections, config, use, own, norms[0], norms[1], scorer)
+    score_module = load(score.entry.build)(score.options, ScoreSite(options.num_heads, dim)) if score.entry.build else None
+    query_norm, key_norm = _norm(options.query_key_norm, dim), _norm(options.query_key_norm, dim)
+    return MultiHeadAttention(
+        wiring.name, projections, config, position_config, own_position, query_norm, key_norm, score_module
+    )
 
 
 def _norm(norm: Component, width: int) -> nn.Module | None:
@@ -58,14 +60,14 @@ def _position(
     if not acts_in_attention(scheme):
         return None, None
     entry = scheme.entry
-    mine = own_table(options, context)
-    use = PositionConfig(
+    own = own_table(options, context)
+    config = PositionConfig(
         rotates="queries_keys" in entry.acts,
         biases="scores" in entry.acts,
         reads_query=entry.reads_query,
-        scheme=None if mine else wiring.scheme,
+        scheme=None if own else wiring.scheme,
     )
-    return use, load(entry.build)(scheme.options, position_site(options, context)) if mine else None
+    return config, load(entry.build)(scheme.options, position_site(options, context)) if own else None
 
 
 def feed_forward(options: FeedForwardOptions, context: SublayerContext, wiring: Wiring) -> nn.Module:

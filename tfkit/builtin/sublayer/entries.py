@@ -1,4 +1,4 @@
-"""The sub-layer kinds that tfkit brings, without torch: weights, costs and rules."""
+"""The entries of the built-in sub-layer kinds, without torch: weights, costs and rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .options import CrossAttentionOptions, FeedForwardOptions, SelfAttentionOpt
 
 
 def acts_in_attention(position: Component) -> bool:
-    """Whether a scheme does anything inside an attention site."""
+    """Whether a position scheme acts on queries and keys or on scores."""
     return bool(position.entry.acts & {"queries_keys", "scores"})
 
 
@@ -26,8 +26,20 @@ def position_site(options: SelfAttentionOptions, context: SublayerContext) -> Po
     return PositionSite(context.width, options.num_heads, dim, causal=context.causal and not cross, cross=cross)
 
 
+def score_of(options: SelfAttentionOptions) -> str:
+    """The score function that the backend computes: `dot` also where the keys are mapped first."""
+    return "dot" if options.score.entry.dot else options.score.kind
+
+
+def scale_of(options: SelfAttentionOptions, head_dim: int) -> float:
+    """The factor of a dot product of queries with keys; other scores have none."""
+    if options.score.kind != "dot":
+        return 1.0
+    return options.scale if isinstance(options.scale, float) else head_dim**-0.5
+
+
 def own_table(options: SelfAttentionOptions, context: SublayerContext) -> bool:
-    """Whether the site holds a position table of its own; a stack's table is shared, and counted there."""
+    """Whether the site has a position table of its own. The stack counts the tables that its layers share."""
     scheme = scheme_of(options, context)
     if not acts_in_attention(scheme):
         return False
@@ -37,12 +49,12 @@ def own_table(options: SelfAttentionOptions, context: SublayerContext) -> bool:
 def attention_parameters(options: SelfAttentionOptions, context: SublayerContext) -> tuple[Parameter, ...]:
     width, dim, bias = context.width, options.dim(context.width), options.bias
     source = context.memory_width if isinstance(options, CrossAttentionOptions) and context.memory_width else width
-    inner, outer = options.num_heads * dim, options.kv_heads * dim
+    values = options.values(width)
     parameters = [
-        *linear("query", "query", width, inner, bias.query),
-        *linear("key", "key", source, outer, bias.key),
-        *linear("value", "value", source, outer, bias.value),
-        *linear("output", "attention_output", inner, width, bias.output),
+        *linear("query", "query", width, options.num_heads * dim, bias.query),
+        *linear("key", "key", source, options.kv_heads * dim, bias.key),
+        *linear("value", "value", source, options.kv_heads * values, bias.value),
+        *linear("output", "attention_output", options.num_heads * values, width, bias.output),
     ]
     norm = options.query_key_norm
     for side in ("query_norm", "key_norm"):
@@ -58,17 +70,18 @@ def attention_parameters(options: SelfAttentionOptions, context: SublayerContext
 
 
 def attention_costs(options: SelfAttentionOptions, context: SublayerContext, sizes: Sizes) -> tuple[Cost, ...]:
-    """Projections: O(L M H D). Attention itself: O(Q K H D), half of it for the scores and half for the values.
+    """Projections cost O(L M H D). Attention costs O(Q K H D): one half for the scores, one half for the values.
 
-    Elements kept for a backward pass by the plain equation: the input of each projection, the three projected tensors, the
-    weights, and the merged heads.
+    The backward pass of the plain equation needs the input of each projection, the three projected tensors, the weights and
+    the merged heads.
     """
     B, Q, K = sizes.batch, sizes.queries, sizes.keys
     width, dim, heads, kv_heads = context.width, options.dim(context.width), options.num_heads, options.kv_heads
+    both = dim + options.values(width)  # of queries or keys, and of values
     cross = isinstance(options, CrossAttentionOptions)
     source = (context.memory_width or width) if cross else width
-    projections = 2 * B * (2 * Q * width * heads * dim + 2 * K * source * kv_heads * dim)
-    kept = B * (Q * width + 2 * Q * heads * dim + 2 * K * kv_heads * dim)
+    projections = 2 * B * (Q * width * heads * both + K * source * kv_heads * both)
+    kept = B * (Q * width + Q * heads * both + K * kv_heads * both)
     scheme = scheme_of(options, context)
     position = 0
     if acts_in_attention(scheme):
@@ -76,7 +89,7 @@ def attention_costs(options: SelfAttentionOptions, context: SublayerContext, siz
     scores = options.score.entry.costs(options.score.options, ScoreSite(heads, dim), kv_heads, sizes)
     costs = [
         Cost("projections", projections, kept),
-        Cost("attention", scores.flops + 2 * B * heads * Q * K * dim, scores.elements + B * heads * Q * K),
+        Cost("attention", scores.flops + 2 * B * heads * Q * K * options.values(width), scores.elements + B * heads * Q * K),
     ]
     return (*costs, Cost("position", position, 0)) if position else tuple(costs)
 
@@ -102,12 +115,13 @@ def attention_site(options: SelfAttentionOptions, context: SublayerContext) -> A
         bias_gradient=learns,
         dropout=options.dropout,
         softcap=options.softcap,
-        score=options.score.kind,
+        score=score_of(options),
+        value_dim=options.value_dim,
     )
 
 
 def attention_rules(options: SelfAttentionOptions, context: SublayerContext) -> tuple[tuple[str, str, str], ...]:
-    """Every way in which heads, window and position do not fit: (option, rule with its numbers, fix)."""
+    """The broken rules of heads, window, backends and position, each as (option, rule with its numbers, fix)."""
     broken: list[tuple[str, str, str]] = []
     width, heads, kv_heads = context.width, options.num_heads, options.kv_heads
     if options.head_dim is None and width % heads:
@@ -121,8 +135,11 @@ def attention_rules(options: SelfAttentionOptions, context: SublayerContext) -> 
         rule = f"num_heads {heads} is not divisible by num_kv_heads {kv_heads}"
         broken.append(("num_kv_heads", rule, f"use a divisor of {heads}: {divisors}"))
     if len(options.backend) > 1 and any(part.kind == "auto" for part in options.backend):
-        rule = "`auto` chooses among all backends, so it stands alone"
+        rule = "`auto` chooses among all backends, so no other may be listed with it"
         broken.append(("backend", rule, "write `backend: auto`, or a list without it"))
+    if options.score.kind != "dot" and isinstance(options.scale, float):
+        rule = f"`scale` multiplies a dot product, and the score is `{options.score.kind}`"
+        broken.append(("scale", rule, "remove it"))
     cross = isinstance(options, CrossAttentionOptions)
     if isinstance(options.window, int) and (cross or not context.causal):
         rule = "a window given as one number counts backwards and needs a causal stack"

@@ -1,4 +1,4 @@
-"""What a spec may write under `attention`, `self_attention`, `cross_attention` and `ffn`."""
+"""The options of `attention`, `self_attention`, `cross_attention` and `ffn` in a spec."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _bias(value: Any) -> ProjectionBias:
 
 
 def _window(value: Any) -> Any:
-    """An int n stays one; [left, right] becomes a tuple, null leaves a side open."""
+    """Checks a window: an integer n from 1, or [left, right], which becomes a tuple; null leaves a side unlimited."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     if isinstance(value, (list, tuple)) and len(value) == 2:
@@ -70,6 +70,7 @@ class SelfAttentionOptions(SublayerOptions):
 
     num_heads: Annotated[Size, Field(description="query heads H")]
     head_dim: Annotated[Size | None, Field(description="features per head D; d_model / num_heads unless written")] = None
+    value_dim: Annotated[Size | None, Field(description="features of a value head V; head_dim unless written")] = None
     num_kv_heads: Annotated[Size | None, Field(description="key/value heads G; num_heads unless written")] = None
     bias: Annotated[Bias, Field(description="whether the projections have a bias: all, or {key: false}")] = ProjectionBias()
     dropout: Annotated[Probability, Field(description="dropout of the attention weights")] = 0.0
@@ -89,6 +90,10 @@ class SelfAttentionOptions(SublayerOptions):
     def dim(self, width: int) -> int:
         """Features per head in a stack of this width."""
         return self.head_dim or width // self.num_heads
+
+    def values(self, width: int) -> int:
+        """Features per value head in a stack of this width."""
+        return self.value_dim or self.dim(width)
 
     @property
     def kv_heads(self) -> int:

@@ -50,7 +50,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:
-    """dy^T x (out, in), with the longer side as columns: three times as fast if it is a vocabulary."""
+    """dy^T x (out, in). The longer side becomes the columns: three times as fast if it is a vocabulary."""
     if gradient.shape[1] > x.shape[1]:
         return product(x.t(), gradient.t()).t().contiguous()
     return product(gradient.t(), x.t())

@@ -6,7 +6,7 @@ transformer-tiny.
 
 glibc keeps up to twice the size of the largest block freed so far, if that block has at most 32 MiB (`man mallopt`,
 M_MMAP_THRESHOLD). Freeing one 31 MiB block raises the threshold. Nothing is written to the block, so it costs two system
-calls and no memory. Other allocators, and a glibc with MALLOC_TRIM_THRESHOLD_ or MALLOC_MMAP_THRESHOLD_ set, do not change.
+calls and no memory. It has no effect on other allocators, or if MALLOC_TRIM_THRESHOLD_ or MALLOC_MMAP_THRESHOLD_ is set.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """float32 products with oneDNN, on processors where MKL is slow.
 
-Torch multiplies float32 on a CPU with MKL. On AMD processors MKL uses AVX2 only, which is half of the throughput of a processor
-with AVX-512. oneDNN, which torch uses for half types, uses AVX-512: the products of a training step take half the time
-(bench/products.py). On Intel and older AMD processors both use the same instructions, and MKL stays.
+Torch multiplies float32 on a CPU with MKL. On AMD processors MKL uses AVX2 only, even if they have AVX-512 with twice the
+throughput. oneDNN, which torch uses for half dtypes, uses AVX-512: the products of a training step take half the time
+(bench/products.py). On Intel and older AMD processors both use the same instructions, and tfkit keeps MKL.
 
 The choice is a fixed rule and not a measurement, so that results on one machine never change. It is made once, at import.
 `torch.backends.mkldnn.flags(enabled=False)` turns oneDNN off.
@@ -30,23 +30,25 @@ def vendor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")
 
 
-def pays() -> bool:
+def is_faster() -> bool:
     """Whether oneDNN multiplies faster than MKL on this processor."""
     wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
     return wide and bool(torch.backends.mkl.is_available()) and vendor() in VENDORS  # type: ignore[no-untyped-call]
 
 
 def probe() -> Callable[..., Tensor] | None:
-    """The product that torch's compiler calls on a CPU, or None if this torch lacks it. The name is private, so one product is
-    computed and compared."""
+    """The product that torch's compiler calls on a CPU, or None if this torch lacks it.
+
+    The function is private, so its result is compared with torch's own for one small product.
+    """
     if not torch._C._has_mkldnn:
         return None
     try:
         found: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise
         left, right = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(3, 4)
-        given = found(left, right.t(), torch.ones(4), "none", [], "")
-        _are_plain(left)
-        if torch.equal(given, left @ right + 1):
+        result = found(left, right.t(), torch.ones(4), "none", [], "")
+        _are_plain(left)  # raises if this torch lacks one of the private functions that it calls
+        if torch.equal(result, left @ right + 1):
             return found
     except (AttributeError, RuntimeError, TypeError, ValueError):
         pass
@@ -109,5 +111,5 @@ def _plain() -> tuple[object, ...]:
 
 
 PLAIN = _plain()
-PRODUCT = probe() if pays() else None
+PRODUCT = probe() if is_faster() else None
 PACK = probe_packing()

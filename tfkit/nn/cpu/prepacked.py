@@ -1,4 +1,4 @@
-"""Weights in oneDNN's packed layout, for searches, which use the same weights hundreds of times.
+"""Weights in oneDNN's packed layout. A search uses the same weights hundreds of times.
 
 Without packing, oneDNN reorders the weight in every product. With few rows, MKL reads it at a third of the memory bandwidth:
 5 rows and 2,048 x 512 weights take 0.27 ms with MKL, 0.16 with oneDNN, and 0.09 with packed weights; 300 rows take 6.6, 3.1 and
@@ -29,14 +29,14 @@ class _Use:
         weight: weak reference to the weight.
         version: its version counter at the first product.
         pointer: its address at the first product.
-        won: the time that packing would have saved; packing pays back at AFTER_FEW * AFTER_MANY.
+        saved: the time that packing would have saved so far; packing pays back at AFTER_FEW * AFTER_MANY.
         prepacked: the packed weight.
     """
 
     weight: ReferenceType[Tensor]
     version: int
     pointer: int
-    won: int = 0
+    saved: int = 0
     prepacked: Tensor | None = None
 
 
@@ -59,8 +59,8 @@ class PrepackedWeights:
         if use.prepacked is not None:
             return use.prepacked
         if rows > 1:
-            use.won += AFTER_MANY if rows <= FEW else AFTER_FEW
-        if use.won < AFTER_FEW * AFTER_MANY or self.bytes + _bytes(weight) > MAX_BYTES:
+            use.saved += AFTER_MANY if rows <= FEW else AFTER_FEW
+        if use.saved < AFTER_FEW * AFTER_MANY or self.bytes + _bytes(weight) > MAX_BYTES:
             return weight
         use.prepacked = onednn.PACK(weight.detach(), None)
         self.bytes += _bytes(weight)

@@ -38,10 +38,10 @@ def project(module: nn.Module, x: Tensor, prepacked: PrepackedWeights | None) ->
         x: (..., in); (B, L, in) with `prepacked`.
         prepacked: the packed weights of a search, or None outside of decoding.
     """
-    held = module._parameters
-    if type(module) is not nn.Linear or "weight" not in held or (not torch.compiler.is_compiling() and _has_hooks(module)):
+    own = module._parameters
+    if type(module) is not nn.Linear or "weight" not in own or (not torch.compiler.is_compiling() and _has_hooks(module)):
         return module(x)  # type: ignore[no-any-return]
-    weight, bias = held["weight"], held["bias"]
+    weight, bias = own["weight"], own["bias"]
     return linear(x, weight, bias) if prepacked is None else small_batch_linear(x, weight, bias, prepacked)  # type: ignore[arg-type]
 
 
@@ -54,20 +54,20 @@ def small_batch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, prepacked
         return functional.linear(x, weight, bias)
     size = inner * outer
     few = MIN_ROWS <= count <= MAX_ROWS and outer >= inner
-    each = count * size / torch.get_num_threads()
-    if each >= ENOUGH_PACKED and can_multiply(x, weight, bias):
-        laid = prepacked.of(weight, count)
-        if laid is not weight or (each >= ENOUGH and not (few and count <= FEW and size >= HUGE)):
-            return product(x.reshape(count, inner), laid, bias).view(B, L, outer)
+    per_thread = count * size / torch.get_num_threads()
+    if per_thread >= ENOUGH_PACKED and can_multiply(x, weight, bias):
+        packed = prepacked.of(weight, count)
+        if packed is not weight or (per_thread >= ENOUGH and not (few and count <= FEW and size >= HUGE)):
+            return product(x.reshape(count, inner), packed, bias).view(B, L, outer)
     if few and size >= LARGE:
-        rows = x.reshape(count, inner).t()
-        columns = torch.mm(weight, rows) if bias is None else torch.addmm(bias[:, None], weight, rows)
+        rows = x.reshape(count, inner).t()  # (in, B * L)
+        columns = torch.mm(weight, rows) if bias is None else torch.addmm(bias[:, None], weight, rows)  # (out, B * L)
         return columns.t().reshape(B, L, outer)
     return functional.linear(x, weight, bias)
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    """Whether the module has hooks, or a `forward` of its own instead of its class's."""
+    """Whether the module has hooks, or a `forward` that replaces the one of its class."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks

@@ -1,9 +1,9 @@
 """Beams of a sentence share the cache entries of common prefixes (tree attention).
 
 The tokens of the k hypotheses of a sentence form a tree. A step appends k keys to the cache of the sentence, one per
-hypothesis, and a hypothesis attends to the keys on its path to the root. A mask says which these are. When hypotheses are
-chosen and dropped, only the mask changes; no key is copied. The hypotheses are queries of one row per sentence, so the keys
-and values of the encoder's output are stored once per sentence, too.
+hypothesis, and a hypothesis attends to the keys on its path to the root. A mask encodes these paths. When the search selects
+hypotheses, only the mask changes; no key is copied. The hypotheses of a sentence are the queries of one batch row, so the keys
+and values of the encoder's output are also stored once per sentence.
 
 After some steps all beams descend from one recent hypothesis, and the other branches are dead. Whenever the number of slots has
 doubled, the slots that no hypothesis sees are removed, so that the cache stays about as long as the sentence.
@@ -64,12 +64,13 @@ class BeamTree:
         """
         if self.slots < self.prune_at:
             return None
-        alive = self.seen.any(1)
+        alive = self.seen.any(1)  # (S, slots)
         longest = int(alive.sum(1).max())
         self.prune_at = max(2 * longest, longest + PRUNE_AFTER * self.beams)
         if longest == self.slots:
             return None
-        stay = (~alive).to(torch.int8).argsort(dim=1, stable=True)[:, :longest]
+        # A stable sort of 0 (alive) and 1 (dead) moves the live slots to the front, in order.
+        stay = (~alive).to(torch.int8).argsort(dim=1, stable=True)[:, :longest]  # (S, slots')
         self.seen = self.seen.gather(2, stay[:, None].expand(-1, self.beams, -1))
         self.places = self.places.gather(1, stay)
         return stay
@@ -91,7 +92,7 @@ class BeamTree:
         return Mask(visible=seen[:, None])
 
     def bias(self, bias: Bias, shapes: Shapes, position: int, cross: bool) -> DenseBias:
-        """The bias of rows at `position` for folded queries: over the slots, or (`cross`) over the keys of a memory."""
+        """A bias of rows, as a bias of folded queries at `position`: over the slots, or with `cross` over a memory's keys."""
         values = dense_bias(bias, position, shapes)
         values = values if values.shape[0] == 1 else self.fold_beams(values)
         if cross:

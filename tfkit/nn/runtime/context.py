@@ -46,7 +46,15 @@ class ForwardContext:
     prepacked: PrepackedWeights | None = None
 
     def project(self, linear: nn.Module, x: Tensor) -> Tensor:
-        """`linear(x)` (..., in) -> (..., out) by the fastest kernel; while decoding, with prepacked weights."""
+        """A linear map with the fastest kernel for the number of rows; while decoding, with prepacked weights.
+
+        Args:
+            linear: the map, in -> out features.
+            x: (..., in).
+
+        Returns:
+            (..., out)
+        """
         return project(linear, x, self.prepacked)
 
     def stack_context(
@@ -57,6 +65,7 @@ class ForwardContext:
         memory: NodeOutput | None = None,
         memories: dict[str, NodeOutput] | None = None,
         schemes: tuple[Any, ...] = (),
+        repeats: bool = False,
     ) -> StackContext:
         """The context of one call of a node that owns attention sites.
 
@@ -67,10 +76,16 @@ class ForwardContext:
             memory: what cross-attention reads.
             memories: further memories by reference.
             schemes: position schemes whose tables the sites share.
+            repeats: the node calls its sites once per step of a loop.
+
+        Returns:
+            The context, with an empty memo.
         """
         offset = self.state.length if self.state is not None and causal else 0
         queries = input.tensor.shape[1]
-        return StackContext(self, node, causal, input.padding, queries, offset, memory, memories or {}, schemes)
+        return StackContext(
+            self, node, causal, input.padding, queries, offset, memory, memories or {}, schemes, repeats=repeats
+        )
 
 
 @dataclass
@@ -87,7 +102,8 @@ class StackContext:
         memory: what cross-attention reads unless it names a memory.
         memories: the memories that sub-layers name, by reference.
         schemes: position schemes whose tables the layers share.
-        memo: what the layers share, by key.
+        memo: masks, tables and biases that the layers share, by key.
+        repeats: sites are called once per step of a loop, so that keys and values of the memory are kept for all steps.
     """
 
     model: ForwardContext
@@ -100,6 +116,7 @@ class StackContext:
     memories: dict[str, NodeOutput]
     schemes: tuple[Any, ...]
     memo: dict[Hashable, Any] = field(default_factory=dict)
+    repeats: bool = False
 
     @property
     def state(self) -> DecodingState | None:
@@ -113,19 +130,33 @@ class StackContext:
         return None if state is None else state.tree
 
     def memory_for(self, name: str | None) -> NodeOutput:
-        """The memory with this name; None for the memory of the stack."""
+        """A memory of this call.
+
+        Args:
+            name: the reference that a sub-layer names; None for the memory of the stack.
+
+        Returns:
+            The output of the node, (B, K, M).
+        """
         found = self.memories[name] if name else self.memory
         assert found is not None, "the graph's rules give every cross-attention a memory"
         return found
 
     def self_mask(self, window: tuple[int | None, int | None] | None) -> Mask:
-        """The mask of self-attention: causality, window and padding."""
-        made = self.memo.get(("self", window))
-        if made is None and self.tree is not None:
-            made = self.memo["self", window] = self.tree.mask(window, self.offset)
-        if made is None:
+        """The mask of self-attention: causality, window and padding.
+
+        Args:
+            window: (left, right) keys visible around a query; None leaves a side open.
+
+        Returns:
+            The mask of (B, H, Q, K), one object for all layers with this window.
+        """
+        mask = self.memo.get(("self", window))
+        if mask is None and self.tree is not None:
+            mask = self.memo["self", window] = self.tree.mask(window, self.offset)
+        if mask is None:
             lengths, visible = self.padding.lengths, self.padding.visible
-            made = self.memo["self", window] = Mask(
+            mask = self.memo["self", window] = Mask(
                 causal=self.causal,
                 window=window,
                 offset=self.offset,
@@ -133,52 +164,114 @@ class StackContext:
                 query_lengths=lengths if self.causal else None,
                 key_visible=visible,
             )
-        return made
+        return mask
 
     def cross_mask(self, name: str | None) -> Mask:
-        """The mask of cross-attention: the padding of the memory."""
-        made = self.memo.get(("cross", name))
-        if made is None:
+        """The mask of cross-attention: the padding of the memory.
+
+        Args:
+            name: the memory, as in `memory_for`.
+
+        Returns:
+            The mask of (B, H, Q, K), one object for all layers that read this memory.
+        """
+        mask = self.memo.get(("cross", name))
+        if mask is None:
             padding = self.memory_for(name).padding
-            made = Mask(offset=self.offset, key_lengths=padding.lengths, key_visible=padding.visible)
-            self.memo["cross", name] = made
-        return made
+            mask = Mask(offset=self.offset, key_lengths=padding.lengths, key_visible=padding.visible)
+            self.memo["cross", name] = mask
+        return mask
 
     def position_range(self, keys: int, key_start: int, like: Tensor) -> PositionRange:
-        """The positions of this call. The keys from `key_start` up to `keys` are new; `like` gives device and dtype."""
+        """The positions of queries and keys in this call.
+
+        Args:
+            keys: number of keys K, cached ones included.
+            key_start: position of the first key that is new in this call.
+            like: a tensor with the device and dtype of the tables.
+
+        Returns:
+            The positions, as a position scheme's `prepare` reads them.
+        """
         visible = self.padding.as_visible(self.offset + self.queries)
         return PositionRange(self.queries, keys, self.offset, key_start, like.device, like.dtype, visible)
 
     def tables(self, scheme: Any, name: Hashable, positions: PositionRange) -> Any:
-        """The tables of a position scheme, shared by all layers that use the scheme called `name`."""
+        """The tables of a position scheme, computed once for all layers that use it.
+
+        Args:
+            scheme: the scheme's module.
+            name: the key of the scheme in this call: its index in the stack, or the site that owns it.
+            positions: the positions of this call.
+
+        Returns:
+            What the scheme's `prepare` returns.
+        """
         key = ("tables", name)
         if key not in self.memo:
             self.memo[key] = scheme.prepare(positions)
         return self.memo[key]
 
     def shared_bias(self, scheme: Any, name: Hashable, query: Tensor, tables: Any, scale: float) -> Bias:
-        """A bias that does not depend on the query, computed once for all layers that use the scheme called `name`."""
+        """A bias that does not depend on the query, computed once for all layers that use the scheme.
+
+        Args:
+            scheme: the scheme's module.
+            name: the key of the scheme in this call, as in `tables`.
+            query: (B, H, Q, D), for shapes and dtype.
+            tables: the scheme's tables.
+            scale: factor of q.k.
+
+        Returns:
+            The bias of scores (B, H, Q, K).
+        """
         key = ("bias", name, query.dtype)
         if key not in self.memo:
             self.memo[key] = scheme.bias(query, tables, scale)
         return self.memo[key]  # type: ignore[no-any-return]
 
     def cached_memory(self, site: str) -> tuple[Tensor, Tensor] | None:
-        """Keys (B, G, K, D) and values (B, G, K, V) of a memory that an earlier decoding step projected."""
-        return None if self.state is None else self.state.crossed.get(site)
+        """The keys and values of a memory that an earlier step projected.
+
+        Args:
+            site: name of the cross-attention site.
+
+        Returns:
+            Keys (B, G, K, D) and values (B, G, K, V); None in the first step.
+        """
+        return self.memo.get(("memory", site)) if self.state is None else self.state.crossed.get(site)
 
     def cache_memory(self, site: str, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep keys (B, G, K, D) and values (B, G, K, V) of a memory for later decoding steps; returns both."""
+        """Keep the keys and values of a memory for later steps.
+
+        Args:
+            site: name of the cross-attention site.
+            key: (B, G, K, D).
+            value: (B, G, K, V).
+
+        Returns:
+            Both, contiguous while decoding.
+        """
         if self.state is None:
+            if self.repeats:
+                self.memo["memory", site] = key, value
             return key, value
         # Every step reads all of them. That is faster with the tokens of one head next to each other in memory.
         self.state.crossed[site] = key.contiguous(), value.contiguous()
         return self.state.crossed[site]
 
     def append_to_cache(self, site: str, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Append new keys (B, G, N, D) and values (B, G, N, V); returns all so far, (B, G, K, D) and (B, G, K, V).
+        """Append new keys and values to the cache of a site. Outside of decoding nothing is kept.
 
-        Beams that share prefixes append one key each to the row of their sentence. Outside of decoding nothing is kept.
+        Beams that share prefixes append one key each to the row of their sentence.
+
+        Args:
+            site: name of the self-attention site.
+            key: (B, G, N, D), the new keys.
+            value: (B, G, N, V), the new values.
+
+        Returns:
+            All keys (B, G, K, D) and values (B, G, K, V) so far.
         """
         state = self.state
         if state is None:
@@ -191,16 +284,38 @@ class StackContext:
         return state.caches[site].write(start, key, value)
 
     def fold_beams(self, query: Tensor) -> Tensor:
-        """(B, H, Q, D) unchanged, or (S * k, H, 1, D) as (S, H, k, D) if k beams of S sentences share prefixes."""
+        """Moves the beams of a sentence from the batch axis to the query axis, if beams share prefixes.
+
+        Args:
+            query: (B, H, Q, D); with k beams of S sentences (S * k, H, 1, D).
+
+        Returns:
+            (B, H, Q, D) unchanged, or (S, H, k, D).
+        """
         tree = self.tree
         return query if tree is None else tree.fold_beams(query)
 
     def unfold_beams(self, output: Tensor) -> Tensor:
-        """(B, Q, M) unchanged, or (S, k, M) as (S * k, 1, M) if beams share prefixes."""
+        """Moves the beams of a sentence back to the batch axis, if beams share prefixes.
+
+        Args:
+            output: (B, Q, M); with k beams of S sentences (S, k, M).
+
+        Returns:
+            (B, Q, M) unchanged, or (S * k, 1, M).
+        """
         return output if self.tree is None else output.view(-1, 1, output.shape[2])
 
     def weights_by_row(self, weights: Tensor, cross: bool) -> Tensor:
-        """Attention weights (B, H, Q, K), with one row per beam and one key per position even if beams share prefixes."""
+        """Attention weights with one row per beam and one key per position, even if beams share prefixes.
+
+        Args:
+            weights: (B, H, Q, K), or (S, H, k, slots) if beams share prefixes.
+            cross: the keys are those of a memory.
+
+        Returns:
+            (B, H, Q, K), or (S * k, H, 1, K).
+        """
         tree = self.tree
         return weights if tree is None else tree.weights(weights, self.offset, cross)
 
@@ -212,6 +327,9 @@ class StackContext:
             name: the scheme whose layers share the bias, or None.
             query: (B, H, Q, D), not folded.
             memory_keys: number of keys of the memory; None for self-attention.
+
+        Returns:
+            The bias for the query that `fold_beams` returns.
         """
         tree = self.tree
         if tree is None or bias is None:
@@ -237,7 +355,20 @@ class StackContext:
         query: Tensor,
         keys: int,
     ) -> Prepared | None:
-        """The mask as the backend's `prepare` renders it, once for all layers; with the bias if layers share it."""
+        """The mask as the backend's `prepare` renders it, once for all layers; with the bias if layers share it.
+
+        Args:
+            backend: the backend of the call.
+            mask: the mask.
+            mask_name: the key of the mask in this call.
+            bias: the bias, or None.
+            bias_name: the key of the scheme whose layers share the bias; None if they do not.
+            query: (B, H, Q, D), folded.
+            keys: number of keys K.
+
+        Returns:
+            The rendered mask, or None if the backend has no `prepare`.
+        """
         if backend.prepare is None:
             return None
         key = ("prepared", backend.name, mask_name, bias_name, query.shape[1], query.dtype)

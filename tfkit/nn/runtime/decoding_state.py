@@ -1,8 +1,8 @@
 """The state of incremental decoding: keys and values that were already computed, ids and padding so far.
 
-A cache has buffers (B, G, room, D) and returns views of their used part. On a CPU, attention over 64 used of 512 positions
-takes a tenth of the time of attention over all of them with a mask. On a CPU the room is also little larger than the used
-part: gaps between the rows cost more in every step than the copies when a buffer grows.
+A cache has buffers (B, G, room, D) and returns views of their used part. On a CPU, attention over 64 used positions takes a
+tenth of the time of attention over a buffer of 512 with a mask. On a CPU a buffer is also only slightly longer than its used
+part: gaps between the rows cost more in every step than the copies when it grows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class KeyValueCache:
     def write(
         self, start: int, key: Float[Tensor, "B G n D"], value: Float[Tensor, "B G n V"]
     ) -> tuple[Float[Tensor, "B G K D"], Float[Tensor, "B G K V"]]:
-        """Write n keys and values from position `start` on; a failed step may have written there before.
+        """Write n keys and values from position `start` on. They replace those of a step that failed after writing.
 
         Returns:
             Views of all keys (B, G, K, D) and values (B, G, K, V) so far.
@@ -71,13 +71,14 @@ class KeyValueCache:
         """Keep only the positions `stay` (B, n) of each row."""
         if self.key is not None and self.value is not None:
             B, G, capacity, _ = self.key.shape
+            # One index_select over (B * G * capacity, D) is faster than a gather with an index of D equal columns.
             rows = (torch.arange(B * G, device=stay.device).view(B, G, 1) * capacity + stay[:, None]).flatten()
             self.key = self.key.flatten(0, 2).index_select(0, rows).view(B, G, stay.shape[1], -1)
             self.value = self.value.flatten(0, 2).index_select(0, rows).view(B, G, stay.shape[1], -1)
             self.length = stay.shape[1]
 
     def _picked(self, held: Tensor, rows: Tensor) -> Tensor:
-        """Rows of a buffer. Only the used part is copied."""
+        """The batch rows `rows` of a buffer. Only the used part is copied."""
         picked = held.new_empty(rows.shape[0], *held.shape[1:])
         torch.index_select(held[:, :, : self.length], 0, rows, out=picked[:, :, : self.length])
         return picked
@@ -95,6 +96,9 @@ class DecodingState:
         node_outputs: outputs of the nodes that ran once (the encoder).
         caches: cache of every self-attention site.
         crossed: keys (B, G, K, D) and values (B, G, K, V) of every cross-attention site.
+        recurrent: states (B, N) of every recurrent node after `length` positions.
+        recurrent_new: the same after the current step; `remember` makes them `recurrent`, so that a failed step changes
+            nothing.
         ids: (B, length) ids so far.
         visible: (B, length) bool, False for padding; None if there is no padding.
         tree: the beams, if they share prefixes.
@@ -109,6 +113,8 @@ class DecodingState:
     node_outputs: dict[str, NodeOutput] = field(default_factory=dict)
     caches: dict[str, KeyValueCache] = field(default_factory=dict)
     crossed: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    recurrent: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    recurrent_new: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
     ids: Tensor | None = None
     visible: Tensor | None = None
     tree: BeamTree | None = None
@@ -116,7 +122,10 @@ class DecodingState:
     prepacked: PrepackedWeights = field(default_factory=PrepackedWeights)
 
     def reorder(self, rows: Tensor) -> None:
-        """Keep the rows `rows` (B',) integers, in this order.
+        """Keep some rows, in a new order.
+
+        Args:
+            rows: (B',) integers; a row may occur several times.
 
         Raises:
             InputError: there is no such row, or beams share prefixes. The state is unchanged.
@@ -125,19 +134,23 @@ class DecodingState:
         if self.tree is not None:
             raise InputError(Diagnostic("TFK073", "the hypotheses of this state share their beginnings", "go on with `branch`"))
         self._keep(rows)
-        self.ids, self.visible = _pick(self.ids, rows), _pick(self.visible, rows)
-        self.batch = int(rows.shape[0])
+        self._keep_hypotheses(rows)
 
     def branch(self, rows: Tensor, beams: int, kept: Tensor | None) -> None:
-        """Continue with `beams` hypotheses per sentence that share prefixes; arguments as in `Model.branch`.
+        """Continue with several hypotheses per sentence, which share prefixes.
 
-        Keys and values are not copied unless sentences are dropped.
+        Keys and values are copied only if sentences are dropped.
+
+        Args:
+            rows: (S' * beams,) integers, the row that each hypothesis continues, as in `Model.branch`.
+            beams: hypotheses per sentence.
+            kept: (S',) integers, the sentences that continue, in increasing order; None for all.
         """
         if kept is not None:
             self._keep(kept)
         if self.tree is None:
             sentences = rows.shape[0] // beams
-            positions = torch.arange(self.length, device=rows.device).expand(sentences, -1)
+            positions = torch.arange(self.length, device=rows.device).expand(sentences, -1)  # (S', length)
             seen = torch.ones_like(positions, dtype=torch.bool)
             if self.visible is not None:
                 seen = self.visible if kept is None else self.visible.index_select(0, kept)
@@ -148,7 +161,14 @@ class DecodingState:
             if stay is not None:
                 for cache in self.caches.values():
                     cache.clear(stay)
+        self._keep_hypotheses(rows)
+
+    def _keep_hypotheses(self, rows: Tensor) -> None:
+        """Pick the rows of what every hypothesis has of its own, even if hypotheses share prefixes."""
         self.ids, self.visible = _pick(self.ids, rows), _pick(self.visible, rows)
+        self.recurrent = {
+            name: tuple(tensor.index_select(0, rows) for tensor in tensors) for name, tensors in self.recurrent.items()
+        }
         self.batch = int(rows.shape[0])
 
     def _keep(self, rows: Tensor) -> None:
@@ -158,9 +178,12 @@ class DecodingState:
             self.crossed[site] = (key.index_select(0, rows), value.index_select(0, rows))
         for name, node_output in self.node_outputs.items():
             padding = Padding(_pick(node_output.padding.visible, rows), _pick(node_output.padding.lengths, rows))
-            layers = None if node_output.layers is None else tuple(layer.index_select(0, rows) for layer in node_output.layers)
             self.node_outputs[name] = NodeOutput(
-                node_output.tensor.index_select(0, rows), padding, _pick(node_output.ids, rows), layers
+                node_output.tensor.index_select(0, rows),
+                padding,
+                _pick(node_output.ids, rows),
+                _pick_all(node_output.layers, rows),
+                _pick_all(node_output.states, rows),
             )
 
     def _check_rows(self, rows: Tensor) -> None:
@@ -175,7 +198,12 @@ class DecodingState:
             raise InputError(Diagnostic("TFK072", f"rows {rows.tolist()} of a decoding state of {self.batch} rows", fix))
 
     def remember(self, ids: Int[Tensor, "B n"], visible: Bool[Tensor, "B n"] | None) -> None:
-        """Append the ids (B, n) of a step and which of them are visible."""
+        """Append the tokens of a step.
+
+        Args:
+            ids: (B, n) the token ids.
+            visible: (B, n) bool, False for padding; None if no token is padding.
+        """
         if self.visible is None and visible is not None:
             self.visible = torch.ones(self.batch, self.length, dtype=torch.bool, device=ids.device)
         if self.visible is not None:
@@ -183,8 +211,13 @@ class DecodingState:
             self.visible = torch.cat([self.visible, new], 1)
         self.ids = ids if self.ids is None else torch.cat([self.ids, ids], 1)
         self.length += ids.shape[1]
+        self.recurrent.update(self.recurrent_new)
         if self.tree is not None:
             self.tree.remember(self.length - ids.shape[1])
+
+
+def _pick_all(tensors: tuple[Tensor, ...] | None, rows: Tensor) -> tuple[Tensor, ...] | None:
+    return None if tensors is None else tuple(tensor.index_select(0, rows) for tensor in tensors)
 
 
 def _pick(tensor: Tensor | None, rows: Tensor) -> Tensor | None:

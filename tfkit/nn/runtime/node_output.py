@@ -22,7 +22,14 @@ class Padding:
     lengths: Int[Tensor, " B"] | None = None
 
     def as_visible(self, length: int) -> Bool[Tensor, "B {length}"] | None:
-        """(B, L) bool, False for padding; None if no token is padding."""
+        """The padding as a mask.
+
+        Args:
+            length: number of tokens L.
+
+        Returns:
+            (B, L) bool, False for padding; None if no token is padding.
+        """
         if self.visible is not None or self.lengths is None:
             return self.visible
         return torch.arange(length, device=self.lengths.device) < self.lengths[:, None]
@@ -37,9 +44,11 @@ class NodeOutput:
         padding: the padding of the sequence.
         ids: (B, L) the token ids that the sequence was computed from, all so far while decoding.
         layers: (B, L, M) before and after every layer of a stack, if another node reads them.
+        states: (B, N) the last states of every layer of a recurrent encoder, which may start a decoder.
     """
 
     tensor: Float[Tensor, "B *L M"]
     padding: Padding
     ids: Int[Tensor, "B all"] | None = None
     layers: tuple[Float[Tensor, "B *L M"], ...] | None = None
+    states: tuple[Float[Tensor, "B N"], ...] | None = None

@@ -1,4 +1,4 @@
-"""Which tokens are padding: found from the ids of a sequence, or of a sequence that grows step by step."""
+"""Padding from the ids of a sequence, or of a sequence that grows step by step."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def padding_from_ids(ids: Tensor, pad_id: int | None, start_id: int | None) -> P
     visible = ids != pad_id  # (B, L)
     if start_id == pad_id:
         length = ids.shape[1]
-        following = torch.cat([visible[:, 1:], visible.new_zeros(ids.shape[0], 1)], 1)
+        next_visible = torch.cat([visible[:, 1:], visible.new_zeros(ids.shape[0], 1)], 1)
         before_first = visible.cumsum(1) == 0
-        start = before_first & following
+        start = before_first & next_visible
         only_pads = ~visible.any(1, keepdim=True) & (torch.arange(length, device=ids.device) == 0)
         visible = visible | start | only_pads
     return Padding(visible=visible)

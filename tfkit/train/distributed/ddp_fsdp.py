@@ -1,5 +1,5 @@
-"""A model in several processes. DDP: each holds all weights, gradients are averaged. FSDP2: each holds a shard of every weight,
-gradient and moment, and the weights of a layer are gathered while it runs.
+"""A model in several processes. With DDP each process holds all weights, and gradients are averaged. With FSDP2 each holds a
+shard of every weight, gradient and moment, and the weights of a layer are gathered while it runs.
 
 https://arxiv.org/abs/2006.15704   https://arxiv.org/abs/2304.11277
 """
@@ -38,8 +38,8 @@ def replicated(model: nn.Module, unused: bool) -> nn.Module:
 def shard(model: Model, processes: ProcessGroup) -> None:
     """Shard every weight over the processes by FSDP2, in place, with one FSDP unit for each layer.
 
-    Weights outside layers, such as embeddings, which other nodes may share, stay gathered from the forward to the backward
-    pass.
+    Weights outside layers stay gathered from the forward to the backward pass, because other nodes may share them, such as
+    embeddings.
 
     Raises:
         BuildError: A parameter is a scalar.
@@ -61,7 +61,7 @@ def shard(model: Model, processes: ProcessGroup) -> None:
 
 
 def gradient_sync(runner: nn.Module, now: bool) -> AbstractContextManager[Any]:
-    """Whether the backward pass inside reduces gradients over the processes, or only accumulates them."""
+    """A context whose backward pass reduces gradients over the processes (`now`), or only accumulates them."""
     if hasattr(runner, "set_requires_gradient_sync"):
         runner.set_requires_gradient_sync(now)  # type: ignore[operator]
     elif not now and hasattr(runner, "no_sync"):
@@ -70,17 +70,17 @@ def gradient_sync(runner: nn.Module, now: bool) -> AbstractContextManager[Any]:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """A tensor gathered from its shards; itself where it is not sharded. All processes call it together."""
+    """A tensor gathered from its shards, or the tensor itself if it is not sharded. All processes call it together."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether each process holds a shard of it."""
+    """Whether each process holds only a shard of the tensor."""
     return hasattr(tensor, "full_tensor")
 
 
 def shard_of(whole: Tensor, like: Tensor) -> Tensor:
-    """This process's shard of a whole tensor, sharded as `like` is; the tensor itself where `like` is not sharded."""
+    """This process's shard of a whole tensor, sharded as `like`; the tensor itself if `like` is not sharded."""
     if not is_sharded(like) or is_sharded(whole):
         return whole
     from torch.distributed.tensor import distribute_tensor

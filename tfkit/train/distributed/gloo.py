@@ -2,8 +2,8 @@
 
 torch gives each gloo group two threads, and both write the name of their last operation without a lock
 (`ProcessGroupGloo::runLoop`, torch 2.11 to 2.13). A name of more than 15 characters, such as the ALLGATHER_COALESCED of FSDP2,
-is allocated on the heap. When both threads write at once it is freed twice, and the process crashes some time later. A single
-worker cannot race. All processes start the same collectives in the same order, so that no collective waits for a later one.
+is allocated on the heap. If both threads write at once, it is freed twice, and the process crashes later. A single worker
+cannot race. All processes start the same collectives in the same order, so no collective waits for a later one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch.distributed import distributed_c10d
 
 @contextmanager
 def single_threaded_gloo() -> Iterator[None]:
-    """Gloo groups created inside have one thread. torch passes group options to other backends only, so that its gloo class is
-    replaced meanwhile."""
+    """A context in which new gloo groups have one thread. torch does not pass group options to gloo, so its gloo class is
+    replaced inside the context."""
     original = distributed_c10d.ProcessGroupGloo
 
     class SingleThreaded(original):  # type: ignore[misc, valid-type]

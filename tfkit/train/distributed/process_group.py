@@ -1,7 +1,7 @@
 """The processes that train one model together, as `torchrun` starts them.
 
-All run the same program on different batches. What only one process knows (a signal, the time, a full disk) is sent to the
-others before any acts on it, so that all decide alike.
+All run the same program on different batches. Values that only one process has (a signal, the time, a full disk) are sent to
+the others before any process acts on them, so that all take the same decision.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ...errors import Diagnostic, InputError, TfkitError, TrainingError
 
 Result = TypeVar("Result")
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
-"""What torchrun sets."""
+"""The environment variables that torchrun sets."""
 LONG_TIMEOUT = timedelta(days=2)
-"""How long the other processes wait while the first one prepares the data."""
+"""The time limit for the other processes while the first one prepares the data."""
 LOST = re.compile(r"\b(gloo|nccl|peer|socket)\b|connection (closed|reset|refused)|broken pipe|timed out", re.IGNORECASE)
-"""What torch's messages say when another process does not answer."""
+"""The words of torch's error messages if another process does not answer."""
 
 
 class ProcessLost(TrainingError):
@@ -31,7 +31,7 @@ class ProcessLost(TrainingError):
 
 
 class ProcessGroup:
-    """The processes of a run. All call every method, in the same order. With one process they communicate nothing.
+    """The processes of a run. All processes call every method, in the same order. A single process does not communicate.
 
     Attributes:
         rank: The number of this process, from 0. Process 0 writes the files of the run.
@@ -55,8 +55,8 @@ class ProcessGroup:
         return whole.tolist()
 
     def run_on_first(self, make: Callable[[], Result], *, long: bool = False) -> Result:
-        """Call a function in the first process; its result, or the TfkitError that it raises, goes to all. `long`: it may take
-        days."""
+        """Call a function in the first process, and send its result, or the TfkitError that it raises, to all. With `long` it
+        may take days."""
         if self.count == 1:
             return make()
         result: list[Any] = [None, None]  # the value, the error
@@ -75,7 +75,7 @@ class ProcessGroup:
         return value  # type: ignore[no-any-return]
 
     def run_on_all(self, make: Callable[[], Result]) -> Result:
-        """Call a function, without collectives, in every process; returns its own result. Where some raise a TfkitError, all
+        """Call a function without collectives in every process; returns the result of this one. If some raise a TfkitError, all
         raise that of the lowest rank."""
         if self.count == 1:
             return make()
@@ -101,13 +101,13 @@ class ProcessGroup:
 
     @contextmanager
     def reporting_lost_process(self) -> Iterator[None]:
-        """Raises ProcessLost where torch reports a broken connection."""
+        """A context that raises ProcessLost if torch reports a broken connection."""
         try:
             yield
         except RuntimeError as reason:
             if self.count == 1 or isinstance(reason, TfkitError) or not LOST.search(str(reason)):
                 raise
-            message = f"process {self.rank} of {self.count} lost another one, which was killed, failed, or does not answer"
+            message = f"process {self.rank} of {self.count} lost another process, which was killed, failed, or does not answer"
             fix = "see the output of that process; start all of them again with --resume"
             raise ProcessLost(Diagnostic("TFK119", message, fix)) from reason
 
@@ -144,7 +144,7 @@ def join_processes(device: str | torch.device) -> Iterator[tuple[ProcessGroup, t
     with single_threaded_gloo():
         if own:
             dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
-        # Objects and counts always go through gloo, whatever device computes.
+        # Objects and counts are sent with gloo on every device.
         group = dist.new_group(backend="gloo")
     try:
         yield ProcessGroup(dist.get_rank(), dist.get_world_size(), group), place
@@ -155,8 +155,8 @@ def join_processes(device: str | torch.device) -> Iterator[tuple[ProcessGroup, t
             dist.destroy_process_group()
         raise
     if own:
-        # A gloo worker cleans up an operation after its completion is visible; a process that exits meanwhile crashes. After a
-        # barrier, which needs no cleanup, all earlier operations are cleaned up. A process that failed does not join it.
+        # A gloo worker cleans up an operation after its completion is visible; a process that exits before that crashes. A
+        # barrier needs no cleanup, and after it all earlier operations are cleaned up. A process that failed does not join it.
         with suppress(RuntimeError):
             group.barrier().wait()
         dist.destroy_process_group()

@@ -1,10 +1,10 @@
-"""The tensors of a checkpoint whose shards each process writes itself, by torch.distributed.checkpoint in safetensors files.
+"""Sharded tensors of a checkpoint: each process writes its shards with torch.distributed.checkpoint, as safetensors files.
 
 Each file holds shards with their offsets, so that any number of processes can read them:
 https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
 
-Its reader leaves elements that no file covers uninitialised, without an error. The metadata are therefore compared with the
-expected shapes first.
+The reader of torch leaves elements that no file covers uninitialised, without an error. Therefore the metadata are compared
+with the expected shapes first.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .process_group import ProcessGroup
 Tensors = Mapping[str, Tensor]
 Shapes = Mapping[str, Mapping[str, Sequence[int]]]
 MAX_NAMED = 3
-"""How many tensors a message names."""
+"""The largest number of tensors that a message names."""
 
 
 def write_shards(folder: Path, tensors: Mapping[str, Tensors], processes: ProcessGroup) -> None:
-    """Write this process's shards of tensors by file and name. Raises StoreError in all processes where one fails."""
+    """Write this process's shards of tensors by file and name. Raises StoreError in all processes if one fails."""
     flat = {f"{file}/{name}": value.detach() for file, values in tensors.items() for name, value in values.items()}
     with as_store_error("TFK081", f"{folder} could not be written"):
         save(flat, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True), process_group=processes.group)
@@ -46,9 +46,12 @@ def read_shards(folder: Path, shapes: Shapes, like: Tensors, processes: ProcessG
     Args:
         folder: Holds the shards.
         shapes: The expected shapes, by file and name.
-        like: Tensors by name. Where one is sharded and has the shape of a tensor of its name (or of its moment, `NAME/KEY`),
-            only this process's shard of that is read.
+        like: Tensors by name. If one is sharded, this process reads only its shard of the tensor with this name and shape, and
+            of its moments (`NAME/KEY`).
         processes: The processes that read together.
+
+    Returns:
+        The tensors.
 
     Raises:
         StoreError: The files do not hold exactly the whole tensors of these shapes. Nothing was read.
@@ -90,14 +93,14 @@ def _metadata(reader: HuggingFaceStorageReader, folder: Path, shapes: Shapes) ->
 
 
 def _incomplete(folder: Path, key: str, held: TensorStorageMetadata | None, expected: torch.Size | None) -> Diagnostic | None:
-    """What is wrong with the shards of a tensor. The reader would leave uncovered elements uninitialised."""
+    """The error if the shards of a tensor are incomplete. The reader would leave missing elements uninitialised."""
     file, name = key.split("/", 1) if "/" in key else ("no file", key)
     if expected is None:
         return Diagnostic("TFK082", f"{folder} holds `{name}` of {file}, which was not written there", "it was altered")
-    there = sum(chunk.sizes.numel() for chunk in held.chunks) if held is not None else 0
-    if held is not None and held.size == expected and there == expected.numel():
+    covered = sum(chunk.sizes.numel() for chunk in held.chunks) if held is not None else 0
+    if held is not None and held.size == expected and covered == expected.numel():
         return None
-    message = f"{folder} does not hold the whole of `{name}` of {file}: {there:,} of its {expected.numel():,} numbers are there"
+    message = f"{folder} does not hold the whole of `{name}` of {file}: it has {covered:,} of {expected.numel():,} elements"
     return Diagnostic("TFK082", message, "a file of another process is missing or was altered")
 
 
@@ -106,7 +109,7 @@ def as_store_error(code: str, message: str) -> Iterator[None]:
     """Raises StoreError for errors of torch and of the file system."""
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process reads them too
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # a single process may read shards
             yield
     except CheckpointException as reason:
         failures = [str(failure[0]) for failure in reason.failures.values()]

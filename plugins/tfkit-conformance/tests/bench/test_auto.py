@@ -64,7 +64,7 @@ def test_rows_cover_all_lengths_and_neighbours_that_are_alike_share_one():
     assert "date" not in auto_json(table)
 
 
-def test_what_was_refused_has_no_row_and_says_why(drawn):
+def test_a_refused_backend_has_no_row_and_a_reason(drawn):
     times = {32: 0.5, 64: None}
     table = table_of(list(classes("cpu", list(times))), [report(times)])
     assert all(row["lengths"] == [1, None] for row in table["rows"]["sdpa"])

@@ -27,7 +27,7 @@ def test_pairs_flops_and_bytes(name, cell_of, scale) -> None:
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder", "cross"])
-def test_padded_batches_are_as_a_model_has_them(side, cell_of, scale) -> None:
+def test_padded_batches_equal_those_of_a_model(side, cell_of, scale) -> None:
     call = call_of(cell_of(f"multi30k-{side}/training"), scale, torch.float32, "cpu", 1)
     mask, K = call.inputs.mask, call.inputs.key.shape[2]
     assert int(mask.key_lengths.max()) == K
@@ -37,7 +37,7 @@ def test_padded_batches_are_as_a_model_has_them(side, cell_of, scale) -> None:
     assert (call.inputs.query.shape[2] == K) == (side != "cross")
 
 
-def test_the_request_says_what_the_call_asks(cell_of, scale) -> None:
+def test_the_request_equals_that_of_the_call(cell_of, scale) -> None:
     request = request_of(call_of(cell_of("t5-512/training"), scale, torch.bfloat16, "cpu", 0), None)
     assert (request.bias, request.bias_gradient, request.gradients, request.dtype) == ("distance", True, True, "bfloat16")
     request = request_of(call_of(cell_of("alibi-512/training"), scale, torch.float32, "cpu", 0), None)

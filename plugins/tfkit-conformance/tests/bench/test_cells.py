@@ -11,7 +11,7 @@ from tfkit_conformance.bench.cells import CACHES, CELLS, LENGTHS, SCALES, chosen
 from tfkit_conformance.bench.lengths import MULTI30K, drawn
 
 
-def test_names_are_unique_and_hold_what_was_promised() -> None:
+def test_names_are_unique_and_describe_the_cell() -> None:
     names = [cell.name for cell in CELLS]
     assert len(names) == len(set(names))
     wanted = {f"{kind}-d{dim}-{length}" for kind in ("dense", "causal") for dim in (64, 128) for length in LENGTHS}
@@ -42,7 +42,7 @@ def test_a_pattern_that_matches_nothing_is_reported_with_the_nearest_name() -> N
         chosen(["zzz"])
 
 
-def test_what_is_usual() -> None:
+def test_the_default_cells() -> None:
     assert usual("cuda") == list(CELLS)
     assert {cell.family for cell in usual("cpu")} == {cell.family for cell in CELLS}
     assert max(cell.length for cell in usual("cpu") if not cell.decode) <= 2048

@@ -18,7 +18,7 @@ from tfkit_conformance.bench.check import ReferenceCheck
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_right_backends_pass(name, dtype, cell_of, scale, monkeypatch) -> None:
+def test_correct_backends_pass(name, dtype, cell_of, scale, monkeypatch) -> None:
     monkeypatch.setattr("tfkit_conformance.bench.check.PAIRS", 60)  # a block of a few rows, as with long calls
     for way in ("forward", "training"):
         try:
@@ -60,7 +60,7 @@ def test_a_mutant_of_a_thousandth_is_seen(tensor, cell_of, scale, backend_of) ->
     assert verdict.tensor == tensor or tensor == "output"
 
 
-def test_no_number_anywhere_is_wrong(cell_of, scale, backend_of) -> None:
+def test_a_nan_anywhere_is_wrong(cell_of, scale, backend_of) -> None:
     def mutant(inputs, options):
         found = eager.attend(inputs, options)
         output = found.output.clone()

@@ -91,7 +91,7 @@ def test_an_interruption_keeps_what_was_measured(measured, backend_of) -> None:
     assert {row["status"] for row in data["cells"][1]["backends"]} <= {"timed", "skipped"}
 
 
-def test_what_the_budget_does_not_reach_is_missing(measured) -> None:
+def test_cells_beyond_the_budget_are_missing(measured) -> None:
     data = measured("dense-d64-512/forward", "causal-d64-512/forward", budget=1e-9)
     assert data["cells"] == []
     assert [row["reason"] for row in data["missing"]] == ["the budget of 1e-09 s was spent"] * 2
@@ -120,7 +120,7 @@ def test_the_memory_of_a_cpu_call_is_what_the_allocator_gave(monkeypatch) -> Non
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a limit of address space is kept by Linux alone")
-def test_memory_that_runs_out_is_an_exception_and_not_the_end() -> None:
+def test_running_out_of_memory_is_an_exception() -> None:
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_AS)
@@ -163,7 +163,7 @@ def test_a_cuda_call_is_timed_between_events_after_a_flush_and_waited_for(monkey
 
 
 @pytest.mark.parametrize("more", [{"clock_rate": 1_980_000}, {}], ids=["clock", "no clock"])
-def test_a_device_is_described_by_what_its_cuda_tells(more, catalogue, monkeypatch) -> None:
+def test_a_device_is_described_by_its_cuda_properties(more, catalogue, monkeypatch) -> None:
     context = {
         "name": "NVIDIA H100",
         "major": 9,

@@ -46,7 +46,7 @@ def test_a_run_from_end_to_end(tfkit, tmp_path):
     assert page.read_text().startswith("<!doctype html>")
 
 
-def test_json_on_standard_output_is_all_there_is(tfkit):
+def test_standard_output_is_only_json(tfkit):
     assert tfkit(*TINY, "--json", "-").json()["cells"][0]["name"] == "multi30k-cross/forward"
 
 
@@ -127,7 +127,7 @@ def test_an_interrupted_run_writes_what_it_has(tfkit, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_table_of_auto_is_measured_written_and_gone_by(tfkit, tmp_path):
+def test_the_table_of_auto_is_measured_written_and_used(tfkit, tmp_path):
     file = tmp_path / "auto.json"
     words = ["bench", "auto", "--backends", "sdpa", "--lengths", "8", "--tokens", "16", "--rounds", "1", "--dtype", "float32"]
     done = tfkit(*words, "--json", file)
@@ -162,7 +162,7 @@ def test_the_table_of_auto_is_measured_written_and_gone_by(tfkit, tmp_path):
         (["build", "specs/transformer-base.yaml", "--auto-table", "specs/schema.json"], "no table"),
     ],
 )
-def test_nonsense_about_the_table_is_reported(tfkit, words, said):
+def test_wrong_options_of_the_table_are_errors(tfkit, words, said):
     done = tfkit(*words)
     assert (done.code, done.out) == (2, "")
     assert said in done.err

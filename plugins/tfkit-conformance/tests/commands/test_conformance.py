@@ -40,11 +40,11 @@ def answers(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_right_part_from_end_to_end(tfkit, tmp_path):
+def test_a_correct_part_from_end_to_end(tfkit, tmp_path):
     file, junit = tmp_path / "report.json", tmp_path / "report.xml"
     done = tfkit("conformance", "none", "--slot", "norm", "--profile", "quick", "--json", file, "--junit", junit, "--seed", 3)
     assert (done.code, done.err) == (0, "")
-    assert "CONFORMANT on cpu for float32, bfloat16: everything that none declares" in done.out
+    assert "CONFORMANT on cpu for float32, bfloat16: none passed every check" in done.out
     report = json.loads(file.read_text())
     assert (report["verdict"], report["slot"], report["name"], report["seed"]) == ("CONFORMANT", "norm", "none", 3)
     assert all(check["examples"] for check in report["checks"])
@@ -77,13 +77,13 @@ def test_a_wrong_part_is_shown_and_shown_again_by_replay(tfkit, tmp_path):
         ("acme.nonsense", 1, "`head_dim` is 8 to 4: no number is in it"),
     ],
 )
-def test_declarations_that_cannot_be_tried(tfkit, name, code, words):
+def test_an_inconsistent_declaration_ends_the_run(tfkit, name, code, words):
     done = tfkit("conformance", name, "--profile", "quick")
     assert (done.code, done.err) == (code, "")
     assert words in " ".join(done.out.split())
 
 
-def test_what_is_asked_of_the_suite(tfkit, answers):
+def test_options_reach_the_suite(tfkit, answers):
     asked = answers(reported.right())
     done = tfkit(
         "conformance", "acme.flash", "--profile", "deep", "--device", "cuda:1", "--dtype", "bfloat16,float16", "--seed", "9",
@@ -118,7 +118,7 @@ def test_exit_codes_and_json_on_standard_output(tfkit, answers, data, code):
 
 
 @pytest.mark.slow
-def test_a_part_that_is_not_there(tfkit):
+def test_an_unknown_part_is_an_error(tfkit):
     done = tfkit("conformance", "egaer")
     assert (done.code, done.out) == (2, "")
     assert done.err == "TFK094 there is no attention backend `egaer`; did you mean `eager`?\n"
@@ -133,13 +133,13 @@ def test_a_part_that_is_not_there(tfkit):
     [
         (["layer_norm"], "TFK094 there is no attention backend `layer_norm`; there is a part of this name in another "
                          "slot: --slot norm"),
-        (["dot", "--slot", "score"], "TFK094 no check is about parts of the slot `score`; slots with checks: backend, "),
+        (["dot", "--slot", "score"], "TFK094 the slot has no checks `score`; slots with checks: backend, "),
         (["eager", "--options", '{"a": 1}'], "TFK010 backend `eager` has no option `a`; it has no options"),
         (["layer_norm", "--slot", "norm", "--options", '{"epps": 1}'], "has no option `epps`; did you mean `eps`?"),
         (["layer_norm", "--slot", "norm", "--options", '{"eps": "a"}'], "TFK021 options of norm `layer_norm`: eps:"),
     ],
 )  # fmt: skip
-def test_a_part_and_options_that_are_meant_otherwise(tfkit, words, message):
+def test_errors_name_the_slot_or_option_that_may_be_meant(tfkit, words, message):
     done = tfkit("conformance", *words)
     assert (done.code, done.out) == (2, "")
     assert message in done.err
@@ -147,7 +147,7 @@ def test_a_part_and_options_that_are_meant_otherwise(tfkit, words, message):
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_a_part_whose_device_is_not_here_is_not_run(tfkit, tmp_path):
+def test_a_part_is_not_run_on_a_missing_device(tfkit, tmp_path):
     junit = tmp_path / "report.xml"
     done = tfkit("conformance", "layer_norm", "--slot", "norm", "--device", "cuda", "--dtype", "float32", "--junit", junit)
     assert (done.code, done.err) == (3, "")
@@ -174,7 +174,7 @@ def test_a_part_whose_device_is_not_here_is_not_run(tfkit, tmp_path):
         (["--replay", "README.md"], "TFK095 README.md is no JSON"),
     ],
 )
-def test_wrong_words(tfkit, words, message):
+def test_wrong_arguments_are_errors(tfkit, words, message):
     done = tfkit("conformance", *words)
     assert (done.code, done.out) == (2, "")
     assert message in done.err
@@ -207,7 +207,7 @@ def test_a_bug_is_reported_in_a_line_and_shown_on_request(tfkit, answers):
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_bug_of_a_plugin_is_its_own(tfkit, answers):
+def test_a_bug_of_a_plugin_names_the_plugin(tfkit, answers):
     answers(ChildBug("ValueError: odd", [("tfkit_conformance.process.child", 3), ("acme_parts", 8), ("torch", 1)], ""))
     assert "TFK056 the plugin acme-parts (acme_parts, line 8) failed: ValueError: odd" in tfkit("conformance", "acme.flash").err
 

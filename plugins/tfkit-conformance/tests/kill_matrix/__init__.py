@@ -1,1 +1,1 @@
-"""The suite evaluated by itself: mutants that it must kill, correct kernels that must raise no alarm."""
+"""Tests the suite: it must kill all mutants and pass all correct kernels."""

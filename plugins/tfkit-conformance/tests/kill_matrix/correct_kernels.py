@@ -1,5 +1,4 @@
-"""Correct implementations of the contract, as different as correct kernels are: a suite that raises an alarm on one of them is
-wrong.
+"""Correct implementations of the contract that differ as real kernels do. The suite must pass all of them.
 
 Each differs from the others where real kernels do: in the size and order of its blocks, in the base of its exponentials, in how
 often it rounds. What it says of itself in `Numerics` is what the bound evaluates it by.

@@ -1,7 +1,7 @@
 """Runs the suite on mutants and on correct kernels: every mutant must be killed, no correct kernel may raise an alarm.
 
-A suite that never failed proves nothing. Each mutant is a correct kernel with one error and must be killed under every seed.
-Each correct kernel declares where it rounds and must pass under every seed.
+Each mutant is a correct kernel with one error and must be killed under every seed. Each correct kernel declares where it rounds
+and must pass under every seed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from tfkit.catalogue import load_catalogue
 from tfkit_conformance.attention.backend_under_test import backend_under_test
 from tfkit_conformance.mutants import ATTENTION_MUTANTS, Mutant
 from tfkit_conformance.suite.conformance import check_backend
@@ -33,10 +34,10 @@ def run_kill_matrix(
     for mutant in ATTENTION_MUTANTS:
         if wanted is None or mutant.family in wanted:
             rows.append(evaluate_mutant(mutant, profile, seeds))
-            progress(_told(rows[-1], seeds))
+            progress(_kill_line(rows[-1], seeds))
     for other in _other_rows(profile, seeds, wanted):
         rows.append(other)
-        progress(_told(other, seeds))
+        progress(_kill_line(other, seeds))
     kernels = []
     if correct_kernels and wanted is None:
         for kernel in CORRECT_KERNELS:
@@ -46,7 +47,7 @@ def run_kill_matrix(
 
 
 def evaluate_mutant(mutant: Mutant, profile: str, seeds: tuple[int, ...]) -> MutantRow:
-    """Under each seed the first check that sees the mutant; dtype by dtype, half types first, where rounding hides most."""
+    """The first check that kills the mutant under each seed."""
     started = time.perf_counter()
     seen = tuple(_first_kill(mutant, profile, seed) for seed in seeds)
     return MutantRow(mutant.name, mutant.family, mutant.summary, seen, round(time.perf_counter() - started, 2))
@@ -75,18 +76,19 @@ def _first_kill(mutant: Mutant, profile: str, seed: int) -> str:
 
 def _other_rows(profile: str, seeds: tuple[int, ...], families: set[str] | None) -> Iterator[MutantRow]:
     from .laws.evaluation import evaluate_law_mutants
-    from .models.evaluation import evaluate_model_mutants
+    from .models.evaluation import killed_by
     from .models.mutants import model_mutants
 
-    yield from evaluate_law_mutants(profile, seeds, families)
+    catalogue = load_catalogue()
+    yield from evaluate_law_mutants(profile, seeds, families, catalogue)
     for mutant in model_mutants():
         if families is None or mutant.family in families:
             started = time.perf_counter()
-            seen = tuple(", ".join(row.by[:1]) for row in evaluate_model_mutants(seeds, [mutant]) if row.mutant == mutant.name)
+            seen = tuple(killed_by(mutant, seed, catalogue) for seed in seeds)
             yield MutantRow(mutant.name, mutant.family, mutant.summary, seen, round(time.perf_counter() - started, 2))
 
 
-def _told(row: MutantRow, seeds: tuple[int, ...]) -> str:
+def _kill_line(row: MutantRow, seeds: tuple[int, ...]) -> str:
     missed = [str(seed) for seed, check in zip(seeds, row.killed_by, strict=True) if not check]
     if missed:
         return f"SURVIVED {row.family}: {row.name} ({row.summary}), under seed {', '.join(missed)}"

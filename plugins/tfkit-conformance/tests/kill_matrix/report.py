@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class MutantRow:
-    """A mutant, and the check that saw it under each seed; "" where none did."""
+    """A mutant, and the check that killed it under each seed; "" if none did."""
 
     name: str
     family: str

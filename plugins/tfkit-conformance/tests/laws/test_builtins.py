@@ -25,7 +25,7 @@ WRITTEN = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slot", LAWS)
-def test_every_builtin_keeps_its_laws(slot, catalogue):
+def test_every_builtin_satisfies_its_laws(slot, catalogue):
     for name in catalogue.names(slot):
         report = check_part(slot, name, profile="quick", catalogue=catalogue)
         report.raise_for_failures()
@@ -34,7 +34,7 @@ def test_every_builtin_keeps_its_laws(slot, catalogue):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("slot", "name"), WRITTEN)
-def test_with_options_that_are_written_too(slot, name, catalogue):
+def test_builtins_satisfy_their_laws_with_given_options(slot, name, catalogue):
     for options in WRITTEN[slot, name]:
         report = check_part(slot, name, profile="quick", catalogue=catalogue, options=options, seed=5)
         report.raise_for_failures()
@@ -42,7 +42,7 @@ def test_with_options_that_are_written_too(slot, name, catalogue):
         assert report.options.items() >= {key: value for key, value in options.items() if key != "scaling"}.items()
 
 
-def test_a_table_of_one_position_is_no_gap(catalogue):
+def test_a_table_of_one_position_leaves_the_report_complete(catalogue):
     """No order and no room for padding: the ledger says why, and nothing is missing."""
     report = check_part("position", "learned", profile="quick", catalogue=catalogue, options={"max_len": 1})
     refused = {row.cell: row.refused for row in report.ledger if row.refused}

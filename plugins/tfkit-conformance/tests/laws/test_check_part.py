@@ -144,7 +144,7 @@ def test_options_that_are_not_those_of_same_as_are_reported(offering, catalogue)
 
 
 @pytest.mark.slow
-def test_a_norm_nobody_knows_is_held_to_what_it_claims(offering):
+def test_an_unknown_norm_is_checked_by_its_claims(offering):
     wide = offering("norm", SCALE_NORM)
     check_part("norm", "acme.scale_norm", catalogue=wide).raise_for_failures()
     proud = dataclasses.replace(SCALE_NORM, claims=lambda options: frozenset({"scale_invariant", "unit_rms"}))
@@ -167,7 +167,7 @@ def test_a_norm_nobody_knows_is_held_to_what_it_claims(offering):
         (None, "`claims` must give a frozenset of names; it gave None"),
     ],
 )
-def test_claims_that_no_law_is_about_are_reported_with_what_may_be_meant(claims, words, offering):
+def test_unknown_claims_are_reported_with_the_nearest_name(claims, words, offering):
     entry = dataclasses.replace(SCALE_NORM, claims=lambda options: claims)
     report = check_part("norm", entry, catalogue=offering("norm", entry), profile="quick")
     assert [finding.check for finding in report.findings] == ["declaration"]
@@ -194,7 +194,7 @@ def test_claims_that_raise_are_reported_with_their_line(offering):
         ("placement", "pre", "is no placement of the catalogue; known: "),
     ],
 )
-def test_same_as_names_a_part_that_is_there(slot, entry, words, offering, catalogue):
+def test_same_as_must_name_an_existing_part(slot, entry, words, offering, catalogue):
     entry = dataclasses.replace(catalogue.find(slot, entry), name="acme.pre") if isinstance(entry, str) else entry
     lost = dataclasses.replace(entry, same_as="rms_nrm")
     report = check_part(slot, lost, catalogue=offering(slot, lost), profile="quick")
@@ -204,7 +204,7 @@ def test_same_as_names_a_part_that_is_there(slot, entry, words, offering, catalo
 
 
 @pytest.mark.slow
-def test_an_activation_nobody_knows(offering):
+def test_an_unknown_activation_is_checked_by_its_claims(offering):
     entry = Activation(name="acme.hard_swish", summary="x relu6(x + 3) / 6", function=f"{__name__}:hard_swish")
     check_part("activation", entry, catalogue=offering("activation", entry)).raise_for_failures()
     closing = dataclasses.replace(entry, claims=lambda options: frozenset({"closes"}))
@@ -231,7 +231,7 @@ def test_a_scheme_that_refuses_everything_is_incomplete(offering):
         (("norm", "rms_norm", {"dtypes": ["int8"]}), InputError, "`int8` is no dtype"),
     ],
 )
-def test_what_cannot_be_asked(arguments, error, said, catalogue):
+def test_invalid_arguments_are_errors(arguments, error, said, catalogue):
     slot, name, *rest = arguments
     with pytest.raises(error, match=said):
         check_part(slot, name, catalogue=catalogue, **(rest[0] if rest else {}))
@@ -240,7 +240,7 @@ def test_what_cannot_be_asked(arguments, error, said, catalogue):
 @pytest.mark.parametrize(
     "change", [{"suite": 99}, {"law": "gravity"}, {"dtype": "int8"}, {"extra": 1}, {"at": 3}, {"seed": "x"}]
 )
-def test_a_case_that_is_none(change, catalogue):
+def test_an_invalid_case_is_an_error(change, catalogue):
     case = {
         "suite": 1, "slot": "norm", "name": "none", "law": "identity", "options": {}, "device": "cpu", "dtype": "float32",
         "at": {"width": 4, "tokens": 1, "power": 1, "shift": 1}, "seed": 0,
@@ -250,5 +250,5 @@ def test_a_case_that_is_none(change, catalogue):
         replay_part({**case, **change}, catalogue)
 
 
-def test_no_options_is_a_model(catalogue):
+def test_options_that_are_not_a_model_are_an_error(catalogue):
     assert check_part("norm", "none", catalogue=catalogue, profile="quick", options=NoOptions()).verdict == "CONFORMANT"

@@ -22,7 +22,7 @@ from tfkit_conformance.laws.position_forms import alibi_slopes, rotary_angles, r
 
 
 @pytest.mark.parametrize("heads", range(1, 65))
-def test_slopes_are_blooms(heads):
+def test_alibi_slopes_equal_those_of_bloom(heads):
     theirs = build_alibi_tensor(torch.ones(1, 2, dtype=torch.int64), heads, torch.float32)[:, 0, 1]
     # Bloom takes its powers one after the other in float32.
     assert alibi_slopes(heads) == pytest.approx(theirs.tolist(), rel=heads * 2**-23)
@@ -30,7 +30,7 @@ def test_slopes_are_blooms(heads):
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (8, 20), (16, 64)])
-def test_buckets_are_t5s(buckets, max_distance, causal):
+def test_buckets_equal_those_of_t5(buckets, max_distance, causal):
     distances = torch.arange(-300, 301)
     theirs = T5Attention._relative_position_bucket(distances, not causal, buckets, max_distance)
     ours = [t5_bucket(int(distance), buckets, max_distance, causal) for distance in distances]
@@ -47,7 +47,7 @@ SCALINGS = {
 
 
 @pytest.mark.parametrize("name", SCALINGS)
-def test_scaled_angles_are_hugging_faces(name):
+def test_scaled_angles_equal_those_of_hugging_face(name):
     ours, theirs = SCALINGS[name]
     config = LlamaConfig(
         hidden_size=64, num_attention_heads=2, max_position_embeddings=256, rope_parameters={"rope_theta": 10000.0, **theirs}
@@ -58,7 +58,7 @@ def test_scaled_angles_are_hugging_faces(name):
     assert stretch == pytest.approx(factor)
 
 
-def test_half_and_interleaved_are_llamas_and_gptjs():
+def test_half_and_interleaved_equal_llama_and_gptj():
     torch.manual_seed(0)
     vector, position = torch.randn(8, dtype=torch.float64), 13
     angles, _ = rotary_angles(RotaryOptions(), 8)
@@ -71,7 +71,7 @@ def test_half_and_interleaved_are_llamas_and_gptjs():
 
 
 @pytest.mark.parametrize("width", [6, 16])
-def test_halves_are_marians(width):
+def test_sinusoidal_halves_equal_marian(width):
     table = MarianSinusoidalPositionalEmbedding(50, width).create_weight()
     for position in (0, 1, 17, 49):
         assert sinusoid(position, width, 10000.0, False, True) == pytest.approx(table[position].tolist(), abs=1e-6)
@@ -92,13 +92,13 @@ PEERS = {
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_functions_are_hugging_faces(name):
+def test_activations_equal_those_of_hugging_face(name):
     x = torch.linspace(-9, 9, 181, dtype=torch.float64)
     theirs = ACT2FN[PEERS[name]](x)
     assert [FUNCTIONS[name](number) for number in x.tolist()] == pytest.approx(theirs.tolist(), rel=1e-9, abs=1e-15)
 
 
-def test_layer_norm_is_torchs():
+def test_layer_norm_equals_that_of_torch():
     torch.manual_seed(0)
     x, weight, bias = torch.randn(3, 7, dtype=torch.float64).unbind()
     options = type("Options", (), {"eps": 0.1})

@@ -43,7 +43,7 @@ def test_every_case_that_a_law_draws_may_be_stored(slot, catalogue):
         ({"more": {}}, "`at.more` is no whole number"),
     ],
 )
-def test_what_no_law_draws_is_said(change, said, catalogue):
+def test_a_structure_that_no_law_draws_is_an_error(change, said, catalogue):
     subject = part_under_test(catalogue, "norm", catalogue.find("norm", "rms_norm"))
     law = next(law for law in LAWS["norm"] if law.name == "tokens")
     options = variants(catalogue, subject.entry)[0]

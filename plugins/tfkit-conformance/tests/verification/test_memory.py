@@ -11,8 +11,8 @@ import tfkit
 from kill_matrix.models.evaluation import LENGTHS, SPECS
 from tfkit.errors import BuildError, Diagnostic
 from tfkit.plugin import AttentionBackend, hookimpl
+from tfkit_conformance.out_of_memory import no_room
 from tfkit_conformance.verification import sites, verify
-from tfkit_conformance.verification.memory import no_room
 
 PETABYTES = 2**50
 FIX = "choose shorter --lengths, or fewer sites"
@@ -127,7 +127,7 @@ CUDA = "CUDA out of memory. Tried to allocate 20.00 GiB."
         (RuntimeError("Storage size calculation overflowed with sizes=[4611686018427387904]"), "Storage size"),
     ],
 )
-def test_the_words_of_every_allocator_are_known(reason, words):
+def test_messages_of_all_allocators_are_recognised(reason, words):
     assert words in no_room(reason)
     assert FIX in no_room(reason)
 
@@ -136,11 +136,11 @@ def test_the_words_of_every_allocator_are_known(reason, words):
     "reason",
     [RuntimeError("shape mismatch"), ValueError("out of memory"), KeyError("memory"), BuildError(Diagnostic("TFK045", "x"))],
 )
-def test_anything_else_is_no_matter_of_memory(reason):
+def test_other_exceptions_are_not_about_memory(reason):
     assert no_room(reason) == ""
 
 
-def test_a_slip_in_what_is_tried_when_memory_is_short_is_a_failure():
+def test_an_exception_while_handling_a_lack_of_memory_is_a_failure():
     reason = KeyError("the smaller block")
     reason.__context__ = MemoryError()
     assert no_room(reason) == ""

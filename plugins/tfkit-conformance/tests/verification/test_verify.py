@@ -87,7 +87,7 @@ def test_wrong_input_is_refused_in_words(spec, catalogue):
 
 
 @pytest.mark.slow
-def test_a_batch_of_one_row_of_one_token_is_evaluated_as_far_as_it_goes(spec, catalogue):
+def test_one_row_of_one_token_is_checked_as_far_as_possible(spec, catalogue):
     report = verify(spec, batch=1, lengths={"source": 1, "target": 1}, backends=["eager"], catalogue=catalogue)
     assert report.verdict == "VERIFIED"
     assert {row.property for row in report.rows if row.status == "not applicable"} >= {"batch split", "causal independence"}
@@ -124,7 +124,7 @@ def test_a_recording_holds_every_call_and_leaves_nothing_behind(spec, catalogue)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-def test_compositions_are_all_there():
+def test_compositions_are_complete():
     assert sorted(compositions(4)) == [[1, 1, 1, 1], [1, 1, 2], [1, 2, 1], [1, 3], [2, 1, 1], [2, 2], [3, 1], [4]]
     assert len(list(compositions(6))) == 32
 

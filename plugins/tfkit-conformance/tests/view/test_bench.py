@@ -66,7 +66,7 @@ def test_the_text_has_a_line_for_every_backend(data, drawn):
     assert max(map(len, text.splitlines())) <= 118
 
 
-def test_the_page_needs_nothing_else_and_escapes_what_it_is_given(data):
+def test_the_page_is_self_contained_and_escapes_its_input(data):
     page = bench_page(data)
     assert not re.search(r"<script|<link|src=|https?:|url\(|@import", page)
     assert "<X>" not in page

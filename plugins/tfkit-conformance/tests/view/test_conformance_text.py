@@ -23,7 +23,7 @@ def rows_of(text):
     return {line.split()[0]: line.split()[1:] for line in lines[begin + 1 : lines.index("", begin)]}
 
 
-def test_a_right_part(drawn):
+def test_a_correct_part(drawn):
     text = drawn(*conformance_text(reported.right()))
     assert flat(text).startswith(
         "acme.flash of acme cpu, float32, bfloat16, profile quick, seed 7 tfkit 0.1.0, torch 2.13.0, suite 1"
@@ -32,7 +32,7 @@ def test_a_right_part(drawn):
     assert "mask 1 of 1 float32 4, bfloat16 2" in flat(text)
     assert "accuracy: float32 A (1.00)" in text
     assert flat(text).endswith(
-        "CONFORMANT on cpu for float32, bfloat16: everything that acme.flash declares there was exercised and is right "
+        "CONFORMANT on cpu for float32, bfloat16: acme.flash passed every check, and every declared feature was exercised "
         "exit code 0, 2 s"
     )
     assert "again" not in text
@@ -54,14 +54,14 @@ def test_a_wrong_part_is_reported_in_words_numbers_and_python(drawn):
         assert part in flat(text), part
 
 
-def test_what_is_found_again_in_the_same_words_is_reported_once(drawn):
+def test_findings_with_the_same_message_are_shown_once(drawn):
     again = [FINDING.__class__(f"R{number}", "A1", FINDING.message) for number in range(6)]
     text = flat(drawn(*conformance_text(report(PASSED, findings=(FINDING, *again)))))
     assert text.count(FINDING.message) == 1
     assert "the same in R0, R1, R2 and 3 more" in text
 
 
-def test_a_finding_without_a_case_is_not_to_be_replayed(drawn):
+def test_a_finding_without_a_case_has_no_replay(drawn):
     bare = FINDING.__class__("declaration", "A3", "`head_dim` is 8 to 4: no number is in it")
     assert "replay" not in drawn(*conformance_text(report(reported.FAILED, findings=(bare,))))
 
@@ -77,15 +77,15 @@ def test_every_missing_and_every_refused_cell_is_named(drawn):
     )  # fmt: skip
 
 
-def test_a_verdict_speaks_of_the_dtypes_that_were_tried():
+def test_a_verdict_names_the_dtypes_that_ran():
     """One that is refused in every cell was evaluated in none."""
     verdict, words = verdict_in_words(report(PASSED, ledger=(LedgerRow("mask", "causal", {"float32": 4}),)))
     assert verdict == "CONFORMANT"
-    assert words.startswith("on cpu for float32: everything that")
+    assert words.startswith("on cpu for float32: acme.flash passed every check")
     assert words.endswith("; bfloat16 is refused there")
 
 
-def test_an_absent_device_is_not_run():
+def test_a_missing_device_is_not_run():
     data = reported.absent()
     assert verdict_in_words(data) == ("NOT RUN", "on cuda:3 for float32, bfloat16: there is no device cuda:3 here")
     assert data["exit_code"] == 3
@@ -97,7 +97,7 @@ def test_a_dtype_that_is_not_declared_is_named():
     assert verdict_in_words(data) == ("NOT RUN", "on cpu for no dtype: no int8")
 
 
-def test_python_is_printed_as_it_can_be_pasted():
+def test_python_can_be_pasted():
     line = f"print({', '.join(str(number) for number in range(40))})"
     found = FINDING.__class__("support", "A4", "wrong", snippet=f"import this\n\n{line}\n")
     with redirect_stdout(StringIO()) as printed:
@@ -105,12 +105,11 @@ def test_python_is_printed_as_it_can_be_pasted():
     assert f"\nimport this\n\n{line}\n" in printed.getvalue()
 
 
-def test_what_makes_a_run_incomplete_is_said():
-    known = CheckResult("known: support", "", "", "known", 0)
+def test_the_reasons_of_an_incomplete_run_are_shown():
     open_ = CheckResult("output", "A2", "", "inconclusive", 4, note="4 inconclusive")
-    verdict, words = verdict_in_words(report(PASSED, known, open_))
+    verdict, words = verdict_in_words(report(PASSED, CheckResult("support", "A4", "", "not run"), open_))
     assert verdict == "INCOMPLETE"
-    assert words.endswith("1 check known to fail: known: support; 1 check inconclusive: output")
+    assert words.endswith("1 check inconclusive: output; 1 check not run: support")
 
 
 def test_a_message_cannot_move_the_cursor(drawn):
@@ -120,21 +119,21 @@ def test_a_message_cannot_move_the_cursor(drawn):
     assert "\x00" not in text
 
 
-def test_numbers_that_json_has_not_are_shown(drawn):
+def test_nan_and_infinity_are_shown(drawn):
     odd = FINDING.__class__("support", "A4", "wrong", "output", (), "nan", 0.5, None)
     assert "output: got nan, the reference 0.5" in drawn(*conformance_text(report(reported.FAILED, findings=(odd,))))
     worst = CheckResult("output", "A2", "", "failed", 3, "inf")
     assert "inf" in drawn(*conformance_text(report(worst)))
 
 
-def test_numbers_that_differ_are_shown_to_differ(drawn):
+def test_different_numbers_are_shown_with_enough_digits(drawn):
     near = FINDING.__class__("support", "A4", "wrong", "output", (), 0.25, 0.25000000001, 0.0)
     text = flat(drawn(*conformance_text(report(reported.FAILED, findings=(near,)))))
     assert "output: got 0.25, the reference 0.25000000001, allowed error 0 " in text
 
 
 def test_long_rules_of_laws_are_wrapped(drawn):
-    rule = "R36: the norm of a x is that of x, as far as eps allows, for every a above zero and for every x"
+    rule = "R36: norm(a x) = norm(x), up to the effect of eps, for every a above zero and for every x"
     text = drawn(*conformance_text(report(CheckResult("scale_invariant", rule, rule, "passed", 12, 0.5, 0.1), BOUNDED)))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert all(word in text for word in rule.split())
@@ -146,7 +145,7 @@ def test_replays(drawn):
         {**usual, "check": "support", "now": "passed", "status": "passed"},
         {**usual, "check": "output", "now": "output: still off", "status": "failed"},
         {**usual, "check": "", "now": "inconclusive: large", "status": "inconclusive"},
-        {**usual, "check": "R29 fully_masked_rows", "now": "fully_masked_rows: was wrong", "status": "failed"},
+        {**usual, "check": "R29 fully_masked_rows", "now": "R29 fully_masked_rows: was wrong", "status": "failed"},
         {**usual, "check": "support", "now": "refused: no window", "status": "refused"},
     ]
     text = flat(drawn(*replay_text({"replayed": rows, "exit_code": 1})))

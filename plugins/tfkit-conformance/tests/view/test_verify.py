@@ -55,11 +55,11 @@ def test_errors_in_words():
     assert error_in_words(row("x", "refused", 0.1)) == ""
 
 
-def test_a_sentence_for_every_verdict():
+def test_every_verdict_has_a_sentence():
     passed, failed = row("x", worst=0.5), row("y", "failed", message="wrong")
     absent = row("z", "not run", message="there is no CUDA device here", device="cuda")
     assert "VERIFIED: small passed all 1 checks" in verdict_in_words(report(passed))
-    assert "0.50 of what is allowed" in verdict_in_words(report(passed))
+    assert "0.50 of its bound" in verdict_in_words(report(passed))
     assert "FAILED: 1 of 2 checks of small failed" in verdict_in_words(report(passed, failed, verdict="FAILED"))
     told = verdict_in_words(report(passed, absent, verdict="INCOMPLETE"))
     assert "INCOMPLETE: nothing failed in 1 checks of small, but float32 cuda: there is no CUDA device here." in told

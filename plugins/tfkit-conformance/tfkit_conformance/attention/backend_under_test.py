@@ -21,8 +21,16 @@ _UNDER_TEST: ContextVar[str] = ContextVar("_UNDER_TEST", default="")
 
 @dataclass(frozen=True)
 class BackendUnderTest:
-    """One backend with its options on one device; `call` runs it as the dispatcher would. `tf32`: its float32 products are
-    TF32 whatever torch's own switch says."""
+    """A backend with its options on one device. `backend_under_test` makes one.
+
+    Args:
+        entry: the slot entry, with the declared capabilities.
+        options: the options of the backend.
+        device: "cpu", "cuda" or "cuda:1".
+        attend: called as `attend(inputs, options)`.
+        prepare: called as `prepare(mask, bias, shapes, options)`, or None.
+        tf32: its float32 products are TF32, even if torch's switch is off.
+    """
 
     entry: AttentionBackend
     options: Any
@@ -40,15 +48,15 @@ class BackendUnderTest:
         return self.entry.capabilities
 
     def evaluate(self, request: AttentionRequest) -> Verdict:
-        """The verdict of its declaration on a request."""
+        """What the declaration says to a request: accepted, or refused with reasons."""
         return check_request(self.entry, request, self.options)
 
     def accepts(self, request: AttentionRequest) -> bool:
-        """Whether its declaration accepts a request with nothing left open."""
+        """Whether the declaration accepts a request."""
         return self.evaluate(request).accepted
 
     def call(self, inputs: AttentionInputs) -> AttentionOutput:
-        """One call, without autocast; meanwhile the reference refuses to be asked."""
+        """Calls the backend without autocast. Meanwhile the reference raises Violation if it is called."""
         token = _UNDER_TEST.set(self.name)
         try:
             with torch.autocast(inputs.query.device.type, enabled=False):
@@ -67,7 +75,7 @@ def backend_under_test(
         options: its options; the defaults by default.
         device: "cpu", "cuda" or "cuda:1".
         attend: a function to call in place of the entry's, such as a mutant.
-        tf32: the float32 products of the backend are TF32 whatever torch's switch says.
+        tf32: the float32 products of the backend are TF32, even if torch's switch is off.
 
     Returns:
         The backend with its functions imported.
@@ -82,5 +90,5 @@ def backend_under_test(
 
 
 def under_test() -> str:
-    """The name of the backend that is being called right now, or nothing."""
+    """The name of the backend whose call is running, or ""."""
     return _UNDER_TEST.get()

@@ -1,4 +1,4 @@
-"""How far a correct backend may be from the float64 reference: a componentwise worst case, computed from the reference.
+"""The error bound of a correct backend: the componentwise worst case, computed from the float64 reference.
 
 Notation of `reference`; u_a is the unit roundoff of the accumulation type, u_o of the storage type, gamma(n) = n u_a / (1 -
 n u_a) (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1), u_m = 2^-11 where products are TF32, else 0,
@@ -15,9 +15,9 @@ u_p that of the probabilities, n_b the number of key blocks. A relative error e_
     E_dR  = (E_dS [scores rounded to storage: + 3 u_o|dS|]) (1 - (C/c)^2) + |dS| (2|C/c| E_C / c + 4 u_a)
     T_dq  = scale (E_dR |k| + (u_p + 2 u_m + gamma(K)) |dR||k|) + 2 u_o |dq|      dk, dv, dbias: linear in dR, P Z, dS alike
 
-all times 1.02 for second order, plus what underflow may take. The composition follows the softmax analysis of Blanchard, Higham
-and Higham (https://doi.org/10.1093/imanum/draa038). It is a worst case on purpose: inputs exist on which correct kernels come
-within 5 % of it, and a square-root law would raise false alarms.
+all times 1.02 for second-order terms, plus underflow. The composition follows the softmax analysis of Blanchard, Higham and
+Higham (https://doi.org/10.1093/imanum/draa038). It is a worst case on purpose: on some inputs correct kernels come within 5 %
+of it, and a probabilistic bound with sqrt(n) would raise false alarms.
 """
 
 from __future__ import annotations
@@ -41,8 +41,15 @@ SECOND_ORDER = 1.02
 
 @dataclass(frozen=True)
 class Bounds:
-    """The largest error a correct backend may show, element by element; `evaluated` (B,H,Q) is False where a row's scores
-    overflow the storage type: the row and the gradients are then not evaluated."""
+    """The largest error that a correct backend can have, element by element.
+
+    Args:
+        output: (B,H,Q,V)
+        weights: (B,H,Q,K)
+        lse: (B,H,Q)
+        gradients: by "query", "key", "value" and, if there is a bias, "bias"; in the shapes of the inputs.
+        evaluated: (B,H,Q) bool. False if the scores of the row overflow the storage type: no bound holds for the row then.
+    """
 
     output: Tensor
     weights: Tensor
@@ -77,9 +84,6 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
     u_q = u_o if half and numerics.query_prescaled else 0.0
     eta = SMALLEST[dtype]
 
-    def gamma(terms: int) -> float:
-        return terms * u_a / (1.0 - terms * u_a)
-
     def seen(tensor: Tensor) -> Tensor:
         return torch.where(found.visible, tensor, 0.0)
 
@@ -88,7 +92,7 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
         found.weights, found.drawn, found.output, found.grad_weights, found.row_sums, found.grad_scores, found.grad_raw,
     )  # fmt: skip
     PZ, shown = P * Z, found.visible.double()
-    n = gamma(K + blocks + 2)
+    n = gamma(K + blocks + 2, u_a)
 
     # ---- the scores, and with them the weights
     raw, scores = found.raw.abs(), found.scores.abs()
@@ -96,7 +100,7 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
     highest = torch.where(
         found.lse.isinf()[..., None], 0.0, found.scores.masked_fill(~found.visible, -math.inf).amax(-1, keepdim=True)
     )
-    E_capped = (gamma(D + 2) + 2 * u_m + u_q) * scale * (query @ key.mT) + 3 * u_a * raw + 3 * u_s * raw + 2 * u_s
+    E_capped = (gamma(D + 2, u_a) + 2 * u_m + u_q) * scale * (query @ key.mT) + 3 * u_a * raw + 3 * u_s * raw + 2 * u_s
     if u_q:
         E_capped = E_capped + eta * key.sum(-1)[:, :, None]  # a scaled query may be subnormal: in float16 soon
     if inputs.softcap is not None:
@@ -126,8 +130,8 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
 
     # ---- weights' gradient, then the scores'
     e_P = (e + (P * e).sum(-1, keepdim=True)) / den + n
-    E_dP = (gamma(V + 2) + 2 * u_m + u_s + dropped) * Z * (grad_output @ value.mT) + u_s * dP.abs()
-    from_output = (grad_output * T_O).sum(-1, keepdim=True) + gamma(V + 2) * (grad_output * output.abs()).sum(-1, keepdim=True)
+    E_dP = (gamma(V + 2, u_a) + 2 * u_m + u_s + dropped) * Z * (grad_output @ value.mT) + u_s * dP.abs()
+    from_output = (grad_output * (T_O + gamma(V + 2, u_a) * output.abs())).sum(-1, keepdim=True)
     from_weights = (P * (e_P * dP.abs() + E_dP + (n + 2 * u_m + u_s) * dP.abs())).sum(-1, keepdim=True)
     E_D = torch.maximum(from_output, from_weights)
     E_dS = P * (e_P * (dP - row_sums).abs() + E_dP + E_D + 2 * (u_a + u_s) * (dP.abs() + row_sums.abs()))
@@ -140,7 +144,7 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
     # ---- what is linear in them: a product adds its own rounding, and partial sums are rounded where the class says so
     stored = u_o if half and numerics.gradients == "storage" else 0.0
     over_keys = u_p + 2 * u_m + n + stored * math.ceil(K / 32)
-    over_queries = u_p + 2 * u_m + gamma(Q + blocks + 2) + stored * math.ceil(Q / 32)
+    over_queries = u_p + 2 * u_m + gamma(Q + blocks + 2, u_a) + stored * math.ceil(Q / 32)
     dv = (PZ * e_P + tiny).mT @ grad_output + (over_queries + dropped) * (PZ.mT @ grad_output)
     dk = scale * ((E_dR + tiny).mT @ query + over_queries * (dR.abs().mT @ query))
     dq = scale * ((E_dR + tiny) @ key + over_keys * (dR.abs() @ key))
@@ -154,7 +158,7 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
     }
     if inputs.bias is not None:
         terms = B * Q * K if isinstance(inputs.bias, DistanceBias) else dS.numel() // want["bias"].numel()
-        pulled = E_dS + (2 * stored + gamma(terms)) * dS.abs() + tiny
+        pulled = E_dS + (2 * stored + gamma(terms, u_a)) * dS.abs() + tiny
         sign = -1.0 if isinstance(inputs.bias, LinearBias) else 1.0
         kept = inputs.bias.slopes.dtype if isinstance(inputs.bias, LinearBias) else inputs.bias.values.dtype
         own, smallest = UNIT[kept], SMALLEST[kept]
@@ -168,9 +172,15 @@ def bounds(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
     return Bounds(T_O, T_P, T_lse, gradients, evaluated[..., 0])
 
 
+def gamma(terms: int, unit: float) -> float:
+    """n u / (1 - n u), the bound of the relative error of n roundings (Higham 2002, section 3.1)."""
+    return terms * unit / (1.0 - terms * unit)
+
+
 def _largest(found: Reference, numerics: Numerics) -> Tensor:
-    """The largest number of each row (B,H,Q,1) that the class keeps in the storage type on its way: beyond the range of that
-    type a correct backend overflows, though its results would fit."""
+    """The largest intermediate value of each row (B,H,Q,1) that the numerics class keeps in the storage type.
+
+    Beyond the range of that type a correct backend overflows, even if its results would fit."""
     kept = [torch.zeros_like(found.raw)]
     if numerics.scores == "storage":
         kept += [found.raw, found.scores, found.grad_weights, found.grad_scores * max(1.0, abs(found.inputs.softcap or 1.0))]
@@ -180,10 +190,10 @@ def _largest(found: Reference, numerics: Numerics) -> Tensor:
 
 
 def worst_ratio(got: Tensor, want: Tensor, bound: Tensor) -> float:
-    """The largest |got - want| / bound: above 1 is wrong; inf where `got` has a NaN or the wrong shape."""
+    """The largest |got - want| / bound. Above 1 is wrong; inf if `got` has a NaN or the wrong shape."""
     return worst_of(error_ratio(got, want, bound))[0] if got.shape == want.shape else math.inf
 
 
 def _columns(found: Reference) -> list[tuple[Tensor, Tensor]]:
-    """Value feature by value feature, (B,H,K) and (B,H,Q): keeps |Z v - O| at (B,H,Q,K)."""
+    """Pairs of value (B,H,K) and output (B,H,Q), feature by feature, so that |Z v - O| needs no more than (B,H,Q,K)."""
     return list(zip(found.value.unbind(-1), found.output.unbind(-1), strict=True))

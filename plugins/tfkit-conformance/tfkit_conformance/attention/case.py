@@ -1,7 +1,7 @@
-"""One attention call as data: what it asks for and how its tensors are drawn. A case is drawn, stored as JSON and run again.
+"""One attention call as data that JSON can hold: the features of the call, and how its tensors are drawn.
 
-Structure is in the fields; elements come from the seed, drawn on the CPU and then moved, so that a case is the same call on
-every device. `key_visible`, `segments` and `visible` say a pattern, whose elements come from the seed too.
+The fields give the structure. The elements come from the seed. They are drawn on the CPU and then moved, so that a case is the
+same call on every device. `key_visible`, `segments` and `visible` name a pattern, whose elements come from the seed too.
 """
 
 from __future__ import annotations
@@ -21,18 +21,43 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.
 
 @dataclass(frozen=True)
 class Case:
-    """A call of attention.
+    """An attention call as data.
 
-    B H G Q K D V     sizes, H a multiple of G
-    offset            int, or one per batch row: then it is given as a tensor
-    key_lengths, query_lengths   one per batch row; equal ones are given as one tensor where `shared_lengths`
-    key_visible       "coins" (each key with probability 0.7), "left" or "right" (padding on that side)
-    segments          the number of segments that queries and keys are spread over
-    visible           the axes along which the mask differs, a subset of "BHQK"; "Q.K" without batch and head axes
-    bias              "dense" (along `bias_axes`), "linear" or "distance" (`bias_values` values from `bias_low` on)
-    bias_dtype        "float32" or "query"
-    regime, layout, grad_layout   the values of elements, and how they lie in memory: see `attention/elements.py`
-    gradients         whether query, key, value (and the bias where `bias_gradient`) require gradients
+    Args:
+        B: batch size.
+        H: query heads, a multiple of G.
+        G: key/value heads.
+        Q: queries.
+        K: keys.
+        D: query/key head dim.
+        V: value head dim.
+        dtype: of query, key and value: "float64", "float32", "bfloat16" or "float16".
+        causal: a causal mask.
+        window: (left, right) in keys; None for an open side.
+        offset: position of the first query: an int, or a tensor with one per batch row.
+        key_lengths: visible keys, one number per batch row.
+        query_lengths: queries that see keys, one number per batch row.
+        shared_lengths: equal key and query lengths are one tensor.
+        key_visible: visible keys: "coins" (each with probability 0.7), "left" or "right" (padding on that side).
+        segments: number of segments of queries and keys.
+        visible: axes along which the mask differs, a subset of "BHQK"; "Q.K" has no batch and head axes.
+        bias: "dense", "linear", "distance" or None.
+        bias_axes: axes along which a dense bias differs, as `visible`.
+        bias_values: number of values of a distance bias.
+        bias_low: distance of the first value of a distance bias.
+        bias_dtype: "float32" or "query".
+        bias_gradient: the bias requires a gradient.
+        softcap: c in c * tanh(score / c), or None.
+        scale: factor of the scores; D^-1/2 by default.
+        dropout: probability of dropout.
+        lse: the call returns the log-sum-exp.
+        weights: the call returns the attention weights.
+        gradients: query, key and value require gradients.
+        regime: kind of elements, see `attention/elements.py`.
+        layout: memory layout of query, key and value, see `attention/elements.py`.
+        grad_layout: memory layout of the output's gradient.
+        seed: of the elements.
+        name: of a case in a table.
     """
 
     B: int = 1
@@ -98,7 +123,7 @@ class Case:
         )
 
     def inputs(self, device: str = "cpu") -> AttentionInputs:
-        """The call itself, every tensor on the device."""
+        """The call, with all tensors on a device."""
         dtype = self.torch_dtype
         made = drawn_call(self.regime, (self.B, self.H, self.G, self.Q, self.K, self.D, self.V), self.seed)
         query, key, value = (arranged(tensor.to(dtype), self.layout, device).requires_grad_(self.gradients) for tensor in made)
@@ -144,7 +169,7 @@ class Case:
         return frozenset(name for name in named if getattr(self, name) not in (None, False))
 
     def as_data(self) -> dict[str, Any]:
-        """The case as JSON has it: what differs from a plain call."""
+        """The case as JSON data: the sizes, and every other field that differs from its default."""
         plain = Case()
         return {name: value for name, value in asdict(self).items() if value != getattr(plain, name) or name in "BHGQKDV"}
 

@@ -1,7 +1,7 @@
-"""What a declaration promises, cut into cells that a run must meet: every mask term alone and in pairs, every bias alone and
+"""The cells of a declaration, each of which a run must exercise: every mask term alone and in pairs, every bias alone and
 with every mask term, every shape and every feature. A declared cell without an example makes a run INCOMPLETE.
 
-A cell fixes some entries of a case's plan (`plan_of`); an example meets the cell when its plan has these entries.
+A cell fixes some entries of a case's plan (`plan_of`); an example is in the cell if its plan has these entries.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def shape_of(Q: int, K: int) -> str:
 
 
 def edge_of(K: int) -> str:
-    """Where a key length stands to the block sizes of kernels: multiples of 16 from 16 to 256, one less, one more."""
+    """The class of a key length relative to the block sizes of kernels: a multiple of 16 from 16 to 256, one less, one more."""
     if 15 <= K <= 257:
         for name, length in (("block", K), ("block - 1", K + 1), ("block + 1", K - 1)):
             if length % 16 == 0:

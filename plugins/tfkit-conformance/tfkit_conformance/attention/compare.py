@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,8 +11,9 @@ from torch import Tensor
 from tfkit.inspection import BIAS_NAMES
 from tfkit.plugin import AttentionInputs, AttentionOutput, AttentionRequest, LinearBias, Numerics
 
-from .bound import bounds, worst_ratio
-from .reference import reference
+from ..finding import Inconclusive
+from .bound import Bounds, bounds, worst_ratio
+from .reference import Reference, reference
 
 Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 
@@ -56,6 +57,18 @@ def gradients_of(output: Tensor, inputs: AttentionInputs, grad_output: Tensor) -
     return dict(zip(leaves, torch.autograd.grad(output, list(leaves.values()), grad_output), strict=True)) if leaves else {}
 
 
+def compared(
+    found: AttentionOutput, gradients: dict[str, Tensor], wanted: Reference, bound: Bounds
+) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+    """Each result of a call by name, with the reference's and its bound: output; weights and lse if given; each gradient."""
+    for name in ("output", "weights", "lse"):
+        tensor = getattr(found, name)
+        if tensor is not None:
+            yield name, tensor, getattr(wanted, name), getattr(bound, name)
+    for name, gradient in gradients.items():
+        yield f"gradient of {name}", gradient, wanted.gradients[name], bound.gradients[name]
+
+
 def error_ratios(
     attend: Attend,
     options: Any,
@@ -78,18 +91,12 @@ def error_ratios(
         The largest ratio by tensor: output, weights and lse where they are given, and each gradient.
 
     Raises:
-        ValueError: some row's scores are too large for its dtype, so that the case cannot decide.
+        Inconclusive: the scores of a row are too large for its dtype.
     """
     found = attend(inputs, options)
     wanted = reference(inputs, grad_output, drawn)
     bound = bounds(wanted, numerics, tf32=inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32)
     if not bool(bound.evaluated.all()):
-        raise ValueError("the scores are too large for this dtype: the case is inconclusive")
-    ratios = {"output": worst_ratio(found.output, wanted.output, bound.output)}
-    if found.weights is not None:
-        ratios["weights"] = worst_ratio(found.weights, wanted.weights, bound.weights)
-    if found.lse is not None:
-        ratios["lse"] = worst_ratio(found.lse, wanted.lse, bound.lse)
-    for name, gradient in gradients_of(found.output, inputs, grad_output).items():
-        ratios[name] = worst_ratio(gradient, wanted.gradients[name], bound.gradients[name])
-    return ratios
+        raise Inconclusive("the scores are too large for this dtype")
+    results = compared(found, gradients_of(found.output, inputs, grad_output), wanted, bound)
+    return {name.removeprefix("gradient of "): worst_ratio(got, want, limit) for name, got, want, limit in results}

@@ -1,8 +1,7 @@
-"""A case with what its checks share: the call, the backend's output, the reference, the bounds. Each is computed once."""
+"""A call of a backend with the output, the reference and the bounds that its checks share. Each is computed once, on demand."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -19,52 +18,60 @@ from .compare import gradients_of
 from .reference import Reference, reference, visible_pairs
 
 
-@dataclass(frozen=True)
-class Evaluated:
-    """`case` on the subject's device, lazily. Raises Inconclusive where the reference itself leaves the dtype's range."""
+class Call:
+    """A call of a backend.
 
-    subject: BackendUnderTest
-    case: Case
+    Args:
+        subject: the backend.
+        inputs: the call, on the backend's device.
+        grad_output: the gradient (B,H,Q,V) of the output.
+    """
 
-    @cached_property
-    def inputs(self) -> AttentionInputs:
-        return self.case.inputs(self.subject.device)
-
-    @cached_property
-    def grad_output(self) -> Tensor:
-        return self.case.grad_output(self.subject.device)
-
-    @cached_property
-    def visible(self) -> Tensor:
-        """(B,H,Q,K) bool, pair by pair."""
-        case = self.case
-        return visible_pairs(self.inputs.mask, case.B, case.H, case.Q, case.K)
+    def __init__(self, subject: BackendUnderTest, inputs: AttentionInputs, grad_output: Tensor) -> None:
+        self.subject, self.inputs, self.grad_output = subject, inputs, grad_output
 
     @cached_property
     def output(self) -> AttentionOutput:
+        """The backend's output. Raises Violation if the backend raises or returns something else."""
         return run(self.subject, self.inputs)
 
     @cached_property
     def gradients(self) -> dict[str, Tensor]:
+        """The backend's gradients. Raises Violation if there are none."""
         return run_backward(self.subject, self.output, self.inputs, self.grad_output)
 
     @cached_property
     def reference(self) -> Reference:
-        found = reference(self.inputs, self.grad_output)
-        largest = torch.finfo(self.case.torch_dtype).max
-        if any(float(tensor.abs().max()) > largest for tensor in (found.output, *found.gradients.values())):
-            raise Inconclusive(f"the right answer is beyond the range of {self.case.dtype}")
+        """The float64 result. Raises Inconclusive if it is beyond the range of the call's dtype."""
+        found, dtype = reference(self.inputs, self.grad_output), self.inputs.query.dtype
+        if any(float(tensor.abs().max()) > torch.finfo(dtype).max for tensor in (found.output, *found.gradients.values())):
+            raise Inconclusive(f"the right answer is beyond the range of {str(dtype).removeprefix('torch.')}")
         return found
 
     @cached_property
     def bounds(self) -> Bounds:
-        """Raises Inconclusive where some row's scores are too large to be evaluated."""
+        """The error bounds. Raises Inconclusive if a row's scores are too large for the call's dtype."""
         return bounds_of(self.reference, self.subject.capabilities.numerics, self.subject.tf32)
 
 
+class Evaluated(Call):
+    """The call of a case."""
+
+    def __init__(self, subject: BackendUnderTest, case: Case) -> None:
+        super().__init__(subject, case.inputs(subject.device), case.grad_output(subject.device))
+        self.case = case
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """Whether query i sees key j: bool (B,H,Q,K), from the loops of the reference."""
+        case = self.case
+        return visible_pairs(self.inputs.mask, case.B, case.H, case.Q, case.K)
+
+
 def bounds_of(found: Reference, numerics: Numerics, tf32: bool = False) -> Bounds:
-    """The bounds of a call. `tf32`: its float32 products are TF32 whatever torch's switch says. Raises Inconclusive where some
-    row's scores are too large for the dtype."""
+    """The bounds of a call. Raises Inconclusive if a row's scores are too large for its dtype.
+
+    `tf32`: its float32 products are TF32 even if torch's switch is off."""
     query = found.inputs.query
     made = bounds(found, numerics, tf32 or (query.is_cuda and torch.backends.cuda.matmul.allow_tf32))
     if not bool(made.evaluated.all()):
@@ -74,7 +81,7 @@ def bounds_of(found: Reference, numerics: Numerics, tf32: bool = False) -> Bound
 
 
 def run(subject: BackendUnderTest, inputs: AttentionInputs, check: str = "contract") -> AttentionOutput:
-    """Call the backend. Raises Violation where it raises, or gives no AttentionOutput of the right shape."""
+    """Calls the backend. Raises Violation if it raises, or returns no AttentionOutput of the right shape."""
     try:
         found = subject.call(inputs)
     except Violation:
@@ -82,7 +89,7 @@ def run(subject: BackendUnderTest, inputs: AttentionInputs, check: str = "contra
     except Exception as reason:  # any exception of a backend is reported with the call that raised it
         raise Violation(check, f"raised {format_exception(reason)} for a call that it declares") from reason
     if not isinstance(found, AttentionOutput):
-        raise Violation(check, f"gave a {type(found).__name__}, expected an AttentionOutput")
+        raise Violation(check, f"returned a {type(found).__name__}, expected an AttentionOutput")
     for name, tensor in (("output", found.output), ("weights", found.weights), ("lse", found.lse)):
         if not isinstance(tensor, Tensor) and (tensor is not None or name == "output"):
             raise Violation(check, f"{name} is a {type(tensor).__name__}, expected a tensor", tensor=name)
@@ -96,7 +103,7 @@ def run(subject: BackendUnderTest, inputs: AttentionInputs, check: str = "contra
 def run_backward(
     subject: BackendUnderTest, found: AttentionOutput, inputs: AttentionInputs, grad_output: Tensor, check: str = "contract"
 ) -> dict[str, Tensor]:
-    """The gradients of a call. Raises Violation where there are none."""
+    """Runs the backward pass of a call. Raises Violation if there is none."""
     if not found.output.requires_grad:
         raise Violation(check, "the output does not require gradients although its inputs do: they would be lost silently")
     try:
@@ -105,9 +112,3 @@ def run_backward(
         raise
     except Exception as reason:  # as above, from the backward pass
         raise Violation(check, f"its backward pass raised {format_exception(reason)} for a call that it declares") from reason
-
-
-def changed(inputs: AttentionInputs, gradients: bool, **tensors: Tensor) -> AttentionInputs:
-    """The call with other query, key or value, as leaves that require gradients or not."""
-    leaves = {name: tensor.detach().requires_grad_(gradients) for name, tensor in tensors.items()}
-    return replace(inputs, **leaves)  # type: ignore[arg-type]

@@ -1,14 +1,14 @@
 """The float64 reference of attention: forward and backward written out, no autograd.
 
     R_ij = scale q_i . k_j          C_ij = c tanh(R_ij / c), or R_ij          S_ij = C_ij + bias_ij
-    P_ij = exp(S_ij - lse_i) over visible j, 0 elsewhere; a row that sees no key is 0, its lse -inf
+    P_ij = exp(S_ij - lse_i) for visible j, else 0; if no key is visible, P_i = 0 and lse_i = -inf
     O_i  = sum_j P_ij Z_ij v_j      Z is the dropout draw: 0, or 1/(1-p); 1 without dropout
 
     dP_ij = Z_ij dO_i . v_j         D_i = sum_j P_ij dP_ij      dS_ij = P_ij (dP_ij - D_i)      dR_ij = dS_ij (1 - (C_ij/c)^2)
     dq_i  = scale sum_j dR_ij k_j   dk_j = scale sum_i dR_ij q_i      dv_j = sum_i P_ij Z_ij dO_i
     dbias: dense sums dS to the shape of its values, linear -dS |d|, distance dS by clamped d;  d = j - (offset + i)
 
-Visibility is plain loops over rule A4 and shares no line with `tfkit.attention.rendering`: an error cannot be in both.
+Visibility is computed in plain loops over rule A4. They share no line with `tfkit.attention.rendering`, and so no error.
 """
 
 from __future__ import annotations
@@ -21,15 +21,35 @@ from torch import Tensor
 
 from tfkit.plugin import AttentionInputs, Bias, DenseBias, LinearBias, Mask
 
+from ..differences import double
 from ..finding import Violation
 from .backend_under_test import under_test
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Every quantity of the equations above, (B,H,Q,K) or as named there, float64; key and value repeated to H heads.
+    """The float64 result of a call: every quantity of the equations above, on the CPU.
 
-    `gradients` has "query", "key", "value" and, where there is a bias, "bias": in the shapes of the inputs.
+    Args:
+        inputs: the call.
+        visible: bool (B,H,Q,K), whether a query sees a key.
+        query: (B,H,Q,D)
+        key: (B,H,K,D), repeated to H heads.
+        value: (B,H,K,V), repeated to H heads.
+        grad_output: dO (B,H,Q,V)
+        raw: R (B,H,Q,K), the scaled products.
+        capped: C (B,H,Q,K), after the softcap.
+        bias: (B,H,Q,K) or None.
+        scores: S (B,H,Q,K)
+        weights: P (B,H,Q,K)
+        drawn: Z (B,H,Q,K), the factors of the dropout draw.
+        output: O (B,H,Q,V)
+        lse: (B,H,Q)
+        grad_weights: dP (B,H,Q,K)
+        row_sums: D (B,H,Q,1)
+        grad_scores: dS (B,H,Q,K)
+        grad_raw: dR (B,H,Q,K)
+        gradients: of "query", "key", "value" and, if there is a bias, "bias"; in the shapes of the inputs.
     """
 
     inputs: AttentionInputs
@@ -68,13 +88,13 @@ def reference(inputs: AttentionInputs, grad_output: Tensor | None = None, drawn:
         Violation: the backend that is being checked calls this function.
     """
     if under_test():
-        raise Violation("contract", f"`{under_test()}` calls the reference that it is evaluated by")
+        raise Violation("contract", f"`{under_test()}` calls the reference that checks it")
     B, H, Q, _ = inputs.query.shape
     G, K, V = inputs.value.shape[1:]
-    query, key, value = (_wide(tensor) for tensor in (inputs.query, inputs.key, inputs.value))
+    query, key, value = (double(tensor) for tensor in (inputs.query, inputs.key, inputs.value))
     key, value = (tensor.repeat_interleave(H // G, dim=1) for tensor in (key, value))
-    grad_output = torch.zeros(B, H, Q, V, dtype=torch.float64) if grad_output is None else _wide(grad_output)
-    drawn = torch.ones(B, H, Q, K, dtype=torch.float64) if drawn is None else _wide(drawn)
+    grad_output = torch.zeros(B, H, Q, V, dtype=torch.float64) if grad_output is None else double(grad_output)
+    drawn = torch.ones(B, H, Q, K, dtype=torch.float64) if drawn is None else double(drawn)
     shown = visible_pairs(inputs.mask, B, H, Q, K)
 
     raw = inputs.scale * (query @ key.mT)
@@ -145,12 +165,12 @@ def visible_pairs(mask: Mask, B: int, H: int, Q: int, K: int) -> Tensor:
 def bias_pairs(bias: Bias, offset: int | Tensor | None, B: int, H: int, Q: int, K: int) -> Tensor:
     """The bias of every pair: float64 (B,H,Q,K)."""
     if isinstance(bias, DenseBias):
-        return _wide(bias.values).broadcast_to(B, H, Q, K)
+        return double(bias.values).broadcast_to(B, H, Q, K)
     away = _distances(offset, B, Q, K)
     if isinstance(bias, LinearBias):
-        return -_wide(bias.slopes)[None, :, None, None] * away[:, None].abs()
+        return -double(bias.slopes)[None, :, None, None] * away[:, None].abs()
     index = (away - bias.low).clamp(0, bias.values.shape[1] - 1)
-    return torch.stack([_wide(bias.values)[:, row] for row in index])
+    return torch.stack([double(bias.values)[:, row] for row in index])
 
 
 def bias_gradient(bias: Bias, offset: int | Tensor | None, grad_scores: Tensor) -> Tensor:
@@ -169,10 +189,6 @@ def sum_groups(gradient: Tensor, groups: int) -> Tensor:
     """Sum over the query heads that read one key/value head: (B,H,K,*) -> (B,G,K,*)."""
     B, H, *rest = gradient.shape
     return gradient.reshape(B, groups, H // groups, *rest).sum(2)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", torch.float64)
 
 
 def _offsets(offset: int | Tensor | None, B: int) -> list[int]:

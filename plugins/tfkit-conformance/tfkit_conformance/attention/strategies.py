@@ -4,12 +4,13 @@
     def test_mine(case): ...
 
 Structure and a seed are drawn, never elements. Simple comes first, so that a failure shrinks to few keys and one feature.
-Lengths stand on, before and after the block sizes of kernels (multiples of 16 from 16 to 256); B, H, D, V and the lengths
+Lengths are block sizes of kernels (multiples of 16 from 16 to 256), one less or one more; B, H, D, V and the lengths
 differ where they can, so that a swapped axis fails, and Q = K in a third of the cases, for the fast paths of square calls.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -113,8 +114,6 @@ def _one(draw: DrawFn, fixed: Plan, name: str, choices: tuple[str, ...]) -> Any:
 
 
 def _with_bias_gradient(draw: DrawFn, subject: BackendUnderTest, case: Case, fixed: Plan) -> Case:
-    from dataclasses import replace
-
     able = case.bias in subject.capabilities.bias_gradient and case.gradients
     return replace(
         case, bias_gradient=bool(fixed["bias_gradient"]) if "bias_gradient" in fixed else able and draw(st.booleans())
@@ -161,7 +160,7 @@ def _ordered(low: Range, high: Range, near: int) -> tuple[int, int]:
         large = None if small is None else first_from(small + 1, high)
         if small is not None and large is not None:
             return small, large
-    raise AssertionError("a cell that no lengths can meet")
+    raise AssertionError("no lengths are in this cell")
 
 
 def _distinct(Q: int, K: int, taken: set[int], queries: Range, keys: Range, fixed: Plan) -> tuple[int, int]:

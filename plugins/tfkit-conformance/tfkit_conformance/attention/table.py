@@ -1,5 +1,5 @@
-"""Named calls that between them meet every feature of the contract: every mask term alone and in pairs, fully masked rows,
-every bias, grouping, V != D, one query, block edges. Strategies draw without end; these are fixed, for tests that want a name.
+"""Named calls that together have every feature of the contract: every mask term alone and in pairs, fully masked rows,
+every bias, grouping, V != D, one query, block edges. Unlike drawn calls, these are fixed and have names.
 
 B, H, D, V and the lengths differ pairwise, so that a swapped axis fails, except in the square cases: their fast paths must
 be met too.

@@ -13,7 +13,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -52,15 +51,14 @@ def measure_auto(
     reports: list[dict[str, Any]] = []
     for number, dtype in enumerate(dtypes):
         here = replace(settings, dtype=dtype, budget=_left(settings, reports, len(dtypes) - number))
-        with_dtype = partial(_report_step, progress, dtype)
+
+        def with_dtype(words: str, dtype: str = dtype) -> None:
+            progress(f"{dtype}: {words}")
+
         reports.append(run_cells(cells, backends, catalogue, here, command, with_dtype))
         if reports[-1]["interrupted"]:
             break
     return table_of(wanted, reports), reports
-
-
-def _report_step(progress: Progress, dtype: str, words: str) -> None:
-    progress(f"{dtype}: {words}")
 
 
 def _left(settings: Settings, reports: Sequence[dict[str, Any]], dtypes: int) -> float | None:

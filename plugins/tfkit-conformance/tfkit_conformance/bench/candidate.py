@@ -1,8 +1,10 @@
-"""One backend at one cell: accepted or refused, checked, then timed in turns. Its exceptions do not stop the others."""
+"""One backend at one cell: checks the request, compares the results, times calls. Its exceptions do not stop the others."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,16 +14,16 @@ from tfkit import TfkitError
 from tfkit.inspection import BoundBackend, attend, bind, check_request
 from tfkit.plugin import AttentionBackend, AttentionInputs, AttentionRequest, shapes_of
 
+from ..out_of_memory import allocator_message
 from .call import Call
 from .check import ReferenceCheck
 from .timer import Clock
 
 WARM_UP = 2
-OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "cannot allocate memory")
 
 
 class DeviceLost(Exception):
-    """A kernel left the device in a state in which nothing runs any more."""
+    """After a failed kernel, nothing runs on the device."""
 
 
 @dataclass
@@ -124,31 +126,18 @@ def _prepare_once(candidate: Candidate, inputs: AttentionInputs, clock: Clock) -
     candidate.inputs = replace(inputs, prepared=made[0])
 
 
-class guarded:
-    """What a backend raises becomes its status."""
-
-    def __init__(self, candidate: Candidate, device: str) -> None:
-        self.candidate, self.device = candidate, device
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, reason: BaseException | None, trace: Any) -> bool:
-        if reason is None:
-            return False
-        if not isinstance(reason, Exception):
-            return False
-        said = " ".join(f"{type(reason).__name__}: {reason}".split())
-        short = isinstance(reason, (MemoryError, torch.OutOfMemoryError)) or any(word in said.lower() for word in OUT_OF_MEMORY)
-        if short:
-            self.candidate.stop("memory", "out of memory")
-        else:
-            self.candidate.stop("failed", said[:300])
-        self.candidate.seconds.clear()
-        if self.device.startswith("cuda"):
+@contextmanager
+def guarded(candidate: Candidate, device: str) -> Iterator[None]:
+    """Turns what a backend raises into its status. Raises DeviceLost if nothing runs on the device any more."""
+    try:
+        yield
+    except Exception as reason:  # any exception of a backend is its result, and the others go on
+        said = " ".join(f"{type(reason).__name__}: {reason}".split())[:300]
+        candidate.stop(*(("memory", "out of memory") if allocator_message(reason) else ("failed", said)))
+        candidate.seconds.clear()
+        if device.startswith("cuda"):
             try:
-                torch.cuda.synchronize(self.device)
+                torch.cuda.synchronize(device)
             except RuntimeError as lost:
-                raise DeviceLost(f"{self.candidate.name}: {said[:300]}") from lost
+                raise DeviceLost(f"{candidate.name}: {said}") from lost
             torch.cuda.empty_cache()
-        return True

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from tfkit.inspection import BoundBackend, attend
-from tfkit.plugin import AttentionInputs, Bias, DenseBias, DistanceBias, LinearBias, Mask, Numerics, Prepared
+from tfkit.plugin import AttentionInputs, AttentionOutput, Bias, DenseBias, DistanceBias, LinearBias, Mask, Numerics, Prepared
 
 from ..attention.bound import Bounds, bounds, worst_ratio
+from ..attention.compare import compared, gradients_of
 from ..attention.reference import Reference, reference
 from .call import Call
 
@@ -90,16 +91,13 @@ class ReferenceCheck:
         bound = self.bounds(numerics)
         if not bool(bound.evaluated.all()):
             return Verdict(None, "output")
-        ratios = {"output": worst_ratio(block, self.reference.output, bound.output)}
         if not bool(torch.isfinite(found).all()):
             return Verdict(float("inf"), "output")
-        if call.cell.training:
-            leaves = [leaf for leaf in call.leaves if leaf.requires_grad]
-            gradients = torch.autograd.grad(found, leaves, self.grad_output)
-            for (name, want), got in zip(self.reference.gradients.items(), gradients, strict=False):
-                ratios[name] = worst_ratio(self._part(name, got), want, bound.gradients[name])
-        worst = max(ratios, key=lambda name: ratios[name])
-        return Verdict(ratios[worst], worst)
+        gradients = gradients_of(found, inputs, self.grad_output) if call.cell.training else {}
+        parts = {name: self._part(name, gradient) for name, gradient in gradients.items()}
+        results = compared(AttentionOutput(block), parts, self.reference, bound)
+        worst, name = max((worst_ratio(got, want, limit), name) for name, got, want, limit in results)
+        return Verdict(worst, name.removeprefix("gradient of "))
 
     def _part(self, name: str, gradient: Tensor) -> Tensor:
         """The block's part of a gradient."""

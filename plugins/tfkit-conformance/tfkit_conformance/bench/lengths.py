@@ -1,4 +1,4 @@
-"""How long the sentences of real parallel text are: the numbers alone, from which batches with real padding are drawn.
+"""Sentence lengths of parallel text, from which batches with realistic padding are drawn.
 
 Tokens are words and punctuation marks; each sentence has an end token besides, and a decoder's is preceded by a start token
 in place of it, so both sides count one more.

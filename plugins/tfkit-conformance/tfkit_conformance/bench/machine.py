@@ -1,4 +1,4 @@
-"""What a figure depends on: device, versions, threads."""
+"""Describes the machine: device, versions, threads."""
 
 from __future__ import annotations
 

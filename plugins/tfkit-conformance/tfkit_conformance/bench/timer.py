@@ -1,4 +1,4 @@
-"""Timing one call: time of day on a CPU, CUDA events on a GPU.
+"""Times one call: with the clock on a CPU, with CUDA events on a GPU.
 
 On CUDA the second-level cache is overwritten before every call, so that no call finds its inputs there because the last one
 left them, and the device is waited for after every call. The time runs from the first kernel's start to the last one's end,

@@ -1,4 +1,4 @@
-"""`tfkit bench`: attention backends measured on this device, and the table that `auto` chooses by."""
+"""`tfkit bench`: times attention backends on this device, and makes the table for `auto`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tfkit.commands import (
     DTYPES,
     WRITE,
     OneOf,
+    Progress,
     check_place,
     device_option,
     names,
@@ -27,33 +28,31 @@ from tfkit.commands import (
 )
 
 from . import seconds
-from .status_line import status_line
 
 EPILOG = """\b
-`attention` measures every backend with every kind of call. `auto` measures
-the classes of calls that the requested backend `auto` distinguishes; --json
-FILE then writes the table that `--auto-table FILE`, Catalogue.with_auto_table
-and a plugin's AutoTable read.
+`attention` times every backend on a set of calls, the cells. `auto` times
+backends on the classes of calls that `backend: auto` distinguishes; its
+--json FILE is a table for --auto-table, Catalogue.with_auto_table, AutoTable.
 
 \b
-Rates count visible pairs only: 4 x head_dim operations each forward, 10 x
-head_dim backward; decoding counts bytes. Every call is compared with the
-float64 reference before it is timed; a wrong one is reported, not timed.
+Rates count visible query-key pairs only, with 4 x head_dim operations forward
+and 10 x head_dim backward; decoding counts bytes. Each call is compared with
+the float64 reference first. A wrong one is reported and not timed.
 
 \b
 Exit codes: 0 fine; 1 a backend was wrong or failed; 2 the input is wrong; 3
-cells are missing, for lack of time or memory; 130 interrupted, with all that
-was measured until then printed and written.
+cells are missing for lack of time or memory; 130 interrupted: the results so
+far are printed and written.
 
 \b
 --json FILE writes `machine`, `settings`, `ceiling`, `cells` (`name`, `shape`,
 `flops`, `backends`: `status`, `reason`, `seconds`, `median`, ...), `missing`.
-`--json -` writes it to standard output instead of the text.
+`--json -` prints JSON instead of the text.
 """
 
 ROUNDS = {"cuda": 30, "cpu": 11}
 USUAL_BUDGET = 60.0
-"""Seconds for the default cells on a CPU, if --budget is not given."""
+"""Seconds for the default cells on a CPU without --budget."""
 
 
 @dataclass(frozen=True)
@@ -84,22 +83,27 @@ def lengths(text: str) -> list[int]:
 
 
 @click.command("bench", epilog=EPILOG)
-@click.argument("what", type=OneOf("benchmark", ("attention", "auto")), metavar="attention|auto", help="What to measure.")
+@click.argument(
+    "what",
+    type=OneOf("benchmark", ("attention", "auto")),
+    metavar="attention|auto",
+    help="Time backends, or make a table for `auto`.",
+)
 @device_option
-@click.option("--backends", type=names, metavar="NAME,...", help="Only these (default: all that are installed).")
-@click.option("--cells", type=names, metavar="PATTERN,...", help="Which cells; `*` is any text; --list shows them.")
-@click.option("--dtype", type=DTYPE, metavar="DTYPE", help=f"{', '.join(DTYPES)} (default: float32, on CUDA bfloat16).")
-@click.option("--lengths", type=lengths, metavar="N,...", help="Of auto: measured lengths, in rising order.")
-@click.option("--rounds", type=whole, metavar="N", help="Rounds per backend (default: 11, on CUDA 30).")
-@click.option("--budget", type=seconds, metavar="SECONDS", help="Time for all cells; a short budget means fewer rounds.")
-@click.option("--tokens", type=whole, metavar="N", help="Tokens in a batch (default: 1024, on CUDA 16384).")
+@click.option("--backends", type=names, metavar="NAME,...", help="Backends to time (default: all that are installed).")
+@click.option("--cells", type=names, metavar="PATTERN,...", help="Cells to time, for `attention`; `*` matches any text.")
+@click.option("--dtype", type=DTYPE, metavar="DTYPE", help=f"{', '.join(DTYPES)} (default: float32; bfloat16 on CUDA).")
+@click.option("--lengths", type=lengths, metavar="N,...", help="Lengths to time, for `auto`; in rising order.")
+@click.option("--rounds", type=whole, metavar="N", help="Rounds per backend (default: 11; 30 on CUDA).")
+@click.option("--budget", type=seconds, metavar="SECONDS", help="Time for all cells; less time means fewer rounds.")
+@click.option("--tokens", type=whole, metavar="N", help="Tokens in a batch (default: 1024; 16384 on CUDA).")
 @click.option("--seed", type=seed, default=0, metavar="N", help="Seed of the inputs.")
-@click.option("--list", "only_list", is_flag=True, help="Only list the cells that would be measured.")
+@click.option("--list", "only_list", is_flag=True, help="Print the cells and stop.")
 @click.option("--json", metavar="FILE", type=WRITE, help="Write the report as JSON; - is standard output.")
 @click.option("--html", metavar="FILE", type=WRITE, help="Write the report as an HTML page.")
 @traceback_option
 def command(what: str, tokens: int | None, only_list: bool, **values: Any) -> int:
-    """Measure attention backends on this device."""
+    """Time attention backends on this device."""
     options = Options(**values)
     _check_options(what, options, only_list)
     for path in (options.json, options.html):
@@ -157,8 +161,8 @@ def _measure(options: Options, cells: list[Any], scale: Any) -> int:
     dtype = options.dtype or ("bfloat16" if options.kind == "cuda" else "float32")
     settings = Settings(options.device, dtype, options.rounds or ROUNDS[options.kind], scale, budget, options.seed)
     command = str(click.get_current_context().find_root().obj)
-    with status_line() as report:
-        data = run_cells(cells, backends_of(options.backends, catalogue), catalogue, settings, command, report)
+    with Progress("bench") as progress:
+        data = run_cells(cells, backends_of(options.backends, catalogue), catalogue, settings, command, progress.show)
     if options.json == "-":
         print_json(data)
     else:
@@ -184,7 +188,7 @@ def _measure_auto(options: Options, scale: Any) -> int:
     dtypes = DTYPES_BY_KIND[options.kind] if options.dtype is None else (options.dtype,)
     settings = Settings(options.device, dtypes[0], options.rounds or ROUNDS[options.kind], scale, options.budget, options.seed)
     command = str(click.get_current_context().find_root().obj)
-    with status_line() as report:
+    with Progress("bench") as progress:
         table, reports = measure_auto(
             list(classes(options.kind, options.lengths)),
             dtypes,
@@ -192,7 +196,7 @@ def _measure_auto(options: Options, scale: Any) -> int:
             catalogue,
             settings,
             command,
-            report,
+            progress.show,
         )
     if options.json == "-":
         print_text(auto_json(table))

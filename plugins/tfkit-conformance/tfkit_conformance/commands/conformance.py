@@ -1,4 +1,4 @@
-"""`tfkit conformance`: whether a part does what it declares, evaluated in a child process."""
+"""`tfkit conformance`: checks in a child process that a part does what it declares."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tfkit.commands import (
     READ,
     TRACEBACK,
     WRITE,
+    Progress,
     check_place,
     device,
     dtypes,
@@ -19,31 +20,29 @@ from tfkit.commands import (
     print_json,
     print_rich,
     seed,
+    shown,
     usage_error,
     write_whole,
 )
 
 from . import seconds
-from .status_line import status_line
 
 EPILOG = """\b
 Exit codes: 0 conformant; 1 not conformant; 2 the input is wrong; 3
-incomplete: something declared was not exercised or not evaluated, is a known
-failure, or its device is not there. With --replay: 1 if a case still fails, 0
-if all pass, else 3.
+incomplete: something declared was not exercised or not checked, or the device
+is missing. With --replay: 1 if a case still fails, 0 if all pass, else 3.
 
 \b
 --json FILE writes the report: `slot`, `name`, `verdict`, `exit_code`,
-`checks` (`name`, `rule`, `status`, `examples`, `worst`, the largest error as
-a share of its bound), `findings` (`check`, `message`, `case`, `snippet`,
-...), `ledger` (examples of every declared cell by dtype), `grades`,
-`versions`, `suite`. `--json -` writes the report, and errors, to standard
-output instead of the text. Numbers that JSON lacks are texts: "nan", "inf",
-"-inf".
+`checks` (`name`, `rule`, `status`, `examples`, `worst`: the largest error
+over its bound), `findings` (`check`, `message`, `case`, `snippet`, ...),
+`ledger` (examples of every declared cell by dtype), `grades`, `versions`,
+`suite`. `--json -` prints the report, and errors, instead of the text.
+Numbers that JSON lacks are texts: "nan", "inf", "-inf".
 
 \b
-What the part prints goes to standard error. A part that kills its process or
-never returns is reported like any other failure.
+The part runs in a process of its own; what it prints goes to standard error.
+If it kills its process or never returns, that is a failure like any other.
 """
 
 
@@ -60,24 +59,36 @@ def mapping(text: str) -> dict[str, Any]:
 
 
 @click.command("conformance", epilog=EPILOG)
-@click.argument("name", required=False, metavar="[NAME]", help="An attention backend, or with --slot another part.")
+@click.argument("name", required=False, metavar="[NAME]", help="An attention backend, or a part of another --slot.")
 @click.option("--slot", metavar="SLOT", default="backend", help="backend, position, norm, placement or activation.")
-@click.option("--profile", metavar="PROFILE", help="quick, standard or deep.", show_default="standard")
-@click.option("--device", "place", type=device, metavar="DEVICE", help="cpu, cuda or cuda:1.", show_default="cpu")
-@click.option("--dtype", "only", type=dtypes, metavar="DTYPE,...", help="Only these dtypes (default: all that are declared).")
+@click.option("--profile", metavar="PROFILE", help="quick, standard or deep.", default="standard")
+@click.option(
+    "--device",
+    "place",
+    type=device,
+    metavar="DEVICE",
+    help="cpu, cuda or cuda:1 (default: cpu, or the report's with --replay).",
+)
+@click.option(
+    "--dtype", "only", type=dtypes, metavar="DTYPE,...", help="Only these dtypes (default: those declared; quick: at most two)."
+)
 @click.option("--options", "settings", type=mapping, metavar="JSON", help="Options of the part, as a JSON object.")
 @click.option("--seed", "number", type=seed, metavar="N", default=0, help="Seed of the examples.")
 @click.option("--limit", type=seconds, metavar="SECONDS", default=60.0, help="Time limit of one example.")
 @click.option("--json", "json_file", metavar="FILE", type=WRITE, help="Write the report as JSON; - is standard output.")
 @click.option("--junit", metavar="FILE", type=WRITE, help="Write the report as JUnit XML.")
-@click.option("--replay", metavar="FILE", type=READ, help="Run the cases of a report again.")
+@click.option("--replay", metavar="FILE", type=READ, help="Run the cases of a JSON report again.")
 @click.option("--traceback", is_flag=True, help=TRACEBACK)
 def command(
-    name: str | None, slot: str, profile: str | None, place: str | None, only: list[str] | None,
+    name: str | None, slot: str, profile: str, place: str | None, only: list[str] | None,
     settings: dict[str, Any] | None, number: int, limit: float, json_file: str | None, junit: str | None, replay: str | None,
     traceback: bool,
 ) -> int:  # fmt: skip
-    """Evaluate an attention backend, or another part, with the conformance suite."""
+    """Check that an attention backend, or another part, does what it declares.
+
+    The suite draws calls that the part declares. It compares attention backends with a float64 reference, within error bounds,
+    and checks that undeclared features are refused. It checks other parts by their laws.
+    """
     if replay and junit:
         raise usage_error("--replay and --junit exclude each other", "leave one out")
     for path in (json_file, junit):
@@ -102,15 +113,15 @@ def command(
     return int(data["exit_code"])
 
 
-def _evaluate(name: str | None, profile: str | None, task: dict[str, Any]) -> dict[str, Any]:
+def _evaluate(name: str | None, profile: str, task: dict[str, Any]) -> dict[str, Any]:
     from ..process.parent import evaluated
     from ..profile import profile_of
 
     if name is None:
         raise usage_error("a name is missing", "`tfkit plugins` lists what is installed")
-    task = {"name": name, "profile": profile_of(profile or "standard").name, **task}
-    with status_line() as write:
-        return evaluated(task, progress=lambda check, examples: write(f"{examples} examples, {check}"))
+    task = {"name": name, "profile": profile_of(profile).name, **task}
+    with Progress("conformance") as progress:
+        return evaluated(task, progress=lambda check, examples: progress.show(shown(check)))
 
 
 def _replay(file: str, name: str | None, place: str | None, limit: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`tfkit verify`: a table of proofs about one model, part by part and as a whole."""
+"""`tfkit verify`: a table of proofs of one model, part by part and as a whole."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from tfkit import Catalogue
 
 EPILOG = """\b
-Exit code 0 if all holds, 1 if something failed, 2 if the input is wrong, 3 if
-something asked for could not be run: a device that is not here, or lengths
-that do not fit in memory; 130 if interrupted, with all that was done printed.
--o FILE is rewritten after each part and says INCOMPLETE until all are done.
+Exit codes: 0 all holds; 1 something failed; 2 the input is wrong; 3 something
+could not run: the device is missing, or the lengths do not fit in memory; 130
+interrupted: the results so far are printed. -o FILE is written anew after
+each part and says INCOMPLETE until all are done.
 """
 
 WRITERS = (".md", ".csv", ".json")
@@ -51,29 +51,27 @@ def devices(text: str) -> list[str]:
 @click.command("verify", epilog=EPILOG)
 @click.argument("spec", type=READ, help="A spec, YAML or JSON, or a directory that `tfkit build -o` wrote.")
 @set_option
-@click.option("--weights", metavar="DIR", type=READ, help="Evaluate the spec with the weights of this saved model.")
-@click.option(
-    "--backend", metavar="NAME[,NAME]", type=names, help="Backends to evaluate, instead of those that the spec allows."
-)
+@click.option("--weights", metavar="DIR", type=READ, help="Verify the spec with the weights of this saved model.")
+@click.option("--backend", metavar="NAME[,NAME]", type=names, help="Backends to verify, instead of those that the spec allows.")
 @auto_table_option
 @click.option("--device", "places", type=devices, default="cpu", metavar="DEVICE[,DEVICE]", help="cpu, cuda, ...")
 @click.option("--dtype", "kinds", type=dtypes, default="float32", metavar="DTYPE[,DTYPE]", help="Dtypes of the model.")
-@click.option("--batch", type=whole, default=3, metavar="N", help="Rows; 3 are one whole, one padded right, one padded left.")
-@click.option("--lengths", type=lengths_by_input, metavar="NAME=N[,NAME=N]", help="Positions by input (default: about 25).")
+@click.option("--batch", type=whole, default=3, metavar="N", help="Rows: one whole, one padded right, one padded left.")
+@click.option("--lengths", type=lengths_by_input, metavar="NAME=N[,NAME=N]", help="Length of each input (default: about 25).")
 @click.option("--seed", "number", metavar="N", type=seed, default=0, help="Seed of the inputs, and of initial weights.")
-@click.option("-o", "--output", metavar="FILE", type=WRITE, help="Write the table to this .md, .csv or .json file too.")
+@click.option("-o", "--output", metavar="FILE", type=WRITE, help="Also write the table to this .md, .csv or .json file.")
 @common
 def command(
     spec: str, overrides: tuple[str, ...], weights: str | None, backend: list[str] | None, auto_table: str | None,
     places: list[str], kinds: list[str], batch: int, lengths: dict[str, int] | None, number: int, output: str | None,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Prove a model: every part with every backend, and the whole.
+    """Prove a model: every sub-layer with every backend, and the whole.
 
-    Each sub-layer is evaluated on the inputs that it gets in a run of the model, each attention site with every backend that
-    the spec allows, within error bounds. Then the whole model is evaluated: causal independence to the bit, decoding in every
-    chunking, padding, batches, order of tokens, dropout, gradients, checkpoints. Backends that declare float64 are evaluated
-    in float64 too, where rounding cannot hide an error.
+    Each sub-layer is checked on its inputs in a run of the model, within error bounds, and each attention site with every
+    backend that the spec allows. Then the whole model is checked: causal independence to the bit, decoding in chunks of any
+    sizes, padding, batches, order of tokens, dropout, gradients, checkpoints. Backends that declare float64 are checked in
+    float64 too, where rounding hides no error.
     """
     if output is not None:
         _check_place(output)

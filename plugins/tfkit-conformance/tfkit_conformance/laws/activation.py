@@ -1,4 +1,4 @@
-"""Laws of every activation: elementwise, smooth where it claims so, finite, in every dtype."""
+"""Laws of every activation: elementwise, finite, in every dtype, with the properties that it claims."""
 
 from __future__ import annotations
 
@@ -32,10 +32,6 @@ def _apply(example: LawExample, x: Tensor) -> Tensor:
     return example.alike("output", example.subject.make(x, example.options), x.shape, x.dtype)
 
 
-def _declaration(example: LawExample) -> None:
-    check_claims(example)
-
-
 def _outputs(example: LawExample) -> None:
     count = example.at["count"]
     for shape in ((count,), (2, count), (2, 3, count)):
@@ -45,7 +41,7 @@ def _outputs(example: LawExample) -> None:
         example.finite("output", first)
         check_unwritten(example, [kept], [x])
         _apply(example, _numbers(example, 5))
-        example.equal("the same call a second time, after another one, gives something else", _apply(example, kept), first)
+        example.equal("a second call, after another one, gives a different result", _apply(example, kept), first)
 
 
 def _slope(example: LawExample, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,10 +68,10 @@ def _elementwise(example: LawExample) -> float:
     other = _numbers(example, 2, count)
     place = int(example.generator.initial_seed() % count)
     other[0, place] = x[0, place]
-    example.equal("the value at one place depends on the numbers at others", _apply(example, other)[0, place], one[0, place])
+    example.equal("the value at one place depends on the elements at others", _apply(example, other)[0, place], one[0, place])
     turn = torch.randperm(count, generator=example.generator)
     bound = 2 * (3 * example.unit + 16 * SINGLE) * _size(x, *_slope(example, x))[:, turn] + example.tiny
-    said = "the value of a number depends on its place"
+    said = "the value of an element depends on its place"
     return max(
         example.within(said, _apply(example, x[:, turn]), one[:, turn], bound),
         example.within(said, _apply(example, x.t()).t()[:, turn], one[:, turn], bound),
@@ -105,7 +101,7 @@ def _slopes_hold(example: LawExample) -> float:
         ahead, behind = (example.subject.make(x + step, example.options) for step in (STEP, -STEP))
     right, left = (ahead - value) / STEP, (value - behind) / STEP
     bound = (right - left).abs() + 4 * SINGLE / STEP * (value.abs() + x.abs() + 1)
-    return example.within("the gradient is not the slope that differences show", slope, (right + left) / 2, bound, "gradient")
+    return example.within("the gradient does not agree with finite differences", slope, (right + left) / 2, bound, "gradient")
 
 
 def _extremes(example: LawExample) -> None:
@@ -140,24 +136,24 @@ def _monotone(example: LawExample) -> None:
     if bool(falls.any()):
         place = int(falls.nonzero()[0])
         (left, right), (high, low) = x[place : place + 2].tolist(), y[place : place + 2].tolist()
-        raise example.broken(f"it falls from f({left:g}) = {high:g} to f({right:g}) = {low:g}")
+        raise example.broken(f"f decreases from f({left:g}) = {high:g} to f({right:g}) = {low:g}")
 
 
 SMALLER = {"count": 1, "scale": 0}
 FLAT = ("float32",)
 LAWS = (
-    Law("declaration", "the claims are known ones", always, _draw, _declaration, dtypes=FLAT),
-    Law("outputs", "shape and dtype stay; finite; nothing written; no state between calls", always, _draw, _outputs, SMALLER),
-    Law("elementwise", "the value at a place depends on the number there and on nothing else", always, _draw, _elementwise,
+    Law("declaration", "`claims` and `same_as` name known properties and parts", always, _draw, check_claims, dtypes=FLAT),
+    Law("outputs", "same shape and dtype; finite; inputs unchanged; no state between calls", always, _draw, _outputs, SMALLER),
+    Law("elementwise", "each output element depends on the input element at its place only", always, _draw, _elementwise,
         SMALLER),
     Law("dtypes", "every dtype is within three roundings of its own float64 run", always, _draw, _dtypes, SMALLER),
     Law("rounds_once", "half dtypes are computed in float32 and rounded once", claims("rounds_once"), _draw, _rounds_once,
         SMALLER),
-    Law("slopes_hold", "R39: gradients are the slopes that differences show, in float64", always, _draw, _slopes_hold, SMALLER,
+    Law("slopes_hold", "R39: gradients agree with finite differences, in float64", always, _draw, _slopes_hold, SMALLER,
         ("float64",)),
     Law("extremes", "no NaN up to the largest numbers of the dtype, finite slopes", always, _draw, _extremes),
     Law("closes", "f(x) goes to 0 as x goes to minus infinity", claims("closes"), _draw, _closes),
-    Law("monotone", "f never falls", claims("monotone"), _draw, _monotone),
+    Law("monotone", "f is monotone", claims("monotone"), _draw, _monotone),
     *FORMS,
     *FEED_FORWARD,
 )  # fmt: skip

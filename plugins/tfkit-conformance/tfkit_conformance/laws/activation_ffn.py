@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .example import LawExample
+from ..attention.bound import gamma
+from .example import SINGLE, LawExample
 from .law import Law, always, claims
 from .part import PartUnderTest, Structure
 from .placement_parts import run_of
-from .rounding import gamma
 
 
 def _draw(subject: PartUnderTest, options: Any, random: Random) -> Structure:
@@ -90,7 +90,7 @@ def _equation(example: LawExample) -> float:
     size = (value.abs() + 1 + (slope.abs() + 1) * _reach(x, layer.gate or layer.input)) * (
         factor.abs() + _reach(x, layer.input)
     )
-    bound = (8 * example.unit + gamma(example.at["width"] + 32)) * size + example.tiny
+    bound = (8 * example.unit + gamma(example.at["width"] + 32, SINGLE)) * size + example.tiny
     equation = "output(f(input(x)))" if layer.gate is None else "output(f(gate(x)) * input(x))"
     return example.within(f"the layer is not {equation}", found, (value * factor)[..., :seen], bound[..., :seen])
 
@@ -112,15 +112,16 @@ def _shut(example: LawExample) -> None:
         layer.gate.bias.fill_(-1000.0)
         layer.output.bias.zero_()
     found = layer(layer.x)
-    example.within("a gate at -1000 lets something through", found, torch.zeros_like(found), 2.0**-20)
+    example.within("a gate at -1000 does not give 0", found, torch.zeros_like(found), 2.0**-20)
 
 
 SMALLER = {"tokens": 2, "batch": 1, "width": 1, "inner": 1}
 LAWS = (
-    Law("ffn_tokens", "R37: a feed-forward layer treats every token on its own, bit for bit", always, _draw, _tokens, SMALLER),
+    Law("ffn_tokens", "R37: a feed-forward layer computes every token independently, bit for bit",
+        always, _draw, _tokens, SMALLER),
     Law("ffn_zero", "R37: an output projection of zeros gives 0", always, _draw, _zero, SMALLER),
     Law("ffn_equation", "output(f(input(x))), or output(f(gate(x)) * input(x)) where gated", always, _draw, _equation,
         SMALLER | {"tokens": 1}),
-    Law("ffn_gate", "R37: a gate at minus infinity shuts, where the function closes", always, _draw, _shut,
+    Law("ffn_gate", "R37: a gate at minus infinity gives 0 if the activation goes to 0 there", always, _draw, _shut,
         SMALLER | {"tokens": 1}),
 )  # fmt: skip

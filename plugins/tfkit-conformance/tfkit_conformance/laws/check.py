@@ -16,6 +16,7 @@ from ..finding import Finding, Inconclusive, Raised, Violation
 from ..raised import call_of, format_exception
 from ..report import SUITE, CheckResult, ConformanceReport, LedgerRow
 from ..resolve import require_device, versions
+from ..snippets import law_snippet
 from .activation import LAWS as ACTIVATION
 from .example import LawExample
 from .law import Law
@@ -136,8 +137,8 @@ def evaluate(
 
 
 def replay_part(case: Any, catalogue: Catalogue | None = None) -> float | None:
-    """Evaluate the one case of a finding again, on the part as it is now: raises its Violation, or gives the error as a share
-    of its bound (None where the law is exact). Raises InputError where `case` is none of this suite."""
+    """Runs the case of a finding again on the part as it is now. Raises its Violation, or returns the largest error over its
+    bound (None if the law is exact). Raises InputError if `case` is not one of this suite."""
     needed = {"suite", "slot", "name", "law", "options", "at", "dtype", "device", "seed"}
     if not isinstance(case, dict) or set(case) != needed:
         raise not_a_case(f"a case is a mapping with {', '.join(sorted(needed))}")
@@ -242,9 +243,15 @@ class _LawRun:
         if not self.stop_at_first:
             case, found = self._shrunk(case, options, found)
         return Finding(
-            self.law.name, self.law.rule, found.message, found.tensor, found.index, found.got, found.want, found.bound,
-            case=case, failed=self.failed, examples=self.examples, snippet=_snippet(case),
-        )  # fmt: skip
+            self.law.name,
+            self.law.rule,
+            found.message,
+            **found.numbers,
+            case=case,
+            failed=self.failed,
+            examples=self.examples,
+            snippet=law_snippet(case),
+        )
 
     def _shrunk(self, case: dict[str, Any], options: Any, found: Violation) -> tuple[dict[str, Any], Violation]:
         """The same violation with the smallest sizes that still show it."""
@@ -273,7 +280,3 @@ class _LawRun:
         return CheckResult(
             self.law.name, self.law.rule, self.law.rule, status, self.examples, self.worst, self.seconds, note,  # type: ignore[arg-type]
         )  # fmt: skip
-
-
-def _snippet(case: dict[str, Any]) -> str:
-    return f"from tfkit_conformance.laws import replay_part\n\nreplay_part({case!r})\n"

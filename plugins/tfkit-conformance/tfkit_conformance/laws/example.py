@@ -86,7 +86,7 @@ class LawExample:
         if not isinstance(got, Tensor):
             raise self.broken(f"{what} is a {type(got).__name__}, no tensor")
         if tuple(got.shape) != tuple(shape):
-            raise self.broken(f"{what} has shape {tuple(got.shape)}; it must be {tuple(shape)}", tensor=what)
+            raise self.broken(f"{what} has shape {tuple(got.shape)}, expected {tuple(shape)}", tensor=what)
         if dtype is not None and got.dtype != dtype:
             raise self.broken(f"{what} is {got.dtype} where the input is {dtype}", tensor=what)
         if got.device.type != self.device.type:

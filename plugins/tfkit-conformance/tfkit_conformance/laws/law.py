@@ -18,7 +18,7 @@ from .part import PartUnderTest, Structure
 @dataclass(frozen=True)
 class Law:
     """`rule` says the law with its equation; `applies(subject, options)` whether it concerns the part; `draw` gives the
-    structure of a case, or raises Inconclusive or Excluded where there is none; `evaluate` raises Violation, and returns the
+    structure of a case, or raises Inconclusive or Excluded if there is none; `evaluate` raises Violation, or returns the
     largest error as a share of its bound, or None where it is exact. `shrinks` gives the least value of each size that may be
     made smaller; a law that is no matter of rounding is evaluated in one dtype."""
 

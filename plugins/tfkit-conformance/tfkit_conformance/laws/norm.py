@@ -1,4 +1,4 @@
-"""Laws of every norm: a map of the last axis, token by token, in the dtype of its input, with its own weights."""
+"""Laws of every norm: it maps the last axis of each token, in the dtype of its input."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..attention.bound import gamma
 from .declared import check_claims, check_parameters, check_reached, check_unwritten
-from .example import LawExample
+from .example import SINGLE, LawExample
 from .law import Law, always, claims
 from .norm_claims import LAWS as CLAIMED
 from .norm_closed import LAWS as FORMS
 from .norm_use import FEW, SHRINKS, draw, draw_many, draw_wide, numbers
 from .part import PartUnderTest, Structure
-from .rounding import derivative_holds, gamma, sensitivity
+from .rounding import derivative_holds, sensitivity
 
 
 def _declaration(example: LawExample) -> None:
@@ -41,8 +42,8 @@ def _outputs(example: LawExample) -> None:
         example.finite("output", first)
         check_unwritten(example, [kept], [x])
         module(numbers(example, 3, at["width"]))
-        example.equal("the same call a second time, after another one, gives something else", module(x), first)
-        example.equal("evaluation and training differ", module.eval()(x), first)
+        example.equal("a second call, after another one, gives a different result", module(x), first)
+        example.equal("training and evaluation differ", module.eval()(x), first)
 
 
 def _layouts(example: LawExample) -> float:
@@ -62,7 +63,7 @@ def _stable(example: LawExample, module: torch.nn.Module, x: Tensor) -> Tensor:
     """Three roundings to the dtype, between them float32 steps over the width: one for the normed vector, one for its scale,
     one for its shift."""
     total = sensitivity(_run(example, module), [x.double(), *(p.detach().double() for p in module.parameters())])
-    return (3 * example.unit + gamma(example.at["width"] + 16)) * total + example.tiny
+    return (3 * example.unit + gamma(example.at["width"] + 16, SINGLE)) * total + example.tiny
 
 
 def _run(example: LawExample, module: torch.nn.Module) -> Callable[..., Tensor]:
@@ -134,7 +135,7 @@ def _rounds_once(example: LawExample) -> float:
     weights = [p.detach().double() for p in module.parameters()]
     run = _run(example, module)
     want = run(x.double(), *weights)
-    inside = gamma(at["width"] + 16) * sensitivity(run, [x.double(), *weights])
+    inside = gamma(at["width"] + 16, SINGLE) * sensitivity(run, [x.double(), *weights])
     bound = 1.01 * example.unit * (want.abs() + inside) + inside + example.tiny
     return example.within(f"the output in {example.dtype} is rounded more than once", module(x), want, bound)
 
@@ -172,13 +173,14 @@ def _draw_apart(subject: PartUnderTest, options: Any, random: Random) -> Structu
 FLAT = ("float32",)
 LAWS = (
     Law("declaration", "build gives the declared weights and nothing else", always, draw_wide, _declaration, dtypes=FLAT),
-    Law("outputs", "(..., M) to (..., M) in the dtype of x; finite; nothing written; no state; training as in evaluation",
+    Law("outputs", "(..., M) to (..., M) in the dtype of x; finite; inputs unchanged; no state; the same in training",
         always, draw_wide, _outputs, SHRINKS),
     Law("layouts", "any strides give the same numbers", always, draw, _layouts, FEW),
-    Law("tokens", "R37: a token is normed on its own, bit for bit", always, draw_many, _tokens, SHRINKS | {"tokens": 2}),
+    Law("tokens", "R37: a token is normalised independently of others, bit for bit",
+        always, draw_many, _tokens, SHRINKS | {"tokens": 2}),
     Law("gradients", "a gradient reaches the input and every weight", always, draw, _gradients, FEW),
     Law("weights", "every number of every weight changes the output", always, draw, _weights, FEW, FLAT),
-    Law("slopes_hold", "R39: gradients are the slopes that differences show, in float64", always, _draw_apart, _slopes_hold,
+    Law("slopes_hold", "R39: gradients agree with finite differences, in float64", always, _draw_apart, _slopes_hold,
         {"tokens": 1, "width": 8}, ("float64",)),
     Law("dtypes", "every dtype is within three roundings of its own float64 run", always, draw, _dtypes, FEW),
     Law("rounds_once", "half dtypes are computed in float32 and rounded once", claims("rounds_once"), draw, _rounds_once, FEW),

@@ -1,4 +1,4 @@
-"""What a norm claims of its mathematics. With eps added to a mean square s, a norm of a x differs from that of x by a relative
+"""Laws of the properties that a norm claims. With eps added to a mean square s, norm(a x) differs from norm(x) by a relative
 
     |1 - sqrt((s + eps) / (s + eps / a^2))|  <=  eps / (2 s)           for a >= 1
 
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from tfkit.plugin.model_parts import InitContext
 
-from .example import LawExample
+from ..attention.bound import gamma
+from .example import SINGLE, LawExample
 from .law import Law, claims
 from .part import PartUnderTest, Structure
-from .rounding import gamma
 
 UNKNOWN_EPS = 1e-3
 
@@ -67,7 +67,7 @@ def _scale(example: LawExample) -> float:
     factor = 2.0 ** example.at["power"]
     one, other = module(x), module(x * factor)
     share = _eps(example) / (2 * float(x.double().square().mean(-1).min()))
-    bound = (2 * (3 * example.unit + gamma(example.at["width"] + 16)) + share) * _sizes(module, one) + example.tiny
+    bound = (2 * (3 * example.unit + gamma(example.at["width"] + 16, SINGLE)) + share) * _sizes(module, one) + example.tiny
     return example.within(f"the norm of {factor:g} x is not that of x", other, one, bound)
 
 
@@ -83,7 +83,7 @@ def _shift(example: LawExample) -> float:
     one, other = module(x.to(example.dtype)), module(moved.to(example.dtype))
     deviation = x.var(-1, unbiased=False, keepdim=True).sqrt().clamp(min=0.1)
     grown = (x.abs().amax(-1, keepdim=True) + at["shift"]) / deviation
-    bound = (6 * example.unit + 2 * gamma(at["width"] + 16) * (1 + grown) ** 2) * _sizes(module, one) + example.tiny
+    bound = (6 * example.unit + 2 * gamma(at["width"] + 16, SINGLE) * (1 + grown) ** 2) * _sizes(module, one) + example.tiny
     return example.within(f"the norm of x + {at['shift']} is not that of x", other, one, bound)
 
 
@@ -91,7 +91,7 @@ def _mean(example: LawExample) -> float:
     module, x = _first(example), (_spread(example) + example.at["shift"]).to(example.dtype)
     y = module(x).double()
     size = y.abs().amax(-1) * (1 + x.double().abs().amax(-1))
-    bound = (2 * example.unit + 2 * gamma(example.at["width"] + 16)) * size + example.tiny
+    bound = (2 * example.unit + 2 * gamma(example.at["width"] + 16, SINGLE)) * size + example.tiny
     return example.within("the mean of an output vector is not 0", y.mean(-1), torch.zeros_like(y.mean(-1)), bound)
 
 
@@ -99,7 +99,7 @@ def _rms(example: LawExample) -> float:
     module, x = _first(example), (_spread(example) * 2.0 ** example.at["power"]).to(example.dtype)
     y = module(x).double()
     share = _eps(example) / (2 * float(x.double().square().mean(-1).min()))
-    bound = torch.full_like(y.mean(-1), 1.01 * share + 3 * example.unit + 2 * gamma(example.at["width"] + 16))
+    bound = torch.full_like(y.mean(-1), 1.01 * share + 3 * example.unit + 2 * gamma(example.at["width"] + 16, SINGLE))
     got = y.square().mean(-1).sqrt()
     return example.within("the root mean square of an output vector is not 1", got, torch.ones_like(got), bound)
 
@@ -111,10 +111,10 @@ def _identity(example: LawExample) -> None:
 
 SMALLER = {"tokens": 1, "width": 4, "power": 1, "shift": 1}
 LAWS = (
-    Law("scale_invariant", "R36: the norm of a x is that of x, as far as eps allows", claims("scale_invariant"), _draw, _scale,
+    Law("scale_invariant", "R36: norm(a x) = norm(x), up to the effect of eps", claims("scale_invariant"), _draw, _scale,
         SMALLER),
-    Law("shift_invariant", "R36: the norm of x + c is that of x", claims("shift_invariant"), _draw, _shift, SMALLER),
-    Law("zero_mean", "output vectors have mean 0, with first weights", claims("zero_mean"), _draw, _mean, SMALLER),
-    Law("unit_rms", "output vectors have root mean square 1, with first weights", claims("unit_rms"), _draw, _rms, SMALLER),
+    Law("shift_invariant", "R36: norm(x + c) = norm(x)", claims("shift_invariant"), _draw, _shift, SMALLER),
+    Law("zero_mean", "output vectors have mean 0, with initial weights", claims("zero_mean"), _draw, _mean, SMALLER),
+    Law("unit_rms", "output vectors have root mean square 1, with initial weights", claims("unit_rms"), _draw, _rms, SMALLER),
     Law("identity", "y = x", claims("identity"), _draw, _identity, SMALLER),
 )  # fmt: skip

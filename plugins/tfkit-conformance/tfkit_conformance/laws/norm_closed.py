@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from .example import LawExample
+from ..attention.bound import gamma
+from .example import SINGLE, LawExample
 from .law import Law, known_as
 from .norm_use import FEW, draw, numbers
 from .options import shared
-from .rounding import gamma
 
 Numbers = list[float]
 
@@ -56,7 +56,7 @@ def _evaluated(form: Callable[[Numbers, dict[str, Numbers], Any], tuple[Numbers,
         size = torch.tensor([value for _, value in found], dtype=torch.float64, device=example.device)
         bound = (
             3 * example.unit * (want.abs() + (size if example.unit > 2.0**-24 else 0))
-            + 2 * gamma(at["width"] + 16) * size
+            + 2 * gamma(at["width"] + 16, SINGLE) * size
             + example.tiny
         )
         return example.within("a vector is not normed as the equation says", module(x), want, bound)

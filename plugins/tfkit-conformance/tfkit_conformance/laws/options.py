@@ -15,7 +15,7 @@ LENGTHS = (11, 24)
 
 
 def entry_of(catalogue: Catalogue, slot: str, name_or_entry: Any) -> Any:
-    """The entry itself, or the one that has this name. Raises SpecError where there is none."""
+    """The entry itself, or the entry of this name. Raises SpecError if there is none."""
     if isinstance(name_or_entry, Entry):
         return name_or_entry
     found = catalogue.find(slot, str(name_or_entry))

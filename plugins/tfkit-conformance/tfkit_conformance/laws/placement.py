@@ -1,4 +1,4 @@
-"""Laws of every placement: each sub-layer and each norm used as declared, the residual and its constants honoured."""
+"""Laws of every placement: it uses each sub-layer and norm as declared, with the declared constants."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from ..attention.bound import gamma
 from .declared import check_claims, check_reached, check_reasons, check_unwritten
 from .example import LawExample
 from .law import Law, always, claims
 from .part import PartUnderTest, Structure
 from .placement_closed import LAWS as FORMS
 from .placement_parts import SUBLAYERS, draw, facts_of, input_of, run_of, wired
-from .rounding import gamma
 
 
 def _draw_any(subject: PartUnderTest, options: Any, random: Random) -> Structure:
@@ -66,7 +66,7 @@ def _uses(example: LawExample) -> None:
     if unused:
         raise example.broken(f"the norms {unused} are declared in `norm_sites` and not used")
     again = made(x, run, index)
-    example.equal("the same call a second time gives something else", again, output)
+    example.equal("a second call gives a different result", again, output)
 
 
 def _tokens(example: LawExample) -> None:
@@ -128,14 +128,14 @@ def _wires_one(subject: PartUnderTest, options: Any) -> bool:
 
 
 def _scaled_out(example: LawExample) -> None:
-    """A sub-layer whose scale is 0 is not progress, except through what others read."""
+    """The output of a sub-layer with scale 0 has no effect."""
     at = example.at
     mute = at["sublayers"][-1]
     made, x = wired(example, scales={mute: 0.0}), input_of(example)
     before = made(x)
     with torch.no_grad():
         made.branches[mute].weight.mul_(-3.0)
-    example.equal(f"`{mute}` has scale 0 and is progress", made(x), before)
+    example.equal(f"`{mute}` has scale 0, but its output still has an effect", made(x), before)
     loud = wired(example, scales={mute: 2.0}, skip=1.0)
     with torch.no_grad():
         for name, branch in loud.branches.items():
@@ -163,8 +163,8 @@ def _dropout(example: LawExample) -> None:
     mute = dict.fromkeys(at["sublayers"][1:], 0.0)
     loud = wired(example, "fixed", "same", mute, skip=1.0, dropout=share)
     loud.layer.train()
-    progress = loud.branches[at["sublayers"][0]]
-    progress.fixed = torch.ones_like(x)
+    first = loud.branches[at["sublayers"][0]]
+    first.fixed = torch.ones_like(x)
     for name in at["sublayers"][1:]:
         loud.branches[name].fixed = torch.ones_like(x)
     found = loud(torch.zeros_like(x))
@@ -176,7 +176,7 @@ def _dropout(example: LawExample) -> None:
     away = abs(float((found == 0.0).sum()) - share * count)
     # Six standard deviations of a binomial count: wrong once in 5e8 calls.
     if away > 6 * math.sqrt(count * share * (1.0 - share)):
-        raise example.broken(f"dropout {share} hides {int((found == 0.0).sum())} of {count} numbers")
+        raise example.broken(f"dropout {share} drops {int((found == 0.0).sum())} of {count} numbers")
 
 
 def _stream(example: LawExample) -> None:
@@ -201,14 +201,16 @@ LAWS = (
         always, _draw_any, _declaration, dtypes=FLAT),
     Law("constants", "skip, branch and gains are numbers above 0, at any depth", always, draw, _constants, {"layers": 1}, FLAT),
     Law("uses", "every sub-layer is called once, in order; every declared norm is used", always, draw, _uses, SMALLER),
-    Law("tokens", "R37: tokens stay apart where sub-layers and norms keep them apart, bit for bit", always, draw, _tokens,
+    Law("tokens", "R37: a token does not depend on others unless a sub-layer or norm mixes them, bit for bit",
+        always, draw, _tokens,
         SMALLER),
     Law("gradients", "a gradient reaches the input, every sub-layer and every norm", always, draw, _gradients, SMALLER),
     Law("residual_sum", "x + the sum of scale times sub-layer, where norms change nothing and skip is 1", always, draw, _sum,
         SMALLER),
     Law("skip", "skip x + scale f, where norms change nothing", _wires_one, _draw_one, _skip, SMALLER),
     Law("scales", "what is added is multiplied by its scale", always, draw, _scaled_out, SMALLER, FLAT),
-    Law("dropout", "R40: in training only, on what is added only, survivors times 1 / (1 - p)", always, draw, _dropout, SMALLER,
+    Law("dropout", "R40: acts in training only, on sub-layer outputs only; kept elements are scaled by 1 / (1 - p)",
+        always, draw, _dropout, SMALLER,
         FLAT),
     Law("residual_stream", "R36: with sub-layers that give 0 the layer is the identity", claims("residual_stream"), draw,
         _stream, SMALLER),

@@ -14,11 +14,12 @@ from random import Random
 import torch
 from torch import Tensor
 
+from ..attention.bound import gamma
 from .example import LawExample
 from .law import Law, known_as
 from .options import shared
 from .placement_parts import Wired, draw, facts_of, input_of, wired
-from .rounding import gamma, sensitivity
+from .rounding import sensitivity
 
 
 def _equation(example: LawExample, made: Wired, skip: float, scales: dict[str, float], x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.inspection import Padding
-from tfkit.plugin.model_parts import ForwardContext, LayerParts, StackContext, StackFacts
+from tfkit.plugin.model_parts import ForwardContext, LayerParts, PlacementContext, StackContext
 
 from ..finding import Inconclusive
 from .example import LawExample
@@ -126,8 +126,8 @@ def draw(subject: PartUnderTest, options: Any, random: Random) -> Structure:
     }  # fmt: skip
 
 
-def facts_of(at: Structure) -> StackFacts:
-    return StackFacts(at["role"], at["layers"], at["partner"])
+def facts_of(at: Structure) -> PlacementContext:
+    return PlacementContext(at["role"], at["layers"], at["partner"])
 
 
 def input_of(example: LawExample) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a position scheme claims of its mathematics.
+"""Laws of the properties that a position scheme claims.
 
 additive        embed(x) - x = embed(0)
 relative        R32   R(p + s) q . R(r + s) k = R(p) q . R(r) k            at every distance from the start
@@ -49,10 +49,8 @@ def _additive(example: LawExample) -> float:
     length = example.at["length"]
     module, (x, query, key) = module_of(example), inputs_of(example, length)
     span = span_of(example, length)
-    one = effect(example, module, (x, query, key), span).embed
-    alone = effect(example, module, (torch.zeros_like(x), query, key), span).embed
-    assert one is not None
-    assert alone is not None
+    one = effect(example, module, (x, query, key), span)["embeddings"]
+    alone = effect(example, module, (torch.zeros_like(x), query, key), span)["embeddings"]
     said = "embed(x) - x is not embed(0): what is added depends on the embedding"
     bound = 2 * example.unit * (x.double().abs() + alone.double().abs() + one.double().abs()) + example.tiny
     return example.within(said, one.double() - x.double(), alone, bound, "embeddings")
@@ -61,9 +59,7 @@ def _additive(example: LawExample) -> float:
 def _rotated(example: LawExample, module: Any, query: Tensor, key: Tensor, start: int) -> tuple[Tensor, Tensor]:
     x = torch.zeros(query.shape[0], query.shape[2], example.at["width"], dtype=example.dtype, device=example.device)
     done = effect(example, module, (x, query, key), span_of(example, query.shape[2], start, key_start=start))
-    assert done.query is not None
-    assert done.key is not None
-    return done.query, done.key
+    return done["query"], done["key"]
 
 
 def _relative(example: LawExample) -> float:
@@ -82,8 +78,7 @@ def _factors(example: LawExample, module: Any) -> Tensor:
     ones = torch.ones(1, at["heads"], 1, at["head_dim"], dtype=torch.float32, device=example.device)
     x = torch.zeros(1, 1, at["width"], device=example.device)
     single = example.twin(module, site_of(example.subject, at), dtype=torch.float32)
-    turned = effect(example, single, (x, ones, ones[:, : at["kv_heads"]]), span_of(example, 1, dtype=torch.float32)).query
-    assert turned is not None
+    turned = effect(example, single, (x, ones, ones[:, : at["kv_heads"]]), span_of(example, 1, dtype=torch.float32))["query"]
     if not bool((turned > 0).all()):
         raise example.broken("at position 0 the features of a vector of ones are no longer all above 0")
     return turned[0, 0, 0].double()
@@ -111,10 +106,8 @@ def _relative_bias(example: LawExample) -> float:
     at, length = example.at, example.at["length"]
     module, (x, query, key) = module_of(example), inputs_of(example, length)
     shift = min(at["shift"], 300)
-    one = effect(example, module, (x, query, key), span_of(example, length)).bias
-    other = effect(example, module, (x, query, key), span_of(example, length, shift)).bias
-    assert one is not None
-    assert other is not None
+    one = effect(example, module, (x, query, key), span_of(example, length))["bias"]
+    other = effect(example, module, (x, query, key), span_of(example, length, shift))["bias"]
     moved = other[..., shift:]
     said = f"the bias changes when query and key positions both move by {shift}"
     if example.entry.reads_query:
@@ -131,7 +124,7 @@ LAWS = (
     Law(
         "relative", "R32: scores depend on the difference of positions alone", claims("relative"), _draw_moved, _relative, MOVED
     ),
-    Law("rotation", "R33: lengths are those at position 0, which multiplies each feature by a constant", claims("rotation"),
+    Law("rotation", "R33: rotation keeps lengths; position 0 multiplies each feature by a constant", claims("rotation"),
         _draw_moved, _rotation, MOVED),
     Law("relative_bias", "R34: the bias depends on the difference of positions alone", claims("relative_bias"), _draw_moved,
         _relative_bias, MOVED),

@@ -33,8 +33,7 @@ def _rotary(example: LawExample) -> float:
     interleaved = example.subject.mathematics == "rotary_interleaved"
     done = effect(example, module, (x, query, key), span_of(example, length, at["start"], key_start=at["start"]))
     worst = 0.0
-    for name, before, after in (("query", query, done.query), ("key", key, done.key)):
-        assert after is not None
+    for name, before, after in (("query", query, done["query"]), ("key", key, done["key"])):
         rows = before.double().reshape(-1, length, at["head_dim"]).tolist()
         turned = [
             [rotate(row, at["start"] + i, angles, factor, interleaved) for i, row in enumerate(rows[n])]
@@ -55,8 +54,7 @@ def _sinusoidal(example: LawExample) -> float:
         for i in range(length)
     ]
     added = torch.tensor(waves, dtype=torch.float64, device=example.device)
-    done = effect(example, module, (x, query, key), span_of(example, length, at["start"])).embed
-    assert done is not None
+    done = effect(example, module, (x, query, key), span_of(example, length, at["start"]))["embeddings"]
     want, size = x.double() + added, x.double()
     bound = rounding(example, at["start"] + length, size, added.expand_as(size), done)
     if options.combine == "concat":
@@ -86,15 +84,13 @@ def _learned(example: LawExample) -> float:
     module, (x, query, key) = module_of(example), inputs_of(example, length)
     table = next(module.parameters()).detach()
     rows = table.double()[options.offset + at["start"] :][:length]
-    done = effect(example, module, (x, query, key), span_of(example, length, at["start"])).embed
-    assert done is not None
+    done = effect(example, module, (x, query, key), span_of(example, length, at["start"]))["embeddings"]
     want = x.double() + rows
     said = f"the embeddings from position {at['start']} on are not x and rows {options.offset + at['start']} on of the table"
     worst = example.within(said, done, want, 2 * example.unit * (x.double().abs() + rows.abs()) + example.tiny, "embeddings")
     if options.count == "visible":
         visible = torch.rand(at["batch"], length, generator=example.generator).to(example.device) < 0.6
-        got = effect(example, module, (x, query, key), span_of(example, length, visible=visible)).embed
-        assert got is not None
+        got = effect(example, module, (x, query, key), span_of(example, length, visible=visible))["embeddings"]
         before = torch.zeros(at["batch"], length, dtype=torch.int64, device=example.device)
         for row in range(at["batch"]):
             seen = 0
@@ -118,8 +114,7 @@ def _draw_heads(subject: PartUnderTest, options: Any, random: Random) -> Structu
 def _alibi(example: LawExample) -> float:
     heads = example.at["heads"]
     module, (x, query, key) = module_of(example), inputs_of(example, 4)
-    bias = effect(example, module, (x, query, key), span_of(example, 4, 5)).bias
-    assert bias is not None
+    bias = effect(example, module, (x, query, key), span_of(example, 4, 5))["bias"]
     slopes = torch.tensor(alibi_slopes(heads), dtype=torch.float64, device=example.device)
     if len(set(bias[0, :, 0, 0].tolist())) != heads or not bool((bias[0, :, 0, 0] < 0).all()):
         raise example.broken(
@@ -140,8 +135,7 @@ def _relative_t5(example: LawExample) -> float:
     offset, keys = far, 2 * far + 2
     query = example.normal(1, at["heads"], 2, at["head_dim"])
     x, key = example.normal(1, 2, at["width"]), example.normal(1, at["kv_heads"], keys, at["head_dim"])
-    bias = effect(example, module, (x, query, key), span_of(example, 2, offset, keys, 0)).bias
-    assert bias is not None
+    bias = effect(example, module, (x, query, key), span_of(example, 2, offset, keys, 0))["bias"]
     for row in range(2):
         for column in range(keys):
             distance = column - (offset + row)
@@ -158,8 +152,7 @@ def _relative_shaw(example: LawExample) -> float:
     module, (x, query, key) = module_of(example), inputs_of(example, length)
     table = next(module.parameters()).detach().double()
     offset = min(at["start"], 40)
-    bias = effect(example, module, (x, query, key), span_of(example, length, offset), 0.5).bias
-    assert bias is not None
+    bias = effect(example, module, (x, query, key), span_of(example, length, offset), 0.5)["bias"]
     want = torch.zeros(bias.shape, dtype=torch.float64, device=example.device)
     size = torch.zeros_like(want)
     farthest = options.max_distance

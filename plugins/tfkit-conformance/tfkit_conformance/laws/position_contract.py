@@ -1,4 +1,4 @@
-"""What every position scheme owes a model: the contract of `tfkit.attention.positions` and of its entry."""
+"""Laws of every position scheme: the contract of `tfkit.attention.positions` and of its entry."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def _declaration(example: LawExample) -> None:
     if not check_reasons(example, reasons):
         return
     if entry.unsupported(options, site) != reasons:
-        raise example.broken("`unsupported` answers the same question in two ways")
+        raise example.broken("`unsupported` gives two answers to the same question")
     module = example.bare(site)
     declared = entry.parameters(options, site)
     check_parameters(example, module, declared)
     tables = entry.tables(options)
     if entry.acts - {"embeddings"} and (tables == "none") == bool(declared):
-        raise example.broken(f"it has {len(declared)} parameters at attention and says that its tables belong to `{tables}`")
+        raise example.broken(f"it has {len(declared)} parameters at attention, but `tables` is `{tables}`")
     if entry.acts == {"scores"} and not entry.reads_query:
         # Layers whose heads differ in width alone share one table, and do not receive the width.
         narrow = PositionSite(site.width, site.heads, 0, site.rows, site.causal, site.cross)
@@ -65,16 +65,14 @@ def _outputs(example: LawExample) -> None:
     length = example.at["length"]
     module, tensors, span = module_of(example), inputs_of(example, length), span_of(example, length)
     kept = [tensor.clone() for tensor in tensors]
-    first = effect(example, module, tensors, span).tensors()
+    first = effect(example, module, tensors, span)
     for name, tensor in first.items():
         example.finite(name, tensor)
     check_unwritten(example, kept, list(tensors))
     others = inputs_of(example, max(1, length - 1))
     effect(example, module, others, span_of(example, max(1, length - 1)))
-    for name, tensor in effect(example, module, tensors, span).tensors().items():
-        example.equal(
-            f"{name}: the same call a second time, after another one, gives something else", tensor, first[name], name
-        )
+    for name, tensor in effect(example, module, tensors, span).items():
+        example.equal(f"{name}: a second call, after another one, gives a different result", tensor, first[name], name)
 
 
 def _limit(example: LawExample, module: nn.Module, given: Given, span: PositionRange, name: str, *tensors: Tensor) -> Tensor:
@@ -87,9 +85,9 @@ def _limit(example: LawExample, module: nn.Module, given: Given, span: PositionR
 def _layouts(example: LawExample) -> float:
     length, worst = example.at["length"], 0.0
     module, tensors, span = module_of(example), inputs_of(example, length), span_of(example, length)
-    dense = effect(example, module, tensors, span).tensors()
+    dense = effect(example, module, tensors, span)
     x, query, key = (tensor.transpose(-1, -2).contiguous().transpose(-1, -2) for tensor in tensors)
-    for name, tensor in effect(example, module, (x, query, key), span).tensors().items():
+    for name, tensor in effect(example, module, (x, query, key), span).items():
         bound = _limit(example, module, tensors, span, name, tensor, dense[name])
         worst = max(worst, example.within(f"{name} depends on how the input lies in memory", tensor, dense[name], bound, name))
     return worst
@@ -100,20 +98,20 @@ def _rows(example: LawExample) -> None:
     row = int(example.generator.initial_seed() % batch)
     module, tensors = module_of(example), inputs_of(example, length)
     visible = torch.rand(batch, length, generator=example.generator).to(example.device) < 0.7
-    whole = effect(example, module, tensors, span_of(example, length, visible=visible)).tensors()
+    whole = effect(example, module, tensors, span_of(example, length, visible=visible))
     others = inputs_of(example, length)
     for other, tensor in zip(others, tensors, strict=True):
         other[row] = tensor[row]
     hidden = ~visible
     hidden[row] = visible[row]
-    for name, tensor in effect(example, module, others, span_of(example, length, visible=hidden)).tensors().items():
+    for name, tensor in effect(example, module, others, span_of(example, length, visible=hidden)).items():
         example.equal(f"{name} of batch row {row} depends on the other rows", tensor[row], whole[name][row], name)
 
 
 def _chunks(example: LawExample) -> float:
     length, worst = example.at["length"], 0.0
     module, tensors = module_of(example), inputs_of(example, length)
-    whole = effect(example, module, tensors, span_of(example, length)).tensors()
+    whole = effect(example, module, tensors, span_of(example, length))
     of_bias = bias_rounding(example, module, tensors, span_of(example, length)) if "bias" in whole else torch.zeros(())
     starts = sorted({0, 1, length // 2, length - 1} & set(range(length)))
     for start in starts:
@@ -121,7 +119,7 @@ def _chunks(example: LawExample) -> float:
         x, query = (tensor[..., start:end, :] for tensor in tensors[:2])
         for key_start in {0, start}:
             keys = tensors[2][..., key_start:end, :]
-            step = effect(example, module, (x, query, keys), span_of(example, end - start, start, end, key_start)).tensors()
+            step = effect(example, module, (x, query, keys), span_of(example, end - start, start, end, key_start))
             for name, part in step.items():
                 full = whole[name]
                 want = {
@@ -144,7 +142,7 @@ def _reaches(example: LawExample) -> None:
         far = 2**16 if reach(example.subject, example.options, example.at) is None else 0
         if far:
             done = effect(example, module, inputs_of(example, 2), span_of(example, 2, far, key_start=far, keys=far + 2))
-            for name, tensor in done.tensors().items():
+            for name, tensor in done.items():
                 example.finite(f"{name} at position {far}", tensor)
         return
     if not isinstance(limit, int) or limit < 1:
@@ -152,7 +150,7 @@ def _reaches(example: LawExample) -> None:
     effect(example, module, inputs_of(example, 1), span_of(example, 1, limit - 1))
     for queries, offset in ((1, limit), (min(limit, 3) + 1, limit - min(limit, 3))):
         call = inputs_of(example, queries)
-        said = f"{queries} tokens from position {offset} on are past `max_len` {limit} and must be refused with an InputError"
+        said = f"{queries} tokens from position {offset} on exceed `max_len` {limit} and must raise InputError"
 
         def beyond(call: Any = call, queries: int = queries, offset: int = offset) -> None:
             effect(example, module, call, span_of(example, queries, offset))
@@ -183,14 +181,11 @@ def _acts(example: LawExample) -> None:
     turn = [1, 0, *range(2, length)]
     done = effect(example, module, (x, query, key), span)
     moved = effect(example, module, (x[:, turn], query[:, :, turn], key[:, :, turn]), span)
-    said = "two tokens in exchanged places are treated as if nothing had happened: the positions do not act on {}"
-    if done.embed is not None and moved.embed is not None:
-        example.differs(said.format("the embeddings"), moved.embed, done.embed[:, turn])
-    if done.query is not None and moved.query is not None and done.key is not None and moved.key is not None:
-        example.differs(said.format("the queries"), moved.query, done.query[:, :, turn])
-        example.differs(said.format("the keys"), moved.key, done.key[:, :, turn])
-    if done.bias is not None and moved.bias is not None:
-        example.differs(said.format("the scores"), moved.bias, done.bias[:, :, turn][:, :, :, turn])
+    said = "exchanging two tokens changes nothing: the positions do not act on {}"
+    places = {"embeddings": "the embeddings", "query": "the queries", "key": "the keys", "bias": "the scores"}
+    for name, before in done.items():
+        turned = before[:, turn] if name == "embeddings" else before[:, :, turn]
+        example.differs(said.format(places[name]), moved[name], turned[..., turn] if name == "bias" else turned)
 
 
 FLAT = ("float32",)
@@ -198,16 +193,18 @@ LAWS = (
     Law("declaration",
         "build gives the declared weights and nothing else; `unsupported` gives reasons in words; what it accepts can be built",
         always, _draw_any, _declaration, dtypes=FLAT),
-    Law("outputs", "shapes, dtypes, kinds as declared; finite; nothing written; no state between calls", acts_somewhere, draw,
+    Law("outputs", "shapes, dtypes, kinds as declared; finite; inputs unchanged; no state between calls", acts_somewhere, draw,
         _outputs, SHRINKS),
     Law("layouts", "any strides give the same numbers", acts_somewhere, draw, _layouts, SHRINKS),
-    Law("batch_rows", "R12: a batch row is its own business, bit for bit", acts_somewhere, at_least(2, "batch"), _rows,
+    Law("batch_rows", "R12: a batch row does not depend on the others, bit for bit", acts_somewhere, at_least(2, "batch"),
+        _rows,
         SHRINKS | {"batch": 2}),
-    Law("chunks", "R20: positions offset .. offset + n in a call of their own are those of the whole", acts_somewhere, draw,
+    Law("chunks", "R20: positions offset .. offset + n give the same in a call of their own", acts_somewhere, draw,
         _chunks, SHRINKS),
-    Law("max_len", "positions up to max_len work, the next is refused with an InputError", acts_somewhere, draw, _reaches,
+    Law("max_len", "positions up to max_len work; the next one raises InputError", acts_somewhere, draw, _reaches,
         SHRINKS, FLAT),
     Law("flops", "`flops` grows with the sizes and covers what torch counts", acts_somewhere, draw, _flops, SHRINKS, FLAT),
-    Law("acts", "R35: exchanging two tokens is noticed in every place it acts on", acts_somewhere, at_least(3, "length"), _acts,
+    Law("acts", "R35: exchanging two tokens changes everything that the scheme acts on", acts_somewhere, at_least(3,
+        "length"), _acts,
         SHRINKS | {"length": 3}, FLAT),
 )  # fmt: skip

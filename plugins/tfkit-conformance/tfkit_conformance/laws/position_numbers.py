@@ -1,4 +1,4 @@
-"""Gradients and roundings of any position scheme, and what its bias reads."""
+"""Laws of every position scheme: gradients, rounding, and what its bias reads."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..attention.bound import gamma
 from .declared import check_reached
 from .example import SINGLE, LawExample
 from .law import Law
 from .part import PartUnderTest, Structure
 from .position_use import SHRINKS, acts_somewhere, changed, draw, effect, inputs_of, module_of, row_size, site_of, span_of
-from .rounding import derivative_holds, gamma, sensitivity
+from .rounding import derivative_holds, sensitivity
 
 
 def _gradients(example: LawExample) -> None:
@@ -22,16 +23,14 @@ def _gradients(example: LawExample) -> None:
     leaves = tuple(tensor.requires_grad_() for tensor in tensors)
     done = effect(example, module, tensors, span_of(example, length))
     weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    by_output: list[tuple[Tensor | None, dict[str, Tensor]]] = [
-        (done.embed, {"x": leaves[0]}), (done.query, {"query": leaves[1]}), (done.key, {"key": leaves[2]}),
-        (done.bias, {"query": leaves[1]} if example.entry.reads_query else {}),
-    ]  # fmt: skip
-    for output, reached in by_output:
-        if output is not None and (reached or output.requires_grad):
-            check_reached(
-                example, output, reached | (weights if len(example.entry.acts) == 1 and output is not done.key else {})
-            )
-    if example.entry.acts and weights and all(output is None or not output.requires_grad for output, _ in by_output):
+    x, query, key = leaves
+    inputs = {"embeddings": {"x": x}, "query": {"query": query}, "key": {"key": key}}
+    inputs["bias"] = {"query": query} if example.entry.reads_query else {}
+    for name, output in done.items():
+        if inputs[name] or output.requires_grad:
+            own = weights if len(example.entry.acts) == 1 and name != "key" else {}
+            check_reached(example, output, inputs[name] | own)
+    if weights and not any(output.requires_grad for output in done.values()):
         raise example.broken(f"no gradient reaches {', '.join(weights)}")
 
 
@@ -41,7 +40,7 @@ def _slopes_hold(example: LawExample) -> float:
     leaves = [*(tensor.requires_grad_() for tensor in tensors), *(p for p in module.parameters() if p.requires_grad)]
 
     def outcome() -> Tensor:
-        found = effect(example, module, tensors, span_of(example, length)).tensors().values()
+        found = effect(example, module, tensors, span_of(example, length)).values()
         return torch.cat([tensor.double().flatten() for tensor in found])
 
     with torch.enable_grad():
@@ -59,7 +58,7 @@ def _dtypes(example: LawExample) -> float:
     module = example.built(site)
     exact = example.twin(module, site)
     tensors = inputs_of(example, length)
-    done = effect(example, module, tensors, span_of(example, length)).tensors()
+    done = effect(example, module, tensors, span_of(example, length))
     wide = [tensor.double() for tensor in tensors]
     weights = [p.detach() for p in exact.parameters()]
 
@@ -73,7 +72,7 @@ def _dtypes(example: LawExample) -> float:
         total = sensitivity(lambda *inputs, name=name: run(name, *inputs), [*wide, *weights])
         want = run(name, *wide, *weights).detach()
         steps = 2 * (at["width"] + at["head_dim"]) + 8
-        bound = (4 * example.unit + gamma(steps)) * total + 4 * (length + 8) * SINGLE * row_size(want) + example.tiny
+        bound = (4 * example.unit + gamma(steps, SINGLE)) * total + 4 * (length + 8) * SINGLE * row_size(want) + example.tiny
         said = f"{name} in {example.dtype} is farther from its own float64 run than four roundings"
         worst = max(worst, example.within(said, tensor, want, bound, name))
     return worst
@@ -87,26 +86,23 @@ class _Use(torch.nn.Module):
         self.example, self.module, self.name, self.span = example, module, name, span
 
     def forward(self, x: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return effect(self.example, self.module, (x, query, key), self.span).tensors()[self.name].double()
+        return effect(self.example, self.module, (x, query, key), self.span)[self.name].double()
 
 
 def _reads_query(example: LawExample) -> None:
     length = example.at["length"]
     module, (x, query, key) = module_of(example), inputs_of(example, length)
     span = span_of(example, length)
-    one = effect(example, module, (x, query, key), span, 0.5).bias
-    other = effect(example, module, (x, example.normal(*query.shape), key), span, 0.5).bias
-    scaled = effect(example, module, (x, query, key), span, 0.25).bias
-    assert one is not None
-    assert other is not None
-    assert scaled is not None
+    one = effect(example, module, (x, query, key), span, 0.5)["bias"]
+    other = effect(example, module, (x, example.normal(*query.shape), key), span, 0.5)["bias"]
+    scaled = effect(example, module, (x, query, key), span, 0.25)["bias"]
     if example.entry.reads_query:
-        example.differs("it declares `reads_query`, and the bias is the same for another query", one, other)
+        example.differs("it declares `reads_query`, but the bias is the same for another query", one, other)
     else:
         example.equal(
-            "the bias depends on the query, which `reads_query` does not say: layers would share it", other, one, "bias"
+            "the bias depends on the query, but `reads_query` is false: layers would share the bias", other, one, "bias"
         )
-        example.equal("the bias depends on the scale, which only a bias that reads the query may", scaled, one, "bias")
+        example.equal("the bias depends on the scale, which is allowed only with `reads_query`", scaled, one, "bias")
 
 
 def _in_attention(subject: PartUnderTest, options: Any) -> bool:
@@ -122,7 +118,7 @@ def _draw_small(subject: PartUnderTest, options: Any, random: Random) -> Structu
 
 LAWS = (
     Law("gradients", "a gradient reaches every input and every table", acts_somewhere, draw, _gradients, SHRINKS),
-    Law("slopes_hold", "R39: gradients are the slopes that differences show, in float64", acts_somewhere, _draw_small,
+    Law("slopes_hold", "R39: gradients agree with finite differences, in float64", acts_somewhere, _draw_small,
         _slopes_hold, SHRINKS, ("float64",)),
     Law("dtypes", "every dtype is within four roundings of its own float64 run", acts_somewhere, _draw_small, _dtypes, SHRINKS),
     Law("reads_query", "the bias depends on the query exactly where `reads_query` says so", _in_attention, draw, _reads_query,

@@ -1,4 +1,4 @@
-"""Whether padding changes what a position scheme does to the tokens around it, which `counts_padding` must say."""
+"""Laws of padding: `counts_padding` must say whether padding changes what a scheme does to other tokens."""
 
 from __future__ import annotations
 
@@ -41,22 +41,20 @@ def _pads(example: LawExample) -> float:
     tight = effect(example, module, (x, query, key), span_of(example, length))
     wide = effect(example, module, padded, span_of(example, left + length, visible=visible))
     pairs: list[tuple[str, Tensor, Tensor, Tensor]] = []
-    if tight.embed is not None and wide.embed is not None:
-        got = wide.embed[:, left:]
-        pairs.append(("embeddings", got, tight.embed, rounding(example, left + length, got, tight.embed)))
-    if tight.query is not None and tight.key is not None and wide.query is not None and wide.key is not None:
-        got, want = scores(wide.query, wide.key)[..., left:, left:], scores(tight.query, tight.key)
-        pairs.append(("scores", got, want, relative_bound(example, left + length, tight.query, tight.key)))
-    if tight.bias is not None and wide.bias is not None:
-        got = wide.bias[..., left:, left:]
-        pairs.append(("bias", got, tight.bias, bias_rounding(example, module, (x, query, key), span_of(example, length))))
+    if "embeddings" in tight:
+        got, want = wide["embeddings"][:, left:], tight["embeddings"]
+        pairs.append(("embeddings", got, want, rounding(example, left + length, got, want)))
+    if "query" in tight:
+        got, want = scores(wide["query"], wide["key"])[..., left:, left:], scores(tight["query"], tight["key"])
+        pairs.append(("scores", got, want, relative_bound(example, left + length, tight["query"], tight["key"])))
+    if "bias" in tight:
+        bound = bias_rounding(example, module, (x, query, key), span_of(example, length))
+        pairs.append(("bias", wide["bias"][..., left:, left:], tight["bias"], bound))
     counts = example.entry.counts_padding(example.options)
-    said = f"{left} hidden tokens before the others change {{}}, and `counts_padding` says that they do not"
+    said = f"{left} hidden tokens before the others change {{}}, but `counts_padding` is false"
     if counts:
         if all(torch.equal(got, want) for _, got, want, _ in pairs):
-            raise example.broken(
-                f"`counts_padding` says that padding counts, and {left} hidden tokens before the others change nothing"
-            )
+            raise example.broken(f"`counts_padding` is true, but {left} hidden tokens before the others change nothing")
         return worst
     for name, got, want, bound in pairs:
         worst = max(worst, example.within(said.format(name), got, want, bound, name))
@@ -86,9 +84,7 @@ def _scattered(example: LawExample) -> float:
         close = x[row : row + 1, visible[row]]
         want = module.embed(close, span_of(example, close.shape[1]))[0]  # type: ignore[operator]
         seen = got[row, visible[row]]
-        said = (
-            f"hidden tokens between the visible ones of batch row {row} shift them, and `counts_padding` says that they do not"
-        )
+        said = f"hidden tokens between the visible ones of batch row {row} shift them, but `counts_padding` is false"
         worst = max(worst, example.within(said, seen, want, rounding(example, length, seen, want), "embeddings"))
     return worst
 
@@ -101,6 +97,6 @@ FLAT = ("float32",)
 LAWS = (
     Law("counts_padding", "R17: `counts_padding` says whether hidden tokens before the others change them", acts_somewhere,
         _draw_padded, _pads, SHRINKS | {"left": 1}),
-    Law("hidden_between", "R17: where padding does not count, neither do hidden tokens between the others",
+    Law("hidden_between", "R17: if padding does not count, hidden tokens between others do not count either",
         _uncounted_embeddings, draw, _scattered, SHRINKS, FLAT),
 )  # fmt: skip

@@ -1,9 +1,9 @@
-"""A position scheme at work, as a model uses it: where its site is, what it is given, and everything it does in one call."""
+"""Uses a position scheme as a model does: its site, its inputs, and its results in one call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -27,21 +27,6 @@ FEW_TRIES = 40
 
 Given = tuple[Tensor, Tensor, Tensor]
 """What a call works on: embeddings (B,L,M), queries (B,H,L,D) and new keys (B,G,N,D)."""
-
-
-@dataclass(frozen=True)
-class Effect:
-    """What a scheme did: the embeddings (B,L,M), rotated queries (B,H,Q,D) and keys (B,G,N,D), the bias (B,H,Q,K) dense."""
-
-    embed: Tensor | None = None
-    query: Tensor | None = None
-    key: Tensor | None = None
-    bias: Tensor | None = None
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Those that there are, by name."""
-        named = {"embeddings": self.embed, "query": self.query, "key": self.key, "bias": self.bias}
-        return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
 def site_of(subject: PartUnderTest, at: Structure) -> PositionSite:
@@ -132,25 +117,27 @@ def inputs_of(example: LawExample, length: int) -> Given:
     )
 
 
-def effect(example: LawExample, module: Any, given: Given, span: PositionRange, scale: float = 0.5) -> Effect:
-    """Everything the scheme does to one call, checked for shape, dtype and kind."""
+def effect(example: LawExample, module: Any, given: Given, span: PositionRange, scale: float = 0.5) -> dict[str, Tensor]:
+    """What the scheme does to one call, checked for shape, dtype and kind.
+
+    The embeddings (B,L,M), the rotated query (B,H,Q,D) and key (B,G,N,D), the dense bias (B,H,Q,K), as far as it acts there."""
     acts, entry = example.entry.acts, example.entry
     x, query, key = given
-    embedded = turned = spun = bias = None
+    found: dict[str, Tensor] = {}
     if "embeddings" in acts:
-        embedded = example.alike("embeddings", module.embed(x, span), x.shape, x.dtype)
+        found["embeddings"] = example.alike("embeddings", module.embed(x, span), x.shape, x.dtype)
     tables = module.prepare(span) if acts - {"embeddings"} else None
     if "queries_keys" in acts:
-        turned, spun = module.rotate(query, key, tables)
-        turned = example.alike("query", turned, query.shape, query.dtype)
-        spun = example.alike("key", spun, key.shape, key.dtype)
+        rotated_query, rotated_key = module.rotate(query, key, tables)
+        found["query"] = example.alike("query", rotated_query, query.shape, query.dtype)
+        found["key"] = example.alike("key", rotated_key, key.shape, key.dtype)
     if "scores" in acts:
-        given = module.bias(query, tables, scale)
-        kind = BIAS_NAMES.get(type(given))
+        bias = module.bias(query, tables, scale)
+        kind = BIAS_NAMES.get(type(bias))
         if kind not in entry.bias_kinds:
-            raise example.broken(f"it gives a {kind or type(given).__name__} bias and declares {sorted(entry.bias_kinds)}")
-        bias = dense(example, given, query, span)
-    return Effect(embedded, turned, spun, bias)
+            raise example.broken(f"it gives a {kind or type(bias).__name__} bias and declares {sorted(entry.bias_kinds)}")
+        found["bias"] = dense(example, bias, query, span)
+    return found
 
 
 def dense(example: LawExample, bias: Any, query: Tensor, span: PositionRange) -> Tensor:
@@ -199,14 +186,12 @@ def bias_rounding(example: LawExample, module: nn.Module, given: Given, span: Po
     exact = example.twin(module, site_of(example.subject, example.at))
     x, query, key = (tensor.detach().double() for tensor in given)
     wide = replace(span, dtype=torch.float64)
-    whole = effect(example, exact, (x, query, key), wide).bias
-    assert whole is not None
+    whole = effect(example, exact, (x, query, key), wide)["bias"]
     size = whole.detach().abs()
     for feature in range(query.shape[-1] if example.entry.reads_query else 0):
         without = query.clone()
         without[..., feature] = 0.0
-        left = effect(example, exact, (x, without, key), wide).bias
-        assert left is not None
+        left = effect(example, exact, (x, without, key), wide)["bias"]
         size = size + (whole - left).detach().abs()
     return (4 * example.unit + 2 * (query.shape[-1] + 8) * SINGLE) * size + example.tiny
 
@@ -244,7 +229,7 @@ def at_least(least: int, axis: str) -> Callable[[PartUnderTest, Any, Random], St
     def drawn(subject: PartUnderTest, options: Any, random: Random) -> Structure:
         at = draw(subject, options, random)
         if axis == "length" and (reach(subject, options, at) or least) < least:
-            raise Excluded(f"it tells fewer than {least} positions apart")
+            raise Excluded(f"it has fewer than {least} positions")
         return {**at, axis: max(at[axis], least)}
 
     return drawn

@@ -26,11 +26,6 @@ from .example import SINGLE, LawExample
 STEP = 2.0**-10
 
 
-def gamma(terms: int, unit: float = SINGLE) -> float:
-    """n u / (1 - n u)."""
-    return terms * unit / (1.0 - terms * unit)
-
-
 def sensitivity(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Tensor:
     """sum_i |J_i| |x_i| + |y|, of the shape of y; the inputs are float64."""
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
@@ -69,7 +64,7 @@ def derivative_holds(example: LawExample, function: Callable[[], Tensor], leaves
         right = float(((ahead - here) * cotangent).sum()) / STEP
         left = float(((here - behind) * cotangent).sum()) / STEP
         rounded = 4 * SINGLE / STEP * float((cotangent * here).abs().sum())
-        message = f"the gradient of an input or weight of shape {tuple(leaf.shape)} is not the slope that differences show"
+        message = f"the gradient of an input or weight of shape {tuple(leaf.shape)} does not agree with finite differences"
         bound = abs(right - left) + rounded
         got, want = torch.tensor([float((gradient * direction).sum())]), torch.tensor([(right + left) / 2])
         worst = max(worst, example.within(message, got, want, bound, "gradient"))

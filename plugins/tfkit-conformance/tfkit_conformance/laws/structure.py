@@ -1,4 +1,4 @@
-"""What the structure of a stored case may hold: what the law draws itself, in sizes that a machine can hold."""
+"""Checks the structure of a stored case: the fields that the law draws, in sizes that fit into memory."""
 
 from __future__ import annotations
 

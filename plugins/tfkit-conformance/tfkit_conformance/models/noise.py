@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
+
+from ..attention import bound
 
 PROBE = 2.0**-33
 """Unit roundoff that the noise stands for: far above float64's own, which then does not count; small enough for first order."""
@@ -42,6 +45,9 @@ EXACT = frozenset(
 )
 # fmt: on
 """Operations that round nothing."""
+
+
+gamma = partial(bound.gamma, unit=PROBE)
 
 
 def layer_norm(found: Any, x: Tensor, shape: Any, weight: Tensor | None, bias: Tensor | None, eps: float) -> list[Tensor]:
@@ -92,7 +98,7 @@ class Noise(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def silence(self) -> Iterator[None]:
-        """Meanwhile nothing is disturbed but what asks for it."""
+        """Until the block ends, only calls of `disturbed` add noise."""
         before, self.silent = self.silent, True
         try:
             yield
@@ -148,11 +154,6 @@ class Noise(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _abs(value: Any) -> Any:
     return value.abs() if isinstance(value, Tensor) else value
-
-
-def gamma(terms: int) -> float:
-    """n u / (1 - n u) for the unit roundoff that the noise stands for."""
-    return terms * PROBE / (1.0 - terms * PROBE)
 
 
 def _row(shape: Any) -> tuple[int, tuple[int, ...]]:

@@ -7,51 +7,39 @@ Gaussian g. So a whole model is disturbed by what its backends may differ in, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tfkit import Model
-from tfkit.inspection import BackendChoice, BoundBackend
+from tfkit.inspection import BoundBackend
 from tfkit.plugin import AttentionInputs, AttentionOutput, Numerics
-from tfkit.plugin.model_parts import MultiHeadAttention
 
 from ..attention.bound import UNIT, bounds
 from ..attention.compare import leaves_of
 from ..attention.reference import reference
+from ..site_hooks import replaced_backends
 from .noise import PROBE, Noise
 
 ENLARGED = PROBE / UNIT[torch.float64]
 
 
-@contextmanager
-def disturbed_sites(model: Model, noise: Noise) -> Iterator[None]:
-    """Meanwhile every site of a float64 model on the CPU gives the reference's answer, disturbed. A site with a score function
-    of its own is left to its backend, whose operations are disturbed one by one."""
-    before = {module: dict(module.choices) for module in model.modules() if isinstance(module, MultiHeadAttention)}
-    for module, choices in before.items():
-        module.choices = {index: _disturbed(choice, noise) for index, choice in choices.items()}
-    try:
-        yield
-    finally:
-        for module, choices in before.items():
-            module.choices = choices
+def disturbed_sites(model: Model, noise: Noise) -> AbstractContextManager[None]:
+    """Until the block ends, every site of a float64 model on the CPU gives the result of the reference plus noise. A site with
+    another score function keeps its backend, whose operations are disturbed one by one."""
 
-
-def _disturbed(choice: BackendChoice, noise: Noise) -> BackendChoice:
-    def bound_to(backend: BoundBackend) -> BoundBackend:
+    def disturbed(site: str, backend: BoundBackend) -> BoundBackend:
         def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
             if inputs.score is not None:
                 return backend.attend(inputs, options)
             return AttentionOutput(_Site.apply(inputs, noise, *leaves_of(inputs).values()))  # type: ignore[no-untyped-call]
 
-        return BoundBackend(backend.entry, backend.options, attend, None, backend.name)
+        return replace(backend, attend=attend, prepare=None)
 
-    made = tuple(bound_to(candidate) for candidate in choice.candidates)
-    return BackendChoice(choice.site, choice.requested_backends, made, choice.automatic, choice.others)
+    return replaced_backends(model, disturbed)
 
 
 class _Site(torch.autograd.Function):

@@ -1,5 +1,5 @@
-"""Mutants: attention backends with one error each, by family. The suite is evaluated by them, and names the one that matches a
-failing backend."""
+"""Mutants: attention backends with one error each, by family. The suite must kill them. It names the mutant that
+matches a failing backend."""
 
 from __future__ import annotations
 

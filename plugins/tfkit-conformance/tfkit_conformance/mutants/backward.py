@@ -1,4 +1,4 @@
-"""Forward passes that are right with backward passes that are not."""
+"""Correct forward passes with wrong backward passes."""
 
 from __future__ import annotations
 

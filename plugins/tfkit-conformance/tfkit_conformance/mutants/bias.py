@@ -1,4 +1,4 @@
-"""Biases that are wrong: scaled, of another distance, of another head or row, or without their gradient."""
+"""Wrong biases: scaled, at another distance, of another head or row, or without gradient."""
 
 from __future__ import annotations
 

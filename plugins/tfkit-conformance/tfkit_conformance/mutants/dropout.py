@@ -1,4 +1,4 @@
-"""Dropout that is wrong: its scaling, its draw, or where it acts. Rule A7."""
+"""Wrong dropout: its scaling, its draw, or the place where it acts. Rule A7."""
 
 from __future__ import annotations
 

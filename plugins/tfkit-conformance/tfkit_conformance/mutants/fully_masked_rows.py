@@ -1,4 +1,4 @@
-"""Rows that see no key, treated as if they did: rule A5 broken in each of its parts."""
+"""Errors in rows that see no key: each part of rule A5 broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads that read, or send gradients to, the wrong key/value head: rule A1 broken."""
+"""Heads that read the wrong key/value head or pass gradients to it: rule A1 broken."""
 
 from __future__ import annotations
 

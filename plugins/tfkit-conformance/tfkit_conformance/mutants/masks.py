@@ -1,4 +1,4 @@
-"""Masks that are wrong: a term is off by one, reads another row, or is joined wrongly; or single keys are lost or shown."""
+"""Wrong masks: a term is off by one, reads another row, or is combined wrongly; single keys are lost or shown."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def window(left: int, right: int, swapped: bool = False) -> Kernel:
 
 
 def standing(call: AttentionInputs, offset: Tensor | int) -> Tensor:
-    """Queries that stand at another offset: (B|1, Q)."""
+    """The positions of queries at another offset: (B|1, Q)."""
     queries = torch.arange(call.query.shape[2], device=call.query.device)[None]
     return queries + (offset[:, None] if isinstance(offset, Tensor) else offset)
 
@@ -97,7 +97,7 @@ def all_but_last(terms: list[Tensor]) -> Tensor:
 
 
 def whole_blocks_of(call: AttentionInputs, size: int) -> int:
-    """Where the last full block of keys ends; all keys where there is none."""
+    """The end of the last full block of keys, or K if there is no full block."""
     K = call.key.shape[2]
     return K - K % size if size < K else K
 
@@ -120,7 +120,7 @@ MUTANTS = (
           term("causal", lambda call, d: (d <= 3 - offset_of(call)[:, None, None] % 4)[:, None])),
     mutant("causal_ignored_for_one_query", "a single query sees every key, wherever it stands",
           term("causal", lambda call, d: (d <= (0 if call.query.shape[2] > 1 else d.max()))[:, None]),
-          "the single query stands behind every key"),
+          "the single query is after every key"),
     mutant("causal_from_the_end", "causality ends at the last key instead of starting from the offset (a default of K - Q)",
           Kernel(positions=lambda call: standing(call, call.key.shape[2] - call.query.shape[2])), "offset = K - Q"),
     mutant("offset_ignored", "the offset is ignored: every call starts at position 0",

@@ -1,4 +1,4 @@
-"""Scores, softmax and what is kept from block to block, wrong: scale, softcap, maxima, sums, the returned log-sum-exp."""
+"""Errors in scores and softmax: scale, softcap, maxima, sums from block to block, the returned log-sum-exp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors read as if they lay in memory as they usually do: the last part of rule A1."""
+"""Backends that assume the usual memory layout of a tensor: the last part of rule A1."""
 
 from __future__ import annotations
 

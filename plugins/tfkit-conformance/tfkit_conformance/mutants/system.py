@@ -1,4 +1,4 @@
-"""Backends with the right mathematics that are bad neighbours: they write, remember, alias, answer what they should refuse."""
+"""Backends with side effects: they write into inputs, keep state, alias memory, or answer what they should refuse."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def remembers_scale() -> Attend:
 
 
 def reuses_output() -> Attend:
-    """The output stands in a workspace that the next call of the same shape overwrites."""
+    """The output is in a workspace that the next call of the same shape overwrites."""
     workspaces: dict[Any, Tensor] = {}
 
     def attend(call: AttentionInputs, options: object) -> AttentionOutput:
@@ -208,7 +208,7 @@ MUTANTS = (
     Mutant("reuses_output", "system", "the next call overwrites its last output", reuses_output,
                 equivalent_when="gradients are asked for"),
     Mutant("wavers", "system", "every third call is off by a thousandth", wavers),
-    mutant("asks_the_reference", "it asks the reference that it is evaluated by", asks_the_reference),
+    mutant("asks_the_reference", "it calls the reference that checks it", asks_the_reference),
     mutant("refuses_right_windows", "it refuses windows that look ahead, which it declares", refuses_right_windows),
     mutant("raises_in_backward", "its backward pass raises for grouped heads, which it declares", raises_in_backward),
     mutant("undeclared_softcap_ignored", "it answers a softcap, which it does not declare, as if there were none",

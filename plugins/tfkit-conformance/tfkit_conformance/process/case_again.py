@@ -24,11 +24,11 @@ from ..suite.again import replay
 from .stored import Stored
 
 WHOLE = ("", "layers", "import")
-"""Checks of a finding that stand for all layers: it is unknown in which layer a process ended."""
+"""Checks that mean all layers: it is unknown in which layer a process ended."""
 
 
 def backend_case_again(stored: Stored, options: Any, catalogue: Catalogue, limit: float) -> str:
-    """A case of an attention backend. Raises InputError for a check or a case that is none."""
+    """Runs a case of an attention backend. Raises InputError for an invalid check or case."""
     subject, _ = resolve(stored.name, options, stored.device, catalogue)
     case = case_of(stored.case)
     if reason := why_not_run(subject):
@@ -40,7 +40,7 @@ def backend_case_again(stored: Stored, options: Any, catalogue: Catalogue, limit
 
 
 def law_case_again(stored: Stored, entry: Any, catalogue: Catalogue) -> str:
-    """A case of a law. Raises InputError for a case that is none."""
+    """Runs a case of a law. Raises InputError for an invalid case."""
     if reason := missing_device(stored.device):
         return f"not run: {reason}"
     try:

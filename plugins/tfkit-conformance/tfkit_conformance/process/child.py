@@ -1,4 +1,4 @@
-"""The process that runs the suite, so that a part cannot affect the command: started and progress by `watch`.
+"""The process that runs the suite, so that a part cannot affect the command. `parent` starts it.
 
     standard input     one JSON task: {"do": "evaluate" | "replay" | "smaller" | "list", ...}
     standard output    JSON lines, in this order; what a part prints goes to standard error instead
@@ -48,10 +48,7 @@ def main() -> None:
         task = json.loads(sys.stdin.read())
         say("answer", DOES[task["do"]](task, say))
     except TfkitError as error:
-        say(
-            "diagnostics",
-            {"kind": type(error).__name__, "diagnostics": [_diagnostic(diagnostic) for diagnostic in error.diagnostics]},
-        )
+        say("diagnostics", {"kind": type(error).__name__, "diagnostics": [asdict(each) for each in error.diagnostics]})
     except Exception as bug:
         frames = [[str(frame.f_globals.get("__name__", "")), line] for frame, line in traceback.walk_tb(bug.__traceback__)]
         said = " ".join(f"{type(bug).__name__}: {bug}".split())
@@ -161,10 +158,8 @@ def _checks(catalogue: Catalogue, slot: str, entry: Any) -> list[str]:
         from ..relations import RELATIONS
         from ..suite.layers import LAYERS
 
-        known = [f"known: {failure.check}" for failure in entry.known_failures]
-        relations = [f"{relation.number} {relation.name}" for relation in RELATIONS]
-        names = ["declaration", *known, *(layer.name for layer in LAYERS), "refusals", *relations, "grade"]
-        return list(dict.fromkeys(names))
+        relations = [relation.label for relation in RELATIONS]
+        return ["declaration", *(layer.name for layer in LAYERS), "refusals", *relations, "grade"]
     from ..laws.check import LAWS
     from ..laws.options import variants
     from ..laws.part import part_under_test
@@ -178,12 +173,12 @@ DOES: dict[str, Callable[[Task, Say], Any]] = {"evaluate": evaluate, "replay": r
 
 
 def _entry(catalogue: Catalogue, slot: str, name: str) -> Any:
-    """Raises InputError for a slot or a name that is none."""
+    """The entry of a part. Raises InputError for an unknown slot or name."""
     if slot not in SLOTS:
         near = get_close_matches(slot, SLOTS, 1)
         known = slot in catalogue.registered
         fix = f"did you mean `{near[0]}`?" if near and not known else f"slots with checks: {', '.join(SLOTS)}"
-        message = f"no check is about parts of the slot `{slot}`" if known else f"there is no slot `{slot}`"
+        message = f"the slot `{slot}` has no checks" if known else f"there is no slot `{slot}`"
         raise InputError(Diagnostic("TFK094", message, fix))
     entry = catalogue.find(slot, name)
     if entry is None or (slot == "backend" and name == "auto"):
@@ -238,7 +233,3 @@ def plain(data: Any) -> Any:
     if isinstance(data, (list, tuple, set, frozenset)):
         return [plain(value) for value in data]
     return data
-
-
-def _diagnostic(diagnostic: Diagnostic) -> dict[str, Any]:
-    return asdict(diagnostic)

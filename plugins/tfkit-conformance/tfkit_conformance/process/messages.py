@@ -1,7 +1,6 @@
 """A report as outcomes for test runners, check by check.
 
 failed     a rule is broken, or a declared cell was not exercised, or nothing could be evaluated
-known      a failure that the author knows, which still fails
 skipped    does not apply to this part, or its device is not there
 """
 
@@ -12,14 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Data = Mapping[str, Any]
-Outcome = Literal["passed", "failed", "known", "skipped"]
+Outcome = Literal["passed", "failed", "skipped"]
 
 LEDGER = "ledger"
 """The row beside the checks: every declared cell was exercised."""
 
 OUTCOMES: dict[str, Outcome] = {
-    "passed": "passed", "failed": "failed", "known": "known", "inconclusive": "failed", "not applicable": "skipped",
-    "not run": "skipped",
+    "passed": "passed", "failed": "failed", "inconclusive": "failed", "not applicable": "skipped", "not run": "skipped",
 }  # fmt: skip
 
 
@@ -81,7 +79,7 @@ def numbers_in_words(found: Data) -> str:
     index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
     place = f"{found['tensor'] or 'element'}{index}: " if found["tensor"] or index else ""
     got, want = format_distinct(found["got"], found["want"])
-    known = (("got", got), ("the reference", want), ("allowed", format_number(found["bound"])))
+    known = (("got", got), ("the reference", want), ("allowed error", format_number(found["bound"])))
     said = [f"{name} {value}" for name, value in known if value]
     return place + ", ".join(said) if said else ""
 
@@ -96,7 +94,7 @@ def format_distinct(got: Any, want: Any) -> tuple[str, str]:
 
 
 def format_number(value: Any, digits: int = 6) -> str:
-    """A number in so many digits, nothing where there is none; those that JSON has not are words already."""
+    """A number with so many digits, "" for None. NaN and infinity are texts already."""
     if value is None:
         return ""
     return f"{value:.{digits}g}" if isinstance(value, (int, float)) else str(value)

@@ -33,6 +33,7 @@ from tfkit import Diagnostic, PluginError, TfkitError
 
 from ..finding import Finding
 from ..report import CheckResult, ConformanceReport, Status
+from ..snippets import backend_snippet, law_snippet
 from .interpreter import ENVIRONMENT, python_command
 from .stored import Stored
 
@@ -267,29 +268,18 @@ def _report(task: dict[str, Any], child_run: ChildRun) -> ConformanceReport:
     where = f"in check {check}" if child_run.examples else "while it was imported"
     message = f"the {what} {child_run.ended} {where}"
     tried = examples.pop(check, 0)
-    checks = [CheckResult(check, "A1", "it lets its process live, and ends", "failed", tried)]
+    checks = [CheckResult(check, "A1", "it returns, and does not end its process", "failed", tried)]
     cut: Status = "inconclusive"
     checks += [CheckResult(name, "", "", cut, number, note=f"the run ended in {check}") for name, number in examples.items()]
-    found = Finding(
-        check, "A1", message, case=child_run.case, failed=1, examples=max(tried, 1), snippet=_snippet(task, child_run)
-    )
+    snippet = ""
+    if case := child_run.case:
+        snippet = backend_snippet(task["name"], case, task["device"]) if what == "backend" else law_snippet(case)
+    found = Finding(check, "A1", message, case=case, failed=1, examples=max(tried, 1), snippet=snippet)
     return ConformanceReport(
         task["slot"], task["name"], child_run.about.get("distribution", ""), task["options"] or {}, task["device"],
         tuple(child_run.about.get("dtypes", ())), task["profile"], task["seed"], _versions(), tuple(checks), (found,),
         seconds=child_run.seconds,
     )  # fmt: skip
-
-
-def _snippet(task: dict[str, Any], child_run: ChildRun) -> str:
-    if not child_run.case:
-        return ""
-    if task["slot"] != "backend":
-        return f"from tfkit_conformance.laws import replay_part\n\nreplay_part({child_run.case!r})\n"
-    return (
-        "from tfkit_conformance.attention.case_data import case_of\nfrom tfkit_conformance.suite.again import replay\n\n"
-        f"case = case_of({child_run.case!r})\n"
-        f'print(replay("{task["name"]}", case, device="{task["device"]}"))\n'
-    )
 
 
 def _check(child_run: ChildRun, said: str) -> str:

@@ -22,8 +22,8 @@ from tfkit.plugin import AttentionInputs, Bias, DenseBias, LinearBias, Mask
 
 from ..attention.compare import leaves_of, request_of
 from ..attention.elements import arranged
-from ..attention.evaluated import Evaluated
-from .paired_calls import Call, Called, identical, outcome, wants_gradients, with_leaves, within
+from ..attention.evaluated import Call
+from .paired_calls import identical, outcome, wants_gradients, with_leaves, within
 
 Index = range | Tensor
 
@@ -35,7 +35,7 @@ def _same(tensor: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Piece:
     """`inputs`, made of the leaves that `wide` gave. `pick` takes the piece's rows out of anything (B,H,Q,...) of the whole
-    call; `output` and `lse` turn the picked rows into those that are due. `layout` is how its tensors lie in memory."""
+    call; `output` and `lse` turn the picked rows into the expected ones. `layout` is how its tensors lie in memory."""
 
     inputs: AttentionInputs
     pick: Callable[[Tensor], Tensor] = _same
@@ -61,9 +61,7 @@ def stored(piece: Piece, whole: AttentionInputs) -> AttentionInputs:
     return with_leaves(piece.inputs, made)
 
 
-def agree(
-    check: str, whole: Called, parts: Callable[[AttentionInputs], list[Piece]], because: str, exact: bool = False
-) -> float:
+def agree(check: str, whole: Call, parts: Callable[[AttentionInputs], list[Piece]], because: str, exact: bool = False) -> float:
     """The largest difference between a call and its pieces, as a share of both bounds (0 where `exact` holds)."""
     leaves = wide(whole.inputs)
     wanted = outcome(whole)
@@ -96,17 +94,6 @@ def agree(
             bound = whole.bounds.gradients[name] + allowed[name].cpu()
             worst = max(worst, within(check, title, gradients[name], gradient, bound, because))
     return worst
-
-
-def rewriting(
-    check: str, parts: Callable[[Evaluated, AttentionInputs], list[Piece]], because: str
-) -> tuple[Callable[[Evaluated], float | None], Callable[[Evaluated], list[Piece]]]:
-    """`run` and `calls` of a relation that rewrites a case as other calls."""
-
-    def run(evaluated: Evaluated) -> float | None:
-        return agree(check, evaluated, lambda leaves: parts(evaluated, leaves), because)
-
-    return run, lambda evaluated: parts(evaluated, wide(evaluated.inputs))
 
 
 def taken(
@@ -142,29 +129,43 @@ def taken(
     )
 
 
-def repeats(called: Called) -> Callable[[str], bool]:
+def repeats(call: Call) -> Callable[[str], bool]:
     """Which outcomes of a call are the same bits each time, by name. On CUDA gradients only where the declaration promises it
     under torch's switch: other kernels accumulate them in no fixed order."""
-    inputs = called.inputs
-    sure = not inputs.query.is_cuda or called.subject.accepts(replace(request_of(inputs), deterministic=True))
+    inputs = call.inputs
+    sure = not inputs.query.is_cuda or call.subject.accepts(replace(request_of(inputs), deterministic=True))
     return lambda name: sure or not name.startswith("gradient")
 
 
 @contextmanager
-def deterministic_if_declared(called: Called) -> Iterator[None]:
+def deterministic_if_declared(call: Call) -> Iterator[None]:
     """Turns torch's deterministic algorithms on for CUDA calls whose declaration promises a deterministic backward. Torch's
     warnings are ignored: they are about cuBLAS's workspace and about the reference."""
-    if not (called.inputs.query.is_cuda and wants_gradients(called.inputs) and repeats(called)("gradient")):
+    if not (call.inputs.query.is_cuda and wants_gradients(call.inputs) and repeats(call)("gradient")):
         yield
         return
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), deterministic_algorithms(True, warn_only=True):
         warnings.filterwarnings("ignore", ".*determinis")
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        try:
-            yield
-        finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        yield
+
+
+@contextmanager
+def deterministic_algorithms(wanted: bool, warn_only: bool) -> Iterator[None]:
+    """Sets torch's switch for deterministic algorithms until the block ends."""
+
+    def switch() -> tuple[bool, bool]:
+        return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+    def turn(mode: tuple[bool, bool]) -> None:
+        if switch() != mode:  # touching the switch imports torch's compiler, which takes seconds
+            torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
+
+    before = switch()
+    turn((wanted, warn_only))
+    try:
+        yield
+    finally:
+        turn(before)
 
 
 def rows_of(index: Index | None) -> Callable[[Tensor], Tensor]:
@@ -195,7 +196,7 @@ def _at(tensor: Any, *indices: Index | None) -> Any:
 
 
 def _broadcast_at(tensor: Tensor | None, *indices: Index | None) -> Tensor | None:
-    """The same for a tensor that broadcasts to (B,H,Q,K): an axis of size 1 speaks of everything."""
+    """The same for a tensor that broadcasts to (B,H,Q,K): an axis of size 1 is kept."""
     if tensor is None:
         return None
     tensor = tensor[(None,) * (4 - tensor.dim())]

@@ -13,13 +13,10 @@ import torch
 
 from tfkit.plugin import AttentionInputs
 
-from ..attention.backend_under_test import BackendUnderTest
-from ..attention.case import Case
-from ..attention.evaluated import Evaluated
+from ..attention.evaluated import Call, Evaluated
 from .call_parts import Piece, agree, every, rows_of, taken, wide
-from .fitting import NO_CAUSAL, ONE_QUERY, causal, lacks
-from .paired_calls import Call
-from .relation import Relation
+from .fitting import NO_CAUSAL, ONE_QUERY, causal, lacks, segmented
+from .relation import Relation, rewritten
 
 
 def _prefix(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
@@ -53,11 +50,6 @@ def _chunks(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
             there = min(max(mask.offset + rows.stop, 1), case.K)
         made.append(Piece(taken(leaves, queries=rows, keys=range(there)), pick=rows_of(rows)))
     return made
-
-
-def _run_chunks(evaluated: Evaluated) -> float:
-    because = "differs from the same query in a chunk of its own, at its own offset, by more than both bounds"
-    return agree("chunks", evaluated, lambda leaves: _chunks(evaluated, leaves), because)
 
 
 @dataclass(frozen=True)
@@ -99,23 +91,19 @@ def _run_packed(evaluated: Evaluated) -> float:
     return agree("packed_segments", whole, lambda leaves: _sequences(evaluated, leaves), because)
 
 
-def _segmented(case: Case, subject: BackendUnderTest) -> Case:
-    return replace(case, segments=case.segments or 2)
-
-
 CUTTING = (
     Relation(
-        "causal_prefix", "R19", "Under causality the first rows need nothing of what comes later.", "bound",
+        "causal_prefix", "R19", "Under a causal mask, the first rows do not depend on later queries and keys.", "bound",
         _run_prefix, rule="A4", adapt=causal, voided_by=(NO_CAUSAL, ONE_QUERY),
         calls=lambda evaluated: _prefix(evaluated, wide(evaluated.inputs)),
     ),
-    Relation(
-        "chunks", "R20", "Queries in chunks, each at its own offset against the cache of its time, give the same.", "bound",
-        _run_chunks, rule="A4", voided_by=(ONE_QUERY,), calls=lambda evaluated: _chunks(evaluated, wide(evaluated.inputs)),
+    rewritten(
+        "chunks", "R20", "Queries in chunks, each at its own offset with the keys that are cached by then, give the same.",
+        "from the same query in a chunk of its own, at its own offset", _chunks, rule="A4", voided_by=(ONE_QUERY,),
     ),
     Relation(
         "packed_segments", "R23", "Segments laid end to end give what the sequences give alone.", "bound",
-        _run_packed, rule="A4", adapt=_segmented, voided_by=(lacks("segments"),),
+        _run_packed, rule="A4", adapt=segmented, voided_by=(lacks("segments"),),
         calls=lambda evaluated: _sequences(evaluated, wide(evaluated.inputs)),
     ),
 )  # fmt: skip

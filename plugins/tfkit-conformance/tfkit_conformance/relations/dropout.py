@@ -3,7 +3,7 @@
     values      each kept weight is 0 or P/(1-p)                share     kept pairs ~ Binomial(n, 1-p), and pair by pair
     one draw    the gradients are those of the factors that the forward pass drew, read out under the same generator state
     no sharing  two heads, batch rows, queries or calls agree on n pairs with probability (p^2 + (1-p)^2)^n only
-    generator   same state, same draw, whatever the numbers; every call moves the generator, by the shapes alone
+    generator   same state, same draw, for any values; every call advances the generator by a step that depends on shapes only
 
 Statistical checks give a false alarm with probability `ALARM` at most, each.
 """
@@ -28,8 +28,9 @@ from ..differences import first_of
 from ..finding import Violation
 from .binomial import interval, tail
 from .draws import drawn_factors, flat, generator_state, kept_draws, kept_weights, own_generator, set_generator_state
+from .fitting import undeclared
 from .paired_calls import leaf_copies, wants_gradients, within
-from .relation import Demand, Feature, Relation
+from .relation import Demand, Relation
 
 ALARM = 1e-9
 DRAWS = 96
@@ -159,7 +160,7 @@ def _one_draw_per_call(evaluated: Evaluated) -> float:
                ("weights", found.weights, due.weights, allowed.weights))  # fmt: skip
     for name, got, want, bound in forward:
         if got is not None:
-            words = "is not what the dropout draw says" if name == "output" else "is due as it is before dropout, and is not"
+            words = "does not agree with the dropout draw" if name == "output" else "is not that before dropout"
             worst = max(worst, within("one_draw_per_call", name, got, want, bound, f"{words}, by more than its bound"))
     for how, made in (("", gradients), (" when the call is checkpointed", again)):
         for name, gradient in made.items():
@@ -201,22 +202,20 @@ def _often(case: Case, subject: BackendUnderTest) -> Case:
     return small if subject.accepts(small.request(subject.device)) else dropping
 
 
-_NO_DROPOUT = Feature("dropout is not declared", lambda case, subject: not subject.capabilities.dropout)
-
-
 def _relation(name: str, summary: str, run: Callable[[Evaluated], float | None], demand: Demand = "exact",
               adapt: Callable[[Case, BackendUnderTest], Case] = _dropping) -> Relation:  # fmt: skip
-    return Relation(name, "A7", summary, demand, run, "A7", adapt, (_NO_DROPOUT,), draws=True)
+    return Relation(name, "A7", summary, demand, run, "A7", adapt, (undeclared("dropout"),), draws=True)
 
 
 DROPOUT = (
     _relation("kept_weights_are_scaled", "Each weight is dropped, or kept times 1/(1-p).", _kept_weights_are_scaled, "bound"),
-    _relation("one_draw_per_call", "Forward, backward and recomputation use one draw; lse and weights are those before it.",
+    _relation("one_draw_per_call",
+              "Forward, backward and recomputation use one draw; log-sum-exp and weights are those before dropout.",
               _one_draw_per_call, "bound"),
     _relation("kept_share", "Each pair is kept with probability 1-p.", _share, adapt=_often),
-    _relation("nothing_is_shared", "Calls, batch rows, heads and queries have draws of their own.", _nothing_is_shared,
+    _relation("nothing_is_shared", "Calls, batch rows, heads, queries and keys have independent draws.", _nothing_is_shared,
               adapt=_often),
-    _relation("same_state_same_draw", "The same generator state gives the same draw, whatever the numbers.",
+    _relation("same_state_same_draw", "The same generator state gives the same draw for any values.",
               _same_state_same_draw),
-    _relation("generator_moves", "A call moves the generator, by its sizes alone.", _generator_moves),
+    _relation("generator_moves", "A call advances the generator by a step that depends on its sizes only.", _generator_moves),
 )  # fmt: skip

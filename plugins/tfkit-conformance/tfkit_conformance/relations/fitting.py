@@ -1,4 +1,4 @@
-"""How drawn cases are made to fit a relation, and the features that void one all the same."""
+"""Changes of drawn cases so that relations apply, and the features with which they do not apply."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from .relation import Feature
 
 SOFTCAP = Feature("a softcap", lambda case, subject: case.softcap is not None)
 NO_GRADIENTS = Feature("no gradients", lambda case, subject: not (case.gradients or case.bias_gradient))
+NO_QUERY_GRADIENTS = Feature("no gradients", lambda case, subject: not case.gradients)
+NO_FLOAT64 = Feature("float64 is not declared", lambda case, subject: "float64" not in subject.capabilities.dtypes)
 NO_CAUSAL = Feature("causal is not declared", lambda case, subject: not case.causal)
 NO_GROUPS = Feature("grouped queries are not declared", lambda case, subject: case.G == case.H)
+ONE_HEAD = Feature("one key/value head", lambda case, subject: case.G == 1)
 ONE_BATCH_ROW = Feature("one batch row", lambda case, subject: case.B == 1)
 ONE_QUERY = Feature("one query", lambda case, subject: case.Q == 1)
 ONE_KEY = Feature("one key", lambda case, subject: case.K == 1)
@@ -28,8 +31,13 @@ NO_FULLY_MASKED_ROW = Feature("every query sees a key", lambda case, subject: no
 
 
 def lacks(term: str) -> Feature:
-    """The feature that the declaration does not have this mask term."""
+    """The declaration does not have this mask term."""
     return Feature(f"{term} is not declared", lambda case, subject: term not in subject.capabilities.mask_terms)
+
+
+def undeclared(name: str) -> Feature:
+    """The declaration does not have this capability."""
+    return Feature(f"{name} is not declared", lambda case, subject: not getattr(subject.capabilities, name))
 
 
 def shown(case: Case) -> Tensor:
@@ -87,6 +95,11 @@ def causal(case: Case, subject: BackendUnderTest) -> Case:
     if "causal" not in subject.capabilities.mask_terms:
         return case
     return replace(case, causal=True, offset=case.offset if isinstance(case.offset, int) and case.offset >= 0 else 0)
+
+
+def segmented(case: Case, subject: BackendUnderTest) -> Case:
+    """The case with segments."""
+    return replace(case, segments=case.segments or 2)
 
 
 def hiding_keys(case: Case, subject: BackendUnderTest) -> Case:

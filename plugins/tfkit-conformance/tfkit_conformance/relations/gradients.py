@@ -17,11 +17,11 @@ from torch import Tensor
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import leaves_of
-from ..attention.evaluated import Evaluated, run, run_backward
+from ..attention.evaluated import Call, Evaluated, run, run_backward
 from ..finding import Violation
 from ..raised import format_exception
-from .fitting import NO_GRADIENTS
-from .paired_calls import Call, identical, leaf_copies, with_leaves, within
+from .fitting import NO_FLOAT64, NO_GRADIENTS, NO_QUERY_GRADIENTS, undeclared
+from .paired_calls import identical, leaf_copies, with_leaves, within
 from .relation import Feature, Relation
 
 
@@ -37,7 +37,7 @@ def _one_gradient_at_a_time(evaluated: Evaluated) -> float:
         if not found.output.requires_grad:
             raise Violation(check, f"no gradient reaches {wanted_name} when it is the only tensor that requires one")
         alone = run_backward(evaluated.subject, found, inputs, evaluated.grad_output, check)[wanted_name]
-        because = "is another, by more than both bounds, when it is the only one wanted"
+        because = "differs by more than both bounds when it is the only one requested"
         bound = 2 * evaluated.bounds.gradients[wanted_name]
         title = f"gradient of {wanted_name}"
         worst = max(worst, within(check, title, alone, evaluated.gradients[wanted_name], bound, because))
@@ -59,7 +59,7 @@ def _weights_carry_gradients(evaluated: Evaluated) -> float:
     worst = 0.0
     for name, gradient in zip(leaves, gradients, strict=True):
         bound, want = due.bounds.gradients[name], due.reference.gradients[name]
-        because = "that the weights send is wrong by more than its bound"
+        because = "from the weights is wrong by more than its bound"
         worst = max(worst, within(check, f"gradient of {name}", gradient, want, bound, because))
     return worst
 
@@ -67,7 +67,7 @@ def _weights_carry_gradients(evaluated: Evaluated) -> float:
 def _deterministic_backward(evaluated: Evaluated) -> None:
     again = Call(evaluated.subject, leaf_copies(evaluated.inputs), evaluated.grad_output)
     for name, gradient in evaluated.gradients.items():
-        because = "is another when the same call is made again, although deterministic_backward is declared"
+        because = "differs when the same call is made again, although deterministic_backward is declared"
         identical("deterministic_backward", f"gradient of {name}", again.gradients[name], gradient, because)
 
 
@@ -93,28 +93,22 @@ def _small_double(case: Case, subject: BackendUnderTest) -> Case:
     return replace(case, dtype="float64", regime="normal", gradients=True, weights=False, lse=False)
 
 
-_NO_DOUBLE_BACKWARD = Feature("double_backward is not declared", lambda case, subject: not subject.capabilities.double_backward)
-_NO_DOUBLE = Feature("float64 is not declared", lambda case, subject: "float64" not in subject.capabilities.dtypes)
 _DETACHED = Feature(
     "differentiable weights are not declared", lambda case, subject: subject.capabilities.weights != "differentiable"
-)
-_NOT_DETERMINISTIC = Feature(
-    "deterministic_backward is not declared", lambda case, subject: not subject.capabilities.deterministic_backward
 )
 _NOT_HERE = Feature(
     "a deterministic backward of this call is refused on this device",
     lambda case, subject: not subject.accepts(replace(case.request(subject.device), deterministic=True)),
 )
-_NO_QUERY_GRADIENTS = Feature(NO_GRADIENTS.words, lambda case, subject: not case.gradients)
 
 GRADIENTS = (
-    Relation("one_gradient_at_a_time", "A10", "A gradient arrives, and is the same, when it is the only one wanted.", "bound",
+    Relation("one_gradient_at_a_time", "A10", "Each gradient is the same when it is the only one requested.", "bound",
              _one_gradient_at_a_time, rule="A10", voided_by=(NO_GRADIENTS,)),
-    Relation("weights_carry_gradients", "A9", "Weights declared differentiable send their gradient to queries and keys.",
+    Relation("weights_carry_gradients", "A9", "Weights that are declared differentiable pass gradients to queries and keys.",
              "capability", _weights_carry_gradients, rule="A9",
-             adapt=lambda case, subject: replace(case, weights=True), voided_by=(_DETACHED, _NO_QUERY_GRADIENTS)),
+             adapt=lambda case, subject: replace(case, weights=True), voided_by=(_DETACHED, NO_QUERY_GRADIENTS)),
     Relation("deterministic_backward", "R1", "The same call twice gives the same gradients.", "capability",
-             _deterministic_backward, rule="A10", voided_by=(_NOT_DETERMINISTIC, NO_GRADIENTS, _NOT_HERE)),
+             _deterministic_backward, rule="A10", voided_by=(undeclared("deterministic_backward"), NO_GRADIENTS, _NOT_HERE)),
     Relation("double_backward", "R39", "Second derivatives are right, in float64.", "capability",
-             _double_backward, rule="A10", adapt=_small_double, voided_by=(_NO_DOUBLE_BACKWARD, _NO_DOUBLE)),
+             _double_backward, rule="A10", adapt=_small_double, voided_by=(undeclared("double_backward"), NO_FLOAT64)),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 keys that no query sees   other numbers in them change nothing, bit for bit; their gradients are exactly 0
 more hidden keys          at either end of the cache: the same, within both bounds
-queries that see no key   give 0, send no gradient, whatever they hold and whatever gradient comes in, infinities included
+queries that see no key   give 0 and pass no gradient, for any query and any incoming gradient, infinities included
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from tfkit.plugin import AttentionInputs, DenseBias
 
-from ..attention.evaluated import Evaluated
+from ..attention.evaluated import Call, Evaluated
 from ..differences import at_element, first_of
 from ..finding import Violation
-from .call_parts import Piece, repeats, rewriting
+from .call_parts import Piece, repeats
 from .fitting import (
     NO_FULLY_MASKED_ROW,
     NO_GRADIENTS,
@@ -28,9 +28,9 @@ from .fitting import (
     own_memory,
     with_fully_masked_rows,
 )
-from .paired_calls import Call, format_element, identical, leaf_copies, lying_as, outcome
+from .paired_calls import format_element, identical, leaf_copies, lying_as, outcome
 from .poison import large, unmoved
-from .relation import Feature, Relation
+from .relation import Feature, Relation, rewritten
 
 MORE = 3
 """How many hidden keys are added."""
@@ -144,14 +144,6 @@ def _zero(check: str, name: str, tensor: Tensor, rows: Tensor, because: str) -> 
         raise at_element(check, f"{format_element(name, index)} {because}", name, index, tensor, torch.zeros_like(tensor))
 
 
-_run_appended, _calls_appended = rewriting(
-    "appended_hidden_keys", _appended, "differs from the call with three more keys at the end, hidden, by more than both bounds"
-)
-_run_prepended, _calls_prepended = rewriting(
-    "prepended_hidden_keys",
-    _prepended,
-    "differs from the call with three hidden keys before the first, by more than both bounds",
-)
 _CANNOT_HIDE_LAST = Feature(
     "key_lengths, key_visible and visible are not declared",
     lambda case, subject: not {"key_lengths", "key_visible", "visible"} & subject.capabilities.mask_terms,
@@ -170,16 +162,17 @@ HIDDEN = (
         "hidden_keys_get_no_gradient", "R3", "The gradients of keys and values that no query sees are exactly 0.", "exact",
         _hidden_keys_get_no_gradient, rule="A6", adapt=hiding_keys, voided_by=(NOTHING_HIDDEN, NO_GRADIENTS),
     ),
-    Relation(
-        "appended_hidden_keys", "R16", "More keys at the end, hidden, change nothing.", "bound",
-        _run_appended, rule="A6", voided_by=(_CANNOT_HIDE_LAST,), calls=_calls_appended,
+    rewritten(
+        "appended_hidden_keys", "R16", "More hidden keys at the end change nothing.",
+        "from the call with three more hidden keys at the end", _appended, rule="A6", voided_by=(_CANNOT_HIDE_LAST,),
+    ),
+    rewritten(
+        "prepended_hidden_keys", "R17", "Left padding that moves every position changes nothing.",
+        "from the call with three hidden keys before the first", _prepended, rule="A4", voided_by=(_CANNOT_HIDE_FIRST,),
     ),
     Relation(
-        "prepended_hidden_keys", "R17", "Left padding, with every position moved by it, changes nothing.", "bound",
-        _run_prepended, rule="A4", voided_by=(_CANNOT_HIDE_FIRST,), calls=_calls_prepended,
-    ),
-    Relation(
-        "fully_masked_rows", "R29", "A query that sees no key gives 0 and sends no gradient, whatever it holds or receives.",
+        "fully_masked_rows", "R29",
+        "A query that sees no key gives 0 and passes no gradient, for any query and any incoming gradient.",
         "exact",
         _fully_masked_rows, rule="A5", adapt=both(own_memory, with_fully_masked_rows), voided_by=(NO_FULLY_MASKED_ROW,),
     ),

@@ -18,31 +18,28 @@ from torch import Tensor
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import leaves_of
-from ..attention.evaluated import Evaluated
+from ..attention.evaluated import Call, Evaluated
+from ..differences import double
 from ..finding import Violation
-from .fitting import NO_GRADIENTS, SOFTCAP
-from .paired_calls import Call, leaf_copies, within
-from .relation import Feature, Relation
+from .fitting import NO_FLOAT64, NO_GRADIENTS, NO_QUERY_GRADIENTS, SOFTCAP
+from .paired_calls import leaf_copies, within
+from .relation import Relation
 
 STEP = 2.0**-16
 """h of the difference quotient: its truncation is of order h^2, its rounding of order 2^-53 / h."""
 
 
-def _double(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", torch.float64)
-
-
 def _key_gradients_cancel(evaluated: Evaluated) -> float:
     gradient, bound = evaluated.gradients["key"], evaluated.bounds.gradients["key"]
     check = "key_gradients_cancel"
-    total, allowed = _double(gradient).sum(2), bound.sum(2)
+    total, allowed = double(gradient).sum(2), bound.sum(2)
     because = "do not add up to 0 over the keys, by more than their bounds"
     return _evaluate(check, "gradients of key", total, torch.zeros_like(total), allowed, because)
 
 
 def _value_identity(evaluated: Evaluated) -> float:
-    value, sent = (_double(tensor) for tensor in (evaluated.inputs.value, evaluated.grad_output))
-    gradient, output = _double(evaluated.gradients["value"]), _double(evaluated.output.output)
+    value, sent = (double(tensor) for tensor in (evaluated.inputs.value, evaluated.grad_output))
+    gradient, output = double(evaluated.gradients["value"]), double(evaluated.output.output)
     left, left_bound = value * gradient, value.abs() * evaluated.bounds.gradients["value"]
     right, right_bound = sent * output, sent.abs() * evaluated.bounds.output
     because = "times the values are not the output times its gradient, by more than their bounds"
@@ -50,10 +47,10 @@ def _value_identity(evaluated: Evaluated) -> float:
 
 
 def _score_identity(evaluated: Evaluated) -> float:
-    key, query = (_double(tensor) for tensor in (evaluated.inputs.key, evaluated.inputs.query))
+    key, query = (double(tensor) for tensor in (evaluated.inputs.key, evaluated.inputs.query))
     bound = evaluated.bounds.gradients
-    left, left_bound = key * _double(evaluated.gradients["key"]), key.abs() * bound["key"]
-    right, right_bound = query * _double(evaluated.gradients["query"]), query.abs() * bound["query"]
+    left, left_bound = key * double(evaluated.gradients["key"]), key.abs() * bound["key"]
+    right, right_bound = query * double(evaluated.gradients["query"]), query.abs() * bound["query"]
     because = "times the keys are not the gradients of the queries times the queries, by more than their bounds"
     return _products("score_identity", "gradients of key", evaluated, (left, left_bound), (right, right_bound), because)
 
@@ -71,9 +68,7 @@ def _evaluate(check: str, name: str, got: Tensor, want: Tensor, bound: Tensor, b
         return within(check, name, got, want, bound, because)
     except Violation as broken:
         where = f"{name} of batch row {broken.index[0]}, key/value head {broken.index[1]}"
-        raise Violation(
-            check, f"{where} {because}", tensor=name, index=broken.index, got=broken.got, want=broken.want, bound=broken.bound
-        ) from None
+        raise Violation(check, f"{where} {because}", **broken.numbers) from None
 
 
 def _difference_quotient(evaluated: Evaluated) -> float:
@@ -87,18 +82,18 @@ def _difference_quotient(evaluated: Evaluated) -> float:
         for point, sign in zip(points, (1, -1), strict=True):
             point[name] = (leaf.detach().double() + sign * step).to(leaf.dtype)
     above, below = (Call(evaluated.subject, leaf_copies(evaluated.inputs, **point), evaluated.grad_output) for point in points)
-    sent = _double(evaluated.grad_output)
+    sent = double(evaluated.grad_output)
 
     def quotient(high: Tensor, low: Tensor) -> Tensor:
-        return (sent * (_double(high) - _double(low))).sum() / (2 * STEP)
+        return (sent * (double(high) - double(low))).sum() / (2 * STEP)
 
     found = quotient(above.output.output, below.output.output)
     right = quotient(above.reference.output, below.reference.output)
     rounding = (sent.abs() * (above.bounds.output + below.bounds.output)).sum() / (2 * STEP)
     slope, true_slope, uncertain = (torch.zeros((), dtype=torch.float64) for _ in range(3))
     for name in leaves:
-        along = (_double(leaves_of(above.inputs)[name]) - _double(leaves_of(below.inputs)[name])) / (2 * STEP)
-        slope = slope + (_double(evaluated.gradients[name]) * along).sum()
+        along = (double(leaves_of(above.inputs)[name]) - double(leaves_of(below.inputs)[name])) / (2 * STEP)
+        slope = slope + (double(evaluated.gradients[name]) * along).sum()
         true_slope = true_slope + (evaluated.reference.gradients[name] * along).sum()
         uncertain = uncertain + (evaluated.bounds.gradients[name] * along.abs()).sum()
     truncation = (right - true_slope).abs()
@@ -117,16 +112,13 @@ def _in_double(case: Case, subject: BackendUnderTest) -> Case:
     return replace(case, dtype="float64", regime=regime, layout=layout)
 
 
-_NO_DOUBLE = Feature("float64 is not declared", lambda case, subject: "float64" not in subject.capabilities.dtypes)
-_NOT_OF_KEYS = Feature("no gradients", lambda case, subject: not case.gradients)
-
 IDENTITIES = (
     Relation("key_gradients_cancel", "R38", "The gradients of all keys add up to 0.", "bound",
-             _key_gradients_cancel, rule="A10", voided_by=(_NOT_OF_KEYS, SOFTCAP)),
+             _key_gradients_cancel, rule="A10", voided_by=(NO_QUERY_GRADIENTS, SOFTCAP)),
     Relation("value_identity", "R38", "Values times their gradients are the output times its gradient.", "bound",
-             _value_identity, rule="A10", voided_by=(_NOT_OF_KEYS,)),
+             _value_identity, rule="A10", voided_by=(NO_QUERY_GRADIENTS,)),
     Relation("score_identity", "R38", "Keys times their gradients are queries times theirs.", "bound",
-             _score_identity, rule="A10", voided_by=(_NOT_OF_KEYS,)),
+             _score_identity, rule="A10", voided_by=(NO_QUERY_GRADIENTS,)),
     Relation("difference_quotient", "R39", "Gradients are the slope of the output along a random direction, in float64.",
-             "bound", _difference_quotient, rule="A10", adapt=_in_double, voided_by=(NO_GRADIENTS, _NO_DOUBLE)),
+             "bound", _difference_quotient, rule="A10", adapt=_in_double, voided_by=(NO_GRADIENTS, NO_FLOAT64)),
 )  # fmt: skip

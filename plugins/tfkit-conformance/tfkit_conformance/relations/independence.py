@@ -1,22 +1,20 @@
 """R12, R19 and R23 at fixed shapes: a number reaches only those rows that see it, and no other changes by a single bit.
 
-a row sees some keys      whatever is in the others: later keys (causal), other segments, or any at all
-queries, heads, batch rows stand for themselves
+keys                      a row depends only on the keys that it sees: not on later keys, other segments, ...
+queries, heads, batch rows   are independent of each other
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
-from ..attention.evaluated import Evaluated
+from ..attention.evaluated import Call, Evaluated
 from .call_parts import repeats
-from .fitting import NO_CAUSAL, ONE_BATCH_ROW, ONE_KEY, ONE_QUERY, both, causal, lacks, larger, own_memory
-from .paired_calls import Call, Called, identical, leaf_copies, outcome
+from .fitting import NO_CAUSAL, ONE_BATCH_ROW, ONE_HEAD, ONE_KEY, ONE_QUERY, both, causal, lacks, larger, own_memory, segmented
+from .paired_calls import identical, leaf_copies, outcome
 from .poison import large, poisoned, unmoved
-from .relation import Feature, Relation
+from .relation import Relation
 
 
 def _rows_that_see_none(visible: Tensor, keys: Tensor) -> Tensor:
@@ -55,45 +53,41 @@ def _other_segments(evaluated: Evaluated) -> None:
     _unreached("other_segments", evaluated, keys, "changed when the keys of another segment were replaced")
 
 
+def _one(size: int, evaluated: Evaluated) -> tuple[int, Tensor]:
+    """One of `size` places, and True at that place."""
+    place = evaluated.case.seed % size
+    return place, torch.arange(size) == place
+
+
 def _other_queries(evaluated: Evaluated) -> None:
-    case = evaluated.case
-    row = case.seed % case.Q
-    chosen = torch.zeros(case.Q, dtype=torch.bool)
-    chosen[row] = True
-    size = min(64.0, large(evaluated, evaluated.inputs.key, case.D))
-    changed = _with_rows(evaluated.inputs.query, chosen[:, None], size)
-    call = Call(evaluated.subject, leaf_copies(evaluated.inputs, query=changed), evaluated.grad_output)
-    _untouched("other_queries", evaluated, call, 2, ~chosen, f"changed when query row {row} was replaced")
+    row, chosen = _one(evaluated.case.Q, evaluated)
+    size = min(64.0, large(evaluated, evaluated.inputs.key, evaluated.case.D))
+    tensors = {"query": _with_rows(evaluated.inputs.query, chosen[:, None], size)}
+    _untouched("other_queries", evaluated, tensors, 2, ~chosen, f"changed when query row {row} was replaced")
 
 
 def _other_batch_rows(evaluated: Evaluated) -> None:
     case = evaluated.case
-    row = case.seed % case.B
-    chosen = torch.zeros(case.B, dtype=torch.bool)
-    chosen[row] = True
+    row, chosen = _one(case.B, evaluated)
     tensors = poisoned(evaluated, chosen[:, None, None].expand(case.B, case.G, case.K))
     tensors["query"] = _with_rows(evaluated.inputs.query, chosen[:, None, None, None], 1.0)
-    call = Call(evaluated.subject, leaf_copies(evaluated.inputs, **tensors), evaluated.grad_output)
-    _untouched("other_batch_rows", evaluated, call, 0, ~chosen, f"changed when batch row {row} was replaced")
+    _untouched("other_batch_rows", evaluated, tensors, 0, ~chosen, f"changed when batch row {row} was replaced")
 
 
 def _other_heads(evaluated: Evaluated) -> None:
     case = evaluated.case
-    group = case.seed % case.G
-    chosen = torch.zeros(case.G, dtype=torch.bool)
-    chosen[group] = True
-    keys = chosen[None, :, None].expand(case.B, case.G, case.K)
-    call = Call(evaluated.subject, leaf_copies(evaluated.inputs, **poisoned(evaluated, keys)), evaluated.grad_output)
-    _untouched("other_heads", evaluated, call, 1, ~chosen, f"changed when key/value head {group} was replaced")
+    group, chosen = _one(case.G, evaluated)
+    tensors = poisoned(evaluated, chosen[None, :, None].expand(case.B, case.G, case.K))
+    _untouched("other_heads", evaluated, tensors, 1, ~chosen, f"changed when key/value head {group} was replaced")
 
 
 def _with_rows(tensor: Tensor, rows: Tensor, number: float) -> Tensor:
     return tensor.detach().where(~rows.to(tensor.device), number)
 
 
-def _untouched(check: str, before: Called, after: Called, axis: int, kept: Tensor, because: str) -> None:
-    """Raise Violation unless everything that speaks of the kept places along an axis is as before, bit for bit."""
-    found = outcome(after)
+def _untouched(check: str, before: Call, tensors: dict[str, Tensor], axis: int, kept: Tensor, because: str) -> None:
+    """Raises Violation unless all results at the kept places along an axis stay the same, bit for bit, with other tensors."""
+    found = outcome(Call(before.subject, leaf_copies(before.inputs, **tensors), before.grad_output))
     for name, tensor in outcome(before).items():
         shared = name == "gradient of bias" or (axis == 2 and name in ("gradient of key", "gradient of value"))
         if shared or not repeats(before)(name):
@@ -103,33 +97,31 @@ def _untouched(check: str, before: Called, after: Called, axis: int, kept: Tenso
         identical(check, name, found[name].where(chosen, 0.0), tensor.where(chosen, 0.0), because)
 
 
-_ONE_HEAD = Feature("one key/value head", lambda case, subject: case.G == 1)
-
 INDEPENDENCE = (
     Relation(
-        "later_keys", "R19", "Under causality a row does not change when later keys do.", "exact",
+        "later_keys", "R19", "Under a causal mask, a row does not change with later keys.", "exact",
         _later_keys, rule="A4", adapt=both(own_memory, causal), voided_by=(NO_CAUSAL, ONE_KEY),
     ),
     Relation(
-        "unseen_keys", "R2", "A row does not change when keys that it does not see do.", "exact",
+        "unseen_keys", "R2", "A row does not change with keys that it does not see.", "exact",
         _unseen_keys, rule="A6", adapt=own_memory,
     ),
     Relation(
-        "other_segments", "R23", "A row does not change when the keys of another segment do.", "exact",
+        "other_segments", "R23", "A row does not change with the keys of another segment.", "exact",
         _other_segments, rule="A4",
-        adapt=both(own_memory, lambda case, subject: replace(case, segments=case.segments or 2)),
+        adapt=both(own_memory, segmented),
         voided_by=(lacks("segments"),),
     ),
     Relation(
-        "other_queries", "R12", "A row does not change when another query does.", "exact",
+        "other_queries", "R12", "A row does not change with other queries.", "exact",
         _other_queries, adapt=own_memory, voided_by=(ONE_QUERY,),
     ),
     Relation(
-        "other_heads", "R12", "A head does not change when another key/value head does.", "exact",
-        _other_heads, rule="A1", adapt=own_memory, voided_by=(_ONE_HEAD,),
+        "other_heads", "R12", "A head does not change with other key/value heads.", "exact",
+        _other_heads, rule="A1", adapt=own_memory, voided_by=(ONE_HEAD,),
     ),
     Relation(
-        "other_batch_rows", "R12", "A batch row does not change when another does.", "exact",
+        "other_batch_rows", "R12", "A batch row does not change with other batch rows.", "exact",
         _other_batch_rows, adapt=both(own_memory, larger), voided_by=(ONE_BATCH_ROW,),
     ),
 )  # fmt: skip

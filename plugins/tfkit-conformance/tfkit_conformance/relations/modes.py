@@ -21,18 +21,18 @@ from tfkit.plugin import AttentionInputs, Bias, shapes_of
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.compare import gradients_of
-from ..attention.evaluated import Evaluated, run, run_backward
+from ..attention.evaluated import Call, Evaluated, run, run_backward
 from ..finding import Violation
 from ..raised import format_exception
 from .call_parts import repeats
 from .draws import generator_state
-from .fitting import NO_GRADIENTS
-from .paired_calls import Call, all_identical, identical, leaf_copies, named, outcome, wants_gradients, within
+from .fitting import NO_QUERY_GRADIENTS, undeclared
+from .paired_calls import all_identical, identical, leaf_copies, named, outcome, wants_gradients, within
 from .relation import Feature, Relation
 
 
 def _again(evaluated: Evaluated) -> None:
-    because = "is another when the same call is made again"
+    because = "differs when the same call is made again"
     found = run(evaluated.subject, leaf_copies(evaluated.inputs)).output
     first = run(evaluated.subject, leaf_copies(evaluated.inputs)).output
     identical("again", "output", found.detach(), first.detach(), because)
@@ -160,7 +160,7 @@ def _prepared(evaluated: Evaluated) -> None:
         leaves = leaf_copies(inputs)
         bias: Bias | None = leaves.bias if given == "mask and bias" else None
         made = subject.prepare(leaves.mask, bias, shapes_of(inputs), subject.options)
-        because = f"is another when the call comes with its {given} prepared"
+        because = f"differs when the call comes with its {given} prepared"
         call = Call(subject, replace(leaves, prepared=made), evaluated.grad_output)
         all_identical("prepared", call, evaluated, because, _comparable(evaluated))
 
@@ -172,9 +172,7 @@ def _generator_left_alone(evaluated: Evaluated) -> None:
         raise Violation("generator_left_alone", "a call without dropout draws from torch's generator")
 
 
-_NO_COMPILE = Feature("compile is not declared", lambda case, subject: not subject.capabilities.compile)
 _NO_PREPARE = Feature("it has no `prepare`", lambda case, subject: subject.prepare is None)
-_NO_QUERY_GRADIENTS = Feature(NO_GRADIENTS.words, lambda case, subject: not case.gradients)
 
 MODES = (
     Relation("again", "R1", "The same call twice gives the same output.", "exact", _again),
@@ -185,9 +183,9 @@ MODES = (
     Relation("without_gradients", "R41", "Under no_grad and inference_mode the output is the same.", "bound",
              _without_gradients),
     Relation("checkpoint", "R41", "A checkpointed call gives the same gradients.", "bound",
-             _checkpoint, rule="A10", voided_by=(_NO_QUERY_GRADIENTS,)),
+             _checkpoint, rule="A10", voided_by=(NO_QUERY_GRADIENTS,)),
     Relation("compiled", "R41", "A compiled call gives the same.", "bound", _compiled, rule="A11",
-             voided_by=(_NO_COMPILE,), slow=True),
+             voided_by=(undeclared("compile"),), slow=True),
     Relation("prepared", "R41", "A call with its mask prepared for all layers gives the same.", "exact",
              _prepared, voided_by=(_NO_PREPARE,)),
 )  # fmt: skip

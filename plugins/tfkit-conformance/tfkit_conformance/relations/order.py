@@ -2,15 +2,15 @@
 
 layouts            strides are no numbers: any layout gives the same
 heads, batch rows  permuted in, permuted out; one alone gives what it gives among others
-keys               a sum over keys has no order, and a key that stands twice counts as exp(S + ln 2)
-features           q . k has no order, and value features stand for themselves
+keys               a sum over keys has no order, and a key that occurs twice counts as exp(S + ln 2)
+features           q . k has no order, and value features are independent
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,9 +21,9 @@ from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.elements import LAYOUTS
 from ..attention.evaluated import Evaluated
-from .call_parts import Piece, agree, rewriting, taken
-from .fitting import NO_GROUPS, ONE_BATCH_ROW, READS_POSITIONS, larger, without_positions
-from .relation import Feature, Relation
+from .call_parts import Piece, agree, taken, wide
+from .fitting import NO_GROUPS, ONE_BATCH_ROW, ONE_HEAD, READS_POSITIONS, larger, undeclared, without_positions
+from .relation import Relation, rewritten
 
 
 def _order(evaluated: Evaluated, size: int) -> Tensor:
@@ -90,59 +90,32 @@ def _shared_heads(case: Case, subject: BackendUnderTest) -> Case:
     return replace(case, G=1) if case.H > 1 else replace(case, H=2, G=1)
 
 
-def _moved(name: str, number: str, summary: str, because: str, adapt: Callable[[Case, BackendUnderTest], Case],
-           voided_by: tuple[Feature, ...], parts: Callable[[Evaluated, AttentionInputs], list[Piece]],
-           rule: str = "") -> Relation:  # fmt: skip
-    run, calls = rewriting(name, parts, f"differs by more than both bounds {because}")
-    return Relation(name, number, summary, "bound", run, rule, adapt, voided_by, calls)
+def _batch_invariant(evaluated: Evaluated) -> None:
+    because = "differs when its batch row is alone, although batch_invariant is declared"
+    agree("batch_invariant", evaluated, partial(_batch_split, evaluated), because, exact=True)
 
-
-def _as_declared(
-    check: str, parts: Callable[[Evaluated, AttentionInputs], list[Piece]], because: str
-) -> Callable[[Evaluated], float | None]:
-    """Bit for bit where `batch_invariant` is declared."""
-
-    def run(evaluated: Evaluated) -> float | None:
-        agree(
-            check,
-            evaluated,
-            lambda leaves: parts(evaluated, leaves),
-            f"{because}, although batch_invariant is declared",
-            exact=True,
-        )
-        return None
-
-    return run
-
-
-def _plain(case: Case, subject: BackendUnderTest) -> Case:
-    return case
-
-
-_NOT_INVARIANT = Feature("batch_invariant is not declared", lambda case, subject: not subject.capabilities.batch_invariant)
 
 ORDER = (
-    _moved("layouts", "R9", "Any strides are accepted and give the same.", "when its tensors lie in memory in another way",
-           _plain, (), _layouts, "A1"),
-    _moved("heads_written_out", "R10", "Key/value heads written out for every query head give the same.",
-           "when every query head has its own copy of its key/value head", _shared_heads, (NO_GROUPS,),
-           _heads_written_out, "A1"),
-    _moved("heads_permuted", "R11", "Key/value heads in another order, with their query heads, give the same.",
-           "when heads are permuted", _plain, (Feature("one key/value head", lambda case, subject: case.G == 1),),
-           _heads_permuted, "A1"),
-    _moved("batch_permuted", "R11", "Batch rows in another order give the same.", "when batch rows are permuted",
-           larger, (ONE_BATCH_ROW,), _batch_permuted),
-    _moved("batch_split", "R12", "A batch row alone gives what it gives among others.", "when its batch row is alone",
-           larger, (ONE_BATCH_ROW,), _batch_split),
+    rewritten("layouts", "R9", "Any strides are accepted and give the same.", "when its tensors lie in memory in another way",
+              _layouts, rule="A1"),
+    rewritten("heads_written_out", "R10", "Key/value heads repeated for every query head give the same.",
+              "when every query head has its own copy of its key/value head", _heads_written_out, rule="A1",
+              adapt=_shared_heads, voided_by=(NO_GROUPS,)),
+    rewritten("heads_permuted", "R11", "Key/value heads in another order, with their query heads, give the same.",
+              "when heads are permuted", _heads_permuted, rule="A1", voided_by=(ONE_HEAD,)),
+    rewritten("batch_permuted", "R11", "Batch rows in another order give the same.", "when batch rows are permuted",
+              _batch_permuted, adapt=larger, voided_by=(ONE_BATCH_ROW,)),
+    rewritten("batch_split", "R12", "A batch row alone gives what it gives among others.", "when its batch row is alone",
+              _batch_split, adapt=larger, voided_by=(ONE_BATCH_ROW,)),
     Relation("batch_invariant", "R12", "A batch row alone gives what it gives among others, bit for bit.", "capability",
-             _as_declared("batch_invariant", _batch_split, "differs when its batch row is alone"), adapt=larger,
-             voided_by=(_NOT_INVARIANT, ONE_BATCH_ROW), calls=rewriting("batch_invariant", _batch_split, "")[1]),
-    _moved("keys_permuted", "R13", "Keys in another order give the same.", "when keys are permuted",
-           without_positions, (READS_POSITIONS,), _keys_permuted),
-    _moved("features_permuted", "R14", "Query and key features in another order give the same.",
-           "when the features of queries and keys are permuted", _plain, (), _features_permuted),
-    _moved("value_features_permuted", "R15", "Value features in another order give them in that order.",
-           "when the features of values are permuted", _plain, (), _value_features_permuted),
-    _moved("keys_twice", "R27", "Every key twice gives the same, and ln 2 more log-sum-exp.",
-           "when every key is doubled", without_positions, (READS_POSITIONS,), _keys_twice),
+             _batch_invariant, adapt=larger, voided_by=(undeclared("batch_invariant"), ONE_BATCH_ROW),
+             calls=lambda evaluated: _batch_split(evaluated, wide(evaluated.inputs))),
+    rewritten("keys_permuted", "R13", "Keys in another order give the same.", "when keys are permuted",
+              _keys_permuted, adapt=without_positions, voided_by=(READS_POSITIONS,)),
+    rewritten("features_permuted", "R14", "Query and key features in another order give the same.",
+              "when the features of queries and keys are permuted", _features_permuted),
+    rewritten("value_features_permuted", "R15", "Value features in another order give output features in that order.",
+              "when the features of values are permuted", _value_features_permuted),
+    rewritten("keys_twice", "R27", "Every key twice gives the same, and a log-sum-exp that is ln 2 larger.",
+              "when every key is doubled", _keys_twice, adapt=without_positions, voided_by=(READS_POSITIONS,)),
 )  # fmt: skip

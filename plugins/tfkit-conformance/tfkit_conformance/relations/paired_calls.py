@@ -1,50 +1,18 @@
-"""The other call of a relation, and how the outcomes of two calls are compared: bit for bit, or within both their bounds."""
+"""Derives the other call of a relation, and compares the results of two calls: bit for bit, or within both bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from tfkit.plugin import AttentionInputs, AttentionOutput, Bias, LinearBias
 
-from ..attention.backend_under_test import BackendUnderTest
-from ..attention.bound import Bounds
 from ..attention.compare import leaves_of
-from ..attention.evaluated import Evaluated, bounds_of, run, run_backward
-from ..attention.reference import Reference, reference
+from ..attention.evaluated import Call
 from ..differences import at_element, differing, error_ratio, first_of, worst_of
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call derived from a case: what the backend gives for it, and its bounds, each made once."""
-
-    subject: BackendUnderTest
-    inputs: AttentionInputs
-    grad_output: Tensor
-
-    @cached_property
-    def output(self) -> AttentionOutput:
-        return run(self.subject, self.inputs)
-
-    @cached_property
-    def gradients(self) -> dict[str, Tensor]:
-        return run_backward(self.subject, self.output, self.inputs, self.grad_output)
-
-    @cached_property
-    def reference(self) -> Reference:
-        return reference(self.inputs, self.grad_output)
-
-    @cached_property
-    def bounds(self) -> Bounds:
-        return bounds_of(self.reference, self.subject.capabilities.numerics, self.subject.tf32)
-
-
-Called = Evaluated | Call
 
 
 def wants_gradients(inputs: AttentionInputs) -> bool:
@@ -52,9 +20,9 @@ def wants_gradients(inputs: AttentionInputs) -> bool:
     return any(leaf.requires_grad for leaf in leaves_of(inputs).values())
 
 
-def outcome(called: Called) -> dict[str, Tensor]:
+def outcome(call: Call) -> dict[str, Tensor]:
     """Everything that a call gives, by name: output, lse, weights, and its gradients as `gradient of query`."""
-    return named(called.output, called.gradients if wants_gradients(called.inputs) else {})
+    return named(call.output, call.gradients if wants_gradients(call.inputs) else {})
 
 
 def named(found: AttentionOutput, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -90,7 +58,7 @@ def identical(check: str, name: str, got: Tensor, want: Tensor, because: str) ->
         raise at_element(check, f"{format_element(name, index)} {because}", name, index, got, want)
 
 
-def all_identical(check: str, got: Called, want: Called, because: str, names: Callable[[str], bool]) -> None:
+def all_identical(check: str, got: Call, want: Call, because: str, names: Callable[[str], bool]) -> None:
     """Raise Violation unless what two calls give under these names is the same, bit for bit."""
     found, wanted = outcome(got), outcome(want)
     for name in filter(names, wanted):

@@ -11,9 +11,9 @@ import math
 import torch
 from torch import Tensor
 
-from ..attention.evaluated import Evaluated
+from ..attention.evaluated import Call, Evaluated
 from .call_parts import repeats
-from .paired_calls import Call, identical, leaf_copies, outcome
+from .paired_calls import identical, leaf_copies, outcome
 
 
 def large(evaluated: Evaluated, partner: Tensor, terms: int) -> float:

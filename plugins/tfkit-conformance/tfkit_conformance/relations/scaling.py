@@ -18,11 +18,11 @@ from torch import Tensor
 
 from tfkit.plugin import Numerics
 
-from ..attention.evaluated import Evaluated
+from ..attention.evaluated import Call, Evaluated
 from ..finding import Inconclusive
 from .call_parts import repeats
 from .fitting import moderate
-from .paired_calls import Call, identical, leaf_copies, outcome
+from .paired_calls import identical, leaf_copies, outcome
 from .relation import Feature, Relation
 
 Factors = dict[str, float]
@@ -125,12 +125,12 @@ def _relation(name: str, number: str, summary: str, run: Callable[[Evaluated], N
 
 SCALING = (
     _relation("value_times_power", "R5", "Values times 2^k give the output times 2^k.", _value_times_power),
-    _relation("value_negated", "R6", "Values with their sign changed give the output with its sign changed.", _value_negated),
+    _relation("value_negated", "R6", "Negated values give the negated output.", _value_negated),
     _relation(
         "query_against_key", "R7", "Queries times 2^k and keys times 2^-k give the same.", _query_against_key, _PRESCALED
     ),
     _relation(
         "query_against_scale", "R7", "Queries times 2^k and a scale times 2^-k give the same.", _query_against_scale, _PRESCALED
     ),
-    _relation("feature_signs", "R8", "A feature with its sign flipped in queries and keys gives the same.", _feature_signs),
+    _relation("feature_signs", "R8", "Flipping the sign of a feature in queries and keys changes nothing.", _feature_signs),
 )

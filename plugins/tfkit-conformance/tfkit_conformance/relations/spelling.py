@@ -16,9 +16,9 @@ from tfkit.plugin import AttentionInputs, Mask
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.evaluated import Evaluated
-from .call_parts import Piece, rewriting
-from .fitting import NO_CAUSAL, causal, lacks
-from .relation import Feature, Relation
+from .call_parts import Piece
+from .fitting import NO_CAUSAL, causal, lacks, segmented
+from .relation import Feature, Relation, rewritten
 
 Spelling = Callable[[Evaluated, Mask], Mask]
 
@@ -68,8 +68,7 @@ def _spelt(name: str, number: str, summary: str, spelling: Spelling, words: str,
     def parts(evaluated: Evaluated, leaves: AttentionInputs) -> list[Piece]:
         return [Piece(replace(leaves, mask=spelling(evaluated, leaves.mask)))]
 
-    run, calls = rewriting(name, parts, f"differs by more than both bounds when {words}")
-    return Relation(name, number, summary, "bound", run, "A3", adapt, voided_by, calls)
+    return rewritten(name, number, summary, f"when {words}", parts, "A3", adapt, voided_by)
 
 
 def _with_lengths(case: Case, subject: BackendUnderTest) -> Case:
@@ -82,10 +81,6 @@ def _unsegmented(case: Case, subject: BackendUnderTest) -> Case:
     return replace(_with_lengths(case, subject), segments=None)
 
 
-def _segmented(case: Case, subject: BackendUnderTest) -> Case:
-    return replace(case, segments=case.segments or 2)
-
-
 def _unwindowed(case: Case, subject: BackendUnderTest) -> Case:
     return replace(case, window=None)
 
@@ -95,12 +90,13 @@ SPELLING = (
            "its mask is written out pair by pair", lambda case, subject: case, (lacks("visible"),)),
     _spelt("causal_as_window", "R30", "Causality is a window that ends at the query.", _causal_as_window,
            "causality is spelt as a window", causal, (NO_CAUSAL, lacks("window"))),
-    _spelt("lengths_as_visibility", "R30", "Key lengths are a visibility of keys.", _lengths_as_visibility,
+    _spelt("lengths_as_visibility", "R30", "Key lengths are the same as visible keys.", _lengths_as_visibility,
            "key lengths are spelt as visible keys", _with_lengths, (lacks("key_lengths"), lacks("key_visible"))),
-    _spelt("lengths_as_segments", "R30", "Keys beyond the length are another segment.", _lengths_as_segments,
+    _spelt("lengths_as_segments", "R30", "Keys beyond the length are the same as keys of another segment.",
+           _lengths_as_segments,
            "key lengths are spelt as segments", _unsegmented, (lacks("key_lengths"), lacks("segments"))),
     _spelt("segments_renamed", "R30", "Segments may have any numbers.", _segments_renamed,
-           "segments have other numbers", _segmented, (lacks("segments"),)),
+           "segments have other numbers", segmented, (lacks("segments"),)),
     _spelt("wide_window", "R31", "A window wider than the call hides nothing.", _wide_window,
            "a window as wide as the call is added", _unwindowed, (lacks("window"),)),
 )  # fmt: skip

@@ -18,11 +18,11 @@ from tfkit.plugin import AttentionInputs
 
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
-from ..attention.evaluated import Evaluated
-from .call_parts import Piece, rewriting
+from ..attention.evaluated import Call, Evaluated
+from .call_parts import Piece
 from .fitting import SOFTCAP, whole_numbers
-from .paired_calls import Call, leaf_copies, outcome, within
-from .relation import Relation
+from .paired_calls import leaf_copies, outcome, within
+from .relation import Relation, rewritten
 
 
 def _whole(evaluated: Evaluated, size: int) -> Tensor:
@@ -82,7 +82,7 @@ def _one_live_key(evaluated: Evaluated) -> float:
 
 
 def _one_key(case: Case, subject: BackendUnderTest) -> Case:
-    """One key per row, or per batch row, by whatever term is declared; K = 1 where none is."""
+    """One visible key per row or batch row by a declared term; K = 1 if no term is declared."""
     near = replace(case, window=(0, 0), offset=case.offset if case.offset is not None else 0)
     first = replace(case, key_lengths=(1,) * case.B, window=None, shared_lengths=False)
     early = replace(case, causal=True, offset=0)
@@ -92,20 +92,14 @@ def _one_key(case: Case, subject: BackendUnderTest) -> Case:
     return replace(case, K=1, key_lengths=None, shared_lengths=False)
 
 
-_run_keys, _calls_keys = rewriting(
-    "keys_moved", _keys_moved, "differs by more than both bounds when one vector is added to every key"
-)
-_run_values, _calls_values = rewriting(
-    "values_moved", _values_moved, "differs by more than both bounds from itself plus what is added to every value"
-)
-
 VALUES = (
-    Relation("keys_moved", "R24", "One vector added to every key changes no weight.", "bound",
-             _run_keys, rule="A2", adapt=whole_numbers, voided_by=(SOFTCAP,), calls=_calls_keys),
+    rewritten("keys_moved", "R24", "A vector that is added to every key changes no weight.",
+              "when one vector is added to every key",
+              _keys_moved, rule="A2", adapt=whole_numbers, voided_by=(SOFTCAP,)),
     Relation("equal_values", "R25", "Where all values are equal, the output is that value.", "bound",
              _equal_values, rule="A2"),
-    Relation("values_moved", "R26", "One vector added to every value is added to every row that sees a key.", "bound",
-             _run_values, rule="A2", adapt=whole_numbers, calls=_calls_values),
-    Relation("one_live_key", "R28", "A row that sees one key is that key's value.", "bound",
+    rewritten("values_moved", "R26", "A vector that is added to every value is added to every row that sees a key.",
+              "from itself plus what is added to every value", _values_moved, rule="A2", adapt=whole_numbers),
+    Relation("one_live_key", "R28", "The output of a row that sees one key is that key's value.", "bound",
              _one_live_key, rule="A4", adapt=_one_key),
 )  # fmt: skip

@@ -59,9 +59,9 @@ def run_check(subject: BackendUnderTest, case: Case, check: str = "") -> float |
     from ..relations import RELATIONS
 
     layers = [layer for layer in LAYERS if check in ("", layer.name)]
-    relations = [relation for relation in RELATIONS if check == f"{relation.number} {relation.name}"]
+    relations = [relation for relation in RELATIONS if check == relation.label]
     if not layers and not relations:
-        known = [layer.name for layer in LAYERS] + [f"{relation.number} {relation.name}" for relation in RELATIONS]
+        known = [layer.name for layer in LAYERS] + [relation.label for relation in RELATIONS]
         raise InputError(Diagnostic("TFK095", f"there is no check `{check}` to run again", f"checks: {', '.join(known)}"))
     evaluated, worst = Evaluated(subject, case), None
     for one in layers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 from ..attention.case import Case
@@ -12,7 +11,6 @@ from ..attention.strategies import cases
 from ..finding import Inconclusive, Violation
 from ..report import LedgerRow
 from ..search import search
-from .known import is_known
 from .layers import LAYERS
 from .runner import Run
 
@@ -80,21 +78,10 @@ def _evaluate(run: Run, case: Case, counted: bool) -> None:
     undecided: Inconclusive | None = None
     for layer in LAYERS:
         tally = run.tally(layer.name, layer.rule, layer.summary)
-        if is_known(run.subject.entry, layer.name, case):
-            tally.known += 1
-            continue
-        started = time.perf_counter()
-        tally.examples += counted
         try:
-            tally.saw(layer.evaluate(evaluated), counted)
+            with tally.example(counted):
+                tally.saw(layer.evaluate(evaluated), counted)
         except Inconclusive as reason:
-            tally.inconclusive += counted
             undecided = reason
-        except Violation as violation:
-            tally.failed += counted
-            tally.saw(violation.share, counted)
-            raise
-        finally:
-            tally.seconds += time.perf_counter() - started
     if undecided is not None:
         raise undecided

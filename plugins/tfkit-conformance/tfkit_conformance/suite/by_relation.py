@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-
 from ..attention.case import Case
 from ..attention.evaluated import Evaluated
 from ..attention.strategies import cases
-from ..finding import Inconclusive, Violation, renamed
+from ..finding import Violation, renamed
 from ..raised import format_exception
 from ..relations import RELATIONS, Relation, fit
 from ..relations.call_parts import deterministic_if_declared
 from ..search import search
-from .known import is_known
 from .runner import Run, Tally
 
 ATTEMPTS = 4
@@ -44,9 +41,6 @@ def _relation(run: Run, relation: Relation, dtype: str, gradients: bool, wanted:
         if isinstance(case, str):
             void.add(case)
             return
-        if is_known(run.subject.entry, name, case):
-            tally.known += 1
-            return
         run.event(name, case)
         try:
             _evaluate(run, relation, name, case, tally, not shrinking)
@@ -62,26 +56,17 @@ def _relation(run: Run, relation: Relation, dtype: str, gradients: bool, wanted:
         run.record(outcome, lambda case: relation.adapt(case, run.subject))
         if tally.examples >= enough or tally.finding is not None or run.over:
             break
-    if not tally.examples and not tally.known and void:
+    if not tally.examples and void:
         tally.void = "; ".join(sorted(void)[:2])
 
 
 def _evaluate(run: Run, relation: Relation, name: str, case: Case, tally: Tally, counted: bool) -> None:
-    started = time.perf_counter()
-    tally.examples += counted
-    evaluated = Evaluated(run.subject, case)
-    try:
-        with deterministic_if_declared(evaluated):
-            tally.saw(relation.run(evaluated), counted)
-    except Inconclusive:
-        tally.inconclusive += counted
-        raise
-    except Violation as violation:
-        tally.failed += counted
-        tally.saw(violation.share, counted)
-        raise renamed(violation, name) from violation
-    except (RuntimeError, IndexError, ValueError, TypeError) as reason:  # an answer that nothing can be done with
-        tally.failed += counted
-        raise Violation(name, f"gave what cannot be compared: {format_exception(reason)}") from reason
-    finally:
-        tally.seconds += time.perf_counter() - started
+    with tally.example(counted):
+        evaluated = Evaluated(run.subject, case)
+        try:
+            with deterministic_if_declared(evaluated):
+                tally.saw(relation.run(evaluated), counted)
+        except Violation as violation:
+            raise renamed(violation, name) from violation
+        except (RuntimeError, IndexError, ValueError, TypeError) as reason:  # a result of the wrong shape or type
+            raise Violation(name, f"returned a result that cannot be compared: {format_exception(reason)}") from reason

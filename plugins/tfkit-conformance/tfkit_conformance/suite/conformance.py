@@ -5,8 +5,7 @@
     layers         every declared cell, dtype by dtype, by the layers of `tfkit_conformance.suite.layers`
     relations      the metamorphic relations of `tfkit_conformance.relations`
     dropout        where it is declared
-    grade          accuracy beyond the bound
-    known          stored failures that the author knows still fail
+    grade          accuracy, as a grade
 
 The ledger counts the examples of every cell, so that an untried cell does not pass.
 """
@@ -28,6 +27,7 @@ from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import DTYPES
 from ..finding import Finding
 from ..profile import profile_of
+from ..relations.call_parts import deterministic_algorithms
 from ..report import ConformanceReport
 from ..resolve import known_dtypes, resolve, versions, why_not_run
 from ..search import SHRINK_STEPS
@@ -35,7 +35,6 @@ from .by_cell import check_cells
 from .by_relation import check_relations
 from .declaration import nonsense
 from .grade import check_grade
-from .known import check_known
 from .layers import LAYERS
 from .refusals import check_refusals, plain_case
 from .runner import Event, Run, Tally
@@ -106,7 +105,7 @@ def check_backend(
 
 def _run_all(run: Run) -> None:
     subject = run.subject
-    tally = run.tally("declaration", "A3", "the declaration makes sense")
+    tally = run.tally("declaration", "A3", "the declaration is consistent")
     tally.examples = 1
     wrong = list(nonsense(subject.capabilities))
     if wrong:
@@ -120,8 +119,7 @@ def _run_all(run: Run) -> None:
         return
     gradients = subject.capabilities.backward and _backward_here(subject, run.dtypes)
     with _settings_kept():
-        check_known(run.tally, run.finding_of, subject, run.limit)
-        run.once("refusals", "A3", "what is not declared is refused", lambda dtype, tally: _refusals(run, dtype, tally))
+        run.once("refusals", "A3", "undeclared features are refused", lambda dtype, tally: _refusals(run, dtype, tally))
         for turn, size in enumerate(run.profile.rounds):
             check_cells(run, gradients, turn, size.cell)
             if "contract" in run.reported_checks():
@@ -130,7 +128,7 @@ def _run_all(run: Run) -> None:
                 break
             check_relations(run, gradients, turn, size.relation)
         if "contract" not in run.reported_checks():
-            run.once("grade", "A8", "accuracy beyond the bound", lambda dtype, tally: _grade(run, dtype, tally))
+            run.once("grade", "A8", "accuracy, as a grade", lambda dtype, tally: _grade(run, dtype, tally))
 
 
 def _refusals(run: Run, dtype: str, tally: Tally) -> None:
@@ -157,20 +155,10 @@ def _backward_here(subject: BackendUnderTest, dtypes: tuple[str, ...]) -> bool:
 @contextmanager
 def _settings_kept() -> Iterator[None]:
     """torch's process-wide settings as the suite needs them, and afterwards as they were."""
-    state, deterministic = torch.get_rng_state(), _deterministic()
-    _be_deterministic(False, False)
+    state = torch.get_rng_state()
     torch.manual_seed(0)
     try:
-        yield
+        with deterministic_algorithms(False, False):
+            yield
     finally:
-        _be_deterministic(*deterministic)
         torch.set_rng_state(state)
-
-
-def _deterministic() -> tuple[bool, bool]:
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-
-
-def _be_deterministic(wanted: bool, warn_only: bool) -> None:
-    if _deterministic() != (wanted, warn_only):  # touching the switch imports torch's compiler, which takes seconds
-        torch.use_deterministic_algorithms(wanted, warn_only=warn_only)

@@ -18,6 +18,7 @@ from tfkit.plugin import AttentionInputs, accumulation, expand_heads
 from ..attention.backend_under_test import BackendUnderTest
 from ..attention.case import Case
 from ..attention.evaluated import Evaluated
+from ..differences import double
 from ..finding import Violation
 
 GRADES = {"A": 1.5, "B": 3.0, "C": float("inf")}
@@ -37,7 +38,7 @@ def ratios(subject: BackendUnderTest, dtype: str, seed: int = 0) -> dict[str, fl
 
 
 def grade_of(ratio: float) -> str:
-    """The letter of a ratio; C for one that is none."""
+    """The letter of a ratio; C for NaN."""
     return next((letter for letter, limit in GRADES.items() if ratio <= limit), "C")
 
 
@@ -82,5 +83,5 @@ def _best(inputs: AttentionInputs, grad_output: Tensor) -> dict[str, Tensor]:
 
 
 def _rms(found: Tensor, wanted: Tensor) -> float:
-    error = found.detach().to("cpu", torch.float64) - wanted
+    error = double(found) - wanted
     return max(float(error.square().mean().sqrt()), 1e-300)

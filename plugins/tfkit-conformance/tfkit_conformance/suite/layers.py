@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..attention.compare import leaves_of
-from ..attention.evaluated import Evaluated, changed, run
+from ..attention.evaluated import Call, Evaluated, run
 from ..differences import at_element, error_ratio, first_of, worst_of
 from ..finding import Violation
 from .probes import compare_visibility, head_codes, read_backward, read_forward
@@ -46,11 +46,11 @@ def contract(evaluated: Evaluated) -> None:
     _check_tensor("output", found.output, (case.B, case.H, case.Q, case.V), case.torch_dtype, inputs.query.device)
     if case.lse:
         if found.lse is None:
-            raise Violation("contract", "gave no log-sum-exp although it was asked for and is declared")
+            raise Violation("contract", "returned no log-sum-exp although it was requested and is declared")
         _check_tensor("lse", found.lse, (case.B, case.H, case.Q), torch.float32, inputs.query.device, infinite=True)
     if case.weights:
         if found.weights is None:
-            raise Violation("contract", "gave no weights although they were asked for and are declared")
+            raise Violation("contract", "returned no weights although they were requested and are declared")
         _check_tensor("weights", found.weights, (case.B, case.H, case.Q, case.K), case.torch_dtype, inputs.query.device)
     owned = {tensor.untyped_storage().data_ptr() for tensor in leaves_of(inputs).values()}
     if found.output.untyped_storage().data_ptr() in owned:
@@ -69,7 +69,7 @@ def contract(evaluated: Evaluated) -> None:
         raise Violation("contract", "the second call wrote into the output of the first")
     if not torch.equal(again, first):
         worst = float((again.detach().double() - first.double()).abs().max())
-        raise Violation("contract", f"the same call gave another output the second time, by up to {worst:.3g}")
+        raise Violation("contract", f"the same call gave a different output the second time, by up to {worst:.3g}")
 
 
 def support(evaluated: Evaluated) -> None:
@@ -103,9 +103,9 @@ def scores(evaluated: Evaluated) -> float | None:
     rows = torch.arange(start, min(start + case.V, case.K), device=chunk.device)
     chunk[rows, rows - start] = 1
     value = chunk.expand(case.B, case.G, -1, -1).contiguous()
-    plain = Evaluated(evaluated.subject, replace(case, gradients=False, bias_gradient=False, lse=False, weights=False))
-    plain.__dict__["inputs"] = changed(plain.inputs, False, value=value)
-    return within("scores", "weights", plain.output.output, plain.reference.output, plain.bounds.output)
+    plain = replace(case, gradients=False, bias_gradient=False, lse=False, weights=False).inputs(evaluated.subject.device)
+    call = Call(evaluated.subject, replace(plain, value=value), evaluated.grad_output)
+    return within("scores", "weights", call.output.output, call.reference.output, call.bounds.output)
 
 
 def output(evaluated: Evaluated) -> float | None:

@@ -9,13 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-import torch
 from torch import Tensor
 
 from ..attention.backend_under_test import BackendUnderTest, backend_under_test
 from ..attention.case import Case
 from ..attention.compare import leaves_of
 from ..attention.evaluated import Evaluated
+from ..differences import double
 from ..finding import Inconclusive, Violation
 from ..mutants import ATTENTION_MUTANTS, Mutant
 
@@ -63,7 +63,7 @@ def _outcome(evaluated: Evaluated) -> dict[str, Tensor]:
         found["lse"] = evaluated.output.lse
     if any(leaf.requires_grad for leaf in leaves_of(evaluated.inputs).values()):
         found |= evaluated.gradients
-    return {name: tensor.detach().to("cpu", torch.float64) for name, tensor in found.items()}
+    return {name: double(tensor) for name, tensor in found.items()}
 
 
 def _allowed(evaluated: Evaluated) -> dict[str, Tensor]:

@@ -1,5 +1,5 @@
-"""What is not declared is refused (rule A3): called with it all the same, a backend raises. One that answers has ignored
-the feature, or can do more than it declares; both are failures.
+"""Undeclared features are refused (rule A3): a backend that is called with one raises. If it answers, it ignores the feature or
+can do more than it declares. Both are failures.
 
 tfkit's dispatcher never makes such a call. A backend is also called directly, by its author and in other people's code, and
 `tfkit.plugin.require_capabilities(capabilities)` refuses for it in one line.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ..attention.backend_under_test import BackendUnderTest
@@ -13,8 +14,8 @@ from ..limit import time_limit
 from ..profile import Profile
 from ..report import CheckResult, LedgerRow, Status
 from ..search import Outcome
+from ..snippets import backend_snippet
 from .looks_like import looks_like
-from .snippet import snippet_of
 
 Event = Callable[[str, Case | None], None]
 
@@ -27,7 +28,6 @@ class Tally:
     summary: str
     examples: int = 0
     failed: int = 0
-    known: int = 0
     inconclusive: int = 0
     worst: float | None = None
     seconds: float = 0.0
@@ -36,17 +36,32 @@ class Tally:
     void: str = ""
 
     def saw(self, share: float | None, counted: bool) -> None:
-        """Keep the largest error, of `counted` examples only. Shrinking the failure of another check may fail this one too, on
-        cases that were not drawn: its row would say "passed" beside an error above its bound."""
+        """Keeps the largest error of the `counted` examples. Cases that are tried to shrink another check's failure do not
+        count: this check could fail on one, and its row would say "passed" with an error above the bound."""
         if counted and share is not None:
             self.worst = max(share, self.worst or 0.0)
+
+    @contextmanager
+    def example(self, counted: bool) -> Iterator[None]:
+        """Counts an example with its time and how it ends."""
+        started = time.perf_counter()
+        self.examples += counted
+        try:
+            yield
+        except Inconclusive:
+            self.inconclusive += counted
+            raise
+        except Violation as violation:
+            self.failed += counted
+            self.saw(violation.share, counted)
+            raise
+        finally:
+            self.seconds += time.perf_counter() - started
 
     def result(self, name: str) -> CheckResult:
         status: Status = "passed"
         if self.finding is not None:
             status = "failed"
-        elif self.known:
-            status = "known"
         elif not self.examples:
             status = "not applicable" if self.void else "not run"
         elif self.inconclusive == self.examples:
@@ -138,19 +153,10 @@ class Run:
             tally.finding = found
 
     def finding_of(self, violation: Violation, case: Case | None) -> Finding:
-        tally = self.tallies.get(violation.check)
-        return Finding(
-            violation.check,
-            tally.rule if tally else "",
-            violation.message,
-            violation.tensor,
-            violation.index,
-            violation.got,
-            violation.want,
-            violation.bound,
-            {} if case is None else case.as_data(),
-            snippet="" if case is None else snippet_of(self.subject.name, case, self.subject.device, violation.check),
-        )
+        tally, data = self.tallies.get(violation.check), {} if case is None else case.as_data()
+        snippet = backend_snippet(self.subject.name, data, self.subject.device, violation.check) if data else ""
+        rule = tally.rule if tally else ""
+        return Finding(violation.check, rule, violation.message, **violation.numbers, case=data, snippet=snippet)
 
     def results(self) -> tuple[tuple[CheckResult, ...], tuple[Finding, ...]]:
         """Every check's result, and the findings in the order of the checks."""

@@ -1,4 +1,4 @@
-"""Proofs about one model: every sub-layer where it stands, with every backend, and the model as a whole."""
+"""Proofs about one model: every sub-layer with every backend, and the whole model."""
 
 from .row import Row, VerifyReport
 from .verifier import verify

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..attention.bound import SECOND_ORDER, SMALLEST, UNIT
+from ..attention.bound import SECOND_ORDER, SMALLEST, UNIT, gamma
+from ..differences import double
 
 ELEMENTARY = 8
 
@@ -46,12 +47,8 @@ class Approximate:
 
 def exact(tensor: Tensor) -> Approximate:
     """A recorded tensor: exactly what the module was given."""
-    value = wide(tensor)
+    value = double(tensor)
     return Approximate(value, torch.zeros_like(value), tensor.dtype)
-
-
-def wide(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", torch.float64)
 
 
 def units(dtype: torch.dtype) -> tuple[float, float]:
@@ -59,16 +56,12 @@ def units(dtype: torch.dtype) -> tuple[float, float]:
     return UNIT[dtype], UNIT[torch.promote_types(dtype, torch.float32)]
 
 
-def gamma(terms: int, unit: float) -> float:
-    return terms * unit / (1.0 - terms * unit)
-
-
 def linear(x: Approximate, weight: Tensor, bias: Tensor | None) -> Approximate:
     """x (..., n), weight (m, n), bias (m,) -> (..., m)."""
     u_o, u_a = units(x.dtype)
-    W = wide(weight)
+    W = double(weight)
     product = x.value @ W.T
-    shift = torch.zeros(W.shape[0], dtype=torch.float64) if bias is None else wide(bias)
+    shift = torch.zeros(W.shape[0], dtype=torch.float64) if bias is None else double(bias)
     y = product + shift
     magnitude = (x.value.abs() + x.error) @ W.abs().T + shift.abs()
     moved = x.error @ W.abs().T if bool(x.error.any()) else torch.zeros_like(y)
@@ -104,13 +97,13 @@ def weighted_sum(terms: list[tuple[float, Approximate]]) -> Approximate:
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Approximate:
     """x (..., M), exact, by the definition."""
     u_o, u_a = units(x.dtype)
-    v, w = wide(x), wide(weight)
+    v, w = double(x), double(weight)
     M = v.shape[-1]
     mean = v.mean(-1, keepdim=True)
     c = v - mean
     variance = c.square().mean(-1, keepdim=True)
     s = (variance + eps).sqrt()
-    shift = torch.zeros(M, dtype=torch.float64) if bias is None else wide(bias)
+    shift = torch.zeros(M, dtype=torch.float64) if bias is None else double(bias)
     y = w * c / s + shift
     e_mean = gamma(M + 2, u_a) * v.abs().mean(-1, keepdim=True)
     condition = (v.square().mean(-1, keepdim=True) / variance.clamp_min(1e-300)).sqrt()
@@ -122,7 +115,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Ap
 def rms_norm(x: Tensor, weight: Tensor, eps: float, unit_offset: bool) -> Approximate:
     """x (..., M), exact, by the definition."""
     u_o, u_a = units(x.dtype)
-    v = wide(x)
-    w = wide(weight) + (1.0 if unit_offset else 0.0)
+    v = double(x)
+    w = double(weight) + (1.0 if unit_offset else 0.0)
     y = w * v / (v.square().mean(-1, keepdim=True) + eps).sqrt()
     return Approximate(y, (gamma(v.shape[-1] + 2, u_a) / 2 + 6 * u_a + u_o) * y.abs(), x.dtype)

@@ -81,7 +81,14 @@ def failed_step(subject: ModelUnderTest) -> None:
         got = {name: torch.cat([piece[name] for piece in pieces], 1) for name in pieces[0]}
         shown = subject.shown(batch)
         for name in want:
-            same("decoding", got[name], want[name], "a step that failed must leave no trace", f"`{name}`", shown.get(name))
+            same(
+                "decoding",
+                got[name],
+                want[name],
+                "a step that failed must leave the state unchanged",
+                f"`{name}`",
+                shown.get(name),
+            )
 
 
 def _stop(*_: object) -> None:

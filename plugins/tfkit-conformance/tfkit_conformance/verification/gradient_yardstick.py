@@ -14,7 +14,7 @@ from torch import Tensor
 from tfkit import Graph, Model
 
 from ..attention.bound import UNIT
-from .approximate import wide as widened
+from ..differences import double
 from .batch import Batch
 from .expected import expected_sites
 from .rounding import FACTOR
@@ -80,13 +80,13 @@ def largest(tensor: Tensor) -> float:
 
 
 def _furthest(given: Tensor, want: Tensor) -> float:
-    furthest = float((widened(given) - widened(want)).abs().max()) if given.numel() else 0.0
+    furthest = float((double(given) - double(want)).abs().max()) if given.numel() else 0.0
     return math.inf if math.isnan(furthest) else furthest
 
 
 def share_of(given: Tensor, exact: Tensor) -> float:
     """The length of the error over that of the exact gradient; 0 where both are."""
-    error, length = float((widened(given) - widened(exact)).norm()), float(widened(exact).norm())
+    error, length = float((double(given) - double(exact)).norm()), float(double(exact).norm())
     if math.isnan(error):
         return math.inf
     return error / length if length else (math.inf if error else 0.0)

@@ -30,12 +30,14 @@ float64 cannot distinguish from zero: max |g*| is at most FACTOR max |g_eager - 
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from ..attention.bound import bounds
+from tfkit.plugin import AttentionOutput
+
+from ..attention.compare import compared
+from ..attention.evaluated import bounds_of
 from ..attention.reference import reference
-from ..finding import Inconclusive, Violation
+from ..finding import Violation
 from .comparison import close
 from .gradient_yardstick import GradientYardstick, largest, share_of, short
 from .model_under_test import ModelUnderTest
@@ -49,7 +51,7 @@ def site_gradients(subject: ModelUnderTest) -> float:
     runs = _served(subject)
     known = {site: run for site, run in runs.items() if run.inputs.score is None and run.grad_output is not None}
     if not known:
-        raise NotApplicable("the reference knows dot products; other scores are evaluated by the gradients of the parameters")
+        raise NotApplicable("the reference computes dot products; other scores are checked by the gradients of the parameters")
     return max(check_site("site gradients", site, run) for site, run in known.items())
 
 
@@ -74,23 +76,17 @@ def _served(subject: ModelUnderTest) -> dict[str, SiteRun]:
     if not subject.model.sites:
         raise NotApplicable("the model has no attention")
     if not runs:
-        raise NotApplicable("it serves no call with gradients: they went to eager")
+        raise NotApplicable("it serves no call with gradients; eager does")
     return runs
 
 
 def check_site(check: str, site: str, run: SiteRun) -> float:
     """The largest error over its bound of one call of a site. Raises Violation, or Inconclusive for scores beyond the dtype."""
     wanted = reference(run.inputs, run.grad_output)
-    tf32 = run.inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32
-    bound = bounds(wanted, run.backend.entry.capabilities.numerics, tf32=tf32)
-    if not bool(bound.evaluated.all()):
-        raise Inconclusive(f"the scores of {site} are too large for {short(run.output.dtype)}: the case cannot decide")
+    bound = bounds_of(wanted, run.backend.entry.capabilities.numerics)
     words = f"{run.backend.kind} at {site}, for the gradient that reached it"
-    worst = close(check, run.output, wanted.output, bound.output, words, "output")
-    for name, given in run.gradients.items():
-        tensor = f"gradient of {name}"
-        worst = max(worst, close(check, given, wanted.gradients[name], bound.gradients[name], words, tensor))
-    return worst
+    results = compared(AttentionOutput(run.output), run.gradients, wanted, bound)
+    return max(close(check, got, want, limit, words, name) for name, got, want, limit in results)
 
 
 def check_gradients(

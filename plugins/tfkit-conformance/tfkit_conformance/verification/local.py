@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 
 from tfkit import Graph, Model
@@ -13,35 +12,26 @@ from ..finding import Violation
 from .expected import expected_layers, expected_sites, stacks
 from .recording import Call, Recording
 from .requested import request
+from .row import PartCheck
 from .tokenwise import feed_forward, norm, projections, tokenwise_nodes
 from .wiring import layer_wiring, stack_wiring
 
 
-@dataclass(frozen=True)
-class Local:
-    """One check to be made: the property, where, and what to call."""
-
-    property: str
-    rule: str
-    where: str
-    check: Callable[[], float | None]
-
-
-def local_checks(model: Model, graph: Graph, recording: Recording) -> Iterator[Local]:
+def local_checks(model: Model, graph: Graph, recording: Recording) -> Iterator[PartCheck]:
     """The checks that do not depend on backends; they are made once per run."""
     for node in stacks(graph):
-        yield Local("wiring of the stack", "", node.name, partial(stack_wiring, graph, recording, node.name))
+        yield PartCheck("wiring of the stack", "", node.name, partial(stack_wiring, graph, recording, node.name))
     sites = expected_sites(graph)
     for expected in expected_layers(graph):
         where = f"{expected.stack}.{expected.index}"
-        yield Local("wiring of the layer", "", where, partial(layer_wiring, graph, recording, expected))
+        yield PartCheck("wiring of the layer", "", where, partial(layer_wiring, graph, recording, expected))
         for name in expected.sublayers:
             full = f"{where}.{name}"
             if full in sites:
-                yield Local("request", "A4", full, partial(request, recording, sites[full]))
-                yield Local("projections", "", full, partial(projections, recording, sites[full]))
+                yield PartCheck("request", "A4", full, partial(request, recording, sites[full]))
+                yield PartCheck("projections", "", full, partial(projections, recording, sites[full]))
             else:
-                yield Local("feed-forward", "R37", full, partial(feed_forward, recording, expected, name))
+                yield PartCheck("feed-forward", "R37", full, partial(feed_forward, recording, expected, name))
         applied = recording.layers.get((expected.stack, expected.index))
         for part, calls in applied.parts.items() if applied else ():
             if part.startswith("norms.") and expected.layer.norm.kind != "none":
@@ -56,13 +46,13 @@ def local_checks(model: Model, graph: Graph, recording: Recording) -> Iterator[L
                 yield _norms(f"{name}.{below}", asked, recording.inner.get((name, below), []))
     for name, check in tokenwise_nodes(graph).items():
         node = graph.nodes[name]
-        yield Local(node.part.kind, "", name, partial(check, model, recording, node))
+        yield PartCheck(node.part.kind, "", name, partial(check, model, recording, node))
 
 
-def _norms(where: str, part: Component, calls: list[Call]) -> Local:
+def _norms(where: str, part: Component, calls: list[Call]) -> PartCheck:
     def check() -> float:
         if not calls:
             raise Violation("norm", f"the norm {where} was not applied")
         return max(norm(call, part, where) for call in calls)
 
-    return Local("norm", "R36", where, check)
+    return PartCheck("norm", "R36", where, check)

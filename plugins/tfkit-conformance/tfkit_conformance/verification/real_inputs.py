@@ -16,7 +16,9 @@ from tfkit import Model
 from tfkit.inspection import Node
 from tfkit.plugin.model_parts import PositionRange, PositionSite, load
 
-from .approximate import Approximate, elementwise, exact, gamma, linear, units, weighted_sum, wide
+from ..attention.bound import gamma
+from ..differences import double
+from .approximate import Approximate, elementwise, exact, linear, units, weighted_sum
 from .comparison import close, same
 from .expected import node_of
 from .recording import Recording
@@ -59,7 +61,7 @@ def _positions(scheme: Any, node: Node, x: Approximate, visible: Tensor | None =
     part = node.options.position
     site = getattr(node.options, "site", None) or PositionSite(x.value.shape[-1], rows=x.value.shape[1])
     made: Any = load(part.entry.build)(part.options, site).to(torch.float64)
-    made.load_state_dict({name: wide(tensor) for name, tensor in scheme.state_dict().items()})
+    made.load_state_dict({name: double(tensor) for name, tensor in scheme.state_dict().items()})
     L = x.value.shape[1]
     span = PositionRange(L, L, 0, 0, torch.device("cpu"), torch.float64, visible, site.grid)
     added = made.embed(torch.zeros_like(x.value), span)
@@ -95,8 +97,8 @@ def similarity(model: Model, recording: Recording, node: Node) -> float:
     """The similarities of one node. Each length, product and quotient is off by the rounding of a sum of M terms at most."""
     module: Any = model.nodes[node.name]
     given = [recording.nodes[node_of(node.edges.reads[f"inputs.{at}"])].output.tensor for at in range(2)]
-    a, b = (wide(each) / wide(each).norm(dim=-1, keepdim=True) for each in given)
-    scale = float(wide(module.scale).exp())
+    a, b = (double(each) / double(each).norm(dim=-1, keepdim=True) for each in given)
+    scale = float(double(module.scale).exp())
     u_o, u_a = units(given[0].dtype)
     relative = gamma(3 * a.shape[-1] + 8, u_a) + (8 + abs(module.scale.item())) * u_o
     want = Approximate(scale * a @ b.T, scale * (a.abs() @ b.abs().T) * relative, given[0].dtype)

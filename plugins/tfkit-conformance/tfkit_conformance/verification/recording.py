@@ -1,7 +1,6 @@
 """Records one call of a model: inputs and outputs of every node, layer, sub-layer and attention site.
 
-Forward hooks record modules. A stand-in for the backend choice of a site records the calls of its backend. Only this model is
-changed, and all hooks are removed afterwards.
+Forward hooks record modules, and wrapped backends record attention. Only this model changes, until the call returns.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from tfkit import Model
-from tfkit.inspection import BackendChoice, BoundBackend, Stack
+from tfkit.inspection import BoundBackend, Stack
 from tfkit.plugin import AttentionInputs, AttentionOutput
 from tfkit.plugin.model_parts import MultiHeadAttention, NodeOutput
 
+from ..site_hooks import replaced_backends
 from .batch import Batch
 
 
@@ -67,23 +67,6 @@ class Recording:
     """Calls of norms and positions directly below a node that is no stack."""
 
 
-class Noting:
-    """Replaces the backend choice of a site, and gives the same backend with its calls recorded."""
-
-    def __init__(self, choice: BackendChoice, attention: MultiHeadAttention, index: int, site: str, into: Recording) -> None:
-        self.choice, self.attention, self.index, self.site, self.into = choice, attention, index, site, into
-
-    def select(self, *arguments: Any, **keywords: Any) -> BoundBackend:
-        chosen = self.choice.select(*arguments, **keywords)
-
-        def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
-            found = chosen.attend(inputs, options)
-            self.into.sites[self.site] = SiteCall(self.attention, self.index, inputs, chosen, found.output)
-            return found
-
-        return replace(chosen, attend=attend)
-
-
 PARTS = ("branches", "norms")
 PROJECTIONS = ("query", "key", "value", "output")
 
@@ -103,10 +86,17 @@ def record(model: Model, batch: Batch, by_lengths: bool = False) -> Recording:
             else:
                 for below, module in node.named_children():
                     undo.enter_context(_noted(module, found.inner.setdefault((name, below), []).append))
-        for attention, index, site in model.attention_sites():
-            choice = attention.choices[index]
-            undo.callback(attention.choices.__setitem__, index, choice)
-            attention.choices[index] = Noting(choice, attention, index, site, found)  # type: ignore[assignment]
+        sites = {site: (attention, index) for attention, index, site in model.attention_sites()}
+
+        def recorded(site: str, backend: BoundBackend) -> BoundBackend:
+            def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
+                answer = backend.attend(inputs, options)
+                found.sites[site] = SiteCall(*sites[site], inputs, backend, answer.output)
+                return answer
+
+            return replace(backend, attend=attend)
+
+        undo.enter_context(replaced_backends(model, recorded))
         model(**keywords)
     return found
 

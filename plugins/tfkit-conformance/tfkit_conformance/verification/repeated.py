@@ -2,7 +2,7 @@
 
 R1    the same call gives the same bits, for any state of the random generator
 R40   with every dropout at 0, training mode gives what evaluation mode gives, to the bit
-      with the dropout that the spec asks for, training mode gives something else
+      with the dropout that the spec asks for, training mode gives different outputs
 R2    float64, the same weights widened: the largest error over the largest output, node by node, is at most FACTOR times
       that of the eager backend in the same dtype, measured in the same run (`tfkit_conformance.verification.rounding`)
 """
@@ -56,7 +56,7 @@ def dropout_acts(subject: ModelUnderTest) -> None:
         two = run(training, subject.batch)
     name = subject.model.plan.outputs[-1]
     if torch.equal(one[name], two[name]):
-        raise Violation("dropout", f"the spec asks for dropout, and two training calls give the same `{name}`")
+        raise Violation("dropout", f"the spec has dropout, but two training calls give the same `{name}`")
 
 
 def against_exact(subject: ModelUnderTest, exact: dict[str, Tensor]) -> float:

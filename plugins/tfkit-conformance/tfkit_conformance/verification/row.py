@@ -8,29 +8,79 @@ VERIFIED     everything that applies to this model was evaluated and holds: exit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Status = Literal["passed", "failed", "refused", "inconclusive", "not applicable", "not run", "reported"]
 
 
-class NotApplicable(Exception):
-    """The property does not apply to the model; the message gives the reason."""
+class Outcome(Exception):
+    """Ends a check with another status, or with a message. `worst` is the largest error over its bound."""
 
-
-class Reported(Exception):
-    """Rounding in this dtype may hide an error: no proof. `worst` is the largest error over its tolerance."""
+    status: Status
 
     def __init__(self, message: str, worst: float | None = None) -> None:
         super().__init__(message)
         self.worst = worst
 
 
+class NotApplicable(Outcome):
+    """The property does not apply to the model."""
+
+    status = "not applicable"
+
+
+class Refused(Outcome):
+    """The declaration of the backend refuses the call."""
+
+    status = "refused"
+
+
+class ForwardOnly(Outcome):
+    """The backend passed without gradients, which its declaration refuses."""
+
+    status = "passed"
+
+
+class Reported(Outcome):
+    """Rounding in this dtype may hide an error, so the check proves nothing."""
+
+    status = "reported"
+
+
+@dataclass(frozen=True)
+class PartCheck:
+    """A check of one part of a model that is still to be run; `backend` if it concerns one."""
+
+    property: str
+    rule: str
+    where: str
+    check: Callable[[], float | None]
+    backend: str = ""
+
+
 @dataclass(frozen=True)
 class Row:
-    """One property at one place. `worst` is the largest error as a share of its bound, None where the property is exact;
-    `message` says in words what is wrong, or why nothing was evaluated, and `tensor`, `index`, `got`, `want`, `bound` say it in
-    numbers."""
+    """The result of one property at one place.
+
+    Args:
+        part: "sub-layers" or "whole model".
+        property: name of the property.
+        rule: its rule, such as "R19".
+        where: the node, layer or site.
+        backend: "" if the property concerns none.
+        dtype: of the model.
+        device: of the model.
+        status: of the check.
+        worst: the largest error over its bound; None if the property is exact.
+        message: the error in words, or why the check did not run or decide.
+        tensor: name of the wrong tensor, if the error is at an element.
+        index: of the worst element.
+        got: its value.
+        want: the correct value.
+        bound: the largest allowed error.
+    """
 
     part: Literal["sub-layers", "whole model"]
     property: str
@@ -60,8 +110,24 @@ class Row:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """All rows for one model, and with what they were made. `parameters` counts the trainable ones; `named` says that the
-    backends were asked for by name, `finished` that nothing is still to be evaluated."""
+    """The result of `verify` on one model.
+
+    Args:
+        name: of the model.
+        parameters: number of trainable parameters.
+        weights: "as given", or the seed of the weights.
+        devices: that were requested.
+        dtypes: that were requested.
+        backends: that were verified.
+        batch: rows of the input.
+        lengths: positions by input.
+        seed: of the inputs.
+        versions: of tfkit, torch, Python and the plugins.
+        rows: one for each property at each place.
+        seconds: time of the run.
+        named: the backends were requested by name.
+        finished: False in a report on a run that is not finished.
+    """
 
     name: str
     parameters: int

@@ -1,12 +1,7 @@
-"""Records the backward pass at every attention site of a model, and adds given errors at its sites.
-
-Only the backend choices of this model are replaced; they are restored afterwards.
-"""
+"""Records the backward pass at every attention site of a model, and adds given errors at its sites."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,15 +9,15 @@ import torch
 from torch import Tensor
 
 from tfkit import Model
-from tfkit.inspection import BackendChoice, BoundBackend
+from tfkit.inspection import BoundBackend
 from tfkit.plugin import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, shapes_of
 
 from ..attention.compare import gradients_of, leaves_of
+from ..site_hooks import replaced_backends
 from .batch import Batch
 from .sites import prepared, with_leaves
 
 Gradients = dict[str, Tensor]
-Attend = Callable[[AttentionInputs, Any], AttentionOutput]
 
 
 @dataclass
@@ -48,7 +43,7 @@ def backward(model: Model, batch: Batch, towards: Gradients) -> tuple[Gradients,
     """The gradient of every trainable parameter for gradients `towards` of the outputs, and what happened at every site."""
     runs: dict[str, SiteRun] = {}
 
-    def noting(site: str, backend: BoundBackend) -> Attend:
+    def recorded(site: str, backend: BoundBackend) -> BoundBackend:
         def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
             gradients: Gradients = {}
             found = backend.attend(_split(inputs, backend, gradients), options)
@@ -59,16 +54,16 @@ def backward(model: Model, batch: Batch, towards: Gradients) -> tuple[Gradients,
                 found.output.register_hook(lambda gradient: setattr(run, "grad_output", gradient.detach()))  # type: ignore[no-untyped-call]
             return found
 
-        return attend
+        return replace(backend, attend=attend)
 
-    with _attending(model, noting):
+    with replaced_backends(model, recorded):
         return _gradients(model, batch, towards), runs
 
 
 def with_site_errors(model: Model, batch: Batch, towards: Gradients, errors: dict[str, SiteError]) -> Gradients:
     """The gradients of a float64 model in which every site is off by what is given, forward and backward."""
 
-    def off(site: str, backend: BoundBackend) -> Attend:
+    def with_error(site: str, backend: BoundBackend) -> BoundBackend:
         def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
             found = backend.attend(inputs, options)
             if site not in errors:
@@ -78,9 +73,9 @@ def with_site_errors(model: Model, batch: Batch, towards: Gradients, errors: dic
             made = _Off.apply(found.output, errors[site].output, added, *leaves.values())  # type: ignore[no-untyped-call]
             return AttentionOutput(made)
 
-        return attend
+        return replace(backend, attend=attend)
 
-    with _attending(model, off):
+    with replaced_backends(model, with_error):
         return _gradients(model, batch, towards)
 
 
@@ -95,20 +90,6 @@ class _Off(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         return gradients[0], None, None, *ctx.added
-
-
-@contextmanager
-def _attending(model: Model, around: Callable[[str, BoundBackend], Attend]) -> Iterator[None]:
-    """Meanwhile the backends of every site attend as `around` says."""
-    before = [(attention, index, attention.choices[index]) for attention, index, _ in model.attention_sites()]
-    for attention, index, choice in before:
-        made = tuple(replace(each, attend=around(choice.site, each)) for each in choice.candidates)
-        attention.choices[index] = BackendChoice(choice.site, choice.requested_backends, made, choice.automatic, choice.others)
-    try:
-        yield
-    finally:
-        for attention, index, choice in before:
-            attention.choices[index] = choice
 
 
 def _split(inputs: AttentionInputs, backend: BoundBackend, into: Gradients) -> AttentionInputs:

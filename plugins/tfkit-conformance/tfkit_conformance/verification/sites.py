@@ -1,14 +1,15 @@
 """Checks every attention backend at every site, on the inputs of the site in a run of the model.
 
-Output, log-sum-exp where declared, and the gradients of query, key, value and bias are held against the float64 reference by
-the componentwise bound of the backend's numerics class (`attention/bound.py`). The reference writes visibility as
-plain loops, so the recorded lengths are moderate.
+Output, log-sum-exp if declared, and every gradient are compared with the float64 reference. The bound
+is the componentwise one of the backend's numerics class (`attention/bound.py`). The reference computes visibility in plain
+loops, so the recorded lengths are moderate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -17,53 +18,30 @@ from torch import Tensor
 from tfkit.inspection import BoundBackend, check_request
 from tfkit.plugin import AttentionInputs, DenseBias, DistanceBias, LinearBias, shapes_of
 
-from ..attention.bound import Bounds, bounds
-from ..attention.compare import gradients_of, request_of
+from ..attention.compare import compared, gradients_of, request_of
+from ..attention.evaluated import bounds_of
 from ..attention.reference import Reference, reference
 from ..finding import Violation
-from ..raised import format_exception
 from .comparison import close
-from .memory import no_room
 from .recording import Recording, SiteCall
-from .row import Status
+from .row import ForwardOnly, NotApplicable, PartCheck, Refused
 
 CHECK = "attention"
 
 
-@dataclass(frozen=True)
-class Evaluated:
-    """The result of one backend at one site."""
-
-    site: str
-    backend: str
-    status: Status
-    worst: float | None = None
-    message: str = ""
-    violation: Violation | None = None
-
-
-def check_sites(recording: Recording, backends: dict[str, dict[str, BoundBackend]], seed: int) -> Iterator[Evaluated]:
-    """Every backend that each site may use, by site and name, on the recorded inputs."""
+def site_checks(
+    recording: Recording, part: str, backends: dict[str, dict[str, BoundBackend]], seed: int
+) -> Iterator[PartCheck]:
+    """The checks of every backend at every site, on the recorded inputs. `backends` are by site and name."""
     generator = torch.Generator().manual_seed(seed)
     for site, call in recording.sites.items():
-        if call.attention.config.score != "dot":
-            words = f"the reference knows dot products; `{call.attention.config.score}` scores are evaluated in the whole model"
-            yield from (Evaluated(site, name, "not applicable", None, words) for name in backends[site])
-            continue
-        right: tuple[AttentionInputs, Tensor, Reference] | None = None
-        known: dict[str, Bounds] = {}
+        expected = cache(partial(_expected, call, generator))
         for name, backend in backends[site].items():
-            try:
-                right = right or _right(call, generator)
-                yield _check_one(site, name, backend, *right, known)
-            except Exception as reason:
-                if not no_room(reason):
-                    raise
-                yield Evaluated(site, name, "not run", None, no_room(reason))
+            yield PartCheck(part, "A1-A5", site, partial(_check_backend, backend, f"{name} at {site}", call, expected), name)
 
 
-def _right(call: SiteCall, generator: torch.Generator) -> tuple[AttentionInputs, Tensor, Reference]:
-    """The call on leaves, a gradient of its output, and what it must give."""
+def _expected(call: SiteCall, generator: torch.Generator) -> tuple[AttentionInputs, Tensor, Reference]:
+    """The call on tensors that require gradients, a gradient of its output, and the reference."""
     inputs = with_leaves(call.inputs, True)
     B, H, Q, _ = inputs.query.shape
     drawn = torch.randn(B, H, Q, inputs.value.shape[3], generator=generator, dtype=torch.float64)
@@ -71,67 +49,35 @@ def _right(call: SiteCall, generator: torch.Generator) -> tuple[AttentionInputs,
     return inputs, grad_output, reference(inputs, grad_output)
 
 
-def _check_one(
-    site: str,
-    name: str,
-    backend: BoundBackend,
-    inputs: AttentionInputs,
-    grad_output: Tensor,
-    wanted: Reference,
-    known: dict[str, Bounds],
-) -> Evaluated:
-    note = ""
+def _check_backend(
+    backend: BoundBackend, words: str, call: SiteCall, expected: Callable[[], tuple[AttentionInputs, Tensor, Reference]]
+) -> float:
+    """The largest error of one backend over its bound; without gradients if its declaration refuses them."""
+    if call.attention.config.score != "dot":
+        score = call.attention.config.score
+        raise NotApplicable(f"the reference computes dot products; `{score}` scores are checked in the whole model")
+    inputs, grad_output, wanted = expected()
     verdict = check_request(backend.entry, request_of(inputs), backend.options)
     if not verdict.accepted:
         forward = check_request(backend.entry, request_of(inputs, False), backend.options)
         if not forward.accepted:
-            return Evaluated(site, name, "refused", None, "; ".join(forward.refused))
-        inputs, note = with_leaves(inputs, False), f"forward only: {'; '.join(verdict.refused)}"
-    numerics = backend.entry.capabilities.numerics
-    key = repr(numerics)
-    if key not in known:
-        known[key] = bounds(wanted, numerics, tf32=inputs.query.is_cuda and torch.backends.cuda.matmul.allow_tf32)
-    bound = known[key]
-    if not bool(bound.evaluated.all()):
-        return Evaluated(site, name, "inconclusive", None, "the scores are too large for this dtype: the case cannot decide")
-    try:
-        worst = _errors(site, name, backend, inputs, grad_output, wanted, bound)
-    except Violation as violation:
-        return Evaluated(site, name, "failed", None, violation.message, violation)
-    except Exception as reason:  # any exception of a backend is reported as its failure
-        if no_room(reason):
-            raise
-        return Evaluated(site, name, "failed", None, f"raised {format_exception(reason)} for a call that it declares")
-    return Evaluated(site, name, "passed", worst, note)
-
-
-def _errors(
-    site: str,
-    name: str,
-    backend: BoundBackend,
-    inputs: AttentionInputs,
-    grad_output: Tensor,
-    wanted: Reference,
-    bound: Bounds,
-) -> float:
-    declared = backend.entry.capabilities.lse
-    found = backend.attend(prepared(backend, replace(inputs, return_lse=declared)), backend.options)
-    words = f"{name} at {site}"
+            raise Refused("; ".join(forward.refused))
+        inputs = with_leaves(inputs, False)
+    can = backend.entry.capabilities
+    bound = bounds_of(wanted, can.numerics)
+    found = backend.attend(prepared(backend, replace(inputs, return_lse=can.lse)), backend.options)
     if found.output.dtype != inputs.query.dtype:
         raise Violation(CHECK, f"{words}: the output is {found.output.dtype}, not {inputs.query.dtype}")
-    worst = close(CHECK, found.output, wanted.output, bound.output, words, "output")
-    if declared and found.lse is not None:
-        worst = max(worst, close(CHECK, found.lse, wanted.lse, bound.lse, words, "lse"))
-    if not inputs.query.requires_grad:
-        return worst
-    for leaf, gradient in gradients_of(found.output, inputs, grad_output).items():
-        tensor = f"gradient of {leaf}"
-        worst = max(worst, close(CHECK, gradient, wanted.gradients[leaf], bound.gradients[leaf], words, tensor))
+    gradients = gradients_of(found.output, inputs, grad_output)
+    results = compared(found, gradients, wanted, bound)
+    worst = max(close(CHECK, got, want, limit, words, name) for name, got, want, limit in results)
+    if not verdict.accepted:
+        raise ForwardOnly(f"forward only: {'; '.join(verdict.refused)}", worst)
     return worst
 
 
 def prepared(backend: BoundBackend, inputs: AttentionInputs) -> AttentionInputs:
-    """The call with what the backend makes of its mask, as a stack would hand it over."""
+    """The call with the result of the backend's `prepare`, as a stack passes it."""
     if backend.prepare is None:
         return replace(inputs, prepared=None)
     return replace(inputs, prepared=backend.prepare(inputs.mask, None, shapes_of(inputs), backend.options))

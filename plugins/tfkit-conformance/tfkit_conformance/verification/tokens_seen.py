@@ -2,7 +2,7 @@
 
 R19   causal independence: other tokens after t leave every output up to t as it was, to the bit, at one shape
 A6    ids under padding change nothing that is real, to the bit
-      every input changes every output that follows it: nothing is read from elsewhere
+      every output depends on each of its inputs: nothing is read from elsewhere
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def causal_independence(subject: ModelUnderTest) -> None:
             changed = where_shown(later, other_values(rule, ids, subject.generator(number)), ids)
             after = run(subject.model, subject.batch.with_ids(tokens, changed))
             for name in chain:
-                words = f"tokens of `{tokens}` after position {t} must not change what stands up to it"
+                words = f"tokens of `{tokens}` after position {t} must not change earlier positions"
                 same("causal", after[name][:, : t + 1], subject.baseline[name][:, : t + 1], words, f"`{name}`")
             last = causal[-1]
             if torch.equal(after[last][:, t + 1 :], subject.baseline[last][:, t + 1 :]):

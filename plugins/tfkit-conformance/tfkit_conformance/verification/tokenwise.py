@@ -24,8 +24,9 @@ from tfkit.inspection import Classify, Dense, Node, TokenLogits, Tokens
 from tfkit.plugin import Component
 from tfkit.plugin.model_parts import FeedForward, PositionRange, PositionSite, load
 
+from ..differences import double
 from ..finding import Violation
-from .approximate import Approximate, elementwise, exact, layer_norm, linear, product, rms_norm, weighted_sum, wide
+from .approximate import Approximate, elementwise, exact, layer_norm, linear, product, rms_norm, weighted_sum
 from .comparison import close, same
 from .expected import ExpectedLayer, ExpectedSite, node_of
 from .real_inputs import convolutions, patches, similarity
@@ -122,7 +123,7 @@ def _added(scheme: nn.Module, recording: Recording, node: Node, table: Tensor) -
     span = PositionRange(L, L, 0, 0, torch.device("cpu"), torch.float64, shown)
     part = node.options.position
     made: Any = load(part.entry.build)(part.options, PositionSite(table.shape[1])).to(torch.float64)
-    made.load_state_dict({name: wide(tensor) for name, tensor in scheme.state_dict().items()})
+    made.load_state_dict({name: double(tensor) for name, tensor in scheme.state_dict().items()})
     with torch.no_grad():
         x = torch.randn(B, L, table.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(1))
         nothing = made.embed(torch.zeros_like(x), span)
@@ -176,7 +177,7 @@ def _function(activation: Component) -> Callable[[Tensor], Tensor]:
 def _child(module: nn.Module, name: str) -> nn.Module:
     found = dict(module.named_children()).get(name)
     if found is None:
-        raise Violation("embedding", f"the spec asks for `{name}`, and the module has none")
+        raise Violation("embedding", f"the spec has `{name}`, but the module has none")
     return found
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +30,22 @@ from tfkit.inspection import (
 
 from ..attention.case import DTYPES
 from ..finding import Inconclusive, Violation
+from ..out_of_memory import no_room
 from ..raised import format_exception
 from ..resolve import missing_device
 from .backends import by_site, declaring, requested_backends
 from .batch import Batch, draw, lengths_for
 from .gradient_yardstick import GradientYardstick, gradient_yardstick
 from .local import local_checks
-from .memory import no_room
 from .model_under_test import ModelUnderTest, shown_positions
 from .properties import PROPERTIES
 from .recording import Recording, record
 from .recording import run as outputs_of
 from .repeated import against_exact
 from .rounding import Yardstick, cast, copied, yardstick
-from .row import NotApplicable, Reported, Row, VerifyReport
+from .row import Outcome, Row, VerifyReport
 from .site_runs import random_towards
-from .sites import check_sites
+from .sites import site_checks
 
 WIDE = "float64"
 PARTS = (SUB_LAYERS, WHOLE_MODEL) = ("sub-layers", "whole model")
@@ -64,7 +65,7 @@ def verify(
     progress: Callable[[str], None] | None = None,
     keep: Callable[[VerifyReport], None] | None = None,
 ) -> VerifyReport:
-    """Verifies a model: every sub-layer where it stands, and the whole, with every backend that it may use.
+    """Verifies a model: every sub-layer and the whole, with every backend that it may use.
 
     Args:
         model: a spec, a mapping, a path or a built model. A spec is built with the weights of `seed`; parameters that
@@ -177,15 +178,14 @@ class _Run:
         if ran.status != "passed":
             yield ran
             return
-        for local in local_checks(self.model, self.graph, recordings[0]):
-            own = replace(row, property=local.property, rule=local.rule, where=local.where)
-            yield self.evaluated(own, local.check)
-        for recording, how in zip(recordings, ("padding by mask", "padding by lengths"), strict=True):
-            for found in check_sites(recording, self.by_site, self.seed):
-                own = replace(row, property=f"attention, {how}", rule="A1-A5", where=found.site, backend=found.backend)
-                self.announce(own)
-                own = replace(own, status=found.status, worst=found.worst, message=found.message)
-                yield with_numbers(own, found.violation) if found.violation else own
+        by_mask, by_lengths = recordings
+        for each in chain(
+            local_checks(self.model, self.graph, by_mask),
+            site_checks(by_mask, "attention, padding by mask", self.by_site, self.seed),
+            site_checks(by_lengths, "attention, padding by lengths", self.by_site, self.seed),
+        ):
+            own = replace(row, property=each.property, rule=each.rule, where=each.where, backend=each.backend)
+            yield self.evaluated(own, each.check)
 
     def whole_model(self) -> Iterator[list[Row]]:
         dtype = DTYPES[self.dtype]
@@ -259,11 +259,9 @@ def evaluated(row: Row, check: Callable[[], float | None]) -> Row:
     try:
         return replace(row, worst=check())
     except Violation as violation:
-        return with_numbers(replace(row, status="failed", message=violation.message), violation)
-    except NotApplicable as reason:
-        return replace(row, status="not applicable", message=str(reason))
-    except Reported as reason:
-        return replace(row, status="reported", worst=reason.worst, message=str(reason))
+        return replace(row, status="failed", message=violation.message, **violation.numbers)
+    except Outcome as outcome:
+        return replace(row, status=outcome.status, worst=outcome.worst, message=str(outcome))
     except Inconclusive as reason:
         return replace(row, status="inconclusive", message=str(reason))
     except Exception as reason:  # any exception of a plugin's part is reported as its failure
@@ -271,13 +269,8 @@ def evaluated(row: Row, check: Callable[[], float | None]) -> Row:
             return replace(row, status="not run", message=said)
         if isinstance(reason, TfkitError):
             return replace(row, status="failed", message=" ".join(str(reason).split()))
-        return replace(row, status="failed", message=f"raised {format_exception(reason)}")
-
-
-def with_numbers(row: Row, violation: Violation) -> Row:
-    return replace(
-        row, tensor=violation.tensor, index=violation.index, got=violation.got, want=violation.want, bound=violation.bound
-    )
+        called = " for a call that it declares" if row.backend and row.part == SUB_LAYERS else ""
+        return replace(row, status="failed", message=f"raised {format_exception(reason)}{called}")
 
 
 def versions(catalogue: Catalogue) -> dict[str, str]:
@@ -335,7 +328,7 @@ def _unused(subject: ModelUnderTest, backend: str) -> str:
             for each in choice.candidates:
                 if each.kind == backend:
                     reasons |= dict.fromkeys(check_request(each.entry, request, each.options).refused)
-    return f"{'; '.join(reasons)}; every call went to eager" if reasons else ""
+    return f"{'; '.join(reasons)}; eager serves every call" if reasons else ""
 
 
 def _check(devices: Sequence[str], dtypes: Sequence[str], batch: int, parts: Sequence[str]) -> None:

@@ -110,7 +110,7 @@ def _memory_wiring(graph: Graph, recording: Recording, parts: _Parts, expected: 
 
 
 def _norm(parts: _Parts, expected: ExpectedLayer, site: str, x: Approximate | Tensor) -> Tensor | Approximate:
-    """A norm's output; no norm at all hands on what it is given."""
+    """The output of a norm; its input if there is no norm."""
     return x if expected.layer.norm.kind == "none" else parts.apply(f"norms.{site}", x)
 
 

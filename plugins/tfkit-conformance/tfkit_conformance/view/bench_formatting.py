@@ -1,4 +1,4 @@
-"""What a report of `tfkit bench attention` says of its machine, its cells and its figures, for the table and the page alike."""
+"""Formats the machine, the cells and the figures of a report of `tfkit bench attention`, for the table and the page."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from tfkit.commands import bytes_in_words, scaled, seconds_in_words
 
 FORMULA = (
-    "Rates count visible pairs of a query and a key alone: 4 x head_dim floating-point operations each forward, 10 x "
-    "head_dim backward; decoding counts the bytes of query, key, value and output."
+    "Rates count visible query-key pairs only, with 4 x head_dim floating-point operations forward and 10 x head_dim "
+    "backward; decoding counts the bytes of query, key, value and output."
 )
 READING = (
-    "Times are medians over rounds in which the backends take turns, ± half the distance of the quartiles. Of ceiling: of a "
-    "large matrix product (decoding: of a large copy) measured in the same run. Best peer: the time of the fastest other "
-    "backend over this one's; above 1 it is the fastest."
+    "Times are medians over rounds in which the backends take turns, ± half the interquartile range. Of ceiling: share of the "
+    "rate of a large matrix product (decoding: of a large copy) in the same run. Best peer: time of the fastest other backend "
+    "over this one's; above 1 this one is the fastest."
 )
 
 
@@ -43,7 +43,7 @@ def shape_in_words(row: Mapping[str, Any]) -> str:
 
 
 def figures(backend: Mapping[str, Any], decode: bool) -> dict[str, str]:
-    """The words of every figure; empty where there is none."""
+    """Every figure as text, "" if it is missing."""
     rate = backend["bytes_per_second"] if decode else backend["flops_per_second"]
     share, peer, memory, median = backend["share"], backend["best_peer"], backend["peak_bytes"], backend["median"]
     return {

@@ -18,7 +18,7 @@ NARROW_LEAVES_OUT = ("spread", "share", "memory", "peer")
 
 @dataclass(frozen=True)
 class Row:
-    """One backend in one cell: figures, or the reason why there are none. `width` is that of its bar, in percent."""
+    """One backend in one cell: figures, or the reason without them. `width` is that of its bar, in percent."""
 
     name: str
     is_best: bool = False

@@ -14,13 +14,12 @@ from rich.text import Text
 
 from tfkit.commands import shown
 
-from ..process.messages import cell_in_words, format_distinct, format_number
+from ..process.messages import cell_in_words, format_number, numbers_in_words
 
 Data = Mapping[str, Any]
 
 STYLES = {
-    "passed": "green", "failed": "bold red", "known": "yellow", "inconclusive": "yellow", "not run": "yellow",
-    "not applicable": "dim",
+    "passed": "green", "failed": "bold red", "inconclusive": "yellow", "not run": "yellow", "not applicable": "dim",
 }  # fmt: skip
 
 SNIPPETS = 3
@@ -34,7 +33,7 @@ def conformance_text(data: Data, file: str | None = None) -> list[RenderableType
         parts += ["", *_ledger(data["ledger"])]
     if data["grades"]:
         grades = ", ".join(f"{dtype} {grade}" for dtype, grade in data["grades"].items())
-        parts += ["", Text(f"accuracy: {grades}, in rounding errors of a careful kernel (A to 1.5, B to 3)")]
+        parts += ["", Text(f"accuracy: {grades}: error relative to that of a careful kernel (A up to 1.5, B up to 3)")]
     by_message: dict[str, list[Data]] = {}
     for found in data["findings"]:
         by_message.setdefault(found["message"], []).append(found)
@@ -162,12 +161,8 @@ def _finding(same: list[Data], with_snippet: bool) -> list[RenderableType]:
     often = f", {found['failed']} of {found['examples']} examples" if found["failed"] else ""
     lines = [Text("FAILED ", "bold red").append(f"{shown(found['check'])}{rule}{often}", "bold")]
     lines.append(Text(shown(found["message"])))
-    got, want = format_distinct(found["got"], found["want"])
-    numbers = [("got", got), ("the reference", want), ("allowed error", format_number(found["bound"]))]
-    said = ", ".join(f"{name} {value}" for name, value in numbers if value)
-    if said:
-        index = f"[{', '.join(map(str, found['index']))}]" if found["index"] else ""
-        lines.append(Text(f"{found['tensor']}{index}: {said}".removeprefix(": ")))
+    if numbers := numbers_in_words(found):
+        lines.append(Text(numbers))
     if found["looks_like"]:
         lines.append(Text("looks like: ").append(shown(found["looks_like"]), "bold"))
     if len(same) > 1:
@@ -207,12 +202,12 @@ def verdict_in_words(data: Data) -> tuple[str, str]:
         by_status.setdefault(check["status"], []).append(check)
     if data["verdict"] == "CONFORMANT":
         left = f"; {' and '.join(refused)} {'is' if len(refused) == 1 else 'are'} refused there" if refused else ""
-        return "CONFORMANT", f"{where}: everything that {data['name']} declares there was exercised and is right{left}"
+        return "CONFORMANT", f"{where}: {data['name']} passed every check, and every declared feature was exercised{left}"
     if data["verdict"] == "NONCONFORMANT":
         names = [check["name"] for check in by_status["failed"]]
         return "NONCONFORMANT", f"{where}: {_count(len(names), 'check')} failed: {_few(names)}"
     left_out = by_status.get("not run", [])
-    if left_out and not by_status.keys() & {"known", "inconclusive"} and len(by_status.get("passed", [])) <= 1:
+    if left_out and "inconclusive" not in by_status and len(by_status.get("passed", [])) <= 1:
         notes = dict.fromkeys(check["note"].removeprefix("not run: ") for check in left_out if check["note"])
         return "NOT RUN", f"{where}: {'; '.join(notes) or 'nothing was tried'}"
     reasons = []
@@ -220,11 +215,11 @@ def verdict_in_words(data: Data) -> tuple[str, str]:
     if missing:
         was = "was" if len(missing) == 1 else "were"
         reasons.append(f"{_count(len(missing), 'declared cell')} {was} not exercised: {_few([_cell(row) for row in missing])}")
-    for status, said in (("known", "known to fail"), ("inconclusive", "inconclusive"), ("not run", "not run")):
+    for status in ("inconclusive", "not run"):
         names = [check["name"] for check in by_status.get(status, [])]
         if names:
-            reasons.append(f"{_count(len(names), 'check')} {said}: {_few(names)}")
-    return "INCOMPLETE", f"{where}: {'; '.join(reasons) or 'no check has evaluated anything'}"
+            reasons.append(f"{_count(len(names), 'check')} {status}: {_few(names)}")
+    return "INCOMPLETE", f"{where}: {'; '.join(reasons) or 'no check ran'}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""`tfkit conformance --replay` as text: the earlier and the present result of each stored case."""
+"""`tfkit conformance --replay` as text: the earlier and the current result of each stored case."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def replay_text(data: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _now(row: Mapping[str, Any]) -> str:
-    """What the case says now, without the status and the check that its label names already."""
+    """The result of the case now, without the status and the check, which are in its label."""
     if row["status"] == "passed":
         return ""
-    begin = row["status"] if row["status"] != "failed" else row["check"].rpartition(" ")[2]
+    begin = row["check"] if row["status"] == "failed" else row["status"]
     return str(row["now"]).removeprefix(f"{begin}: ")

@@ -41,7 +41,7 @@ def _folded(group: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def pieces(where: str) -> tuple[str, int | None, str]:
-    """`encoder`, 3 and `self_attention` of `encoder.3.self_attention`; a place of another shape stands alone."""
+    """`encoder`, 3 and `self_attention` of `encoder.3.self_attention`; a place of another form is not split."""
     node, _, below = where.partition(".")
     index, _, rest = below.partition(".")
     return (node, int(index), rest) if index.isdigit() else (where, None, "")
@@ -75,5 +75,5 @@ def verdict_in_words(data: Mapping[str, Any]) -> str:
         reasons = "; ".join(dict.fromkeys([*missed, *(["the run has not finished"] if not data["finished"] else [])]))
         why = reasons or "nothing was evaluated"
         return f"INCOMPLETE: nothing failed in {len(evaluated)} checks of {data['name']}, but {why}."
-    largest = f"the largest error is {max(errors, default=0.0):.2f} of what is allowed"
+    largest = f"the largest error is {max(errors, default=0.0):.2f} of its bound"
     return f"VERIFIED: {data['name']} passed all {len(evaluated)} checks that apply {where}; {largest}."

@@ -25,10 +25,10 @@ def verify_text(data: Mapping[str, Any]) -> list[RenderableType]:
     whole = [row for row in rows if row["part"] == "whole model"]
     shown_: list[RenderableType] = [_title(data), ""]
     if parts:
-        shown_ += [Text("sub-layers, each on the inputs that it had: largest error / bound", "bold"), _parts(parts), ""]
+        shown_ += [Text("sub-layers, each on its inputs in a run of the model", "bold"), _parts(parts), ""]
     if any(row["dtype"] for row in whole):
         added = sorted({row["dtype"] for row in whole if row["dtype"]} - set(data["dtypes"]))
-        besides = f"; {', '.join(added)} is added, in which rounding hides no error" if added else ""
+        besides = f"; {', '.join(added)} is added, where rounding hides no error" if added else ""
         shown_ += [Text(f"whole model: largest error / tolerance{besides}", "bold"), _whole(whole), ""]
     shown_ += _notes([*parts, *folded(whole)])
     failed = [row for row in rows if row["status"] == "failed"]
@@ -56,7 +56,7 @@ def _parts(rows: list[dict[str, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("property", "where", "backend", "dtype"):
         table.add_column(name, overflow="fold")
-    table.add_column("error", justify="right", no_wrap=True)
+    table.add_column("error/bound", justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for row in rows:
         verdict = Text(WORDS[row["status"]], STYLES[row["status"]])

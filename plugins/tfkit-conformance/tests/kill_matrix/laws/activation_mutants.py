@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tfkit.nn.feed_forward import FeedForward
 
-from .mutant import Change, LawMutant, declares, made
+from .mutant import Change, declares, law_mutants, made
 
 
 def _as(function: Callable[[Tensor], Tensor]) -> Change:
@@ -72,118 +72,83 @@ def _overflows(x: Tensor) -> Tensor:
     return x * (x.exp() / (1 + x.exp()))
 
 
-MUTANTS = (
-    LawMutant(
-        "gelu_as_tanh",
-        "activation",
-        "gelu",
-        "the tanh approximation in place of the exact function",
-        _as(lambda x: functional.gelu(x, approximate="tanh")),
-    ),
-    LawMutant(
-        "gelu_tanh_as_exact",
-        "activation",
-        "gelu_tanh",
-        "the exact function in place of the tanh approximation",
-        _as(functional.gelu),
-    ),
-    LawMutant(
-        "gelu_as_quick",
-        "activation",
-        "gelu",
-        "x sigmoid(1.702 x) in place of the exact function",
-        _as(lambda x: x * torch.sigmoid(1.702 * x)),
-    ),
-    LawMutant(
-        "quick_gelu_factor", "activation", "quick_gelu", "1.7 in place of 1.702", _as(lambda x: x * torch.sigmoid(1.7 * x))
-    ),
-    LawMutant(
-        "gelu_tanh_factor",
-        "activation",
-        "gelu_tanh",
-        "0.044 in place of 0.044715",
-        _as(
-            lambda x: (x.double() / 2 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x.double() + 0.044 * x.double() ** 3)))).to(
-                x.dtype
-            )
+MUTANTS = law_mutants(
+    "activation",
+    gelu=[
+        (
+            "gelu_as_tanh",
+            "the tanh approximation in place of the exact function",
+            _as(lambda x: functional.gelu(x, approximate="tanh")),
         ),
-    ),
-    LawMutant("silu_as_sigmoid", "activation", "silu", "the factor x is missing", _as(torch.sigmoid)),
-    LawMutant("silu_overflows", "activation", "silu", "exp(x) / (1 + exp(x)): NaN for large x", _as(_overflows)),
-    LawMutant("silu_writes", "activation", "silu", "computed in place", _as(_writes)),
-    LawMutant("silu_half_twice", "activation", "silu", "half dtypes are rounded twice", _as(lambda x: x * torch.sigmoid(x))),
-    LawMutant(
-        "silu_float32",
-        "activation",
-        "silu",
-        "half dtypes come back as float32",
-        _as(lambda x: functional.silu(x.to(torch.promote_types(x.dtype, torch.float32)))),
-    ),
-    LawMutant(
-        "relu_leaky",
-        "activation",
-        "relu",
-        "numbers below 0 are let through, at 1 %",
-        _as(lambda x: functional.leaky_relu(x, 0.01)),
-    ),
-    LawMutant("relu_capped", "activation", "relu", "numbers above 6 are cut off", _as(functional.relu6)),
-    LawMutant("relu_slope", "activation", "relu", "the gradient goes through everywhere", _as(_open_slope)),
-    LawMutant("relu_detached", "activation", "relu", "no gradient goes through", _as(lambda x: functional.relu(x).detach())),
-    LawMutant("relu_squared_plain", "activation", "relu_squared", "the square is missing", _as(functional.relu)),
-    LawMutant("relu_squared_both", "activation", "relu_squared", "numbers below 0 are squared too", _as(lambda x: x.square())),
-    LawMutant("tanh_as_sigmoid", "activation", "tanh", "sigmoid(2x) without 2 y - 1", _as(lambda x: torch.sigmoid(2 * x))),
-    LawMutant(
-        "identity_centred",
-        "activation",
-        "identity",
-        "the mean of the features is subtracted",
-        _as(lambda x: x - x.mean(-1, keepdim=True)),
-    ),
-    LawMutant(
-        "glu_as_softmax",
-        "activation",
-        "glu",
-        "a softmax over the features in place of sigmoids",
-        _as(lambda x: torch.softmax(x, -1)),
-    ),
-    LawMutant("swiglu_as_gelu", "activation", "swiglu", "the gate goes through gelu", _as(functional.gelu)),
-    LawMutant("reglu_shifted", "activation", "reglu", "a closed gate lets -0.001 through", _as(_shifted(functional.relu))),
-    LawMutant(
-        "geglu_as_tanh",
-        "activation",
-        "geglu",
-        "the tanh approximation in place of the exact function",
-        _as(lambda x: functional.gelu(x, approximate="tanh")),
-    ),
-    LawMutant("geglu_ungated", "activation", "geglu", "its entry says that it has no gate", declares(gated=False)),
-    LawMutant(
-        "gelu_claims",
-        "activation",
-        "gelu",
-        "its entry says that it never falls",
-        declares(claims=lambda options: frozenset({"monotone"})),
-    ),
-    LawMutant(
-        "ffn_gate_other",
-        "activation",
-        "geglu",
-        "the function acts on the other projection",
-        _block(lambda f, gate, inner: gate * f(inner)),
-    ),
-    LawMutant("ffn_gate_added", "activation", "swiglu", "the gate is added", _block(lambda f, gate, inner: f(gate) + inner)),
-    LawMutant(
-        "ffn_gate_both",
-        "activation",
-        "reglu",
-        "the function acts on both projections",
-        _block(lambda f, gate, inner: f(gate) * f(inner)),
-    ),
-    LawMutant("ffn_gate_missing", "activation", "glu", "the gate is left out", _block(lambda f, gate, inner: f(inner))),
-    LawMutant(
-        "ffn_tokens",
-        "activation",
-        "relu",
-        "the features of a token are those of the one before",
-        _block(lambda f, gate, inner: f(inner.roll(1, 1))),
-    ),
+        ("gelu_as_quick", "x sigmoid(1.702 x) in place of the exact function", _as(lambda x: x * torch.sigmoid(1.702 * x))),
+        ("gelu_claims", "its entry says that it never falls", declares(claims=lambda options: frozenset({"monotone"}))),
+    ],
+    gelu_tanh=[
+        ("gelu_tanh_as_exact", "the exact function in place of the tanh approximation", _as(functional.gelu)),
+        (
+            "gelu_tanh_factor",
+            "0.044 in place of 0.044715",
+            _as(
+                lambda x: (
+                    x.double() / 2 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x.double() + 0.044 * x.double() ** 3)))
+                ).to(x.dtype)
+            ),
+        ),
+    ],
+    quick_gelu=[
+        ("quick_gelu_factor", "1.7 in place of 1.702", _as(lambda x: x * torch.sigmoid(1.7 * x))),
+    ],
+    silu=[
+        ("silu_as_sigmoid", "the factor x is missing", _as(torch.sigmoid)),
+        ("silu_overflows", "exp(x) / (1 + exp(x)): NaN for large x", _as(_overflows)),
+        ("silu_writes", "computed in place", _as(_writes)),
+        ("silu_half_twice", "half dtypes are rounded twice", _as(lambda x: x * torch.sigmoid(x))),
+        (
+            "silu_float32",
+            "half-precision inputs give float32 outputs",
+            _as(lambda x: functional.silu(x.to(torch.promote_types(x.dtype, torch.float32)))),
+        ),
+    ],
+    relu=[
+        ("relu_leaky", "numbers below 0 are let through, at 1 %", _as(lambda x: functional.leaky_relu(x, 0.01))),
+        ("relu_capped", "numbers above 6 are cut off", _as(functional.relu6)),
+        ("relu_slope", "the gradient goes through everywhere", _as(_open_slope)),
+        ("relu_detached", "no gradient goes through", _as(lambda x: functional.relu(x).detach())),
+        (
+            "ffn_tokens",
+            "the features of a token are those of the one before",
+            _block(lambda f, gate, inner: f(inner.roll(1, 1))),
+        ),
+    ],
+    relu_squared=[
+        ("relu_squared_plain", "the square is missing", _as(functional.relu)),
+        ("relu_squared_both", "numbers below 0 are squared too", _as(lambda x: x.square())),
+    ],
+    tanh=[
+        ("tanh_as_sigmoid", "sigmoid(2x) without 2 y - 1", _as(lambda x: torch.sigmoid(2 * x))),
+    ],
+    identity=[
+        ("identity_centred", "the mean of the features is subtracted", _as(lambda x: x - x.mean(-1, keepdim=True))),
+    ],
+    glu=[
+        ("glu_as_softmax", "a softmax over the features in place of sigmoids", _as(lambda x: torch.softmax(x, -1))),
+        ("ffn_gate_missing", "the gate is left out", _block(lambda f, gate, inner: f(inner))),
+    ],
+    swiglu=[
+        ("swiglu_as_gelu", "the gate goes through gelu", _as(functional.gelu)),
+        ("ffn_gate_added", "the gate is added", _block(lambda f, gate, inner: f(gate) + inner)),
+    ],
+    reglu=[
+        ("reglu_shifted", "a closed gate lets -0.001 through", _as(_shifted(functional.relu))),
+        ("ffn_gate_both", "the function acts on both projections", _block(lambda f, gate, inner: f(gate) * f(inner))),
+    ],
+    geglu=[
+        (
+            "geglu_as_tanh",
+            "the tanh approximation in place of the exact function",
+            _as(lambda x: functional.gelu(x, approximate="tanh")),
+        ),
+        ("geglu_ungated", "its entry says that it has no gate", declares(gated=False)),
+        ("ffn_gate_other", "the function acts on the other projection", _block(lambda f, gate, inner: gate * f(inner))),
+    ],
 )

@@ -7,35 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tfkit.attention.positions import PositionRange
 
-from .mutant import Change, LawMutant, declares, method, patched
+from .mutant import Built, Change, declares, law_mutants, overriding, patched
 
 
-def _spans(spoil: Callable[[PositionRange], PositionRange]) -> Change:
-    """The scheme is reported of other positions."""
-
-    def patch(module: nn.Module, options: Any, site: Any) -> None:
-        own: Any = module.embed
-        method(module, "embed", lambda x, span: own(x, spoil(span)))
-
-    return patched(patch)
+def _spans(change: Callable[[PositionRange], PositionRange]) -> Change:
+    """Gives the scheme other positions."""
+    return overriding("embed", lambda built, x, span: built.own(x, change(span)))
 
 
-def _added(spoil: Callable[[Tensor, Tensor, Any], Tensor]) -> Change:
-    """What is added to x (B,L,M) is `spoil(x, added, options)`."""
-
-    def patch(module: nn.Module, options: Any, site: Any) -> None:
-        own: Any = module.embed
-
-        def embed(x: Tensor, span: PositionRange) -> Tensor:
-            return x + spoil(x, own(torch.zeros_like(x), span), options)
-
-        method(module, "embed", embed)
-
-    return patched(patch)
+def _added(change: Callable[[Tensor, Tensor], Tensor]) -> Change:
+    """Adds `change(x, added)` to x (B,L,M), where the scheme adds `added`."""
+    return overriding("embed", lambda built, x, span: x + change(x, built.own(torch.zeros_like(x), span)))
 
 
 def _from_zero(span: PositionRange) -> PositionRange:
@@ -60,186 +46,125 @@ def _first_row(span: PositionRange) -> PositionRange:
 def _waves(power: float) -> Change:
     """Sinusoids with frequencies base^(-power i / M)."""
 
-    def patch(module: nn.Module, options: Any, site: Any) -> None:
-        def embed(x: Tensor, span: PositionRange) -> Tensor:
-            positions = span.visible_positions() if options.count == "visible" else span.query_positions()
-            index = torch.arange((site.width + 1) // 2, dtype=torch.float64, device=x.device)
-            angle = positions.unsqueeze(-1) * options.base ** (-power * index / site.width)
-            waves = torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)[..., : site.width]
-            return x + waves.to(x.dtype)
+    def embed(built: Built, x: Tensor, span: PositionRange) -> Tensor:
+        options, width = built.options, built.site.width
+        positions = span.visible_positions() if options.count == "visible" else span.query_positions()
+        index = torch.arange((width + 1) // 2, dtype=torch.float64, device=x.device)
+        angle = positions.unsqueeze(-1) * options.base ** (-power * index / width)
+        return x + torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)[..., :width].to(x.dtype)
 
-        method(module, "embed", embed)
-
-    return patched(patch)
+    return overriding("embed", embed)
 
 
-def _swapped(x: Tensor, added: Tensor, options: Any) -> Tensor:
+def _swapped(x: Tensor, added: Tensor) -> Tensor:
     even = added.shape[-1] // 2 * 2
     pairs = torch.unflatten(added[..., :even], -1, (-1, 2)).flip(-1).flatten(-2)
     return torch.cat((pairs, added[..., even:]), -1)
 
 
-def _buffered(module: nn.Module, options: Any, site: Any) -> None:
-    module.register_buffer("waves", torch.zeros(3))
-
-
 def _table(rows: Callable[[Any, int, int], slice]) -> Change:
-    """Rows of a learned table, chosen by `rows(options, first, last)`, without a check of the length."""
+    """Adds rows of a learned table, chosen by `rows(options, first, last)`, without a check of the length."""
 
-    def patch(module: nn.Module, options: Any, site: Any) -> None:
-        def embed(x: Tensor, span: PositionRange) -> Tensor:
-            table: Any = module.table
-            chosen = table[rows(options, span.offset, span.offset + span.queries)]
-            missing = span.queries - chosen.shape[0]
-            return x + torch.cat((chosen, table[-1:].expand(missing, -1))) if missing > 0 else x + chosen
+    def embed(built: Built, x: Tensor, span: PositionRange) -> Tensor:
+        table = built.module.table
+        chosen = table[rows(built.options, span.offset, span.offset + span.queries)]
+        missing = span.queries - chosen.shape[0]
+        return x + torch.cat((chosen, table[-1:].expand(missing, -1))) if missing > 0 else x + chosen
 
-        method(module, "embed", embed)
-
-    return patched(patch)
+    return overriding("embed", embed)
 
 
-def _detached(module: nn.Module, options: Any, site: Any) -> None:
-    own: Any = module.embed
-    method(module, "embed", lambda x, span: x + own(torch.zeros_like(x), span).detach())
+def _wide(built: Built, x: Tensor, span: PositionRange) -> Any:
+    return built.own(x.float(), replace(span, dtype=torch.float32))
 
 
-def _wide(module: nn.Module, options: Any, site: Any) -> None:
-    own: Any = module.embed
-    method(module, "embed", lambda x, span: own(x.float(), replace(span, dtype=torch.float32)))
-
-
-def _concat_lost(module: nn.Module, options: Any, site: Any) -> None:
-    projection: Any = module.projection
-    method(module, "embed", lambda x, span: projection(torch.cat((x, torch.zeros_like(x)), -1)))
+def _concat_lost(built: Built, x: Tensor, span: PositionRange) -> Any:
+    return built.module.projection(torch.cat((x, torch.zeros_like(x)), -1))
 
 
 SHORT = {"max_len": 11}
-MUTANTS = (
-    LawMutant("sinusoidal_swapped", "position", "sinusoidal", "cosines stand where sines must", _added(_swapped), {}),
-    LawMutant("sinusoidal_exponent", "position", "sinusoidal", "frequencies base^(-i/M) in place of base^(-2i/M)", _waves(1.0)),
-    LawMutant("sinusoidal_from_one", "position", "sinusoidal", "the first position is 1", _spans(_later)),
-    LawMutant(
-        "sinusoidal_from_zero",
-        "position",
-        "sinusoidal",
-        "every call starts at position 0, whatever its offset",
-        _spans(_from_zero),
-    ),
-    LawMutant(
-        "sinusoidal_hidden",
-        "position",
-        "sinusoidal_halves",
-        "hidden tokens are counted where they must not be",
-        _spans(lambda span: replace(span, visible=None)),
-        {"count": "visible"},
-    ),
-    LawMutant(
-        "sinusoidal_first_row",
-        "position",
-        "sinusoidal",
-        "all batch rows have the padding of the first",
-        _spans(_first_row),
-        {"count": "visible"},
-    ),
-    LawMutant(
-        "sinusoidal_scaled",
-        "position",
-        "sinusoidal",
-        "what is added grows with the embedding",
-        _added(lambda x, added, options: added + 0.01 * x),
-    ),
-    LawMutant(
-        "sinusoidal_nothing", "position", "sinusoidal_halves", "nothing is added", _added(lambda x, added, options: added * 0)
-    ),
-    LawMutant(
-        "sinusoidal_half_size",
-        "position",
-        "sinusoidal_halves",
-        "sinusoids are added at half their size",
-        _added(lambda x, added, options: added / 2),
-    ),
-    LawMutant("sinusoidal_float32", "position", "sinusoidal", "half dtypes come back as float32", patched(_wide)),
-    LawMutant("sinusoidal_buffer", "position", "sinusoidal", "a table is kept in a buffer", patched(_buffered)),
-    LawMutant(
-        "sinusoidal_counts",
-        "position",
-        "sinusoidal",
-        "its entry says that padding does not count",
-        declares(counts_padding=lambda options: False),
-    ),
-    LawMutant(
-        "sinusoidal_counts_not",
-        "position",
-        "sinusoidal_halves",
-        "its entry says that padding counts",
-        declares(counts_padding=lambda options: True),
-        {"count": "visible"},
-    ),
-    LawMutant(
-        "sinusoidal_concat",
-        "position",
-        "sinusoidal",
-        "zeros are concatenated in place of the sinusoids",
-        patched(_concat_lost),
-        {"combine": "concat"},
-    ),
-    LawMutant(
-        "sinusoidal_flops",
-        "position",
-        "sinusoidal",
-        "its entry does not count the projection",
-        declares(flops=lambda options, site, batch, queries, keys: 0),
-    ),
-    LawMutant(
-        "learned_offset",
-        "position",
-        "learned",
-        "row t + 1 in place of row t",
-        _table(lambda options, first, last: slice(options.offset + first + 1, options.offset + last + 1)),
-        SHORT,
-    ),
-    LawMutant(
-        "learned_row_offset",
-        "position",
-        "learned",
-        "`offset` is ignored",
-        _table(lambda options, first, last: slice(first, last)),
-        {"max_len": 11, "offset": 2},
-    ),
-    LawMutant(
-        "learned_from_zero", "position", "learned", "every call starts at row 0, whatever its offset", _spans(_from_zero), SHORT
-    ),
-    LawMutant(
-        "learned_clamped",
-        "position",
-        "learned",
-        "positions past the table read its last row",
-        _table(lambda options, first, last: slice(options.offset + first, options.offset + last)),
-        SHORT,
-    ),
-    LawMutant("learned_detached", "position", "learned", "the table gets no gradient", patched(_detached), SHORT),
-    LawMutant(
-        "learned_hidden",
-        "position",
-        "learned",
-        "hidden tokens are counted where they must not be",
-        _spans(lambda span: replace(span, visible=None)),
-        {"max_len": 11, "count": "visible"},
-    ),
-    LawMutant(
-        "learned_longer",
-        "position",
-        "learned",
-        "its entry promises one position more than the table has",
-        declares(max_len=lambda options: options.max_len + 1),
-        SHORT,
-    ),
-    LawMutant(
-        "learned_shape",
-        "position",
-        "learned",
-        "its entry forgets the rows before the first position",
-        declares(parameters=lambda options, site: ()),
-        SHORT,
-    ),
+MUTANTS = law_mutants(
+    "position",
+    sinusoidal=[
+        ("sinusoidal_swapped", "sines and cosines are exchanged", _added(_swapped)),
+        ("sinusoidal_exponent", "frequencies base^(-i/M) in place of base^(-2i/M)", _waves(1.0)),
+        ("sinusoidal_from_one", "the first position is 1", _spans(_later)),
+        ("sinusoidal_from_zero", "every call starts at position 0, whatever its offset", _spans(_from_zero)),
+        ("sinusoidal_first_row", "all batch rows have the padding of the first", _spans(_first_row), {"count": "visible"}),
+        ("sinusoidal_scaled", "what is added grows with the embedding", _added(lambda x, added: added + 0.01 * x)),
+        ("sinusoidal_float32", "half-precision inputs give float32 outputs", overriding("embed", _wide)),
+        (
+            "sinusoidal_buffer",
+            "a table is kept in a buffer",
+            patched(lambda module, options, site: module.register_buffer("waves", torch.zeros(3))),
+        ),
+        ("sinusoidal_counts", "its entry says that padding does not count", declares(counts_padding=lambda options: False)),
+        (
+            "sinusoidal_concat",
+            "zeros are concatenated in place of the sinusoids",
+            overriding("embed", _concat_lost),
+            {"combine": "concat"},
+        ),
+        (
+            "sinusoidal_flops",
+            "its entry does not count the projection",
+            declares(flops=lambda options, site, batch, queries, keys: 0),
+        ),
+    ],
+    sinusoidal_halves=[
+        (
+            "sinusoidal_hidden",
+            "hidden tokens are counted where they must not be",
+            _spans(lambda span: replace(span, visible=None)),
+            {"count": "visible"},
+        ),
+        ("sinusoidal_nothing", "nothing is added", _added(lambda x, added: added * 0)),
+        ("sinusoidal_half_size", "sinusoids are added at half their size", _added(lambda x, added: added / 2)),
+        (
+            "sinusoidal_counts_not",
+            "its entry says that padding counts",
+            declares(counts_padding=lambda options: True),
+            {"count": "visible"},
+        ),
+    ],
+    learned=[
+        (
+            "learned_offset",
+            "row t + 1 in place of row t",
+            _table(lambda options, first, last: slice(options.offset + first + 1, options.offset + last + 1)),
+            SHORT,
+        ),
+        (
+            "learned_row_offset",
+            "`offset` is ignored",
+            _table(lambda options, first, last: slice(first, last)),
+            {"max_len": 11, "offset": 2},
+        ),
+        ("learned_from_zero", "every call starts at row 0, whatever its offset", _spans(_from_zero), SHORT),
+        (
+            "learned_clamped",
+            "positions past the table read its last row",
+            _table(lambda options, first, last: slice(options.offset + first, options.offset + last)),
+            SHORT,
+        ),
+        ("learned_detached", "the table gets no gradient", _added(lambda x, added: added.detach()), SHORT),
+        (
+            "learned_hidden",
+            "hidden tokens are counted where they must not be",
+            _spans(lambda span: replace(span, visible=None)),
+            {"max_len": 11, "count": "visible"},
+        ),
+        (
+            "learned_longer",
+            "its entry promises one position more than the table has",
+            declares(max_len=lambda options: options.max_len + 1),
+            SHORT,
+        ),
+        (
+            "learned_shape",
+            "its entry forgets the rows before the first position",
+            declares(parameters=lambda options, site: ()),
+            SHORT,
+        ),
+    ],
 )

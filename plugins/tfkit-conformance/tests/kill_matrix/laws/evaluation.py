@@ -1,11 +1,9 @@
-"""The laws evaluated by mutants: each must be killed, under every seed."""
+"""Runs the laws on mutants of parts. Each mutant must be killed under every seed."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from time import perf_counter
-from typing import Any
 
 from tfkit.catalogue import Catalogue, load_catalogue
 from tfkit_conformance.laws.check import USUAL_DTYPES, evaluate
@@ -23,26 +21,6 @@ from .rotary_mutants import MUTANTS as ROTARY
 from .scores_mutants import MUTANTS as SCORES
 
 
-@dataclass(frozen=True)
-class Kills:
-    """One mutant under several seeds: all laws that see it under each, and what the first of them says."""
-
-    name: str
-    slot: str
-    base: str
-    summary: str
-    killed_by: tuple[tuple[str, ...], ...]
-    said: str
-
-    @property
-    def killed(self) -> bool:
-        return bool(self.killed_by) and all(self.killed_by)
-
-    def as_data(self) -> dict[str, Any]:
-        """The row as JSON has it."""
-        return {**asdict(self), "killed": self.killed}
-
-
 def mutants() -> tuple[LawMutant, ...]:
     """All mutants of the slots that have laws."""
     return (*ROTARY, *SCORES, *EMBEDDINGS, *NORM, *PLACEMENT, *ACTIVATION)
@@ -55,38 +33,26 @@ def evaluate_law_mutants(
     catalogue: Catalogue | None = None,
     only: Collection[str] | None = None,
 ) -> Iterator[MutantRow]:
-    """One row per mutant: the law that sees it first under each seed, equations before the rest; "" where none does.
-    `families` are slots, `only` names of mutants."""
+    """One row per mutant: the first law that kills it under each seed, equations before the rest; "" if none does.
+    `families` are slots, `only` are names of mutants."""
     catalogue = catalogue or load_catalogue()
     for mutant in mutants():
         if (families is None or mutant.slot in families) and (only is None or mutant.name in only):
             begun = perf_counter()
-            reports = _reports(mutant, profile, seeds, catalogue, stop_at_first=True)
-            seen = tuple(report.findings[0].check if report.findings else "" for report in reports)
+            found = reports(mutant, profile, seeds, catalogue)
+            seen = tuple(report.findings[0].check if report.findings else "" for report in found)
             yield MutantRow(mutant.name, mutant.slot, mutant.summary, seen, round(perf_counter() - begun, 2))
 
 
-def kill_matrix(
-    profile: str = "standard",
-    seeds: Sequence[int] = (0, 1, 2),
-    catalogue: Catalogue | None = None,
-    only: Collection[str] | None = None,
+def reports(
+    mutant: LawMutant,
+    profile: str,
+    seeds: Sequence[int],
+    catalogue: Catalogue,
+    stop_at_first: bool = True,
     laws: Collection[str] = (),
-) -> Iterator[Kills]:
-    """One row per mutant, with every law (of `laws`, where given) that sees it: several times as slow as
-    `evaluate_law_mutants`."""
-    catalogue = catalogue or load_catalogue()
-    for mutant in mutants():
-        if only is None or mutant.name in only:
-            reports = _reports(mutant, profile, seeds, catalogue, stop_at_first=False, laws=laws)
-            seen = tuple(tuple(found.check for found in report.findings) for report in reports)
-            said = next((report.findings[0].message for report in reports if report.findings), "")
-            yield Kills(mutant.name, mutant.slot, mutant.base, mutant.summary, seen, said)
-
-
-def _reports(
-    mutant: LawMutant, profile: str, seeds: Sequence[int], catalogue: Catalogue, stop_at_first: bool, laws: Collection[str] = ()
 ) -> list[ConformanceReport]:
+    """The report on a mutant under each seed, by all laws or by `laws` alone."""
     entry = catalogue.find(mutant.slot, mutant.base)
     subject = mutant.change(part_under_test(catalogue, mutant.slot, entry))
     written = dict(mutant.options)

@@ -9,97 +9,78 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .mutant import Change, LawMutant, declares, method, patched
+from tfkit_conformance.laws.part import PartUnderTest
 
-Rule = Callable[[Any, Tensor, Any], Tensor]
-
-
-def _as(rule: Rule, wide: bool = True) -> Change:
-    """The module computes `rule(module, x, options)`, in float32 at least unless told otherwise."""
-
-    def patch(module: nn.Module, options: Any, width: int) -> None:
-        def forward(x: Tensor) -> Tensor:
-            inside = x.to(torch.promote_types(x.dtype, torch.float32)) if wide else x
-            return rule(module, inside, options).to(x.dtype)
-
-        method(module, "forward", forward)
-
-    return patched(patch)
+from .mutant import Built, Change, declares, law_mutants, overriding, patched
 
 
-def _scaled(module: Any, normed: Tensor) -> Tensor:
-    bias = dict(module.named_parameters()).get("bias")
-    scaled: Tensor = normed * module.weight.to(normed.dtype)
-    return scaled if bias is None else scaled + bias.to(normed.dtype)
+def _wide(x: Tensor) -> Tensor:
+    """x in float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _as(rule: Callable[[Built, Tensor], Tensor], wide: bool = True) -> Change:
+    """The module computes `rule(built, x)`, by default in float32 at least."""
+    return overriding("forward", lambda built, x: rule(built, _wide(x) if wide else x).to(x.dtype))
+
+
+def _weight(built: Built, like: Tensor) -> Tensor:
+    weight: Tensor = built.module.weight.to(like.dtype)
+    return weight + 1.0 if getattr(built.options, "unit_offset", False) else weight
+
+
+def _bias(built: Built, like: Tensor) -> Tensor | float:
+    bias = dict(built.module.named_parameters()).get("bias")
+    return 0.0 if bias is None else bias.to(like.dtype)
+
+
+def _scaled(built: Built, normed: Tensor) -> Tensor:
+    """weight x + bias."""
+    return normed * _weight(built, normed) + _bias(built, normed)
 
 
 def _centred(x: Tensor, dims: Any = -1) -> Tensor:
     return x - x.mean(dims, keepdim=True)
 
 
-def _layer(variance: Callable[[Tensor, Any], Tensor]) -> Rule:
-    """Layer norm whose divisor is `variance(centred, options)`."""
-    return lambda module, x, options: _scaled(module, _centred(x) / variance(_centred(x), options))
+def _root(x: Tensor, eps: float, dims: Any = -1) -> Tensor:
+    return torch.sqrt(x.square().mean(dims, keepdim=True) + eps)
 
 
-def _deviation(centred: Tensor, options: Any) -> Tensor:
-    return _root(centred, options)
+def _layer(divisor: Callable[[Tensor, float], Tensor] = _root, wide: bool = True) -> Change:
+    """Layer norm with another divisor of the centred vector: `divisor(centred, eps)`."""
+    return _as(lambda built, x: _scaled(built, _centred(x) / divisor(_centred(x), built.options.eps)), wide)
 
 
-def _unbiased(centred: Tensor, options: Any) -> Tensor:
-    return torch.sqrt(centred.square().sum(-1, keepdim=True) / (centred.shape[-1] - 1) + options.eps)
+def _rms(divisor: Callable[[Tensor, float], Tensor] = _root, wide: bool = True) -> Change:
+    """RMS norm with another divisor: `divisor(x, eps)`."""
+    return _as(lambda built, x: _scaled(built, x / divisor(x, built.options.eps)), wide)
 
 
-def _eps_outside(centred: Tensor, options: Any) -> Tensor:
-    return torch.add(torch.sqrt(centred.square().mean(-1, keepdim=True) + 1e-30), float(options.eps))
+def _over(dims: tuple[int, ...]) -> Change:
+    """Layer norm with statistics over other axes."""
+
+    def rule(built: Built, x: Tensor) -> Tensor:
+        own = dims if x.dim() > 1 else (-1,)
+        centred = _centred(x, own)
+        return _scaled(built, centred / _root(centred, built.options.eps, own))
+
+    return _as(rule)
 
 
-def _across_tokens(module: Any, x: Tensor, options: Any) -> Tensor:
-    axis = -2 if x.dim() > 1 else -1
-    centred = _centred(x, axis)
-    return _scaled(module, centred / (centred.square().mean(axis, keepdim=True) + options.eps).sqrt())
+def _normed(built: Built, x: Tensor) -> Tensor:
+    """The centred vector over its deviation."""
+    return _centred(x) / _root(_centred(x), built.options.eps)
 
 
-def _whole_sentence(module: Any, x: Tensor, options: Any) -> Tensor:
-    dims = (-2, -1) if x.dim() > 1 else -1
-    centred = _centred(x, dims)
-    return _scaled(module, centred / (centred.square().mean(dims, keepdim=True) + options.eps).sqrt())
+def _twice_rounded(built: Built, x: Tensor) -> Tensor:
+    return _weight(built, x) * (_wide(x) / _root(_wide(x), built.options.eps)).to(x.dtype)
 
 
-def _factor(module: Any, options: Any, x: Tensor) -> Tensor:
-    weight: Tensor = module.weight.to(x.dtype)
-    return weight + 1.0 if options.unit_offset else weight
-
-
-def _rms(root: Callable[[Tensor, Any], Tensor]) -> Rule:
-    """RMS norm whose divisor is `root(x, options)`."""
-    return lambda module, x, options: _factor(module, options, x) * x / root(x, options)
-
-
-def _root(x: Tensor, options: Any) -> Tensor:
-    return torch.sqrt(x.square().mean(-1, keepdim=True) + options.eps)
-
-
-def _twice_rounded(module: nn.Module, options: Any, width: int) -> None:
-    def forward(x: Tensor) -> Tensor:
-        inside = x.to(torch.promote_types(x.dtype, torch.float32))
-        return _factor(module, options, x) * (inside / _root(inside, options)).to(x.dtype)
-
-    method(module, "forward", forward)
-
-
-def _float32(module: nn.Module, options: Any, width: int) -> None:
-    own = module.forward
-    method(module, "forward", lambda x: own(x).to(torch.promote_types(x.dtype, torch.float32)))
-
-
-def _writes(module: nn.Module, options: Any, width: int) -> None:
-    def forward(x: Tensor) -> Tensor:
-        centred = _centred(x)
-        x.detach().copy_(centred.detach())
-        return _scaled(module, centred / _deviation(centred, options))
-
-    method(module, "forward", forward)
+def _writes(built: Built, x: Tensor) -> Tensor:
+    found = _scaled(built, _normed(built, x))
+    x.detach().copy_(_centred(x).detach())
+    return found
 
 
 def _running(module: nn.Module, options: Any, width: int) -> None:
@@ -108,193 +89,103 @@ def _running(module: nn.Module, options: Any, width: int) -> None:
     def forward(x: Tensor) -> Tensor:
         square = x.double().square().mean().detach()
         held["square"] = 0.9 * held.get("square", square) + 0.1 * square
-        root = (held["square"] + options.eps).sqrt()
-        found: Tensor = (_factor(module, options, x.double()) * x.double() / root).to(x.dtype)
-        return found
+        scaled = _weight(Built(module, options, width, forward), x.double()) * x.double()
+        found: Tensor = scaled / (held["square"] + options.eps).sqrt()
+        return found.to(x.dtype)
 
-    method(module, "forward", forward)
+    object.__setattr__(module, "forward", forward)
 
 
-def _extra(module: nn.Module, options: Any, width: int) -> None:
+def _extra_weight(module: nn.Module, options: Any, width: int) -> None:
     module.gain = nn.Parameter(torch.ones(1))
 
 
-def _twin_row(module: Any, x: Tensor, options: Any) -> Tensor:
-    return _rms(_root)(module, x.contiguous().view(-1, x.shape[-1]).roll(1, 0).view(x.shape), options)
+def _wider_weight(subject: PartUnderTest) -> PartUnderTest:
+    own = subject.entry.parameters
+
+    def parameters(options: Any, width: int) -> tuple[Any, ...]:
+        return tuple(replace(parameter, shape=(width + 1,)) for parameter in own(options, width))
+
+    return replace(subject, entry=replace(subject.entry, parameters=parameters))
 
 
-def _nudged(module: nn.Module, options: Any, width: int) -> None:
-    method(module, "forward", lambda x: x * 1.01)
-
-
-UNIT = {"unit_offset": True}
-MUTANTS = (
-    LawMutant("layer_norm_unbiased", "norm", "layer_norm", "the variance divides by M - 1", _as(_layer(_unbiased))),
-    LawMutant(
-        "layer_norm_eps_outside", "norm", "layer_norm", "eps is added to the standard deviation", _as(_layer(_eps_outside))
-    ),
-    LawMutant(
-        "layer_norm_no_eps",
-        "norm",
-        "layer_norm",
-        "eps is left out: a zero vector gives NaN",
-        _as(_layer(lambda centred, options: centred.square().mean(-1, keepdim=True).sqrt())),
-    ),
-    LawMutant(
-        "layer_norm_no_mean",
-        "norm",
-        "layer_norm",
-        "the mean is not subtracted",
-        _as(lambda module, x, options: _scaled(module, x / _deviation(x, options))),
-    ),
-    LawMutant(
-        "layer_norm_no_root",
-        "norm",
-        "layer_norm",
-        "divides by the variance",
-        _as(_layer(lambda centred, options: centred.square().mean(-1, keepdim=True) + options.eps)),
-    ),
-    LawMutant(
-        "layer_norm_half", "norm", "layer_norm", "half dtypes are not computed in float32", _as(_layer(_deviation), wide=False)
-    ),
-    LawMutant("layer_norm_tokens", "norm", "layer_norm", "statistics are taken over the tokens", _as(_across_tokens)),
-    LawMutant(
-        "layer_norm_sentence", "norm", "layer_norm", "statistics are taken over tokens and features", _as(_whole_sentence)
-    ),
-    LawMutant(
-        "layer_norm_no_weight",
-        "norm",
-        "layer_norm",
-        "the scale is ignored",
-        _as(
-            lambda module, x, options: (
-                _scaled(module, _centred(x) / _deviation(_centred(x), options))
-                - (_centred(x) / _deviation(_centred(x), options)) * (module.weight.to(x.dtype) - 1)
-            )
+BIAS, UNIT = {"bias": True}, {"unit_offset": True}
+MUTANTS = law_mutants(
+    "norm",
+    layer_norm=[
+        (
+            "layer_norm_unbiased",
+            "the variance divides by M - 1",
+            _layer(lambda c, eps: torch.sqrt(c.square().sum(-1, keepdim=True) / (c.shape[-1] - 1) + eps)),
         ),
-        {"bias": True},
-    ),
-    LawMutant(
-        "layer_norm_no_bias",
-        "norm",
-        "layer_norm",
-        "the shift is ignored",
-        _as(lambda module, x, options: module.weight.to(x.dtype) * _centred(x) / _deviation(_centred(x), options)),
-        {"bias": True},
-    ),
-    LawMutant(
-        "layer_norm_bias_first",
-        "norm",
-        "layer_norm",
-        "the shift is added before the scale",
-        _as(
-            lambda module, x, options: (
-                module.weight.to(x.dtype) * (_centred(x) / _deviation(_centred(x), options) + module.bias.to(x.dtype))
-            )
+        ("layer_norm_eps_outside", "eps is added to the standard deviation", _layer(lambda c, eps: _root(c, 1e-30) + eps)),
+        ("layer_norm_no_eps", "eps is left out: a zero vector gives NaN", _layer(lambda c, eps: _root(c, 0.0))),
+        ("layer_norm_no_mean", "the mean is not subtracted", _rms()),
+        ("layer_norm_no_root", "divides by the variance", _layer(lambda c, eps: _root(c, eps).square())),
+        ("layer_norm_half", "half dtypes are not computed in float32", _layer(wide=False)),
+        ("layer_norm_tokens", "statistics are taken over the tokens", _over((-2,))),
+        ("layer_norm_sentence", "statistics are taken over tokens and features", _over((-2, -1))),
+        ("layer_norm_no_weight", "the scale is ignored", _as(lambda built, x: _normed(built, x) + _bias(built, x)), BIAS),
+        ("layer_norm_no_bias", "the shift is ignored", _as(lambda built, x: _normed(built, x) * _weight(built, x)), BIAS),
+        (
+            "layer_norm_bias_first",
+            "the shift is added before the scale",
+            _as(lambda built, x: _weight(built, x) * (_normed(built, x) + _bias(built, x))),
+            BIAS,
         ),
-        {"bias": True},
-    ),
-    LawMutant(
-        "layer_norm_detached",
-        "norm",
-        "layer_norm",
-        "no gradient goes through the statistics",
-        _as(_layer(lambda centred, options: _deviation(centred, options).detach())),
-    ),
-    LawMutant("layer_norm_writes", "norm", "layer_norm", "the mean is subtracted in place", patched(_writes)),
-    LawMutant("layer_norm_float32", "norm", "layer_norm", "half dtypes come back as float32", patched(_float32)),
-    LawMutant(
-        "layer_norm_extra", "norm", "layer_norm", "the module has a weight that its entry does not list", patched(_extra)
-    ),
-    LawMutant(
-        "layer_norm_claims",
-        "norm",
-        "layer_norm",
-        "its entry says that it changes nothing",
-        declares(claims=lambda options: frozenset({"identity"})),
-    ),
-    LawMutant("rms_norm_half", "norm", "rms_norm", "half dtypes are not computed in float32", _as(_rms(_root), wide=False)),
-    LawMutant(
-        "rms_norm_rounds_twice",
-        "norm",
-        "rms_norm",
-        "half dtypes are rounded before the scale and after it",
-        patched(_twice_rounded),
-    ),
-    LawMutant(
-        "rms_norm_mean",
-        "norm",
-        "rms_norm",
-        "the mean is subtracted",
-        _as(lambda module, x, options: _rms(_root)(module, _centred(x), options)),
-    ),
-    LawMutant(
-        "rms_norm_sum",
-        "norm",
-        "rms_norm",
-        "divides by the length of the vector, not by its root mean square",
-        _as(_rms(lambda x, options: (x.square().sum(-1, keepdim=True) + options.eps).sqrt())),
-    ),
-    LawMutant(
-        "rms_norm_eps_outside",
-        "norm",
-        "rms_norm",
-        "eps is added to the root",
-        _as(_rms(lambda x, options: (x.square().mean(-1, keepdim=True) + 1e-30).sqrt() + options.eps)),
-        {"eps": 1e-3},
-    ),
-    LawMutant(
-        "rms_norm_no_eps",
-        "norm",
-        "rms_norm",
-        "eps is left out: a zero vector gives NaN",
-        _as(_rms(lambda x, options: x.square().mean(-1, keepdim=True).sqrt())),
-    ),
-    LawMutant(
-        "rms_norm_no_offset",
-        "norm",
-        "rms_norm",
-        "`unit_offset` is ignored",
-        _as(lambda module, x, options: module.weight.to(x.dtype) * x / _root(x, options)),
-        UNIT,
-    ),
-    LawMutant(
-        "rms_norm_weight_twice",
-        "norm",
-        "rms_norm",
-        "the scale is applied twice",
-        _as(lambda module, x, options: _factor(module, options, x) ** 2 * x / _root(x, options)),
-    ),
-    LawMutant(
-        "rms_norm_detached",
-        "norm",
-        "rms_norm",
-        "no gradient goes through the root",
-        _as(_rms(lambda x, options: _root(x, options).detach())),
-    ),
-    LawMutant("rms_norm_running", "norm", "rms_norm", "statistics of earlier calls are mixed in", patched(_running)),
-    LawMutant(
-        "rms_norm_last_feature",
-        "norm",
-        "rms_norm",
-        "the last feature is left out of the mean",
-        _as(_rms(lambda x, options: (x[..., :-1].square().mean(-1, keepdim=True) + options.eps).sqrt())),
-    ),
-    LawMutant("rms_norm_other_token", "norm", "rms_norm", "tokens are exchanged", _as(_twin_row)),
-    LawMutant("no_norm_nudged", "norm", "none", "numbers grow by 1 %", patched(_nudged)),
-    LawMutant(
-        "rms_norm_parameters",
-        "norm",
-        "rms_norm",
-        "its entry lists a weight of another shape",
-        lambda subject: replace(
-            subject,
-            entry=replace(
-                subject.entry,
-                parameters=lambda options, width: tuple(
-                    replace(p, shape=(width + 1,)) for p in subject.entry.parameters(options, width)
-                ),
-            ),
+        (
+            "layer_norm_detached",
+            "no gradient goes through the statistics",
+            _layer(lambda c, eps: _root(c, eps).detach()),
         ),
-    ),
+        ("layer_norm_writes", "the mean is subtracted in place", overriding("forward", _writes)),
+        (
+            "layer_norm_float32",
+            "half-precision inputs give float32 outputs",
+            overriding("forward", lambda built, x: _wide(built.own(x))),
+        ),
+        ("layer_norm_extra", "the module has a weight that its entry does not list", patched(_extra_weight)),
+        (
+            "layer_norm_claims",
+            "its entry says that it changes nothing",
+            declares(claims=lambda options: frozenset({"identity"})),
+        ),
+    ],
+    rms_norm=[
+        ("rms_norm_half", "half dtypes are not computed in float32", _rms(wide=False)),
+        (
+            "rms_norm_rounds_twice",
+            "half dtypes are rounded before the scale and after it",
+            overriding("forward", _twice_rounded),
+        ),
+        ("rms_norm_mean", "the mean is subtracted", _layer()),
+        (
+            "rms_norm_sum",
+            "divides by the length of the vector, not by its root mean square",
+            _rms(lambda x, eps: (x.square().sum(-1, keepdim=True) + eps).sqrt()),
+        ),
+        ("rms_norm_eps_outside", "eps is added to the root", _rms(lambda x, eps: _root(x, 1e-30) + eps), {"eps": 1e-3}),
+        ("rms_norm_no_eps", "eps is left out: a zero vector gives NaN", _rms(lambda x, eps: _root(x, 0.0))),
+        (
+            "rms_norm_no_offset",
+            "`unit_offset` is ignored",
+            _as(lambda built, x: built.module.weight.to(x.dtype) * x / _root(x, built.options.eps)),
+            UNIT,
+        ),
+        (
+            "rms_norm_weight_twice",
+            "the scale is applied twice",
+            _as(lambda built, x: _weight(built, x) ** 2 * x / _root(x, built.options.eps)),
+        ),
+        ("rms_norm_detached", "no gradient goes through the root", _rms(lambda x, eps: _root(x, eps).detach())),
+        ("rms_norm_running", "statistics of earlier calls are mixed in", patched(_running)),
+        ("rms_norm_last_feature", "the last feature is left out of the mean", _rms(lambda x, eps: _root(x[..., :-1], eps))),
+        (
+            "rms_norm_other_token",
+            "tokens are exchanged",
+            overriding("forward", lambda built, x: built.own(x.contiguous().view(-1, x.shape[-1]).roll(1, 0).view(x.shape))),
+        ),
+        ("rms_norm_parameters", "its entry lists a weight of another shape", _wider_weight),
+    ],
+    none=[("no_norm_nudged", "numbers grow by 1 %", overriding("forward", lambda built, x: x * 1.01))],
 )

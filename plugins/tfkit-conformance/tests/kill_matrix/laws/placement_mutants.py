@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,298 +16,204 @@ from tfkit.nn.runtime.context import StackContext
 from tfkit.slots.placement import Constants
 from tfkit_conformance.laws.part import PartUnderTest
 
-from .mutant import Change, LawMutant, declares, made
+from .mutant import Change, declares, law_mutants, made
+
+
+@dataclass(frozen=True)
+class Step:
+    """One sub-layer of a layer: the sub-layer f, its norms, and the residual sum."""
+
+    layer: Wire
+    name: str
+    f: Callable[[Tensor], Tensor]
+
+    @property
+    def scale(self) -> float:
+        return self.layer.parts.scales[self.name]
+
+    def norm(self, x: Tensor, where: str = "") -> Tensor:
+        """The norm of this sub-layer; `where` is "_in" or "_out" for a sandwich. A shared norm serves all sub-layers."""
+        norms = dict(self.layer.norms.named_children())
+        normed: Tensor = norms.get("shared", norms.get(self.name + where))(x)  # type: ignore[misc]
+        return normed
+
+    def dropout(self, branch: Tensor, always: bool = False) -> Tensor:
+        return functional.dropout(branch, self.layer.parts.dropout, always or self.layer.training)
+
+    def add(self, x: Tensor, branch: Tensor) -> Tensor:
+        """skip x + scale dropout(branch)."""
+        return self.layer.parts.skip * x + self.scale * self.dropout(branch)
 
 
 class Wire(nn.Module):
-    """A layer whose wiring is one function: `rule(self, x, run, index)`."""
+    """A layer whose wiring is one function: `rule(x, steps)`."""
 
-    def __init__(self, parts: LayerParts, rule: Rule) -> None:
+    def __init__(self, parts: LayerParts, rule: Rule, index: int | None = None) -> None:
         super().__init__()
         self.branches, self.norms = nn.ModuleDict(parts.branches), nn.ModuleDict(parts.norms)
-        self.parts, self.rule = parts, rule
+        self.parts, self.rule, self.index = parts, rule, index
 
     def forward(self, x: Tensor, run: StackContext, index: int) -> Tensor:
-        return self.rule(self, x, run, index)
-
-    def add(self, name: str, x: Tensor, branch: Tensor) -> Tensor:
-        """skip x + scale dropout(branch)."""
-        return self.parts.skip * x + self.parts.scales[name] * functional.dropout(branch, self.parts.dropout, self.training)
+        given = index if self.index is None else self.index
+        steps = [Step(self, name, lambda y, f=branch: f(y, run, given)) for name, branch in self.branches.items()]  # type: ignore[misc]
+        return self.rule(x, steps)
 
 
-Rule = Callable[[Wire, Tensor, StackContext, int], Tensor]
+Rule = Callable[[Tensor, list[Step]], Tensor]
 
 
 def _as(rule: Rule) -> Change:
     return made(lambda options, parts: Wire(parts, rule))
 
 
-def _each(step: Callable[[Wire, str, Tensor, Callable[[Tensor], Tensor]], Tensor]) -> Change:
-    """Sub-layers one after the other: x = step(layer, name, x, branch)."""
+def _each(step: Callable[[Step, Tensor], Tensor], index: int | None = None, backwards: bool = False) -> Change:
+    """Sub-layers one after the other: x = step(sub-layer, x). `index` replaces the index of the layer."""
 
-    def rule(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
-        for name, branch in layer.branches.items():
-            x = step(layer, name, x, lambda y, branch=branch: branch(y, run, index))  # type: ignore[misc]
+    def rule(x: Tensor, steps: list[Step]) -> Tensor:
+        for at in reversed(steps) if backwards else steps:
+            x = step(at, x)
         return x
 
-    return _as(rule)
+    return made(lambda options, parts: Wire(parts, rule, index))
 
 
-def _pre_last_unnormed(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
-    names = list(layer.branches)
-    for name in names:
-        inner = x if name == names[-1] else layer.norms[name](x)
-        x = layer.add(name, x, layer.branches[name](inner, run, index))
-    return x
+def _pre(at: Step, x: Tensor) -> Tensor:
+    return at.add(x, at.f(at.norm(x)))
 
 
-def _pre_reversed(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
-    for name in reversed(list(layer.branches)):
-        x = layer.add(name, x, layer.branches[name](layer.norms[name](x), run, index))
-    return x
+def _last_unnormed(at: Step, x: Tensor) -> Tensor:
+    return at.add(x, at.f(x)) if at.name == list(at.layer.branches)[-1] else _pre(at, x)
 
 
-def _pre_other_index(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
-    for name, branch in layer.branches.items():
-        x = layer.add(name, x, branch(layer.norms[name](x), run, 0))
-    return x
+def _first_norm(at: Step, x: Tensor) -> Tensor:
+    return at.add(x, at.f(next(iter(at.layer.norms.values()))(x)))
 
 
-def _pre_first_norm(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
-    first = next(iter(layer.norms.values()))
-    for name, branch in layer.branches.items():
-        x = layer.add(name, x, branch(first(x), run, index))
-    return x
+def _residual_per_branch(x: Tensor, steps: list[Step]) -> Tensor:
+    return torch.stack([_pre(at, x) for at in steps]).sum(0)
 
 
-def _sequential(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
-    for name, branch in layer.branches.items():
-        norm = layer.norms["shared"] if "shared" in layer.norms else layer.norms[name]
-        x = layer.add(name, x, branch(norm(x), run, index))
-    return x
-
-
-def _residual_per_branch(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
-    total = torch.zeros_like(x)
-    for name, branch in layer.branches.items():
-        norm = layer.norms["shared"] if "shared" in layer.norms else layer.norms[name]
-        total = total + layer.add(name, x, branch(norm(x), run, index))
-    return total
-
-
-def _writes(layer: Wire, x: Tensor, run: StackContext, index: int) -> Tensor:
+def _writes(x: Tensor, steps: list[Step]) -> Tensor:
     y = x.detach()
-    for name, branch in layer.branches.items():
-        y.add_(layer.parts.scales[name] * branch(layer.norms[name](y.clone()), run, index).detach())
+    for at in steps:
+        y.add_(at.scale * at.f(at.norm(y.clone())).detach())
     return x * 1.0
 
 
-def _mixes(layer: Wire, name: str, x: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
-    return layer.add(name, x, branch(layer.norms[name](x)).cumsum(1))
+def _twice(at: Step, x: Tensor) -> Tensor:
+    at.f(at.norm(x))
+    return _pre(at, x)
 
 
-def _twice(layer: Wire, name: str, x: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
-    branch(layer.norms[name](x))
-    return layer.add(name, x, branch(layer.norms[name](x)))
+def _unscaled_dropout(at: Step, x: Tensor) -> Tensor:
+    given = at.f(at.norm(x))
+    kept = torch.rand_like(given) >= at.layer.parts.dropout if at.layer.training else torch.ones_like(given)
+    return at.layer.parts.skip * x + at.scale * given * kept
 
 
-def _dropout(layer: Wire, branch: Tensor, training: bool) -> Tensor:
-    return functional.dropout(branch, layer.parts.dropout, training)
+def _changed_constants(change: Callable[[Callable[[Any, Any], Constants], Any, Any], Constants]) -> Change:
+    """The entry's constants are `change(own, options, context)`."""
+
+    def changed(subject: PartUnderTest) -> PartUnderTest:
+        return replace(subject, entry=replace(subject.entry, constants=partial(change, subject.entry.constants)))
+
+    return changed
 
 
-def _unscaled_dropout(layer: Wire, name: str, x: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
-    given, share = branch(layer.norms[name](x)), layer.parts.dropout
-    kept = torch.rand_like(given) >= share if layer.training else torch.ones_like(given)
-    return layer.parts.skip * x + layer.parts.scales[name] * given * kept
-
-
-def _turned_constants(subject: PartUnderTest) -> PartUnderTest:
-    own = subject.entry.constants
+def _exchanged_roles(own: Callable[[Any, Any], Constants], options: Any, context: Any) -> Constants:
     other = {"encoder": "decoder", "decoder": "encoder"}
-
-    def constants(options: Any, context: Any) -> Constants:
-        return own(options, replace(context, role=other.get(context.role, context.role)))  # type: ignore[no-any-return]
-
-    return replace(subject, entry=replace(subject.entry, constants=constants))
+    return own(options, replace(context, role=other.get(context.role, context.role)))
 
 
-def _more_gains(subject: PartUnderTest) -> PartUnderTest:
-    own = subject.entry.constants
-
-    def constants(options: Any, context: Any) -> Constants:
-        found = own(options, context)
-        return replace(found, gains={**found.gains, "query": found.gains["value"]})  # type: ignore[no-any-return]
-
-    return replace(subject, entry=replace(subject.entry, constants=constants))
+def _more_gains(own: Callable[[Any, Any], Constants], options: Any, context: Any) -> Constants:
+    found = own(options, context)
+    return replace(found, gains={**found.gains, "query": found.gains["value"]})
 
 
-def _scale(layer: Wire, name: str) -> float:
-    return layer.parts.scales[name]
-
-
-MUTANTS = (
-    LawMutant(
-        "post_norm_first",
-        "placement",
-        "post",
-        "the norm stands before the sum",
-        _each(lambda layer, name, x, branch: layer.add(name, x, layer.norms[name](branch(x)))),
-    ),
-    LawMutant(
-        "post_as_pre",
-        "placement",
-        "post",
-        "wired as pre",
-        _each(lambda layer, name, x, branch: layer.add(name, x, branch(layer.norms[name](x)))),
-    ),
-    LawMutant(
-        "post_no_residual",
-        "placement",
-        "post",
-        "there is no residual",
-        _each(
-            lambda layer, name, x, branch: layer.norms[name](_scale(layer, name) * _dropout(layer, branch(x), layer.training))
+MUTANTS = law_mutants(
+    "placement",
+    post=[
+        ("post_norm_first", "the norm stands before the sum", _each(lambda at, x: at.add(x, at.norm(at.f(x))))),
+        ("post_as_pre", "wired as pre", _each(_pre)),
+        ("post_no_residual", "there is no residual", _each(lambda at, x: at.norm(at.scale * at.dropout(at.f(x))))),
+    ],
+    pre=[
+        ("pre_residual_normed", "the residual is normed too", _each(lambda at, x: at.add(at.norm(x), at.f(at.norm(x))))),
+        ("pre_last_unnormed", "the last norm is left out", _each(_last_unnormed)),
+        ("pre_first_norm", "all sub-layers use the first norm", _each(_first_norm)),
+        ("pre_reversed", "sub-layers come in the opposite order", _each(_pre, backwards=True)),
+        ("pre_index", "sub-layers get the index of layer 0", _each(_pre, index=0)),
+        ("pre_twice", "every sub-layer is called twice", _each(_twice)),
+        (
+            "pre_mixes",
+            "sub-layers' outputs are summed over the tokens before",
+            _each(lambda at, x: at.add(x, at.f(at.norm(x)).cumsum(1))),
         ),
-    ),
-    LawMutant(
-        "pre_residual_normed",
-        "placement",
-        "pre",
-        "the residual is normed too",
-        _each(lambda layer, name, x, branch: layer.add(name, layer.norms[name](x), branch(layer.norms[name](x)))),
-    ),
-    LawMutant("pre_last_unnormed", "placement", "pre", "the last norm is left out", _as(_pre_last_unnormed)),
-    LawMutant("pre_first_norm", "placement", "pre", "all sub-layers use the first norm", _as(_pre_first_norm)),
-    LawMutant("pre_reversed", "placement", "pre", "sub-layers come in the opposite order", _as(_pre_reversed)),
-    LawMutant("pre_index", "placement", "pre", "sub-layers are reported that they are in layer 0", _as(_pre_other_index)),
-    LawMutant("pre_twice", "placement", "pre", "every sub-layer is called twice", _each(_twice)),
-    LawMutant("pre_mixes", "placement", "pre", "sub-layers' outputs are summed over the tokens before", _each(_mixes)),
-    LawMutant("pre_writes", "placement", "pre", "sums are made in place", _as(_writes)),
-    LawMutant(
-        "pre_scale_twice",
-        "placement",
-        "pre",
-        "the scale of a sub-layer is applied twice",
-        _each(lambda layer, name, x, branch: layer.add(name, x, _scale(layer, name) * branch(layer.norms[name](x)))),
-    ),
-    LawMutant(
-        "pre_scale_ignored",
-        "placement",
-        "pre",
-        "the scale of a sub-layer is ignored",
-        _each(lambda layer, name, x, branch: x + _dropout(layer, branch(layer.norms[name](x)), layer.training)),
-    ),
-    LawMutant(
-        "pre_scale_residual",
-        "placement",
-        "pre",
-        "the scale multiplies the residual too",
-        _each(
-            lambda layer, name, x, branch: (
-                _scale(layer, name) * (x + _dropout(layer, branch(layer.norms[name](x)), layer.training))
-            )
+        ("pre_writes", "sums are made in place", _as(_writes)),
+        (
+            "pre_scale_twice",
+            "the scale of a sub-layer is applied twice",
+            _each(lambda at, x: at.add(x, at.scale * at.f(at.norm(x)))),
         ),
-    ),
-    LawMutant(
-        "pre_dropout_eval",
-        "placement",
-        "pre",
-        "dropout acts in evaluation too",
-        _each(lambda layer, name, x, branch: x + _scale(layer, name) * _dropout(layer, branch(layer.norms[name](x)), True)),
-    ),
-    LawMutant(
-        "pre_dropout_residual",
-        "placement",
-        "pre",
-        "dropout acts on the sum",
-        _each(
-            lambda layer, name, x, branch: _dropout(
-                layer, x + _scale(layer, name) * branch(layer.norms[name](x)), layer.training
-            )
+        (
+            "pre_scale_ignored",
+            "the scale of a sub-layer is ignored",
+            _each(lambda at, x: x + at.dropout(at.f(at.norm(x)))),
         ),
-    ),
-    LawMutant(
-        "pre_dropout_never",
-        "placement",
-        "pre",
-        "dropout never acts",
-        _each(lambda layer, name, x, branch: x + _scale(layer, name) * branch(layer.norms[name](x))),
-    ),
-    LawMutant("pre_dropout_unscaled", "placement", "pre", "what dropout leaves is not scaled up", _each(_unscaled_dropout)),
-    LawMutant(
-        "pre_final_norm",
-        "placement",
-        "pre",
-        "its entry says that a stack needs no final norm",
-        declares(final_norm=lambda options: False),
-    ),
-    LawMutant(
-        "pre_norm_sites",
-        "placement",
-        "pre",
-        "its entry declares a norm that it does not use",
-        lambda subject: replace(
-            subject, entry=replace(subject.entry, norm_sites=lambda options, sublayers: (*sublayers, "extra"))
+        (
+            "pre_scale_residual",
+            "the scale multiplies the residual too",
+            _each(lambda at, x: at.scale * (x + at.dropout(at.f(at.norm(x))))),
         ),
-    ),
-    LawMutant(
-        "sandwich_no_out",
-        "placement",
-        "sandwich",
-        "the norm after the sub-layer is left out",
-        _each(lambda layer, name, x, branch: layer.add(name, x, branch(layer.norms[f"{name}_in"](x)))),
-    ),
-    LawMutant(
-        "sandwich_turned",
-        "placement",
-        "sandwich",
-        "the two norms of a sub-layer are exchanged",
-        _each(
-            lambda layer, name, x, branch: layer.add(name, x, layer.norms[f"{name}_in"](branch(layer.norms[f"{name}_out"](x))))
+        (
+            "pre_dropout_eval",
+            "dropout acts in evaluation too",
+            _each(lambda at, x: x + at.scale * at.dropout(at.f(at.norm(x)), always=True)),
         ),
-    ),
-    LawMutant(
-        "sandwich_out_residual",
-        "placement",
-        "sandwich",
-        "the second norm stands after the sum",
-        _each(
-            lambda layer, name, x, branch: layer.norms[f"{name}_out"](layer.add(name, x, branch(layer.norms[f"{name}_in"](x))))
+        (
+            "pre_dropout_residual",
+            "dropout acts on the sum",
+            _each(lambda at, x: at.dropout(x + at.scale * at.f(at.norm(x)))),
         ),
-    ),
-    LawMutant("parallel_sequential", "placement", "parallel", "sub-layers read one another's output", _as(_sequential)),
-    LawMutant(
-        "parallel_residuals", "placement", "parallel", "the residual is added once per sub-layer", _as(_residual_per_branch)
-    ),
-    LawMutant(
-        "deepnorm_skip_ignored",
-        "placement",
-        "deepnorm",
-        "alpha is ignored",
-        _each(
-            lambda layer, name, x, branch: layer.norms[name](
-                x + _scale(layer, name) * _dropout(layer, branch(x), layer.training)
-            )
+        ("pre_dropout_never", "dropout never acts", _each(lambda at, x: x + at.scale * at.f(at.norm(x)))),
+        ("pre_dropout_unscaled", "what dropout leaves is not scaled up", _each(_unscaled_dropout)),
+        ("pre_final_norm", "its entry says that a stack needs no final norm", declares(final_norm=lambda options: False)),
+        (
+            "pre_norm_sites",
+            "its entry declares a norm that it does not use",
+            declares(norm_sites=lambda options, sublayers: (*sublayers, "extra")),
         ),
-    ),
-    LawMutant(
-        "deepnorm_skip_branch",
-        "placement",
-        "deepnorm",
-        "alpha multiplies the sub-layer",
-        _each(
-            lambda layer, name, x, branch: layer.norms[name](
-                x + layer.parts.skip * _scale(layer, name) * _dropout(layer, branch(x), layer.training)
-            )
+    ],
+    sandwich=[
+        (
+            "sandwich_no_out",
+            "the norm after the sub-layer is left out",
+            _each(lambda at, x: at.add(x, at.f(at.norm(x, "_in")))),
         ),
-    ),
-    LawMutant("deepnorm_roles", "placement", "deepnorm", "encoder and decoder have one another's constants", _turned_constants),
-    LawMutant("deepnorm_gains", "placement", "deepnorm", "beta multiplies the query weights too", _more_gains),
-    LawMutant(
-        "none_no_residual",
-        "placement",
-        "none",
-        "there is no residual",
-        _each(lambda layer, name, x, branch: _scale(layer, name) * _dropout(layer, branch(x), layer.training)),
-    ),
+        (
+            "sandwich_turned",
+            "the two norms of a sub-layer are exchanged",
+            _each(lambda at, x: at.add(x, at.norm(at.f(at.norm(x, "_out")), "_in"))),
+        ),
+        (
+            "sandwich_out_residual",
+            "the second norm stands after the sum",
+            _each(lambda at, x: at.norm(at.add(x, at.f(at.norm(x, "_in"))), "_out")),
+        ),
+    ],
+    parallel=[
+        ("parallel_sequential", "each sub-layer reads the output of the one before", _each(_pre)),
+        ("parallel_residuals", "the residual is added once per sub-layer", _as(_residual_per_branch)),
+    ],
+    deepnorm=[
+        ("deepnorm_skip_ignored", "alpha is ignored", _each(lambda at, x: at.norm(x + at.scale * at.dropout(at.f(x))))),
+        (
+            "deepnorm_skip_branch",
+            "alpha multiplies the sub-layer",
+            _each(lambda at, x: at.norm(x + at.layer.parts.skip * at.scale * at.dropout(at.f(x)))),
+        ),
+        ("deepnorm_roles", "the constants of encoder and decoder are exchanged", _changed_constants(_exchanged_roles)),
+        ("deepnorm_gains", "beta multiplies the query weights too", _changed_constants(_more_gains)),
+    ],
+    none=[("none_no_residual", "there is no residual", _each(lambda at, x: at.scale * at.dropout(at.f(x))))],
 )

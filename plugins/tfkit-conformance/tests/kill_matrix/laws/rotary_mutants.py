@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tfkit.attention.positions import PositionRange
 
-from .mutant import LawMutant, declares, method, patched
+from .mutant import Built, Change, declares, law_mutants, overriding, patched
 
 ToTensor = Callable[[Tensor], Tensor]
 
@@ -44,8 +44,8 @@ def spoilt(
     all_dims: bool = False,
     in_dtype: bool = False,
     grown: float = 1.0,
-) -> Callable[..., None]:
-    """Rotary positions with some of these mutants. `queries` and `keys` multiply their angles."""
+) -> Change:
+    """Rotary positions with some of these errors. `queries` and `keys` multiply their angles."""
 
     def patch(module: nn.Module, options: Any, site: Any) -> None:
         dims = site.head_dim if all_dims else options.dims or site.head_dim
@@ -66,10 +66,10 @@ def spoilt(
             wide = wide if wide.shape[0] == key.shape[2] else wide.repeat(key.shape[2], 1)[: key.shape[2]]
             return turned(query, tables[0], dims, interleaved), turned(key, wide, dims, interleaved)
 
-        method(module, "prepare", prepare)
-        method(module, "rotate", rotate)
+        object.__setattr__(module, "prepare", prepare)
+        object.__setattr__(module, "rotate", rotate)
 
-    return patch
+    return patched(patch)
 
 
 def _one_pair(angles: Tensor) -> Tensor:
@@ -86,118 +86,78 @@ def _remembers(module: nn.Module, options: Any, site: Any) -> None:
             kept[key] = own(span)
         return kept[key]
 
-    method(module, "prepare", prepare)
+    object.__setattr__(module, "prepare", prepare)
 
 
-def _writes(module: nn.Module, options: Any, site: Any) -> None:
-    own: Any = module.rotate
-
-    def rotate(query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
-        done: tuple[Tensor, Tensor] = own(query, key, tables)
-        key.detach().copy_(done[1].detach())
-        return done
-
-    method(module, "rotate", rotate)
+def _writes(built: Built, query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
+    done: tuple[Tensor, Tensor] = built.own(query, key, tables)
+    key.detach().copy_(done[1].detach())
+    return done
 
 
-def _stretched(module: nn.Module, options: Any, site: Any) -> None:
-    own: Any = module.rotate
-
-    def rotate(query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
-        spun, turned_key = own(query, key, tables)
-        steps = torch.arange(query.shape[2], device=query.device, dtype=query.dtype)[:, None]
-        return spun * (1 + 0.05 * steps), turned_key
-
-    method(module, "rotate", rotate)
+def _stretched(built: Built, query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
+    rotated, rotated_key = built.own(query, key, tables)
+    steps = torch.arange(query.shape[2], device=query.device, dtype=query.dtype)[:, None]
+    return rotated * (1 + 0.05 * steps), rotated_key
 
 
-def _loses_tail(module: nn.Module, options: Any, site: Any) -> None:
-    own: Any = module.rotate
-
-    def rotate(query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
-        spun, turned_key = own(query, key, tables)
-        return torch.cat((spun[..., : options.dims], query[..., options.dims :] * 0), -1), turned_key
-
-    method(module, "rotate", rotate)
+def _loses_tail(built: Built, query: Tensor, key: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
+    rotated, rotated_key = built.own(query, key, tables)
+    dims = built.options.dims
+    return torch.cat((rotated[..., :dims], query[..., dims:] * 0), -1), rotated_key
 
 
 YARN = {"kind": "yarn", "factor": 4.0, "trained_len": 64}
 LLAMA = {"kind": "llama3", "factor": 8.0, "trained_len": 64}
 
 
-def _diagnostic(name: str, summary: str, base: str = "rotary_half", **spoils: Any) -> LawMutant:
-    return LawMutant(name, "position", base, summary, patched(spoilt(**spoils)))
-
-
-MUTANTS = (
-    _diagnostic(
-        "rotary_bf16_positions",
-        "positions are rounded to bfloat16, so that 256 and 257 are one",
-        positions=lambda t: t.bfloat16().double(),
-    ),
-    _diagnostic("rotary_dtype_angles", "angles are rounded to the model's dtype", in_dtype=True),
-    _diagnostic("rotary_keys_only", "queries are not rotated", queries=0.0),
-    _diagnostic("rotary_opposite", "queries turn one way and keys the other", queries=-1.0),
-    _diagnostic("rotary_backwards", "both turn the wrong way: every score is right", queries=-1.0, keys=-1.0),
-    _diagnostic(
-        "rotary_half_as_interleaved", "pairs are neighbours where they must be half a head apart: still relative", swapped=True
-    ),
-    _diagnostic(
-        "rotary_interleaved_as_half",
-        "pairs are half a head apart where they must be neighbours: still relative",
-        "rotary_interleaved",
-        swapped=True,
-    ),
-    _diagnostic("rotary_one_pair", "the frequency of the last pair is 1 % too high", angles=_one_pair),
-    _diagnostic("rotary_exponent", "frequencies base^(-i/dims) in place of base^(-2i/dims)", power=1.0),
-    _diagnostic("rotary_from_zero", "every call starts at position 0, whatever its offset", from_zero=True),
-    _diagnostic("rotary_from_one", "the first position is 1: still relative", positions=lambda t: t + 1),
-    _diagnostic("rotary_keys_as_queries", "new keys are given the positions of the queries", keys_as_queries=True),
-    _diagnostic("rotary_grown", "rotated vectors are 1 % longer", grown=1.01),
-    LawMutant("rotary_all_dims", "position", "rotary_half", "`dims` is ignored", patched(spoilt(all_dims=True)), {"dims": 4}),
-    LawMutant(
-        "rotary_lost_tail",
-        "position",
-        "rotary_half",
-        "query features beyond `dims` are set to 0",
-        patched(_loses_tail),
-        {"dims": 4},
-    ),
-    LawMutant("rotary_yarn_ignored", "position", "rotary_half", "the scaling is ignored", patched(spoilt()), {"scaling": YARN}),
-    LawMutant(
-        "rotary_llama3_ignored",
-        "position",
-        "rotary_interleaved",
-        "the scaling is ignored",
-        patched(spoilt()),
-        {"scaling": LLAMA},
-    ),
-    LawMutant(
-        "rotary_yarn_factor",
-        "position",
-        "rotary_half",
-        "the attention factor of yarn is left out",
-        patched(
-            lambda module, options, site: setattr(
-                module, "scaling", options.scaling.model_copy(update={"attention_factor": 1.0})
-            )
+MUTANTS = law_mutants(
+    "position",
+    rotary_half=[
+        (
+            "rotary_bf16_positions",
+            "positions are rounded to bfloat16, so that 256 and 257 are one",
+            spoilt(positions=lambda t: t.bfloat16().double()),
         ),
-        {"scaling": YARN},
-    ),
-    LawMutant(
-        "rotary_remembers",
-        "position",
-        "rotary_half",
-        "tables of an earlier call of the same length are used again",
-        patched(_remembers),
-    ),
-    LawMutant("rotary_writes", "position", "rotary_half", "keys are rotated in place", patched(_writes)),
-    LawMutant("rotary_stretched", "position", "rotary_interleaved", "later queries grow longer", patched(_stretched)),
-    LawMutant(
-        "rotary_odd",
-        "position",
-        "rotary_half",
-        "its `unsupported` accepts an odd number of features",
-        declares(unsupported=lambda options, site: ()),
-    ),
+        ("rotary_dtype_angles", "angles are rounded to the model's dtype", spoilt(in_dtype=True)),
+        ("rotary_keys_only", "queries are not rotated", spoilt(queries=0.0)),
+        ("rotary_opposite", "queries turn one way and keys the other", spoilt(queries=-1.0)),
+        ("rotary_backwards", "both turn the wrong way: every score is right", spoilt(queries=-1.0, keys=-1.0)),
+        (
+            "rotary_half_as_interleaved",
+            "pairs are neighbours where they must be half a head apart: still relative",
+            spoilt(swapped=True),
+        ),
+        ("rotary_one_pair", "the frequency of the last pair is 1 % too high", spoilt(angles=_one_pair)),
+        ("rotary_exponent", "frequencies base^(-i/dims) in place of base^(-2i/dims)", spoilt(power=1.0)),
+        ("rotary_from_zero", "every call starts at position 0, whatever its offset", spoilt(from_zero=True)),
+        ("rotary_from_one", "the first position is 1: still relative", spoilt(positions=lambda t: t + 1)),
+        ("rotary_keys_as_queries", "new keys are given the positions of the queries", spoilt(keys_as_queries=True)),
+        ("rotary_grown", "rotated vectors are 1 % longer", spoilt(grown=1.01)),
+        ("rotary_all_dims", "`dims` is ignored", spoilt(all_dims=True), {"dims": 4}),
+        ("rotary_lost_tail", "query features beyond `dims` are set to 0", overriding("rotate", _loses_tail), {"dims": 4}),
+        ("rotary_yarn_ignored", "the scaling is ignored", spoilt(), {"scaling": YARN}),
+        (
+            "rotary_yarn_factor",
+            "the attention factor of yarn is left out",
+            patched(
+                lambda module, options, site: setattr(
+                    module, "scaling", options.scaling.model_copy(update={"attention_factor": 1.0})
+                )
+            ),
+            {"scaling": YARN},
+        ),
+        ("rotary_remembers", "tables of an earlier call of the same length are used again", patched(_remembers)),
+        ("rotary_writes", "keys are rotated in place", overriding("rotate", _writes)),
+        ("rotary_odd", "its `unsupported` accepts an odd number of features", declares(unsupported=lambda options, site: ())),
+    ],
+    rotary_interleaved=[
+        (
+            "rotary_interleaved_as_half",
+            "pairs are half a head apart where they must be neighbours: still relative",
+            spoilt(swapped=True),
+        ),
+        ("rotary_llama3_ignored", "the scaling is ignored", spoilt(), {"scaling": LLAMA}),
+        ("rotary_stretched", "later queries grow longer", overriding("rotate", _stretched)),
+    ],
 )

@@ -6,22 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tfkit.attention.positions import PositionRange
 from tfkit.attention.types import DenseBias, DistanceBias, LinearBias
 
-from .mutant import Change, LawMutant, declares, method, patched
+from .mutant import Built, Change, declares, law_mutants, overriding
 
 
-def _slopes(spoil: Callable[[Tensor], Tensor]) -> Change:
-    """The slopes (H,), spoilt."""
-
-    def patch(module: nn.Module, options: Any, site: Any) -> None:
-        own: Any = module.prepare
-        method(module, "prepare", lambda span: spoil(own(span)))
-
-    return patched(patch)
+def _slopes(change: Callable[[Tensor], Tensor]) -> Change:
+    """Changes the slopes (H,)."""
+    return overriding("prepare", lambda built, span: change(built.own(span)))
 
 
 def _closed(slopes: Tensor) -> Tensor:
@@ -35,203 +30,123 @@ def _next_power(slopes: Tensor) -> Tensor:
     return torch.exp2(-8.0 * torch.arange(1, heads + 1, device=slopes.device) / power)
 
 
-def _alibi_dtype(module: nn.Module, options: Any, site: Any) -> None:
-    method(module, "bias", lambda query, tables, scale: LinearBias(tables.to(torch.bfloat16)))
+def _buckets(change: Callable[[Tensor, Tensor, Built], Tensor]) -> Change:
+    """Changes the buckets of the distances from -max_distance up: `change(buckets, distances, built)`."""
+
+    def prepare(built: Built, span: PositionRange) -> Tensor:
+        buckets = built.own(span)
+        return change(buckets, torch.arange(len(buckets), device=buckets.device) - built.options.max_distance, built)
+
+    return overriding("prepare", prepare)
 
 
-def _buckets(spoil: Callable[[Tensor, Tensor, Any, Any], Tensor]) -> Change:
-    """The bucket of every distance from -max_distance up: `spoil(buckets, distances, options, site)`."""
-
-    def patch(module: nn.Module, options: Any, site: Any) -> None:
-        own: Any = module.prepare
-
-        def prepare(span: PositionRange) -> Tensor:
-            found = own(span)
-            distances = torch.arange(len(found), device=found.device) - options.max_distance
-            return spoil(found, distances, options, site)
-
-        method(module, "prepare", prepare)
-
-    return patched(patch)
+def _buckets_per_side(built: Built) -> int:
+    return int(built.options.buckets if built.site.causal else built.options.buckets // 2)
 
 
-def _side(options: Any, site: Any) -> int:
-    return int(options.buckets if site.causal else options.buckets // 2)
-
-
-def _early(found: Tensor, distances: Tensor, options: Any, site: Any) -> Tensor:
+def _late(buckets: Tensor, distances: Tensor, built: Built) -> Tensor:
     """The first wide bucket starts one distance too late."""
-    exact = _side(options, site) // 2
-    return torch.where(distances.abs() == exact, found - 1, found)
+    return torch.where(distances.abs() == _buckets_per_side(built) // 2, buckets - 1, buckets)
 
 
-def _sides(found: Tensor, distances: Tensor, options: Any, site: Any) -> Tensor:
-    half = options.buckets // 2
-    return found if site.causal else torch.where(distances == 0, found, (found + half) % options.buckets)
+def _sides(buckets: Tensor, distances: Tensor, built: Built) -> Tensor:
+    count = built.options.buckets
+    return buckets if built.site.causal else torch.where(distances == 0, buckets, (buckets + count // 2) % count)
 
 
-def _never_last(found: Tensor, distances: Tensor, options: Any, site: Any) -> Tensor:
-    last = _side(options, site) - 1
-    return torch.where(found % _side(options, site) == last, found - 1, found)
+def _never_last(buckets: Tensor, distances: Tensor, built: Built) -> Tensor:
+    count = _buckets_per_side(built)
+    return torch.where(buckets % count == count - 1, buckets - 1, buckets)
 
 
-def _t5_low(module: nn.Module, options: Any, site: Any) -> None:
-    own: Any = module.bias
-
-    def bias(query: Tensor, tables: Tensor, scale: float) -> DistanceBias:
-        made = own(query, tables, scale)
-        return DistanceBias(made.values, made.low + 1)
-
-    method(module, "bias", bias)
+def _bias(change: Callable[..., Any]) -> Change:
+    """Changes the bias: `change(bias, query, scale)`."""
+    return overriding("bias", lambda built, query, tables, scale: change(built.own(query, tables, scale), query, scale))
 
 
-def _detached(module: nn.Module, options: Any, site: Any) -> None:
-    own: Any = module.bias
+def _rows(change: Callable[[Tensor, PositionRange, int], Tensor]) -> Change:
+    """Makes Shaw's rows of the table (Q, K) from changed distances: `change(distances, span, max_distance)`."""
 
-    def bias(query: Tensor, tables: Tensor, scale: float) -> Any:
-        made = own(query, tables, scale)
-        return DistanceBias(made.values.detach(), made.low)
+    def prepare(built: Built, span: PositionRange) -> Tensor:
+        farthest = built.options.max_distance
+        distances = torch.arange(span.keys, device=span.device) - span.query_positions().unsqueeze(1)
+        rows: Tensor = change(distances, span, farthest).clamp(-farthest, farthest) + farthest
+        return rows
 
-    method(module, "bias", bias)
-
-
-def _t5_scaled(module: nn.Module, options: Any, site: Any) -> None:
-    own: Any = module.bias
-
-    def bias(query: Tensor, tables: Tensor, scale: float) -> Any:
-        made = own(query, tables, scale)
-        return DistanceBias(made.values * scale, made.low)
-
-    method(module, "bias", bias)
+    return overriding("prepare", prepare)
 
 
-def _rows(spoil: Callable[[Tensor, PositionRange, int], Tensor]) -> Change:
-    """Shaw's rows of the table (Q, K), made anew from distances (Q, K): `spoil(distances, span, max_distance)`."""
-
-    def patch(module: nn.Module, options: Any, site: Any) -> None:
-        farthest = options.max_distance
-
-        def prepare(span: PositionRange) -> Tensor:
-            distances = torch.arange(span.keys, device=span.device) - span.query_positions().unsqueeze(1)
-            rows: Tensor = spoil(distances, span, farthest).clamp(-farthest, farthest) + farthest
-            return rows
-
-        method(module, "prepare", prepare)
-
-    return patched(patch)
+def _of_first_row(built: Built, query: Tensor, tables: Tensor, scale: float) -> DenseBias:
+    return DenseBias(built.own(query[:1].expand_as(query), tables, scale).values)
 
 
-def _shaw_unscaled(module: nn.Module, options: Any, site: Any) -> None:
-    own: Any = module.bias
-    method(module, "bias", lambda query, tables, scale: own(query, tables, 1.0))
-
-
-def _shaw_rounded(module: nn.Module, options: Any, site: Any) -> None:
-    own: Any = module.bias
-    method(module, "bias", lambda query, tables, scale: DenseBias(own(query, tables, scale).values.bfloat16().to(query.dtype)))
-
-
-def _first_row(module: nn.Module, options: Any, site: Any) -> None:
-    own: Any = module.bias
-
-    def bias(query: Tensor, tables: Tensor, scale: float) -> DenseBias:
-        return DenseBias(own(query[:1].expand_as(query), tables, scale).values)
-
-    method(module, "bias", bias)
-
-
-MUTANTS = (
-    LawMutant("alibi_closed_form", "position", "alibi", "2^(-8h/H) also where H is no power of two", _slopes(_closed)),
-    LawMutant(
-        "alibi_next_power", "position", "alibi", "the slopes of the next larger power of two, cut off", _slopes(_next_power)
-    ),
-    LawMutant("alibi_sign", "position", "alibi", "far keys are preferred", _slopes(lambda slopes: -slopes)),
-    LawMutant(
-        "alibi_order", "position", "alibi", "the heads are in the opposite order", _slopes(lambda slopes: slopes.flip(0))
-    ),
-    LawMutant(
-        "alibi_equal",
-        "position",
-        "alibi",
-        "two heads share a slope",
-        _slopes(lambda slopes: torch.cat((slopes[:1], slopes[:-1]))),
-    ),
-    LawMutant("alibi_dtype", "position", "alibi", "slopes are rounded to bfloat16", patched(_alibi_dtype)),
-    LawMutant(
-        "alibi_kind",
-        "position",
-        "alibi",
-        "it declares a dense bias and gives a linear one",
-        declares(bias_kinds=frozenset({"dense"})),
-    ),
-    LawMutant("t5_boundary", "position", "relative_t5", "the first wide bucket starts one distance too late", _buckets(_early)),
-    LawMutant(
-        "t5_sides", "position", "relative_t5", "keys before the query have the buckets of those after it", _buckets(_sides)
-    ),
-    LawMutant("t5_last", "position", "relative_t5", "the last bucket of a side is never used", _buckets(_never_last)),
-    LawMutant(
-        "t5_mirrored",
-        "position",
-        "relative_t5",
-        "distances count from the key to the query",
-        _buckets(lambda found, distances, options, site: found.flip(0)),
-    ),
-    LawMutant("t5_low", "position", "relative_t5", "all distances are off by one", patched(_t5_low)),
-    LawMutant("t5_detached", "position", "relative_t5", "the table gets no gradient", patched(_detached)),
-    LawMutant("t5_scaled", "position", "relative_t5", "the bias is multiplied by the scale of the scores", patched(_t5_scaled)),
-    LawMutant(
-        "t5_tables",
-        "position",
-        "relative_t5",
-        "its entry says that the table belongs to nobody",
-        declares(tables=lambda options: "none"),
-    ),
-    LawMutant(
-        "shaw_sign",
-        "position",
-        "relative_shaw",
-        "distances count from the key to the query",
-        _rows(lambda distance, span, far: -distance),
-    ),
-    LawMutant(
-        "shaw_clip",
-        "position",
-        "relative_shaw",
-        "distances are clipped one too early",
-        _rows(lambda distance, span, far: distance.clamp(1 - far, far - 1)),
-        {"max_distance": 3},
-    ),
-    LawMutant(
-        "shaw_offset",
-        "position",
-        "relative_shaw",
-        "every call starts at position 0, whatever its offset",
-        _rows(lambda distance, span, far: distance + span.offset),
-    ),
-    LawMutant(
-        "shaw_end",
-        "position",
-        "relative_shaw",
-        "queries are taken to end where the keys end, off by one",
-        _rows(lambda distance, span, far: distance + 1),
-    ),
-    LawMutant("shaw_unscaled", "position", "relative_shaw", "the scale is left out", patched(_shaw_unscaled)),
-    LawMutant("shaw_rounded", "position", "relative_shaw", "the bias is rounded to bfloat16", patched(_shaw_rounded)),
-    LawMutant(
-        "shaw_first_row", "position", "relative_shaw", "all batch rows are given the bias of the first", patched(_first_row)
-    ),
-    LawMutant(
-        "shaw_reads_query",
-        "position",
-        "relative_shaw",
-        "its entry says that the bias does not read the query",
-        declares(reads_query=False),
-    ),
-    LawMutant(
-        "shaw_flops",
-        "position",
-        "relative_shaw",
-        "its entry counts no operations",
-        declares(flops=lambda options, site, batch, queries, keys: 0),
-    ),
+MUTANTS = law_mutants(
+    "position",
+    alibi=[
+        ("alibi_closed_form", "2^(-8h/H) also where H is no power of two", _slopes(_closed)),
+        ("alibi_next_power", "the slopes of the next larger power of two, cut off", _slopes(_next_power)),
+        ("alibi_sign", "far keys are preferred", _slopes(lambda slopes: -slopes)),
+        ("alibi_order", "the heads are in the opposite order", _slopes(lambda slopes: slopes.flip(0))),
+        ("alibi_equal", "two heads share a slope", _slopes(lambda slopes: torch.cat((slopes[:1], slopes[:-1])))),
+        (
+            "alibi_dtype",
+            "slopes are rounded to bfloat16",
+            overriding("bias", lambda built, query, tables, scale: LinearBias(tables.to(torch.bfloat16))),
+        ),
+        ("alibi_kind", "it declares a dense bias and gives a linear one", declares(bias_kinds=frozenset({"dense"}))),
+    ],
+    relative_t5=[
+        ("t5_boundary", "the first wide bucket starts one distance too late", _buckets(_late)),
+        ("t5_sides", "keys before the query have the buckets of those after it", _buckets(_sides)),
+        ("t5_last", "the last bucket of a side is never used", _buckets(_never_last)),
+        (
+            "t5_mirrored",
+            "distances count from the key to the query",
+            _buckets(lambda buckets, distances, built: buckets.flip(0)),
+        ),
+        ("t5_low", "all distances are off by one", _bias(lambda bias, query, scale: DistanceBias(bias.values, bias.low + 1))),
+        (
+            "t5_detached",
+            "the table gets no gradient",
+            _bias(lambda bias, query, scale: DistanceBias(bias.values.detach(), bias.low)),
+        ),
+        (
+            "t5_scaled",
+            "the bias is multiplied by the scale of the scores",
+            _bias(lambda bias, query, scale: DistanceBias(bias.values * scale, bias.low)),
+        ),
+        ("t5_tables", "its entry says that it has no table", declares(tables=lambda options: "none")),
+    ],
+    relative_shaw=[
+        ("shaw_sign", "distances count from the key to the query", _rows(lambda distance, span, far: -distance)),
+        (
+            "shaw_clip",
+            "distances are clipped one too early",
+            _rows(lambda distance, span, far: distance.clamp(1 - far, far - 1)),
+            {"max_distance": 3},
+        ),
+        (
+            "shaw_offset",
+            "every call starts at position 0, whatever its offset",
+            _rows(lambda distance, span, far: distance + span.offset),
+        ),
+        (
+            "shaw_end",
+            "queries are taken to end where the keys end, off by one",
+            _rows(lambda distance, span, far: distance + 1),
+        ),
+        (
+            "shaw_unscaled",
+            "the scale is left out",
+            overriding("bias", lambda built, query, tables, scale: built.own(query, tables, 1.0)),
+        ),
+        (
+            "shaw_rounded",
+            "the bias is rounded to bfloat16",
+            _bias(lambda bias, query, scale: DenseBias(bias.values.bfloat16().to(query.dtype))),
+        ),
+        ("shaw_first_row", "all batch rows get the bias of the first", overriding("bias", _of_first_row)),
+        ("shaw_reads_query", "its entry says that the bias does not read the query", declares(reads_query=False)),
+        ("shaw_flops", "its entry counts no operations", declares(flops=lambda options, site, batch, queries, keys: 0)),
+    ],
 )

@@ -1,4 +1,4 @@
-"""Mistakes in what decoding remembers: caches, memories, positions and padding of earlier steps."""
+"""Errors in the state of decoding: caches, memories, positions and padding of earlier steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes inside a layer: its norms and residuals, its feed-forward part, its dropout."""
+"""Errors inside a layer: norms, residuals, feed-forward layer, dropout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes between the parts: which tensors, masks, positions and tables reach whom, and backends that change a call."""
+"""Errors between parts: wrong tensors, masks, positions or tables, and backends that change a call."""
 
 from __future__ import annotations
 

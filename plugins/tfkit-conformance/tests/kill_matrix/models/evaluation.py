@@ -1,21 +1,20 @@
-"""`verify` evaluated by mutants: each must be killed, and unchanged models must pass.
+"""Runs `verify` on mutants of small models. Each mutant must be killed, and unchanged models must pass.
 
-A mutant counts as found only if a property other than the checkpoint fails: that one compares with a model built anew from the
-package, which a mutant of the package itself would be in too.
+The checkpoint does not count as a kill: it compares with a model that is built anew from the package, and a mistake in the
+package would be in both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from tfkit.builder import build
-from tfkit.catalogue import Catalogue, load_catalogue
+from tfkit.catalogue import Catalogue
 from tfkit.spec import parse_spec
-from tfkit_conformance.verification.row import Row, VerifyReport
+from tfkit_conformance.verification.row import VerifyReport
 from tfkit_conformance.verification.verifier import PARTS, disturbed, verify
 
-from .mutants import ModelMutant, Shape, model_mutants
+from .mutants import ModelMutant, Shape
 
 SPECS: dict[Shape, str] = {
     "encoder-decoder": """
@@ -48,37 +47,6 @@ outputs: [logits]
 LENGTHS = {"encoder-decoder": {"source": 9, "target": 8}, "decoder": {"tokens": 9}}
 
 
-@dataclass(frozen=True)
-class Found:
-    """One mutant under one seed: the properties that failed, but for the checkpoint, and the first failure in words."""
-
-    mutant: str
-    family: str
-    seed: int
-    by: tuple[str, ...]
-    message: str
-
-    @property
-    def killed(self) -> bool:
-        return bool(self.by)
-
-
-def evaluate_model_mutants(
-    seeds: Sequence[int] = (0, 1, 2),
-    mutants: Iterable[ModelMutant] | None = None,
-    dtypes: Sequence[str] = ("float32",),
-    parts: Sequence[str] = PARTS,
-    catalogue: Catalogue | None = None,
-) -> Iterator[Found]:
-    """Every mutant under every seed. A model without a mutant is named `none` and must not be killed."""
-    catalogue = catalogue or load_catalogue()
-    for seed in seeds:
-        for shape in SPECS:
-            yield _found("none", shape, seed, verify_mutant(shape, seed, None, catalogue, dtypes, parts))
-        for mutant in model_mutants() if mutants is None else mutants:
-            yield _found(mutant.name, mutant.family, seed, verify_mutant(mutant.shape, seed, mutant, catalogue, dtypes, parts))
-
-
 def verify_mutant(
     shape: Shape,
     seed: int,
@@ -94,8 +62,8 @@ def verify_mutant(
     return verify(model, dtypes=dtypes, lengths=LENGTHS[shape], seed=seed, parts=parts, catalogue=catalogue)
 
 
-def _found(name: str, family: str, seed: int, report: VerifyReport) -> Found:
-    failed: list[Row] = [row for row in report.rows if row.status in ("failed", "inconclusive", "not run")]
-    told = [row for row in failed if row.property != "checkpoint"]
-    message = f"{told[0].property}, {told[0].where}: {told[0].message}" if told else ""
-    return Found(name, family, seed, tuple(dict.fromkeys(row.property for row in told)), message)
+def killed_by(mutant: ModelMutant, seed: int, catalogue: Catalogue) -> str:
+    """The first property that fails on a mutant, "" if none does. The checkpoint does not count."""
+    rows = verify_mutant(mutant.shape, seed, mutant, catalogue).rows
+    failed = (row.property for row in rows if row.status in ("failed", "inconclusive", "not run"))
+    return next((name for name in failed if name != "checkpoint"), "")

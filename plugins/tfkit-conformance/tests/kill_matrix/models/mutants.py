@@ -1,7 +1,7 @@
-"""Mutants of whole models, that `verify` must find: each is put into a small built model and must make it fail.
+"""Mutants of whole models: `verify` must fail on each of them.
 
-A mutant is a mistake that somebody has made or could make in a cache, a placement, a feed-forward layer, the wiring, dropout or
-a backend. It is put into one model (`kill_matrix.models.tampering`), never into the package.
+A mutant is an error in a cache, a placement, a feed-forward layer, the wiring, dropout or a backend of one small model
+(`kill_matrix.models.tampering`). The package itself is not changed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ MUTANTS: list[tuple[str, str, str, str, Callable[[Model], Model]]] = [
      lambda m: with_step(m, decoding.rolled)),
     ("cache", "offset_stuck", "both", "each step starts again at position 0",
      decoding.offset_stuck),
-    ("cache", "padding_of_steps_lost", "decoder", "padding of earlier steps is taken for tokens",
+    ("cache", "padding_of_steps_lost", "decoder", "padding of earlier steps counts as tokens",
      decoding.padding_of_steps_lost),
     ("placement", "residual_from_normed", "decoder", "the residual comes from the normed stream",
      layers.residual_from_normed),
@@ -84,7 +84,7 @@ MUTANTS: list[tuple[str, str, str, str, Callable[[Model], Model]]] = [
      layers.layers_swapped),
     ("feed-forward", "ffn_tokens_mixed", "decoder", "a token's neighbour leaks in, 1 %",
      layers.tokens_mixed),
-    ("feed-forward", "activation_missing", "both", "two linear maps and nothing between",
+    ("feed-forward", "activation_missing", "both", "there is no activation between the linear maps",
      layers.activation_missing),
     ("feed-forward", "activation_other", "both", "another activation, 1 % apart",
      layers.activation_other),
@@ -120,7 +120,7 @@ MUTANTS: list[tuple[str, str, str, str, Callable[[Model], Model]]] = [
      wiring.scale_dropped),
     ("wiring", "attention_scale", "decoder", "scores are 1 % too large",
      wiring.ruled(scale=0.2916)),
-    ("wiring", "window_added", "decoder", "a window that the spec does not know",
+    ("wiring", "window_added", "decoder", "a window that the spec does not have",
      wiring.ruled(window=(3, 0))),
     ("wiring", "heads_reversed", "decoder", "key and value heads stand in reverse order",
      wiring.heads_reversed),

@@ -1,4 +1,4 @@
-"""How a mutant is put into one built model, and nowhere else.
+"""Puts an error into one built model, and nowhere else.
 
 A method is replaced on the one module, bound to it, so that a copy of the model carries the mutant bound to the copy.
 """
@@ -39,7 +39,7 @@ def stack(model: Model, causal: bool) -> Stack:
 
 
 def with_run(module: MultiHeadAttention, change: Callable[[MultiHeadAttention, StackContext], StackContext]) -> None:
-    """Let an attention see another run of its stack; what it remembers there is not shared with other layers."""
+    """Gives an attention another run of its stack, with a memo of its own."""
 
     def forward(self: MultiHeadAttention, x: Tensor, run: StackContext, index: int) -> Tensor:
         return MultiHeadAttention.forward(self, x, change(self, replace(run, memo={})), index)
@@ -73,7 +73,7 @@ def with_caches(
     write: Callable[[KeyValueCache, int, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
     reorder: Callable[[KeyValueCache, Tensor], None] | None = None,
 ) -> Model:
-    """Let decoding keep its keys and values in tampered caches."""
+    """Replaces the key/value caches of decoding."""
 
     def begin(self: Model, *arguments: Any, **keywords: Any) -> DecodingState:
         state = Model.start(self, *arguments, **keywords)
@@ -86,7 +86,7 @@ def with_caches(
 
 
 def with_step(model: Model, before: Callable[[DecodingState], None]) -> Model:
-    """Do something to the decoding state before every step."""
+    """Calls `before` on the decoding state before every step."""
 
     def step(self: Model, state: DecodingState, *arguments: Any, **keywords: Any) -> Any:
         before(state)

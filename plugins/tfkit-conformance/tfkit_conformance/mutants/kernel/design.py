@@ -37,7 +37,7 @@ class KernelDesign:
     positions: Callable[[AttentionInputs], Tensor] = stages.positions
     terms: dict[str, stages.Term] = field(default_factory=lambda: stages.TERMS)
     join: Callable[[list[Tensor]], Tensor] = stages.all_of
-    see: Callable[[Tensor, AttentionInputs], Tensor] = stages.as_seen
+    see: Callable[[Tensor, AttentionInputs], Tensor] = stages.unchanged
     read_keys: Callable[[Tensor, int], Tensor] = stages.read_heads
     read_values: Callable[[Tensor, int], Tensor] = stages.read_heads
     bias_positions: Callable[[AttentionInputs], Tensor] = stages.positions
@@ -51,19 +51,19 @@ class KernelDesign:
     highest: Callable[[Tensor, Tensor], Tensor] = stages.highest
     fade: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = stages.fade
     keep: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = stages.keep
-    merge: Callable[[Tensor], Tensor] = stages.merge
+    merge: Callable[[Tensor], Tensor] = stages.unchanged
     masked: Callable[[Tensor, Tensor, Tensor], Tensor] = stages.zero_fully_masked
-    report: Callable[[Tensor, Tensor], Tensor] = stages.log_sum_exp
+    report: Callable[[Tensor, Tensor], Tensor] = stages.unchanged
 
     # backward: what it reads again, the gradient of a block's scores, the sums
-    see_again: Callable[[Tensor, AttentionInputs], Tensor] = stages.as_seen
-    draw_again: Callable[[Tensor, AttentionInputs], Tensor] = stages.as_drawn
+    see_again: Callable[[Tensor, AttentionInputs], Tensor] = stages.unchanged
+    draw_again: Callable[[Tensor, AttentionInputs], Tensor] = stages.unchanged
     incoming: Callable[[Tensor, Tensor], Tensor] = stages.only_seeing_rows
     row_sums: Callable[[Tensor, Tensor], Tensor] = stages.row_sums
-    lse_again: Callable[[Tensor, Tensor], Tensor] = stages.lse_again
+    lse_again: Callable[[Tensor, Tensor], Tensor] = stages.unchanged
     grad_scores: Callable[[Tensor, Tensor, Tensor, slice, int], Tensor] = stages.grad_scores
-    slope: Callable[[Tensor | float], Tensor | float] = stages.slope_of
+    slope: Callable[[Tensor | float], Tensor | float] = stages.unchanged
     add: Callable[[str, Tensor, Tensor, slice, AttentionInputs], Tensor] = stages.add
     gather: Callable[[Tensor, int], Tensor] = stages.gather_heads
     bias_gradients: dict[type, stages.BiasOf] = field(default_factory=lambda: stages.BIAS_GRADIENTS)
-    gradients: Callable[[dict[str, Tensor], AttentionInputs], dict[str, Tensor]] = stages.as_found
+    gradients: Callable[[dict[str, Tensor], AttentionInputs], dict[str, Tensor]] = stages.unchanged

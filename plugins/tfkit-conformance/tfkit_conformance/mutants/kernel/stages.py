@@ -27,7 +27,7 @@ BiasOf = Callable[[AttentionInputs, Tensor, Tensor], Tensor]
 
 
 def positions(call: AttentionInputs) -> Tensor:
-    """Where the queries stand: offset[b] + i, integers (B|1, Q)."""
+    """The positions of the queries: offset[b] + i, integers (B|1, Q)."""
     queries = torch.arange(call.query.shape[2], device=call.query.device)[None]
     offset = call.mask.offset
     return queries + (offset[:, None] if isinstance(offset, Tensor) else offset or 0)
@@ -198,6 +198,11 @@ def fade(total: Tensor, output: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]
     return total * factor, output * factor
 
 
+def unchanged(first: Any, *rest: Any) -> Any:
+    """The first argument: a stage that a correct kernel does not have."""
+    return first
+
+
 def keep(total: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
     """The sums as they are kept from block to block."""
     return total, output
@@ -205,11 +210,6 @@ def keep(total: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
 
 def zero_fully_masked(output: Tensor, rows: Tensor, value: Tensor) -> Tensor:
     return torch.where(rows, output, 0.0)
-
-
-def log_sum_exp(lse: Tensor, total: Tensor) -> Tensor:
-    """The returned values, from the log-sum-exp and the sum l below it."""
-    return lse
 
 
 def only_seeing_rows(grad_output: Tensor, rows: Tensor) -> Tensor:
@@ -221,39 +221,14 @@ def row_sums(grad_output: Tensor, output: Tensor) -> Tensor:
     return (grad_output * output).sum(-1, keepdim=True)
 
 
-def lse_again(lse: Tensor, total: Tensor) -> Tensor:
-    return lse
-
-
 def grad_scores(p: Tensor, dp: Tensor, row_sums: Tensor, columns: slice, keys: int) -> Tensor:
     """dS = P (dP - D) of one block of keys."""
     return p * (dp - row_sums)
 
 
-def slope_of(slope: Tensor | float) -> Tensor | float:
-    return slope
-
-
 def add(leaf: str, total: Tensor, term: Tensor, columns: slice, call: AttentionInputs) -> Tensor:
     """One block's part of a gradient."""
     return total + term
-
-
-def as_seen(shown: Tensor, call: AttentionInputs) -> Tensor:
-    return shown
-
-
-def as_drawn(drawn: Tensor, call: AttentionInputs) -> Tensor:
-    return drawn
-
-
-def as_found(gradients: dict[str, Tensor], call: AttentionInputs) -> dict[str, Tensor]:
-    return gradients
-
-
-def merge(factor: Tensor) -> Tensor:
-    """The weight of one part of a split, exp(m - max m)."""
-    return factor
 
 
 def four_axes(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Every class of fault that a spec can have: its code, its place to the column, and what the message must say.
+"""Every class of error that a spec can have: its code, its place to the column, and what the message must say.
 
 Each row changes one piece of the correct spec of conftest.py.
 """
@@ -15,7 +15,7 @@ from tfkit.spec import parse_spec
 
 LAYERS = "encoder: {kind: stack, input: source, num_layers: 2"
 ROWS = {
-    # what is replaced, by what, and the faults: (code, line, column, path, a piece of the message)
+    # what is replaced, by what, and the errors: (code, line, column, path, a piece of the message)
     "unknown key": ("num_heads: 4", "nuw_heads: 4", [("TFK010", 10, 15, "defaults.attention", "did you mean `num_heads`")]),
     "name of a peer": ("d_model: 64", "hidden_size: 64", [("TFK010", 4, 3, "defaults", "the name here is `d_model`")]),
     "name of a peer in another spelling": (
@@ -209,12 +209,12 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_fault_is_found_where_it_is(
-    row: tuple[str, str, list[tuple[str, int, int, str, str]]], text: str, faults_of: Callable[..., list[Diagnostic]]
+def test_an_error_is_located(
+    row: tuple[str, str, list[tuple[str, int, int, str, str]]], text: str, errors_of: Callable[..., list[Diagnostic]]
 ) -> None:
     old, new, expected = row
     assert old in text
-    found = faults_of(text.replace(old, new, 1))
+    found = errors_of(text.replace(old, new, 1))
     places = [
         (diagnostic.code, diagnostic.location.line, diagnostic.location.column, diagnostic.path)
         for diagnostic in found
@@ -227,14 +227,14 @@ def test_fault_is_found_where_it_is(
         assert diagnostic.location.file == "a.yaml"
 
 
-def test_correct_spec_has_none(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
-    assert faults_of(text) == []
+def test_correct_spec_has_none(text: str, errors_of: Callable[..., list[Diagnostic]]) -> None:
+    assert errors_of(text) == []
 
 
-def test_error_reads_as_documented(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_error_reads_as_documented(text: str, errors_of: Callable[..., list[Diagnostic]]) -> None:
     bad = text.replace("num_layers: 2}", "num_layers: 2, norm: rms_nrom}", 1)
     assert (
-        str(faults_of(bad)[0]) == "a.yaml:15:62: TFK012 nodes.encoder.norm: unknown norm `rms_nrom`; did you mean `rms_norm`?"
+        str(errors_of(bad)[0]) == "a.yaml:15:62: TFK012 nodes.encoder.norm: unknown norm `rms_nrom`; did you mean `rms_norm`?"
     )
 
 
@@ -261,10 +261,10 @@ outputs: [logit]
 """
 
 
-def test_all_faults_of_a_file_come_at_once_and_inherited_ones_once(faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_all_errors_of_a_file_are_reported_at_once_and_inherited_ones_once(errors_of: Callable[..., list[Diagnostic]]) -> None:
     found = [
         (diagnostic.code, diagnostic.location.line, diagnostic.location.column)
-        for diagnostic in faults_of(MANY)
+        for diagnostic in errors_of(MANY)
         if diagnostic.location
     ]
     assert found == [
@@ -288,7 +288,7 @@ def test_all_faults_of_a_file_come_at_once_and_inherited_ones_once(faults_of: Ca
     ]
 
 
-def test_name_of_a_broken_plugin_tells_why_it_is_missing(catalogue: Catalogue, text: str) -> None:
+def test_name_of_a_broken_plugin_gives_the_import_error(catalogue: Catalogue, text: str) -> None:
     broken = Catalogue(
         catalogue.registered, (BrokenPlugin("acme", "tfkit-acme", "ImportError: no libcuda"),), catalogue.plugins
     )
@@ -302,15 +302,15 @@ def test_plugin_that_fails_on_its_options_is_named(catalogue: Catalogue, text: s
         parse_spec(text.replace("kind: layer_norm, eps: 1.0e-5", "kind: acme.broken, number: 7"), catalogue)
 
 
-def test_faults_end_where_nobody_reads_on(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_errors_stop_when_the_pipe_is_closed(text: str, errors_of: Callable[..., list[Diagnostic]]) -> None:
     nodes = "".join(f"  n{index}: {{kind: dense, input: nowhere, xyzzy{index}: 1}}\n" for index in range(600))
-    found = faults_of(text.replace("nodes:\n", f"nodes:\n{nodes}"))
+    found = errors_of(text.replace("nodes:\n", f"nodes:\n{nodes}"))
     assert len(found) == 501
     assert "more than 500" in found[-1].message
 
 
-def test_defaults_with_nothing_under_them_are_no_mapping(faults_of: Callable[..., list[Diagnostic]]) -> None:
-    [diagnostic] = faults_of(
+def test_empty_defaults_are_no_mapping(errors_of: Callable[..., list[Diagnostic]]) -> None:
+    [diagnostic] = errors_of(
         "tfkit: 1\nname: a\ndefaults:\nnodes: {t: {kind: tokens, d_model: 8, vocab_size: 9}}\noutputs: [t]\n"
     )
     assert (diagnostic.code, diagnostic.path, diagnostic.message) == (
@@ -323,38 +323,38 @@ def test_defaults_with_nothing_under_them_are_no_mapping(faults_of: Callable[...
 
 
 def test_name_of_a_peer_that_may_stand_here_is_not_sent_elsewhere(
-    text: str, faults_of: Callable[..., list[Diagnostic]]
+    text: str, errors_of: Callable[..., list[Diagnostic]]
 ) -> None:
-    [diagnostic] = faults_of(text.replace("d_model: 64", "n_embd: 64"))
+    [diagnostic] = errors_of(text.replace("d_model: 64", "n_embd: 64"))
     assert diagnostic.fix == "the name here is `d_model`"
 
 
-def test_edge_of_a_sublayer_deep_in_a_pattern_is_checked(text: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_edge_of_a_sublayer_deep_in_a_pattern_is_checked(text: str, errors_of: Callable[..., list[Diagnostic]]) -> None:
     deep = "layers: [{repeat: 2, layers: [{}, {cross_attention: {memory: encodr}}]}], causal: true"
-    [diagnostic] = faults_of(text.replace("num_layers: 2, causal: true", deep))
+    [diagnostic] = errors_of(text.replace("num_layers: 2, causal: true", deep))
     assert (diagnostic.code, diagnostic.path) == ("TFK014", "nodes.decoder.layers.0.layers.1.cross_attention.memory")
 
 
-def test_default_norm_is_not_used_by_a_norm_of_another_kind(faults_of: Callable[..., list[Diagnostic]]) -> None:
+def test_default_norm_is_not_used_by_a_norm_of_another_kind(errors_of: Callable[..., list[Diagnostic]]) -> None:
     one = "nodes: {t: {kind: tokens, d_model: 8, vocab_size: 9, embedding_norm: layer_norm}}\noutputs: [t]\n"
-    assert faults_of(f"tfkit: 1\nname: a\ndefaults: {{norm: {{kind: layer_norm, eps: 0.5}}}}\n{one}") == []
-    [diagnostic] = faults_of(f"tfkit: 1\nname: a\ndefaults: {{norm: rms_norm}}\n{one}")
+    assert errors_of(f"tfkit: 1\nname: a\ndefaults: {{norm: {{kind: layer_norm, eps: 0.5}}}}\n{one}") == []
+    [diagnostic] = errors_of(f"tfkit: 1\nname: a\ndefaults: {{norm: rms_norm}}\n{one}")
     assert (diagnostic.code, diagnostic.path) == ("TFK011", "defaults.norm")
 
 
 LEAVE_OUT = [("outputs: [t]", "outputs: []", "write at least one"), ("[t]", "[t]\ndescription: {a: b}", "text is expected")]
 
 
-@pytest.mark.parametrize(("old", "new", "said"), LEAVE_OUT)
-def test_what_is_advised_can_be_done(old: str, new: str, said: str, faults_of: Callable[..., list[Diagnostic]]) -> None:
+@pytest.mark.parametrize(("old", "new", "expected_message"), LEAVE_OUT)
+def test_suggested_fixes_work(old: str, new: str, expected_message: str, errors_of: Callable[..., list[Diagnostic]]) -> None:
     text = "tfkit: 1\nname: a\nnodes: {t: {kind: tokens, d_model: 8, vocab_size: 9}}\noutputs: [t]\n"
-    [diagnostic] = faults_of(text.replace(old, new))
-    assert said in (diagnostic.fix, diagnostic.message.partition(",")[0])
+    [diagnostic] = errors_of(text.replace(old, new))
+    assert expected_message in (diagnostic.fix, diagnostic.message.partition(",")[0])
 
 
 def test_a_key_of_another_place_that_looks_like_one_of_this_place(
-    text: str, faults_of: Callable[..., list[Diagnostic]]
+    text: str, errors_of: Callable[..., list[Diagnostic]]
 ) -> None:
-    [diagnostic] = faults_of(text.replace("num_layers: 2", "layers: [{repeat: 2, share: true}]", 1))
+    [diagnostic] = errors_of(text.replace("num_layers: 2", "layers: [{repeat: 2, share: true}]", 1))
     assert (diagnostic.code, diagnostic.path) == ("TFK018", "nodes.encoder.layers.0")
     assert diagnostic.fix.endswith("a `tokens` node, or did you mean `shared`?")

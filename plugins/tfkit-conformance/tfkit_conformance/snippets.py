@@ -1,0 +1,23 @@
+"""The case of a finding as Python that runs it again. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def backend_snippet(backend: str, case: Mapping[str, Any], device: str, check: str = "") -> str:
+    """Runs a case of an attention backend again by one check, or by all layers if `check` is empty. `case` is JSON data."""
+    fields = ", ".join(f"{name}={tuple(value) if isinstance(value, list) else value!r}" for name, value in case.items())
+    wanted = f', check="{check}"' if check else ""
+    return (
+        "from tfkit_conformance import Case, replay\n\n"
+        f"case = Case({fields})\n"
+        f'print(replay("{backend}", case, device="{device}"{wanted}))\n'
+        "inputs, grad_output = case.inputs(), case.grad_output()\n"
+    )
+
+
+def law_snippet(case: Mapping[str, Any]) -> str:
+    """Runs a case of a law again."""
+    return f"from tfkit_conformance.laws import replay_part\n\nreplay_part({case!r})\n"
