@@ -189,7 +189,7 @@ def test_a_packed_file_that_is_cut_or_no_gzip_is_named(tmp_path: Path) -> None:
         (["data.labels={other_labels}"], "TFK102", "has 100 images"),
         (["data.labels={images}"], "TFK122", "are the two files exchanged?"),
         (["data.labels={labels}", "data.mean=[0.1,0.2]"], "TFK108", "2 numbers, the images have 1 channel"),
-        (["data.labels={labels}", "data.held_out=100"], "TFK108", "100 rows of 100"),
+        (["data.labels={labels}", "data.held_out=100"], "TFK108", "100 of 100 rows"),
         (
             ["data.labels={labels}", "data.validation_images={images}", "data.validation_labels={labels}"],
             "TFK108",
