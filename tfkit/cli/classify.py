@@ -1,4 +1,4 @@
-"""`tfkit classify`: a label for each line of input."""
+"""`tfkit classify`: a label for each line of input, or for each image."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 import click
 
 from .options import READ, common, placement, whole
-from .output import speak_utf8
+from .output import print_text, speak_utf8
 from .packages import TEXT, need_packages
 
 EPILOG = """\b
 tfkit classify MODEL < texts.txt > labels.txt
+tfkit classify MODEL digit.png photo.jpg
 
 \b
---json prints one object per line: line, text, label, probability, and
-probabilities by label.
+--json prints one object per line: line and text, or file; label, probability,
+and probabilities by label.
 """
 
 
@@ -26,20 +27,27 @@ def _length(value: str | int) -> int:
 
 @click.command("classify", epilog=EPILOG)
 @click.argument("model", type=READ, help="A directory that `tfkit train` wrote for a classification, or a model in it.")
+@click.argument("images", nargs=-1, type=READ, metavar="[IMAGE]...", help="PNG or JPEG files, for a classifier of images.")
 @click.option("--max-length", type=_length, metavar="N", default=1024, help="Longest line, in tokens; the rest is cut off.")
 @click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")
 @placement
 @common
-def command(model: str, max_length: int, batch_tokens: int, as_json: bool, **place: Any) -> int:
-    """Label lines of text with a trained classifier.
+def command(model: str, images: tuple[str, ...], max_length: int, batch_tokens: int, as_json: bool, **place: Any) -> int:
+    """Label lines of text, or images, with a trained classifier.
 
-    Line n of the output is the label of line n of the input; an empty line stays empty. A line that is longer than
-    --max-length, or than the position table of the model, is cut off there and reported on standard error.
+    Without an IMAGE, line n of the output is the label of line n of the input; an empty line stays empty. A line that is
+    longer than --max-length, or than the position table of the model, is cut off there and reported on standard error.
+
+    Of each IMAGE a line is printed: its label, the probability of the label, and the name of the file, with tabs between them.
     """
     need_packages("train", *TEXT)
     speak_utf8()
-    from ..text import Classifier
     from .device import placed
+
+    if images:
+        _classify_images(model, images, as_json, placed(**place))
+        return 0
+    from ..text import Classifier
     from .line_stream import streamed
 
     classifier = Classifier.load(model, max_length=max_length, batch_tokens=batch_tokens, **placed(**place))
@@ -50,3 +58,15 @@ def command(model: str, max_length: int, batch_tokens: int, as_json: bool, **pla
         else:
             print(made.label or "")
     return 0
+
+
+def _classify_images(model: str, images: tuple[str, ...], as_json: bool, place: dict[str, Any]) -> None:
+    from ..images import ImageClassifier
+    from ..view.terminal import shown
+
+    for made in ImageClassifier.load(model, **place).classify(images):
+        if as_json:
+            found = {"label": made.label, "probability": made.probability, "probabilities": made.probabilities}
+            print(json.dumps({"file": made.file, **found}))
+        else:
+            print_text(f"{shown(made.label)}\t{made.probability:.4f}\t{shown(made.file)}")

@@ -4,6 +4,7 @@ parallel         source s1 .. sn </s>, target t1 .. tm </s>
 language         target t1 .. tn+1, n tokens of the running text and the next one
 masked           target <s> t1 .. tn </s>
 classification   target <s> t1 .. tn </s>, and a label
+images           the pixels of an image, and a label: see image_files.py
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ class DataKind:
 
     Attributes:
         files: The options of a recipe that name the files, by column of the corpus.
-        encode: Makes rows of numbered texts.
+        encode: Makes rows of numbered texts; None for images.
         sentences: Whether each line is one text; otherwise the lines are running text.
         masks: Whether tokens will be masked.
         labelled: Whether rows have labels.
     """
 
     files: Mapping[str, str]
-    encode: Callable[[Numbered, Mapping[str, TextTokeniser], Recipe], Iterator[Row]]
+    encode: Callable[[Numbered, Mapping[str, TextTokeniser], Recipe], Iterator[Row]] | None
     sentences: bool = True
     masks: bool = False
     labelled: bool = False
@@ -172,4 +173,5 @@ KINDS = {
     "language": DataKind({"target": "text"}, _language, sentences=False),
     "masked": DataKind({"target": "text"}, _whole, masks=True),
     "classification": DataKind({"target": "table"}, _whole, labelled=True),
+    "images": DataKind({"target": "images"}, None, labelled=True),
 }

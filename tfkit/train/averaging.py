@@ -14,10 +14,11 @@ from torch import Tensor
 
 from ..builder import build
 from ..catalogue import load_catalogue
-from ..data import LABELS, TextTokeniser, read_facts, read_labels, read_tokenisers, tokeniser_texts
+from ..data import IMAGES, LABELS, TextTokeniser, read_facts, read_image_facts, read_labels, read_tokenisers, tokeniser_texts
 from ..errors import Diagnostic, StoreError
 from ..io import load, save
 from ..nn.model import Model
+from ..slots.node import ImageRule
 from ..spec import load_spec
 from ..text import model_in
 from .checkpoint import MODEL, checkpoints_in, read_checkpoint
@@ -55,7 +56,7 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     model = build(load_spec(run / SPEC, load_catalogue()))
     states = (read_checkpoint(path)[0][MODEL] for path in chosen)
     labels = read_facts(run / DATA).labels
-    return _save_mean(model, chosen, states, _texts(_tokenisers(run, model), labels), output, overwrite)
+    return _save_mean(model, chosen, states, _texts(run, _tokenisers(run, model), labels), output, overwrite)
 
 
 def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = False) -> list[Path]:
@@ -90,12 +91,15 @@ def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = Fa
             )
     labels = list(read_labels(places[0])) if os.path.lexists(places[0] / LABELS) else []
     states = (load(place).state_dict() for place in places)
-    return _save_mean(model, list(places), states, _texts(tokenisers, labels), output, overwrite)
+    return _save_mean(model, list(places), states, _texts(places[0], tokenisers, labels), output, overwrite)
 
 
-def _texts(tokenisers: Mapping[str, TextTokeniser], labels: list[str]) -> dict[str, str]:
-    """The text files to save with a model."""
-    return tokeniser_texts(tokenisers) | ({LABELS: json.dumps(labels) + "\n"} if labels else {})
+def _texts(place: Path, tokenisers: Mapping[str, TextTokeniser], labels: list[str]) -> dict[str, str]:
+    """The text files to save with a model; the normalisation of images is that in `place`."""
+    texts = tokeniser_texts(tokenisers) | ({LABELS: json.dumps(labels) + "\n"} if labels else {})
+    if os.path.lexists(place / IMAGES):
+        texts[IMAGES] = read_image_facts(place).model_dump_json() + "\n"
+    return texts
 
 
 def _save_mean(
@@ -116,4 +120,6 @@ def _save_mean(
 
 
 def _tokenisers(place: Path, model: Model) -> dict[str, TextTokeniser]:
+    if any(isinstance(rule, ImageRule) for rule in model.plan.inputs.values()):
+        return {}
     return read_tokenisers(place, ("source", "target") if len(model.plan.inputs) > 1 else ("target",))

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ..catalogue import Catalogue
-from ..data import LABELS, tokeniser_texts
+from ..data import LABELS, image_texts, tokeniser_texts
 from ..errors import StoreError
 from ..files import write_whole
 from ..io import save
@@ -34,7 +34,7 @@ class BestModels:
         best = ranked[: recipe.keeping.best]
         if (score, progress.step) in best:
             data = self.step.data
-            texts = tokeniser_texts(data.tokenisers)
+            texts = tokeniser_texts(data.tokenisers) | image_texts(recipe)
             if data.labels:
                 texts[LABELS] = json.dumps(data.labels) + "\n"
             try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..data import NO_LABEL, Corpus, Task, TextTokeniser, epoch_of
+from ..data import KINDS, NO_LABEL, Corpus, ImageTask, Task, TextTokeniser, epoch_of
 from ..generate import Search
 from ..metrics import Score, corpus_scores
 from ..nn.model import Model
@@ -101,10 +101,8 @@ def evaluate(model: Model, step: TrainStep) -> Evaluation:
     """Evaluate a model on the validation data of a run; all processes share the work."""
     recipe, data = step.recipe, step.data
     assert data.validation is not None, "the caller checks that there are validation data"
-    nll, accuracy = validation_nll(
-        model, data.validation, step.task, recipe.batching.tokens, step.batches.device, step.processes
-    )
-    if recipe.data.kind == "classification":
+    nll, accuracy = validation_nll(model, data.validation, step.task, recipe.batch_limit, step.batches.device, step.processes)
+    if KINDS[recipe.data.kind].labelled:
         score = Score("accuracy", accuracy, "share of the labels, in per cent", f"{accuracy:.2f} %")
         return Evaluation(nll, {"accuracy": score}, None)
     if recipe.validation.metric == "loss":
@@ -114,7 +112,7 @@ def evaluate(model: Model, step: TrainStep) -> Evaluation:
 
 @torch.no_grad()
 def validation_nll(
-    model: Model, corpus: Corpus, task: Task, tokens: int, device: torch.device, processes: ProcessGroup
+    model: Model, corpus: Corpus, task: Task | ImageTask, tokens: int, device: torch.device, processes: ProcessGroup
 ) -> tuple[float, float]:
     """The loss of a corpus, without label smoothing or dropout. Masked tokens are the same in every call.
 

@@ -12,7 +12,26 @@ BASE = [
     "tiny-reglu", "tiny-relative-shaw", "tiny-relu-squared", "tiny-rotary", "tiny-sinusoidal-concat", "tiny-tanh",
     "transformer-base", "transformer-big", "transformer-learned", "transformer-prenorm", "transformer-tiny",
 ]  # fmt: skip
+IMAGE = ["image.size=12", "image.patch=4"]
 OWN = {
+    "vit-b16": [
+        "defaults.d_model=24", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=40", *IMAGE, "encoder.num_layers=2",
+        "label.classes=5",
+    ],
+    "vit-tiny": [
+        "defaults.d_model=24", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=40", *IMAGE, "encoder.num_layers=2",
+    ],
+    "whisper-small": [
+        "defaults.d_model=24", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=40", "audio.size=7",
+        "frames.convolutions=[{d_model: 16, activation: gelu}, {d_model: 24, stride: 2, activation: gelu}]",
+        "target.vocab_size=61", "target.start_id=58", "target.end_id=59", "target.position.max_len=40",
+        "encoder.num_layers=2", "decoder.num_layers=2",
+    ],
+    "clip-b32": [
+        "text.vocab_size=61", "text.d_model=24", "text.end_id=60", "text.position.max_len=40", "text_body.num_layers=2",
+        "text_body.attention.num_heads=2", "text_body.ffn.d_ff=40", "text_vector.d_model=14", *IMAGE, "image.d_model=32",
+        "image_body.num_layers=2", "image_body.attention.num_heads=4", "image_body.ffn.d_ff=36", "image_vector.d_model=14",
+    ],
     "albert-base": [
         "defaults.d_model=12", "widen.d_model=24", "tokens.vocab_size=61", "defaults.attention.num_heads=2",
         "defaults.ffn.d_ff=40", "encoder.layers=[{repeat: 3, shared: true}]",

@@ -62,7 +62,7 @@ def failed_step(subject: ModelUnderTest) -> None:
             subject.model,
             [name for name in subject.model.plan.wires if name in subject.model.plan.followers[target]][-1],
         )
-        wrong = other_ids(model.plan.inputs[target], batch.ids[target], subject.generator())
+        wrong = other_ids(model.plan.token_rule(target), batch.ids[target], subject.generator())
         visible, at, pieces = batch.visible[target], 0, []
         for count in chunks:
             handle = model.nodes[last].register_forward_hook(_stop)
@@ -109,7 +109,7 @@ def reordered(subject: ModelUnderTest) -> float:
             _advance(subject.model, state, batch, target, slice(0, half))
             state.reorder(index.to(batch.ids[target].device))
             after = batch.rows(index)
-            later = other_ids(subject.model.plan.inputs[target], after.ids[target], subject.generator())
+            later = other_ids(subject.model.plan.token_rule(target), after.ids[target], subject.generator())
             ids = torch.cat([after.ids[target][:, :half], later[:, half:]], 1)
             after = after.with_ids(target, ids)
             pieces = [_advance(subject.model, state, after, target, slice(at, at + 1)) for at in range(half, L)]
@@ -147,8 +147,8 @@ def _shortened(subject: ModelUnderTest, target: str, length: int) -> Batch:
 
 
 def start(model: Model, target: str, batch: Batch) -> DecodingState:
-    rows = None if len(batch.ids) > 1 else batch.ids[target].shape[0]
-    return model.start(target, batch=rows, capacity=4, **batch.call(without=target))
+    rows = None if len(model.plan.inputs) > 1 else batch.size
+    return model.start(target, batch=rows, capacity=4, **batch.call(without=target, dtype=model.dtype))
 
 
 def steps(model: Model, target: str, batch: Batch, chunks: list[int]) -> dict[str, Tensor]:

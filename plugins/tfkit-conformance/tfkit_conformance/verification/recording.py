@@ -75,7 +75,7 @@ PROJECTIONS = ("query", "key", "value", "output")
 def record(model: Model, batch: Batch, by_lengths: bool = False) -> Recording:
     """Records one call of a model in evaluation mode. `by_lengths`: padding is on the right, and given by lengths."""
     found = Recording(batch)
-    keywords = batch.call()
+    keywords = batch.call(dtype=model.dtype)
     if by_lengths:
         keywords["lengths"] = {name: shown.sum(1) for name, shown in keywords.pop("masks").items()}
     with ExitStack() as undo:
@@ -175,5 +175,5 @@ def node_outputs(model: Model) -> Iterator[dict[str, list[Tensor]]]:
 def run(model: Model, batch: Batch) -> dict[str, Tensor]:
     """The output of every node, by name."""
     with node_outputs(model) as found:
-        model(**batch.call())
+        model(**batch.call(dtype=model.dtype))
     return {name: tensors[0] for name, tensors in found.items()}

@@ -125,7 +125,7 @@ def _split(inputs: AttentionInputs, backend: BoundBackend, into: Gradients) -> A
 
 def _gradients(model: Model, batch: Batch, towards: Gradients) -> Gradients:
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    outputs = {name: tensor for name, tensor in model(**batch.call()).items() if tensor.requires_grad}
+    outputs = {name: tensor for name, tensor in model(**batch.call(dtype=model.dtype)).items() if tensor.requires_grad}
     ends = [towards[name].to(tensor) for name, tensor in outputs.items()]
     found = torch.autograd.grad(list(outputs.values()), list(parameters.values()), ends, allow_unused=True)
     return {

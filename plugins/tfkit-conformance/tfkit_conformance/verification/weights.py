@@ -56,11 +56,11 @@ def gradient_flow(subject: ModelUnderTest) -> None:
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not parameters:
         raise NotApplicable("the model has no trainable parameter")
-    if subject.model.sites and min(ids.shape[1] for ids in subject.batch.ids.values()) < 2:
+    if subject.model.sites and min((ids.shape[1] for ids in subject.batch.ids.values()), default=2) < 2:
         raise NotApplicable("over one token, a softmax is 1 and has no gradient")
     generator = subject.generator(3)
     with node_outputs(model) as found:
-        outputs = model(**subject.batch.call())
+        outputs = model(**subject.batch.call(dtype=model.dtype))
     loss = torch.zeros((), dtype=torch.float64, device=subject.device)
     for tensor in outputs.values():
         weight = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
