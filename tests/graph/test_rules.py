@@ -218,7 +218,7 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
         r"`body.layers` is the 1 layers of a stack, and a pool reads one output; write `body`, or put a layer_mix",
     ),
     "no unknown port": (
-        CLASSIFIER, "input: body", "input: body.layer", "TFK014", "body.layer", r"no output `layer`; did you mean `body.layers`",
+        CLASSIFIER, "input: body", "input: body.layer", "TFK014", "body.layer", r"did you mean `body.layers`",
     ),
     "everything is read": (
         CLASSIFIER, "outputs: [label]", "outputs: [one]", "TFK043", None, r"nothing reads `label`",
