@@ -57,7 +57,7 @@ class GraphExecutor:
 
 
 def _tensor(ref: str, output: NodeOutput) -> Tensor:
-    """The output of a node; of its port `layers`, (layers + 1, B, L, M): the input of the first layer, then the layers' outputs."""
+    """The output of a node; of its port `layers`, (layers + 1, B, L, M): the input of the first layer, then every output."""
     if ref == _node(ref):
         return output.tensor
     assert output.layers is not None
