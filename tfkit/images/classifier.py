@@ -75,7 +75,21 @@ class ImageClassifier:
         backend: Any = None,
         catalogue: Catalogue | None = None,
     ) -> ImageClassifier:
-        """The classifier in a directory, or the best one of a run. Raises StoreError, InputError."""
+        """Load the classifier in a directory.
+
+        Args:
+            directory: a saved model, or a run, whose best model is taken.
+            device: where the model goes.
+            backend: attention backend of every site; that of the saved model unless given.
+            catalogue: where parts are looked up; all that are installed unless given.
+
+        Returns:
+            The classifier.
+
+        Raises:
+            StoreError: files are missing or damaged.
+            InputError: the model does not classify images.
+        """
         place = model_in(Path(directory))
         model = load(place, device=device, backend=backend, catalogue=catalogue)
         roles_for(model.plan, "images")  # a model of another kind is reported before its missing files

@@ -56,7 +56,15 @@ class Signal:
         return replace(self, axes=(*self.axes[:-1], width), depth=0)
 
     def strided(self, stride: int, width: int) -> Signal:
-        """The signal of every `stride`-th position, with another width."""
+        """The signal of every `stride`-th position.
+
+        Args:
+            stride: positions from one to the next.
+            width: the new width.
+
+        Returns:
+            The signal, with ceil(length / stride) positions.
+        """
         if isinstance(self.length, int):
             length = -(-self.length // stride)
             return replace(self, axes=("B", length, width), length=length, depth=0)
@@ -107,8 +115,14 @@ class InputRule:
 
 @dataclass(frozen=True)
 class ImageRule:
-    """The valid images (B, channels, height, width) of an input node: real numbers. Height and width are `size`, or with
-    `any_size` any multiples of `patch`."""
+    """The valid images (B, channels, height, width) of an input node: real numbers.
+
+    Args:
+        size: height and width.
+        channels: colour channels.
+        patch: height and width of a patch.
+        any_size: height and width may be any multiples of `patch` instead.
+    """
 
     size: int
     channels: int
@@ -118,7 +132,11 @@ class ImageRule:
 
 @dataclass(frozen=True)
 class FeatureRule:
-    """The valid frames (B, L, size) of an input node: real numbers."""
+    """The valid frames (B, L, size) of an input node: real numbers.
+
+    Args:
+        size: features of a frame.
+    """
 
     size: int
 
