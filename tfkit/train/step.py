@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from .distributed.process_group import ProcessGroup
 from .loss import LossSums, smoothed_cross_entropy
 from .not_finite import NotFinite
 from .optimiser import set_rate
+from .scheduled_sampling import ScheduledSampling
 from .train_state import TrainState
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -54,6 +55,7 @@ class TrainStep:
         self.roles = roles = roles_of(model.plan, recipe.data.kind)
         rule = model.plan.inputs[roles.target]
         self.task = image_task(recipe, roles, rule) if isinstance(rule, ImageRule) else task_of(recipe, roles, data.vocab_size)
+        self.sampling = ScheduledSampling(model, recipe, roles, fsdp) if recipe.teacher_forcing is not None else None
         self.state = TrainState(model, recipe, self.processes, fsdp)
         self.batches = TrainingBatches(recipe, data, self.task, next(model.parameters()).device)
         owner = model.nodes[model.plan.wires[roles.target].owner or roles.target]
@@ -137,6 +139,9 @@ class TrainStep:
         sums: list[LossSums] = []
         for turn, number in enumerate(turns):
             batch, counts = own.get(number) or self.batch(number), turn < len(own)
+            if self.sampling is not None:
+                with self._autocast():
+                    batch = self.sampling.batch(batch, self.progress.step + 1, self.progress.epoch, number)
             torch.manual_seed(self.batches.seed(self.progress.epoch, number))
             with gradient_sync(self._runner, turn == rounds - 1):
                 loss, nll = self._losses(self._runner, batch)
@@ -174,12 +179,14 @@ class TrainStep:
         return True
 
     def _losses(self, model: nn.Module, batch: Batch) -> LossSums:
-        dtype = DTYPES.get(self.recipe.precision)
-        autocast = torch.autocast(self.batches.device.type, dtype) if dtype is not None else nullcontext()
-        with autocast, self.compiled.compiling(batch) if self.compiled is not None else nullcontext():
+        with self._autocast(), self.compiled.compiling(batch) if self.compiled is not None else nullcontext():
             logits = model(lengths=batch.lengths, **batch.inputs)[self.roles.output]
         options = self.recipe.loss
         return smoothed_cross_entropy(logits, batch.labels, options.label_smoothing, options.smoothing, NO_LABEL)
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        dtype = DTYPES.get(self.recipe.precision)
+        return torch.autocast(self.batches.device.type, dtype) if dtype is not None else nullcontext()
 
     def _has_unused_parameters(self) -> bool:
         """Whether the loss does not depend on some parameter. DDP needs this setting."""
