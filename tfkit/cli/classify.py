@@ -1,18 +1,21 @@
-"""`tfkit classify`: a label for each line of input."""
+"""`tfkit classify`: a label for each line of input, a text or a pair of texts."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
+from ..errors import Diagnostic, InputError, Location
 from .options import READ, common, placement, whole
 from .output import speak_utf8
 from .packages import TEXT, need_packages
 
 EPILOG = """\b
 tfkit classify MODEL < texts.txt > labels.txt
+tfkit classify MODEL < pairs.tsv > labels.txt
 
 \b
 --json prints one object per line: line, text, label, probability, and
@@ -31,22 +34,39 @@ def _length(value: str | int) -> int:
 @placement
 @common
 def command(model: str, max_length: int, batch_tokens: int, as_json: bool, **place: Any) -> int:
-    """Label lines of text with a trained classifier.
+    """Label lines of text, or pairs of texts, with a trained classifier.
+
+    A classifier that was trained on data of kind `pairs` reads two texts per line, with a tab between them.
 
     Line n of the output is the label of line n of the input; an empty line stays empty. A line that is longer than
     --max-length, or than the position table of the model, is cut off there and reported on standard error.
     """
     need_packages("train", *TEXT)
     speak_utf8()
-    from ..text import Classifier
+    from ..text import Classification, Classifier
     from .device import placed
     from .line_stream import streamed
 
     classifier = Classifier.load(model, max_length=max_length, batch_tokens=batch_tokens, **placed(**place))
-    for number, made in streamed(classifier.classify):
+
+    def classify(lines: Iterator[str], *, chunk: int) -> Iterator[Classification]:
+        return classifier.classify(_pairs(lines) if classifier.pairs else lines, chunk=chunk)
+
+    for number, made in streamed(classify):
         if as_json:
             found = {"label": made.label, "probability": made.probability, "probabilities": made.probabilities}
             print(json.dumps({"line": number, "text": made.text, **found}))
         else:
             print(made.label or "")
     return 0
+
+
+def _pairs(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """The two texts of every line; two empty ones for an empty line. Raises InputError for a line without exactly one tab."""
+    for number, line in enumerate(lines, 1):
+        first, *others = line.split("\t")
+        if line.strip() and len(others) != 1:
+            message = f"the line has {len(others)} tabs, and the classifier reads pairs"
+            fix = "write two texts with a tab between them"
+            raise InputError(Diagnostic("TFK115", message, fix, location=Location("<stdin>", number)))
+        yield first, "".join(others)

@@ -4,19 +4,30 @@ from .batch_shapes import BatchShapes
 from .batches import Epoch, epoch_of
 from .corpus import Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
-from .kinds import KINDS
+from .kinds import KINDS, pair_ids
 from .lines import groups, lines, lines_of, rows
 from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
 from .roles import Roles, check_ids, roles_of
-from .tasks import NO_LABEL, Batch, Task, padded, task_of
+from .tasks import NO_LABEL, Batch, Task, padded, segments_of, task_of
 from .tokeniser import TextTokeniser
-from .tokeniser_directory import LABELS, TOKENISER_FILES, read_labels, read_tokenisers, tokeniser_texts
+from .tokeniser_directory import (
+    LABELS,
+    PAIR_LABELS,
+    TOKENISER_FILES,
+    has_labels,
+    label_texts,
+    read_labels,
+    read_tokenisers,
+    reads_pairs,
+    tokeniser_texts,
+)
 
 __all__ = [
     "FACTS",
     "KINDS",
     "LABELS",
     "NO_LABEL",
+    "PAIR_LABELS",
     "TOKENISER_FILES",
     "TRAIN",
     "VALIDATION",
@@ -34,16 +45,21 @@ __all__ = [
     "epoch_of",
     "files_of",
     "groups",
+    "has_labels",
+    "label_texts",
     "lines",
     "lines_of",
     "padded",
+    "pair_ids",
     "prepare",
     "read_data",
     "read_facts",
     "read_labels",
     "read_tokenisers",
+    "reads_pairs",
     "roles_of",
     "rows",
+    "segments_of",
     "task_of",
     "tokeniser_texts",
     "describe_counts",

@@ -79,7 +79,9 @@ class BatchShapes:
         width = widths[task.roles.target] if batch.labels.dim() == 2 else 1
         labels = _fill(batch.labels.view(len(batch.labels), -1), shape.rows, width, NO_LABEL)
         labels[len(batch.labels) :] = NO_LABEL
-        return replace(batch, inputs=inputs, lengths=lengths, labels=labels if batch.labels.dim() == 2 else labels[:, 0])
+        segments = {name: _fill(ids, shape.rows, widths[name], 0) for name, ids in batch.segments.items()}
+        labels = labels if batch.labels.dim() == 2 else labels[:, 0]
+        return replace(batch, inputs=inputs, lengths=lengths, labels=labels, segments=segments)
 
 
 def _fill(values: Tensor, rows: int, width: int, by: int) -> Tensor:

@@ -136,7 +136,11 @@ def prepare(
         raise InputError(
             recipe.diagnostic("TFK103", "data", f"no row of {source} is left", describe_counts(facts["validation"]))
         )
-    data = {"labels": labels, "corpora": {name: each.model_dump() for name, each in facts.items()}}
+    data = {
+        "labels": labels,
+        "pairs": recipe.data.kind == "pairs",
+        "corpora": {name: each.model_dump() for name, each in facts.items()},
+    }
     write_whole(directory / FACTS, json.dumps(data, indent=1) + "\n")
     return read_data(recipe, directory, tokenisers)
 
@@ -181,7 +185,7 @@ def _labels(recipe: Recipe, files: Mapping[str, str]) -> list[str]:
     different labels."""
     if not KINDS[recipe.data.kind].labelled:
         return []
-    counts = Counter(texts[1] for _, texts in text_rows(recipe, files))
+    counts = Counter(texts[-1] for _, texts in text_rows(recipe, files))
     found, rows = sorted(counts), counts.total()
     if len(found) < 2 or (len(found) > FEW_LABELS and 2 * len(found) > rows):
         several = f"there are {len(found):,} different labels in {rows:,} rows, more than one per two rows"
@@ -203,6 +207,6 @@ def _tokenisers(
                 yield from (texts[side] if kind.sentences else f"{texts[side]}\n" for side in sides)
 
     if part.options.joint or len(files) == 1:
-        shared = train_tokeniser(part, text(*range(len(files))), vocab_size, kind.sentences, kind.masks)
+        shared = train_tokeniser(part, text(*range(kind.texts)), vocab_size, kind.sentences, kind.masks)
         return dict.fromkeys(files, shared)
     return {column: train_tokeniser(part, text(side), vocab_size) for side, column in enumerate(files)}

@@ -17,11 +17,13 @@ class Roles:
         source: The input that is encoded and not predicted; None for a model with one input.
         target: The input whose next tokens, masked tokens or class are predicted.
         output: The output that predicts it.
+        segments: Whether the target has an embedding for each of two segments.
     """
 
     source: str | None
     target: str
     output: str
+    segments: bool = False
 
     def of(self, column: str) -> str:
         """The input node of a column of the corpus."""
@@ -40,6 +42,7 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
         "language": (decoded, [], "one input that is predicted token by token"),
         "masked": (read, [], "one input that is read as a whole"),
         "classification": (list(plan.inputs), [], "one input"),
+        "pairs": (list(plan.inputs), [], "one input"),
     }[kind]
     if len(predicted) != 1 or len(sources) != (kind == "parallel") or len(plan.inputs) != len(predicted) + len(sources):
         shown = ", ".join(f"{name} ({'read as a whole' if name in read else 'predicted'})" for name in plan.inputs)
@@ -49,14 +52,14 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
         )
     target = predicted[0]
     size = plan.inputs[target].vocab_size
-    words = kind != "classification"
+    words = kind not in ("classification", "pairs")
     found = [name for name in plan.outputs if name in plan.followers[target] and (plan.widths[name] == size) is words]
     if len(found) != 1:
         over = f"over the {size} ids of `{target}`" if words else "over classes"
         needed = "a `token_logits` node" if words else "a `classify` node"
         message = f"outputs {over}: {', '.join(found) or 'none'}"
         raise InputError(Diagnostic("TFK107", message, f"training needs exactly one: {needed} among the outputs"))
-    return Roles(sources[0] if sources else None, target, found[0])
+    return Roles(sources[0] if sources else None, target, found[0], plan.inputs[target].segments > 1)
 
 
 def check_ids(plan: ModelPlan, roles: Roles, sizes: dict[str, int]) -> None:

@@ -4,19 +4,21 @@ parallel         source s1 .. sn </s>, target <s> t1 .. tm       labels t1 .. tm
 language         target t1 .. tn                                 labels t2 .. tn+1
 masked           target <s> .. <mask> .. </s>                    labels of the masked positions
 classification   target <s> t1 .. tn </s>                        one label
+pairs            target <s> a1 .. am </s> b1 .. bn </s>          one label
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..recipe import MASK_ID, PAD, SPECIALS, START, Recipe
+from ..recipe import END, MASK_ID, PAD, SPECIALS, START, Recipe
 from .corpus import Corpus
 from .roles import Roles
 
@@ -34,6 +36,7 @@ class Batch:
         labels: (B, L) int64, or (B,) for a classification; NO_LABEL for positions without one.
         source_tokens: The number of input tokens that are not predicted one by one.
         target_tokens: The number of labels.
+        segments: (B, L) int64, by input node that has segments.
     """
 
     inputs: dict[str, Tensor]
@@ -41,14 +44,23 @@ class Batch:
     labels: Tensor
     source_tokens: int
     target_tokens: int
+    segments: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the model."""
+        return {"lengths": self.lengths, **({"segments": self.segments} if self.segments else {}), **self.inputs}
 
     def to(self, device: torch.device) -> Batch:
         if device.type == "cpu":
             return self
-        inputs = {name: ids.to(device, non_blocking=True) for name, ids in self.inputs.items()}
-        lengths = {name: counts.to(device, non_blocking=True) for name, counts in self.lengths.items()}
+
+        def moved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+
         labels = self.labels.to(device, non_blocking=True)
-        return Batch(inputs, lengths, labels, self.source_tokens, self.target_tokens)
+        inputs, lengths, segments = moved(self.inputs), moved(self.lengths), moved(self.segments)
+        return Batch(inputs, lengths, labels, self.source_tokens, self.target_tokens, segments)
 
 
 @dataclass(frozen=True)
@@ -67,9 +79,10 @@ class Task:
             return self._parallel(corpus.rows("source", numbers), target)
         whole, counts = padded(target)
         name = self.roles.target
-        if self.kind == "classification":
+        if self.kind in ("classification", "pairs"):
             labels = torch.from_numpy(corpus.numbers["label"][list(numbers)].astype(np.int64))
-            return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), len(labels))
+            segments = {name: segments_of(whole)} if self.kind == "pairs" and self.roles.segments else {}
+            return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), len(labels), segments)
         if self.kind == "masked":
             masked, labels = self._masked(whole.numpy(), counts.numpy(), draw)
             return Batch({name: masked}, {name: counts}, labels, int(counts.sum()), int((labels != NO_LABEL).sum()))
@@ -109,6 +122,13 @@ class Task:
 def task_of(recipe: Recipe, roles: Roles, vocab_size: int) -> Task:
     """The task of a recipe."""
     return Task(recipe.data.kind, roles, vocab_size, getattr(recipe.data.options, "hidden", 0.0))
+
+
+def segments_of(ids: Tensor) -> Tensor:
+    """The segments (B, L) of rows `<s> first </s> second </s>`: 0 up to the first `</s>` and for padding, 1 for the rest. No
+    text has the id of `</s>`."""
+    ends = ids == END
+    return ((ends.cumsum(1) - ends.long() > 0) & (ids != PAD)).long()
 
 
 Ids = npt.NDArray[np.int32]

@@ -51,9 +51,18 @@ class LabelledTable(Options):
     held_out: HeldOut | None = None
 
 
+class LabelledPairs(LabelledTable):
+    """Lines with tabs between their columns, counted from 1: two texts and the label of the pair. The model reads
+    `<s> first </s> second </s>`; segment 0 ends with the first `</s>`, segment 1 follows."""
+
+    second_column: Annotated[int, Field(ge=1, description="the column of the second text, counted from 1")] = 2
+    label_column: Annotated[int, Field(ge=1, description="the column of the label, counted from 1")] = 3
+
+
 DATA = (
     Entry(name="parallel", summary="sentences and their translations: an encoder-decoder", options=ParallelText),
     Entry(name="language", summary="running text: a decoder that predicts the next token", options=LanguageText),
     Entry(name="masked", summary="lines of text: an encoder that predicts hidden tokens", options=MaskedText),
     Entry(name="classification", summary="texts and their labels: an encoder with a `classify` node", options=LabelledTable),
+    Entry(name="pairs", summary="pairs of texts and their labels: an encoder with a `classify` node", options=LabelledPairs),
 )

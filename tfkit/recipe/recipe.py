@@ -177,7 +177,7 @@ class Recipe(Options):
         return self.model_dump(mode="json", exclude_none=True)
 
 
-METRICS = {"parallel": ("loss", "bleu", "chrf"), "classification": ("loss", "accuracy")}
+METRICS = {"parallel": ("loss", "bleu", "chrf"), "classification": ("loss", "accuracy"), "pairs": ("loss", "accuracy")}
 """The scores of a validation by kind of data; other kinds have only `loss`."""
 
 

@@ -10,6 +10,7 @@ USES = {
     "parallel": ("translates", "tfkit translate", "tfkit.Translator"),
     "language": ("continues a prompt", "tfkit generate", "tfkit.TextGenerator"),
     "classification": ("classifies", "tfkit classify", "tfkit.Classifier"),
+    "pairs": ("classifies pairs", "tfkit classify", "tfkit.Classifier"),
 }
 """By kind of data: the task of a model, its command and its class."""
 

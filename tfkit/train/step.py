@@ -174,7 +174,7 @@ class TrainStep:
         dtype = DTYPES.get(self.recipe.precision)
         autocast = torch.autocast(self.batches.device.type, dtype) if dtype is not None else nullcontext()
         with autocast, self.compiled.compiling(batch) if self.compiled is not None else nullcontext():
-            logits = model(lengths=batch.lengths, **batch.inputs)[self.roles.output]
+            logits = model(**batch.arguments)[self.roles.output]
         options = self.recipe.loss
         return smoothed_cross_entropy(logits, batch.labels, options.label_smoothing, options.smoothing, NO_LABEL)
 
@@ -191,4 +191,4 @@ class TrainStep:
     def try_longest(self) -> None:
         """Run the longest rows once, so that a lack of memory is reported before the training starts."""
         for batch in self.batches.longest_rows():
-            self.model.eval()(lengths=batch.lengths, **batch.inputs)
+            self.model.eval()(**batch.arguments)

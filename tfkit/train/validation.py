@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..data import NO_LABEL, Corpus, Task, TextTokeniser, epoch_of
+from ..data import KINDS, NO_LABEL, Corpus, Task, TextTokeniser, epoch_of
 from ..generate import Search
 from ..metrics import Score, corpus_scores
 from ..nn.model import Model
@@ -104,7 +104,7 @@ def evaluate(model: Model, step: TrainStep) -> Evaluation:
     nll, accuracy = validation_nll(
         model, data.validation, step.task, recipe.batching.tokens, step.batches.device, step.processes
     )
-    if recipe.data.kind == "classification":
+    if KINDS[recipe.data.kind].labelled:
         score = Score("accuracy", accuracy, "share of the labels, in per cent", f"{accuracy:.2f} %")
         return Evaluation(nll, {"accuracy": score}, None)
     if recipe.validation.metric == "loss":
@@ -127,7 +127,7 @@ def validation_nll(
     for number, rows in batches[processes.rank :: processes.count]:
         draw = np.random.Generator(np.random.PCG64([number]))
         batch = task.batch(corpus, sorted(rows.tolist()), draw).to(device)
-        logits = model(lengths=batch.lengths, **batch.inputs)[task.roles.output]
+        logits = model(**batch.arguments)[task.roles.output]
         total += float(smoothed_cross_entropy(logits, batch.labels, 0.0, "uniform", NO_LABEL).nll)
         correct += int((logits.argmax(-1) == batch.labels).sum())
         count += batch.target_tokens

@@ -1,0 +1,73 @@
+"""A small encoder with segments and its recipe, for each kind of data of BERT; its text is drawn from `translation_task`."""
+
+import json
+import random
+
+from translation_task import WORDS
+
+SPEC = """\
+tfkit: 1
+name: small-bert
+defaults:
+  d_model: 16
+  position: {kind: learned, max_len: 40}
+  placement: post
+  norm: layer_norm
+  attention: {num_heads: 2}
+  ffn: {d_ff: 32, activation: gelu}
+nodes:
+  tokens: {kind: tokens, vocab_size: 50, pad_id: 0, segments: 2, embedding_norm: layer_norm}
+  encoder: {kind: stack, input: tokens, num_layers: 2}
+"""
+POOLED = "  first: {kind: pool, input: encoder, take: first}\n  pooled: {kind: dense, input: first, activation: tanh}\n"
+HEADS = {
+    "pairs": POOLED + "  out: {kind: classify, input: pooled, classes: 2}\noutputs: [out]\n",
+}
+RECIPE = """\
+tfkit: 1
+name: small-bert
+model: model.yaml
+data: {kind: %s, %s}
+tokeniser: {kind: bpe, vocab_size: 80, byte_fallback: false}
+batching: {tokens: 400, max_length: 24}
+loss: {label_smoothing: 0.0}
+optimiser: adamw
+schedule: {kind: constant, peak: 5.0e-3, warmup_steps: 10}
+stopping: {max_steps: %d}
+validation: {every_steps: 20, metric: %s}
+keeping: {every_steps: 5}
+"""
+
+
+def words(draw, fewest=1, most=4):
+    return " ".join(draw.choices(sorted(set(WORDS) - {"dog"}), k=draw.randint(fewest, most)))
+
+
+def pairs(count, seed=0):
+    """Pairs of texts of which one has a dog, and which one."""
+    draw, rows = random.Random(seed), []
+    for _ in range(count):
+        texts, place = [words(draw), words(draw)], draw.randrange(2)
+        texts[place] += " dog"
+        rows.append((*texts, ("left", "right")[place]))
+    return rows
+
+
+def write_pairs(folder):
+    (folder / "train.tsv").write_text("".join("\t".join(row) + "\n" for row in pairs(400)))
+    return "table: train.tsv"
+
+
+FILES = {"pairs": write_pairs}
+
+
+def recipe_for(folder, kind, metric="loss", steps=40):
+    """Write the files of a task; returns the path of its recipe."""
+    (folder / "model.yaml").write_text(SPEC + HEADS[kind])
+    (folder / "r.yaml").write_text(RECIPE % (kind, FILES[kind](folder), steps, metric))
+    return folder / "r.yaml"
+
+
+def validations(run):
+    entries = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [entry for entry in entries if entry["kind"] == "validation"]
