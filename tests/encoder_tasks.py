@@ -21,6 +21,13 @@ nodes:
 """
 POOLED = "  first: {kind: pool, input: encoder, take: first}\n  pooled: {kind: dense, input: first, activation: tanh}\n"
 HEADS = {
+    "masked_pairs": POOLED
+    + """\
+  transform: {kind: dense, input: encoder, activation: gelu, output_norm: layer_norm}
+  words: {kind: token_logits, input: transform, share: tokens, bias: true}
+  next: {kind: classify, input: pooled, classes: 2}
+outputs: [words, next]
+""",
     "pairs": POOLED + "  out: {kind: classify, input: pooled, classes: 2}\noutputs: [out]\n",
 }
 RECIPE = """\
@@ -58,7 +65,17 @@ def write_pairs(folder):
     return "table: train.tsv"
 
 
-FILES = {"pairs": write_pairs}
+def write_documents(folder):
+    """Documents that have three words each."""
+    draw, documents = random.Random(0), []
+    for _ in range(60):
+        own = draw.sample(sorted(WORDS), 3)
+        documents.append([" ".join(draw.choices(own, k=draw.randint(1, 6))) for _ in range(draw.randint(1, 12))])
+    (folder / "train.txt").write_text("\n".join("".join(f"{line}\n" for line in lines) for lines in documents))
+    return "text: train.txt"
+
+
+FILES = {"masked_pairs": write_documents, "pairs": write_pairs}
 
 
 def recipe_for(folder, kind, metric="loss", steps=40):

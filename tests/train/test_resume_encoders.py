@@ -8,11 +8,13 @@ from encoder_tasks import FILES, recipe_for
 from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
 
+SETTINGS = {"pairs": ["parameters={freeze: [tokens.position], rates: {out: 2}, layer_decay: 0.8}"]}
+
 
 @pytest.mark.parametrize("kind", sorted(FILES))
 def test_half_and_half_is_whole(tmp_path, kind):
     path = recipe_for(tmp_path, kind, steps=14)
-    changes = ["model.defaults.dropout=0.1", "validation.every_steps=7"]
+    changes = ["model.defaults.dropout=0.1", "validation.every_steps=7", *SETTINGS.get(kind, [])]
     train(load_recipe(path, changes), tmp_path / "whole")
     train(load_recipe(path, [*changes, "stopping.max_steps=4"]), tmp_path / "half")
     resume(tmp_path / "half", overrides=["stopping.max_steps=14"])

@@ -4,7 +4,8 @@ from .batch_shapes import BatchShapes
 from .batches import Epoch, epoch_of
 from .corpus import Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
-from .kinds import KINDS, pair_ids
+from .corpus_row import pair_ids
+from .kinds import KINDS
 from .lines import groups, lines, lines_of, rows
 from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
 from .roles import Roles, check_ids, roles_of

@@ -81,7 +81,10 @@ class BatchShapes:
         labels[len(batch.labels) :] = NO_LABEL
         segments = {name: _fill(ids, shape.rows, widths[name], 0) for name, ids in batch.segments.items()}
         labels = labels if batch.labels.dim() == 2 else labels[:, 0]
-        return replace(batch, inputs=inputs, lengths=lengths, labels=labels, segments=segments)
+        others = {name: _fill(each[:, None], shape.rows, 1, NO_LABEL)[:, 0] for name, each in batch.other_labels.items()}
+        for each in others.values():
+            each[len(batch.labels) :] = NO_LABEL
+        return replace(batch, inputs=inputs, lengths=lengths, labels=labels, segments=segments, other_labels=others)
 
 
 def _fill(values: Tensor, rows: int, width: int, by: int) -> Tensor:

@@ -11,7 +11,8 @@ from ..errors import Diagnostic, InputError, Location
 from ..recipe import Recipe
 from .corpus import CorpusWriter
 from .corpus_facts import CorpusCounts
-from .kinds import KINDS, Row, text_rows
+from .corpus_row import Row
+from .kinds import KINDS, text_rows
 from .tokeniser import TextTokeniser
 
 
@@ -56,7 +57,7 @@ class CorpusEncoder:
         """
         counted = CorpusCounts()
         texts = () if filtered else tuple(f"{column}_text" for column in files)
-        writer = CorpusWriter(path, tuple(files), texts, ("label",) if self.kind.labelled else ())
+        writer = CorpusWriter(path, tuple(files), texts, self.kind.numbers)
         numbered = ((number, row) for number, row in text_rows(self.recipe, files) if selected(number))
         for row in self.kind.encode(numbered, self.tokenisers, self.recipe):
             counted.read += 1
@@ -75,6 +76,8 @@ class CorpusEncoder:
         return counted
 
     def _label(self, row: Row, files: Mapping[str, str]) -> dict[str, int]:
+        if row.random is not None:
+            return {"random": int(row.random)}
         if row.label is None:
             return {}
         if row.label not in self.label_numbers:

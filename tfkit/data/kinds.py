@@ -3,6 +3,7 @@
 parallel         source s1 .. sn </s>, target t1 .. tm </s>
 language         target t1 .. tn+1, n tokens of the running text and the next one
 masked           target <s> t1 .. tn </s>
+masked_pairs     target <s> a1 .. am </s> b1 .. bn </s>, and whether b follows a (sentence_pairs.py)
 classification   target <s> t1 .. tn </s>, and a label
 pairs            target <s> a1 .. am </s> b1 .. bn </s>, and a label
 """
@@ -17,33 +18,13 @@ from unicodedata import category
 
 from ..errors import Diagnostic, InputError, Location
 from ..recipe import END, START, Recipe
+from .corpus_row import GROUP, Numbered, Row, pair_ids
 from .lines import groups, rows
+from .sentence_pairs import sentence_pairs
 from .tokeniser import TextTokeniser
 
-GROUP = 2_000
-"""Rows encoded in one call."""
 MAX_WORD = 10_000
 """The longest word of training text, in characters. The time of training a tokeniser grows with it."""
-Numbered = Iterator[tuple[int, tuple[str, ...]]]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of a corpus.
-
-    Attributes:
-        line: The line where it ends, from 1.
-        texts: By column.
-        ids: By column.
-        bare: The number of tokens of each text, without special tokens.
-        label: Of a classification or a pair.
-    """
-
-    line: int
-    texts: tuple[str, ...]
-    ids: tuple[list[int], ...]
-    bare: tuple[int, ...]
-    label: str | None = None
 
 
 @dataclass(frozen=True)
@@ -55,16 +36,23 @@ class DataKind:
         encode: Makes rows of numbered texts.
         texts: The number of texts of a row.
         sentences: Whether each line is one text; otherwise the lines are running text.
+        continued: Whether each line continues the previous one, so that the last lines are held out.
         masks: Whether tokens will be masked.
         labelled: Whether rows have labels.
+        numbers: The numbers of a row, by column of the corpus.
     """
 
     files: Mapping[str, str]
     encode: Callable[[Numbered, Mapping[str, TextTokeniser], Recipe], Iterator[Row]]
     texts: int = 1
     sentences: bool = True
+    continued: bool = False
     masks: bool = False
     labelled: bool = False
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return ("label",) if self.labelled else ("random",) if self.encode is sentence_pairs else ()
 
     @property
     def sources(self) -> int:
@@ -190,15 +178,11 @@ def _pairs(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: 
             yield Row(number + 1, (f"{one}\t{two}",), (pair_ids(first, second),), (len(first), len(second)), label)
 
 
-def pair_ids(first: list[int], second: list[int]) -> list[int]:
-    """The ids of a pair of texts, which a model reads as one row."""
-    return [START, *first, END, *second, END]
-
-
 KINDS = {
     "parallel": DataKind({"source": "source", "target": "target"}, _parallel, texts=2),
-    "language": DataKind({"target": "text"}, _language, sentences=False),
+    "language": DataKind({"target": "text"}, _language, sentences=False, continued=True),
     "masked": DataKind({"target": "text"}, _whole, masks=True),
+    "masked_pairs": DataKind({"target": "text"}, sentence_pairs, continued=True, masks=True),
     "classification": DataKind({"target": "table"}, _whole, labelled=True),
     "pairs": DataKind({"target": "table"}, _pairs, texts=2, labelled=True),
 }

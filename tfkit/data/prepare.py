@@ -173,7 +173,7 @@ def _held_out(recipe: Recipe, total: int, validated: bool) -> frozenset[int]:
         raise InputError(
             recipe.diagnostic("TFK108", "data.held_out", f"{count} of {total} rows would be held out", "hold out fewer")
         )
-    if not KINDS[recipe.data.kind].sentences:
+    if KINDS[recipe.data.kind].continued:
         return frozenset(range(total - count, total))
     generator = np.random.Generator(np.random.PCG64([recipe.seed, 0]))
     first = int(getattr(recipe.data.options, "header", False))

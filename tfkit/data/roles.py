@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..errors import Diagnostic, InputError
 from ..nn.model_plan import ModelPlan
@@ -17,6 +18,7 @@ class Roles:
         source: The input that is encoded and not predicted; None for a model with one input.
         target: The input whose next tokens, masked tokens or class are predicted.
         output: The output that predicts it.
+        others: The other outputs that are trained, by their labels: `random` for whether a text does not follow another.
         segments: Whether the target has an embedding for each of two segments.
     """
 
@@ -24,6 +26,12 @@ class Roles:
     target: str
     output: str
     segments: bool = False
+    others: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """All outputs that are trained."""
+        return (self.output, *self.others.values())
 
     def of(self, column: str) -> str:
         """The input node of a column of the corpus."""
@@ -41,6 +49,7 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
         "parallel": (decoded, read, "a source that is read as a whole and a target that is predicted token by token"),
         "language": (decoded, [], "one input that is predicted token by token"),
         "masked": (read, [], "one input that is read as a whole"),
+        "masked_pairs": (read, [], "one input that is read as a whole"),
         "classification": (list(plan.inputs), [], "one input"),
         "pairs": (list(plan.inputs), [], "one input"),
     }[kind]
@@ -51,15 +60,21 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
             Diagnostic("TFK107", f"data of kind `{kind}` need {required}; `{plan.name}` has the inputs {shown}", fix)
         )
     target = predicted[0]
+    output = _output(plan, target, kind not in ("classification", "pairs"))
+    others = {"random": _output(plan, target, False)} if kind == "masked_pairs" else {}
+    return Roles(sources[0] if sources else None, target, output, plan.inputs[target].segments > 1, others)
+
+
+def _output(plan: ModelPlan, target: str, words: bool) -> str:
+    """The output over the ids of the target (`words`), or over classes. Raises InputError if there is not exactly one."""
     size = plan.inputs[target].vocab_size
-    words = kind not in ("classification", "pairs")
     found = [name for name in plan.outputs if name in plan.followers[target] and (plan.widths[name] == size) is words]
     if len(found) != 1:
         over = f"over the {size} ids of `{target}`" if words else "over classes"
         needed = "a `token_logits` node" if words else "a `classify` node"
         message = f"outputs {over}: {', '.join(found) or 'none'}"
         raise InputError(Diagnostic("TFK107", message, f"training needs exactly one: {needed} among the outputs"))
-    return Roles(sources[0] if sources else None, target, found[0], plan.inputs[target].segments > 1)
+    return found[0]
 
 
 def check_ids(plan: ModelPlan, roles: Roles, sizes: dict[str, int]) -> None:

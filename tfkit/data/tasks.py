@@ -3,6 +3,7 @@
 parallel         source s1 .. sn </s>, target <s> t1 .. tm       labels t1 .. tm </s>   (teacher forcing)
 language         target t1 .. tn                                 labels t2 .. tn+1
 masked           target <s> .. <mask> .. </s>                    labels of the masked positions
+masked_pairs     target <s> a1 .. <mask> .. </s> b1 .. bn </s>   labels of the masked positions, and one label
 classification   target <s> t1 .. tn </s>                        one label
 pairs            target <s> a1 .. am </s> b1 .. bn </s>          one label
 """
@@ -37,6 +38,7 @@ class Batch:
         source_tokens: The number of input tokens that are not predicted one by one.
         target_tokens: The number of labels.
         segments: (B, L) int64, by input node that has segments.
+        other_labels: Labels of further outputs, by output.
     """
 
     inputs: dict[str, Tensor]
@@ -45,6 +47,7 @@ class Batch:
     source_tokens: int
     target_tokens: int
     segments: dict[str, Tensor] = field(default_factory=dict)
+    other_labels: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -59,8 +62,8 @@ class Batch:
             return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
 
         labels = self.labels.to(device, non_blocking=True)
-        inputs, lengths, segments = moved(self.inputs), moved(self.lengths), moved(self.segments)
-        return Batch(inputs, lengths, labels, self.source_tokens, self.target_tokens, segments)
+        inputs, lengths, segments, others = map(moved, (self.inputs, self.lengths, self.segments, self.other_labels))
+        return Batch(inputs, lengths, labels, self.source_tokens, self.target_tokens, segments, others)
 
 
 @dataclass(frozen=True)
@@ -79,13 +82,15 @@ class Task:
             return self._parallel(corpus.rows("source", numbers), target)
         whole, counts = padded(target)
         name = self.roles.target
+        segments = {name: segments_of(whole)} if self.kind in ("pairs", "masked_pairs") and self.roles.segments else {}
         if self.kind in ("classification", "pairs"):
-            labels = torch.from_numpy(corpus.numbers["label"][list(numbers)].astype(np.int64))
-            segments = {name: segments_of(whole)} if self.kind == "pairs" and self.roles.segments else {}
+            labels = _numbers(corpus, "label", numbers)
             return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), len(labels), segments)
-        if self.kind == "masked":
+        if self.kind in ("masked", "masked_pairs"):
             masked, labels = self._masked(whole.numpy(), counts.numpy(), draw)
-            return Batch({name: masked}, {name: counts}, labels, int(counts.sum()), int((labels != NO_LABEL).sum()))
+            others = {output: _numbers(corpus, column, numbers) for column, output in self.roles.others.items()}
+            target_tokens = int((labels != NO_LABEL).sum())
+            return Batch({name: masked}, {name: counts}, labels, int(counts.sum()), target_tokens, segments, others)
         counts = counts - 1
         is_padding = torch.arange(whole.shape[1] - 1) >= counts[:, None]
         inputs, labels = whole[:, :-1].masked_fill(is_padding, PAD), whole[:, 1:].masked_fill(is_padding, NO_LABEL)
@@ -107,10 +112,10 @@ class Task:
     def _masked(
         self, whole: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], draw: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Mask a share of the tokens between start and end: 80 % become `<mask>`, 10 % a random token, 10 % stay. If none of a
+        """Mask a share of the tokens, without special ones: 80 % become `<mask>`, 10 % a random token, 10 % stay. If none of a
         row is drawn, its first token is masked."""
         places = np.arange(whole.shape[1])
-        inside = (places > 0) & (places < counts[:, None] - 1)
+        inside = (places > 0) & (places < counts[:, None] - 1) & (whole != END)
         chosen = inside & (draw.random(whole.shape) < self.hidden)
         chosen[~chosen.any(1), 1] = True
         uniform = draw.random(whole.shape)
@@ -122,6 +127,11 @@ class Task:
 def task_of(recipe: Recipe, roles: Roles, vocab_size: int) -> Task:
     """The task of a recipe."""
     return Task(recipe.data.kind, roles, vocab_size, getattr(recipe.data.options, "hidden", 0.0))
+
+
+def _numbers(corpus: Corpus, column: str, rows: Sequence[int]) -> Tensor:
+    """A column of numbers of some rows, (B,) int64."""
+    return torch.from_numpy(corpus.numbers[column][list(rows)].astype(np.int64))
 
 
 def segments_of(ids: Tensor) -> Tensor:

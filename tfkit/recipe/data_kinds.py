@@ -40,6 +40,16 @@ class MaskedText(LanguageText):
     held_out: HeldOut | None = None
 
 
+class MaskedPairs(MaskedText):
+    """Running text, one sentence per line, with an empty line between documents. A row is a pair of pieces of text; in half of
+    the pairs the second piece follows the first, in the others it is from another document. The model learns to predict hidden
+    tokens, and whether the second piece follows."""
+
+    held_out: Annotated[
+        int | None, Field(ge=1, description="lines held out for validation if no file is named; the last ones")
+    ] = None
+
+
 class LabelledTable(Options):
     """Lines with tabs between their columns, counted from 1: a text and its label."""
 
@@ -63,6 +73,10 @@ DATA = (
     Entry(name="parallel", summary="sentences and their translations: an encoder-decoder", options=ParallelText),
     Entry(name="language", summary="running text: a decoder that predicts the next token", options=LanguageText),
     Entry(name="masked", summary="lines of text: an encoder that predicts hidden tokens", options=MaskedText),
+    Entry(
+        name="masked_pairs", summary="documents: an encoder that predicts hidden tokens and the next sentence",
+        options=MaskedPairs,
+    ),
     Entry(name="classification", summary="texts and their labels: an encoder with a `classify` node", options=LabelledTable),
     Entry(name="pairs", summary="pairs of texts and their labels: an encoder with a `classify` node", options=LabelledPairs),
-)
+)  # fmt: skip

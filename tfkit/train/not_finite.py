@@ -24,7 +24,9 @@ class NotFinite(Exception):
 
 def _tensors(batch: Batch) -> dict[str, Tensor]:
     """The inputs, segments and labels of a batch by name."""
-    return {**batch.inputs, **{f"{name}.segments": ids for name, ids in batch.segments.items()}, "labels": batch.labels}
+    segments = {f"{name}.segments": ids for name, ids in batch.segments.items()}
+    others = {f"{name}.labels": labels for name, labels in batch.other_labels.items()}
+    return {**batch.inputs, **segments, "labels": batch.labels, **others}
 
 
 def report_not_finite(

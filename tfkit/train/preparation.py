@@ -15,7 +15,7 @@ from ..files import write_whole
 from ..recipe import Recipe, check_metric, chosen_for
 from ..spec import to_yaml
 from .digests import digests_of, file_digests, write_digests
-from .fit_spec import fitted_spec, roles_in
+from .fit_spec import check_trained, check_weights, fitted_spec, roles_in
 from .pretrained import read_pretrained
 from .pretrained_tokenisers import check_tokenisers
 from .run_directory import check_new, end_preparation
@@ -55,6 +55,8 @@ def prepare_run(
         The changes to the spec, and the digests.
     """
     roles = roles_in(recipe, catalogue, backend)
+    check_weights(recipe, roles)
+    check_trained(recipe, catalogue)
     pretrained = read_pretrained(recipe, roles, catalogue)
     if pretrained is not None:
         check_tokenisers(recipe, pretrained)

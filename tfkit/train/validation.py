@@ -101,12 +101,14 @@ def evaluate(model: Model, step: TrainStep) -> Evaluation:
     """Evaluate a model on the validation data of a run; all processes share the work."""
     recipe, data = step.recipe, step.data
     assert data.validation is not None, "the caller checks that there are validation data"
-    nll, accuracy = validation_nll(
-        model, data.validation, step.task, recipe.batching.tokens, step.batches.device, step.processes
-    )
-    if KINDS[recipe.data.kind].labelled:
-        score = Score("accuracy", accuracy, "share of the labels, in per cent", f"{accuracy:.2f} %")
-        return Evaluation(nll, {"accuracy": score}, None)
+    nll, accuracies = validation_nll(model, data.validation, step.task, recipe, step.batches.device, step.processes)
+    if KINDS[recipe.data.kind].labelled or len(accuracies) > 1:
+        names = {name: f"{name}_accuracy" if len(accuracies) > 1 else "accuracy" for name in accuracies}
+        scores = {
+            names[name]: Score(names[name], value, "share of the labels, in per cent", f"{value:.2f} %")
+            for name, value in accuracies.items()
+        }
+        return Evaluation(nll, scores, None)
     if recipe.validation.metric == "loss":
         return Evaluation(nll, {}, None)
     return Evaluation(nll, *validation_scores(model, data.validation, data.tokenisers, recipe, step.processes))
@@ -114,25 +116,29 @@ def evaluate(model: Model, step: TrainStep) -> Evaluation:
 
 @torch.no_grad()
 def validation_nll(
-    model: Model, corpus: Corpus, task: Task, tokens: int, device: torch.device, processes: ProcessGroup
-) -> tuple[float, float]:
+    model: Model, corpus: Corpus, task: Task, recipe: Recipe, device: torch.device, processes: ProcessGroup
+) -> tuple[float, dict[str, float]]:
     """The loss of a corpus, without label smoothing or dropout. Masked tokens are the same in every call.
 
     Returns:
-        The negative log-likelihood in nats per label, and the accuracy of the most probable label in per cent.
+        The negative log-likelihood in nats per label, summed over outputs with the weights of the recipe, and the accuracy of
+        the most probable label in per cent, by output.
     """
-    total, correct, count = 0.0, 0.0, 0.0
+    outputs = task.roles.outputs
+    sums = {name: [0.0, 0.0, 0.0] for name in outputs}  # nll, correct labels, labels
     longest = max(int(lengths.max()) for lengths in corpus.lengths.values())
-    batches = list(enumerate(epoch_of(corpus.lengths, max(tokens, longest), 0, 0).batches))
+    batches = list(enumerate(epoch_of(corpus.lengths, max(recipe.batching.tokens, longest), 0, 0).batches))
     for number, rows in batches[processes.rank :: processes.count]:
         draw = np.random.Generator(np.random.PCG64([number]))
         batch = task.batch(corpus, sorted(rows.tolist()), draw).to(device)
-        logits = model(**batch.arguments)[task.roles.output]
-        total += float(smoothed_cross_entropy(logits, batch.labels, 0.0, "uniform", NO_LABEL).nll)
-        correct += int((logits.argmax(-1) == batch.labels).sum())
-        count += batch.target_tokens
-    total, correct, count = processes.sum(total, correct, count)
-    return total / count, 100 * correct / count
+        logits = model(**batch.arguments)
+        for name, labels in {task.roles.output: batch.labels, **batch.other_labels}.items():
+            nll = float(smoothed_cross_entropy(logits[name], labels, 0.0, "uniform", NO_LABEL).nll)
+            found = (nll, int((logits[name].argmax(-1) == labels).sum()), int((labels != NO_LABEL).sum()))
+            sums[name] = [one + other for one, other in zip(sums[name], found, strict=True)]
+    added = {name: processes.sum(*each) for name, each in sums.items()}
+    total = sum(recipe.loss.weight(name) * nll / count for name, (nll, _, count) in added.items())
+    return total, {name: 100 * correct / count for name, (_, correct, count) in added.items()}
 
 
 def validation_scores(
