@@ -197,3 +197,10 @@ def test_on_cuda_asks_for_nothing_but_a_device(stage, commands, tmp_path):
     assert all("TFK046 there is no device cuda" in line or "TFK060 there is no CUDA device" in line for line in progress), (
         progress
     )
+
+
+def test_recurrent():
+    import recurrent
+
+    small = ["--batch", "2", "--source", "5", "--target", "4", "--vocab", "20", "--width", "6", "--state", "4", "--rounds", "1"]
+    assert len(recurrent.main(small)["speed"]) == 4

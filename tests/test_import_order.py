@@ -28,13 +28,15 @@ MAY_IMPORT = {
     "data": "errors files slots nn recipe",
     "generate": "errors slots nn builder",
     "text": "errors files catalogue nn io recipe data generate",
+    "images": "errors catalogue slots nn io data text",
     "train": "errors files slots attention catalogue spec nn builder io recipe data generate text metrics",
     "view": "errors files slots attention catalogue spec graph nn recipe train",
-    "cli": "errors files slots attention catalogue spec graph nn builder io recipe data generate text metrics train view",
+    "cli": "errors files slots attention catalogue spec graph nn builder io recipe data generate text images metrics train "
+    "view",
     "inspection": "slots attention catalogue graph nn builder lazy_names",
     "commands": "files view cli lazy_names",
     "__main__": "cli",
-    "__init__": "errors catalogue spec graph nn builder io recipe generate text metrics",
+    "__init__": "errors catalogue spec graph nn builder io recipe generate text images metrics",
 }
 """Every package of the core, and those that it may import."""
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tfkit
+from tfkit.slots.node import ImageRule
 from tfkit.slots.options import Component
 from tfkit.spec import to_yaml
 
@@ -95,6 +96,9 @@ def test_a_small_one_runs_forward_and_backward(
     ids = {}
     for number, node in enumerate(graph.inputs()):
         rule = model.plan.inputs[node.name]
+        if isinstance(rule, ImageRule):
+            ids[node.name] = torch.rand(2, rule.channels, rule.size, rule.size)
+            continue
         ids[node.name] = torch.randint(3, 90, (2, 4 + number), generator=torch.Generator().manual_seed(number))
         ids[node.name][0, -1] = 90 if rule.pad_id is None else rule.pad_id
         if rule.end_id is not None:

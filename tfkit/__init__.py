@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         sample,
     )
     from .graph import Graph, graph_of
+    from .images import ImageClassifier
     from .io import load, save
     from .metrics import corpus_scores
     from .nn.model import Model
@@ -62,6 +63,7 @@ _HOMES = {
     "GnmtLengthPenalty": "generate",
     "Graph": "graph",
     "Hypothesis": "generate",
+    "ImageClassifier": "images",
     "InputError": "errors",
     "Location": "errors",
     "Model": "nn.model",
@@ -128,6 +130,7 @@ __all__ = [
     "GnmtLengthPenalty",
     "Graph",
     "Hypothesis",
+    "ImageClassifier",
     "InputError",
     "Location",
     "Model",

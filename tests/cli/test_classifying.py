@@ -89,4 +89,4 @@ def test_other_commands_name_this_one(run, typed, capsys):
     for words in (["translate", str(run)], ["generate", str(run), "--prompt", "x"]):
         typed("dog\n")
         assert main(words) == 2
-        assert "it classifies; use `tfkit classify`" in capsys.readouterr().err
+        assert "it classifies text; use `tfkit classify MODEL`" in capsys.readouterr().err

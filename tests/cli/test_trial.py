@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from tfkit.cli.dry_run import try_once
+from tfkit.slots.node import InputRule
 
 
 def rule(vocab_size, pad_id, start_id, end_id):
-    return SimpleNamespace(vocab_size=vocab_size, pad_id=pad_id, start_id=start_id, end_id=end_id)
+    return InputRule(vocab_size, pad_id, start_id, end_id, segments=0, counts_padding=False)
 
 
 class Recorder(torch.nn.Module):

@@ -12,9 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import tfkit
-from tfkit.graph import Batch, node_costs, total_elements, total_flops
+from tfkit.graph import Batch, max_input_lengths, node_costs, total_elements, total_flops
 from tfkit.nn import heads, recurrent
-from tfkit.nn.runtime import model_inputs
+from tfkit.nn.runtime import model_inputs, real_inputs
+from tfkit.slots.node import AnyInputRule, FeatureRule, ImageRule
 
 SPECS = Path(__file__).parents[2] / "specs"
 GROUPS = """nodes:
@@ -35,8 +36,8 @@ def flops_of(spec: tfkit.ModelSpec, catalogue: tfkit.Catalogue, lengths: dict[st
     built.retarget(torch.device("cpu"), torch.float32)
     with FakeTensorMode(), torch.no_grad(), FlopCounterMode(display=False) as counter:
         weights = {name: torch.empty(parameter.shape) for name, parameter in built.named_parameters()}
-        ids = {name: torch.zeros(2, length, dtype=torch.int64) for name, length in lengths.items()}
-        torch.func.functional_call(built, weights, (), ids)
+        given = {name: input_of(rule, 2, lengths.get(name, 0)) for name, rule in built.plan.inputs.items()}
+        torch.func.functional_call(built, weights, (), given)
     found = {
         name.removeprefix("Model.nodes."): sum(ops.values())
         for name, ops in counter.flop_counts.items()
@@ -46,10 +47,20 @@ def flops_of(spec: tfkit.ModelSpec, catalogue: tfkit.Catalogue, lengths: dict[st
     return found
 
 
+def input_of(rule: AnyInputRule, size: int, length: int) -> Tensor:
+    """Token ids, frames or images."""
+    if isinstance(rule, ImageRule):
+        return torch.zeros(size, rule.channels, rule.size, rule.size)
+    if isinstance(rule, FeatureRule):
+        return torch.zeros(size, length, rule.size)
+    return torch.randint(3, 100, (size, length)) if rule.vocab_size >= 100 else torch.zeros(size, length, dtype=torch.int64)
+
+
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids without numbers cannot be looked at."""
     monkeypatch.setattr(model_inputs, "check_ids", lambda *arguments: None)
+    monkeypatch.setattr(real_inputs, "_check_numbers", lambda *arguments: None)
     monkeypatch.setattr(recurrent, "_trimmed", lambda visible, may_wait: (visible, None, visible.shape[1]))
     monkeypatch.setattr(heads.Pool, "_end", lambda self, tokens: (tokens.ids == self.end_id).to(torch.int64).argmax(1))
 
@@ -60,7 +71,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_flops_of_every_shipped_spec(path: Path, catalogue: tfkit.Catalogue) -> None:
     spec = tfkit.load_spec(path, catalogue)
     graph = tfkit.graph_of(spec)
-    lengths = {node.name: 5 + 3 * number for number, node in enumerate(graph.inputs())}
+    lengths = {name: 5 + 3 * number for number, name in enumerate(max_input_lengths(graph))}
     costs = node_costs(graph, Batch(2, lengths))
     counted = flops_of(spec, catalogue, lengths)
     assert {name: flops for name, terms in costs.items() if (flops := sum(term.flops for term in terms))} == counted
@@ -103,7 +114,7 @@ outputs: [logits]
 KEPT = [
     "transformer-tiny", "tiny-parallel", "tiny-geglu", "tiny-rotary", "tiny-relative-shaw", "tiny-normless", "tiny-additive",
     "tiny-general", "tiny-sinusoidal-concat", "sentence-classifier", "rnnsearch-small", "conditional-gru-small",
-    "rnn-encoder-decoder-small",
+    "rnn-encoder-decoder-small", "vit-tiny",
 ]  # fmt: skip
 
 
@@ -116,8 +127,8 @@ def test_estimated_activations_are_near_those_of_autograd(
     spec = tfkit.load_spec(SPECS / f"{name}.yaml", catalogue)
     graph = tfkit.graph_of(spec)
     built = tfkit.build(spec, catalogue, backend="eager").eval()
-    lengths = {node.name: length + 3 * number for number, node in enumerate(graph.inputs())}
-    ids = {name: torch.randint(3, 100, (size, length)) for name, length in lengths.items()}
+    lengths = {name: length + 3 * number for number, name in enumerate(max_input_lengths(graph))}
+    given = {name: input_of(rule, size, lengths.get(name, 0)) for name, rule in built.plan.inputs.items()}
     weights = {parameter.untyped_storage().data_ptr() for parameter in built.parameters()}
     kept: dict[int, tuple[int, Tensor]] = {}
 
@@ -128,7 +139,7 @@ def test_estimated_activations_are_near_those_of_autograd(
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        outputs = built(**ids)
+        outputs = built(**given)
     for output in outputs.values():
         note(output)
     measured = sum(elements for elements, _ in kept.values())

@@ -325,3 +325,16 @@ def test_keys_of_the_memory_are_mapped_once(rnn):
     for t in range(5):
         model.step(state, TARGET[:, t : t + 1], True)
     assert len(mapped) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cho", "bahdanau", "luong"])
+def test_compiled_and_exported_models_give_the_same_outputs(kind, rnn):
+    model = rnn(kind)
+    expected = model(source=SOURCE, target=TARGET)["logits"]
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(source=SOURCE, target=TARGET)["logits"], expected, rtol=1e-12, atol=1e-12)
+    exported = torch.export.export(model, (), {"source": SOURCE, "target": TARGET}, strict=False)
+    other = SOURCE.roll(1, 0)
+    found = exported.module()(source=other, target=TARGET)["logits"]
+    torch.testing.assert_close(found, model(source=other, target=TARGET)["logits"], rtol=1e-12, atol=1e-12)

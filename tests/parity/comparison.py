@@ -67,7 +67,7 @@ def shake(model: nn.Module, seed: int = 0) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in sorted(weights_of(model).items()):
         drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-        if tensor.dim() == 1 or name.endswith("bias"):
+        if tensor.dim() <= 1 or name.endswith("bias"):
             tensor.add_(0.3 * drawn)
         else:
             tensor.copy_(drawn * tensor.shape[-1] ** -0.5)

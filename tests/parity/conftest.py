@@ -14,7 +14,8 @@ from tfkit import build, load_spec
 SPECS = Path(__file__).parents[2] / "specs"
 WIDTHS = {"d_model", "num_heads", "num_kv_heads", "head_dim", "d_ff", "dims"}
 LENGTHS = {"num_layers", "repeat", "max_len", "window", "trained_len"}
-SIZES = WIDTHS | LENGTHS | {"vocab_size", "pad_id", "start_id", "end_id"}
+IMAGES = {"size", "patch", "channels", "classes"}
+SIZES = WIDTHS | LENGTHS | IMAGES | {"vocab_size", "pad_id", "start_id", "end_id"}
 """All that a comparison may change: everything else that a spec says is what is being proven."""
 
 

@@ -298,3 +298,57 @@ TORCH = {
     "nodes.encoder.final_norm": "encoder.norm",
     "nodes.decoder.final_norm": "decoder.norm",
 }
+
+
+_CLIP_LAYER = {
+    **_attention("self_attention", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj"),
+    "branches.ffn.input": "mlp.fc1",
+    "branches.ffn.output": "mlp.fc2",
+    "norms.self_attention": "layer_norm1",
+    "norms.ffn": "layer_norm2",
+}
+CLIP = {
+    **{name: there for name, there in CLIP_TEXT.items() if name.startswith("nodes.text")},
+    "nodes.image.projection": "vision_model.embeddings.patch_embedding",
+    "nodes.image.class_token": "vision_model.embeddings.class_embedding",
+    "nodes.image.position.table": "vision_model.embeddings.position_embedding.weight",
+    "nodes.image.embedding_norm": "vision_model.pre_layrnorm",
+    **_under("nodes.image_body.layers.{i}", "vision_model.encoder.layers.{i}", _CLIP_LAYER),
+    "nodes.image_first.output_norm": "vision_model.post_layernorm",
+    "nodes.image_vector.linear": "visual_projection",
+    "nodes.match.scale": ("logit_scale", lambda tensor: tensor.reshape(1)),
+}
+
+
+def _first(tensor: Tensor) -> Tensor:
+    return tensor[0, 0]
+
+
+VIT = {
+    "nodes.image.projection": "vit.embeddings.patch_embeddings.projection",
+    "nodes.image.class_token": ("vit.embeddings.cls_token", _first),
+    "nodes.image.position.table": ("vit.embeddings.position_embeddings", _row),
+    **_under(
+        "nodes.encoder.layers.{i}",
+        "vit.layers.{i}",
+        {
+            **_attention("self_attention", *(f"attention.{name}_proj" for name in "qkvo")),
+            "branches.ffn.input": "mlp.fc1",
+            "branches.ffn.output": "mlp.fc2",
+            "norms.self_attention": "layernorm_before",
+            "norms.ffn": "layernorm_after",
+        },
+    ),
+    "nodes.encoder.final_norm": "vit.layernorm",
+    "nodes.label.linear": "classifier",
+}
+WHISPER = {
+    "nodes.frames.convolutions.0": "model.encoder.conv1",
+    "nodes.frames.convolutions.1": "model.encoder.conv2",
+    **_under("nodes.encoder.layers.{i}", "model.encoder.layers.{i}", _BART_LAYER),
+    "nodes.encoder.final_norm": "model.encoder.layer_norm",
+    "nodes.target.embedding": "model.decoder.embed_tokens",
+    "nodes.target.position.table": "model.decoder.embed_positions.weight",
+    **_under("nodes.decoder.layers.{i}", "model.decoder.layers.{i}", _BART_LAYER),
+    "nodes.decoder.final_norm": "model.decoder.layer_norm",
+}

@@ -1,7 +1,6 @@
 """The catalogue of the spec tests: what is installed, and a stand-in for node and sub-layer kinds that come later.
 
-The stand-ins (`patches`, `features`, `convolutions`, `similarity`, `acme.conv`, `acme.broken`) have options and nothing
-behind them: enough to say a spec, not to build it.
+The stand-ins (`acme.conv`, `acme.broken`) have options and nothing behind them: enough to say a spec, not to build it.
 """
 
 from __future__ import annotations
@@ -11,64 +10,19 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from tfkit.catalogue import Catalogue, load_catalogue
 from tfkit.errors import Diagnostic, SpecError
 from tfkit.plugin import (
-    Component,
-    NodeKind,
     Norm,
     Options,
-    Probability,
     Size,
-    SlotField,
     SublayerKind,
     SublayerOptions,
-    component_default,
     hookimpl,
 )
-from tfkit.slots.options import AsTuple, NodeRef
 from tfkit.spec import ModelSpec, parse_spec
-
-Input = Annotated[str, NodeRef("input")]
-Position = Annotated[Component, SlotField("position")]
-NormField = Annotated[Component, SlotField("norm")]
-
-
-class FeaturesOptions(Options):
-    size: Size
-
-
-class PatchesOptions(Options):
-    d_model: Size
-    size: Size
-    patch: Size
-    channels: Size = 3
-    class_token: bool = False
-    bias: bool = True
-    position: Position = component_default("none")
-    embedding_norm: NormField = component_default("none")
-    dropout: Probability = 0.0
-
-
-class Convolution(Options):
-    d_model: Size
-    width: Size = 3
-    stride: Size = 1
-    bias: bool = True
-    activation: Annotated[Component, SlotField("activation")]
-
-
-class ConvolutionsOptions(Options):
-    input: Input
-    convolutions: Annotated[tuple[Convolution, ...], AsTuple, Field(min_length=1)]
-    position: Position = component_default("none")
-    dropout: Probability = 0.0
-
-
-class SimilarityOptions(Options):
-    inputs: Annotated[tuple[str, ...], AsTuple, NodeRef("input")]
 
 
 class ConvOptions(SublayerOptions):
@@ -83,23 +37,8 @@ class BrokenOptions(Options):
     number: Annotated[int, AfterValidator(_breaks)] = 1
 
 
-def _kind(name: str, options: type[Options], *inherits: str) -> NodeKind:
-    return NodeKind(
-        name=name, summary=name, options=options, inherits=frozenset(inherits), output=lambda o, f: None, build="x:x"
-    )
-
-
 class StandIns:
     """A plugin as an object: its methods are hooks."""
-
-    @hookimpl
-    def tfkit_node_kinds(self) -> list[NodeKind]:
-        return [
-            _kind("features", FeaturesOptions),
-            _kind("patches", PatchesOptions, "d_model", "position", "dropout"),
-            _kind("convolutions", ConvolutionsOptions, "position", "dropout"),
-            _kind("similarity", SimilarityOptions),
-        ]
 
     @hookimpl
     def tfkit_sublayer_kinds(self) -> list[SublayerKind]:

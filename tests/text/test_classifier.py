@@ -133,12 +133,16 @@ def test_labels_belong_to_the_model(run, classifier, tmp_path):
         (
             Classifier,
             "trained",
-            "`small` is no model that classifies: it translates; use `tfkit translate`, in Python tfkit.Tr",
+            "`small` is no model that classifies text: it translates; use `tfkit translate`, in Python tfkit.Tr",
         ),
-        (Classifier, "decoder", "`kinds` is no model that classifies: it continues a prompt; use `tfkit generate`"),
-        (Translator, "run", "`kinds` is no model that translates: it classifies; use `tfkit classify`, in Python tfkit.Class"),
+        (Classifier, "decoder", "`kinds` is no model that classifies text: it continues a prompt; use `tfkit generate`"),
+        (
+            Translator,
+            "run",
+            "`kinds` is no model that translates: it classifies text; use `tfkit classify MODEL`, in Python tfkit.Class",
+        ),
         (Translator, "decoder", "it continues a prompt; use `tfkit generate`, in Python tfkit.TextGenerator"),
-        (TextGenerator, "run", "it classifies; use `tfkit classify`"),
+        (TextGenerator, "run", "it classifies text; use `tfkit classify MODEL`"),
         (TextGenerator, "trained", "`small` is no model that continues a prompt: it translates; use `tfkit translate`"),
     ],
 )

@@ -28,6 +28,7 @@ class PositionRange:
         device: where tables are needed.
         dtype: the dtype of queries and keys.
         visible: (B, K) bool, False for padding; None if no token is padding.
+        grid: the patches of this image, in rows and columns; None for other inputs.
     """
 
     queries: int
@@ -37,6 +38,7 @@ class PositionRange:
     device: torch.device
     dtype: torch.dtype
     visible: Tensor | None = None
+    grid: tuple[int, int] | None = None
 
     def query_positions(self) -> Tensor:
         """The positions of the queries.

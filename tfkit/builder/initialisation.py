@@ -33,8 +33,8 @@ def initialise(model: Model, graph: Graph, catalogue: Catalogue, seed: int) -> N
 
 
 def _width(node: Node) -> int:
-    signal = node.context.signals.get("input")
-    return signal.width if signal else node.signal.width
+    signal = next(iter(node.context.signals.values()), node.signal)
+    return signal.width
 
 
 def _depth(node: Node) -> int:

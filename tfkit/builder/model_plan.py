@@ -12,7 +12,7 @@ from ..nn.heads import Classify
 from ..nn.labels import LabelRule, label_rule
 from ..nn.model_plan import ModelPlan, Wire
 from ..nn.tokens import TokenLogits
-from ..slots.node import InputRule
+from ..slots.node import AnyInputRule, InputRule
 
 
 def plan_of(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:
@@ -25,10 +25,11 @@ def plan_of(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:
     followers = {name: _followers(graph, name) for name in inputs}
     undecodable = {}
     for name, following in followers.items():
-        reason = _undecodable(graph, following)
+        reason = _undecodable(graph, following) if isinstance(inputs[name], InputRule) else "it has no token ids"
         if reason:
             undecodable[name] = reason
-    widths = {name: graph.nodes[name].signal.width for name in graph.outputs}
+    signals = {name: graph.nodes[name].signal for name in graph.outputs}
+    widths = {name: signal.width for name, signal in signals.items() if signal.has_width}
     limits = {name: limit for name, limit in max_input_lengths(graph).items() if limit is not None}
     labels = {
         name: _labels(graph, name, module, inputs, undecodable)
@@ -39,11 +40,13 @@ def plan_of(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:
 
 
 def _labels(
-    graph: Graph, name: str, module: nn.Module, inputs: Mapping[str, InputRule], undecodable: Mapping[str, str]
+    graph: Graph, name: str, module: nn.Module, inputs: Mapping[str, AnyInputRule], undecodable: Mapping[str, str]
 ) -> LabelRule:
     """The meaning of the labels of an output of logits. Classes have no vocabulary, even if the node follows tokens."""
     tokens = graph.nodes[name].signal.tokens if isinstance(module, TokenLogits) else None
-    return label_rule(inputs.get(tokens or ""), tokens, tokens not in undecodable, len(inputs) == 1)
+    rule = inputs.get(tokens or "")
+    assert rule is None or isinstance(rule, InputRule), "logits follow token ids"
+    return label_rule(rule, tokens, tokens not in undecodable, len(inputs) == 1)
 
 
 def _followers(graph: Graph, name: str) -> frozenset[str]:

@@ -12,11 +12,15 @@ USUAL = 32
 
 
 def batch_of(graph: Graph, size: int, lengths: Mapping[str, int] | None) -> Batch:
-    """A batch with a length for every input. Raises UsageError for an unknown input, a missing one, or one too long."""
+    """A batch with a length for every input whose length varies. Raises UsageError for an unknown input, a missing one, or one
+    too long."""
     limits = max_input_lengths(graph)
     if lengths is None:
         return Batch(size, {name: min(USUAL, limit or USUAL) for name, limit in limits.items()})
     for name, length in lengths.items():
+        if name in graph.nodes and graph.nodes[name].kind.input_rule is not None and name not in limits:
+            positions = graph.nodes[name].signal.length
+            raise usage_error(f"argument --lengths: `{name}` always has {positions} positions", "leave it out")
         if name not in limits:
             fix = nearest(name, limits) or f"inputs: {', '.join(limits)}"
             raise usage_error(f"argument --lengths: the model has no input `{name}`", fix)

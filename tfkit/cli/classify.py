@@ -1,4 +1,4 @@
-"""`tfkit classify`: a label for each line of input, a text or a pair of texts."""
+"""`tfkit classify`: a label for each line of input, a text or a pair of texts, or for each image."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import click
 
 from ..errors import Diagnostic, InputError, Location
 from .options import READ, common, placement, whole
-from .output import speak_utf8
+from .output import print_text, speak_utf8
 from .packages import TEXT, need_packages
 
 EPILOG = """\b
 tfkit classify MODEL < texts.txt > labels.txt
 tfkit classify MODEL < pairs.tsv > labels.txt
+tfkit classify MODEL digit.png photo.jpg
 
 \b
---json prints one object per line: line, text, label, probability, and
-probabilities by label.
+--json prints one object per line: line and text, or file; label, probability,
+and probabilities by label.
 """
 
 
@@ -29,22 +30,29 @@ def _length(value: str | int) -> int:
 
 @click.command("classify", epilog=EPILOG)
 @click.argument("model", type=READ, help="A directory that `tfkit train` wrote for a classification, or a model in it.")
+@click.argument("images", nargs=-1, type=READ, metavar="[IMAGE]...", help="PNG or JPEG files, for a classifier of images.")
 @click.option("--max-length", type=_length, metavar="N", default=1024, help="Longest line, in tokens; the rest is cut off.")
 @click.option("--batch-tokens", type=whole, metavar="N", default=4096, help="Tokens of a batch.")
 @placement
 @common
-def command(model: str, max_length: int, batch_tokens: int, as_json: bool, **place: Any) -> int:
-    """Label lines of text, or pairs of texts, with a trained classifier.
+def command(model: str, images: tuple[str, ...], max_length: int, batch_tokens: int, as_json: bool, **place: Any) -> int:
+    """Label lines of text, pairs of texts, or images, with a trained classifier.
 
     A classifier that was trained on data of kind `pairs` reads two texts per line, with a tab between them.
 
-    Line n of the output is the label of line n of the input; an empty line stays empty. A line that is longer than
-    --max-length, or than the position table of the model, is cut off there and reported on standard error.
+    Without an IMAGE, line n of the output is the label of line n of the input; an empty line stays empty. A line that is
+    longer than --max-length, or than the position table of the model, is cut off there and reported on standard error.
+
+    Of each IMAGE a line is printed: its label, the probability of the label, and the name of the file, with tabs between them.
     """
     need_packages("train", *TEXT)
     speak_utf8()
-    from ..text import Classification, Classifier
     from .device import placed
+
+    if images:
+        _classify_images(model, images, as_json, placed(**place))
+        return 0
+    from ..text import Classification, Classifier
     from .line_stream import streamed
 
     classifier = Classifier.load(model, max_length=max_length, batch_tokens=batch_tokens, **placed(**place))
@@ -70,3 +78,15 @@ def _pairs(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
             fix = "write two texts with a tab between them"
             raise InputError(Diagnostic("TFK115", message, fix, location=Location("<stdin>", number)))
         yield first, "".join(others)
+
+
+def _classify_images(model: str, images: tuple[str, ...], as_json: bool, place: dict[str, Any]) -> None:
+    from ..images import ImageClassifier
+    from ..view.terminal import shown
+
+    for made in ImageClassifier.load(model, **place).classify(images):
+        if as_json:
+            found = {"label": made.label, "probability": made.probability, "probabilities": made.probabilities}
+            print(json.dumps({"file": made.file, **found}))
+        else:
+            print_text(f"{shown(made.label)}\t{made.probability:.4f}\t{shown(made.file)}")

@@ -1,4 +1,5 @@
-"""One small forward pass of a built model: ids from its vocabularies, short rows, one of them padded."""
+"""One small forward pass of a built model: ids from its vocabularies, random images and features, short rows, one of them
+padded."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..nn.model import Model
-from ..slots.node import InputRule
+from ..slots.node import ImageRule, InputRule
 
 ROWS, USUAL = 3, 8
 
@@ -27,13 +28,20 @@ class DryRun:
 def try_once(model: Model, max_lengths: Mapping[str, int | None], device: str, seed: int) -> DryRun:
     """Run the model once in eval mode and restore its mode. Inputs differ in length, so that a swapped axis fails."""
     generator = torch.Generator().manual_seed(seed)
-    inputs, lengths = {}, {}
+    inputs: dict[str, Tensor] = {}
+    lengths: dict[str, Tensor] = {}
     for number, (name, rule) in enumerate(model.plan.inputs.items()):
+        if isinstance(rule, ImageRule):
+            images = torch.randn(ROWS, rule.channels, rule.size, rule.size, generator=generator)
+            inputs[name] = images.to(device, model.dtype)
+            continue
         length = min(max(USUAL - number, 1), max_lengths.get(name) or USUAL)
         short = max(length - 3, 1)
-        ids = _ids(rule, length, short, generator)
-        inputs[name] = ids.to(device)
-        if rule.pad_id is None:
+        if isinstance(rule, InputRule):
+            inputs[name] = _ids(rule, length, short, generator).to(device)
+        else:
+            inputs[name] = torch.randn(ROWS, length, rule.size, generator=generator).to(device, model.dtype)
+        if not isinstance(rule, InputRule) or rule.pad_id is None:
             lengths[name] = torch.tensor([length] * (ROWS - 1) + [short]).to(device)
     training = model.training
     model.eval()

@@ -45,10 +45,14 @@ DATA = {
     "target": "Their translations, line by line.",
     "text": "Running text, for a decoder-only model.",
     "table": "Texts and labels with a tab between them, for a classifier.",
+    "images": "An idx file of images, or a folder with a sub-folder of images per label.",
+    "labels": "The idx file of their labels.",
     "validation-source": "As --source, to choose the best model.",
     "validation-target": "As --target.",
     "validation-text": "As --text.",
     "validation-table": "As --table.",
+    "validation-images": "As --images.",
+    "validation-labels": "As --labels.",
 }
 
 
@@ -150,6 +154,10 @@ def _recipe(file: str, overrides: Sequence[str], given: list[str], data: Mapping
     text = read_source(file, Diagnostics())  # once: it may come through a pipe
     if not describes_model(text, file):
         return recipe_of(text, file, changes)
+    if data["images"]:
+        raise usage_error(
+            "images need a RECIPE, and a SPEC is given", "copy specs/recipes/vit-mnist.yaml and name the spec in it"
+        )
     from ..data import count_rows
 
     if start:

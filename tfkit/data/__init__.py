@@ -1,13 +1,17 @@
-"""From text to batches: files, tokenisers, corpora on disk, batches by tokens."""
+"""From text and images to batches: files, tokenisers, corpora on disk, batches by tokens."""
 
 from .batch_shapes import BatchShapes
 from .batches import Epoch, epoch_of
 from .corpus import Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
 from .corpus_row import pair_ids
+from .image_directory import IMAGES, ImageFacts, image_texts, read_image_facts
+from .image_files import Pixels, read_image
+from .image_task import ImageTask, Normalisation, image_task
 from .kinds import KINDS
 from .lines import groups, lines, lines_of, rows
 from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
+from .prepare_images import check_images, prepare_images
 from .roles import Roles, check_ids, roles_of
 from .tasks import NO_LABEL, Batch, Task, padded, segments_of, task_of
 from .tokeniser import TextTokeniser
@@ -25,6 +29,7 @@ from .tokeniser_directory import (
 
 __all__ = [
     "FACTS",
+    "IMAGES",
     "KINDS",
     "LABELS",
     "NO_LABEL",
@@ -37,24 +42,34 @@ __all__ = [
     "CorpusCounts",
     "Data",
     "Epoch",
+    "ImageFacts",
+    "ImageTask",
+    "Normalisation",
+    "Pixels",
     "Roles",
     "BatchShapes",
     "Task",
     "TextTokeniser",
     "check_ids",
+    "check_images",
     "count_rows",
     "epoch_of",
     "files_of",
     "groups",
     "has_labels",
     "label_texts",
+    "image_task",
+    "image_texts",
     "lines",
     "lines_of",
     "padded",
     "pair_ids",
     "prepare",
+    "prepare_images",
     "read_data",
     "read_facts",
+    "read_image",
+    "read_image_facts",
     "read_labels",
     "read_tokenisers",
     "reads_pairs",

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from ..recipe import PAD
 from .batches import Epoch, Numbers
+from .image_task import ImageTask
 from .tasks import NO_LABEL, Batch, Task
 
 MAX_SHAPES = 8
@@ -68,13 +70,16 @@ class BatchShapes:
             batches += split
         return Epoch([batches[index] for index in generator.permutation(len(batches))], 1 - self._tokens / positions)
 
-    def padded(self, batch: Batch, rows: npt.ArrayLike, task: Task) -> Batch:
+    def padded(self, batch: Batch, rows: npt.ArrayLike, task: Task | ImageTask) -> Batch:
         """A batch of some rows, padded to its shape. Added rows are copies of the first row without labels, so that they are
         valid inputs of any model."""
         shape = self.of(rows)
         labels_only = int(task.kind == "language")  # the last token of a row is a label and no input
         widths = {task.roles.of(column): length - labels_only for column, length in shape.lengths.items()}
-        inputs = {name: _fill(ids, shape.rows, widths[name], PAD) for name, ids in batch.inputs.items()}
+        inputs = {
+            name: _fill(given, shape.rows, widths[name], PAD) if given.dim() == 2 else _repeat(given, shape.rows)
+            for name, given in batch.inputs.items()
+        }
         lengths = {name: _fill(counts[:, None], shape.rows, 1, 0)[:, 0] for name, counts in batch.lengths.items()}
         width = widths[task.roles.target] if batch.labels.dim() == 2 else 1
         labels = _fill(batch.labels.view(len(batch.labels), -1), shape.rows, width, NO_LABEL)
@@ -93,6 +98,11 @@ def _fill(values: Tensor, rows: int, width: int, by: int) -> Tensor:
     filled[: len(values), : values.shape[1]] = values
     filled[len(values) :] = filled[0]
     return filled
+
+
+def _repeat(images: Tensor, rows: int) -> Tensor:
+    """Images (B, C, H, W) as (rows, C, H, W), with copies of the first below."""
+    return torch.cat([images, images[:1].expand(rows - len(images), -1, -1, -1)])
 
 
 def _rows(count: Any, limit: int, tokens: int) -> Any:

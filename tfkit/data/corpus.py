@@ -1,4 +1,4 @@
-"""Rows of token ids in memory-mapped files of Apache Arrow: a corpus may be larger than memory.
+"""Rows of token ids, or of the bytes of images, in memory-mapped files of Apache Arrow: a corpus may be larger than memory.
 
 https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
 """
@@ -20,6 +20,8 @@ from ..files import replace_file
 
 Ids = npt.NDArray[np.int32]
 CHUNK = 10_000
+CHUNK_BYTES = 1 << 28
+"""The most bytes of images in a chunk, whose offsets are int32."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Column:
 
     @property
     def lengths(self) -> Ids:
+        if any(values.dtype == np.uint8 for values in self.values):
+            return np.ones(sum(len(offsets) - 1 for offsets in self.offsets), np.int32)
         return np.concatenate([np.diff(offsets) for offsets in self.offsets]) if self.offsets else np.zeros(0, np.int32)
 
 
@@ -44,7 +48,7 @@ class Corpus:
     """A corpus file.
 
     Attributes:
-        lengths: (N,) the lengths of the rows by column (`source`, `target`), in memory.
+        lengths: (N,) the lengths of the rows by column (`source`, `target`), in memory; an image counts as 1.
         texts: The texts of columns that have them.
         numbers: (N,) int32 columns, such as labels.
     """
@@ -96,13 +100,19 @@ def _column(column: Any) -> Column:
 
 
 class CorpusWriter:
-    """Writes a corpus row by row. The file has another name until `close`."""
+    """Writes a corpus row by row. The file has another name until `close`. With `images`, rows are bytes."""
 
     def __init__(
-        self, path: str | Path, columns: Sequence[str], texts: Sequence[str] = (), numbers: Sequence[str] = ()
+        self,
+        path: str | Path,
+        columns: Sequence[str],
+        texts: Sequence[str] = (),
+        numbers: Sequence[str] = (),
+        images: bool = False,
     ) -> None:
         self.path, self.columns, self.numbers = Path(path), tuple(columns), tuple(numbers)
-        kinds = ((columns, pa.list_(pa.int32())), (texts, pa.string()), (numbers, pa.int32()))
+        self.images, self._bytes = images, 0
+        kinds = ((columns, pa.list_(pa.uint8() if images else pa.int32())), (texts, pa.string()), (numbers, pa.int32()))
         self.schema = pa.schema([pa.field(name, kind) for names, kind in kinds for name in names])
         self.draft = self.path.with_suffix(".draft")
         self.rows = 0
@@ -119,13 +129,15 @@ class CorpusWriter:
         """Add one row: ids, texts and numbers by column."""
         values = tuple(row[name] for name in self.schema.names)
         for name in self.columns:
-            self._digest.update(np.asarray(row[name], np.int32).tobytes() + b"/")
-            self.tokens[name] += len(row[name])
+            values_of = np.asarray(row[name], np.uint8 if self.images else np.int32).tobytes()
+            self._digest.update(values_of + b"/")
+            self._bytes += len(values_of)
+            self.tokens[name] += 1 if self.images else len(row[name])
         for name in self.numbers:
             self._digest.update(f"{row[name]}/".encode())
         self.rows += 1
         self._pending.append(values)
-        if len(self._pending) == CHUNK:
+        if len(self._pending) == CHUNK or self._bytes >= CHUNK_BYTES:
             self._flush()
 
     def _flush(self) -> None:
@@ -136,7 +148,7 @@ class CorpusWriter:
             self._writer.write_batch(pa.record_batch(arrays, schema=self.schema))
         except OSError as reason:
             raise _unwritable(self.path, reason) from None
-        self._pending = []
+        self._pending, self._bytes = [], 0
 
     def close(self) -> str:
         """Finish the file; returns the digest of its ids. Raises StoreError."""

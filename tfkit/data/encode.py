@@ -59,6 +59,7 @@ class CorpusEncoder:
         texts = () if filtered else tuple(f"{column}_text" for column in files)
         writer = CorpusWriter(path, tuple(files), texts, self.kind.numbers)
         numbered = ((number, row) for number, row in text_rows(self.recipe, files) if selected(number))
+        assert self.kind.encode is not None, "images have a writer of their own"
         for row in self.kind.encode(numbered, self.tokenisers, self.recipe):
             counted.read += 1
             reason = self._reason(row) if filtered else None

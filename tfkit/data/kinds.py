@@ -6,6 +6,7 @@ masked           target <s> t1 .. tn </s>
 masked_pairs     target <s> a1 .. am </s> b1 .. bn </s>, and whether b follows a (sentence_pairs.py)
 classification   target <s> t1 .. tn </s>, and a label
 pairs            target <s> a1 .. am </s> b1 .. bn </s>, and a label
+images           the pixels of an image, and a label: see image_files.py
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class DataKind:
 
     Attributes:
         files: The options of a recipe that name the files, by column of the corpus.
-        encode: Makes rows of numbered texts.
+        encode: Makes rows of numbered texts; None for images.
         texts: The number of texts of a row.
         sentences: Whether each line is one text; otherwise the lines are running text.
         continued: Whether each line continues the previous one, so that the last lines are held out.
@@ -43,7 +44,7 @@ class DataKind:
     """
 
     files: Mapping[str, str]
-    encode: Callable[[Numbered, Mapping[str, TextTokeniser], Recipe], Iterator[Row]]
+    encode: Callable[[Numbered, Mapping[str, TextTokeniser], Recipe], Iterator[Row]] | None
     texts: int = 1
     sentences: bool = True
     continued: bool = False
@@ -185,4 +186,5 @@ KINDS = {
     "masked_pairs": DataKind({"target": "text"}, sentence_pairs, continued=True, masks=True),
     "classification": DataKind({"target": "table"}, _whole, labelled=True),
     "pairs": DataKind({"target": "table"}, _pairs, texts=2, labelled=True),
+    "images": DataKind({"target": "images"}, None, labelled=True),
 }

@@ -42,6 +42,11 @@ class Data:
     facts: Mapping[str, CorpusCounts]
     labels: tuple[str, ...] = ()
 
+    @property
+    def vocab_size(self) -> int:
+        """The number of ids of the target; 0 for images."""
+        return self.tokenisers["target"].size if self.tokenisers else 0
+
 
 def files_of(recipe: Recipe) -> tuple[dict[str, str], dict[str, str]]:
     """The training and the validation files of a recipe by column. Raises InputError if one is missing."""
@@ -112,7 +117,7 @@ def prepare(
         StoreError: The directory cannot be written.
     """
     train, validation = files_of(recipe)
-    held_out = _held_out(recipe, count_rows(recipe), bool(validation))
+    held_out = held_out_rows(recipe, count_rows(recipe), bool(validation))
     labels = _labels(recipe, train)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -152,14 +157,14 @@ def read_data(recipe: Recipe, directory: Path, tokenisers: Mapping[str, TextToke
     train = Corpus(directory / TRAIN)
     validation = Corpus(directory / VALIDATION) if "validation" in facts else None
     longest = max(int(lengths.max()) for lengths in train.lengths.values())
-    if longest > recipe.batching.tokens:
+    if longest > recipe.batch_limit:
         message = f"a batch has room for {recipe.batching.tokens} tokens, the longest row has {longest}"
         fix = f"write at least {longest}, or a smaller `batching.max_length`"
         raise InputError(recipe.diagnostic("TFK109", "batching.tokens", message, fix))
     return Data(tokenisers, train, validation, facts, tuple(found.labels))
 
 
-def _held_out(recipe: Recipe, total: int, validated: bool) -> frozenset[int]:
+def held_out_rows(recipe: Recipe, total: int, validated: bool) -> frozenset[int]:
     """The training rows that are held out for validation if no validation file is named: random rows, or the last rows of
     running text, whose rows continue each other. The default number is a twentieth, at most 1,000."""
     requested = recipe.data.options.held_out

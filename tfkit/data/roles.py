@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..errors import Diagnostic, InputError
 from ..nn.model_plan import ModelPlan
 from ..recipe import END, PAD, START
+from ..slots.node import AnyInputRule, ImageRule, InputRule
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ class Roles:
         return self.source if column == "source" and self.source else self.target
 
 
+def _described(rule: AnyInputRule, whole: bool) -> str:
+    if isinstance(rule, InputRule):
+        return "read as a whole" if whole else "predicted"
+    return "images" if isinstance(rule, ImageRule) else "features"
+
+
 def roles_of(plan: ModelPlan, kind: str) -> Roles:
     """The roles of a model's nodes for a kind of data.
 
@@ -50,25 +57,36 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
         "language": (decoded, [], "one input that is predicted token by token"),
         "masked": (read, [], "one input that is read as a whole"),
         "masked_pairs": (read, [], "one input that is read as a whole"),
-        "classification": (list(plan.inputs), [], "one input"),
-        "pairs": (list(plan.inputs), [], "one input"),
+        "classification": (list(plan.inputs), [], "one input of token ids"),
+        "pairs": (list(plan.inputs), [], "one input of token ids"),
+        "images": (list(plan.inputs), [], "one input of images"),
     }[kind]
-    if len(predicted) != 1 or len(sources) != (kind == "parallel") or len(plan.inputs) != len(predicted) + len(sources):
-        shown = ", ".join(f"{name} ({'read as a whole' if name in read else 'predicted'})" for name in plan.inputs)
+    rule_of = ImageRule if kind == "images" else InputRule
+    fits = all(isinstance(rule, rule_of) for rule in plan.inputs.values())
+    if (
+        not fits
+        or len(predicted) != 1
+        or len(sources) != (kind == "parallel")
+        or len(plan.inputs) != len(predicted) + len(sources)
+    ):
+        shown = ", ".join(f"{name} ({_described(plan.inputs[name], name in read)})" for name in plan.inputs)
         fix = "choose another spec, or `data.kind`"
         raise InputError(
             Diagnostic("TFK107", f"data of kind `{kind}` need {required}; `{plan.name}` has the inputs {shown}", fix)
         )
     target = predicted[0]
-    output = _output(plan, target, kind not in ("classification", "pairs"))
+    output = _output(plan, target, kind not in ("classification", "pairs", "images"))
     others = {"random": _output(plan, target, False)} if kind == "masked_pairs" else {}
-    return Roles(sources[0] if sources else None, target, output, plan.inputs[target].segments > 1, others)
+    rule = plan.inputs[target]
+    segments = isinstance(rule, InputRule) and rule.segments > 1
+    return Roles(sources[0] if sources else None, target, output, segments, others)
 
 
 def _output(plan: ModelPlan, target: str, words: bool) -> str:
     """The output over the ids of the target (`words`), or over classes. Raises InputError if there is not exactly one."""
-    size = plan.inputs[target].vocab_size
-    found = [name for name in plan.outputs if name in plan.followers[target] and (plan.widths[name] == size) is words]
+    rule = plan.inputs[target]
+    size = rule.vocab_size if isinstance(rule, InputRule) else 0
+    found = [name for name in plan.outputs if name in plan.followers[target] and (plan.widths.get(name) == size) is words]
     if len(found) != 1:
         over = f"over the {size} ids of `{target}`" if words else "over classes"
         needed = "a `token_logits` node" if words else "a `classify` node"
@@ -82,7 +100,7 @@ def check_ids(plan: ModelPlan, roles: Roles, sizes: dict[str, int]) -> None:
     diagnostics = []
     for column, size in sizes.items():
         node = roles.of(column)
-        rule = plan.inputs[node]
+        rule = plan.token_rule(node)
         if rule.vocab_size != size:
             message = f"`{node}` has a vocabulary of {rule.vocab_size:,}, its tokeniser has {size:,} ids"
             diagnostics.append(Diagnostic("TFK106", message, f"write `vocab_size: {size}`, or leave it to `tfkit train`"))

@@ -32,8 +32,8 @@ class Batch:
     """A batch of rows.
 
     Attributes:
-        inputs: (B, L) int64 ids, by input node.
-        lengths: (B,) int64, by input node.
+        inputs: (B, L) int64 ids or (B, C, H, W) float32 images, by input node.
+        lengths: (B,) int64, by input node of ids.
         labels: (B, L) int64, or (B,) for a classification; NO_LABEL for positions without one.
         source_tokens: The number of input tokens that are not predicted one by one.
         target_tokens: The number of labels.
@@ -75,8 +75,8 @@ class Task:
     vocab_size: int
     hidden: float = 0.0
 
-    def batch(self, corpus: Corpus, numbers: Sequence[int], draw: np.random.Generator) -> Batch:
-        """The batch of some rows of a corpus. Random masks come from `draw`."""
+    def batch(self, corpus: Corpus, numbers: Sequence[int], draw: np.random.Generator, epoch: int = 0) -> Batch:
+        """The batch of some rows of a corpus. Random masks come from `draw`; `epoch` is for images alone."""
         target = corpus.rows("target", numbers)
         if self.kind == "parallel":
             return self._parallel(corpus.rows("source", numbers), target)

@@ -133,7 +133,7 @@ class BatchedSearch:
         """The hypotheses of sources. `first` is the number of the first source in a stream."""
         _check_count("batch_tokens", batch_tokens)
         _check_count("workers", workers)
-        _check_sources(sources, self.model.plan.inputs[self.source].vocab_size, first)
+        _check_sources(sources, self.model.plan.token_rule(self.source).vocab_size, first)
 
         def work(rows: list[int]) -> list[list[Hypothesis]]:
             return self.search_batch([sources[row] for row in rows], [first + row for row in rows])
@@ -150,7 +150,7 @@ class BatchedSearch:
     def search_batch(self, sources: Sequence[Sequence[int]], streams: list[int]) -> list[list[Hypothesis]]:
         """The hypotheses of one batch, whose first source is the longest. `streams` are the random streams of its rows."""
         model, search = self.model, self.search
-        device, rule = next(model.parameters()).device, model.plan.inputs[self.source]
+        device, rule = next(model.parameters()).device, model.plan.token_rule(self.source)
         lengths = [len(source) for source in sources]
         longest = lengths[0]
         ids = torch.full((len(sources), longest), rule.pad_id or 0, dtype=torch.int64)

@@ -13,7 +13,7 @@ from ..errors import Diagnostic, InputError
 from ..nn.model import Model
 from ..nn.runtime.decoding_state import DecodingState
 from ..nn.runtime.input_checks import check_ids
-from ..slots.node import InputRule
+from ..slots.node import ImageRule, InputRule
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def prefill(
     if max_new_tokens is None:
         max_new_tokens = _default_limit(model, target, prompt, inputs)
     max_tokens = _max_tokens(max_new_tokens)
-    rule = model.plan.inputs[target]
+    rule = model.plan.token_rule(target)
     output = _output(model, target, output)
     known: Literal[True] | None = None
     if prompt is not None:
@@ -123,7 +123,8 @@ def _by_name(
 
 def _default_limit(model: Model, target: str, prompt: Tensor | None, inputs: Mapping[str, Tensor]) -> int:
     """The default limit of new tokens, at most the positions of the target."""
-    lengths = [ids.shape[1] for ids in (*inputs.values(), prompt) if isinstance(ids, Tensor) and ids.dim() > 1]
+    sequences = [given for name, given in inputs.items() if not isinstance(model.plan.inputs.get(name), ImageRule)]
+    lengths = [given.shape[1] for given in (*sequences, prompt) if isinstance(given, Tensor) and given.dim() > 1]
     limit, positions = max(lengths, default=0) + EXTRA, model.plan.max_input_lengths.get(target)
     first = prompt.shape[1] if isinstance(prompt, Tensor) and prompt.dim() > 1 else 1
     return limit if positions is None else max(1, min(limit, positions + 1 - first))  # the last token needs no position
@@ -199,8 +200,10 @@ def _target(model: Model, target: str | None, inputs: Mapping[str, Tensor]) -> s
 
 
 def _output(model: Model, target: str, output: str | None) -> str:
-    size = model.plan.inputs[target].vocab_size
-    found = [name for name in model.plan.outputs if name in model.plan.followers[target] and model.plan.widths[name] == size]
+    size = model.plan.token_rule(target).vocab_size
+    found = [
+        name for name in model.plan.outputs if name in model.plan.followers[target] and model.plan.widths.get(name) == size
+    ]
     named = ", ".join(found) or "none"
     if output is not None:
         if output not in found:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..slots.cost import Cost, Sizes
+from ..slots.node import Signal
 from .model_graph import Graph, Node
 
 
@@ -20,15 +21,19 @@ class Batch:
 
     Args:
         size: number of rows B.
-        lengths: length L of each input, by node name.
+        lengths: length L of each input whose length varies, by node name.
     """
 
     size: int
     lengths: Mapping[str, int]
 
-    def length(self, axis: str | None) -> int:
-        """The number of positions along an axis (`L_source`); 1 for a pooled signal."""
-        return self.lengths[axis.removeprefix("L_")] if axis else 1
+    def length(self, signal: Signal) -> int:
+        """The number of positions of a signal; 1 for a pooled one."""
+        if signal.length is None:
+            return 1
+        if isinstance(signal.length, int):
+            return signal.length
+        return -(-self.lengths[signal.length.removeprefix("L_")] // signal.stride)
 
 
 def node_costs(graph: Graph, batch: Batch) -> dict[str, tuple[Cost, ...]]:
@@ -38,10 +43,10 @@ def node_costs(graph: Graph, batch: Batch) -> dict[str, tuple[Cost, ...]]:
 
 def _sizes(node: Node, batch: Batch) -> dict[str, Sizes]:
     signal = node.context.signals.get("input", node.signal)
-    own = batch.length(signal.length)
+    own = batch.length(signal)
     sizes = {"": Sizes(batch.size, own, own)}
     for ref, memory in node.context.memories.items():
-        sizes[ref] = Sizes(batch.size, own, batch.length(memory.length))
+        sizes[ref] = Sizes(batch.size, own, batch.length(memory))
     return sizes
 
 

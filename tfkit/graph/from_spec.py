@@ -121,6 +121,10 @@ def _signal(
     if node is None:
         return None
     port = ref.partition(".")[2]
+    if not node.signal.has_width:
+        rule = f"`{base(ref)}` is {_axes(node.signal)}, one number for each pair of rows, and no node reads that"
+        diagnostics.append(spec.diagnostic("TFK041", f"nodes.{name}.{field}", rule, "read one of the nodes that it compares"))
+        return None
     if not port:
         return replace(node.signal, depth=0)
     if port in node.kind.ports:

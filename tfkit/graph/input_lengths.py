@@ -11,7 +11,7 @@ from .model_graph import Graph
 
 
 def max_input_lengths(graph: Graph) -> dict[str, int | None]:
-    """The maximal length of each input: the size of its smallest position table.
+    """The maximal length of each input whose length varies: the size of its smallest position table.
 
     Args:
         graph: the graph of a model.
@@ -19,12 +19,15 @@ def max_input_lengths(graph: Graph) -> dict[str, int | None]:
     Returns:
         By input node, the number of positions; None if no table limits it.
     """
-    found: dict[str, int | None] = {node.name: None for node in graph.inputs()}
+    found: dict[str, int | None] = {node.name: None for node in graph.inputs() if isinstance(node.signal.length, str)}
     for node in graph.nodes.values():
-        name = (node.signal.length or "").removeprefix("L_")
+        if not isinstance(node.signal.length, str):
+            continue
+        name = node.signal.length.removeprefix("L_")
         for part in _positions(node.options):
-            limit = part.entry.max_len(part.options)
-            if limit is not None and name in found:
+            positions = part.entry.max_len(part.options)
+            if positions is not None and name in found:
+                limit = positions * node.signal.stride
                 found[name] = min(limit, found[name] or limit)
     return found
 

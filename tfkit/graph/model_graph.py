@@ -20,7 +20,8 @@ def base(ref: str) -> str:
 
 @dataclass(frozen=True)
 class Edges:
-    """The edges of a node: the nodes that it reads, by field; the memories of its sub-layers; the owner of a shared table."""
+    """The edges of a node: the nodes that it reads, by field (`input`, `inputs.0`); the memories of its sub-layers; the owner
+    of a shared table."""
 
     reads: Mapping[str, str]
     memories: tuple[str, ...] = ()
@@ -37,9 +38,12 @@ def edges_of(options: Any) -> Edges:
     """The edges in the options of a node."""
     named = {name: (annotation, getattr(options, name)) for name, annotation in field_annotations(type(options), NodeRef)}
     reads = {
-        name: ref
-        for name, (annotation, ref) in named.items()
-        if ref is not None and annotation.role in ("input", "memory", "tokens")
+        field: ref
+        for name, (annotation, written) in named.items()
+        if written is not None and annotation.role in ("input", "memory", "tokens")
+        for field, ref in (
+            [(f"{name}.{at}", ref) for at, ref in enumerate(written)] if isinstance(written, tuple) else [(name, written)]
+        )
     }
     owner = next((ref for annotation, ref in named.values() if annotation.role == "owner" and ref is not None), None)
     memories = dict.fromkeys(ref for _, ref in memory_references(layers_of(options)))

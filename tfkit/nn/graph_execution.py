@@ -41,7 +41,11 @@ class GraphExecutor:
 
     def _call(self, name: str, context: ForwardContext, outputs: Mapping[str, NodeOutput]) -> NodeOutput:
         wire = self.plan.wires[name]
-        arguments: dict[str, Any] = {edge: outputs[_node(ref)] for edge, ref in wire.edges.items()}
+        arguments: dict[str, Any] = {}
+        for edge, ref in wire.edges.items():
+            field, _, item = edge.partition(".")
+            output = outputs[_node(ref)]
+            arguments[field] = (*arguments.get(field, ()), output) if item else output
         if wire.memories:
             arguments["memories"] = {ref: outputs[_node(ref)] for ref in wire.memories}
         if wire.owner is not None:

@@ -76,7 +76,7 @@ def step(
     parameter: nn.Parameter | None,
 ) -> Outputs:
     """Run the nodes that depend on the target for its next ids (B, n); see `Model.step`."""
-    target, rule = state.target, executor.plan.inputs[state.target]
+    target, rule = state.target, executor.plan.token_rule(state.target)
     check_ids(target, ids, rule.vocab_size)
     check_places(parameter, {f"`{target}`": ids})
     if ids.shape[0] != state.batch:

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import Diagnostic, InputError
-from ..slots.node import InputRule
+from ..slots.node import AnyInputRule, InputRule
 from .runtime.input_checks import check_tensor
 
 IGNORED = -100
@@ -85,7 +85,10 @@ def by_output(labels: Labels, rules: Mapping[str, LabelRule]) -> dict[str, Tenso
 
 
 def with_targets(
-    labels: Mapping[str, Tensor], inputs: Mapping[str, Tensor], rules: Mapping[str, LabelRule], known: Mapping[str, InputRule]
+    labels: Mapping[str, Tensor],
+    inputs: Mapping[str, Tensor],
+    rules: Mapping[str, LabelRule],
+    known: Mapping[str, AnyInputRule],
 ) -> dict[str, Tensor]:
     """The inputs with missing decoder inputs: a start token, then the labels, shifted by one position."""
     completed = dict(inputs)
@@ -94,6 +97,7 @@ def with_targets(
         if rule.kind != "target" or rule.tokens is None or rule.tokens in inputs:
             continue
         tokens = known[rule.tokens]
+        assert isinstance(tokens, InputRule), "labels are tokens of an input of token ids"
         if tokens.start_id is None or tokens.pad_id is None:
             missing = "start_id" if tokens.start_id is None else "pad_id"
             message = f"`{rule.tokens}` is not given, and without a {missing} it cannot be made from the labels"

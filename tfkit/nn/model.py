@@ -1,4 +1,4 @@
-"""A built model: token ids in, one tensor per output out."""
+"""A built model: token ids, images or features in, one tensor per output out."""
 
 from __future__ import annotations
 
@@ -75,11 +75,12 @@ class Model(Placed):
             labels: labels of the output of logits, or labels by output; `outputs.loss` is then the mean cross-entropy over the
                 labels that are not ignored. See tfkit/nn/labels.py.
             smoothing: label smoothing, from 0 to 1.
-            masks: (B, L) bool by input node, True for real tokens; instead of the padding that `pad_id` marks.
-            lengths: (B,) integers by input node, the number of real tokens; padding is on the right, and kernels skip it.
+            masks: (B, L) bool by input node, True for real tokens or frames; instead of the padding that `pad_id` marks.
+            lengths: (B,) integers by input node, the number of real tokens or frames; padding is on the right, and kernels
+                skip it.
             segments: (B, L) integers by input node, for nodes with segments (BERT's token types); 0 unless given.
             weights: sites whose attention weights to return, by name or pattern (`decoder.*.cross_attention`).
-            inputs: token ids (B, L) by input node.
+            inputs: token ids (B, L), images (B, C, H, W) or features (B, L, F) by input node.
 
         Returns:
             A tensor for every output of the spec; `loss` if there are labels; and for `weights`, the attention weights
@@ -123,7 +124,7 @@ class Model(Placed):
             masks: as in `forward`.
             lengths: as in `forward`.
             segments: as in `forward`.
-            inputs: token ids (B, L) of every other input node.
+            inputs: every other input node, as in `forward`.
 
         Returns:
             The decoding state, to which no token was given yet.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..slots.node import InputRule
+from ..errors import Diagnostic, InputError
+from ..slots.node import AnyInputRule, ImageRule, InputRule
 from .labels import LabelRule
 
 
@@ -14,7 +15,7 @@ class Wire:
     """The edges of a node.
 
     Args:
-        edges: references to the nodes it reads, by field.
+        edges: references to the nodes it reads, by field (`input`, or `inputs.0` in a list).
         memories: references that its sub-layers name.
         owner: the node whose embedding table it shares.
     """
@@ -31,9 +32,9 @@ class ModelPlan:
     Args:
         name: name of the model.
         wires: edges of every node, in dependency order.
-        inputs: rules of the ids of every input node.
+        inputs: rules of the ids, images or features of every input node.
         outputs: names of the output nodes.
-        widths: width of every output.
+        widths: width of every output that has features.
         followers: by input, the nodes that depend on it, itself included.
         undecodable: by input, why it cannot be decoded step by step.
         max_input_lengths: by input, its largest length, if a position table limits it.
@@ -42,10 +43,18 @@ class ModelPlan:
 
     name: str
     wires: Mapping[str, Wire]
-    inputs: Mapping[str, InputRule]
+    inputs: Mapping[str, AnyInputRule]
     outputs: tuple[str, ...]
     widths: Mapping[str, int]
     followers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     undecodable: Mapping[str, str] = field(default_factory=dict)
     max_input_lengths: Mapping[str, int] = field(default_factory=dict)
     labels: Mapping[str, LabelRule] = field(default_factory=dict)
+
+    def token_rule(self, name: str) -> InputRule:
+        """The rule of an input of token ids. Raises InputError for an input of images or features."""
+        rule = self.inputs[name]
+        if not isinstance(rule, InputRule):
+            kind = "images" if isinstance(rule, ImageRule) else "features"
+            raise InputError(Diagnostic("TFK073", f"`{name}` of `{self.name}` takes {kind}, not token ids"))
+        return rule

@@ -68,7 +68,7 @@ class Tokens(nn.Module):
         Returns:
             (B, L, M) with the padding of the ids.
         """
-        ids, padding = context.ids[self.name], context.padding[self.name]
+        ids, padding = context.inputs[self.name], context.padding[self.name]
         weight = table if self.embedding is None else self.embedding.weight
         assert weight is not None
         x = functional.embedding(ids, weight)

@@ -13,7 +13,7 @@ from ..slots.cost import Cost, Sizes
 from ..slots.init import Distribution, InitContext
 from ..slots.layer import Layer
 from ..slots.lazy import load
-from ..slots.node import InputRule, NodeContext, Signal
+from ..slots.node import AnyInputRule, FeatureRule, ImageRule, InputRule, NodeContext, Signal
 from ..slots.options import NodeRef, SlotListField
 from ..slots.parameter import ParameterGroup
 from ..slots.placement import Constants, PlacementContext
@@ -53,14 +53,17 @@ _IMPORTS_TORCH = {
 }
 
 __all__ = [
+    "AnyInputRule",
     "AttentionConfig",
     "AttentionNode",
     "AttentionSite",
     "Constants",
     "Cost",
     "Distribution",
+    "FeatureRule",
     "FeedForward",
     "ForwardContext",
+    "ImageRule",
     "InitContext",
     "InputRule",
     "Layer",

@@ -3,7 +3,7 @@
 from .chosen import Chosen, chosen_for, recipe_text
 from .load import describes_model, describes_training, load_recipe, recipe_of
 from .parameters import Parameters
-from .recipe import Recipe, check_metric
+from .recipe import Recipe, check_image_settings, check_metric
 from .schema import recipe_schema
 from .tokenisers import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
 
@@ -18,6 +18,7 @@ __all__ = [
     "Chosen",
     "Parameters",
     "Recipe",
+    "check_image_settings",
     "check_metric",
     "chosen_for",
     "describes_model",

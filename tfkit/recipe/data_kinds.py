@@ -1,4 +1,4 @@
-"""The kinds of training data in a recipe. Every file is UTF-8 text, plain or `.gz`."""
+"""The kinds of training data in a recipe. Files of text are UTF-8, plain or `.gz`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..slots.options import Entry, Options
+from ..slots.options import AsTuple, Entry, Options
 
 Path = Annotated[str, Field(min_length=1)]
 HeldOut = Annotated[int, Field(ge=1, description="rows held out for validation if no file is named; chosen by `seed`")]
@@ -69,6 +69,30 @@ class LabelledPairs(LabelledTable):
     label_column: Annotated[int, Field(ge=1, description="the column of the label, counted from 1")] = 3
 
 
+class LabelledImages(Options):
+    """Images of the size and the number of channels of the model, and their labels: two idx files, plain or `.gz`
+    (http://yann.lecun.com/exdb/mnist/), or a folder with one sub-folder of PNG and JPEG files for each label.
+
+    A pixel v of 0 .. 255 becomes (v / 255 - mean) / std. In training, each image is rotated about its centre and shifted, by
+    angles and distances that are uniform up to the limits; what comes into view is 0 before this normalisation."""
+
+    images: Annotated[Path | None, Field(description="an idx file of images, or a folder of sub-folders")] = None
+    labels: Annotated[Path | None, Field(description="an idx file of labels; a folder has none")] = None
+    validation_images: Annotated[Path | None, Field(description="as `images`, to choose the best model")] = None
+    validation_labels: Annotated[Path | None, Field(description="as `labels`, to choose the best model")] = None
+    mean: Annotated[
+        tuple[float, ...], AsTuple, Field(min_length=1, description="mean of a channel, from 0 to 1: one for all, or each")
+    ] = (0.5,)
+    std: Annotated[
+        tuple[Annotated[float, Field(gt=0.0)], ...],
+        AsTuple,
+        Field(min_length=1, description="standard deviation of a channel: one for all, or each"),
+    ] = (0.5,)
+    shift: Annotated[float, Field(ge=0.0, description="largest random shift in training, in pixels, in each direction")] = 0.0
+    rotation: Annotated[float, Field(ge=0.0, le=180.0, description="largest random rotation in training, in degrees")] = 0.0
+    held_out: HeldOut | None = None
+
+
 DATA = (
     Entry(name="parallel", summary="sentences and their translations: an encoder-decoder", options=ParallelText),
     Entry(name="language", summary="running text: a decoder that predicts the next token", options=LanguageText),
@@ -79,4 +103,5 @@ DATA = (
     ),
     Entry(name="classification", summary="texts and their labels: an encoder with a `classify` node", options=LabelledTable),
     Entry(name="pairs", summary="pairs of texts and their labels: an encoder with a `classify` node", options=LabelledPairs),
+    Entry(name="images", summary="images and their labels: an encoder with a `classify` node", options=LabelledImages),
 )  # fmt: skip

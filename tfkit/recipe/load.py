@@ -16,7 +16,9 @@ from ..spec.versions import migrate
 from .parts import PARTS, recipe_grammar
 from .recipe import Recipe
 
-FILES = frozenset(f"{prefix}{name}" for name in ("source", "target", "text", "table") for prefix in ("", "validation_"))
+FILES = frozenset(
+    f"{prefix}{name}" for name in ("source", "target", "text", "table", "images", "labels") for prefix in ("", "validation_")
+)
 """The options of `data` that name files."""
 
 

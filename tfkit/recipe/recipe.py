@@ -19,6 +19,7 @@ class Batching(Options):
     the end token. Its default is at most the number of positions of the model."""
 
     tokens: Annotated[int, Field(ge=1, description="most tokens of a batch on its longer side, padding included")] = 4096
+    images: Annotated[Size | None, Field(description="images of a batch, of data of kind `images`; 64 unless written")] = None
     accumulate: Annotated[int, Field(ge=1, description="batches per step")] = 1
     max_length: Annotated[int, Field(ge=2, description="rows with more tokens are left out; the end token counts")] = 256
     max_ratio: Annotated[float | None, Field(ge=1.0, description="pairs with a larger ratio of lengths are left out")] = None
@@ -85,6 +86,10 @@ class Keeping(Options):
     every_steps: Annotated[Size, Field(description="steps between two checkpoints")] = 500
     last: Annotated[int, Field(ge=1, description="latest checkpoints to keep")] = 2
     best: Annotated[int, Field(ge=1, description="best models to keep, by validation")] = 1
+
+
+IMAGES_OF_A_BATCH = 64
+"""The images of a batch, unless the recipe sets their number."""
 
 
 class Recipe(Options):
@@ -180,6 +185,13 @@ class Recipe(Options):
         named = {} if kind is not None and not kind.text else {"kind": part.kind}
         return named | {name: value for name, value in options.items() if value is not None}
 
+    @property
+    def batch_limit(self) -> int:
+        """The most tokens of a batch, or the most images."""
+        if self.data.kind == "images":
+            return self.batching.images or IMAGES_OF_A_BATCH
+        return self.batching.tokens
+
     def written(self) -> dict[str, Any]:
         """The resolved recipe as plain data.
 
@@ -189,7 +201,12 @@ class Recipe(Options):
         return self.model_dump(mode="json", exclude_none=True)
 
 
-METRICS = {"parallel": ("loss", "bleu", "chrf"), "classification": ("loss", "accuracy"), "pairs": ("loss", "accuracy")}
+METRICS = {
+    "parallel": ("loss", "bleu", "chrf"),
+    "classification": ("loss", "accuracy"),
+    "pairs": ("loss", "accuracy"),
+    "images": ("loss", "accuracy"),
+}
 """The scores of a validation by kind of data; other kinds have only `loss`."""
 
 
@@ -200,3 +217,26 @@ def check_metric(recipe: Recipe) -> None:
     if metric not in known:
         message = f"`{metric}` cannot be computed for data of kind `{kind}`"
         raise InputError(recipe.diagnostic("TFK112", "validation.metric", message, f"write one of {', '.join(known)}"))
+
+
+def check_image_settings(recipe: Recipe) -> None:
+    """Raises InputError for settings of text in a recipe of images, and the other way round."""
+    if recipe.data.kind != "images":
+        if recipe.batching.images is not None:
+            message = f"`images` counts images, and the data are of kind `{recipe.data.kind}`"
+            raise InputError(recipe.diagnostic("TFK108", "batching.images", message, "write `tokens`"))
+        return
+    diagnostics = []
+    for name in ("tokens", "max_length", "max_ratio"):
+        if getattr(recipe.batching, name) != Batching.model_fields[name].default:
+            message = f"`{name}` is a setting of text, and the data are images"
+            diagnostics.append(
+                recipe.diagnostic("TFK108", f"batching.{name}", message, "write `images`, the images of a batch")
+            )
+    if recipe.written_keys("tokeniser"):
+        diagnostics.append(recipe.diagnostic("TFK108", "tokeniser", "the data are images, which have no tokens", "remove it"))
+    if recipe.pretrained is not None:
+        message = "images cannot be trained from another model yet"
+        diagnostics.append(recipe.diagnostic("TFK117", "pretrained", message, "remove it"))
+    if diagnostics:
+        raise InputError(diagnostics)

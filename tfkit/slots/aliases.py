@@ -98,6 +98,10 @@ _OURS: dict[str, dict[str, str]] = {
         "dense": "linear projection proj pooler fc mlp_head",
         "classify": "classifier classification classification_head cls_head sequence_classification",
         "pool": "pooling mean_pooling global_pooling global_average_pooling max_pooling mean_pool cls_pooling",
+        "patches": "patch_embed patch_embedding patch_embeddings vit_embeddings image images vision pixels",
+        "features": "input_features audio log_mel mel spectrogram frames",
+        "convolutions": "conv conv1d convolution convolution_1d conv_stem subsampling",
+        "similarity": "cosine_similarity contrastive clip_logits logit_scale cosine",
         "layer_mix": "scalar_mix elmo weighted_layers layer_average mix weighted_sum_of_layers",
     },
     "init": {
@@ -131,6 +135,7 @@ _OURS: dict[str, dict[str, str]] = {
         "language": "lm clm language_modeling causal_lm language_model text causal next_token",
         "masked": "mlm masked_lm masked_language_modeling bert denoising_mask",
         "classification": "cls classify sequence_classification text_classification labels table csv tsv",
+        "images": "image vision image_classification image_folder imagefolder mnist idx",
     },
 }
 
@@ -145,14 +150,14 @@ _LACKING: dict[str, str] = {
     "backend": "xformers ring triton sage mem_efficient efficient linear performer linformer longformer big_bird",
     "sublayer": "convolution conv moe mamba ssm memory adapter lora gate fourier retention",
     "cell": "sru qrnn mlstm slstm min_gru indrnn quasi",
-    "node": "patches features conv similarity crf",
+    "node": "crf",
     "init": "kaiming he kaiming_uniform kaiming_normal xavier_normal glorot_normal zeros ones mup",
     "optimiser": "sgd nadam radam adamax adadelta adagrad adafactor lamb lion muon shampoo rmsprop rprop lbfgs sparse_adam "
     "adan sophia adabelief adam8bit",
     "schedule": "linear polynomial exponential step one_cycle plateau reduce_lr_on_plateau wsd warmup_stable_decay "
     "cosine_with_restarts",
     "tokeniser": "wordpiece word words whitespace bytes byte byte_level tiktoken",
-    "data": "images audio speech regression span_corruption",
+    "data": "audio speech regression span_corruption",
 }
 """Parts that tfkit does not have. Some of their names are similar to known ones."""
 

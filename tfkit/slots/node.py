@@ -19,23 +19,30 @@ class Signal:
 
     Args:
         axes: names for sizes of the batch (`B`, `L_source`), whole numbers for fixed sizes.
-        length: the axis name of the sequence; None after pooling.
+        length: the axis name of the sequence, or its fixed number of positions; None after pooling.
         depth: the number of layers of the stack that it comes from, for readers of the port `layers`.
         tokens: the tokens node that it starts from.
         padded: whether that node marks padding by an id.
+        stride: positions of the input per position of the sequence.
     """
 
     axes: tuple[str | int, ...]
-    length: str | None = None
+    length: str | int | None = None
     depth: int = 0
     tokens: str | None = None
     padded: bool = False
+    stride: int = 1
+
+    @property
+    def has_width(self) -> bool:
+        """Whether the last axis holds features; False for the similarities of two batches."""
+        return isinstance(self.axes[-1], int)
 
     @property
     def width(self) -> int:
+        """The number of features; 0 where the last axis holds none."""
         width = self.axes[-1]
-        assert isinstance(width, int)
-        return width
+        return width if isinstance(width, int) else 0
 
     def wide(self, width: int) -> Signal:
         """The same signal with another width.
@@ -47,6 +54,23 @@ class Signal:
             The signal of a single output, without `depth`.
         """
         return replace(self, axes=(*self.axes[:-1], width), depth=0)
+
+    def strided(self, stride: int, width: int) -> Signal:
+        """The signal of every `stride`-th position.
+
+        Args:
+            stride: positions from one to the next.
+            width: the new width.
+
+        Returns:
+            The signal, with ceil(length / stride) positions.
+        """
+        if isinstance(self.length, int):
+            length = -(-self.length // stride)
+            return replace(self, axes=("B", length, width), length=length, depth=0)
+        whole = self.stride * stride
+        axis = f"{self.length}/{whole}" if whole > 1 else f"{self.length}"
+        return replace(self, axes=("B", axis, width), stride=whole, depth=0)
 
 
 @dataclass(frozen=True)
@@ -70,7 +94,7 @@ class NodeContext:
 
 @dataclass(frozen=True)
 class InputRule:
-    """The ids of an input node.
+    """The token ids (B, L) of an input node.
 
     Args:
         vocab_size: number of ids.
@@ -89,6 +113,37 @@ class InputRule:
     counts_padding: bool
 
 
+@dataclass(frozen=True)
+class ImageRule:
+    """The valid images (B, channels, height, width) of an input node: real numbers.
+
+    Args:
+        size: height and width.
+        channels: colour channels.
+        patch: height and width of a patch.
+        any_size: height and width may be any multiples of `patch` instead.
+    """
+
+    size: int
+    channels: int
+    patch: int
+    any_size: bool
+
+
+@dataclass(frozen=True)
+class FeatureRule:
+    """The valid frames (B, L, size) of an input node: real numbers.
+
+    Args:
+        size: features of a frame.
+    """
+
+    size: int
+
+
+AnyInputRule = InputRule | ImageRule | FeatureRule
+"""What an input node accepts: token ids, images or frames of features."""
+
 Rule = tuple[str, str, str]
 """A broken rule: (path below the node, the rule with its numbers, the fix)."""
 
@@ -105,9 +160,11 @@ class NodeKind(Entry):
         costs: `costs(options, context, sizes)`; `sizes` are by memory reference, "" for the node itself.
         sites: the attention sites, named below the node, lazily.
         rules: every broken rule between fields.
-        input_rule: `input_rule(options, context)` describes the ids of a model input; None: the kind is not an input.
+        input_rule: `input_rule(options, context)` describes a model input: its ids, images or features; None: the kind is not
+            an input.
         takes_layers: whether it reads the port `layers`.
         stepwise: `stepwise(options)`: no output depends on later positions, so that it can be decoded step by step.
+        mixes_positions: whether an output depends on other positions of the sequence than its own.
         build: `"module:function"`, called as `build(options, context, keep_layers)`; `keep_layers`: a node reads the port
             `layers`. It returns an `nn.Module` with `forward(context: ForwardContext, **inputs: NodeOutput) -> NodeOutput`
             (see `tfkit.plugin.model_parts`).
@@ -117,9 +174,10 @@ class NodeKind(Entry):
     output: Callable[[Any, NodeContext], Signal]
     build: str
     ports: tuple[str, ...] = ()
-    input_rule: Callable[[Any, NodeContext], InputRule] | None = None
+    input_rule: Callable[[Any, NodeContext], AnyInputRule] | None = None
     takes_layers: bool = False
     stepwise: Callable[[Any], bool] = lambda options: True
+    mixes_positions: bool = False
     parameters: Callable[[Any, NodeContext], tuple[ParameterGroup, ...]] = lambda options, context: ()
     costs: Callable[[Any, NodeContext, Mapping[str, Sizes]], tuple[Cost, ...]] = lambda options, context, sizes: ()
     sites: Callable[[Any, NodeContext], Iterator[tuple[str, AttentionSite]]] = lambda options, context: iter(())

@@ -43,6 +43,8 @@ class PositionSite:
         head_dim: head dimension D; 0 for embeddings. It is also 0 for a scheme that acts only on scores, does not read the
             query and is shared by the layers of a stack, because their heads may differ in width.
         rows: the number of positions if the input fixes it (the patches of an image), else None.
+        grid: the patches of an image, in rows and columns; None for other inputs.
+        prefix: positions before those of the grid (a class token).
         causal: later keys are hidden, so that only distances <= 0 occur.
         cross: cross-attention.
     """
@@ -53,6 +55,8 @@ class PositionSite:
     rows: int | None = None
     causal: bool = False
     cross: bool = False
+    grid: tuple[int, int] | None = None
+    prefix: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,9 @@ from ..nn.model_plan import ModelPlan
 USES = {
     "parallel": ("translates", "tfkit translate", "tfkit.Translator"),
     "language": ("continues a prompt", "tfkit generate", "tfkit.TextGenerator"),
-    "classification": ("classifies", "tfkit classify", "tfkit.Classifier"),
-    "pairs": ("classifies pairs", "tfkit classify", "tfkit.Classifier"),
+    "classification": ("classifies text", "tfkit classify MODEL", "tfkit.Classifier"),
+    "pairs": ("classifies pairs", "tfkit classify MODEL", "tfkit.Classifier"),
+    "images": ("classifies images", "tfkit classify MODEL IMAGE...", "tfkit.ImageClassifier"),
 }
 """By kind of data: the task of a model, its command and its class."""
 

@@ -5,6 +5,7 @@ https://arxiv.org/abs/1706.03762, section 6.1: the mean of the last 5 (base) or 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from torch import Tensor
 from ..builder import build
 from ..catalogue import load_catalogue
 from ..data import (
+    IMAGES,
     TextTokeniser,
     has_labels,
     label_texts,
     read_facts,
+    read_image_facts,
     read_labels,
     read_tokenisers,
     reads_pairs,
@@ -25,6 +28,7 @@ from ..data import (
 from ..errors import Diagnostic, StoreError
 from ..io import load, save
 from ..nn.model import Model
+from ..slots.node import ImageRule
 from ..spec import load_spec
 from ..text import model_in
 from .checkpoint import MODEL, checkpoints_in, read_checkpoint
@@ -62,7 +66,7 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     model = build(load_spec(run / SPEC, load_catalogue()))
     states = (read_checkpoint(path)[0][MODEL] for path in chosen)
     facts = read_facts(run / DATA)
-    texts = tokeniser_texts(_tokenisers(run, model)) | label_texts(facts.labels, facts.pairs)
+    texts = _texts(run, _tokenisers(run, model)) | label_texts(facts.labels, facts.pairs)
     return _save_mean(model, chosen, states, texts, output, overwrite)
 
 
@@ -98,7 +102,16 @@ def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = Fa
             )
     labels, pairs = read_labels(places[0]) if has_labels(places[0]) else (), reads_pairs(places[0])
     states = (load(place).state_dict() for place in places)
-    return _save_mean(model, list(places), states, tokeniser_texts(tokenisers) | label_texts(labels, pairs), output, overwrite)
+    texts = _texts(places[0], tokenisers) | label_texts(labels, pairs)
+    return _save_mean(model, list(places), states, texts, output, overwrite)
+
+
+def _texts(place: Path, tokenisers: Mapping[str, TextTokeniser]) -> dict[str, str]:
+    """The tokenisers to save with a model, and the normalisation of images in `place`."""
+    texts = tokeniser_texts(tokenisers)
+    if os.path.lexists(place / IMAGES):
+        texts[IMAGES] = read_image_facts(place).model_dump_json() + "\n"
+    return texts
 
 
 def _save_mean(
@@ -119,4 +132,6 @@ def _save_mean(
 
 
 def _tokenisers(place: Path, model: Model) -> dict[str, TextTokeniser]:
+    if any(isinstance(rule, ImageRule) for rule in model.plan.inputs.values()):
+        return {}
     return read_tokenisers(place, ("source", "target") if len(model.plan.inputs) > 1 else ("target",))

@@ -7,22 +7,22 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ..data import Batch, BatchShapes, Data, Epoch, Task, epoch_of
+from ..data import Batch, BatchShapes, Data, Epoch, ImageTask, Task, epoch_of
 from ..recipe import Recipe
 
 
 class TrainingBatches:
     """The batches of every epoch. With `compile: true` they have few shapes (`BatchShapes`)."""
 
-    def __init__(self, recipe: Recipe, data: Data, task: Task, device: torch.device) -> None:
+    def __init__(self, recipe: Recipe, data: Data, task: Task | ImageTask, device: torch.device) -> None:
         self.recipe, self.data, self.task, self.device = recipe, data, task, device
-        self.shapes = BatchShapes(data.train.lengths, recipe.batching.tokens) if recipe.compile else None
+        self.shapes = BatchShapes(data.train.lengths, recipe.batch_limit) if recipe.compile else None
         self._epoch: tuple[int, Epoch] | None = None
 
     def epoch(self, number: int) -> Epoch:
         """The batches of an epoch, counted from 1, as row numbers."""
         if self._epoch is None or self._epoch[0] != number:
-            seed, tokens = self.recipe.seed, self.recipe.batching.tokens
+            seed, tokens = self.recipe.seed, self.recipe.batch_limit
             lengths = self.data.train.lengths
             epoch = self.shapes.epoch(seed, number) if self.shapes else epoch_of(lengths, tokens, seed, number)
             self._epoch = number, epoch
@@ -36,7 +36,7 @@ class TrainingBatches:
         """Batch `number` of an epoch, counted from 0."""
         draw = np.random.Generator(np.random.PCG64([self.recipe.seed, epoch, number]))
         rows = self.epoch(epoch).batches[number].tolist()
-        batch = self.task.batch(self.data.train, rows, draw)
+        batch = self.task.batch(self.data.train, rows, draw, epoch)
         return (self.shapes.padded(batch, rows, self.task) if self.shapes else batch).to(self.device)
 
     def seed(self, epoch: int, number: int) -> int:

@@ -11,6 +11,7 @@ from ..data import KINDS, Roles, check_ids, roles_of
 from ..errors import InputError
 from ..nn.model_plan import ModelPlan
 from ..recipe import END, PAD, START, Recipe
+from ..slots.node import ImageRule
 from ..spec import ModelSpec, load_spec
 from .parameter_rates import check_parameters
 
@@ -18,6 +19,14 @@ from .parameter_rates import check_parameters
 def roles_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> Roles:
     """The roles of the nodes of a recipe's model. Raises SpecError, also for an unknown `backend`, and InputError."""
     return roles_of(_plan(_spec(recipe, catalogue, []), catalogue, backend), recipe.data.kind)
+
+
+def image_rule_in(recipe: Recipe, catalogue: Catalogue) -> ImageRule:
+    """The images that a recipe's model takes. Raises InputError for a model of text."""
+    plan = _plan(_spec(recipe, catalogue, []), catalogue)
+    rule = plan.inputs[roles_of(plan, recipe.data.kind).target]
+    assert isinstance(rule, ImageRule), "the roles of images are those of an input of images"
+    return rule
 
 
 def fitted_length(recipe: Recipe, positions: Mapping[str, int]) -> Recipe:
@@ -83,7 +92,7 @@ def fitted_spec(
             changes.append(f"nodes.{output}.classes=2")
     for column in sizes:
         node = roles.of(column)
-        rule = plan.inputs[node]
+        rule = plan.token_rule(node)
         decoded = node == roles.target and roles.source is not None
         for name, written, ours in (("pad_id", rule.pad_id, PAD), ("end_id", rule.end_id, END)):
             if written is None:
@@ -99,9 +108,11 @@ def fitted_spec(
 
 
 def _classes(spec: ModelSpec, plan: ModelPlan, roles: Roles, sizes: Mapping[str, int], classes: int) -> list[str]:
-    """The changes for the size of the token table and the number of classes."""
-    owner = _owner(spec, roles.target)
+    """The changes for the size of the token table, if there is one, and the number of classes."""
     changes = [] if plan.widths[roles.output] == classes else [f"nodes.{roles.output}.classes={classes}"]
+    if "target" not in sizes:
+        return changes
+    owner = _owner(spec, roles.target)
     if spec.nodes[owner].options.vocab_size != sizes["target"]:
         changes.append(f"{spec.written_path(f'nodes.{owner}.vocab_size')}={sizes['target']}")
     return changes

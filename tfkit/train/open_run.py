@@ -12,7 +12,7 @@ import torch
 
 from ..builder import build
 from ..catalogue import Catalogue
-from ..data import KINDS, read_data, read_tokenisers, roles_of
+from ..data import KINDS, TextTokeniser, read_data, read_tokenisers, roles_of
 from ..errors import Diagnostic, InputError
 from ..recipe import Recipe
 from ..spec import load_spec
@@ -51,9 +51,7 @@ def open_run(session: Session, recipe: Recipe, digests: Mapping[str, str] | None
     directory, processes, catalogue = session.directory, session.processes, session.catalogue
     _check_shared(session)
     files = {} if digests else processes.run_on_first(lambda: checked_file_digests(directory))
-    data = processes.run_on_all(
-        lambda: read_data(recipe, directory / DATA, read_tokenisers(directory, tuple(KINDS[recipe.data.kind].files)))
-    )
+    data = processes.run_on_all(lambda: read_data(recipe, directory / DATA, _tokenisers(recipe, directory)))
     spec = processes.run_on_all(lambda: load_spec(directory / SPEC, catalogue))
     build_model = partial(build, spec, catalogue, device=session.device, seed=recipe.seed, backend=session.backend)
     model = processes.run_on_all(build_model)
@@ -78,6 +76,11 @@ def open_run(session: Session, recipe: Recipe, digests: Mapping[str, str] | None
     checkpointer = Checkpointer(step, output, digests, best_models)
     validator = Validator(step, build_model, best_models)
     return Trainer(step, output, best_models, checkpointer, validator, RunClock(session.start, processes), report)
+
+
+def _tokenisers(recipe: Recipe, directory: Path) -> Mapping[str, TextTokeniser]:
+    """The tokenisers of a run by column; none for images."""
+    return {} if recipe.data.kind == "images" else read_tokenisers(directory, tuple(KINDS[recipe.data.kind].files))
 
 
 def _check_shared(session: Session) -> None:

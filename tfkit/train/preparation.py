@@ -9,13 +9,24 @@ from typing import Any
 
 from ..builder import build
 from ..catalogue import Catalogue
-from ..data import KINDS, TextTokeniser, count_rows, files_of, prepare, tokeniser_texts
+from ..data import (
+    KINDS,
+    Data,
+    TextTokeniser,
+    check_images,
+    count_rows,
+    files_of,
+    image_texts,
+    prepare,
+    prepare_images,
+    tokeniser_texts,
+)
 from ..errors import InputError
 from ..files import write_whole
-from ..recipe import Recipe, check_metric, chosen_for
+from ..recipe import Recipe, check_image_settings, check_metric, chosen_for
 from ..spec import to_yaml
 from .digests import digests_of, file_digests, write_digests
-from .fit_spec import check_trained, check_weights, fitted_spec, roles_in
+from .fit_spec import check_trained, check_weights, fitted_spec, image_rule_in, roles_in
 from .pretrained import read_pretrained
 from .pretrained_tokenisers import check_tokenisers
 from .run_directory import check_new, end_preparation
@@ -34,7 +45,11 @@ class Preparation:
 def check_start(recipe: Recipe, directory: Path, processes: int, fsdp: bool) -> None:
     """The checks that are fast. Raises StoreError for a directory that is not empty, InputError for a wrong recipe."""
     check_new(directory)
-    files_of(recipe)
+    check_image_settings(recipe)
+    if recipe.data.kind == "images":
+        check_images(recipe)
+    else:
+        files_of(recipe)
     check_metric(recipe)
     check_processes(recipe, processes, fsdp)
 
@@ -63,19 +78,30 @@ def prepare_run(
         if not KINDS[recipe.data.kind].labelled:  # the spec does not depend on the data: report its errors before the encoding
             spec, _ = fitted_spec(recipe, catalogue, roles, _sizes(pretrained.tokenisers), 0)
             pretrained.load_into(build(spec, catalogue, device="meta"), recipe, roles, ())
-    tokenisers = None if pretrained is None else pretrained.tokenisers
-    data = prepare(recipe, directory / DATA, _vocab_size(recipe) if tokenisers is None else 0, tokenisers, positions)
+    data = _prepared(recipe, directory, catalogue, None if pretrained is None else pretrained.tokenisers, positions)
     if data.validation is None and (recipe.stopping.patience is not None or recipe.validation.metric != "loss"):
         message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
         fix = "name validation files, or write `data.held_out`; by default no row is held out if there are fewer than 20"
         raise InputError(recipe.diagnostic("TFK112", "data", message, fix))
     spec, changes = fitted_spec(recipe, catalogue, roles, _sizes(data.tokenisers), len(data.labels))
-    for name, text in tokeniser_texts(data.tokenisers).items():
+    for name, text in (tokeniser_texts(data.tokenisers) | image_texts(recipe)).items():
         write_whole(directory / name, text)
     write_whole(directory / SPEC, to_yaml(spec))
     digests = digests_of(recipe, data, file_digests(directory), pretrained)
     write_digests(directory, digests)
     return Preparation(changes, digests)
+
+
+def _prepared(
+    recipe: Recipe,
+    directory: Path,
+    catalogue: Catalogue,
+    tokenisers: Mapping[str, TextTokeniser] | None,
+    positions: Mapping[str, int],
+) -> Data:
+    if recipe.data.kind == "images":
+        return prepare_images(recipe, directory / DATA, image_rule_in(recipe, catalogue))
+    return prepare(recipe, directory / DATA, _vocab_size(recipe) if tokenisers is None else 0, tokenisers, positions)
 
 
 def finish_preparation(recipe: Recipe, directory: Path) -> None:

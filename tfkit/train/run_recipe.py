@@ -37,6 +37,8 @@ def write_recipe(recipe: Recipe, directory: Path) -> None:
         key: str(Path(value).absolute()) if isinstance(value, str) and key != "kind" else value for key, value in data.items()
     }
     written.pop("changes", None)
+    if recipe.data.kind == "images":
+        del written["tokeniser"]
     if recipe.pretrained is not None:
         written["pretrained"] = str(Path(recipe.pretrained).absolute())
         # The tokenisers are those of the pretrained model; the defaults of the recipe would not describe them.
@@ -83,12 +85,13 @@ def fixed_settings(recipe: Recipe) -> Mapping[str, Any]:
 
 def check_processes(recipe: Recipe, count: int, fsdp: bool) -> None:
     """Raises InputError if `count` processes cannot share the steps of a recipe, or its model."""
-    batches, tokens = recipe.batching.accumulate, recipe.batching.tokens
+    batches, limit = recipe.batching.accumulate, recipe.batch_limit
+    name = "images" if recipe.data.kind == "images" else "tokens"
     if batches < count:
         message = f"a step takes {batches} {'batch' if batches == 1 else 'batches'}, which {count} processes cannot share"
         fix = (
-            f"`--set batching.accumulate={count}` gives each a batch in every step; with `--set batching.tokens="
-            f"{tokens * batches // count}` too, steps keep their size"
+            f"`--set batching.accumulate={count}` gives each a batch in every step; with `--set batching.{name}="
+            f"{limit * batches // count}` too, steps keep their size"
         )
         raise InputError(recipe.diagnostic("TFK118", "batching.accumulate", message, fix))
     if fsdp and recipe.compile:

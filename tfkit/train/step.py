@@ -16,9 +16,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..data import NO_LABEL, Batch, Data, roles_of, task_of
+from ..data import NO_LABEL, Batch, Data, image_task, roles_of, task_of
 from ..nn.model import Model
+from ..nn.patches import Patches
 from ..recipe import Recipe
+from ..slots.node import ImageRule
 from .batches import TrainingBatches
 from .callbacks import Progress, Step
 from .compiled import CompiledModel
@@ -50,11 +52,12 @@ class TrainStep:
     ) -> None:
         self.model, self.recipe, self.data, self.processes = model, recipe, data, processes or ProcessGroup()
         self.roles = roles = roles_of(model.plan, recipe.data.kind)
-        self.task = task_of(recipe, roles, data.tokenisers["target"].size)
+        rule = model.plan.inputs[roles.target]
+        self.task = image_task(recipe, roles, rule) if isinstance(rule, ImageRule) else task_of(recipe, roles, data.vocab_size)
         self.state = TrainState(model, recipe, self.processes, fsdp)
         self.batches = TrainingBatches(recipe, data, self.task, next(model.parameters()).device)
-        owner = model.plan.wires[roles.target].owner or roles.target
-        self.width = int(model.nodes[owner].table().shape[1])  # type: ignore[operator]
+        owner = model.nodes[model.plan.wires[roles.target].owner or roles.target]
+        self.width = owner.width if isinstance(owner, Patches) else int(owner.table().shape[1])  # type: ignore[operator]
         self.compiled = CompiledModel(model, len(self.batches.shapes)) if self.batches.shapes else None
         self._runner: nn.Module = model if self.compiled is None else self.compiled.module
         if self.processes.count > 1 and not fsdp:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..data import KINDS, NO_LABEL, Corpus, Task, TextTokeniser, epoch_of
+from ..data import KINDS, NO_LABEL, Corpus, ImageTask, Task, TextTokeniser, epoch_of
 from ..generate import Search
 from ..metrics import Score, corpus_scores
 from ..nn.model import Model
@@ -116,7 +116,7 @@ def evaluate(model: Model, step: TrainStep) -> Evaluation:
 
 @torch.no_grad()
 def validation_nll(
-    model: Model, corpus: Corpus, task: Task, recipe: Recipe, device: torch.device, processes: ProcessGroup
+    model: Model, corpus: Corpus, task: Task | ImageTask, recipe: Recipe, device: torch.device, processes: ProcessGroup
 ) -> tuple[float, dict[str, float]]:
     """The loss of a corpus, without label smoothing or dropout. Masked tokens are the same in every call.
 
@@ -127,7 +127,7 @@ def validation_nll(
     outputs = task.roles.outputs
     sums = {name: [0.0, 0.0, 0.0] for name in outputs}  # nll, correct labels, labels
     longest = max(int(lengths.max()) for lengths in corpus.lengths.values())
-    batches = list(enumerate(epoch_of(corpus.lengths, max(recipe.batching.tokens, longest), 0, 0).batches))
+    batches = list(enumerate(epoch_of(corpus.lengths, max(recipe.batch_limit, longest), 0, 0).batches))
     for number, rows in batches[processes.rank :: processes.count]:
         draw = np.random.Generator(np.random.PCG64([number]))
         batch = task.batch(corpus, sorted(rows.tolist()), draw).to(device)

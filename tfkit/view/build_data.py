@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..catalogue import Catalogue
-from ..graph import Batch, Graph, Target
+from ..graph import Batch, Graph, Target, max_input_lengths
 from ..slots.options import Component
 from ..spec import ModelSpec
 from .model_data import model_data
@@ -28,7 +28,8 @@ def build_data(
 ) -> dict[str, Any]:
     """`model_data` for the batch of the dry run, with `device`, `dtype`, `trial` and `backends`: by group of sites, the backend
     for training, or for inference if none can train."""
-    sizes = {name: shape[1] for name, shape in inputs.items()}
+    varying = max_input_lengths(graph)
+    sizes = {name: shape[1] for name, shape in inputs.items() if name in varying}
     size = next(iter(inputs.values()))[0]
     sites = all_sites(graph, requested)
     chosen = {}

@@ -64,6 +64,8 @@ def in_words(value: Any, dumped: Any = None) -> str:
         return " or ".join(map(in_words, value))
     if isinstance(value, bool) or dumped is True or dumped is False:
         return "true" if dumped else "false"
+    if isinstance(value, BaseModel) and isinstance(dumped, dict) and dumped.keys() == type(value).model_fields.keys():
+        return f"({changed_options(value)})"
     if isinstance(dumped, dict):
         return " ".join(f"{name}: {in_words(item, item)}" for name, item in dumped.items())
     return short(f"{value:g}" if isinstance(value, float) else str(dumped))

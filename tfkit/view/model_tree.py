@@ -58,7 +58,10 @@ def _layers(branch: Tree, groups: list[dict[str, Any]], total: int) -> None:
 
 
 def _notes(node: Mapping[str, Any], outputs: list[str]) -> str:
-    notes = [f"reads {ref}" if field == "input" else f"{field.split()[0]} {ref}" for field, ref in node["reads"].items()]
+    notes = [
+        f"reads {ref}" if field.split(".")[0] in ("input", "inputs") else f"{field.split()[0]} {ref}"
+        for field, ref in node["reads"].items()
+    ]
     if node["shares"]:
         notes.append(f"table of {node['shares']}")
     if node["summary"]:
@@ -101,7 +104,8 @@ def cost_lines(data: Mapping[str, Any]) -> list[Text]:
     lengths = " ".join(f"{name}={length}" for name, length in batch["lengths"].items())
     return [
         Text(
-            f"One forward pass of batch {batch['size']}, lengths {lengths}: {scaled(data['flops'], 'FLOPs')}"
+            f"One forward pass of batch {batch['size']}{f', lengths {lengths}' if lengths else ''}: "
+            + scaled(data["flops"], "FLOPs")
             + (f" ({parts})" if parts else "")
         ),
         Text(f"Its backward pass needs {kept} of activations in float32."),

@@ -41,7 +41,7 @@ def start_text(trainer: Trainer, changes: list[str]) -> str:
     tokens = data.facts["train"].tokens
     mean = {column: count / max(len(epoch.batches), 1) * recipe.batching.accumulate for column, count in tokens.items()}
     kind = recipe.tokeniser.kind if recipe.pretrained is None else f"that of {recipe.pretrained}"
-    rows.append(f"vocabulary: {kind}, {vocabulary}")
+    rows.append(f"vocabulary: {kind}, {vocabulary}" if sizes else f"labels: {', '.join(data.labels)}")
     changed = f"; changed: {', '.join(changes)}" if changes else ""
     rows.append(f"model: {model.plan.name}, {model.parameter_count():,} parameters{changed}")
     if trainer.load_report is not None:
@@ -49,6 +49,8 @@ def start_text(trainer: Trainer, changes: list[str]) -> str:
     rows.append(
         f"a step: {' and '.join(f'{count:,.0f} {column} tokens' for column, count in mean.items())} on average, "
         f"{recipe.batching.accumulate} x at most {recipe.batching.tokens:,}; {100 * epoch.padding:.1f} % of a batch is padding"
+        if sizes
+        else f"a step: {recipe.batching.accumulate} x at most {recipe.batch_limit:,} images"
     )
     rows.append(f"an epoch: {steps:,} steps")
     if trainer.batches.shapes is not None:

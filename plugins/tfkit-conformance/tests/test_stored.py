@@ -95,7 +95,7 @@ def test_a_case_of_a_law_names_its_part(stored):
         ({"backend": "x", "device": "cuda:" + "9" * 99, **CASE}, "`device` is 'cuda:9+[.]{3}, expected"),
         ({"check": "x" * 10**6, **LAW, "device": "y"}, "`device` is 'y'"),
         ('{"B": 1e999}', "1e999 is larger than any number"),
-        ('{"B": 1, "B": 2}', "there twice"),
+        ('{"B": 1, "B": 2}', "is repeated"),
     ],
 )
 def test_other_files_are_errors(stored, data, words):

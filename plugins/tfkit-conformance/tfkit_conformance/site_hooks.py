@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tfkit import Model
 from tfkit.inspection import BackendChoice, BoundBackend
@@ -21,3 +22,9 @@ def replaced_backends(model: Model, replacement: Callable[[str, BoundBackend], B
     finally:
         for attention, index, choice in before:
             attention.choices[index] = choice
+
+
+def request_backend(model: Model, requested: Any) -> None:
+    """Requests a backend at every site of a model, if it has any."""
+    if model.sites:
+        model.set_backend(requested)

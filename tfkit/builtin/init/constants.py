@@ -1,11 +1,11 @@
-"""Constants of every built-in initialiser: norm scales start at one, all other vectors at zero.
+"""Constants of every built-in initialiser: norm scales start at one, a logit scale at log(1 / 0.07), all other vectors at zero.
 
 Each initialiser draws tensors with two or more axes itself, including those with unknown roles.
 """
 
 from __future__ import annotations
 
-from math import prod
+from math import log, prod
 
 from ...plugin import Parameter
 from ...slots.init import Distribution
@@ -17,6 +17,8 @@ def constant(parameter: Parameter) -> Distribution | None:
     """One for scales, zero for every other vector or scalar (biases, norm offsets, the weights of a layer mix), else None."""
     if parameter.role in ONES:
         return Distribution("constant", centre=1.0)
+    if parameter.role == "logit_scale":  # Radford et al. 2021, section 2.5
+        return Distribution("constant", centre=log(1 / 0.07))
     return Distribution("constant") if len(parameter.shape) < 2 else None
 
 

@@ -3,7 +3,7 @@
 orthogonal   the products of a state with itself are orthogonal, one matrix per gate: Saxe et al. 2014
              (https://arxiv.org/abs/1312.6120); the rest as `xavier`
 rnnsearch    the same; W_a and U_a ~ N(0, 0.001^2), v_a = 0, the rest ~ N(0, 0.01^2): Bahdanau et al. 2015, appendix B.1
-uniform      every weight and bias uniform on -bound .. bound: Luong et al. 2015, section 4.1 (0.1)
+uniform      every weight uniform on -bound .. bound, biases zero: Luong et al. 2015, section 4.1 (0.1)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import Field
 from ...plugin import NoOptions, Options, Parameter
 from ...slots.init import Distribution, InitContext
 from . import xavier
-from .constants import ONES, constant
+from .constants import constant
 
 
 class UniformOptions(Options):
@@ -42,7 +42,5 @@ def draw_rnnsearch(options: NoOptions, parameter: Parameter, context: InitContex
 
 
 def draw_uniform(options: UniformOptions, parameter: Parameter, context: InitContext) -> Distribution:
-    """Uniform, biases included; scales of norms are one."""
-    if parameter.role in ONES:
-        return Distribution("constant", centre=1.0)
-    return Distribution("uniform", spread=options.bound)
+    """U(-bound, bound)."""
+    return constant(parameter) or Distribution("uniform", spread=options.bound)

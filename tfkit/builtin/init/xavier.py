@@ -15,7 +15,7 @@ from ...plugin import NoOptions, Parameter
 from ...slots.init import Distribution, InitContext
 from .constants import constant, fans
 
-TABLES = frozenset({"embedding", "segment_table", "position_table", "logits"})
+TABLES = frozenset({"embedding", "segment_table", "position_table", "registers", "logits"})
 
 
 def draw(options: NoOptions, parameter: Parameter, context: InitContext) -> Distribution:

@@ -1,1 +1,1 @@
-"""Node kinds: tokens, stack, dense, token_logits, pool, classify, layer_mix."""
+"""Node kinds: tokens, patches, features, convolutions, stack, dense, token_logits, pool, classify, similarity, layer_mix."""

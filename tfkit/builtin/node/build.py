@@ -30,7 +30,8 @@ from .options import (
 from .stack_entry import shared_scheme, shared_schemes, sublayer_context
 
 
-def _norm(norm: Component, width: int) -> nn.Module | None:
+def norm_or_none(norm: Component, width: int) -> nn.Module | None:
+    """The module of a norm, None for the kind `none`."""
     return None if norm.kind == "none" else load(norm.entry.build)(norm.options, width)
 
 
@@ -43,7 +44,7 @@ def tokens(options: TokensOptions, context: NodeContext, keep_layers: bool) -> n
         _table(options.vocab_size or 0, width) if options.share is None else None,
         _table(options.segments, width) if options.segments else None,
         scheme,
-        _norm(options.embedding_norm, width),
+        norm_or_none(options.embedding_norm, width),
         options.factor,
         options.dropout,
     )
@@ -68,7 +69,7 @@ def stack(options: StackOptions, context: NodeContext, keep_layers: bool) -> nn.
         [layer for layer in layers if layer is not None],
         tuple(order),
         [load(scheme.entry.build)(scheme.options, site) for scheme, site in schemes],
-        _norm(options.final_norm, width),
+        norm_or_none(options.final_norm, width),
         bool(options.causal),
         options.checkpoint,
         keep_layers,
@@ -99,7 +100,7 @@ def dense(options: DenseOptions, context: NodeContext, keep_layers: bool) -> nn.
     width = options.d_model or inner
     activation = options.activation
     activate = None if activation.kind == "identity" else partial(load(activation.entry.function), options=activation.options)
-    return Dense(nn.Linear(inner, width, options.bias), activate, _norm(options.output_norm, width), options.dropout)
+    return Dense(nn.Linear(inner, width, options.bias), activate, norm_or_none(options.output_norm, width), options.dropout)
 
 
 def token_logits(options: TokenLogitsOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
@@ -114,7 +115,7 @@ def token_logits(options: TokenLogitsOptions, context: NodeContext, keep_layers:
 def pool(options: PoolOptions, context: NodeContext, keep_layers: bool) -> nn.Module:
     tokens = context.targets.get("tokens")
     end_id = tokens.end_id if isinstance(tokens, TokensOptions) else None
-    return Pool(context.name, options.take, end_id, _norm(options.output_norm, context.signals["input"].width))
+    return Pool(context.name, options.take, end_id, norm_or_none(options.output_norm, context.signals["input"].width))
 
 
 def classify(options: ClassifyOptions, context: NodeContext, keep_layers: bool) -> nn.Module:

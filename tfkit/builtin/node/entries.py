@@ -9,8 +9,11 @@ from ...slots.cost import Cost, Sizes
 from ...slots.node import InputRule, NodeContext, Rule, Signal
 from ...slots.parameter import ParameterGroup
 from ...slots.position import PositionSite
+from .audio_entries import CONVOLUTIONS, FEATURES
+from .image_entries import PATCHES
 from .options import ClassifyOptions, DenseOptions, LayerMixOptions, PoolOptions, TokenLogitsOptions, TokensOptions
 from .rnn_entry import RNN
+from .similarity_entry import SIMILARITY
 from .stack_entry import STACK
 
 
@@ -243,4 +246,8 @@ ENTRIES = [
         rules=_mix_rules,
         build="tfkit.builtin.node.build:layer_mix",
     ),
+    PATCHES,
+    FEATURES,
+    CONVOLUTIONS,
+    SIMILARITY,
 ]

@@ -283,6 +283,7 @@ RNN = NodeKind(
     options=RnnOptions,
     inherits=frozenset({"dropout", "init"}),
     stepwise=lambda options: not options.bidirectional,
+    mixes_positions=True,
     output=_output,
     parameters=_parameters,
     costs=_costs,

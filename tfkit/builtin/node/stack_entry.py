@@ -183,6 +183,7 @@ STACK = NodeKind(
     inherits=frozenset({"init"}),
     ports=("layers",),
     stepwise=lambda options: bool(options.causal),
+    mixes_positions=True,
     output=stack_output,
     parameters=stack_parameters,
     costs=stack_costs,

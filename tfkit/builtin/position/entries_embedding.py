@@ -28,6 +28,17 @@ class SinusoidalOptions(Options):
     ] = "exclusive"
 
 
+class Sinusoidal2dOptions(Options):
+    """Options of `sinusoidal_2d`."""
+
+    base: Annotated[float, Field(gt=1.0, description="ratio of the longest wavelength to the shortest")] = 10000.0
+    last_frequency: Annotated[
+        str,
+        OneOf("exclusive", "inclusive"),
+        Field(description="whether the slowest frequency is 1/base itself (`inclusive`) or would come next"),
+    ] = "exclusive"
+
+
 class LearnedOptions(Options):
     """Options of `learned`."""
 
@@ -49,6 +60,14 @@ def sinusoidal_flops(options: SinusoidalOptions, site: PositionSite, batch: int,
 def sinusoidal_unsupported(options: SinusoidalOptions, site: PositionSite) -> tuple[str, ...]:
     if options.last_frequency == "inclusive" and (site.width < 4 or site.width % 2):
         return (f"`last_frequency: inclusive` needs an even width from 4 up, and the width is {site.width}",)
+    return ()
+
+
+def sinusoidal_2d_unsupported(options: Sinusoidal2dOptions, site: PositionSite) -> tuple[str, ...]:
+    if site.rows is None:
+        return ("it is for the patches of an image: this input can have any number of positions",)
+    if site.width % 4 or (options.last_frequency == "inclusive" and site.width < 8):
+        return (f"it needs a width that is a multiple of 4, from 8 for `inclusive`, and the width is {site.width}",)
     return ()
 
 
@@ -96,6 +115,16 @@ ENTRIES: list[PositionScheme] = [
     ),
     _sinusoidal("sinusoidal", "sines and cosines of the position in turn, as in the Transformer's paper", "build"),
     _sinusoidal("sinusoidal_halves", "all sines of the position, then all cosines (Marian, Whisper)", "build_halves"),
+    PositionScheme(
+        name="sinusoidal_2d",
+        summary="sines and cosines of the column and of the row of a patch of an image",
+        reference="https://arxiv.org/abs/2104.02057",
+        options=Sinusoidal2dOptions,
+        acts=EMBEDDINGS,
+        unsupported=sinusoidal_2d_unsupported,
+        counts_padding=lambda options: True,
+        build="tfkit.builtin.position.sinusoidal_2d:build",
+    ),
     PositionScheme(
         name="learned",
         summary="one learned vector per position, up to max_len",

@@ -4,6 +4,9 @@
 
 t counts all tokens, or only the visible ones. In the second case padding uses the row before the first position,
 `table[offset - 1]` (the padding row of fairseq and RoBERTa), or row 0 if `offset` is 0.
+
+An image of another size than the model's has another grid of patches. The rows of the patches are then interpolated to it
+(bicubic, as in DeiT and DINO: https://arxiv.org/abs/2012.12877, section 3.3); a class token keeps its row.
 """
 
 from __future__ import annotations
@@ -18,15 +21,21 @@ from .entries_embedding import LearnedOptions, learned_rows
 
 
 class Learned(nn.Module):
-    """Adds a row of a table (max_len + offset, M) to each embedding of (B,L,M)."""
+    """Adds a row of a table (max_len + offset, M) to each embedding of (B,L,M). Of an image, the patches have the rows after
+    `prefix`, in the order of `grid`."""
 
-    def __init__(self, max_len: int, width: int, offset: int, visible: bool) -> None:
+    def __init__(
+        self, max_len: int, width: int, offset: int, visible: bool, grid: tuple[int, int] | None = None, prefix: int = 0
+    ) -> None:
         super().__init__()
         self.max_len, self.offset, self.visible = max_len, offset, visible
+        self.grid, self.prefix = grid, prefix
         self.table = nn.Parameter(torch.empty(max_len + offset, width))
 
     def embed(self, x: Tensor, span: PositionRange) -> Tensor:
         """(B,L,M) -> (B,L,M). Raises InputError for a position beyond the table."""
+        if span.grid is not None and self.grid is not None and span.grid != self.grid:
+            return x + self._interpolated(self.grid, span.grid).to(x.dtype)
         last = span.offset + span.queries
         if last > self.max_len:
             message = f"the input reaches position {last}, and the table of learned positions ends at `max_len` {self.max_len}"
@@ -37,10 +46,20 @@ class Learned(nn.Module):
         rows = torch.where(shown, span.visible_positions() + self.offset, max(self.offset - 1, 0))
         return x + nn.functional.embedding(rows, self.table).to(x.dtype)
 
+    def _interpolated(self, grid: tuple[int, int], wanted: tuple[int, int]) -> Tensor:
+        """The rows of the prefix, then those of the patches on the wanted grid."""
+        first = self.offset + self.prefix
+        rows = self.table[first : first + grid[0] * grid[1]]
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        image = rows.view(1, *grid, -1).permute(0, 3, 1, 2).to(wide)  # (1, M, rows, columns)
+        other = nn.functional.interpolate(image, wanted, mode="bicubic", align_corners=False)
+        return torch.cat([self.table[self.offset : first], other[0].flatten(1).mT.to(rows.dtype)])
+
     def extra_repr(self) -> str:
         return f"max_len={self.max_len}, width={self.table.shape[1]}, offset={self.offset}"
 
 
 def build(options: LearnedOptions, site: PositionSite) -> nn.Module:
     """The table as a module. `learned_unsupported` rejects a site without a number of rows before."""
-    return Learned(learned_rows(options, site) or 0, site.width, options.offset, options.count == "visible")
+    rows = learned_rows(options, site) or 0
+    return Learned(rows, site.width, options.offset, options.count == "visible", site.grid, site.prefix)

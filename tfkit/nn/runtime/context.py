@@ -28,8 +28,8 @@ class ForwardContext:
     """One call of a model.
 
     Args:
-        ids: token ids (B, L) by input node.
-        padding: padding of these ids by input node.
+        inputs: token ids (B, L), images (B, C, H, W) or features (B, L, F) by input node.
+        padding: their padding by input node.
         segments: segment ids (B, L) by input node.
         state: the decoding state, None outside of incremental decoding.
         wanted: sites whose attention weights the caller wants.
@@ -37,7 +37,7 @@ class ForwardContext:
         prepacked: prepacked weights of the search that this call belongs to, None outside of a search.
     """
 
-    ids: dict[str, Tensor]
+    inputs: dict[str, Tensor]
     padding: dict[str, Padding]
     segments: dict[str, Tensor]
     state: DecodingState | None = None

@@ -49,7 +49,7 @@ def check_places(parameter: nn.Parameter | None, tensors: Mapping[str, Any]) -> 
     for label, tensor in tensors.items():
         if isinstance(tensor, Tensor) and tensor.device != parameter.device:
             message = f"{label} is on {tensor.device}, the model on {parameter.device}"
-            raise InputError(Diagnostic("TFK071", message, "move one of them: ids.to(model.device), or model.to(ids.device)"))
+            raise InputError(Diagnostic("TFK071", message, "move one of them: `.to(model.device)`, or `model.to(...)`"))
 
 
 def check_segments(name: str, segments: Tensor, ids: Tensor, count: int) -> None:
@@ -63,20 +63,23 @@ def check_segments(name: str, segments: Tensor, ids: Tensor, count: int) -> None
     check_ids(f"segments of {name}", segments, count)
 
 
-def given_padding(name: str, ids: Tensor, mask: Tensor | None, lengths: Tensor | None) -> Padding | None:
-    """The padding from a mask (B, L) bool or lengths (B,) integers; None if neither is given."""
+def given_padding(name: str, shape: torch.Size, mask: Tensor | None, lengths: Tensor | None) -> Padding | None:
+    """The padding of a sequence of `shape` (B, L) from a mask (B, L) bool or lengths (B,) integers; None if neither is
+    given."""
     if mask is not None and lengths is not None:
         raise InputError(Diagnostic("TFK073", f"both a mask and lengths are given for `{name}`", "give one"))
     if mask is not None:
         check_tensor(f"the mask of `{name}`", mask)
-        if mask.dtype is not torch.bool or mask.shape != ids.shape:
-            message = f"the mask of `{name}` is {mask.dtype} {tuple(mask.shape)}, its ids are {tuple(ids.shape)}"
-            raise InputError(Diagnostic("TFK070", message, "a mask is bool, True for real tokens, of the ids' shape"))
+        if mask.dtype is not torch.bool or mask.shape != shape:
+            message = f"the mask of `{name}` is {mask.dtype} {tuple(mask.shape)}, its batch and length are {tuple(shape)}"
+            raise InputError(Diagnostic("TFK070", message, "a mask is bool (batch, length), True for real tokens"))
         return Padding(visible=mask)
     if lengths is not None:
         check_tensor(f"the lengths of `{name}`", lengths)
-        if lengths.is_floating_point() or lengths.dtype is torch.bool or lengths.shape != ids.shape[:1]:
-            message = f"the lengths of `{name}` are {lengths.dtype} {tuple(lengths.shape)}, its ids are {tuple(ids.shape)}"
+        if lengths.is_floating_point() or lengths.dtype is torch.bool or lengths.shape != shape[:1]:
+            message = (
+                f"the lengths of `{name}` are {lengths.dtype} {tuple(lengths.shape)}, its batch and length are {tuple(shape)}"
+            )
             raise InputError(Diagnostic("TFK070", message, "lengths are integers, one per row"))
         return Padding(lengths=lengths)
     return None

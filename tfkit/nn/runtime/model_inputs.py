@@ -8,19 +8,24 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...errors import Diagnostic, InputError
-from ...slots.node import InputRule
+from ...slots.node import AnyInputRule, ImageRule, InputRule
 from ..model_plan import ModelPlan
 from .input_checks import check_ids, check_places, check_segments, given_padding
 from .node_output import Padding
 from .padding import padding_from_ids
+from .real_inputs import check_features, check_images
 
 
 def refuse_positional(arguments: tuple[Any, ...], plan: ModelPlan) -> None:
     """Raises InputError if a model is called with positional arguments."""
     if arguments:
-        call = ", ".join(f"{name}=ids" for name in plan.inputs)
+        call = ", ".join(f"{name}={_example(rule)}" for name, rule in plan.inputs.items())
         message = f"`{plan.name}` got {len(arguments)} positional argument{'s' if len(arguments) > 1 else ''}"
         raise InputError(Diagnostic("TFK073", message, f"name the inputs: model({call})"))
+
+
+def _example(rule: AnyInputRule) -> str:
+    return "ids" if isinstance(rule, InputRule) else "images" if isinstance(rule, ImageRule) else "features"
 
 
 def check_inputs(
@@ -37,8 +42,8 @@ def check_inputs(
     Args:
         plan: the plan of the model.
         wanted: the input nodes that the call must have, no more and no less.
-        inputs: token ids (B, L) by input node.
-        masks: (B, L) bool by input node, True for real tokens.
+        inputs: token ids (B, L), images (B, C, H, W) or features (B, L, F) by input node.
+        masks: (B, L) bool by input node, True for real tokens or frames.
         lengths: (B,) integers by input node.
         segments: (B, L) integers by input node.
         parameter: a parameter of the model, whose device the inputs must be on.
@@ -61,18 +66,35 @@ def check_inputs(
         placed.update({f"{label} of `{name}`": given for name, given in table.items()})
     check_places(parameter, placed)
     first: tuple[str, int] | None = None
-    for name, ids in inputs.items():
-        check_ids(name, ids, plan.inputs[name].vocab_size)
-        if first is not None and ids.shape[0] != first[1]:
-            message = f"`{name}` has {ids.shape[0]} rows, `{first[0]}` has {first[1]}"
+    for name, given in inputs.items():
+        _check_input(name, given, plan.inputs[name], parameter)
+        if first is not None and given.shape[0] != first[1]:
+            message = f"`{name}` has {given.shape[0]} rows, `{first[0]}` has {first[1]}"
             raise InputError(Diagnostic("TFK070", message, "all inputs of one call have the same batch size"))
-        first = first or (name, ids.shape[0])
+        first = first or (name, given.shape[0])
     padding = {name: _padding(name, ids, plan.inputs[name], masks.get(name), lengths.get(name)) for name, ids in inputs.items()}
     for name, segment in segments.items():
-        check_segments(name, segment, inputs[name], plan.inputs[name].segments)
+        rule = plan.inputs[name]
+        check_segments(name, segment, inputs[name], rule.segments if isinstance(rule, InputRule) else 0)
     return padding
 
 
-def _padding(name: str, ids: Tensor, rule: InputRule, mask: Tensor | None, lengths: Tensor | None) -> Padding:
-    given = given_padding(name, ids, mask, lengths)
-    return padding_from_ids(ids, rule.pad_id, rule.start_id) if given is None else given
+def _check_input(name: str, given: Tensor, rule: AnyInputRule, parameter: nn.Parameter | None) -> None:
+    if isinstance(rule, InputRule):
+        check_ids(name, given, rule.vocab_size)
+    elif isinstance(rule, ImageRule):
+        check_images(name, given, rule, parameter)
+    else:
+        check_features(name, given, rule, parameter)
+
+
+def _padding(name: str, given: Tensor, rule: AnyInputRule, mask: Tensor | None, lengths: Tensor | None) -> Padding:
+    if isinstance(rule, ImageRule):
+        if mask is not None or lengths is not None:
+            label = "a mask is" if lengths is None else "lengths are"
+            raise InputError(Diagnostic("TFK073", f"{label} given for the images `{name}`", "images have no padding"))
+        return Padding()
+    padding = given_padding(name, given.shape[:2], mask, lengths)
+    if padding is None:
+        return padding_from_ids(given, rule.pad_id, rule.start_id) if isinstance(rule, InputRule) else Padding()
+    return padding

@@ -119,7 +119,7 @@ def test_a_recording_holds_every_call_and_leaves_nothing_behind(spec, catalogue)
     assert torch.equal(found.nodes["logits"].output.tensor, want)
     assert set(found.sites) == set(model.sites)
     assert set(found.layers) == {("encoder", 0), ("decoder", 0), ("decoder", 1)}
-    assert found.sites["decoder.1.cross_attention"].inputs.key.shape[2] == LENGTHS["encoder-decoder"]["source"]
+    assert found.sites["decoder.1.cross_attention"][0].inputs.key.shape[2] == LENGTHS["encoder-decoder"]["source"]
     assert [attention.choices[index] for attention, index, _ in model.attention_sites()] == choices
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 

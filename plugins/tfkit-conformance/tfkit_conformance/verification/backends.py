@@ -10,6 +10,9 @@ from pydantic import ValidationError
 from tfkit import Catalogue, Diagnostic, Model, SpecError
 from tfkit.inspection import BoundBackend, bind
 
+NO_ATTENTION = "no attention"
+"""The backend of a model without attention."""
+
 
 def by_site(model: Model, names: Sequence[str] | None, catalogue: Catalogue) -> dict[str, dict[str, BoundBackend]]:
     """The backends to evaluate at every site, by site and name. Raises SpecError for an unknown name."""
@@ -23,7 +26,12 @@ def by_site(model: Model, names: Sequence[str] | None, catalogue: Catalogue) -> 
 
 
 def requested_backends(model: Model, names: Sequence[str] | None) -> dict[str, Any]:
-    """Every backend as it is requested for the whole model: itself, and eager where it refuses a call."""
+    """Every backend as it is requested for the whole model: itself, and eager where it refuses a call.
+
+    A model without attention is verified once, under the name `no attention`.
+    """
+    if not model.sites:
+        return {NO_ATTENTION: None}
     written: dict[str, Any] = {}
     if names is not None:
         written = dict.fromkeys(names)

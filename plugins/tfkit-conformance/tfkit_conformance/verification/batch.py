@@ -1,4 +1,4 @@
-"""The input batch of a model: random ids, rows without padding, with right padding and with left padding.
+"""The input batch of a model: random ids, frames and images; rows without padding, with right padding and with left padding.
 
 Every input has a length of its own, and its padding begins one row later than that of the input before it, so that no axis and
 no mask can be mistaken for another.
@@ -7,7 +7,7 @@ no mask can be mistaken for another.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,37 +15,52 @@ from torch import Tensor
 
 from tfkit import Diagnostic, Graph, InputError, Model
 from tfkit.inspection import max_input_lengths
-from tfkit.plugin.model_parts import InputRule
+from tfkit.plugin.model_parts import AnyInputRule, FeatureRule, ImageRule, InputRule
 
 USUAL = (27, 22, 25)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Ids (B, L) by input, which of them are real (B, L) bool, and segments where an input has them."""
+    """Sequences by input: token ids (B, L) or frames (B, L, F); which of their positions are real (B, L) bool; segments where
+    an input has them; and images (B, C, H, W), which have no padding."""
 
     ids: dict[str, Tensor]
     visible: dict[str, Tensor]
     segments: dict[str, Tensor]
+    images: dict[str, Tensor] = field(default_factory=dict)
 
-    def call(self, without: str | None = None) -> dict[str, Any]:
-        """The keywords of a model's call, with padding given by masks; `without` leaves one input out."""
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+        return len(next(iter((*self.ids.values(), *self.images.values()))))
+
+    def call(self, without: str | None = None, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+        """The keywords of the call of a model of this dtype, with padding given by masks; `without` leaves one input out."""
 
         def kept(table: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: tensor for name, tensor in table.items() if name != without}
 
-        return {"masks": kept(self.visible), "segments": kept(self.segments), **kept(self.ids)}
+        given = kept({**self.ids, **self.images})
+        typed = {name: each.to(dtype) if each.is_floating_point() else each for name, each in given.items()}
+        return {"masks": kept(self.visible), "segments": kept(self.segments), **typed}
 
-    def with_ids(self, name: str, ids: Tensor) -> Batch:
-        return replace(self, ids={**self.ids, name: ids})
+    def with_ids(self, name: str, given: Tensor) -> Batch:
+        """The batch with another sequence, or other images, of one input."""
+        table = "images" if name in self.images else "ids"
+        return replace(self, **{table: {**getattr(self, table), name: given}})
 
     def rows(self, index: Tensor) -> Batch:
         """The batch rows `index`, in that order."""
-        return Batch(*({name: tensor[index] for name, tensor in table.items()} for table in self.tables()))
+        ids, visible, segments, images = (
+            {name: tensor[index] for name, tensor in table.items()} for table in (*self.tables(), self.images)
+        )
+        return Batch(ids, visible, segments, images)
 
     def positions(self, name: str, index: Tensor) -> Batch:
         """One input with its positions in the order of `index`."""
-        return Batch(*({n: t[:, index] if n == name else t for n, t in table.items()} for table in self.tables()))
+        ids, visible, segments = ({n: t[:, index] if n == name else t for n, t in table.items()} for table in self.tables())
+        return Batch(ids, visible, segments, self.images)
 
     def padded(self, name: str, count: int, left: bool, pad: int) -> Batch:
         """One input with `count` more positions of padding on a side."""
@@ -53,10 +68,11 @@ class Batch:
         for table, fill in zip(self.tables(), (pad, False, 0), strict=True):
             table = dict(table)
             if name in table:
-                more = table[name].new_full((table[name].shape[0], count), fill)
+                more = table[name].new_full((table[name].shape[0], count, *table[name].shape[2:]), fill)
                 table[name] = torch.cat([more, table[name]] if left else [table[name], more], 1)
             made.append(table)
-        return Batch(*made)
+        ids, visible, segments = made
+        return Batch(ids, visible, segments, self.images)
 
     def tables(self) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         return self.ids, self.visible, self.segments
@@ -65,8 +81,14 @@ class Batch:
 def draw(model: Model, lengths: Mapping[str, int], rows: int, seed: int, device: str, padding: bool = True) -> Batch:
     """A batch of `rows` rows for a model; every third row of an input is whole, padded on the right, on the left."""
     generator = torch.Generator().manual_seed(seed)
-    ids, visible, segments = {}, {}, {}
+    ids: dict[str, Tensor] = {}
+    visible: dict[str, Tensor] = {}
+    segments: dict[str, Tensor] = {}
+    images: dict[str, Tensor] = {}
     for number, (name, rule) in enumerate(model.plan.inputs.items()):
+        if isinstance(rule, ImageRule):
+            images[name] = _numbers((rows, rule.channels, rule.size, rule.size), generator).to(device)
+            continue
         length = lengths[name]
         shown = torch.ones(rows, length, dtype=torch.bool)
         for row in range(rows):
@@ -76,15 +98,24 @@ def draw(model: Model, lengths: Mapping[str, int], rows: int, seed: int, device:
                 shown[row, length - hidden :] = False
             elif side == 2 and hidden:
                 shown[row, :hidden] = False
+        visible[name] = shown.to(device)
+        if isinstance(rule, FeatureRule):
+            ids[name] = _numbers((rows, length, rule.size), generator).masked_fill(~shown[..., None], 0.0).to(device)
+            continue
         drawn = random_ids(rule, (rows, length), generator)
         if rule.end_id is not None:
             last = length - 1 - shown.flip(1).to(torch.int64).argmax(1)
             drawn[torch.arange(rows), last] = rule.end_id
         pad = rule.pad_id if rule.pad_id is not None else 0
-        ids[name], visible[name] = drawn.where(shown, pad).to(device), shown.to(device)
+        ids[name] = drawn.where(shown, pad).to(device)
         if rule.segments:
             segments[name] = torch.randint(rule.segments, (rows, length), generator=generator).to(device)
-    return Batch(ids, visible, segments)
+    return Batch(ids, visible, segments, images)
+
+
+def _numbers(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Random numbers that every dtype holds exactly: multiples of 1/32 between -4 and 4."""
+    return torch.randn(shape, generator=generator).mul(32).round().clamp(-127, 127) / 32
 
 
 def random_ids(rule: InputRule, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
@@ -92,6 +123,19 @@ def random_ids(rule: InputRule, shape: tuple[int, int], generator: torch.Generat
     special = {rule.pad_id, rule.start_id, rule.end_id}
     real = torch.tensor([number for number in range(min(rule.vocab_size, 5000)) if number not in special] or [0])
     return real[torch.randint(len(real), shape, generator=generator)]
+
+
+def other_values(rule: AnyInputRule, given: Tensor, generator: torch.Generator) -> Tensor:
+    """Ids, frames or images that differ from the given ones in every position."""
+    if isinstance(rule, InputRule):
+        return other_ids(rule, given, generator)
+    drawn = _numbers(tuple(given.shape), generator).to(given)
+    return torch.where(drawn == given, -given - 1.0, drawn)
+
+
+def where_shown(shown: Tensor, given: Tensor, other: Tensor) -> Tensor:
+    """`given` (B, L) or (B, L, F) where `shown` (B, L), else `other`."""
+    return torch.where(shown if given.dim() == 2 else shown[..., None], given, other)
 
 
 def other_ids(rule: InputRule, ids: Tensor, generator: torch.Generator) -> Tensor:

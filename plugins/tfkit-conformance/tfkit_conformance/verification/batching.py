@@ -14,7 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .expected import expected_sites, tokens_of
+from tfkit.plugin.model_parts import InputRule
+
+from .expected import expected_sites, mixes_positions, tokens_of
 from .model_under_test import ModelUnderTest
 from .recording import run
 from .rounding import agree
@@ -25,29 +27,34 @@ MORE = 3
 
 def batch_permutation(subject: ModelUnderTest) -> float:
     """R11."""
-    rows = next(iter(subject.batch.ids.values())).shape[0]
+    rows = subject.batch.size
     if rows < 2:
         raise NotApplicable("a batch of one row")
     order = torch.randperm(rows, generator=subject.generator())
     if bool((order == torch.arange(rows)).all()):
         order = order.roll(1)
     after = run(subject.model, subject.batch.rows(order))
-    want = {name: tensor[order] for name, tensor in subject.baseline.items()}
+    want = {name: _rows(subject, name, tensor, order) for name, tensor in subject.baseline.items()}
     return agree("batch", after, want, subject.stick, f"rows in the order {order.tolist()}")
 
 
 def batch_split(subject: ModelUnderTest) -> float:
     """R12."""
-    rows = next(iter(subject.batch.ids.values())).shape[0]
+    rows = subject.batch.size
     if rows < 2:
         raise NotApplicable("a batch of one row")
     worst = 0.0
     for row in range(rows):
         index = torch.tensor([row])
-        want = {name: tensor[index] for name, tensor in subject.baseline.items()}
+        want = {name: _rows(subject, name, tensor, index) for name, tensor in subject.baseline.items()}
         after = run(subject.model, subject.batch.rows(index))
         worst = max(worst, agree("batch", after, want, subject.stick, f"row {row} alone"))
     return worst
+
+
+def _rows(subject: ModelUnderTest, node: str, tensor: Tensor, index: Tensor) -> Tensor:
+    """Some rows of a node's output; of the similarities of two batches, the columns of these rows too."""
+    return tensor[index][:, index] if subject.graph.nodes[node].signal.axes == ("B", "B") else tensor[index]
 
 
 def right_padding(subject: ModelUnderTest) -> float:
@@ -60,8 +67,12 @@ def left_padding(subject: ModelUnderTest) -> float:
     reasons = {
         name: f"`{name}` has positions that count padding"
         for name, rule in subject.model.plan.inputs.items()
-        if rule.counts_padding
+        if isinstance(rule, InputRule) and rule.counts_padding
     }
+    for node in subject.graph.nodes.values():
+        name = tokens_of(subject.graph, node.name)
+        if name is not None and mixes_positions(subject.graph, node.name):
+            reasons[name] = f"`{node.name}` combines or counts the positions of `{name}`, padding included"
     for expected in expected_sites(subject.graph).values():
         if expected.memory is not None and expected.scheme is not None:
             for tokens in (expected.tokens, tokens_of(subject.graph, expected.memory)):
@@ -93,4 +104,5 @@ def _cut(subject: ModelUnderTest, node: str, name: str, tensor: Tensor, left: bo
     """A node's output without the added positions."""
     if tokens_of(subject.graph, node) != name:
         return tensor
-    return tensor[:, MORE:] if left else tensor[:, :-MORE]
+    length = subject.baseline[node].shape[1]
+    return tensor[:, -length:] if left else tensor[:, :length]

@@ -19,7 +19,7 @@ from tfkit import DecodingState, Model
 
 from .batch import Batch, draw, other_ids
 from .comparison import same
-from .expected import tokens_of
+from .expected import is_causal, tokens_of
 from .model_under_test import ModelUnderTest
 from .recording import node_outputs, run
 from .rounding import agree
@@ -62,7 +62,7 @@ def failed_step(subject: ModelUnderTest) -> None:
             subject.model,
             [name for name in subject.model.plan.wires if name in subject.model.plan.followers[target]][-1],
         )
-        wrong = other_ids(model.plan.inputs[target], batch.ids[target], subject.generator())
+        wrong = other_ids(model.plan.token_rule(target), batch.ids[target], subject.generator())
         visible, at, pieces = batch.visible[target], 0, []
         for count in chunks:
             handle = model.nodes[last].register_forward_hook(_stop)
@@ -109,7 +109,7 @@ def reordered(subject: ModelUnderTest) -> float:
             _advance(subject.model, state, batch, target, slice(0, half))
             state.reorder(index.to(batch.ids[target].device))
             after = batch.rows(index)
-            later = other_ids(subject.model.plan.inputs[target], after.ids[target], subject.generator())
+            later = other_ids(subject.model.plan.token_rule(target), after.ids[target], subject.generator())
             ids = torch.cat([after.ids[target][:, :half], later[:, half:]], 1)
             after = after.with_ids(target, ids)
             pieces = [_advance(subject.model, state, after, target, slice(at, at + 1)) for at in range(half, L)]
@@ -123,15 +123,15 @@ def reordered(subject: ModelUnderTest) -> float:
 
 def _targets(subject: ModelUnderTest) -> list[str]:
     plan = subject.model.plan
-    found = [name for name in plan.inputs if name not in plan.undecodable and _stacks(subject, name)]
+    found = [name for name in plan.inputs if name not in plan.undecodable and _has_causal_node(subject, name)]
     if not found:
         reasons = [f"`{name}`: {reason}" for name, reason in plan.undecodable.items()]
         raise NotApplicable("; ".join(reasons) or "nothing to decode")
     return found
 
 
-def _stacks(subject: ModelUnderTest, target: str) -> bool:
-    return any(getattr(subject.graph.nodes[name].options, "causal", None) for name in subject.following(target))
+def _has_causal_node(subject: ModelUnderTest, target: str) -> bool:
+    return any(is_causal(subject.graph.nodes[name]) for name in subject.following(target))
 
 
 def _following(subject: ModelUnderTest, target: str, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -147,8 +147,8 @@ def _shortened(subject: ModelUnderTest, target: str, length: int) -> Batch:
 
 
 def start(model: Model, target: str, batch: Batch) -> DecodingState:
-    rows = None if len(batch.ids) > 1 else batch.ids[target].shape[0]
-    return model.start(target, batch=rows, capacity=4, **batch.call(without=target))
+    rows = None if len(model.plan.inputs) > 1 else batch.size
+    return model.start(target, batch=rows, capacity=4, **batch.call(without=target, dtype=model.dtype))
 
 
 def steps(model: Model, target: str, batch: Batch, chunks: list[int]) -> dict[str, Tensor]:

@@ -113,9 +113,23 @@ def memories(graph: Graph, stack: str) -> set[str]:
 
 
 def tokens_of(graph: Graph, node: str) -> str | None:
-    """The input whose positions a node's output has, None once it is pooled."""
+    """The input whose positions a node's output has, None once it is pooled, and where an image fixes their number."""
     length = graph.nodes[node].signal.length
-    return length.removeprefix("L_") if length else None
+    return length.removeprefix("L_") if isinstance(length, str) else None
+
+
+def mixes_positions(graph: Graph, name: str) -> bool:
+    """Whether a sequence is computed from its input's positions other than by attention: a convolution."""
+    node = graph.nodes[name]
+    if node.kind.input_rule is not None:
+        return False
+    mixes = not layers_of(node.options) and not node.kind.stepwise(node.options)
+    return mixes or mixes_positions(graph, node_of(node.edges.reads["input"]))
+
+
+def is_causal(node: Node) -> bool:
+    """Whether an output of the node depends on earlier positions, and on no later one."""
+    return node.kind.mixes_positions and node.kind.stepwise(node.options)
 
 
 def stepwise_chain(graph: Graph, tokens: str) -> list[str]:
@@ -152,7 +166,8 @@ def schemes_at(graph: Graph, name: str) -> list[Component]:
     while True:
         node = graph.nodes[name]
         if node.kind.input_rule is not None:
-            return found + ([node.options.position] if node.options.position.entry.acts else [])
+            position = getattr(node.options, "position", None)
+            return found + ([position] if position is not None and position.entry.acts else [])
         found += [
             layer.position
             for _, layer in sequence(layers_of(node.options))

@@ -43,16 +43,18 @@ from .gradient_yardstick import GradientYardstick, largest, share_of, short
 from .model_under_test import ModelUnderTest
 from .rounding import LARGEST
 from .row import NotApplicable, Reported
-from .site_runs import Gradients, SiteRun, site_errors, with_site_errors
+from .site_runs import Gradients, SiteRun, SiteRuns, site_errors, with_site_errors
 
 
 def site_gradients(subject: ModelUnderTest) -> float:
     """1, at every site that the backend serves when gradients are wanted."""
     runs = _served(subject)
-    known = {site: run for site, run in runs.items() if run.inputs.score is None and run.grad_output is not None}
+    known = [
+        (site, run) for site, calls in runs.items() for run in calls if run.inputs.score is None and run.grad_output is not None
+    ]
     if not known:
         raise NotApplicable("the reference computes dot products; other scores are checked by the gradients of the parameters")
-    return max(check_site("site gradients", site, run) for site, run in known.items())
+    return max(check_site("site gradients", site, run) for site, run in known)
 
 
 def parameter_gradients(subject: ModelUnderTest) -> float:
@@ -70,9 +72,9 @@ def parameter_gradients(subject: ModelUnderTest) -> float:
     return worst
 
 
-def _served(subject: ModelUnderTest) -> dict[str, SiteRun]:
+def _served(subject: ModelUnderTest) -> SiteRuns:
     """The calls that the backend itself served. Raises NotApplicable where there are none."""
-    runs = {site: run for site, run in subject.backward[1].items() if run.backend.kind == subject.backend}
+    runs = {site: calls for site, calls in subject.backward[1].items() if calls[0].backend.kind == subject.backend}
     if not subject.model.sites:
         raise NotApplicable("the model has no attention")
     if not runs:

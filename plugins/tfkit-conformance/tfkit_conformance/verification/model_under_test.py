@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from tfkit import Graph, Model
+from tfkit.plugin.model_parts import InputRule
 
 from .batch import Batch
 from .expected import followers, tokens_of
 from .gradient_yardstick import GradientYardstick
 from .rounding import Yardstick
-from .site_runs import Gradients, SiteRun, backward
+from .site_runs import Gradients, SiteRuns, backward
 
 
 @dataclass
@@ -36,7 +37,7 @@ class ModelUnderTest:
     limits: dict[str, int | None] = field(default_factory=dict)
 
     @cached_property
-    def backward(self) -> tuple[Gradients, dict[str, SiteRun]]:
+    def backward(self) -> tuple[Gradients, SiteRuns]:
         """The gradients of the parameters, and what happened at every site on the way back."""
         return backward(self.model, self.batch, self.slopes.towards)
 
@@ -51,10 +52,12 @@ class ModelUnderTest:
         return followers(self.graph, tokens)
 
     def pad(self, tokens: str) -> int:
-        return self.model.plan.inputs[tokens].pad_id or 0
+        rule = self.model.plan.inputs[tokens]
+        return rule.pad_id or 0 if isinstance(rule, InputRule) else 0
 
 
 def shown_positions(graph: Graph, batch: Batch) -> dict[str, Tensor]:
     """By node, which of its positions in a batch are real; nothing for pooled nodes."""
     by_node = {name: tokens_of(graph, name) for name in graph.nodes}
-    return {name: batch.visible[tokens] for name, tokens in by_node.items() if tokens is not None}
+    strides = {name: node.signal.stride for name, node in graph.nodes.items()}
+    return {name: batch.visible[tokens][:, :: strides[name]] for name, tokens in by_node.items() if tokens is not None}

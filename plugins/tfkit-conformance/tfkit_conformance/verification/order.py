@@ -18,7 +18,7 @@ from tfkit.plugin.model_parts import MultiHeadAttention
 from ..finding import Violation
 from .batch import draw
 from .comparison import close
-from .expected import schemes_at, stacks, tokens_of
+from .expected import mixes_positions, schemes_at, stacks, tokens_of
 from .model_under_test import ModelUnderTest
 from .recording import run
 from .rounding import copied
@@ -29,14 +29,14 @@ def order_of_tokens(subject: ModelUnderTest) -> float | None:
     """Every stack, with and without positions. Gives the largest error over tolerance of those without."""
     free = unlimited(subject.model)
     lengths = {name: ids.shape[1] for name, ids in subject.batch.ids.items()}
-    rows = next(iter(subject.batch.ids.values())).shape[0]
+    rows = subject.batch.size
     batch = draw(subject.model, lengths, rows, subject.seed + 5, subject.device, padding=False)
     before = run(free, batch)
     worst: float | None = None
     evaluated = False
     for node in stacks(subject.graph):
         tokens = tokens_of(subject.graph, node.name)
-        if tokens is None or lengths[tokens] < 2:
+        if tokens is None or lengths[tokens] < 2 or mixes_positions(subject.graph, node.name):
             continue
         order = torch.randperm(lengths[tokens], generator=subject.generator(1)).to(subject.device)
         after = run(free, batch.positions(tokens, order))

@@ -56,12 +56,12 @@ class LayerCall:
 
 @dataclass
 class Recording:
-    """The record: `nodes` by name, `layers` by (stack, index), `sites` by name."""
+    """The record: `nodes` by name, `layers` by (stack, index), `sites` by name. A loop over steps calls its site at each."""
 
     batch: Batch
     nodes: dict[str, Call] = field(default_factory=dict)
     layers: dict[tuple[str, int], LayerCall] = field(default_factory=dict)
-    sites: dict[str, SiteCall] = field(default_factory=dict)
+    sites: dict[str, list[SiteCall]] = field(default_factory=dict)
     final_norms: dict[str, Call] = field(default_factory=dict)
     inner: dict[tuple[str, str], list[Call]] = field(default_factory=dict)
     """Calls of norms and positions directly below a node that is no stack."""
@@ -75,7 +75,7 @@ PROJECTIONS = ("query", "key", "value", "output")
 def record(model: Model, batch: Batch, by_lengths: bool = False) -> Recording:
     """Records one call of a model in evaluation mode. `by_lengths`: padding is on the right, and given by lengths."""
     found = Recording(batch)
-    keywords = batch.call()
+    keywords = batch.call(dtype=model.dtype)
     if by_lengths:
         keywords["lengths"] = {name: shown.sum(1) for name, shown in keywords.pop("masks").items()}
     with ExitStack() as undo:
@@ -91,7 +91,7 @@ def record(model: Model, batch: Batch, by_lengths: bool = False) -> Recording:
         def recorded(site: str, backend: BoundBackend) -> BoundBackend:
             def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
                 answer = backend.attend(inputs, options)
-                found.sites[site] = SiteCall(*sites[site], inputs, backend, answer.output)
+                found.sites.setdefault(site, []).append(SiteCall(*sites[site], inputs, backend, answer.output))
                 return answer
 
             return replace(backend, attend=attend)
@@ -175,5 +175,5 @@ def node_outputs(model: Model) -> Iterator[dict[str, list[Tensor]]]:
 def run(model: Model, batch: Batch) -> dict[str, Tensor]:
     """The output of every node, by name."""
     with node_outputs(model) as found:
-        model(**batch.call())
+        model(**batch.call(dtype=model.dtype))
     return {name: tensors[0] for name, tensors in found.items()}

@@ -41,6 +41,7 @@ from torch import Tensor
 from tfkit import Model
 
 from ..attention.bound import UNIT
+from ..site_hooks import request_backend
 from .batch import Batch
 from .comparison import close
 from .recording import run
@@ -80,7 +81,7 @@ def yardstick(model: Model, wide: Model, batch: Batch) -> tuple[Yardstick, dict[
     exact, got = run(wide, batch), run(model, batch)
     size = {name: float(tensor.abs().max()) for name, tensor in exact.items()}
     error = {name: float((got[name].double() - exact[name]).abs().max()) / (size[name] or 1.0) for name in exact}
-    keys = max(ids.shape[1] for ids in batch.ids.values())
+    keys = max((tensor.shape[1] for tensor in exact.values() if tensor.dim() == 3), default=1)
     return Yardstick(error, size, longest_sums(model, keys), next(model.parameters()).dtype), exact
 
 
@@ -88,7 +89,7 @@ def longest_sums(model: Model, keys: int) -> dict[str, int]:
     """By node, the number of terms of the longest sum on the way to its output, where attention is over `keys` positions."""
     found: dict[str, int] = {}
     for name, wire in model.plan.wires.items():
-        own = [weight.shape[-1] for weight in model.nodes[name].parameters() if weight.dim() > 1]
+        own = [weight[0].numel() for weight in model.nodes[name].parameters() if weight.dim() > 1]
         read = [found[reference.split(".")[0]] for reference in (*wire.edges.values(), *wire.memories)]
         shared = [found[wire.owner]] if wire.owner is not None else []
         found[name] = max((keys, *own, *read, *shared))
@@ -99,10 +100,10 @@ def cast(model: Model, dtype: torch.dtype, backend: object = "eager") -> Model:
     """A copy of a model in another dtype, with one backend at all sites."""
     made = copied(model).to(dtype)
     device = next(made.parameters()).device
-    made.set_backend("eager")  # it serves every dtype, so that no other backend refuses on the way
+    request_backend(made, "eager")  # it serves every dtype, so that no other backend refuses on the way
     made.retarget(device, dtype)
     if backend != "eager":
-        made.set_backend(backend)
+        request_backend(made, backend)
     return made.eval()
 
 

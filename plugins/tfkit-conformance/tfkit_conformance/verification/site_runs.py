@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tfkit import Model
-from tfkit.inspection import BoundBackend
+from tfkit.inspection import BoundBackend, Stack
 from tfkit.plugin import AttentionInputs, AttentionOutput, DenseBias, DistanceBias, LinearBias, shapes_of
 
 from ..attention.compare import gradients_of, leaves_of
@@ -18,6 +19,8 @@ from .batch import Batch
 from .sites import prepared, with_leaves
 
 Gradients = dict[str, Tensor]
+SiteRuns = dict[str, list["SiteRun"]]
+"""The calls of every site: one, or one for each step of a loop."""
 
 
 @dataclass
@@ -39,17 +42,18 @@ class SiteError:
     gradients: Gradients
 
 
-def backward(model: Model, batch: Batch, towards: Gradients) -> tuple[Gradients, dict[str, SiteRun]]:
+def backward(model: Model, batch: Batch, towards: Gradients) -> tuple[Gradients, SiteRuns]:
     """The gradient of every trainable parameter for gradients `towards` of the outputs, and what happened at every site."""
-    runs: dict[str, SiteRun] = {}
+    runs: SiteRuns = {}
+    once = _called_once(model)
 
     def recorded(site: str, backend: BoundBackend) -> BoundBackend:
         def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
             gradients: Gradients = {}
             found = backend.attend(_split(inputs, backend, gradients), options)
             run = SiteRun(backend, inputs, found.output.detach(), gradients=gradients)
-            if site not in runs:  # an activation checkpoint calls it again, and throws that result away
-                runs[site] = run
+            if site not in runs or site not in once:  # an activation checkpoint calls it again, and drops that result
+                runs.setdefault(site, []).append(run)
             if found.output.requires_grad:
                 found.output.register_hook(lambda gradient: setattr(run, "grad_output", gradient.detach()))  # type: ignore[no-untyped-call]
             return found
@@ -60,23 +64,31 @@ def backward(model: Model, batch: Batch, towards: Gradients) -> tuple[Gradients,
         return _gradients(model, batch, towards), runs
 
 
-def with_site_errors(model: Model, batch: Batch, towards: Gradients, errors: dict[str, SiteError]) -> Gradients:
+def with_site_errors(model: Model, batch: Batch, towards: Gradients, errors: dict[str, list[SiteError | None]]) -> Gradients:
     """The gradients of a float64 model in which every site is off by what is given, forward and backward."""
+
+    calls, once = Counter[str](), _called_once(model)
 
     def with_error(site: str, backend: BoundBackend) -> BoundBackend:
         def attend(inputs: AttentionInputs, options: Any) -> AttentionOutput:
             found = backend.attend(inputs, options)
-            if site not in errors:
+            error = errors[site][0 if site in once else calls[site]] if site in errors else None
+            calls[site] += 1
+            if error is None:
                 return found
             leaves = leaves_of(inputs)
-            added = [errors[site].gradients.get(name) if leaf.requires_grad else None for name, leaf in leaves.items()]
-            made = _Off.apply(found.output, errors[site].output, added, *leaves.values())  # type: ignore[no-untyped-call]
-            return AttentionOutput(made)
+            added = [error.gradients.get(name) if leaf.requires_grad else None for name, leaf in leaves.items()]
+            return AttentionOutput(_Off.apply(found.output, error.output, added, *leaves.values()))  # type: ignore[no-untyped-call]
 
         return replace(backend, attend=attend)
 
     with replaced_backends(model, with_error):
         return _gradients(model, batch, towards)
+
+
+def _called_once(model: Model) -> frozenset[str]:
+    """The sites of stacks, which call them once. Other nodes may call theirs in a loop."""
+    return frozenset(use.site for use in model.attention_sites() if isinstance(model.nodes[use.site.split(".")[0]], Stack))
 
 
 class _Off(torch.autograd.Function):
@@ -113,7 +125,7 @@ def _split(inputs: AttentionInputs, backend: BoundBackend, into: Gradients) -> A
 
 def _gradients(model: Model, batch: Batch, towards: Gradients) -> Gradients:
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    outputs = {name: tensor for name, tensor in model(**batch.call()).items() if tensor.requires_grad}
+    outputs = {name: tensor for name, tensor in model(**batch.call(dtype=model.dtype)).items() if tensor.requires_grad}
     ends = [towards[name].to(tensor) for name, tensor in outputs.items()]
     found = torch.autograd.grad(list(outputs.values()), list(parameters.values()), ends, allow_unused=True)
     return {
@@ -133,19 +145,23 @@ def random_towards(outputs: Gradients, shown: dict[str, Tensor], generator: torc
     return found
 
 
-def site_errors(runs: dict[str, SiteRun], wide: Model) -> dict[str, SiteError]:
-    """What every site was off by from the float64 model's own backend on the same inputs; nothing for those with a score
-    function of their own, and for those that no gradient reached."""
+def site_errors(runs: SiteRuns, wide: Model) -> dict[str, list[SiteError | None]]:
+    """The error of every call of a site against the float64 model's own backend on the same inputs.
+
+    None for a score function other than the dot product, and for a call that no gradient reached.
+    """
     exact = {choice.site: choice.candidates[0] for choice in (a.choices[i] for a, i, _ in wide.attention_sites())}
-    found = {}
-    for site, run in runs.items():
-        if run.inputs.score is None and run.grad_output is not None:
-            inputs = _wide_call(run.inputs)
-            wanted = exact[site].attend(prepared(exact[site], inputs), exact[site].options).output
-            gradients = gradients_of(wanted, inputs, run.grad_output.double())
-            off = {name: given.double() - gradients[name] for name, given in run.gradients.items()}
-            found[site] = SiteError(run.output.double() - wanted.detach(), off)
-    return found
+    return {site: [_error(run, exact[site]) for run in calls] for site, calls in runs.items()}
+
+
+def _error(run: SiteRun, exact: BoundBackend) -> SiteError | None:
+    if run.inputs.score is not None or run.grad_output is None:
+        return None
+    inputs = _wide_call(run.inputs)
+    wanted = exact.attend(prepared(exact, inputs), exact.options).output
+    gradients = gradients_of(wanted, inputs, run.grad_output.double())
+    off = {name: given.double() - gradients[name] for name, given in run.gradients.items()}
+    return SiteError(run.output.double() - wanted.detach(), off)
 
 
 def _wide_call(inputs: AttentionInputs) -> AttentionInputs:

@@ -7,7 +7,7 @@ loops, so the recorded lengths are moderate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -27,17 +27,26 @@ from .recording import Recording, SiteCall
 from .row import ForwardOnly, NotApplicable, PartCheck, Refused
 
 CHECK = "attention"
+Expected = Callable[[], tuple[AttentionInputs, Tensor, Reference]]
 
 
 def site_checks(
     recording: Recording, part: str, backends: dict[str, dict[str, BoundBackend]], seed: int
 ) -> Iterator[PartCheck]:
-    """The checks of every backend at every site, on the recorded inputs. `backends` are by site and name."""
+    """The checks of every backend at every site, on the recorded inputs of all its calls. `backends` are by site and name."""
     generator = torch.Generator().manual_seed(seed)
-    for site, call in recording.sites.items():
-        expected = cache(partial(_expected, call, generator))
+    for site, calls in recording.sites.items():
+        expected = [(call, cache(partial(_expected, call, generator))) for call in calls]
         for name, backend in backends[site].items():
-            yield PartCheck(part, "A1-A5", site, partial(_check_backend, backend, f"{name} at {site}", call, expected), name)
+            yield PartCheck(part, "A1-A5", site, partial(_check_calls, backend, f"{name} at {site}", expected), name)
+
+
+def _check_calls(backend: BoundBackend, words: str, expected: Sequence[tuple[SiteCall, Expected]]) -> float:
+    """The largest error of one backend over its bound in all calls of a site."""
+    return max(
+        _check_backend(backend, words if len(expected) == 1 else f"{words}, step {number}", call, result)
+        for number, (call, result) in enumerate(expected)
+    )
 
 
 def _expected(call: SiteCall, generator: torch.Generator) -> tuple[AttentionInputs, Tensor, Reference]:
@@ -49,9 +58,7 @@ def _expected(call: SiteCall, generator: torch.Generator) -> tuple[AttentionInpu
     return inputs, grad_output, reference(inputs, grad_output)
 
 
-def _check_backend(
-    backend: BoundBackend, words: str, call: SiteCall, expected: Callable[[], tuple[AttentionInputs, Tensor, Reference]]
-) -> float:
+def _check_backend(backend: BoundBackend, words: str, call: SiteCall, expected: Expected) -> float:
     """The largest error of one backend over its bound; without gradients if its declaration refuses them."""
     if call.attention.config.score != "dot":
         score = call.attention.config.score

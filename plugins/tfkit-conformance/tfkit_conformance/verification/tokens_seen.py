@@ -10,21 +10,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tfkit.plugin.model_parts import ImageRule, InputRule
+
 from ..finding import Violation
-from .batch import other_ids
+from .batch import other_values, where_shown
 from .comparison import same
-from .expected import memories, stepwise_chain, tokens_of
+from .expected import is_causal, memories, stepwise_chain, tokens_of
 from .model_under_test import ModelUnderTest
 from .recording import run
 from .row import NotApplicable
 
 
 def causal_independence(subject: ModelUnderTest) -> None:
-    """R19, for every causal stack and several t."""
+    """R19, for every causal node and several t."""
     found = False
     for tokens, rule in subject.model.plan.inputs.items():
         chain = stepwise_chain(subject.graph, tokens)
-        causal = [name for name in chain if getattr(subject.graph.nodes[name].options, "causal", None)]
+        causal = [name for name in chain if is_causal(subject.graph.nodes[name])]
         if not causal:
             continue
         ids = subject.batch.ids[tokens]
@@ -33,19 +35,20 @@ def causal_independence(subject: ModelUnderTest) -> None:
             continue
         found = True
         for number, t in enumerate(sorted({0, L // 2, L - 2})):
-            later = torch.arange(L, device=ids.device) > t
-            if rule.end_id is not None:
+            later = (torch.arange(L, device=ids.device) > t).expand(ids.shape[:2])
+            if isinstance(rule, InputRule) and rule.end_id is not None:
                 later = later & (ids != rule.end_id)  # a pooled node may look for it
-            changed = torch.where(later, other_ids(rule, ids, subject.generator(number)), ids)
+            changed = where_shown(later, other_values(rule, ids, subject.generator(number)), ids)
             after = run(subject.model, subject.batch.with_ids(tokens, changed))
             for name in chain:
                 words = f"tokens of `{tokens}` after position {t} must not change earlier positions"
                 same("causal", after[name][:, : t + 1], subject.baseline[name][:, : t + 1], words, f"`{name}`")
             last = causal[-1]
-            if torch.equal(after[last][:, t + 1 :], subject.baseline[last][:, t + 1 :]):
+            differ = (changed != ids) & subject.batch.visible[tokens]  # end tokens and padding stay
+            if differ.any() and torch.equal(after[last][:, t + 1 :], subject.baseline[last][:, t + 1 :]):
                 raise Violation("causal", f"`{last}` does not change with the tokens of `{tokens}` after position {t} at all")
     if not found:
-        raise NotApplicable("no causal stack of two positions or more")
+        raise NotApplicable("no causal node over two positions or more")
 
 
 def padding_content(subject: ModelUnderTest) -> None:
@@ -55,8 +58,8 @@ def padding_content(subject: ModelUnderTest) -> None:
         raise NotApplicable("no input is long enough to be padded")
     for number, name in enumerate(hidden):
         ids, shown = subject.batch.ids[name], subject.batch.visible[name]
-        others = other_ids(subject.model.plan.inputs[name], ids, subject.generator(number))
-        after = run(subject.model, subject.batch.with_ids(name, torch.where(shown, ids, others)))
+        others = other_values(subject.model.plan.inputs[name], ids, subject.generator(number))
+        after = run(subject.model, subject.batch.with_ids(name, where_shown(shown, ids, others)))
         where = subject.shown()
         for node in subject.baseline:
             words = f"ids of `{name}` under padding must change nothing that is real"
@@ -66,19 +69,25 @@ def padding_content(subject: ModelUnderTest) -> None:
 def inputs_matter(subject: ModelUnderTest) -> None:
     """Every row of every output changes with each input that it follows, and every stack with each memory that it reads."""
     for number, (name, rule) in enumerate(subject.model.plan.inputs.items()):
-        ids, shown = subject.batch.ids[name], subject.batch.visible[name]
-        if rule.vocab_size < 3:
+        if isinstance(rule, ImageRule):
+            ids = subject.batch.images[name]
+            changed = other_values(rule, ids, subject.generator(number))
+        else:
+            ids, shown = subject.batch.ids[name], subject.batch.visible[name]
+            changed = where_shown(shown, other_values(rule, ids, subject.generator(number)), ids)
+        if isinstance(rule, InputRule) and rule.vocab_size < 3:
             continue
-        changed = torch.where(shown, other_ids(rule, ids, subject.generator(number)), ids)
-        if rule.end_id is not None:
+        if isinstance(rule, InputRule) and rule.end_id is not None:
             changed = torch.where(ids == rule.end_id, ids, changed)
         after = run(subject.model, subject.batch.with_ids(name, changed))
         where = subject.shown()
         for node in subject.following(name):
-            differs = _rows_that_differ(after[node], subject.baseline[node], where.get(node)) | (changed == ids).all(1)
+            differs = _rows_that_differ(after[node], subject.baseline[node], where.get(node)) | (changed == ids).flatten(1).all(
+                1
+            )
             if not bool(differs.all()) and not _selects(subject, node):
                 row = int((~differs).nonzero()[0])
-                raise Violation("dependence", f"batch row {row} of `{node}` does not change with the ids of `{name}`")
+                raise Violation("dependence", f"batch row {row} of `{node}` does not change with `{name}`")
 
 
 def _rows_that_differ(got: Tensor, want: Tensor, shown: Tensor | None) -> Tensor:

@@ -29,6 +29,7 @@ from ..finding import Violation
 from .approximate import Approximate, elementwise, exact, layer_norm, linear, product, rms_norm, weighted_sum
 from .comparison import close, same
 from .expected import ExpectedLayer, ExpectedSite, node_of
+from .real_inputs import convolutions, patches, similarity
 from .recording import Call, Recording
 from .row import NotApplicable
 
@@ -189,6 +190,14 @@ def _bias(module: nn.Module) -> Tensor | None:
 
 
 def tokenwise_nodes(graph: Graph) -> dict[str, Callable[[Model, Recording, Node], float]]:
-    """The check of every node that acts on tokens alone, by node."""
-    kinds = {"tokens": embedding, "dense": dense, "classify": dense, "token_logits": logits}
+    """The check of every node that has an equation of its own, by node."""
+    kinds = {
+        "tokens": embedding,
+        "dense": dense,
+        "classify": dense,
+        "token_logits": logits,
+        "patches": patches,
+        "convolutions": convolutions,
+        "similarity": similarity,
+    }
     return {name: kinds[node.part.kind] for name, node in graph.nodes.items() if node.part.kind in kinds}

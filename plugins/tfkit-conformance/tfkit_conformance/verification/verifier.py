@@ -108,7 +108,8 @@ def verify(
         )  # fmt: skip
 
     requested, evaluated_by = requested_backends(given, backends), by_site(given, backends, catalogue)
-    wide = {name: requested for name, requested in requested.items() if name in declaring(evaluated_by, WIDE)}
+    exact = declaring(evaluated_by, WIDE) if given.sites else set(requested)
+    wide = {name: requested for name, requested in requested.items() if name in exact}
     for device in devices:
         missing = missing_device(device)
         if missing:
@@ -309,10 +310,12 @@ def _right(batch: Batch) -> Batch:
     ids, visible, segments = {}, {}, {}
     for name, shown in batch.visible.items():
         order = (~shown).to(torch.int8).argsort(dim=1, stable=True)
-        ids[name], visible[name] = batch.ids[name].gather(1, order), shown.gather(1, order)
+        given = batch.ids[name]
+        places = order if given.dim() == 2 else order[..., None].expand_as(given)
+        ids[name], visible[name] = given.gather(1, places), shown.gather(1, order)
         if name in batch.segments:
             segments[name] = batch.segments[name].gather(1, order)
-    return Batch(ids, visible, segments)
+    return Batch(ids, visible, segments, batch.images)
 
 
 def _unused(subject: ModelUnderTest, backend: str) -> str:

@@ -19,6 +19,7 @@ from tfkit.inspection import Padding, catalogue_of
 from tfkit.plugin.model_parts import ForwardContext, NodeOutput
 
 from ..finding import Violation
+from ..site_hooks import request_backend
 from .comparison import same
 from .expected import node_of
 from .gradient_yardstick import unseen_biases
@@ -41,9 +42,9 @@ def checkpoint(subject: ModelUnderTest) -> None:
         raise NotApplicable("the model keeps no spec to be built from")
     other: Model = build(subject.model.spec, catalogue_of(subject.model), device="meta", dtype=subject.dtype)
     other.to_empty(device=subject.device).load_state_dict(own)
-    other.set_backend("eager")
+    request_backend(other, "eager")
     other.retarget(torch.device(subject.device), subject.dtype)
-    other.set_backend(subject.requested)
+    request_backend(other, subject.requested)
     after = run(other.eval(), subject.batch)
     for name, tensor in subject.baseline.items():
         same("checkpoint", after[name], tensor, "weights loaded into a model built anew must give the same bits", f"`{name}`")
@@ -55,11 +56,11 @@ def gradient_flow(subject: ModelUnderTest) -> None:
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not parameters:
         raise NotApplicable("the model has no trainable parameter")
-    if subject.model.sites and min(ids.shape[1] for ids in subject.batch.ids.values()) < 2:
+    if subject.model.sites and min((ids.shape[1] for ids in subject.batch.ids.values()), default=2) < 2:
         raise NotApplicable("over one token, a softmax is 1 and has no gradient")
     generator = subject.generator(3)
     with node_outputs(model) as found:
-        outputs = model(**subject.batch.call())
+        outputs = model(**subject.batch.call(dtype=model.dtype))
     loss = torch.zeros((), dtype=torch.float64, device=subject.device)
     for tensor in outputs.values():
         weight = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)

@@ -1,0 +1,85 @@
+"""The checks of patches, convolutions and similarities pass for the modules as they are, and fail for each that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+import tfkit
+from tfkit.nn import convolutions, similarity
+from tfkit.nn.patches import Patches
+from tfkit_conformance.finding import Violation
+from tfkit_conformance.verification.batch import draw, lengths_for
+from tfkit_conformance.verification.real_inputs import convolutions as check_convolutions
+from tfkit_conformance.verification.real_inputs import patches as check_patches
+from tfkit_conformance.verification.real_inputs import similarity as check_similarity
+from tfkit_conformance.verification.recording import record
+from verification.shrunk import OVERRIDES
+
+SPECS = Path(__file__).parents[4] / "specs"
+CHECKS: dict[str, tuple[str, str, Callable[..., float]]] = {
+    "patches": ("clip-b32", "image", check_patches),
+    "convolutions": ("whisper-small", "frames", check_convolutions),
+    "similarity": ("clip-b32", "match", check_similarity),
+}
+
+
+def checked(kind: str, catalogue: tfkit.Catalogue) -> float:
+    name, node, check = CHECKS[kind]
+    spec = tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, OVERRIDES[name])
+    model, graph = tfkit.build(spec, catalogue).eval(), tfkit.graph_of(spec)
+    batch = draw(model, lengths_for(graph, None), 3, 0, "cpu")
+    return check(model, record(model, batch), graph.nodes[node])
+
+
+@pytest.mark.parametrize("kind", CHECKS)
+def test_the_module_as_it_is_passes(kind: str, catalogue: tfkit.Catalogue) -> None:
+    assert checked(kind, catalogue) < 1
+
+
+def transposed(self: Patches, images: Tensor) -> Tensor:
+    return nn.functional.conv2d(images.mT, self.projection.weight, self.projection.bias, self.projection.stride)
+
+
+def shifted(convolution: nn.Conv1d, x: Tensor) -> Tensor:
+    around = nn.functional.pad(x.mT, (2, 0))
+    return nn.functional.conv1d(around, convolution.weight, convolution.bias, convolution.stride).mT
+
+
+def no_padding(padding: Any, stride: int) -> Any:
+    return type(padding)(None, None)
+
+
+WRONG = [
+    ("patches", Patches, "_projected", transposed),
+    ("convolutions", convolutions, "_convolved", shifted),
+    ("convolutions", convolutions, "_strided", no_padding),
+    ("similarity", similarity, "_unit", lambda x: x),
+    ("similarity", similarity, "_unit", lambda x: x / x.abs().sum(-1, keepdim=True)),
+]
+
+
+@pytest.mark.parametrize(("kind", "owner", "name", "wrong"), WRONG)
+def test_a_wrong_module_is_found(
+    kind: str, owner: Any, name: str, wrong: Any, catalogue: tfkit.Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, wrong)
+    with pytest.raises(Violation):
+        checked(kind, catalogue)
+
+
+def test_a_position_that_is_left_out_is_found(catalogue: tfkit.Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tfkit.builtin.position.learned import Learned
+
+    monkeypatch.setattr(Learned, "embed", lambda self, x, span: x)
+    name, node, check = CHECKS["patches"]
+    spec = tfkit.load_spec(SPECS / f"{name}.yaml", catalogue, OVERRIDES[name])
+    model, graph = tfkit.build(spec, catalogue).eval(), tfkit.graph_of(spec)
+    recording = record(model, draw(model, lengths_for(graph, None), 3, 0, "cpu"))
+    monkeypatch.undo()
+    with pytest.raises(Violation):
+        check(model, recording, graph.nodes[node])

@@ -1,0 +1,76 @@
+"""Images to sequences of patches, Dosovitskiy et al. 2021, equation 1 (https://arxiv.org/abs/2010.11929):
+
+    x = dropout(norm([class; x_1 E + b; ...; x_N E + b] + p))        x_n (C * P * P), the n-th patch, row by row
+
+N = (H / P) (W / P). Registers (Darcet et al. 2024, https://arxiv.org/abs/2309.16588) are learned vectors without a position,
+between the class token and the patches.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..attention.positions import PositionRange
+from .cpu.dropout import Dropout
+from .runtime.context import ForwardContext
+from .runtime.node_output import NodeOutput
+
+
+class Patches(nn.Module):
+    """Images (B, C, H, W) -> (B, 1 + R + N, M) with a class token and R registers.
+
+    Args:
+        name: name of the node.
+        projection: the map E and its bias, as a convolution whose stride is its window.
+        class_token: whether a learned vector comes first.
+        registers: number of registers R.
+        position: a position scheme for the class token and the patches, or None.
+        norm: norm of the sum, or None.
+        dropout: dropout of the result.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        projection: nn.Conv2d,
+        class_token: bool,
+        registers: int,
+        position: nn.Module | None,
+        norm: nn.Module | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.projection, self.position, self.embedding_norm = projection, position, norm
+        self.class_token = nn.Parameter(torch.empty(self.width)) if class_token else None
+        self.registers = nn.Parameter(torch.empty(registers, self.width)) if registers else None
+        self.dropout = Dropout(dropout) if dropout > 0.0 else None
+
+    @property
+    def width(self) -> int:
+        """The width M of the vectors."""
+        return self.projection.out_channels
+
+    def forward(self, context: ForwardContext) -> NodeOutput:
+        patches = self._projected(context.inputs[self.name])  # (B, M, H / P, W / P)
+        grid = (patches.shape[2], patches.shape[3])
+        x = patches.flatten(2).mT
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.expand(len(x), 1, -1), x], 1)
+        if self.position is not None:
+            length = x.shape[1]
+            x = self.position.embed(x, PositionRange(length, length, 0, 0, x.device, x.dtype, grid=grid))  # type: ignore[operator]
+        if self.registers is not None:
+            first = 0 if self.class_token is None else 1
+            x = torch.cat([x[:, :first], self.registers.expand(len(x), -1, -1), x[:, first:]], 1)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        if self.dropout is not None:
+            x = self.dropout(x)
+        return NodeOutput(x, context.padding[self.name])
+
+    def _projected(self, images: Tensor) -> Tensor:
+        conv = self.projection
+        return functional.conv2d(images, conv.weight, conv.bias, conv.stride)
