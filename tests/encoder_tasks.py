@@ -28,6 +28,7 @@ HEADS = {
   next: {kind: classify, input: pooled, classes: 2}
 outputs: [words, next]
 """,
+    "tagged": "  out: {kind: classify, input: encoder, classes: 2}\noutputs: [out]\n",
     "pairs": POOLED + "  out: {kind: classify, input: pooled, classes: 2}\noutputs: [out]\n",
 }
 RECIPE = """\
@@ -75,7 +76,25 @@ def write_documents(folder):
     return "text: train.txt"
 
 
-FILES = {"masked_pairs": write_documents, "pairs": write_pairs}
+def tagged(count, seed=0):
+    """Sentences with names of animals; an old or a new animal has a longer name."""
+    draw, sentences = random.Random(seed), []
+    for _ in range(count):
+        sentence = [(word, "O") for word in words(draw).split() if word not in ("cat", "old", "new")]
+        for _ in range(draw.randint(0, 2)):
+            name = [("old", "B-ANIMAL"), ("cat", "I-ANIMAL")] if draw.random() < 0.5 else [("dog", "B-ANIMAL")]
+            sentence += [*name, ("sees", "O")]
+        sentences.append(sentence or [("the", "O")])
+    return sentences
+
+
+def write_tagged(folder):
+    text = "\n".join("".join(f"{word} {tag}\n" for word, tag in sentence) for sentence in tagged(200))
+    (folder / "train.conll").write_text(text)
+    return "table: train.conll"
+
+
+FILES = {"tagged": write_tagged, "masked_pairs": write_documents, "pairs": write_pairs}
 
 
 def recipe_for(folder, kind, metric="loss", steps=40):

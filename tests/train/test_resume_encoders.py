@@ -8,7 +8,10 @@ from encoder_tasks import FILES, recipe_for
 from tfkit.recipe import load_recipe
 from tfkit.train import resume, train
 
-SETTINGS = {"pairs": ["parameters={freeze: [tokens.position], rates: {out: 2}, layer_decay: 0.8}"]}
+SETTINGS = {
+    "pairs": ["parameters={freeze: [tokens.position], rates: {out: 2}, layer_decay: 0.8}"],
+    "masked_pairs": ["data.masking=spans"],
+}
 
 
 @pytest.mark.parametrize("kind", sorted(FILES))

@@ -2,7 +2,7 @@
 
 from .batch_shapes import BatchShapes
 from .batches import Epoch, epoch_of
-from .corpus import Corpus
+from .corpus import NO_LABEL, Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
 from .corpus_row import pair_ids
 from .image_directory import IMAGES, ImageFacts, image_texts, read_image_facts
@@ -13,7 +13,8 @@ from .lines import groups, lines, lines_of, rows
 from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
 from .prepare_images import check_images, prepare_images
 from .roles import Roles, check_ids, roles_of
-from .tasks import NO_LABEL, Batch, Task, padded, segments_of, task_of
+from .tagged import word_pieces
+from .tasks import Batch, Task, padded, segments_of, task_of
 from .tokeniser import TextTokeniser
 from .tokeniser_directory import (
     LABELS,
@@ -78,5 +79,6 @@ __all__ = [
     "segments_of",
     "task_of",
     "tokeniser_texts",
+    "word_pieces",
     "describe_counts",
 ]

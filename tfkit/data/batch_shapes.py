@@ -18,8 +18,9 @@ from torch import Tensor
 
 from ..recipe import PAD
 from .batches import Epoch, Numbers
+from .corpus import NO_LABEL
 from .image_task import ImageTask
-from .tasks import NO_LABEL, Batch, Task
+from .tasks import Batch, Task
 
 MAX_SHAPES = 8
 """The largest number of shapes of a corpus. More shapes mean less padding and longer compilation."""

@@ -24,6 +24,7 @@ class Row:
         bare: The number of tokens of each text, without special tokens.
         label: Of a classification or a pair.
         random: Whether the second of two pieces of text does not follow the first.
+        tags: The tag and the line of the word that starts at each token; None for other tokens.
     """
 
     line: int
@@ -32,6 +33,7 @@ class Row:
     bare: tuple[int, ...]
     label: str | None = None
     random: bool | None = None
+    tags: list[tuple[str, int] | None] | None = None
 
 
 def pair_ids(first: list[int], second: list[int]) -> list[int]:

@@ -6,6 +6,7 @@ masked           target <s> t1 .. tn </s>
 masked_pairs     target <s> a1 .. am </s> b1 .. bn </s>, and whether b follows a (sentence_pairs.py)
 classification   target <s> t1 .. tn </s>, and a label
 pairs            target <s> a1 .. am </s> b1 .. bn </s>, and a label
+tagged           target <s> t1 .. tn </s>, and the labels of first pieces of words (tagged.py)
 images           the pixels of an image, and a label: see image_files.py
 """
 
@@ -22,6 +23,7 @@ from ..recipe import END, START, Recipe
 from .corpus_row import GROUP, Numbered, Row, pair_ids
 from .lines import groups, rows
 from .sentence_pairs import sentence_pairs
+from .tagged import tagged_rows, tagged_sentences
 from .tokeniser import TextTokeniser
 
 MAX_WORD = 10_000
@@ -40,6 +42,7 @@ class DataKind:
         continued: Whether each line continues the previous one, so that the last lines are held out.
         masks: Whether tokens will be masked.
         labelled: Whether rows have labels.
+        tagged: Whether each word has a label.
         numbers: The numbers of a row, by column of the corpus.
     """
 
@@ -50,10 +53,11 @@ class DataKind:
     continued: bool = False
     masks: bool = False
     labelled: bool = False
+    tagged: bool = False
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        return ("label",) if self.labelled else ("random",) if self.encode is sentence_pairs else ()
+        return ("label",) if self.labelled and not self.tagged else ("random",) if self.encode is sentence_pairs else ()
 
     @property
     def sources(self) -> int:
@@ -65,7 +69,10 @@ def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
     """The texts of every line, with the line number from 0; for a table, the texts and the label. Raises InputError."""
     paths, words = tuple(files.values()), recipe.tokeniser.kind != "characters"
     kind = KINDS[recipe.data.kind]
-    numbered = _cells(recipe, paths[0]) if kind.labelled else enumerate(rows(*paths))
+    if kind.tagged:
+        numbered = tagged_sentences(recipe, paths[0])
+    else:
+        numbered = _cells(recipe, paths[0]) if kind.labelled else enumerate(rows(*paths))
     places = paths if len(paths) == kind.texts else paths * kind.texts
     blank = set(paths)
     for number, texts in numbered:
@@ -186,5 +193,6 @@ KINDS = {
     "masked_pairs": DataKind({"target": "text"}, sentence_pairs, continued=True, masks=True),
     "classification": DataKind({"target": "table"}, _whole, labelled=True),
     "pairs": DataKind({"target": "table"}, _pairs, texts=2, labelled=True),
+    "tagged": DataKind({"target": "table"}, tagged_rows, labelled=True, tagged=True),
     "images": DataKind({"target": "images"}, None, labelled=True),
 }

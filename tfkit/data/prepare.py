@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -190,7 +190,7 @@ def _labels(recipe: Recipe, files: Mapping[str, str]) -> list[str]:
     different labels."""
     if not KINDS[recipe.data.kind].labelled:
         return []
-    counts = Counter(texts[-1] for _, texts in text_rows(recipe, files))
+    counts = Counter(label for _, texts in text_rows(recipe, files) for label in _labels_of(recipe, texts))
     found, rows = sorted(counts), counts.total()
     if len(found) < 2 or (len(found) > FEW_LABELS and 2 * len(found) > rows):
         several = f"there are {len(found):,} different labels in {rows:,} rows, more than one per two rows"
@@ -198,6 +198,11 @@ def _labels(recipe: Recipe, files: Mapping[str, str]) -> list[str]:
         fix = f"`label_column`, now {recipe.data.options.label_column}, says which column holds the labels"
         raise InputError(recipe.diagnostic("TFK115", "data", message, fix))
     return found
+
+
+def _labels_of(recipe: Recipe, texts: Sequence[str]) -> Sequence[str]:
+    """The labels of a row: one, or one for each word."""
+    return texts[1].split(" ") if KINDS[recipe.data.kind].tagged else texts[-1:]
 
 
 def _tokenisers(

@@ -59,6 +59,7 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
         "masked_pairs": (read, [], "one input that is read as a whole"),
         "classification": (list(plan.inputs), [], "one input of token ids"),
         "pairs": (list(plan.inputs), [], "one input of token ids"),
+        "tagged": (list(plan.inputs), [], "one input of token ids"),
         "images": (list(plan.inputs), [], "one input of images"),
     }[kind]
     rule_of = ImageRule if kind == "images" else InputRule
@@ -75,21 +76,23 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
             Diagnostic("TFK107", f"data of kind `{kind}` need {required}; `{plan.name}` has the inputs {shown}", fix)
         )
     target = predicted[0]
-    output = _output(plan, target, kind not in ("classification", "pairs", "images"))
-    others = {"random": _output(plan, target, False)} if kind == "masked_pairs" else {}
+    output = _output(plan, target, kind not in ("classification", "pairs", "images", "tagged"), kind == "tagged")
+    others = {"random": _output(plan, target, False, False)} if kind == "masked_pairs" else {}
     rule = plan.inputs[target]
     segments = isinstance(rule, InputRule) and rule.segments > 1
     return Roles(sources[0] if sources else None, target, output, segments, others)
 
 
-def _output(plan: ModelPlan, target: str, words: bool) -> str:
-    """The output over the ids of the target (`words`), or over classes. Raises InputError if there is not exactly one."""
+def _output(plan: ModelPlan, target: str, words: bool, each: bool) -> str:
+    """The output over the ids of the target (`words`), or over classes, of the whole row or of `each` token. Raises
+    InputError if there is not exactly one."""
     rule = plan.inputs[target]
     size = rule.vocab_size if isinstance(rule, InputRule) else 0
     found = [name for name in plan.outputs if name in plan.followers[target] and (plan.widths.get(name) == size) is words]
+    found = [name for name in found if words or (name in plan.sequences) is each]
     if len(found) != 1:
-        over = f"over the {size} ids of `{target}`" if words else "over classes"
-        needed = "a `token_logits` node" if words else "a `classify` node"
+        over = f"over the {size} ids of `{target}`" if words else f"over classes{' of tokens' if each else ''}"
+        needed = "a `token_logits` node" if words else f"a `classify` node {'without' if each else 'after'} a `pool` node"
         message = f"outputs {over}: {', '.join(found) or 'none'}"
         raise InputError(Diagnostic("TFK107", message, f"training needs exactly one: {needed} among the outputs"))
     return found[0]

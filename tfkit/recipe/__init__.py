@@ -1,7 +1,7 @@
 """Training recipes: the same YAML and the same located errors as specs. No torch."""
 
 from .chosen import Chosen, chosen_for, recipe_text
-from .load import describes_model, describes_training, load_recipe, recipe_of
+from .load import FILES, describes_model, describes_training, load_recipe, recipe_of
 from .parameters import Parameters
 from .recipe import Recipe, check_image_settings, check_metric
 from .schema import recipe_schema
@@ -9,6 +9,7 @@ from .tokenisers import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
 
 __all__ = [
     "END",
+    "FILES",
     "MASK",
     "MASK_ID",
     "PAD",

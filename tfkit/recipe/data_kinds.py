@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..slots.options import AsTuple, Entry, Options
+from ..slots.options import AsTuple, Entry, OneOf, Options
 
 Path = Annotated[str, Field(min_length=1)]
 HeldOut = Annotated[int, Field(ge=1, description="rows held out for validation if no file is named; chosen by `seed`")]
@@ -34,9 +34,14 @@ class LanguageText(Options):
 
 class MaskedText(LanguageText):
     """Running text, one row per line; the model learns to predict hidden tokens. Of these 80 % become `<mask>`, 10 % a random
-    token, and 10 % stay. https://aclanthology.org/N19-1423/"""
+    token, and 10 % stay. They are drawn again in each epoch. https://aclanthology.org/N19-1423/"""
 
     hidden: Annotated[float, Field(gt=0.0, lt=1.0, description="share of the tokens that are hidden")] = 0.15
+    masking: Annotated[
+        str | None,
+        OneOf("tokens", "words", "spans"),
+        Field(description="what is hidden: tokens, whole words, or spans of words; tokens unless written"),
+    ] = None
     held_out: HeldOut | None = None
 
 
@@ -67,6 +72,17 @@ class LabelledPairs(LabelledTable):
 
     second_column: Annotated[int, Field(ge=1, description="the column of the second text, counted from 1")] = 2
     label_column: Annotated[int, Field(ge=1, description="the column of the label, counted from 1")] = 3
+
+
+class TaggedWords(Options):
+    """A word and its tag on each line, with white space between the columns, and an empty line between sentences. The label of
+    a word is at its first piece; its other pieces have none."""
+
+    table: Annotated[Path | None, Field(description="the file")] = None
+    validation_table: Annotated[Path | None, Field(description="as `table`, to choose the best model")] = None
+    text_column: Annotated[int, Field(ge=1, description="the column of the word, counted from 1")] = 1
+    label_column: Annotated[int, Field(ge=1, description="the column of the tag, counted from 1")] = 2
+    held_out: HeldOut | None = None
 
 
 class LabelledImages(Options):
@@ -103,5 +119,6 @@ DATA = (
     ),
     Entry(name="classification", summary="texts and their labels: an encoder with a `classify` node", options=LabelledTable),
     Entry(name="pairs", summary="pairs of texts and their labels: an encoder with a `classify` node", options=LabelledPairs),
+    Entry(name="tagged", summary="words and their tags: an encoder with a `classify` node for each token", options=TaggedWords),
     Entry(name="images", summary="images and their labels: an encoder with a `classify` node", options=LabelledImages),
 )  # fmt: skip

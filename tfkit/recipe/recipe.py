@@ -73,7 +73,7 @@ class Validation(Options):
         None
     )
     metric: Annotated[
-        str, OneOf("loss", "bleu", "chrf", "accuracy"), Field(description="the score that selects the best checkpoint")
+        str, OneOf("loss", "bleu", "chrf", "accuracy", "f1"), Field(description="the score that selects the best checkpoint")
     ] = "loss"
     beams: Annotated[Size, Field(description="beams of the scored translations; 1 is greedy")] = 1
     sentences: Annotated[Size, Field(description="the first rows, which are translated")] = 1000
@@ -205,6 +205,7 @@ METRICS = {
     "parallel": ("loss", "bleu", "chrf"),
     "classification": ("loss", "accuracy"),
     "pairs": ("loss", "accuracy"),
+    "tagged": ("loss", "accuracy", "f1"),
     "images": ("loss", "accuracy"),
 }
 """The scores of a validation by kind of data; other kinds have only `loss`."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..data import NO_LABEL, Batch, Data, image_task, roles_of, task_of
+from ..data import NO_LABEL, Batch, Data, ImageTask, Task, image_task, roles_of, task_of
 from ..nn.model import Model
 from ..nn.patches import Patches
 from ..recipe import Recipe
@@ -53,7 +53,10 @@ class TrainStep:
         self.model, self.recipe, self.data, self.processes = model, recipe, data, processes or ProcessGroup()
         self.roles = roles = roles_of(model.plan, recipe.data.kind)
         rule = model.plan.inputs[roles.target]
-        self.task = image_task(recipe, roles, rule) if isinstance(rule, ImageRule) else task_of(recipe, roles, data.vocab_size)
+        if isinstance(rule, ImageRule):
+            self.task: ImageTask | Task = image_task(recipe, roles, rule)
+        else:
+            self.task = task_of(recipe, roles, data.tokenisers["target"])
         self.state = TrainState(model, recipe, self.processes, fsdp)
         self.batches = TrainingBatches(recipe, data, self.task, next(model.parameters()).device)
         owner = model.nodes[model.plan.wires[roles.target].owner or roles.target]
