@@ -1,18 +1,19 @@
 """Pairs of texts: what the model reads, held against plain loops; labels by `tfkit classify`; wrong tables."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from encoder_tasks import pairs, recipe_for, validations
-from tfkit.data import Corpus, Roles, Task, read_tokenisers
+from tfkit.data import NO_LABEL, BatchShapes, Corpus, Roles, Task, read_tokenisers
 from tfkit.errors import InputError
 from tfkit.io import load, model_in
 from tfkit.recipe import load_recipe
 from tfkit.text import Classifier
-from tfkit.train import train
+from tfkit.train import average_checkpoints, average_models, train
 
 pytestmark = pytest.mark.xdist_group("pairs")  # its module fixture is built once
 
@@ -66,6 +67,32 @@ def test_classify_gives_the_labels_of_validation(run):
         with torch.no_grad():
             logits = model(tokens=torch.tensor([[1, *one, 2, *other, 2]]), segments={"tokens": segments})["out"][0]
         torch.testing.assert_close(torch.tensor(each.distribution), logits.softmax(-1), rtol=1e-5, atol=1e-6)
+
+
+def test_averaged_models_still_read_pairs(run, tmp_path):
+    average_checkpoints(run, None, tmp_path / "mean")
+    average_models([run, model_in(run)], tmp_path / "models")
+    for place in (tmp_path / "mean", tmp_path / "models"):
+        assert Classifier.load(place).pairs
+        assert Classifier.load(place).labels == ("left", "right")
+
+
+def test_rows_that_complete_a_shape_have_no_labels(run):
+    corpus = Corpus(run / "data" / "train.arrow")
+    shapes = BatchShapes(corpus.lengths, 100)
+    task = Task("pairs", Roles(None, "tokens", "out", True), 50)
+    rows = next(each for each in shapes.epoch(0, 1).batches if len(each) < shapes.of(each).rows).tolist()
+    batch = task.batch(corpus, rows, np.random.default_rng(0))
+    batch = replace(batch, other_labels={"next": batch.labels})
+    full = shapes.padded(batch, rows, task)
+    count, width = batch.segments["tokens"].shape
+    assert full.segments["tokens"].shape == full.inputs["tokens"].shape
+    assert torch.equal(full.segments["tokens"][:count, :width], batch.segments["tokens"])
+    assert not full.segments["tokens"][:, width:].any()
+    for labels in (full.labels, full.other_labels["next"]):
+        assert torch.equal(labels[:count], batch.labels)
+        assert (labels[count:] == NO_LABEL).all()
+        assert len(labels) > count
 
 
 @pytest.mark.parametrize(("first", "second", "kept"), [(9, 2, (6, 2)), (2, 9, (2, 6)), (9, 9, (4, 4)), (3, 4, (3, 4))])
