@@ -36,7 +36,8 @@ def plan_of(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:
         for name, module in modules.items()
         if name in graph.outputs and isinstance(module, (TokenLogits, Classify))
     }
-    return ModelPlan(graph.name, wires, inputs, graph.outputs, widths, followers, undecodable, limits, labels)
+    sequences = frozenset(name for name, signal in signals.items() if signal.length is not None)
+    return ModelPlan(graph.name, wires, inputs, graph.outputs, widths, followers, undecodable, limits, labels, sequences)
 
 
 def _labels(

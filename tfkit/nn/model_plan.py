@@ -39,6 +39,7 @@ class ModelPlan:
         undecodable: by input, why it cannot be decoded step by step.
         max_input_lengths: by input, its largest length, if a position table limits it.
         labels: by output of logits, the meaning of its labels.
+        sequences: the outputs that have a vector for each position.
     """
 
     name: str
@@ -50,6 +51,7 @@ class ModelPlan:
     undecodable: Mapping[str, str] = field(default_factory=dict)
     max_input_lengths: Mapping[str, int] = field(default_factory=dict)
     labels: Mapping[str, LabelRule] = field(default_factory=dict)
+    sequences: frozenset[str] = frozenset()
 
     def token_rule(self, name: str) -> InputRule:
         """The rule of an input of token ids. Raises InputError for an input of images or features."""
