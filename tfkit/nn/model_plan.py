@@ -33,8 +33,8 @@ class ModelPlan:
         name: name of the model.
         wires: edges of every node, in dependency order.
         inputs: rules of the ids, images or features of every input node.
-        outputs: names of the output nodes.
-        widths: width of every output that has features.
+        outputs: names of the output nodes, and ports such as `encoder.layers`.
+        widths: width of every output node that has features.
         followers: by input, the nodes that depend on it, itself included.
         undecodable: by input, why it cannot be decoded step by step.
         max_input_lengths: by input, its largest length, if a position table limits it.

@@ -125,6 +125,11 @@ class Recipe(Options):
     schedule: Annotated[Component, SlotField("schedule"), Field(description="the learning rate of each step")] = (
         component_default("noam")
     )
+    teacher_forcing: Annotated[
+        Component | None,
+        SlotField("teacher_forcing"),
+        Field(description="share of a decoder's input tokens that are from the data, not predicted; all unless written"),
+    ] = None
     clip_norm: Annotated[
         float | None, Field(gt=0.0, description="largest norm of the gradient; larger gradients are scaled down to it")
     ] = None
@@ -218,6 +223,13 @@ def check_metric(recipe: Recipe) -> None:
     if metric not in known:
         message = f"`{metric}` cannot be computed for data of kind `{kind}`"
         raise InputError(recipe.diagnostic("TFK112", "validation.metric", message, f"write one of {', '.join(known)}"))
+
+
+def check_teacher_forcing(recipe: Recipe) -> None:
+    """Raises InputError for data whose tokens are not predicted one after another."""
+    if recipe.teacher_forcing is not None and recipe.data.kind not in ("parallel", "language"):
+        message = f"data of kind `{recipe.data.kind}` have no input tokens that a model predicts one after another"
+        raise InputError(recipe.diagnostic("TFK108", "teacher_forcing", message, "remove it"))
 
 
 def check_image_settings(recipe: Recipe) -> None:

@@ -23,7 +23,7 @@ from ..data import (
 )
 from ..errors import InputError
 from ..files import write_whole
-from ..recipe import Recipe, check_image_settings, check_metric, chosen_for
+from ..recipe import Recipe, check_image_settings, check_metric, check_teacher_forcing, chosen_for
 from ..spec import to_yaml
 from .digests import digests_of, file_digests, write_digests
 from .fit_spec import check_trained, check_weights, fitted_spec, image_rule_in, roles_in
@@ -52,6 +52,7 @@ def check_start(recipe: Recipe, directory: Path, processes: int, fsdp: bool) -> 
     else:
         files_of(recipe)
     check_metric(recipe)
+    check_teacher_forcing(recipe)
     check_processes(recipe, processes, fsdp)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from .distributed.process_group import ProcessGroup
 from .loss import LossSums, smoothed_cross_entropy
 from .not_finite import NotFinite
 from .optimiser import set_rate
+from .scheduled_sampling import ScheduledSampling
 from .train_state import TrainState
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -57,6 +58,7 @@ class TrainStep:
             self.task: ImageTask | Task = image_task(recipe, roles, rule)
         else:
             self.task = task_of(recipe, roles, data.tokenisers["target"])
+        self.sampling = ScheduledSampling(model, recipe, roles, fsdp) if recipe.teacher_forcing is not None else None
         self.state = TrainState(model, recipe, self.processes, fsdp)
         self.batches = TrainingBatches(recipe, data, self.task, next(model.parameters()).device)
         owner = model.nodes[model.plan.wires[roles.target].owner or roles.target]
@@ -152,6 +154,9 @@ class TrainStep:
         sums: list[LossSums] = []
         for turn, number in enumerate(turns):
             batch, counts = own.get(number) or self.batch(number), turn < len(own)
+            if self.sampling is not None:
+                with self._autocast():
+                    batch = self.sampling.batch(batch, self.progress.step + 1, self.progress.epoch, number)
             torch.manual_seed(self.batches.seed(self.progress.epoch, number))
             with gradient_sync(self._runner, turn == rounds - 1):
                 loss, nll = self._losses(self._runner, batch, weights)
@@ -190,9 +195,7 @@ class TrainStep:
 
     def _losses(self, model: nn.Module, batch: Batch, weights: Mapping[str, float]) -> LossSums:
         """The losses of a batch: sums over its labels, times the weight of each output, added."""
-        dtype = DTYPES.get(self.recipe.precision)
-        autocast = torch.autocast(self.batches.device.type, dtype) if dtype is not None else nullcontext()
-        with autocast, self.compiled.compiling(batch) if self.compiled is not None else nullcontext():
+        with self._autocast(), self.compiled.compiling(batch) if self.compiled is not None else nullcontext():
             outputs = model(**batch.arguments)
         options = self.recipe.loss
         total: LossSums | None = None
@@ -202,6 +205,10 @@ class TrainStep:
             total = weighted if total is None else LossSums(total.loss + weighted.loss, total.nll + weighted.nll)
         assert total is not None, "there is an output"
         return total
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        dtype = DTYPES.get(self.recipe.precision)
+        return torch.autocast(self.batches.device.type, dtype) if dtype is not None else nullcontext()
 
     def _has_unused_parameters(self) -> bool:
         """Whether the loss does not depend on some parameter. DDP needs this setting."""
