@@ -104,6 +104,10 @@ def recipe_for(folder, kind, metric="loss", steps=40):
     return folder / "r.yaml"
 
 
-def validations(run):
+def logged(run, kind):
     entries = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [entry for entry in entries if entry["kind"] == "validation"]
+    return [entry for entry in entries if entry["kind"] == kind]
+
+
+def validations(run):
+    return logged(run, "validation")
