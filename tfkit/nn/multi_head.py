@@ -6,7 +6,7 @@ output = concat(head_1 .. head_H) W^O
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from ..attention.choice import BackendChoice, BoundBackend
 from ..attention.dispatch import attend
 from ..attention.types import AttentionInputs, Bias, DenseBias, Mask
 from ..errors import BackendRefused
+from .attention_sink import with_sink
 from .runtime.context import ForwardContext, StackContext
 from .runtime.decoding_state import KeyValueCache
 
@@ -97,6 +98,7 @@ class MultiHeadAttention(nn.Module):
         query_norm: norm of each query head over D, or None.
         key_norm: norm of each key head over D, or None.
         score: score function (query, key) -> scores, None for the dot product.
+        sink: (H,) the logit of each head that joins the softmax, or None; see `attention_sink.py`.
 
     Reference: https://arxiv.org/abs/1706.03762, section 3.2.2; grouped heads: https://arxiv.org/abs/2305.13245
     """
@@ -111,12 +113,14 @@ class MultiHeadAttention(nn.Module):
         query_norm: nn.Module | None = None,
         key_norm: nn.Module | None = None,
         score: nn.Module | None = None,
+        sink: nn.Parameter | None = None,
     ) -> None:
         super().__init__()
         self.name, self.config, self.position_config = name, config, position
         self.query, self.key = projections["query"], projections["key"]
         self.value, self.output = projections["value"], projections["output"]
         self.position, self.query_norm, self.key_norm, self.score = own_position, query_norm, key_norm, score
+        self.sink = sink
         self.choices: dict[int, BackendChoice] = {}
         self.weights_backend: BoundBackend | None = None
 
@@ -180,7 +184,7 @@ class MultiHeadAttention(nn.Module):
         config, choice = self.config, self.choices[index]
         key, value = cache.key[:1, :, :1], cache.value[:1, :, :1]  # (1, G, 1, D) and (1, G, 1, V)
         query = key.new_empty(1, config.num_heads, 1, key.shape[3])  # (1, H, 1, D)
-        has_bias = self.position_config is not None and self.position_config.biases
+        has_bias = self.sink is not None or (self.position_config is not None and self.position_config.biases)
         bias = DenseBias(query[..., :1]) if has_bias else None  # (1, H, 1, 1)
         mask = Mask(visible=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=key.device))
         dropout = config.dropout if self.training else 0.0
@@ -242,10 +246,15 @@ class MultiHeadAttention(nn.Module):
         bias = context.bias_of_beams(bias, scheme, query, key.shape[2] if config.cross else None)
         query = context.fold_beams(query)  # (B, H, Q, D); with shared prefixes a row per sentence and a query per beam
         dropout = config.dropout if self.training else 0.0
-        backend = self.choices[index].select(query, key, value, mask, bias, dropout, config.softcap, config.score)
-        prepared = context.prepared(backend, mask, mask_name, bias, scheme, query, key.shape[2])
         score = None if config.score == "dot" else self.score
-        inputs = AttentionInputs(query, key, value, mask, config.scale, bias, config.softcap, dropout, score, prepared=prepared)
+        inputs = AttentionInputs(query, key, value, mask, config.scale, bias, config.softcap, dropout, score)
+        if self.sink is not None:
+            inputs, scheme, mask_name = with_sink(inputs, self.sink, context.memo, mask_name), None, ("sink", mask_name)
+        backend = self.choices[index].select(
+            query, inputs.key, inputs.value, inputs.mask, inputs.bias, dropout, config.softcap, config.score
+        )
+        prepared = context.prepared(backend, inputs.mask, mask_name, inputs.bias, scheme, query, inputs.key.shape[2])
+        inputs = replace(inputs, prepared=prepared)
         if site in context.model.wanted:
             context.model.weights[site] = context.weights_by_row(self._weights(inputs), config.cross)
         output = attend(backend, inputs).output  # (B, H, Q, V)
@@ -261,4 +270,4 @@ class MultiHeadAttention(nn.Module):
             )  # fmt: skip
             weights = attend(self.weights_backend, with_weights).weights
         assert weights is not None
-        return weights
+        return weights if self.sink is None else weights[..., :-1]

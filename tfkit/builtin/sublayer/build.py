@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import nn
 
 from ...nn.feed_forward import FeedForward
@@ -44,8 +45,9 @@ def attention(options: SelfAttentionOptions, context: SublayerContext, wiring: W
     score = options.score
     score_module = load(score.entry.build)(score.options, ScoreSite(options.num_heads, dim)) if score.entry.build else None
     query_norm, key_norm = _norm(options.query_key_norm, dim), _norm(options.query_key_norm, dim)
+    sink = nn.Parameter(torch.zeros(options.num_heads)) if options.sink else None
     return MultiHeadAttention(
-        wiring.name, projections, config, position_config, own_position, query_norm, key_norm, score_module
+        wiring.name, projections, config, position_config, own_position, query_norm, key_norm, score_module, sink
     )
 
 

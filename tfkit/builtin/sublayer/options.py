@@ -79,6 +79,7 @@ class SelfAttentionOptions(SublayerOptions):
     )
     softcap: Annotated[Positive | None, Field(description="c in c * tanh(score / c)")] = None
     window: Annotated[Window | None, Field(description="n: the query and the n-1 keys before it; or [left, right]")] = None
+    sink: Annotated[bool, Field(description="whether a learned logit per head joins the softmax (gpt-oss)")] = False
     score: Annotated[Component, SlotField("score"), Field(description="score function")] = component_default("dot")
     query_key_norm: Annotated[Component, SlotField("norm"), Field(description="norm of each query and key head")] = (
         component_default("none")

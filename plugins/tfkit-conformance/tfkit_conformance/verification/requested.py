@@ -5,16 +5,19 @@
     value     the value projection, split into heads, to the bit; query and key too, where no norm and no rotation acts on them
     query     turned by a scheme that acts on queries and keys: it differs from its projection
     bias      there exactly where a scheme acts on scores, finite, and not zero everywhere
+    sink      the last key: zero, with the value zero, seen by every query, with the learned logit as its bias
 
 Queries that are padding may see anything: nothing reads what they give.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from tfkit.plugin import LinearBias
+from tfkit.plugin import DenseBias, LinearBias, Mask
 
 from ..attention.reference import visible_pairs
 from ..finding import Violation
@@ -30,11 +33,40 @@ def request(recording: Recording, expected: ExpectedSite) -> float | None:
     if expected.name not in recording.sites:
         raise Violation(CHECK, f"{expected.name} never called its backend")
     call = recording.sites[expected.name][0]  # of a layer, which is called once
+    if expected.options.sink:
+        call = _without_sink(call, expected)
     _sizes(call, expected)
     _visible(recording, call, expected)
     _tensors(recording, call, expected)
     _bias(call, expected)
     return None
+
+
+def _without_sink(call: SiteCall, expected: ExpectedSite) -> SiteCall:
+    """The call without its last key. Raises Violation where that key is not the sink."""
+    inputs, bias = call.inputs, call.inputs.bias
+    K = inputs.key.shape[2] - 1
+    sink = call.attention.sink
+    if sink is None or not isinstance(bias, DenseBias) or bias.values.shape[3] != K + 1:
+        raise Violation(CHECK, f"{expected.name}: the spec has a sink, and the call has no bias for it")
+    if bool(inputs.key[:, :, K].any()) or bool(inputs.value[:, :, K].any()):
+        raise Violation(CHECK, f"{expected.name}: the key and the value of the sink must be zero")
+    column = bias.values[..., K].to(sink.dtype)
+    same(CHECK, column, sink[:, None].expand_as(column), f"{expected.name}: the bias of the sink must be its logit", "bias")
+    shown = inputs.mask.visible
+    if inputs.mask.terms() != ({"visible"} if shown is not None else set()) or not (shown is None or bool(shown[..., K].all())):
+        raise Violation(CHECK, f"{expected.name}: every query must see the sink", tensor="mask")
+    acts = expected.scheme is not None and "scores" in expected.scheme.entry.acts
+    if not acts and bool(bias.values[..., :K].any()):
+        raise Violation(CHECK, f"{expected.name}: its scores have a bias beside the sink, and no position scheme acts on them")
+    plain = replace(
+        inputs,
+        key=inputs.key[:, :, :K],
+        value=inputs.value[:, :, :K],
+        mask=Mask(visible=None if shown is None else shown[..., :K]),
+        bias=DenseBias(bias.values[..., :K]) if acts else None,
+    )
+    return replace(call, inputs=plain)
 
 
 def _sizes(call: SiteCall, expected: ExpectedSite) -> None:
