@@ -1,4 +1,4 @@
-"""Attention sinks of gpt-oss (https://arxiv.org/abs/2508.10925): one learned logit per head joins the denominator of the softmax.
+"""Attention sinks of gpt-oss (https://arxiv.org/abs/2508.10925): one learned logit per head joins the softmax's denominator.
 
     weight_j = exp(score_j) / (exp(sink_h) + sum_k exp(score_k))
 

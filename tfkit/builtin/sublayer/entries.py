@@ -56,11 +56,15 @@ def attention_parameters(options: SelfAttentionOptions, context: SublayerContext
         *linear("value", "value", source, options.kv_heads * values, bias.value),
         *linear("output", "attention_output", options.num_heads * values, width, bias.output),
     ]
+    if options.output_gate != "none":  # a bias where the query has one, because Qwen projects both by one matrix
+        parameters += linear("gate", "attention_gate", width, options.gates(width), bias.query)
+    if options.value_residual == "learned":
+        parameters.append(Parameter("value_residual.weight", "value_residual", (2,)))
     if options.sink:
         parameters.append(Parameter("sink", "attention_sink", (options.num_heads,)))
     norm = options.query_key_norm
-    for side in ("query_norm", "key_norm"):
-        parameters += [parameter.under(side) for parameter in norm.entry.parameters(norm.options, dim)]
+    for side, over in zip(("query_norm", "key_norm"), options.norm_widths(width), strict=True):
+        parameters += [parameter.under(side) for parameter in norm.entry.parameters(norm.options, over)]
     if own_table(options, context):
         scheme = scheme_of(options, context)
         site = position_site(options, context)
@@ -85,6 +89,11 @@ def attention_costs(options: SelfAttentionOptions, context: SublayerContext, siz
     source = (context.memory_width or width) if cross else width
     projections = 2 * B * (Q * width * heads * both + K * source * kv_heads * both)
     kept = B * (Q * width + Q * heads * both + K * kv_heads * both)
+    if options.output_gate != "none":
+        projections += 2 * B * Q * width * options.gates(width)
+        kept += B * Q * (options.gates(width) + heads * options.values(width))
+    if options.value_residual == "learned":
+        kept += B * K * kv_heads * options.values(width)
     scheme = scheme_of(options, context)
     position = 0
     if acts_in_attention(scheme):
@@ -153,6 +162,8 @@ def attention_rules(options: SelfAttentionOptions, context: SublayerContext) -> 
     if options.sink and not options.score.entry.dot:
         rule = f"a sink joins the softmax of dot products, and the score is `{options.score.kind}`"
         broken.append(("sink", rule, "remove it, or use the score `dot` or `general`"))
+    if options.query_key_norm_over != "each_head" and options.query_key_norm.kind == "none":
+        broken.append(("query_key_norm_over", "there is no norm of queries and keys", "write `query_key_norm`, or remove it"))
     cross = isinstance(options, CrossAttentionOptions)
     if isinstance(options.window, int) and (cross or not context.causal):
         rule = "a window given as one number counts backwards and needs a causal stack"
