@@ -90,6 +90,30 @@ def test_flops_of_groups_windows_and_scores(
     assert total_flops(costs) == sum(counted.values())
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "options",
+    [
+        "sink: true",
+        "sink: true, score: general, value_dim: 3",
+        "output_gate: elementwise, value_dim: 3",
+        "output_gate: headwise, value_residual: learned",
+        "query_key_norm: rms_norm, query_key_norm_over: all_heads",
+    ],
+)
+def test_flops_of_sinks_gates_and_value_residuals(
+    options: str, spec_from: Callable[..., tfkit.ModelSpec], catalogue: tfkit.Catalogue
+) -> None:
+    groups = "[{repeat: 2, attention: {num_kv_heads: 2, score: general}}, {attention: {window: 3}}]"
+    assert groups in GROUPS
+    spec = spec_from(GROUPS.replace(groups, f"[{{repeat: 3, attention: {{num_kv_heads: 2, {options}}}}}]"))
+    costs = node_costs(tfkit.graph_of(spec), Batch(2, {"tokens": 7}))
+    assert sum(term.flops for term in costs["body"]) == flops_of(spec, catalogue, {"tokens": 7})["body"]
+    built = tfkit.build(spec, catalogue, device="meta")
+    assert sum(parameter.numel() for parameter in built.parameters()) == tfkit.graph_of(spec).parameters()
+
+
 def test_attention_and_projections_are_named_apart(graph_from: Callable[..., tfkit.Graph]) -> None:
     nodes = """nodes:
   source:  {kind: tokens}

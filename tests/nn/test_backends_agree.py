@@ -15,7 +15,7 @@ SCHEMES = [
     "none", "sinusoidal", "sinusoidal_halves", "{kind: learned, max_len: 16}", "rotary_half", "rotary_interleaved", "alibi",
     "{kind: relative_t5, buckets: 6, max_distance: 7}", "{kind: relative_shaw, max_distance: 3}",
 ]  # fmt: skip
-PLACEMENTS = ["post", "pre", "sandwich", "deepnorm", "{kind: parallel, norms: separate}", "parallel", "none"]
+PLACEMENTS = ["post", "pre", "sandwich", "residual_post", "deepnorm", "{kind: parallel, norms: separate}", "parallel", "none"]
 PAIRS = [(scheme, PLACEMENTS[number % len(PLACEMENTS)]) for number, scheme in enumerate(SCHEMES)]
 PAIRS += [(SCHEMES[(number + 4) % len(SCHEMES)], placement) for number, placement in enumerate(PLACEMENTS)]
 

@@ -85,7 +85,8 @@ def seen(model: Model, **inputs: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
 
 N, M = 2, 3
 """Encoder and decoder layers."""
-SKIPS = {"post": 1.0, "pre": 1.0, "sandwich": 1.0, "parallel": 1.0, "none": 1.0, "deepnorm": (3 * M) ** 0.25}
+SKIPS = {"post": 1.0, "pre": 1.0, "sandwich": 1.0, "residual_post": 1.0, "parallel": 1.0, "none": 1.0,
+         "deepnorm": (3 * M) ** 0.25}  # fmt: skip
 
 
 @pytest.mark.parametrize("placement", SKIPS)
@@ -113,6 +114,10 @@ def test_a_layer_is_its_placement_s_equation(placement: str, model_of: Callable[
             torch.testing.assert_close(read, layer[f"norms.{name}_in"][1])
             torch.testing.assert_close(layer[f"norms.{name}_out"][0], branch)
             x = x + scale * layer[f"norms.{name}_out"][1]
+        elif placement == "residual_post":
+            torch.testing.assert_close(read, x)
+            torch.testing.assert_close(layer[f"norms.{name}"][0], branch)
+            x = x + scale * layer[f"norms.{name}"][1]
         elif placement == "parallel":
             torch.testing.assert_close(read, layer["norms.shared"][1])
             total = total + scale * branch

@@ -18,7 +18,7 @@ SCHEMES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
-@pytest.mark.parametrize("placement", ["post", "pre", "sandwich", "deepnorm", "parallel", "none"])
+@pytest.mark.parametrize("placement", ["post", "pre", "sandwich", "residual_post", "deepnorm", "parallel", "none"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_parameter_has_a_gradient(
     scheme: str, placement: str, backend: str, model_of: Callable[..., Model], ids_of: Callable[..., Tensor]

@@ -1,8 +1,8 @@
 """Which of their parameters is which of ours.
 
-A map holds, by our name, their name; `{i}` is the number of a layer, and a name that ends in neither `weight`, `bias` nor
-`table` stands for the whole module. A pair (name, view) says how ours is seen in theirs: one third of a fused projection, a
-transposed matrix. The same map carries values and gradients.
+A map holds, by our name, their name; `{i}` is the number of a layer, unless the map names the layer itself, and a name that
+ends in neither `weight`, `bias` nor `table` stands for the whole module. A pair (name, view) says how ours is seen in theirs:
+one third of a fused projection, a transposed matrix. The same map carries values and gradients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def translated(names: Iterable[str], theirs: Mapping[str, Tensor], name_map: Nam
     found, used = {}, set()
     for name in names:
         number = re.search(r"layers\.(\d+)", name)
-        key = re.sub(r"layers\.\d+", "layers.{i}", name)
+        key = name if name.rpartition(".")[0] in name_map else re.sub(r"layers\.\d+", "layers.{i}", name)
         module, _, leaf = key.rpartition(".")
         there = name_map[key] if key in name_map else name_map[module]
         their_name, view = there if isinstance(there, tuple) else (there, None)
@@ -185,6 +185,86 @@ GEMMA2 = {
         },
     ),
     "nodes.body.final_norm": "model.norm",
+}
+QWEN3 = {
+    "nodes.tokens.embedding": "model.embed_tokens",
+    **_under(
+        "nodes.body.layers.{i}",
+        "model.layers.{i}",
+        {
+            **_LLAMA_BRANCHES,
+            "branches.self_attention.query_norm": "self_attn.q_norm",
+            "branches.self_attention.key_norm": "self_attn.k_norm",
+            "norms.self_attention": "input_layernorm",
+            "norms.ffn": "post_attention_layernorm",
+        },
+    ),
+    "nodes.body.final_norm": "model.norm",
+}
+OLMO2 = {
+    **QWEN3,
+    "nodes.body.layers.{i}.norms.self_attention": "model.layers.{i}.post_attention_layernorm",
+    "nodes.body.layers.{i}.norms.ffn": "model.layers.{i}.post_feedforward_layernorm",
+    "nodes.logits.logits": "lm_head",
+}
+GPT_OSS_DENSE = {**LLAMA, "nodes.body.layers.{i}.branches.self_attention.sink": "model.layers.{i}.self_attn.sinks"}
+
+
+def _half(number: int) -> View:
+    return lambda tensor: tensor.chunk(2)[number]
+
+
+def modernbert(num_layers: int) -> NameMap:
+    """Their first layer is two of ours, so that all others have other numbers."""
+    attention = {
+        **{
+            f"branches.self_attention.{name}": ("attn.Wqkv", _third(number))
+            for number, name in enumerate(("query", "key", "value"))
+        },
+        "branches.self_attention.output": "attn.Wo",
+        "norms.self_attention": "attn_norm",
+    }
+    ffn = {
+        "branches.ffn.gate": ("mlp.Wi", _half(0)),
+        "branches.ffn.input": ("mlp.Wi", _half(1)),
+        "branches.ffn.output": "mlp.Wo",
+        "norms.ffn": "mlp_norm",
+    }
+    layers = {**_under("nodes.encoder.layers.0", "layers.0", attention), **_under("nodes.encoder.layers.1", "layers.0", ffn)}
+    for number in range(1, num_layers):
+        layers |= _under(f"nodes.encoder.layers.{number + 1}", f"layers.{number}", {**attention, **ffn})
+    return {
+        "nodes.tokens.embedding": "model.embeddings.tok_embeddings",
+        "nodes.tokens.embedding_norm": "model.embeddings.norm",
+        **{ours: _in_model(theirs) for ours, theirs in layers.items()},
+        "nodes.encoder.final_norm": "model.final_norm",
+        "nodes.transform.linear": "head.dense",
+        "nodes.transform.output_norm": "head.norm",
+        "nodes.words.bias": "decoder.bias",
+    }
+
+
+def _in_model(theirs: Any) -> Any:
+    return f"model.{theirs}" if isinstance(theirs, str) else (f"model.{theirs[0]}", theirs[1])
+
+
+def _t5gemma(name: str, sublayers: Mapping[str, str]) -> dict[str, Any]:
+    parts = {key: there for key, there in _LLAMA_BRANCHES.items() if ".ffn." in key}
+    for ours, theirs in (*sublayers.items(), ("ffn", "feedforward")):
+        if ours != "ffn":
+            parts |= _attention(ours, *(f"{theirs}.{letter}_proj" for letter in "qkvo"))
+        parts |= {f"norms.{ours}_in": f"pre_{theirs}_layernorm", f"norms.{ours}_out": f"post_{theirs}_layernorm"}
+    return {
+        **_under(f"nodes.{name}.layers.{{i}}", f"model.{name}.layers.{{i}}", parts),
+        f"nodes.{name}.final_norm": f"model.{name}.norm",
+    }
+
+
+T5GEMMA = {
+    "nodes.source.embedding": "model.encoder.embed_tokens",
+    "nodes.target.embedding": "model.decoder.embed_tokens",
+    **_t5gemma("encoder", {"self_attention": "self_attn"}),
+    **_t5gemma("decoder", {"self_attention": "self_attn", "cross_attention": "cross_attn"}),
 }
 
 CLIP_TEXT = {

@@ -33,6 +33,7 @@ ROWS = [
         ("placement", "post", "post_norm postnorm post-ln PostLN post_layer_norm"),
         ("placement", "parallel", "parallel_residual use_parallel_residual"),
         ("placement", "deepnorm", "DeepNorm deep_norm DeepNet"),
+        ("placement", "residual_post", "res-post-norm reordered_norm OLMo2"),
         ("placement", "sandwich", "sandwich_norm SandwichLN peri-ln"),
         ("norm", "layer_norm", "LayerNorm layernorm nn.LayerNorm torch.nn.LayerNorm LN FusedLayerNorm"),
         ("norm", "rms_norm", "RMSNorm rmsnorm rms nn.RMSNorm LlamaRMSNorm T5LayerNorm"),

@@ -6,7 +6,8 @@ output = concat(head_1 .. head_H) W^O
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from ..attention.choice import BackendChoice, BoundBackend
 from ..attention.dispatch import attend
 from ..attention.types import AttentionInputs, Bias, DenseBias, Mask
 from ..errors import BackendRefused
+from .attention_sink import with_sink
 from .runtime.context import ForwardContext, StackContext
 from .runtime.decoding_state import KeyValueCache
 
@@ -37,6 +39,7 @@ class AttentionConfig:
         memory: the node whose output is the memory; None for the memory of the stack.
         score: name of the score function that the backend computes; `dot` also for scores that map keys and then are a dot
             product.
+        norm_all_heads: the norm of queries and keys is over all heads together instead of each head.
     """
 
     num_heads: int
@@ -49,6 +52,7 @@ class AttentionConfig:
     cross: bool = False
     memory: str | None = None
     score: str = "dot"
+    norm_all_heads: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,13 +94,15 @@ class MultiHeadAttention(nn.Module):
     Args:
         name: the last part of the site names, `<node>.<index>.<name>`.
         projections: linear maps `query` (M -> H * D), `key` and `value` (M or the memory's width -> G * D), `output`
-            (H * D -> M).
+            (H * D -> M), and optionally `gate` (M -> H * V, or H for one factor per head).
         config: the settings.
         position: how the site uses a position scheme, None for no scheme.
         own_position: the site's own scheme, if `position.scheme` is None.
-        query_norm: norm of each query head over D, or None.
-        key_norm: norm of each key head over D, or None.
+        query_norm: norm of each query head over D, or None; with `config.norm_all_heads` over H * D.
+        key_norm: norm of each key head over D, or None; with `config.norm_all_heads` over G * D.
         score: score function (query, key) -> scores, None for the dot product.
+        sink: (H,) the logit of each head that joins the softmax, or None; see `attention_sink.py`.
+        value_residual: mixes the values with those of the first layer, or None.
 
     Reference: https://arxiv.org/abs/1706.03762, section 3.2.2; grouped heads: https://arxiv.org/abs/2305.13245
     """
@@ -111,12 +117,17 @@ class MultiHeadAttention(nn.Module):
         query_norm: nn.Module | None = None,
         key_norm: nn.Module | None = None,
         score: nn.Module | None = None,
+        sink: nn.Parameter | None = None,
+        value_residual: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.name, self.config, self.position_config = name, config, position
         self.query, self.key = projections["query"], projections["key"]
         self.value, self.output = projections["value"], projections["output"]
         self.position, self.query_norm, self.key_norm, self.score = own_position, query_norm, key_norm, score
+        self.gate, self.sink, self.value_residual = projections.get("gate"), sink, value_residual
+        self.keeps_values = value_residual is not None
+        """Whether later layers may mix their values with those of this site; the stack sets it."""
         self.choices: dict[int, BackendChoice] = {}
         self.weights_backend: BoundBackend | None = None
 
@@ -152,6 +163,11 @@ class MultiHeadAttention(nn.Module):
         if self.score is not None and memory is None:
             key = self.score.map_keys(key)  # type: ignore[operator]
 
+        # Values of the first layer. The cache holds the mixed values, so that later steps need no others.
+        if self.keeps_values and memory is None:
+            first = context.memo.setdefault(("first values", self.name, config.memory), value)
+            value = value if self.value_residual is None else self.value_residual(first, value)
+
         # Cache: (B, G, K, D) and (B, G, K, V) from here on.
         if not config.cross:
             key, value = context.append_to_cache(site, key, value)
@@ -160,6 +176,10 @@ class MultiHeadAttention(nn.Module):
 
         # Attention, then all heads side by side through the output projection.
         output = self._attend(query, key, value, position, context, index, site)  # (B, Q, H * V)
+        if self.gate is not None:
+            gate = torch.sigmoid(context.model.project(self.gate, x))
+            gate, heads = (tensor.view(*x.shape[:2], config.num_heads, -1) for tensor in (gate, output))
+            output = (heads * gate).flatten(2)  # (B, Q, H, V) times the same or (B, Q, H, 1)
         return context.model.project(self.output, output)
 
     def supports_tree_attention(self, index: int, cache: KeyValueCache) -> bool:
@@ -180,7 +200,7 @@ class MultiHeadAttention(nn.Module):
         config, choice = self.config, self.choices[index]
         key, value = cache.key[:1, :, :1], cache.value[:1, :, :1]  # (1, G, 1, D) and (1, G, 1, V)
         query = key.new_empty(1, config.num_heads, 1, key.shape[3])  # (1, H, 1, D)
-        has_bias = self.position_config is not None and self.position_config.biases
+        has_bias = self.sink is not None or (self.position_config is not None and self.position_config.biases)
         bias = DenseBias(query[..., :1]) if has_bias else None  # (1, H, 1, 1)
         mask = Mask(visible=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=key.device))
         dropout = config.dropout if self.training else 0.0
@@ -194,13 +214,18 @@ class MultiHeadAttention(nn.Module):
         return x.view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)  # (B, heads, L, D)
 
     def _queries(self, x: Tensor, model: ForwardContext) -> Tensor:
-        query = self._split(model.project(self.query, x), self.config.num_heads)  # (B, H, Q, D)
-        return query if self.query_norm is None else self.query_norm(query).to(query.dtype)
+        return self._normed_heads(model.project(self.query, x), self.config.num_heads, self.query_norm)  # (B, H, Q, D)
+
+    def _normed_heads(self, x: Tensor, heads: int, norm: nn.Module | None) -> Tensor:
+        """(B, L, heads * D) -> (B, heads, L, D), with the norm over all heads together or over each."""
+        if norm is None:
+            return self._split(x, heads)
+        if self.config.norm_all_heads:
+            return self._split(norm(x).to(x.dtype), heads)
+        return norm(self._split(x, heads)).to(x.dtype)  # type: ignore[no-any-return]
 
     def _keys_and_values(self, source: Tensor, model: ForwardContext) -> tuple[Tensor, Tensor]:
-        key = self._split(model.project(self.key, source), self.config.num_kv_heads)  # (B, G, N, D)
-        if self.key_norm is not None:
-            key = self.key_norm(key).to(key.dtype)
+        key = self._normed_heads(model.project(self.key, source), self.config.num_kv_heads, self.key_norm)  # (B, G, N, D)
         return key, self._split(model.project(self.value, source), self.config.num_kv_heads)  # (B, G, N, V)
 
     def _position(self, x: Tensor, key: Tensor, context: StackContext, site: str, new_keys: bool) -> Position | None:
@@ -237,15 +262,20 @@ class MultiHeadAttention(nn.Module):
         """softmax(scale q k^T + bias, masked) v as (B, Q, H * V); stores the attention weights if the caller wants them."""
         config = self.config
         mask = context.cross_mask(config.memory) if config.cross else context.self_mask(config.window)
-        mask_name = ("cross", config.memory) if config.cross else ("self", config.window)
+        mask_name: Hashable = ("cross", config.memory) if config.cross else ("self", config.window)
         bias, scheme = self._bias(query, context, position)
         bias = context.bias_of_beams(bias, scheme, query, key.shape[2] if config.cross else None)
         query = context.fold_beams(query)  # (B, H, Q, D); with shared prefixes a row per sentence and a query per beam
         dropout = config.dropout if self.training else 0.0
-        backend = self.choices[index].select(query, key, value, mask, bias, dropout, config.softcap, config.score)
-        prepared = context.prepared(backend, mask, mask_name, bias, scheme, query, key.shape[2])
         score = None if config.score == "dot" else self.score
-        inputs = AttentionInputs(query, key, value, mask, config.scale, bias, config.softcap, dropout, score, prepared=prepared)
+        inputs = AttentionInputs(query, key, value, mask, config.scale, bias, config.softcap, dropout, score)
+        if self.sink is not None:
+            inputs, scheme, mask_name = with_sink(inputs, self.sink, context.memo, mask_name), None, ("sink", mask_name)
+        backend = self.choices[index].select(
+            query, inputs.key, inputs.value, inputs.mask, inputs.bias, dropout, config.softcap, config.score
+        )
+        prepared = context.prepared(backend, inputs.mask, mask_name, inputs.bias, scheme, query, inputs.key.shape[2])
+        inputs = replace(inputs, prepared=prepared)
         if site in context.model.wanted:
             context.model.weights[site] = context.weights_by_row(self._weights(inputs), config.cross)
         output = attend(backend, inputs).output  # (B, H, Q, V)
@@ -261,4 +291,4 @@ class MultiHeadAttention(nn.Module):
             )  # fmt: skip
             weights = attend(self.weights_backend, with_weights).weights
         assert weights is not None
-        return weights
+        return weights if self.sink is None else weights[..., :-1]

@@ -64,6 +64,10 @@ class Stack(nn.Module):
         self.final_norm = final_norm
         self.causal, self.checkpoint, self.keep_layers = causal, checkpoint, keep_layers
         self.memory_only_attended = memory_only_attended
+        sites = [site for _, site in self.attention_sites()]
+        mixing = {site.name for site in sites if site.value_residual is not None}
+        for site in sites:
+            site.keeps_values = site.name in mixing
 
     def attention_sites(self) -> list[tuple[int, MultiHeadAttention]]:
         """The attention sites of all layers.

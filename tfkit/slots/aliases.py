@@ -19,6 +19,7 @@ _OURS: dict[str, dict[str, str]] = {
         "post": "post_norm post_ln post_layer_norm norm_last norm_after normalize_after after add_norm add_and_norm",
         "parallel": "parallel_residual use_parallel_residual parallel_block parallel_attention gptj palm",
         "sandwich": "sandwich_norm sandwich_ln peri_norm peri_ln double_norm gemma2",
+        "residual_post": "res_post res_post_norm post_norm_residual reordered_norm output_norm olmo2 swin_v2",
         "deepnorm": "deepnet",
         "none": "no_norm without_norm nonorm identity",
     },

@@ -1,4 +1,5 @@
-"""Constants of every built-in initialiser: norm scales start at one, a logit scale at log(1 / 0.07), all other vectors at zero.
+"""Constants of every built-in initialiser: norm scales start at one, a logit scale at log(1 / 0.07), the factors of a value
+residual at 1/2, all other vectors at zero.
 
 Each initialiser draws tensors with two or more axes itself, including those with unknown roles.
 """
@@ -17,6 +18,8 @@ def constant(parameter: Parameter) -> Distribution | None:
     """One for scales, zero for every other vector or scalar (biases, norm offsets, the weights of a layer mix), else None."""
     if parameter.role in ONES:
         return Distribution("constant", centre=1.0)
+    if parameter.role == "value_residual":  # the mean
+        return Distribution("constant", centre=0.5)
     if parameter.role == "logit_scale":  # Radford et al. 2021, section 2.5
         return Distribution("constant", centre=log(1 / 0.07))
     return Distribution("constant") if len(parameter.shape) < 2 else None

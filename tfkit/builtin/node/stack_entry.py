@@ -137,9 +137,26 @@ def stack_rules(options: StackOptions, context: NodeContext) -> tuple[Rule, ...]
     if reads and options.causal is None:
         rule = "a stack that reads a memory must say whether it is causal"
         broken.append(("causal", rule, "write `causal: true` for a decoder that predicts the next token, else `causal: false`"))
+    first: dict[tuple[str, str | None], tuple[int, int]] = {}
     for path, layer in layer_paths(options.layers, "layers"):
         broken += _layer_rules(options, context, path, layer)
+        broken += _value_residual_rules(options, context, path, layer, first)
     return tuple(broken)
+
+
+def _value_residual_rules(
+    options: StackOptions, context: NodeContext, path: str, layer: Layer, first: dict[tuple[str, str | None], tuple[int, int]]
+) -> Iterator[Rule]:
+    """Values that are mixed with those of the first layer have their shape. `first` holds (G, V) by sub-layer and memory."""
+    for number, sublayer in enumerate(layer.sublayers or ()):
+        own = sublayer.options
+        if isinstance(own, SelfAttentionOptions):
+            shape = own.kv_heads, own.values(context.signals["input"].width)
+            wanted = first.setdefault((own.name, memory_of(options, sublayer)), shape)
+            if own.value_residual != "none" and shape != wanted:
+                (heads, dim), (first_heads, first_dim) = shape, wanted
+                rule = f"its values have {heads} heads of {dim} features, those of the first layer {first_heads} of {first_dim}"
+                yield f"{path}.sublayers.{number}.value_residual", rule, "give all layers the same num_kv_heads and value_dim"
 
 
 def _layer_rules(options: StackOptions, context: NodeContext, path: str, layer: Layer) -> Iterator[Rule]:

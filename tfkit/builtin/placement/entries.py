@@ -70,6 +70,14 @@ ENTRIES = [
         build="tfkit.builtin.placement.wiring:sandwich",
     ),
     Placement(
+        name="residual_post",
+        summary="x = x + norm(f(x)), with a norm at the end of the stack (Swin V2, OLMo 2)",
+        reference="https://arxiv.org/abs/2111.09883",
+        norm_sites=_one_each,
+        final_norm=lambda options: True,
+        build="tfkit.builtin.placement.wiring:residual_post",
+    ),
+    Placement(
         name="deepnorm",
         summary="x = norm(alpha x + f(x)), initial weights times beta; both from the depths of both stacks",
         reference="https://arxiv.org/abs/2203.00555",

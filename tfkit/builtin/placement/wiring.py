@@ -3,6 +3,7 @@
 post, deepnorm   x = norm(skip x + f(x))
 pre              x = skip x + f(norm(x))
 sandwich         x = skip x + norm_out(f(norm_in(x)))
+residual_post    x = skip x + norm(f(x))
 none             x = skip x + f(x)
 parallel         x = skip x + f(norm(x)) + g(norm(x)) + ...
 
@@ -54,6 +55,10 @@ def _sandwich(layer: Sequential, name: str, x: Tensor, f: Sublayer) -> Tensor:
     return layer.residuals[name](x, layer.norms[f"{name}_out"](f(layer.norms[f"{name}_in"](x))))  # type: ignore[no-any-return]
 
 
+def _residual_post(layer: Sequential, name: str, x: Tensor, f: Sublayer) -> Tensor:
+    return layer.residuals[name](x, layer.norms[name](f(x)))  # type: ignore[no-any-return]
+
+
 def _bare(layer: Sequential, name: str, x: Tensor, f: Sublayer) -> Tensor:
     return layer.residuals[name](x, f(x))  # type: ignore[no-any-return]
 
@@ -86,6 +91,10 @@ def pre(options: NoOptions, parts: LayerParts) -> nn.Module:
 
 def sandwich(options: NoOptions, parts: LayerParts) -> nn.Module:
     return Sequential(parts, _sandwich)
+
+
+def residual_post(options: NoOptions, parts: LayerParts) -> nn.Module:
+    return Sequential(parts, _residual_post)
 
 
 def bare(options: NoOptions, parts: LayerParts) -> nn.Module:

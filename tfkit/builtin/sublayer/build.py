@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import nn
 
 from ...nn.feed_forward import FeedForward
 from ...nn.multi_head import AttentionConfig, MultiHeadAttention, PositionConfig
 from ...nn.stack import Wiring
+from ...nn.value_residual import ValueResidual
 from ...plugin import Component
 from ...slots.lazy import load
 from ...slots.score import ScoreSite
@@ -28,6 +30,8 @@ def attention(options: SelfAttentionOptions, context: SublayerContext, wiring: W
         "value": nn.Linear(source, options.kv_heads * values, bias.value),
         "output": nn.Linear(options.num_heads * values, width, bias.output),
     }
+    if options.output_gate != "none":
+        projections["gate"] = nn.Linear(width, options.gates(width), bias.query)
     config = AttentionConfig(
         num_heads=options.num_heads,
         num_kv_heads=options.kv_heads,
@@ -39,13 +43,16 @@ def attention(options: SelfAttentionOptions, context: SublayerContext, wiring: W
         cross=cross,
         memory=options.memory if isinstance(options, CrossAttentionOptions) else None,
         score=score_of(options),
+        norm_all_heads=options.query_key_norm_over == "all_heads",
     )
     position_config, own_position = _position(options, context, wiring)
     score = options.score
     score_module = load(score.entry.build)(score.options, ScoreSite(options.num_heads, dim)) if score.entry.build else None
-    query_norm, key_norm = _norm(options.query_key_norm, dim), _norm(options.query_key_norm, dim)
+    query_norm, key_norm = (_norm(options.query_key_norm, over) for over in options.norm_widths(width))
+    sink = nn.Parameter(torch.zeros(options.num_heads)) if options.sink else None
+    residual = None if options.value_residual == "none" else ValueResidual(options.value_residual == "learned")
     return MultiHeadAttention(
-        wiring.name, projections, config, position_config, own_position, query_norm, key_norm, score_module
+        wiring.name, projections, config, position_config, own_position, query_norm, key_norm, score_module, sink, residual
     )
 
 

@@ -56,9 +56,15 @@ def attention_parameters(options: SelfAttentionOptions, context: SublayerContext
         *linear("value", "value", source, options.kv_heads * values, bias.value),
         *linear("output", "attention_output", options.num_heads * values, width, bias.output),
     ]
+    if options.output_gate != "none":  # a bias where the query has one, because Qwen projects both by one matrix
+        parameters += linear("gate", "attention_gate", width, options.gates(width), bias.query)
+    if options.value_residual == "learned":
+        parameters.append(Parameter("value_residual.weight", "value_residual", (2,)))
+    if options.sink:
+        parameters.append(Parameter("sink", "attention_sink", (options.num_heads,)))
     norm = options.query_key_norm
-    for side in ("query_norm", "key_norm"):
-        parameters += [parameter.under(side) for parameter in norm.entry.parameters(norm.options, dim)]
+    for side, over in zip(("query_norm", "key_norm"), options.norm_widths(width), strict=True):
+        parameters += [parameter.under(side) for parameter in norm.entry.parameters(norm.options, over)]
     if own_table(options, context):
         scheme = scheme_of(options, context)
         site = position_site(options, context)
@@ -70,7 +76,8 @@ def attention_parameters(options: SelfAttentionOptions, context: SublayerContext
 
 
 def attention_costs(options: SelfAttentionOptions, context: SublayerContext, sizes: Sizes) -> tuple[Cost, ...]:
-    """Projections cost O(L M H D). Attention costs O(Q K H D): one half for the scores, one half for the values.
+    """Projections cost O(L M H D). Attention costs O(Q K H D): one half for the scores, one half for the values. A sink is one
+    more key.
 
     The backward pass of the plain equation needs the input of each projection, the three projected tensors, the weights and
     the merged heads.
@@ -82,14 +89,24 @@ def attention_costs(options: SelfAttentionOptions, context: SublayerContext, siz
     source = (context.memory_width or width) if cross else width
     projections = 2 * B * (Q * width * heads * both + K * source * kv_heads * both)
     kept = B * (Q * width + Q * heads * both + K * kv_heads * both)
+    if options.output_gate != "none":
+        projections += 2 * B * Q * width * options.gates(width)
+        kept += B * Q * (options.gates(width) + heads * options.values(width))
+    if options.value_residual == "learned":
+        kept += B * K * kv_heads * options.values(width)
     scheme = scheme_of(options, context)
     position = 0
     if acts_in_attention(scheme):
         position = scheme.entry.flops(scheme.options, position_site(options, context), B, Q, K)
     scores = options.score.entry.costs(options.score.options, ScoreSite(heads, dim), kv_heads, sizes)
+    sink = B * heads * Q * options.sink
     costs = [
         Cost("projections", projections, kept),
-        Cost("attention", scores.flops + 2 * B * heads * Q * K * options.values(width), scores.elements + B * heads * Q * K),
+        Cost(
+            "attention",
+            scores.flops + 2 * B * heads * Q * K * options.values(width) + 2 * sink * both,
+            scores.elements + B * heads * Q * K + sink,
+        ),
     ]
     return (*costs, Cost("position", position, 0)) if position else tuple(costs)
 
@@ -104,6 +121,8 @@ def attention_site(options: SelfAttentionOptions, context: SublayerContext) -> A
     scheme = scheme_of(options, context)
     kinds = sorted(scheme.entry.bias_kinds) if "scores" in scheme.entry.acts else []
     learns = bool(kinds) and bool(scheme.entry.parameters(scheme.options, position_site(options, context)))
+    if options.sink:  # one more key, with a bias: see nn/attention_sink.py
+        terms, kinds, learns = {"visible"} if terms else set(), ["dense"], True
     return AttentionSite(
         heads=options.num_heads,
         kv_heads=options.kv_heads,
@@ -140,6 +159,11 @@ def attention_rules(options: SelfAttentionOptions, context: SublayerContext) -> 
     if options.score.kind != "dot" and isinstance(options.scale, float):
         rule = f"`scale` multiplies a dot product, and the score is `{options.score.kind}`"
         broken.append(("scale", rule, "remove it"))
+    if options.sink and not options.score.entry.dot:
+        rule = f"a sink joins the softmax of dot products, and the score is `{options.score.kind}`"
+        broken.append(("sink", rule, "remove it, or use the score `dot` or `general`"))
+    if options.query_key_norm_over != "each_head" and options.query_key_norm.kind == "none":
+        broken.append(("query_key_norm_over", "there is no norm of queries and keys", "write `query_key_norm`, or remove it"))
     cross = isinstance(options, CrossAttentionOptions)
     if isinstance(options.window, int) and (cross or not context.causal):
         rule = "a window given as one number counts backwards and needs a causal stack"

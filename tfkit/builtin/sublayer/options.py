@@ -79,10 +79,24 @@ class SelfAttentionOptions(SublayerOptions):
     )
     softcap: Annotated[Positive | None, Field(description="c in c * tanh(score / c)")] = None
     window: Annotated[Window | None, Field(description="n: the query and the n-1 keys before it; or [left, right]")] = None
+    sink: Annotated[bool, Field(description="whether a learned logit per head joins the softmax (gpt-oss)")] = False
+    output_gate: Annotated[
+        str,
+        OneOf("none", "elementwise", "headwise"),
+        Field(description="sigmoid of a projection of the input that multiplies each feature of a head's output, or each head"),
+    ] = "none"
+    value_residual: Annotated[
+        str,
+        OneOf("none", "mean", "learned"),
+        Field(description="mixes the values with those of the stack's first layer: their mean, or two learned factors"),
+    ] = "none"
     score: Annotated[Component, SlotField("score"), Field(description="score function")] = component_default("dot")
     query_key_norm: Annotated[Component, SlotField("norm"), Field(description="norm of each query and key head")] = (
         component_default("none")
     )
+    query_key_norm_over: Annotated[
+        str, OneOf("each_head", "all_heads"), Field(description="what the norm of queries and keys is over")
+    ] = "each_head"
     backend: Annotated[Any, SlotListField("backend"), Field(description="attention backend, or several to fall back on")] = (
         component_default("auto")
     )
@@ -98,6 +112,15 @@ class SelfAttentionOptions(SublayerOptions):
     @property
     def kv_heads(self) -> int:
         return self.num_kv_heads or self.num_heads
+
+    def norm_widths(self, width: int) -> tuple[int, int]:
+        """Features that the norms of queries and of keys are over."""
+        dim = self.dim(width)
+        return (dim, dim) if self.query_key_norm_over == "each_head" else (self.num_heads * dim, self.kv_heads * dim)
+
+    def gates(self, width: int) -> int:
+        """Features of the output gate; 0 without one."""
+        return {"none": 0, "elementwise": self.num_heads * self.values(width), "headwise": self.num_heads}[self.output_gate]
 
 
 class CrossAttentionOptions(SelfAttentionOptions):

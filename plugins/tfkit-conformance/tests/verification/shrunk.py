@@ -64,6 +64,32 @@ OWN = {
         "defaults.d_model=24", "tokens.vocab_size=61", "tokens.start_id=58", "tokens.end_id=59", "logits.vocab_size=61",
         "defaults.attention.num_heads=4", "defaults.attention.num_kv_heads=2", "defaults.ffn.d_ff=40", "body.num_layers=2",
     ],
+    "qwen3-0.6b": [
+        "defaults.d_model=24", "tokens.vocab_size=61", "tokens.start_id=58", "tokens.end_id=59",
+        "defaults.attention.num_heads=4", "defaults.attention.num_kv_heads=2", "defaults.attention.head_dim=10",
+        "defaults.ffn.d_ff=40", "body.num_layers=2",
+    ],
+    "olmo2-7b": [
+        "defaults.d_model=24", "tokens.vocab_size=61", "tokens.pad_id=60", "tokens.end_id=59", "logits.vocab_size=61",
+        "defaults.attention.num_heads=4", "defaults.ffn.d_ff=40", "body.num_layers=2",
+    ],
+    "gpt-oss-20b-dense": [
+        "defaults.d_model=24", "tokens.vocab_size=61", "tokens.pad_id=60", "tokens.start_id=58", "tokens.end_id=59",
+        "logits.vocab_size=61", "defaults.attention.num_heads=4", "defaults.attention.num_kv_heads=2",
+        "defaults.attention.head_dim=10", "defaults.ffn.d_ff=40",
+        "body.layers=[{repeat: 1, layers: [{self_attention: {window: 5}}, {}]}]",
+    ],
+    "modernbert-base": [
+        "defaults.d_model=24", "tokens.vocab_size=61", "tokens.pad_id=60", "tokens.start_id=58", "tokens.end_id=59",
+        "defaults.attention.num_heads=2", "defaults.ffn.d_ff=40",
+        "encoder.layers=[{placement: none, sublayers: [self_attention]}, {sublayers: [ffn]}, "
+        "{position: {base: 10000.0}, attention: {window: [3, 3]}}, {}]",
+    ],
+    "t5gemma-base": [
+        "defaults.d_model=24", "defaults.vocab_size=61", "defaults.attention.num_heads=2", "defaults.attention.head_dim=10",
+        "defaults.ffn.d_ff=40", "encoder.layers=[{self_attention: {window: [4, 4]}}, {}]",
+        "decoder.layers=[{self_attention: {window: 5}}, {}]",
+    ],
     "sentence-classifier": [
         "defaults.d_model=24", "tokens.vocab_size=61", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=40",
         "encoder.num_layers=2",

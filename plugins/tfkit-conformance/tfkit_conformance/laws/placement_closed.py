@@ -3,6 +3,7 @@
 post, deepnorm   x = N(b x + s f(x))              https://arxiv.org/abs/1706.03762, https://arxiv.org/abs/2203.00555
 pre              x = b x + s f(N(x))              https://arxiv.org/abs/2002.04745
 sandwich         x = b x + s N_out(f(N_in(x)))    https://arxiv.org/abs/2105.13290
+residual_post    x = b x + s N(f(x))              https://arxiv.org/abs/2111.09883
 parallel         x = b x + sum_n s_n f_n(N(x))    https://arxiv.org/abs/2204.02311
 none             x = b x + s f(x)
 """
@@ -38,6 +39,8 @@ def _equation(example: LawExample, made: Wired, skip: float, scales: dict[str, f
             x = skip * x + scale * branch.give(made.norms[name].give(x))
         elif kind == "sandwich":
             x = skip * x + scale * made.norms[f"{name}_out"].give(branch.give(made.norms[f"{name}_in"].give(x)))
+        elif kind == "residual_post":
+            x = skip * x + scale * made.norms[name].give(branch.give(x))
         else:
             x = skip * x + scale * branch.give(x)
     return x
@@ -79,8 +82,9 @@ def _deepnorm(example: LawExample) -> float:
 
 SMALLER = {"tokens": 1, "batch": 1, "width": 2, "layers": 1}
 LAWS = (
-    Law("wiring", "the placement's equation, in float64", known_as("post", "pre", "sandwich", "deepnorm", "parallel", "none"),
-        draw, _wiring, SMALLER, ("float64",)),
+    Law("wiring", "the placement's equation, in float64",
+        known_as("post", "pre", "sandwich", "residual_post", "deepnorm", "parallel", "none"), draw, _wiring, SMALLER,
+        ("float64",)),
     Law(
         "deepnorm_constants", "alpha and beta of the paper", known_as("deepnorm"), draw, _deepnorm, {"layers": 1}, ("float64",)
     ),

@@ -70,7 +70,7 @@ def unseen_biases(model: Model, graph: Graph) -> frozenset[str]:
         plain = (
             expected.options.query_key_norm.kind == "none" and expected.site.softcap is None and expected.site.score == "dot"
         )
-        if bias is not None and plain and not rotated:
+        if bias is not None and plain and not rotated and not expected.options.sink:
             found.add(names[id(bias)])
     return frozenset(found)
 

@@ -136,7 +136,7 @@ def _parts(layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         for name, module in dict(layer.named_children()).get(kind, nn.ModuleDict()).named_children():
             yield f"{kind}.{name}", module
             if isinstance(module, MultiHeadAttention):
-                for projection in PROJECTIONS:
+                for projection in PROJECTIONS if module.gate is None else (*PROJECTIONS, "gate"):
                     yield f"{kind}.{name}.{projection}", module.get_submodule(projection)
 
 

@@ -2,19 +2,24 @@
 
     visible   key j to query i of row b: j is real, j <= i where causal, i - left <= j <= i + right in a window (loops, rule A4)
     scale     as written, or head_dim^-1/2
-    value     the value projection, split into heads, to the bit; query and key too, where no norm and no rotation acts on them
+    value     the value projection, split into heads and mixed with that of the first layer if the spec says so, to the bit
+    key       its projection to the bit, and so the query, where no norm and no rotation acts on them
     query     turned by a scheme that acts on queries and keys: it differs from its projection
     bias      there exactly where a scheme acts on scores, finite, and not zero everywhere
+    sink      the last key: zero, with the value zero, seen by every query, with the learned logit as its bias
 
 Queries that are padding may see anything: nothing reads what they give.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from tfkit.plugin import LinearBias
+from tfkit.plugin import DenseBias, LinearBias, Mask
 
 from ..attention.reference import visible_pairs
 from ..finding import Violation
@@ -30,11 +35,40 @@ def request(recording: Recording, expected: ExpectedSite) -> float | None:
     if expected.name not in recording.sites:
         raise Violation(CHECK, f"{expected.name} never called its backend")
     call = recording.sites[expected.name][0]  # of a layer, which is called once
+    if expected.options.sink:
+        call = _without_sink(call, expected)
     _sizes(call, expected)
     _visible(recording, call, expected)
     _tensors(recording, call, expected)
     _bias(call, expected)
     return None
+
+
+def _without_sink(call: SiteCall, expected: ExpectedSite) -> SiteCall:
+    """The call without its last key. Raises Violation where that key is not the sink."""
+    inputs, bias = call.inputs, call.inputs.bias
+    K = inputs.key.shape[2] - 1
+    sink = call.attention.sink
+    if sink is None or not isinstance(bias, DenseBias) or bias.values.shape[3] != K + 1:
+        raise Violation(CHECK, f"{expected.name}: the spec has a sink, and the call has no bias for it")
+    if bool(inputs.key[:, :, K].any()) or bool(inputs.value[:, :, K].any()):
+        raise Violation(CHECK, f"{expected.name}: the key and the value of the sink must be zero")
+    column = bias.values[..., K].to(sink.dtype)
+    same(CHECK, column, sink[:, None].expand_as(column), f"{expected.name}: the bias of the sink must be its logit", "bias")
+    shown = inputs.mask.visible
+    if inputs.mask.terms() != ({"visible"} if shown is not None else set()) or not (shown is None or bool(shown[..., K].all())):
+        raise Violation(CHECK, f"{expected.name}: every query must see the sink", tensor="mask")
+    acts = expected.scheme is not None and "scores" in expected.scheme.entry.acts
+    if not acts and bool(bias.values[..., :K].any()):
+        raise Violation(CHECK, f"{expected.name}: its scores have a bias beside the sink, and no position scheme acts on them")
+    plain = replace(
+        inputs,
+        key=inputs.key[:, :, :K],
+        value=inputs.value[:, :, :K],
+        mask=Mask(visible=None if shown is None else shown[..., :K]),
+        bias=DenseBias(bias.values[..., :K]) if acts else None,
+    )
+    return replace(call, inputs=plain)
 
 
 def _sizes(call: SiteCall, expected: ExpectedSite) -> None:
@@ -83,7 +117,10 @@ def _tensors(recording: Recording, call: SiteCall, expected: ExpectedSite) -> No
     plain = expected.options.query_key_norm.kind == "none"
     for tensor, given in (("query", call.inputs.query), ("key", call.inputs.key), ("value", call.inputs.value)):
         made = parts[f"branches.{name}.{tensor}"][0].output
-        split = made.view(*made.shape[:2], -1, expected.site.head_dim).transpose(1, 2)
+        heads = expected.site.heads if tensor == "query" else expected.site.kv_heads
+        split = _split(made, heads)
+        if tensor == "value" and expected.options.value_residual != "none":
+            split = _mixed(split, _split(_first_values(recording, call, stack, name), heads), call)
         if tensor == "value" or (plain and not rotates):
             same(CHECK, given, split, f"{expected.name}: the {tensor} must be its projection, split into heads", tensor)
         elif plain and torch.equal(given, split):
@@ -92,8 +129,33 @@ def _tensors(recording: Recording, call: SiteCall, expected: ExpectedSite) -> No
                 CHECK, f"{expected.name}: `{expected.scheme.kind}` must turn the {tensor}, and it is as it was projected"
             )
     merged = call.output.transpose(1, 2).flatten(2)
+    if expected.options.output_gate != "none":
+        gate = torch.sigmoid(parts[f"branches.{name}.gate"][0].output)
+        gate, by_head = (tensor.view(*merged.shape[:2], expected.site.heads, -1) for tensor in (gate, merged))
+        merged = (by_head * gate).flatten(2)
     read = parts[f"branches.{name}.output"][0].x
     same(CHECK, read, merged, f"{expected.name}: the output projection must read the heads, one after the other", "its input")
+
+
+def _split(projected: Tensor, heads: int) -> Tensor:
+    return projected.view(*projected.shape[:2], heads, -1).transpose(1, 2)
+
+
+def _first_values(recording: Recording, call: SiteCall, stack: str, name: str) -> Tensor:
+    """The projected values of the first layer with a sub-layer of this name that reads the same sequence."""
+    part, memory = f"branches.{name}.value", call.attention.config.memory
+    calls: Iterator[Tensor] = (
+        recording.layers[stack, index].parts[part][0].output
+        for _, index in sorted(key for key in recording.layers if key[0] == stack)
+        if part in recording.layers[stack, index].parts
+        and recording.sites[f"{stack}.{index}.{name}"][0].attention.config.memory == memory
+    )
+    return next(calls)
+
+
+def _mixed(own: Tensor, first: Tensor, call: SiteCall) -> Tensor:
+    weight = getattr(call.attention.value_residual, "weight", None)
+    return 0.5 * (first + own) if weight is None else weight[0] * first + weight[1] * own
 
 
 def _bias(call: SiteCall, expected: ExpectedSite) -> None:

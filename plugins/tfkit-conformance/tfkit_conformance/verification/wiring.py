@@ -5,7 +5,7 @@ gives them for this stack:
 
     post, deepnorm   x = norm(a x + b f(x))                       none       x = a x + b f(x)
     pre              x = a x + b f(norm(x))                       parallel   x = a x + the sum of b f(norm(x)), one x for all
-    sandwich         x = a x + b norm_out(f(norm_in(x)))
+    sandwich         x = a x + b norm_out(f(norm_in(x)))          residual_post   x = a x + b norm(f(x))
 
 Where a tensor is passed on, the value that arrives is equal to the bit. Where it is summed, what arrives is within the
 rounding of that sum (`tfkit_conformance.verification.approximate`). Post-norm of Vaswani et al. 2017 (https://arxiv.org/abs/1706.03762),
@@ -144,6 +144,12 @@ def _sandwich(expected: ExpectedLayer, parts: _Parts, x: Approximate) -> Approxi
     return x
 
 
+def _residual_post(expected: ExpectedLayer, parts: _Parts, x: Approximate) -> Approximate:
+    for name in expected.sublayers:
+        x = _sum(expected, name, x, _norm(parts, expected, name, parts.apply(f"branches.{name}", x)))
+    return x
+
+
 def _parallel(expected: ExpectedLayer, parts: _Parts, x: Approximate) -> Approximate:
     shared = expected.placement.options.norms == "shared"
     total = x
@@ -164,6 +170,7 @@ WIRINGS: dict[str, Callable[[ExpectedLayer, _Parts, Approximate], Approximate]] 
     "deepnorm": _post,
     "pre": _pre,
     "sandwich": _sandwich,
+    "residual_post": _residual_post,
     "parallel": _parallel,
     "none": _bare,
 }

@@ -201,6 +201,10 @@ MUTANTS = law_mutants(
             _each(lambda at, x: at.norm(at.add(x, at.f(at.norm(x, "_in"))), "_out")),
         ),
     ],
+    residual_post=[
+        ("residual_post_pre", "the norm stands before the sub-layer", _each(_pre)),
+        ("residual_post_sum", "the norm stands after the sum", _each(lambda at, x: at.norm(at.add(x, at.f(x))))),
+    ],
     parallel=[
         ("parallel_sequential", "each sub-layer reads the output of the one before", _each(_pre)),
         ("parallel_residuals", "the residual is added once per sub-layer", _as(_residual_per_branch)),

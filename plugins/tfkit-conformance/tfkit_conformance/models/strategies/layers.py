@@ -112,12 +112,18 @@ def _attention(parts: Parts, plan: StackPlan) -> dict[str, Any]:
         found["bias"] = parts.one((False, {"key": False}, {"query": False, "output": False}))
     if parts.chance(25):
         found["query_key_norm"] = parts.part("norm")
+        if found["query_key_norm"] != "none" and parts.chance(30):
+            found["query_key_norm_over"] = "all_heads"
     if parts.chance(25):
         found["softcap"] = parts.one((50.0, 2.0, 0.5))
     if parts.chance(20):
         found["scale"] = parts.one((1.0, 0.25, -0.5))
     if parts.chance(20):
         found["score"] = parts.part("score")
+    elif parts.chance(20):
+        found["sink"] = True
+    if parts.chance(20):
+        found["output_gate"] = parts.one(("elementwise", "headwise"))
     return found
 
 
