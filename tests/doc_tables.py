@@ -146,7 +146,8 @@ def recipe_keys(run: Run) -> str:
     schema = json.loads(run("tfkit schema recipe"))
     known, top, sections = schema["$defs"], [], []
     for name, field in schema["else"]["properties"].items():
-        inner = known.get(field.get("$ref", "").removeprefix("#/$defs/"), {})
+        references = [each["$ref"] for each in (field, *field.get("anyOf", [])) if "$ref" in each]
+        inner = known.get(references[0].removeprefix("#/$defs/"), {}) if references else {}
         kinds = inner.get("else", {}).get("properties", {}).get("kind", {}).get("enum", [])
         if "properties" in inner:
             sections.append(f"## {name}\n\n{_keys(inner)}")

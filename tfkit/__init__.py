@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from .nn.runtime.decoding_state import DecodingState
     from .recipe import Recipe, load_recipe
     from .spec import ModelSpec, load_spec, parse_spec
-    from .text import Classifier, TextGenerator, Translator
+    from .text import Classifier, Tagger, TextGenerator, Translator
 
 _HOMES = {
     "BackendRefused": "errors",
@@ -75,6 +75,7 @@ _HOMES = {
     "Search": "generate",
     "SpecError": "errors",
     "StoreError": "errors",
+    "Tagger": "text",
     "TextGenerator": "text",
     "TfkitError": "errors",
     "TrainingError": "errors",
@@ -142,6 +143,7 @@ __all__ = [
     "Search",
     "SpecError",
     "StoreError",
+    "Tagger",
     "TextGenerator",
     "TfkitError",
     "TrainingError",

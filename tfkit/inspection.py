@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .attention.types import BIAS_NAMES
     from .builder import materialise
     from .catalogue import Catalogue
+    from .nn.attention_head import AttentionHead
     from .nn.heads import Classify, Dense
     from .nn.model import Model
     from .nn.runtime.node_output import Padding
@@ -75,6 +76,7 @@ _IMPORTS_TORCH = {
     "tfkit.attention.dispatch": ("attend",),
     "tfkit.attention.types": ("BIAS_NAMES",),
     "tfkit.builder": ("materialise",),
+    "tfkit.nn.attention_head": ("AttentionHead",),
     "tfkit.nn.heads": ("Classify", "Dense"),
     "tfkit.nn.runtime.node_output": ("Padding",),
     "tfkit.nn.stack": ("Stack",),
@@ -82,6 +84,7 @@ _IMPORTS_TORCH = {
 }
 
 __all__ = [
+    "AttentionHead",
     "BIAS_KINDS",
     "BIAS_NAMES",
     "BackendChoice",

@@ -9,8 +9,11 @@ import torch
 
 from tfkit.data import NO_LABEL, batch_shapes
 from tfkit.data.batch_shapes import BatchShapes
+from tfkit.data.masking import Masking
 from tfkit.data.roles import Roles
 from tfkit.data.tasks import Task
+
+MASKING = Masking("tokens", 0.3, np.zeros(0, np.bool_))
 
 
 def lengths_of(count=500, seed=0):
@@ -90,7 +93,7 @@ def test_padding_to_a_shape_changes_no_loss(kind, monkeypatch):
     if kind == "parallel":
         columns["source"] = [np.arange(9, 9 + length, dtype=np.int32) for length in (2, 8, 4, 4, 3)]
     lengths = {name: np.array([len(row) for row in rows], np.int32) for name, rows in columns.items()}
-    task = Task(kind, Roles("read" if kind == "parallel" else None, "written", "logits"), 40, 0.3)
+    task = Task(kind, Roles("read" if kind == "parallel" else None, "written", "logits"), 40, MASKING)
     made = BatchShapes(lengths, 40)
     numbers = [1, 2]
     batch = task.batch(_Corpus(columns), numbers, np.random.default_rng(0))

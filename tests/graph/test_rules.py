@@ -218,7 +218,7 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
         r"`body.layers` is the 1 layers of a stack, and a pool reads one output; write `body`, or put a layer_mix",
     ),
     "no unknown port": (
-        CLASSIFIER, "input: body", "input: body.layer", "TFK014", "body.layer", r"no output `layer`; did you mean `layers`",
+        CLASSIFIER, "input: body", "input: body.layer", "TFK014", "body.layer", r"did you mean `body.layers`",
     ),
     "everything is read": (
         CLASSIFIER, "outputs: [label]", "outputs: [one]", "TFK043", None, r"nothing reads `label`",
@@ -227,9 +227,17 @@ RULES: dict[str, tuple[str, str, str, str, str | None, str]] = {
         TRANSLATOR, "memory: encoder, ", "", "TFK043", None,
         r"nothing reads `encoder`; write `memory: encoder` at `decoder` \(`decoder.memory: encoder`\), add it to",
     ),
-    "an output is one tensor": (
-        TRANSLATOR, "outputs: [logits]", "outputs: [logits, encoder.layers]", "TFK042", "encoder.layers",
-        r"`encoder.layers` is the 2 layers of a stack.*write `encoder`, or a node {kind: layer_mix, input: encoder.layers}",
+    "an output is a port that exists": (
+        TRANSLATOR, "outputs: [logits]", "outputs: [logits, encoder.layer]", "TFK014", "encoder.layer",
+        r"node `encoder` has no output `layer`; did you mean `encoder.layers`\?",
+    ),
+    "layers are those of a stack": (
+        CLASSIFIER, "outputs: [label]", "outputs: [label, label.layers]", "TFK014", "label.layers",
+        r"node `label` has no output `layers`; write `label`",
+    ),
+    "layers are named once": (
+        CLASSIFIER, "outputs: [label]", "outputs: [label, body.layers, body.layers]", "TFK021", "body.layers]",
+        r"`body.layers` is written twice",
     ),
     "an output is named once": (
         CLASSIFIER, "outputs: [label]", "outputs: [label, label]", "TFK021", "label]",

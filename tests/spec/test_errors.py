@@ -141,7 +141,11 @@ ROWS = {
         [("TFK013", 15, 108, "nodes.encoder.sublayers.1", "`x`"), ("TFK019", 15, 113, "nodes.encoder.self_attention", "")],
     ),
     "unknown node": ("input: source", "input: sorce", [("TFK014", 15, 33, "nodes.encoder.input", "did you mean `source`")]),
-    "unknown port": ("memory: encoder", "memory: encoder.layer", [("TFK014", 16, 49, "nodes.decoder.memory", "`layers`")]),
+    "unknown port": (
+        "memory: encoder",
+        "memory: encoder.layer",
+        [("TFK014", 16, 49, "nodes.decoder.memory", "`encoder.layers`")],
+    ),
     "port of an owner": ("share: source", "share: source.x", [("TFK014", 14, 34, "nodes.target.share", "write `source`")]),
     "unknown output": ("[logits]", "[logit]", [("TFK014", 18, 11, "outputs.0", "did you mean `logits`")]),
     "memory of a sub-layer": (

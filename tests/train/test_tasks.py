@@ -9,6 +9,7 @@ import torch
 from kinds_task import recipe_for, validations
 from tfkit.data import NO_LABEL, Corpus, read_tokenisers
 from tfkit.data.corpus import CorpusWriter
+from tfkit.data.masking import Masking
 from tfkit.data.roles import Roles
 from tfkit.data.tasks import Task
 from tfkit.errors import InputError
@@ -75,7 +76,8 @@ def corpus(tmp_path):
 
 
 def batch(corpus, kind, hidden=0.0, rows=range(40)):
-    task = Task(kind, Roles("s" if kind == "parallel" else None, "t", "o"), 30, hidden)
+    masking = Masking("tokens", hidden, np.zeros(0, np.bool_))
+    task = Task(kind, Roles("s" if kind == "parallel" else None, "t", "o"), 30, masking)
     return task.batch(corpus, list(rows), np.random.default_rng(0))
 
 

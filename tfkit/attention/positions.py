@@ -1,6 +1,6 @@
 """The methods of a position module. The `acts` of its entry declare which of them it has.
 
-    embeddings      embed(x (B,L,M), span) -> (B,L,M)
+    embeddings      embed(x (B,L,M), span) -> (B,L,M), or (B,L,M + `widens` of its entry)
     queries_keys    prepare(span) -> tables; rotate(query (B,H,Q,D), key (B,G,N,D), tables) -> the same two shapes
     scores          prepare(span) -> tables; bias(query (B,H,Q,D), tables, scale) -> Bias
 

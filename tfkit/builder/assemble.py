@@ -88,7 +88,8 @@ def build(
 
 
 def _modules(graph: Graph, resolver: BackendResolver) -> Model:
-    read_layers = {base(ref) for node in graph.nodes.values() for ref in node.edges.reads.values() if ref.endswith(".layers")}
+    read = [*graph.outputs, *(ref for node in graph.nodes.values() for ref in node.edges.reads.values())]
+    read_layers = {base(ref) for ref in read if ref.endswith(".layers")}
     with torch.device("meta"):
         nodes = {name: _module(node, name in read_layers) for name, node in graph.nodes.items()}
         eager = resolver.catalogue.find("backend", "eager")

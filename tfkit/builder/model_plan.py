@@ -28,7 +28,7 @@ def plan_of(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:
         reason = _undecodable(graph, following) if isinstance(inputs[name], InputRule) else "it has no token ids"
         if reason:
             undecodable[name] = reason
-    signals = {name: graph.nodes[name].signal for name in graph.outputs}
+    signals = {name: graph.nodes[name].signal for name in graph.outputs if name in graph.nodes}
     widths = {name: signal.width for name, signal in signals.items() if signal.has_width}
     limits = {name: limit for name, limit in max_input_lengths(graph).items() if limit is not None}
     labels = {
@@ -36,7 +36,8 @@ def plan_of(graph: Graph, modules: Mapping[str, nn.Module]) -> ModelPlan:
         for name, module in modules.items()
         if name in graph.outputs and isinstance(module, (TokenLogits, Classify))
     }
-    return ModelPlan(graph.name, wires, inputs, graph.outputs, widths, followers, undecodable, limits, labels)
+    sequences = frozenset(name for name, signal in signals.items() if signal.length is not None)
+    return ModelPlan(graph.name, wires, inputs, graph.outputs, widths, followers, undecodable, limits, labels, sequences)
 
 
 def _labels(

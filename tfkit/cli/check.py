@@ -50,7 +50,7 @@ def command(specs: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -
 
 def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[str, Any], TfkitError | None]:
     from ..graph import Target, graph_of
-    from ..recipe import check_metric, describes_training, recipe_of
+    from ..recipe import check_metric, check_teacher_forcing, describes_training, recipe_of
     from ..spec import load_spec, parse_spec
     from ..spec.located import Diagnostics
     from ..spec.reader import read_source
@@ -61,6 +61,7 @@ def _check(file: str, catalogue: Any, overrides: Sequence[str]) -> tuple[dict[st
         if describes_training(text, file):
             recipe = recipe_of(text, file, overrides)
             check_metric(recipe)
+            check_teacher_forcing(recipe)
             spec, name = load_spec(recipe.model, catalogue, recipe.changes), recipe.name
             use = Target(device=None, dtype=recipe.precision, training=True, compiled=recipe.compile)
         else:

@@ -1,18 +1,21 @@
-"""`tfkit classify`: a label for each line of input, or for each image."""
+"""`tfkit classify`: a label for each line of input, a text or a pair of texts, or for each image."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
+from ..errors import Diagnostic, InputError, Location
 from .options import READ, common, placement, whole
 from .output import print_text, speak_utf8
 from .packages import TEXT, need_packages
 
 EPILOG = """\b
 tfkit classify MODEL < texts.txt > labels.txt
+tfkit classify MODEL < pairs.tsv > labels.txt
 tfkit classify MODEL digit.png photo.jpg
 
 \b
@@ -33,7 +36,9 @@ def _length(value: str | int) -> int:
 @placement
 @common
 def command(model: str, images: tuple[str, ...], max_length: int, batch_tokens: int, as_json: bool, **place: Any) -> int:
-    """Label lines of text, or images, with a trained classifier.
+    """Label lines of text, pairs of texts, or images, with a trained classifier.
+
+    A classifier that was trained on data of kind `pairs` reads two texts per line, with a tab between them.
 
     Without an IMAGE, line n of the output is the label of line n of the input; an empty line stays empty. A line that is
     longer than --max-length, or than the position table of the model, is cut off there and reported on standard error.
@@ -47,17 +52,32 @@ def command(model: str, images: tuple[str, ...], max_length: int, batch_tokens: 
     if images:
         _classify_images(model, images, as_json, placed(**place))
         return 0
-    from ..text import Classifier
+    from ..text import Classification, Classifier
     from .line_stream import streamed
 
     classifier = Classifier.load(model, max_length=max_length, batch_tokens=batch_tokens, **placed(**place))
-    for number, made in streamed(classifier.classify):
+
+    def classify(lines: Iterator[str], *, chunk: int) -> Iterator[Classification]:
+        return classifier.classify(_pairs(lines) if classifier.pairs else lines, chunk=chunk)
+
+    for number, made in streamed(classify):
         if as_json:
             found = {"label": made.label, "probability": made.probability, "probabilities": made.probabilities}
             print(json.dumps({"line": number, "text": made.text, **found}))
         else:
             print(made.label or "")
     return 0
+
+
+def _pairs(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """The two texts of every line; two empty ones for an empty line. Raises InputError for a line without exactly one tab."""
+    for number, line in enumerate(lines, 1):
+        first, *others = line.split("\t")
+        if line.strip() and len(others) != 1:
+            message = f"the line has {len(others)} tabs, and the classifier reads pairs"
+            fix = "write two texts with a tab between them"
+            raise InputError(Diagnostic("TFK115", message, fix, location=Location("<stdin>", number)))
+        yield first, "".join(others)
 
 
 def _classify_images(model: str, images: tuple[str, ...], as_json: bool, place: dict[str, Any]) -> None:

@@ -31,6 +31,7 @@ COMMANDS = {
     "translate": "translate lines of text with a trained model",
     "generate": "continue a prompt with a trained decoder",
     "classify": "label lines of text with a trained classifier",
+    "tag": "tag the words of lines with a trained tagger",
     "score": "BLEU and chrF of translations against a reference",
     "average": "average the weights of several models",
     "plugins": "what is installed, slot by slot",

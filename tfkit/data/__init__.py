@@ -2,8 +2,9 @@
 
 from .batch_shapes import BatchShapes
 from .batches import Epoch, epoch_of
-from .corpus import Corpus
+from .corpus import NO_LABEL, Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
+from .corpus_row import pair_ids
 from .image_directory import IMAGES, ImageFacts, image_texts, read_image_facts
 from .image_files import Pixels, read_image
 from .image_task import ImageTask, Normalisation, image_task
@@ -12,9 +13,20 @@ from .lines import groups, lines, lines_of, rows
 from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
 from .prepare_images import check_images, prepare_images
 from .roles import Roles, check_ids, roles_of
-from .tasks import NO_LABEL, Batch, Task, padded, task_of
+from .tagged import word_pieces
+from .tasks import Batch, Task, padded, segments_of, task_of
 from .tokeniser import TextTokeniser
-from .tokeniser_directory import LABELS, TOKENISER_FILES, read_labels, read_tokenisers, tokeniser_texts
+from .tokeniser_directory import (
+    LABELS,
+    PAIR_LABELS,
+    TOKENISER_FILES,
+    has_labels,
+    label_texts,
+    read_labels,
+    read_tokenisers,
+    reads_pairs,
+    tokeniser_texts,
+)
 
 __all__ = [
     "FACTS",
@@ -22,6 +34,7 @@ __all__ = [
     "KINDS",
     "LABELS",
     "NO_LABEL",
+    "PAIR_LABELS",
     "TOKENISER_FILES",
     "TRAIN",
     "VALIDATION",
@@ -44,11 +57,14 @@ __all__ = [
     "epoch_of",
     "files_of",
     "groups",
+    "has_labels",
+    "label_texts",
     "image_task",
     "image_texts",
     "lines",
     "lines_of",
     "padded",
+    "pair_ids",
     "prepare",
     "prepare_images",
     "read_data",
@@ -57,9 +73,12 @@ __all__ = [
     "read_image_facts",
     "read_labels",
     "read_tokenisers",
+    "reads_pairs",
     "roles_of",
     "rows",
+    "segments_of",
     "task_of",
     "tokeniser_texts",
+    "word_pieces",
     "describe_counts",
 ]

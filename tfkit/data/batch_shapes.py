@@ -18,8 +18,9 @@ from torch import Tensor
 
 from ..recipe import PAD
 from .batches import Epoch, Numbers
+from .corpus import NO_LABEL
 from .image_task import ImageTask
-from .tasks import NO_LABEL, Batch, Task
+from .tasks import Batch, Task
 
 MAX_SHAPES = 8
 """The largest number of shapes of a corpus. More shapes mean less padding and longer compilation."""
@@ -84,7 +85,12 @@ class BatchShapes:
         width = widths[task.roles.target] if batch.labels.dim() == 2 else 1
         labels = _fill(batch.labels.view(len(batch.labels), -1), shape.rows, width, NO_LABEL)
         labels[len(batch.labels) :] = NO_LABEL
-        return replace(batch, inputs=inputs, lengths=lengths, labels=labels if batch.labels.dim() == 2 else labels[:, 0])
+        segments = {name: _fill(ids, shape.rows, widths[name], 0) for name, ids in batch.segments.items()}
+        labels = labels if batch.labels.dim() == 2 else labels[:, 0]
+        others = {name: _fill(each[:, None], shape.rows, 1, NO_LABEL)[:, 0] for name, each in batch.other_labels.items()}
+        for each in others.values():
+            each[len(batch.labels) :] = NO_LABEL
+        return replace(batch, inputs=inputs, lengths=lengths, labels=labels, segments=segments, other_labels=others)
 
 
 def _fill(values: Tensor, rows: int, width: int, by: int) -> Tensor:

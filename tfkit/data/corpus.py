@@ -19,6 +19,10 @@ from ..errors import Diagnostic, StoreError
 from ..files import replace_file
 
 Ids = npt.NDArray[np.int32]
+TAGS = "tags"
+"""The column of the labels of tokens, which has the lengths of `target`."""
+NO_LABEL = -100
+"""The label of positions that the loss ignores: torch's `ignore_index`."""
 CHUNK = 10_000
 CHUNK_BYTES = 1 << 28
 """The most bytes of images in a chunk, whose offsets are int32."""
@@ -71,14 +75,14 @@ class Corpus:
                 self.numbers[name] = column.to_numpy()
             else:
                 self.texts[name] = column
-        self.lengths = {name: column.lengths for name, column in self._columns.items()}
+        self.lengths = {name: column.lengths for name, column in self._columns.items() if name != TAGS}
 
     def __len__(self) -> int:
         return len(next(iter(self.lengths.values())))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(self._columns)
+        return tuple(self.lengths)
 
     def rows(self, column: str, numbers: Iterable[int]) -> list[Ids]:
         """The ids of some rows, as read-only views of the file."""

@@ -47,9 +47,11 @@ class CorpusCounts(BaseModel):
 
 
 class Facts(FileModel):
-    """The content of `facts.json`, which `prepare` writes: the labels of a classification, and the counts of each corpus."""
+    """The content of `facts.json`, which `prepare` writes: the labels of a classification, whether it is one of pairs of
+    texts, and the counts of each corpus."""
 
     labels: list[str]
+    pairs: bool = False
     corpora: dict[str, CorpusCounts]
 
     @model_validator(mode="after")

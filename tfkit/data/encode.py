@@ -9,9 +9,10 @@ from typing import Any
 
 from ..errors import Diagnostic, InputError, Location
 from ..recipe import Recipe
-from .corpus import CorpusWriter
+from .corpus import NO_LABEL, TAGS, CorpusWriter
 from .corpus_facts import CorpusCounts
-from .kinds import KINDS, Row, text_rows
+from .corpus_row import Row
+from .kinds import KINDS, text_rows
 from .tokeniser import TextTokeniser
 
 
@@ -56,7 +57,8 @@ class CorpusEncoder:
         """
         counted = CorpusCounts()
         texts = () if filtered else tuple(f"{column}_text" for column in files)
-        writer = CorpusWriter(path, tuple(files), texts, ("label",) if self.kind.labelled else ())
+        columns = (*files, TAGS) if self.kind.tagged else tuple(files)
+        writer = CorpusWriter(path, columns, texts, self.kind.numbers)
         numbered = ((number, row) for number, row in text_rows(self.recipe, files) if selected(number))
         assert self.kind.encode is not None, "images have a writer of their own"
         for row in self.kind.encode(numbered, self.tokenisers, self.recipe):
@@ -72,21 +74,26 @@ class CorpusEncoder:
             values: dict[str, Any] = dict(zip(files, row.ids, strict=True))
             values |= {f"{column}_text": text for column, text in zip(files, row.texts, strict=True)}
             writer.add(values | self._label(row, files))
-        counted.kept, counted.tokens, counted.digest = writer.rows, dict(writer.tokens), writer.close()
+        tokens = {column: writer.tokens[column] for column in files}
+        counted.kept, counted.tokens, counted.digest = writer.rows, tokens, writer.close()
         return counted
 
-    def _label(self, row: Row, files: Mapping[str, str]) -> dict[str, int]:
-        if row.label is None:
-            return {}
-        if row.label not in self.label_numbers:
-            location = Location(next(iter(files.values())), row.line)
-            known = ", ".join(f"`{label}`" for label in list(self.label_numbers)[:8])
-            raise InputError(
-                Diagnostic(
-                    "TFK115", f"the label `{row.label}` is not in the training table", f"known: {known}", location=location
-                )
-            )
-        return {"label": self.label_numbers[row.label]}
+    def _label(self, row: Row, files: Mapping[str, str]) -> dict[str, Any]:
+        """The labels of a row, by column of the corpus."""
+        if row.random is not None:
+            return {"random": int(row.random)}
+        path = next(iter(files.values()))
+        if row.tags is not None:
+            return {TAGS: [NO_LABEL if tag is None else self._number(tag[0], Location(path, tag[1])) for tag in row.tags]}
+        return {} if row.label is None else {"label": self._number(row.label, Location(path, row.line))}
+
+    def _number(self, label: str, location: Location) -> int:
+        """The number of a label. Raises InputError if it is unknown."""
+        if label not in self.label_numbers:
+            known = ", ".join(f"`{each}`" for each in list(self.label_numbers)[:8])
+            message = f"the label `{label}` is not in the training table"
+            raise InputError(Diagnostic("TFK115", message, f"known: {known}", location=location))
+        return self.label_numbers[label]
 
     def _too_long(self, row: Row, files: Mapping[str, str]) -> TooLong | None:
         """The first side of a row that is longer than the positions of the model, if any."""

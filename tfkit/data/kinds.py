@@ -3,7 +3,10 @@
 parallel         source s1 .. sn </s>, target t1 .. tm </s>
 language         target t1 .. tn+1, n tokens of the running text and the next one
 masked           target <s> t1 .. tn </s>
+masked_pairs     target <s> a1 .. am </s> b1 .. bn </s>, and whether b follows a (sentence_pairs.py)
 classification   target <s> t1 .. tn </s>, and a label
+pairs            target <s> a1 .. am </s> b1 .. bn </s>, and a label
+tagged           target <s> t1 .. tn </s>, and the labels of first pieces of words (tagged.py)
 images           the pixels of an image, and a label: see image_files.py
 """
 
@@ -17,33 +20,14 @@ from unicodedata import category
 
 from ..errors import Diagnostic, InputError, Location
 from ..recipe import END, START, Recipe
+from .corpus_row import GROUP, Numbered, Row, pair_ids
 from .lines import groups, rows
+from .sentence_pairs import sentence_pairs
+from .tagged import tagged_rows, tagged_sentences
 from .tokeniser import TextTokeniser
 
-GROUP = 2_000
-"""Rows encoded in one call."""
 MAX_WORD = 10_000
 """The longest word of training text, in characters. The time of training a tokeniser grows with it."""
-Numbered = Iterator[tuple[int, tuple[str, ...]]]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of a corpus.
-
-    Attributes:
-        line: The line where it ends, from 1.
-        texts: By column.
-        ids: By column.
-        bare: The number of tokens without special tokens, by column.
-        label: Of a classification.
-    """
-
-    line: int
-    texts: tuple[str, ...]
-    ids: tuple[list[int], ...]
-    bare: tuple[int, ...]
-    label: str | None = None
 
 
 @dataclass(frozen=True)
@@ -53,16 +37,27 @@ class DataKind:
     Attributes:
         files: The options of a recipe that name the files, by column of the corpus.
         encode: Makes rows of numbered texts; None for images.
+        texts: The number of texts of a row.
         sentences: Whether each line is one text; otherwise the lines are running text.
+        continued: Whether each line continues the previous one, so that the last lines are held out.
         masks: Whether tokens will be masked.
         labelled: Whether rows have labels.
+        tagged: Whether each word has a label.
+        numbers: The numbers of a row, by column of the corpus.
     """
 
     files: Mapping[str, str]
     encode: Callable[[Numbered, Mapping[str, TextTokeniser], Recipe], Iterator[Row]] | None
+    texts: int = 1
     sentences: bool = True
+    continued: bool = False
     masks: bool = False
     labelled: bool = False
+    tagged: bool = False
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return ("label",) if self.labelled and not self.tagged else ("random",) if self.encode is sentence_pairs else ()
 
     @property
     def sources(self) -> int:
@@ -71,16 +66,21 @@ class DataKind:
 
 
 def text_rows(recipe: Recipe, files: Mapping[str, str]) -> Numbered:
-    """The texts of every line by column, with the line number from 0; for a table, text and label. Raises InputError."""
+    """The texts of every line, with the line number from 0; for a table, the texts and the label. Raises InputError."""
     paths, words = tuple(files.values()), recipe.tokeniser.kind != "characters"
-    numbered = _cells(recipe, paths[0]) if KINDS[recipe.data.kind].labelled else enumerate(rows(*paths))
+    kind = KINDS[recipe.data.kind]
+    if kind.tagged:
+        numbered = tagged_sentences(recipe, paths[0])
+    else:
+        numbered = _cells(recipe, paths[0]) if kind.labelled else enumerate(rows(*paths))
+    places = paths if len(paths) == kind.texts else paths * kind.texts
     blank = set(paths)
     for number, texts in numbered:
-        for path, text in zip(paths, texts, strict=False):
+        for path, text in zip(places, texts, strict=False):
             if words and len(text) > MAX_WORD:
                 _check_words(text, Location(path, number + 1))
         if blank:
-            blank -= {path for path, text in zip(paths, texts, strict=False) if text.strip()}
+            blank -= {path for path, text in zip(places, texts, strict=False) if text.strip()}
         yield number, texts
     for path in sorted(blank):
         raise InputError(Diagnostic("TFK103", f"{path}: no line of {number + 1:,} has text", "name a file that has text"))
@@ -100,9 +100,10 @@ def _check_words(text: str, location: Location) -> None:
 
 
 def _cells(recipe: Recipe, path: str) -> Numbered:
-    """Text and label of every line of a table."""
+    """The texts and the label of every line of a table."""
     options = recipe.data.options
-    needed = max(options.text_column, options.label_column)
+    columns = [getattr(options, name) for name in _columns_of(recipe)]
+    needed = max(columns)
     width = 0
     for number, (line,) in enumerate(rows(path)):
         cells, location = line.split("\t"), Location(path, number + 1)
@@ -125,14 +126,23 @@ def _cells(recipe: Recipe, path: str) -> Numbered:
         if not label:
             message = f"the label, column {options.label_column}, is empty"
             raise InputError(Diagnostic("TFK115", message, "write a label, or remove the line", location=location))
-        yield number, (cells[options.text_column - 1], label)
+        yield number, (*(cells[column - 1] for column in columns[:-1]), label)
+
+
+def _columns_of(recipe: Recipe) -> list[str]:
+    """The options that name the columns of a table, that of the label last."""
+    return ["text_column", *["second_column"][: KINDS[recipe.data.kind].texts - 1], "label_column"]
 
 
 def _check_chosen(recipe: Recipe, width: int, location: Location) -> None:
-    """Raises InputError for a table of more than two columns if the recipe does not name those of text and label."""
-    if width > 2 and not recipe.written_keys("data").keys() & {"text_column", "label_column"}:
-        message = f"the table has {width} columns, and nothing says which hold the text and the label"
-        fix = "write `data.text_column` and `data.label_column`, counted from 1, or remove the tabs that are inside a text"
+    """Raises InputError if a table has more columns than the data need, and the recipe does not name them."""
+    names = _columns_of(recipe)
+    if width > len(names) and not recipe.written_keys("data").keys() & set(names):
+        texts = "the text" if len(names) == 2 else "the texts"
+        message = f"the table has {width} columns, and nothing says which hold {texts} and the label"
+        keys = [f"`data.{name}`" for name in names]
+        columns = f"{', '.join(keys[:-1])} and {keys[-1]}"
+        fix = f"write {columns}, counted from 1, or remove the tabs that are inside a text"
         raise InputError(Diagnostic("TFK115", message, fix, location=location))
 
 
@@ -168,10 +178,21 @@ def _whole(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: 
             yield Row(number + 1, texts[:1], ([START, *ids, END],), (len(ids),), label)
 
 
+def _pairs(numbered: Numbered, tokenisers: Mapping[str, TextTokeniser], recipe: Recipe) -> Iterator[Row]:
+    encode = tokenisers["target"].encode
+    for group in groups(numbered, GROUP):
+        firsts, seconds = (encode([texts[side] for _, texts in group]) for side in (0, 1))
+        for (number, (one, two, label)), first, second in zip(group, firsts, seconds, strict=True):
+            yield Row(number + 1, (f"{one}\t{two}",), (pair_ids(first, second),), (len(first), len(second)), label)
+
+
 KINDS = {
-    "parallel": DataKind({"source": "source", "target": "target"}, _parallel),
-    "language": DataKind({"target": "text"}, _language, sentences=False),
+    "parallel": DataKind({"source": "source", "target": "target"}, _parallel, texts=2),
+    "language": DataKind({"target": "text"}, _language, sentences=False, continued=True),
     "masked": DataKind({"target": "text"}, _whole, masks=True),
+    "masked_pairs": DataKind({"target": "text"}, sentence_pairs, continued=True, masks=True),
     "classification": DataKind({"target": "table"}, _whole, labelled=True),
+    "pairs": DataKind({"target": "table"}, _pairs, texts=2, labelled=True),
+    "tagged": DataKind({"target": "table"}, tagged_rows, labelled=True, tagged=True),
     "images": DataKind({"target": "images"}, None, labelled=True),
 }

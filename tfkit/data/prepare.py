@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,7 +141,11 @@ def prepare(
         raise InputError(
             recipe.diagnostic("TFK103", "data", f"no row of {source} is left", describe_counts(facts["validation"]))
         )
-    data = {"labels": labels, "corpora": {name: each.model_dump() for name, each in facts.items()}}
+    data = {
+        "labels": labels,
+        "pairs": recipe.data.kind == "pairs",
+        "corpora": {name: each.model_dump() for name, each in facts.items()},
+    }
     write_whole(directory / FACTS, json.dumps(data, indent=1) + "\n")
     return read_data(recipe, directory, tokenisers)
 
@@ -174,7 +178,7 @@ def held_out_rows(recipe: Recipe, total: int, validated: bool) -> frozenset[int]
         raise InputError(
             recipe.diagnostic("TFK108", "data.held_out", f"{count} of {total} rows would be held out", "hold out fewer")
         )
-    if not KINDS[recipe.data.kind].sentences:
+    if KINDS[recipe.data.kind].continued:
         return frozenset(range(total - count, total))
     generator = np.random.Generator(np.random.PCG64([recipe.seed, 0]))
     first = int(getattr(recipe.data.options, "header", False))
@@ -186,7 +190,7 @@ def _labels(recipe: Recipe, files: Mapping[str, str]) -> list[str]:
     different labels."""
     if not KINDS[recipe.data.kind].labelled:
         return []
-    counts = Counter(texts[1] for _, texts in text_rows(recipe, files))
+    counts = Counter(label for _, texts in text_rows(recipe, files) for label in _labels_of(recipe, texts))
     found, rows = sorted(counts), counts.total()
     if len(found) < 2 or (len(found) > FEW_LABELS and 2 * len(found) > rows):
         several = f"there are {len(found):,} different labels in {rows:,} rows, more than one per two rows"
@@ -194,6 +198,11 @@ def _labels(recipe: Recipe, files: Mapping[str, str]) -> list[str]:
         fix = f"`label_column`, now {recipe.data.options.label_column}, says which column holds the labels"
         raise InputError(recipe.diagnostic("TFK115", "data", message, fix))
     return found
+
+
+def _labels_of(recipe: Recipe, texts: Sequence[str]) -> Sequence[str]:
+    """The labels of a row: one, or one for each word."""
+    return texts[1].split(" ") if KINDS[recipe.data.kind].tagged else texts[-1:]
 
 
 def _tokenisers(
@@ -208,6 +217,6 @@ def _tokenisers(
                 yield from (texts[side] if kind.sentences else f"{texts[side]}\n" for side in sides)
 
     if part.options.joint or len(files) == 1:
-        shared = train_tokeniser(part, text(*range(len(files))), vocab_size, kind.sentences, kind.masks)
+        shared = train_tokeniser(part, text(*range(kind.texts)), vocab_size, kind.sentences, kind.masks)
         return dict.fromkeys(files, shared)
     return {column: train_tokeniser(part, text(side), vocab_size) for side, column in enumerate(files)}

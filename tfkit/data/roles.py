@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..errors import Diagnostic, InputError
 from ..nn.model_plan import ModelPlan
@@ -18,11 +19,20 @@ class Roles:
         source: The input that is encoded and not predicted; None for a model with one input.
         target: The input whose next tokens, masked tokens or class are predicted.
         output: The output that predicts it.
+        others: The other outputs that are trained, by their labels: `random` for whether a text does not follow another.
+        segments: Whether the target has an embedding for each of two segments.
     """
 
     source: str | None
     target: str
     output: str
+    segments: bool = False
+    others: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """All outputs that are trained."""
+        return (self.output, *self.others.values())
 
     def of(self, column: str) -> str:
         """The input node of a column of the corpus."""
@@ -46,7 +56,10 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
         "parallel": (decoded, read, "a source that is read as a whole and a target that is predicted token by token"),
         "language": (decoded, [], "one input that is predicted token by token"),
         "masked": (read, [], "one input that is read as a whole"),
+        "masked_pairs": (read, [], "one input that is read as a whole"),
         "classification": (list(plan.inputs), [], "one input of token ids"),
+        "pairs": (list(plan.inputs), [], "one input of token ids"),
+        "tagged": (list(plan.inputs), [], "one input of token ids"),
         "images": (list(plan.inputs), [], "one input of images"),
     }[kind]
     rule_of = ImageRule if kind == "images" else InputRule
@@ -63,15 +76,26 @@ def roles_of(plan: ModelPlan, kind: str) -> Roles:
             Diagnostic("TFK107", f"data of kind `{kind}` need {required}; `{plan.name}` has the inputs {shown}", fix)
         )
     target = predicted[0]
-    words = kind not in ("classification", "images")
-    size = plan.token_rule(target).vocab_size if kind != "images" else 0
+    output = _output(plan, target, kind not in ("classification", "pairs", "images", "tagged"), kind == "tagged")
+    others = {"random": _output(plan, target, False, False)} if kind == "masked_pairs" else {}
+    rule = plan.inputs[target]
+    segments = isinstance(rule, InputRule) and rule.segments > 1
+    return Roles(sources[0] if sources else None, target, output, segments, others)
+
+
+def _output(plan: ModelPlan, target: str, words: bool, each: bool) -> str:
+    """The output over the ids of the target (`words`), or over classes, of the whole row or of `each` token. Raises
+    InputError if there is not exactly one."""
+    rule = plan.inputs[target]
+    size = rule.vocab_size if isinstance(rule, InputRule) else 0
     found = [name for name in plan.outputs if name in plan.followers[target] and (plan.widths.get(name) == size) is words]
+    found = [name for name in found if words or (name in plan.sequences) is each]
     if len(found) != 1:
-        over = f"over the {size} ids of `{target}`" if words else "over classes"
-        needed = "a `token_logits` node" if words else "a `classify` node"
+        over = f"over the {size} ids of `{target}`" if words else f"over classes{' of tokens' if each else ''}"
+        needed = "a `token_logits` node" if words else f"a `classify` node {'without' if each else 'after'} a `pool` node"
         message = f"outputs {over}: {', '.join(found) or 'none'}"
         raise InputError(Diagnostic("TFK107", message, f"training needs exactly one: {needed} among the outputs"))
-    return Roles(sources[0] if sources else None, target, found[0])
+    return found[0]
 
 
 def check_ids(plan: ModelPlan, roles: Roles, sizes: dict[str, int]) -> None:

@@ -3,25 +3,29 @@
 parallel         source s1 .. sn </s>, target <s> t1 .. tm       labels t1 .. tm </s>   (teacher forcing)
 language         target t1 .. tn                                 labels t2 .. tn+1
 masked           target <s> .. <mask> .. </s>                    labels of the masked positions
+masked_pairs     target <s> a1 .. <mask> .. </s> b1 .. bn </s>   labels of the masked positions, and one label
 classification   target <s> t1 .. tn </s>                        one label
+pairs            target <s> a1 .. am </s> b1 .. bn </s>          one label
+tagged           target <s> t1 .. tn </s>                        labels of the first pieces of words
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..recipe import MASK_ID, PAD, SPECIALS, START, Recipe
-from .corpus import Corpus
+from ..recipe import END, PAD, START, Recipe
+from .corpus import NO_LABEL, TAGS, Corpus
+from .kinds import KINDS
+from .masking import Masking, masking_of
 from .roles import Roles
-
-NO_LABEL = -100
-"""The label of positions that the loss ignores: torch's `ignore_index`."""
+from .tokeniser import TextTokeniser
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Batch:
         labels: (B, L) int64, or (B,) for a classification; NO_LABEL for positions without one.
         source_tokens: The number of input tokens that are not predicted one by one.
         target_tokens: The number of labels.
+        segments: (B, L) int64, by input node that has segments.
+        other_labels: Labels of further outputs, by output.
     """
 
     inputs: dict[str, Tensor]
@@ -41,24 +47,34 @@ class Batch:
     labels: Tensor
     source_tokens: int
     target_tokens: int
+    segments: dict[str, Tensor] = field(default_factory=dict)
+    other_labels: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the model."""
+        return {"lengths": self.lengths, **({"segments": self.segments} if self.segments else {}), **self.inputs}
 
     def to(self, device: torch.device) -> Batch:
         if device.type == "cpu":
             return self
-        inputs = {name: ids.to(device, non_blocking=True) for name, ids in self.inputs.items()}
-        lengths = {name: counts.to(device, non_blocking=True) for name, counts in self.lengths.items()}
+
+        def moved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+
         labels = self.labels.to(device, non_blocking=True)
-        return Batch(inputs, lengths, labels, self.source_tokens, self.target_tokens)
+        inputs, lengths, segments, others = map(moved, (self.inputs, self.lengths, self.segments, self.other_labels))
+        return Batch(inputs, lengths, labels, self.source_tokens, self.target_tokens, segments, others)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A kind of data for a model. `vocab_size` is that of the target, `hidden` the share of tokens to mask."""
+    """A kind of data for a model. `vocab_size` is that of the target, `masking` says which tokens are hidden."""
 
     kind: str
     roles: Roles
     vocab_size: int
-    hidden: float = 0.0
+    masking: Masking | None = None
 
     def batch(self, corpus: Corpus, numbers: Sequence[int], draw: np.random.Generator, epoch: int = 0) -> Batch:
         """The batch of some rows of a corpus. Random masks come from `draw`; `epoch` is for images alone."""
@@ -67,12 +83,21 @@ class Task:
             return self._parallel(corpus.rows("source", numbers), target)
         whole, counts = padded(target)
         name = self.roles.target
-        if self.kind == "classification":
-            labels = torch.from_numpy(corpus.numbers["label"][list(numbers)].astype(np.int64))
-            return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), len(labels))
-        if self.kind == "masked":
-            masked, labels = self._masked(whole.numpy(), counts.numpy(), draw)
-            return Batch({name: masked}, {name: counts}, labels, int(counts.sum()), int((labels != NO_LABEL).sum()))
+        segments = {name: segments_of(whole)} if self.kind in ("pairs", "masked_pairs") and self.roles.segments else {}
+        if self.kind in ("classification", "pairs"):
+            labels = _numbers(corpus, "label", numbers)
+            return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), len(labels), segments)
+        if self.kind == "tagged":
+            labels, _ = padded(corpus.rows(TAGS, numbers), NO_LABEL)
+            return Batch({name: whole}, {name: counts}, labels, int(counts.sum()), int((labels != NO_LABEL).sum()))
+        if self.kind in ("masked", "masked_pairs"):
+            assert self.masking is not None, "masked data have a masking"
+            read, hidden = self.masking(whole.numpy(), counts.numpy(), self.vocab_size, draw)
+            labels = torch.from_numpy(np.where(hidden, whole.numpy(), NO_LABEL))
+            others = {output: _numbers(corpus, column, numbers) for column, output in self.roles.others.items()}
+            target_tokens = int((labels != NO_LABEL).sum())
+            masked = {name: torch.from_numpy(read)}
+            return Batch(masked, {name: counts}, labels, int(counts.sum()), target_tokens, segments, others)
         counts = counts - 1
         is_padding = torch.arange(whole.shape[1] - 1) >= counts[:, None]
         inputs, labels = whole[:, :-1].masked_fill(is_padding, PAD), whole[:, 1:].masked_fill(is_padding, NO_LABEL)
@@ -91,33 +116,33 @@ class Task:
         labels = whole.masked_fill(is_padding, NO_LABEL)
         return Batch(inputs, lengths, labels, int(source_counts.sum()), int(counts.sum()))
 
-    def _masked(
-        self, whole: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], draw: np.random.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Mask a share of the tokens between start and end: 80 % become `<mask>`, 10 % a random token, 10 % stay. If none of a
-        row is drawn, its first token is masked."""
-        places = np.arange(whole.shape[1])
-        inside = (places > 0) & (places < counts[:, None] - 1)
-        chosen = inside & (draw.random(whole.shape) < self.hidden)
-        chosen[~chosen.any(1), 1] = True
-        uniform = draw.random(whole.shape)
-        others = draw.integers(len(SPECIALS) + 1, self.vocab_size, whole.shape)
-        masked = np.where(chosen & (uniform < 0.8), MASK_ID, np.where(chosen & (uniform >= 0.9), others, whole))
-        return torch.from_numpy(masked), torch.from_numpy(np.where(chosen, whole, NO_LABEL))
 
-
-def task_of(recipe: Recipe, roles: Roles, vocab_size: int) -> Task:
+def task_of(recipe: Recipe, roles: Roles, tokeniser: TextTokeniser) -> Task:
     """The task of a recipe."""
-    return Task(recipe.data.kind, roles, vocab_size, getattr(recipe.data.options, "hidden", 0.0))
+    options = recipe.data.options
+    masking = masking_of(options.masking or "tokens", options.hidden, tokeniser) if KINDS[recipe.data.kind].masks else None
+    return Task(recipe.data.kind, roles, tokeniser.size, masking)
+
+
+def _numbers(corpus: Corpus, column: str, rows: Sequence[int]) -> Tensor:
+    """A column of numbers of some rows, (B,) int64."""
+    return torch.from_numpy(corpus.numbers[column][list(rows)].astype(np.int64))
+
+
+def segments_of(ids: Tensor) -> Tensor:
+    """The segments (B, L) of rows `<s> first </s> second </s>`: 0 up to the first `</s>` and for padding, 1 for the rest. No
+    text has the id of `</s>`."""
+    ends = ids == END
+    return ((ends.cumsum(1) - ends.long() > 0) & (ids != PAD)).long()
 
 
 Ids = npt.NDArray[np.int32]
 
 
-def padded(rows: Sequence[Ids | Sequence[int]]) -> tuple[Tensor, Tensor]:
+def padded(rows: Sequence[Ids | Sequence[int]], padding: int = PAD) -> tuple[Tensor, Tensor]:
     """Rows of ids as (B, L) int64, padded on the right, and their lengths (B,)."""
     counts = np.array([len(row) for row in rows], np.int64)
-    ids = np.full((len(rows), int(counts.max())), PAD, np.int64)
+    ids = np.full((len(rows), int(counts.max())), padding, np.int64)
     for at, row in enumerate(rows):
         ids[at, : len(row)] = row
     return torch.from_numpy(ids), torch.from_numpy(counts)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ConfigDict, RootModel
@@ -13,8 +14,8 @@ from ..files import read_model
 from .tokeniser import TextTokeniser
 
 JOINT = "tokeniser.json"
-LABELS = "labels.json"
-"""The classes of a classifier, in the order of its output."""
+LABELS, PAIR_LABELS = "labels.json", "pair-labels.json"
+"""The classes of a classifier, in the order of its output. One of pairs of texts has the second file."""
 SEPARATE = {"source": "source.json", "target": "target.json"}
 TOKENISER_FILES = (JOINT, *SEPARATE.values())
 """The file names of tokenisers."""
@@ -31,9 +32,24 @@ def tokeniser_texts(tokenisers: Mapping[str, TextTokeniser]) -> dict[str, str]:
     return {SEPARATE[column]: each.to_json() for column, each in tokenisers.items()}
 
 
+def label_texts(labels: Sequence[str], pairs: bool) -> dict[str, str]:
+    """The labels of a classifier by file name; nothing without labels."""
+    return {PAIR_LABELS if pairs else LABELS: json.dumps(list(labels)) + "\n"} if labels else {}
+
+
+def has_labels(directory: Path) -> bool:
+    """Whether the model in a directory is a classifier."""
+    return any(os.path.lexists(directory / name) for name in (LABELS, PAIR_LABELS))
+
+
+def reads_pairs(directory: Path) -> bool:
+    """Whether the model in a directory classifies pairs of texts."""
+    return os.path.lexists(directory / PAIR_LABELS)
+
+
 def read_labels(directory: Path) -> tuple[str, ...]:
     """The labels of the classifier in a directory. Raises InputError if there are none, StoreError if the file is damaged."""
-    path = directory / LABELS
+    path = directory / (PAIR_LABELS if reads_pairs(directory) else LABELS)
     if not os.path.lexists(path):
         raise InputError(
             Diagnostic(

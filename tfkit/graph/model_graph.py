@@ -145,7 +145,7 @@ class Graph:
     Args:
         name: the name of the model.
         nodes: all nodes in topological order, by name.
-        outputs: the names of the nodes whose outputs the model returns.
+        outputs: the nodes whose outputs the model returns, by name, and ports such as `encoder.layers`.
     """
 
     name: str

@@ -61,14 +61,9 @@ def broken_rules(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
 
 def _outputs_exist(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
     for number, output in enumerate(graph.outputs):
-        node = graph.nodes.get(base(output))
-        if output not in graph.nodes and node is not None and output.partition(".")[2] in node.kind.ports:
-            depth = node.context.stack.num_layers if node.context.stack else 0
-            rule = f"`{output}` is the {depth:,} layers of a stack, and an output of the model is one tensor"
-            fix = f"write `{node.name}`, or a node {{kind: layer_mix, input: {output}}} and its name here"
-            yield spec.diagnostic("TFK042", f"outputs.{number}", rule, fix)
-        elif output not in graph.nodes:
-            near = difflib.get_close_matches(output, graph.nodes, 1)
+        known = [*graph.nodes, *(f"{node.name}.{port}" for node in graph.nodes.values() for port in node.kind.ports)]
+        if output not in known:
+            near = difflib.get_close_matches(output, known, 1)
             fix = f"did you mean `{near[0]}`?" if near else f"nodes: {', '.join(graph.nodes)}"
             yield spec.diagnostic("TFK014", f"outputs.{number}", f"there is no node `{output}`", fix)
         elif output in graph.outputs[:number]:
@@ -80,7 +75,7 @@ def _outputs_exist(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
 
 def _all_nodes_are_used(graph: Graph, spec: ModelSpec) -> Iterator[Diagnostic]:
     used: set[str] = set()
-    waiting = [output for output in graph.outputs if output in graph.nodes]
+    waiting = [base(output) for output in graph.outputs if base(output) in graph.nodes]
     while waiting:
         name = waiting.pop()
         if name not in used:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from .model_plan import ModelPlan
 from .outputs import Outputs
@@ -29,7 +30,9 @@ class GraphExecutor:
 
     def outputs(self, node_outputs: Mapping[str, NodeOutput], context: ForwardContext) -> Outputs:
         """The outputs of the model that were computed, with the attention weights that the caller wants."""
-        outputs = Outputs({name: node_outputs[name].tensor for name in self.plan.outputs if name in node_outputs})
+        outputs = Outputs(
+            {ref: _tensor(ref, node_outputs[_node(ref)]) for ref in self.plan.outputs if _node(ref) in node_outputs}
+        )
         if context.wanted:
             outputs["weights"] = context.weights
         return outputs
@@ -51,6 +54,14 @@ class GraphExecutor:
         if wire.owner is not None:
             arguments["table"] = self.nodes[wire.owner].table()  # type: ignore[operator]
         return self.nodes[name](context, **arguments)  # type: ignore[no-any-return]
+
+
+def _tensor(ref: str, output: NodeOutput) -> Tensor:
+    """The output of a node; of its port `layers`, (layers + 1, B, L, M): the input of the first layer, then every output."""
+    if ref == _node(ref):
+        return output.tensor
+    assert output.layers is not None
+    return torch.stack(output.layers)
 
 
 def _node(ref: str) -> str:

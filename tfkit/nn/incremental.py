@@ -90,9 +90,10 @@ def step(
         check_segments(target, segments, ids, rule.segments)
     own_segments = {} if segments is None else {target: segments}
     context = ForwardContext({target: ids}, {target: padding}, own_segments, state, wanted, prepacked=state.prepacked)
-    node_outputs = executor.run(executor.plan.followers[target], context, state.node_outputs)
+    following = executor.plan.followers[target]
+    node_outputs = executor.run(following, context, state.node_outputs)
     state.remember(ids, None if padding.visible is None else padding.visible[:, state.length :])
-    return executor.outputs(node_outputs, context)
+    return executor.outputs({name: node_outputs[name] for name in following}, context)
 
 
 def can_share_prefixes(executor: GraphExecutor, backends: SiteBackends, state: DecodingState) -> bool:

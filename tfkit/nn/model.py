@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..attention.choice import BoundBackend
 from ..errors import Diagnostic, InputError
 from . import incremental
+from .attention_head import AttentionHead, head_of
 from .cpu.malloc import raise_malloc_trim_threshold
 from .cpu.prepacked import PrepackedWeights
 from .device_moves import Placed
@@ -223,6 +224,21 @@ class Model(Placed):
             By site, in order: the module, the index of its application in the stack, and the name of the site.
         """
         return self.backends.uses()
+
+    def head(self, site: str, head: int) -> AttentionHead:
+        """The matrices of one attention head: `model.head("encoder.0.self_attention", 3).query` is (D, M).
+
+        Args:
+            site: an attention site.
+            head: the query head, from 0.
+
+        Returns:
+            Views into the parameters of all heads; with grouped heads, `key` and `value` are those that this head reads.
+
+        Raises:
+            InputError: there is no such site or head, or the site has no projections.
+        """
+        return head_of(self.backends.attention(site), site, head)
 
     @property
     def requested_backends(self) -> dict[str, list[Any]]:

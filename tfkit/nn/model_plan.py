@@ -33,12 +33,13 @@ class ModelPlan:
         name: name of the model.
         wires: edges of every node, in dependency order.
         inputs: rules of the ids, images or features of every input node.
-        outputs: names of the output nodes.
-        widths: width of every output that has features.
+        outputs: names of the output nodes, and ports such as `encoder.layers`.
+        widths: width of every output node that has features.
         followers: by input, the nodes that depend on it, itself included.
         undecodable: by input, why it cannot be decoded step by step.
         max_input_lengths: by input, its largest length, if a position table limits it.
         labels: by output of logits, the meaning of its labels.
+        sequences: the outputs that have a vector for each position.
     """
 
     name: str
@@ -50,6 +51,7 @@ class ModelPlan:
     undecodable: Mapping[str, str] = field(default_factory=dict)
     max_input_lengths: Mapping[str, int] = field(default_factory=dict)
     labels: Mapping[str, LabelRule] = field(default_factory=dict)
+    sequences: frozenset[str] = frozenset()
 
     def token_rule(self, name: str) -> InputRule:
         """The rule of an input of token ids. Raises InputError for an input of images or features."""

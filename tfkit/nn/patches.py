@@ -26,6 +26,7 @@ class Patches(nn.Module):
         projection: the map E and its bias, as a convolution whose stride is its window.
         class_token: whether a learned vector comes first.
         registers: number of registers R.
+        outer: width of the output and of the registers, M and the features that the position scheme appends.
         position: a position scheme for the class token and the patches, or None.
         norm: norm of the sum, or None.
         dropout: dropout of the result.
@@ -37,6 +38,7 @@ class Patches(nn.Module):
         projection: nn.Conv2d,
         class_token: bool,
         registers: int,
+        outer: int,
         position: nn.Module | None,
         norm: nn.Module | None,
         dropout: float,
@@ -45,7 +47,7 @@ class Patches(nn.Module):
         self.name = name
         self.projection, self.position, self.embedding_norm = projection, position, norm
         self.class_token = nn.Parameter(torch.empty(self.width)) if class_token else None
-        self.registers = nn.Parameter(torch.empty(registers, self.width)) if registers else None
+        self.registers = nn.Parameter(torch.empty(registers, outer)) if registers else None
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -62,6 +63,15 @@ class SiteBackends:
     def choices(self) -> dict[str, BackendChoice]:
         """The backend choice of every site."""
         return {site: attention.choices[index] for attention, index, site in self.uses()}
+
+    def attention(self, site: str) -> MultiHeadAttention:
+        """The module of one site. Raises InputError if there is no such site."""
+        found = {use.site: use.attention for use in self.uses()}
+        if site not in found:
+            near = difflib.get_close_matches(site, found, 1)
+            fix = f"did you mean `{near[0]}`?" if near else f"sites: {', '.join([*found][:6]) or 'none'}"
+            raise InputError(Diagnostic("TFK076", f"there is no attention site `{site}`", fix))
+        return found[site]
 
     def matching(self, patterns: str | Iterable[str]) -> frozenset[str]:
         """The sites that match any of the patterns, in which `*` stands for any text.

@@ -1,13 +1,15 @@
 """Training recipes: the same YAML and the same located errors as specs. No torch."""
 
 from .chosen import Chosen, chosen_for, recipe_text
-from .load import describes_model, describes_training, load_recipe, recipe_of
-from .recipe import Recipe, check_image_settings, check_metric
+from .load import FILES, describes_model, describes_training, load_recipe, recipe_of
+from .parameters import Parameters
+from .recipe import Recipe, check_image_settings, check_metric, check_teacher_forcing
 from .schema import recipe_schema
 from .tokenisers import END, MASK, MASK_ID, PAD, SPECIALS, START, UNKNOWN
 
 __all__ = [
     "END",
+    "FILES",
     "MASK",
     "MASK_ID",
     "PAD",
@@ -15,9 +17,11 @@ __all__ = [
     "START",
     "UNKNOWN",
     "Chosen",
+    "Parameters",
     "Recipe",
     "check_image_settings",
     "check_metric",
+    "check_teacher_forcing",
     "chosen_for",
     "describes_model",
     "describes_training",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..slots.options import AsTuple, Entry, Options
+from ..slots.options import AsTuple, Entry, OneOf, Options
 
 Path = Annotated[str, Field(min_length=1)]
 HeldOut = Annotated[int, Field(ge=1, description="rows held out for validation if no file is named; chosen by `seed`")]
@@ -34,10 +34,25 @@ class LanguageText(Options):
 
 class MaskedText(LanguageText):
     """Running text, one row per line; the model learns to predict hidden tokens. Of these 80 % become `<mask>`, 10 % a random
-    token, and 10 % stay. https://aclanthology.org/N19-1423/"""
+    token, and 10 % stay. They are drawn again in each epoch. https://aclanthology.org/N19-1423/"""
 
     hidden: Annotated[float, Field(gt=0.0, lt=1.0, description="share of the tokens that are hidden")] = 0.15
+    masking: Annotated[
+        str | None,
+        OneOf("tokens", "words", "spans"),
+        Field(description="what is hidden: tokens, whole words, or spans of words; tokens unless written"),
+    ] = None
     held_out: HeldOut | None = None
+
+
+class MaskedPairs(MaskedText):
+    """Running text, one sentence per line, with an empty line between documents. A row is a pair of pieces of text; in half of
+    the pairs the second piece follows the first, in the others it is from another document. The model learns to predict hidden
+    tokens, and whether the second piece follows."""
+
+    held_out: Annotated[
+        int | None, Field(ge=1, description="lines held out for validation if no file is named; the last ones")
+    ] = None
 
 
 class LabelledTable(Options):
@@ -48,6 +63,25 @@ class LabelledTable(Options):
     text_column: Annotated[int, Field(ge=1, description="the column of the text, counted from 1")] = 1
     label_column: Annotated[int, Field(ge=1, description="the column of the label, counted from 1")] = 2
     header: Annotated[bool, Field(description="the first line names the columns")] = False
+    held_out: HeldOut | None = None
+
+
+class LabelledPairs(LabelledTable):
+    """Lines with tabs between their columns, counted from 1: two texts and the label of the pair. The model reads
+    `<s> first </s> second </s>`; segment 0 ends with the first `</s>`, segment 1 follows."""
+
+    second_column: Annotated[int, Field(ge=1, description="the column of the second text, counted from 1")] = 2
+    label_column: Annotated[int, Field(ge=1, description="the column of the label, counted from 1")] = 3
+
+
+class TaggedWords(Options):
+    """A word and its tag on each line, with white space between the columns, and an empty line between sentences. The label of
+    a word is at its first piece; its other pieces have none."""
+
+    table: Annotated[Path | None, Field(description="the file")] = None
+    validation_table: Annotated[Path | None, Field(description="as `table`, to choose the best model")] = None
+    text_column: Annotated[int, Field(ge=1, description="the column of the word, counted from 1")] = 1
+    label_column: Annotated[int, Field(ge=1, description="the column of the tag, counted from 1")] = 2
     held_out: HeldOut | None = None
 
 
@@ -79,6 +113,12 @@ DATA = (
     Entry(name="parallel", summary="sentences and their translations: an encoder-decoder", options=ParallelText),
     Entry(name="language", summary="running text: a decoder that predicts the next token", options=LanguageText),
     Entry(name="masked", summary="lines of text: an encoder that predicts hidden tokens", options=MaskedText),
+    Entry(
+        name="masked_pairs", summary="documents: an encoder that predicts hidden tokens and the next sentence",
+        options=MaskedPairs,
+    ),
     Entry(name="classification", summary="texts and their labels: an encoder with a `classify` node", options=LabelledTable),
+    Entry(name="pairs", summary="pairs of texts and their labels: an encoder with a `classify` node", options=LabelledPairs),
+    Entry(name="tagged", summary="words and their tags: an encoder with a `classify` node for each token", options=TaggedWords),
     Entry(name="images", summary="images and their labels: an encoder with a `classify` node", options=LabelledImages),
-)
+)  # fmt: skip

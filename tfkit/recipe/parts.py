@@ -11,6 +11,7 @@ from .data_kinds import DATA
 from .optimisers import OPTIMISERS
 from .recipe import Recipe
 from .schedules import SCHEDULES
+from .teacher_forcing import TEACHER_FORCING
 from .tokenisers import TOKENISERS
 
 PARTS: dict[str, tuple[Entry, ...]] = {
@@ -18,6 +19,7 @@ PARTS: dict[str, tuple[Entry, ...]] = {
     "tokeniser": TOKENISERS,
     "optimiser": OPTIMISERS,
     "schedule": SCHEDULES,
+    "teacher_forcing": TEACHER_FORCING,
 }
 
 

@@ -10,6 +10,7 @@ from ..errors import Diagnostic, InputError
 from ..slots.options import AsTuple, Component, OneOf, Options, Positive, Probability, Size, SlotField, component_default
 from ..spec.located import Located
 from ..spec.model import nearest_node
+from .parameters import Parameters
 
 
 class Batching(Options):
@@ -26,7 +27,8 @@ class Batching(Options):
 
 class Loss(Options):
     """Cross-entropy with smoothed labels. `uniform` adds smoothing / V to every id, the label included (the paper, torch);
-    `others` gives smoothing / (V - 1) to each id except the label (fairseq). The unsmoothed loss is reported too."""
+    `others` gives smoothing / (V - 1) to each id except the label (fairseq). The unsmoothed loss is reported too. With several
+    outputs, the loss is the sum of their mean losses times their `weights`."""
 
     label_smoothing: Annotated[
         Probability, Field(description="share of the probability that moves from the label to other ids")
@@ -34,6 +36,13 @@ class Loss(Options):
     smoothing: Annotated[
         str, OneOf("uniform", "others"), Field(description="which ids get it: all, or all except the label")
     ] = "uniform"
+    weights: Annotated[
+        dict[str, Positive] | None, Field(description="weights of the losses, by output of the spec; 1 unless written")
+    ] = None
+
+    def weight(self, output: str) -> float:
+        """The weight of the loss of an output."""
+        return (self.weights or {}).get(output, 1.0)
 
 
 class Stopping(Options):
@@ -64,7 +73,7 @@ class Validation(Options):
         None
     )
     metric: Annotated[
-        str, OneOf("loss", "bleu", "chrf", "accuracy"), Field(description="the score that selects the best checkpoint")
+        str, OneOf("loss", "bleu", "chrf", "accuracy", "f1"), Field(description="the score that selects the best checkpoint")
     ] = "loss"
     beams: Annotated[Size, Field(description="beams of the scored translations; 1 is greedy")] = 1
     sentences: Annotated[Size, Field(description="the first rows, which are translated")] = 1000
@@ -110,9 +119,17 @@ class Recipe(Options):
     optimiser: Annotated[Component, SlotField("optimiser"), Field(description="how gradients change the weights")] = (
         component_default("adam")
     )
+    parameters: Annotated[
+        Parameters | None, Field(description="which parameters are trained, and at which rate; all at one rate unless written")
+    ] = None
     schedule: Annotated[Component, SlotField("schedule"), Field(description="the learning rate of each step")] = (
         component_default("noam")
     )
+    teacher_forcing: Annotated[
+        Component | None,
+        SlotField("teacher_forcing"),
+        Field(description="share of a decoder's input tokens that are from the data, not predicted; all unless written"),
+    ] = None
     clip_norm: Annotated[
         float | None, Field(gt=0.0, description="largest norm of the gradient; larger gradients are scaled down to it")
     ] = None
@@ -192,6 +209,8 @@ class Recipe(Options):
 METRICS = {
     "parallel": ("loss", "bleu", "chrf"),
     "classification": ("loss", "accuracy"),
+    "pairs": ("loss", "accuracy"),
+    "tagged": ("loss", "accuracy", "f1"),
     "images": ("loss", "accuracy"),
 }
 """The scores of a validation by kind of data; other kinds have only `loss`."""
@@ -204,6 +223,13 @@ def check_metric(recipe: Recipe) -> None:
     if metric not in known:
         message = f"`{metric}` cannot be computed for data of kind `{kind}`"
         raise InputError(recipe.diagnostic("TFK112", "validation.metric", message, f"write one of {', '.join(known)}"))
+
+
+def check_teacher_forcing(recipe: Recipe) -> None:
+    """Raises InputError for data whose tokens are not predicted one after another."""
+    if recipe.teacher_forcing is not None and recipe.data.kind not in ("parallel", "language"):
+        message = f"data of kind `{recipe.data.kind}` have no input tokens that a model predicts one after another"
+        raise InputError(recipe.diagnostic("TFK108", "teacher_forcing", message, "remove it"))
 
 
 def check_image_settings(recipe: Recipe) -> None:

@@ -165,9 +165,9 @@ class NodeKind(Entry):
         takes_layers: whether it reads the port `layers`.
         stepwise: `stepwise(options)`: no output depends on later positions, so that it can be decoded step by step.
         mixes_positions: whether an output depends on other positions of the sequence than its own.
-        build: `"module:function"`, called as `build(options, context, keep_layers)`; `keep_layers`: a node reads the port
-            `layers`. It returns an `nn.Module` with `forward(context: ForwardContext, **inputs: NodeOutput) -> NodeOutput`
-            (see `tfkit.plugin.model_parts`).
+        build: `"module:function"`, called as `build(options, context, keep_layers)`; `keep_layers`: a node
+            reads the port `layers`, or the model returns it. It returns an `nn.Module` with
+            `forward(context: ForwardContext, **inputs: NodeOutput) -> NodeOutput` (see `tfkit.plugin.model_parts`).
     """
 
     inherits: frozenset[str]

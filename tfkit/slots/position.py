@@ -1,6 +1,6 @@
 """Position scheme: how a model represents the order of its tokens. It acts in one or more of three places:
 
-    embeddings     x + p(position), before the first layer                     (sinusoidal, learned)
+    embeddings     x + p(position) or [x; p(position)], before the first layer (sinusoidal, learned)
     queries_keys   q, k -> R(position) q, R(position) k, before the scores      (rotary)
     scores         + bias(key position - query position), after the scale       (ALiBi, T5, Shaw)
 
@@ -71,6 +71,7 @@ class PositionScheme(Entry):
         parameters: `parameters(options, site)` lists its weights.
         unsupported: `unsupported(options, site)` gives the reasons, with numbers, why it cannot act there.
         flops: `flops(options, site, batch, queries, keys)`.
+        widens: `widens(options, site)` is the number of features that it appends to embeddings.
         bias_kinds: the kinds of bias that it gives to attention: `dense`, `linear`, `distance`.
         reads_query: the bias depends on the query, so that layers cannot share it.
         max_len: `max_len(options)` is the number of its positions; None: no limit.
@@ -86,6 +87,7 @@ class PositionScheme(Entry):
     parameters: Callable[[Any, PositionSite], tuple[Parameter, ...]] = lambda options, site: ()
     unsupported: Callable[[Any, PositionSite], tuple[str, ...]] = lambda options, site: ()
     flops: Callable[[Any, PositionSite, int, int, int], int] = lambda options, site, batch, queries, keys: 0
+    widens: Callable[[Any, PositionSite], int] = lambda options, site: 0
     bias_kinds: frozenset[str] = frozenset()
     reads_query: bool = False
     max_len: Callable[[Any], int | None] = lambda options: None

@@ -82,7 +82,8 @@ def _target(
         message = f"`{short(reference.value)}` is an output of a node, a node is expected"
         diagnostics.add("TFK014", reference.location, reference.path, message, f"write `{name}`")
     elif port not in kind.ports:
-        fix = did_you_mean(port, kind.ports, f"outputs of `{name}`") or f"write `{name}`"
+        ports = [f"{name}.{known}" for known in kind.ports]
+        fix = did_you_mean(f"{name}.{port}", ports, f"outputs of `{name}`") or f"write `{name}`"
         diagnostics.add("TFK014", reference.location, reference.path, f"node `{name}` has no output `{short(port)}`", fix)
     return name
 

@@ -29,7 +29,11 @@ class ModelSpec(Options):
     description: Annotated[str, Field(description="a few words about the model")] = ""
     expect: Annotated[Expect, Field(description="what the model must have")] = Expect()
     nodes: Annotated[dict[str, Annotated[Component, SlotField("node")]], Field(min_length=1, description="the nodes by name")]
-    outputs: Annotated[tuple[str, ...], Field(min_length=1, description="nodes whose outputs are the model's"), AsTuple]
+    outputs: Annotated[
+        tuple[str, ...],
+        Field(min_length=1, description="nodes whose outputs are the model's, and layers of stacks as `NODE.layers`"),
+        AsTuple,
+    ]
     _tree: Located | None = PrivateAttr(None)
 
     def __eq__(self, other: object) -> bool:

@@ -2,7 +2,18 @@
 
 from ..io import model_in
 from .classifier import Classification, Classifier
+from .tagger import Tagger, Tagging
 from .text_generator import Continuation, TextGenerator
 from .translator import Translation, Translator
 
-__all__ = ["Classification", "Classifier", "Continuation", "TextGenerator", "Translation", "Translator", "model_in"]
+__all__ = [
+    "Classification",
+    "Classifier",
+    "Continuation",
+    "Tagger",
+    "Tagging",
+    "TextGenerator",
+    "Translation",
+    "Translator",
+    "model_in",
+]

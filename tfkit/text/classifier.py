@@ -12,7 +12,18 @@ import torch
 from torch import Tensor
 
 from ..catalogue import Catalogue
-from ..data import TextTokeniser, check_ids, epoch_of, groups, padded, read_labels, read_tokenisers
+from ..data import (
+    TextTokeniser,
+    check_ids,
+    epoch_of,
+    groups,
+    padded,
+    pair_ids,
+    read_labels,
+    read_tokenisers,
+    reads_pairs,
+    segments_of,
+)
 from ..errors import Diagnostic, InputError
 from ..io import load, model_in
 from ..nn.model import Model
@@ -25,7 +36,7 @@ class Classification:
     """The class of a text.
 
     Attributes:
-        text: The text.
+        text: The text; for a pair both, with a tab between them.
         label: The most probable class; None for a text without a token.
         probability: Its probability; None for a text without a token.
         read: The number of tokens that the model read, start and end included.
@@ -49,7 +60,7 @@ class Classification:
 
 
 class Classifier:
-    """Classifies lines of text. Probabilities are the softmax of the logits, in float32.
+    """Classifies lines of text, or pairs of texts. Probabilities are the softmax of the logits, in float32.
 
     Args:
         model: A classifier.
@@ -57,6 +68,7 @@ class Classifier:
         labels: Its classes, in the order of its output.
         max_length: The limit of tokens of a text, start and end included; at most the positions of the model.
         batch_tokens: The limit of tokens of a batch, padding included.
+        pairs: Whether it classifies pairs of texts.
 
     Raises:
         InputError: The model is of another kind, or the tokeniser or the labels are not its own.
@@ -70,15 +82,18 @@ class Classifier:
         *,
         max_length: int = 1024,
         batch_tokens: int = 4096,
+        pairs: bool = False,
     ) -> None:
         self.model, self.tokeniser, self.labels = model, tokeniser, tuple(labels)
-        self.batch_tokens = batch_tokens
-        if max_length < 3 or batch_tokens < 1:
+        self.batch_tokens, self.pairs = batch_tokens, pairs
+        shortest = 5 if pairs else 3
+        if max_length < shortest or batch_tokens < 1:
             message = f"max_length is {max_length}, batch_tokens is {batch_tokens}"
+            what = "a pair of texts" if pairs else "a text"
             raise InputError(
-                Diagnostic("TFK078", message, "a text has at least 3 tokens with start and end, a batch at least 1")
+                Diagnostic("TFK078", message, f"{what} has at least {shortest} tokens with start and end, a batch at least 1")
             )
-        self.roles = roles_for(model.plan, "classification")
+        self.roles = roles_for(model.plan, "pairs" if pairs else "classification")
         self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
         check_ids(model.plan, self.roles, {"target": tokeniser.size})
         classes = model.plan.widths[self.roles.output]
@@ -118,34 +133,57 @@ class Classifier:
         model = load(place, device=device, backend=backend, catalogue=catalogue)
         roles_for(model.plan, "classification")  # a model of another kind is reported before its missing labels
         tokeniser = read_tokenisers(place, ("target",))["target"]
-        return cls(model, tokeniser, read_labels(place), max_length=max_length, batch_tokens=batch_tokens)
+        labels, pairs = read_labels(place), reads_pairs(place)
+        return cls(model, tokeniser, labels, max_length=max_length, batch_tokens=batch_tokens, pairs=pairs)
 
-    def classify(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Classification]:
-        """Classify lines.
+    def classify(self, lines: Iterable[str | tuple[str, str]], *, chunk: int = 1000) -> Iterator[Classification]:
+        """Classify lines, or pairs of texts.
 
         Args:
-            lines: Read `chunk` at a time. If the iterable raises an exception, the lines before it are classified first.
+            lines: Texts; for a classifier of pairs, tuples of two texts. They are read `chunk` at a time. If the iterable
+                raises an exception, the lines before it are classified first.
             chunk: Lines that are sorted by length and batched together.
 
         Yields:
-            The class of each line, in order.
+            The class of each line, in order. A line with an empty text has none.
+
+        Raises:
+            InputError: A pair is given to a classifier of texts, or a text to one of pairs.
         """
-        for group in groups(lines, chunk):
+        for group in groups((self._sides(line) for line in lines), chunk):
             yield from self._classify_chunk(group)
 
-    def _classify_chunk(self, lines: list[str]) -> Iterator[Classification]:
-        encoded = self.tokeniser.encode(lines)
-        texts = [[START, *ids[: self.max_length - 2], END] for ids in encoded]
-        nonempty = [number for number, ids in enumerate(encoded) if ids]
+    def _sides(self, line: str | tuple[str, str]) -> tuple[str, ...]:
+        """The texts of a line."""
+        sides = (line,) if isinstance(line, str) else tuple(line)
+        if len(sides) != 1 + self.pairs:
+            message = f"a line has {len(sides)} {'text' if len(sides) == 1 else 'texts'}"
+            fix = "give tuples of two texts" if self.pairs else "give one text for each line"
+            raise InputError(Diagnostic("TFK115", message, fix))
+        return sides
+
+    def _classify_chunk(self, lines: list[tuple[str, ...]]) -> Iterator[Classification]:
+        encoded = list(zip(*map(self.tokeniser.encode, map(list, zip(*lines, strict=True))), strict=True))
+        texts = [self._ids(sides) for sides in encoded]
+        nonempty = [number for number, sides in enumerate(encoded) if all(sides)]
         rows = dict(zip(nonempty, self._classify([texts[number] for number in nonempty]), strict=True))
-        for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
-            cut = max(len(ids) + 2 - self.max_length, 0)
+        for number, (line, sides) in enumerate(zip(lines, encoded, strict=True)):
+            text, read = "\t".join(line), len(texts[number])
             if number not in rows:
-                yield Classification(line, None, None, 0, 0, self.labels, ())
+                yield Classification(text, None, None, 0, 0, self.labels, ())
                 continue
             best, distribution = rows[number]
-            label, probability = self.labels[best], distribution[best]
-            yield Classification(line, label, probability, len(texts[number]), cut, self.labels, tuple(distribution))
+            cut = sum(map(len, sides)) + len(sides) + 1 - read
+            yield Classification(text, self.labels[best], distribution[best], read, cut, self.labels, tuple(distribution))
+
+    def _ids(self, sides: Sequence[list[int]]) -> list[int]:
+        """The ids that the model reads. Of a pair that is too long, the longer text is cut."""
+        if not self.pairs:
+            return [START, *sides[0][: self.max_length - 2], END]
+        first, second = map(len, sides)
+        room = self.max_length - 3
+        half = min(first, max(room - second, -(-room // 2)))
+        return pair_ids(sides[0][:half], sides[1][: room - half])
 
     @torch.no_grad()
     def _classify(self, texts: list[list[int]]) -> list[tuple[int, list[float]]]:
@@ -166,4 +204,6 @@ class Classifier:
     def _logits(self, texts: list[list[int]]) -> Tensor:
         ids, counts = padded(texts)
         device, name = next(self.model.parameters()).device, self.roles.target
-        return self.model(lengths={name: counts.to(device)}, **{name: ids.to(device)})[self.roles.output]  # type: ignore[no-any-return]
+        segments = {"segments": {name: segments_of(ids).to(device)}} if self.pairs and self.roles.segments else {}
+        outputs = self.model(lengths={name: counts.to(device)}, **segments, **{name: ids.to(device)})
+        return outputs[self.roles.output]  # type: ignore[no-any-return]

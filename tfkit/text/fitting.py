@@ -10,6 +10,8 @@ USES = {
     "parallel": ("translates", "tfkit translate", "tfkit.Translator"),
     "language": ("continues a prompt", "tfkit generate", "tfkit.TextGenerator"),
     "classification": ("classifies text", "tfkit classify MODEL", "tfkit.Classifier"),
+    "pairs": ("classifies pairs", "tfkit classify MODEL", "tfkit.Classifier"),
+    "tagged": ("tags words", "tfkit tag", "tfkit.Tagger"),
     "images": ("classifies images", "tfkit classify MODEL IMAGE...", "tfkit.ImageClassifier"),
 }
 """By kind of data: the task of a model, its command and its class."""

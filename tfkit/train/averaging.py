@@ -5,7 +5,6 @@ https://arxiv.org/abs/1706.03762, section 6.1: the mean of the last 5 (base) or 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,18 @@ from torch import Tensor
 
 from ..builder import build
 from ..catalogue import load_catalogue
-from ..data import IMAGES, LABELS, TextTokeniser, read_facts, read_image_facts, read_labels, read_tokenisers, tokeniser_texts
+from ..data import (
+    IMAGES,
+    TextTokeniser,
+    has_labels,
+    label_texts,
+    read_facts,
+    read_image_facts,
+    read_labels,
+    read_tokenisers,
+    reads_pairs,
+    tokeniser_texts,
+)
 from ..errors import Diagnostic, StoreError
 from ..io import load, save
 from ..nn.model import Model
@@ -55,8 +65,9 @@ def average_checkpoints(run: Path, last: int | None, output: Path, *, overwrite:
     chosen = found if last is None else found[-last:]
     model = build(load_spec(run / SPEC, load_catalogue()))
     states = (read_checkpoint(path)[0][MODEL] for path in chosen)
-    labels = read_facts(run / DATA).labels
-    return _save_mean(model, chosen, states, _texts(run, _tokenisers(run, model), labels), output, overwrite)
+    facts = read_facts(run / DATA)
+    texts = _texts(run, _tokenisers(run, model)) | label_texts(facts.labels, facts.pairs)
+    return _save_mean(model, chosen, states, texts, output, overwrite)
 
 
 def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = False) -> list[Path]:
@@ -89,14 +100,15 @@ def average_models(places: Sequence[Path], output: Path, *, overwrite: bool = Fa
             raise StoreError(
                 Diagnostic("TFK114", f"{place} has another tokeniser than {places[0]}", "average models of one run")
             )
-    labels = list(read_labels(places[0])) if os.path.lexists(places[0] / LABELS) else []
+    labels, pairs = read_labels(places[0]) if has_labels(places[0]) else (), reads_pairs(places[0])
     states = (load(place).state_dict() for place in places)
-    return _save_mean(model, list(places), states, _texts(places[0], tokenisers, labels), output, overwrite)
+    texts = _texts(places[0], tokenisers) | label_texts(labels, pairs)
+    return _save_mean(model, list(places), states, texts, output, overwrite)
 
 
-def _texts(place: Path, tokenisers: Mapping[str, TextTokeniser], labels: list[str]) -> dict[str, str]:
-    """The text files to save with a model; the normalisation of images is that in `place`."""
-    texts = tokeniser_texts(tokenisers) | ({LABELS: json.dumps(labels) + "\n"} if labels else {})
+def _texts(place: Path, tokenisers: Mapping[str, TextTokeniser]) -> dict[str, str]:
+    """The tokenisers to save with a model, and the normalisation of images in `place`."""
+    texts = tokeniser_texts(tokenisers)
     if os.path.lexists(place / IMAGES):
         texts[IMAGES] = read_image_facts(place).model_dump_json() + "\n"
     return texts

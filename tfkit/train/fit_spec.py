@@ -13,6 +13,7 @@ from ..nn.model_plan import ModelPlan
 from ..recipe import END, PAD, START, Recipe
 from ..slots.node import ImageRule
 from ..spec import ModelSpec, load_spec
+from .parameter_rates import check_parameters
 
 
 def roles_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> Roles:
@@ -41,6 +42,20 @@ def positions_in(recipe: Recipe, catalogue: Catalogue, backend: Any = None) -> d
     plan = _plan(_spec(recipe, catalogue, []), catalogue, backend)
     nodes = {column: roles_of(plan, recipe.data.kind).of(column) for column in KINDS[recipe.data.kind].files}
     return {column: plan.max_input_lengths[node] for column, node in nodes.items() if node in plan.max_input_lengths}
+
+
+def check_weights(recipe: Recipe, roles: Roles) -> None:
+    """Raises InputError if `loss.weights` names an output that is not trained."""
+    unknown = [name for name in recipe.loss.weights or () if name not in roles.outputs]
+    if unknown:
+        message = f"`{unknown[0]}` is no output that is trained"
+        fix = f"outputs that are trained with data of kind `{recipe.data.kind}`: {', '.join(roles.outputs)}"
+        raise InputError(recipe.diagnostic("TFK112", f"loss.weights.{unknown[0]}", message, fix))
+
+
+def check_trained(recipe: Recipe, catalogue: Catalogue) -> None:
+    """Raises InputError if `parameters` of a recipe does not fit its model."""
+    check_parameters(recipe, build(_spec(recipe, catalogue, []), catalogue, device="meta"))
 
 
 def fitted_spec(
@@ -72,6 +87,9 @@ def fitted_spec(
         message = f"data of kind `{recipe.data.kind}` have one text, and so one vocabulary"
         raise InputError(recipe.diagnostic("TFK106", "tokeniser.joint", message, "leave `joint` out"))
     changes = _vocabularies(spec, plan, roles, sizes) if not classes else _classes(spec, plan, roles, sizes, classes)
+    for output in roles.others.values():  # two classes: whether a text follows another
+        if plan.widths[output] != 2:
+            changes.append(f"nodes.{output}.classes=2")
     for column in sizes:
         node = roles.of(column)
         rule = plan.token_rule(node)

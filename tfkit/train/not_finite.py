@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import Tensor
 
 from ..data import Batch
 from ..errors import Diagnostic, TrainingError
@@ -19,6 +20,13 @@ class NotFinite(Exception):
     def __init__(self, step: int, what: str, batches: range) -> None:
         super().__init__(f"{what} of step {step} is NaN or infinite")
         self.step, self.batches = step, batches
+
+
+def _tensors(batch: Batch) -> dict[str, Tensor]:
+    """The inputs, segments and labels of a batch by name."""
+    segments = {f"{name}.segments": ids for name, ids in batch.segments.items()}
+    others = {f"{name}.labels": labels for name, labels in batch.other_labels.items()}
+    return {**batch.inputs, **segments, "labels": batch.labels, **others}
 
 
 def report_not_finite(
@@ -37,7 +45,7 @@ def report_not_finite(
     tensors = {
         f"{number}/{name}": tensor.cpu().contiguous()
         for number, batch in enumerate(batches)
-        for name, tensor in {**batch.inputs, "labels": batch.labels}.items()
+        for name, tensor in _tensors(batch).items()
     }
     try:
         save_file(tensors, path)

@@ -8,32 +8,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..nn.model import Model
 from ..recipe import Recipe
 from .distributed.ddp_fsdp import shard_of
+from .parameter_rates import rate_factors
 
 
-def optimiser_for(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
-    """torch's Adam or AdamW, fused where the device supports it. Weight decay excludes gains and biases."""
-    options = recipe.optimiser.options
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    fused = all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
+def optimiser_for(recipe: Recipe, model: Model) -> torch.optim.Optimizer:
+    """torch's Adam or AdamW, fused where the device supports it. Weight decay excludes gains and biases. Each group of
+    parameters has the `factor` of its learning rate."""
+    options, factors = recipe.optimiser.options, rate_factors(recipe, model)
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    fused = all(parameter.device.type in ("cpu", "cuda") for parameter in parameters.values())
     betas = (options.beta1, options.beta2)
+    decayed: dict[tuple[bool, float], list[Tensor]] = {}
+    for matrix in (True, False) if recipe.optimiser.kind == "adamw" else (True,):
+        for name, parameter in parameters.items():
+            if (parameter.dim() > 1) is matrix or recipe.optimiser.kind == "adam":
+                decayed.setdefault((matrix, factors[name]), []).append(parameter)
+    groups = [{"params": each, "factor": factor} for (_, factor), each in decayed.items()]
     if recipe.optimiser.kind == "adam":
-        return torch.optim.Adam(parameters, lr=0.0, betas=betas, eps=options.eps, fused=fused)
-    groups = [
-        {"params": [parameter for parameter in parameters if parameter.dim() > 1], "weight_decay": options.weight_decay},
-        {"params": [parameter for parameter in parameters if parameter.dim() <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=0.0, betas=betas, eps=options.eps, fused=fused)
+        return torch.optim.Adam(groups, lr=0.0, betas=betas, eps=options.eps, fused=fused)
+    for group, (matrix, _) in zip(groups, decayed, strict=True):
+        group["weight_decay"] = options.weight_decay if matrix else 0.0
+    return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=options.eps, fused=fused)
 
 
 def set_rate(optimiser: torch.optim.Optimizer, recipe: Recipe, step: int, width: int) -> float:
-    """Set the learning rate of a step, counted from 1, for a model of this width; returns it."""
+    """Set the learning rate of a step, counted from 1, for a model of this width; returns it, without the factors."""
     rate = float(recipe.schedule.entry.rate(recipe.schedule.options, step, width))
     for group in optimiser.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group["factor"]
     return rate
 
 

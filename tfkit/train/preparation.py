@@ -23,15 +23,16 @@ from ..data import (
 )
 from ..errors import InputError
 from ..files import write_whole
-from ..recipe import Recipe, check_image_settings, check_metric, chosen_for
+from ..recipe import Recipe, check_image_settings, check_metric, check_teacher_forcing, chosen_for
 from ..spec import to_yaml
 from .digests import digests_of, file_digests, write_digests
-from .fit_spec import fitted_spec, image_rule_in, roles_in
+from .fit_spec import check_trained, check_weights, fitted_spec, image_rule_in, roles_in
 from .pretrained import read_pretrained
 from .pretrained_tokenisers import check_tokenisers
 from .run_directory import check_new, end_preparation
 from .run_files import DATA, SPEC
 from .run_recipe import check_processes, write_recipe
+from .tag_scores import marks_entities
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ def check_start(recipe: Recipe, directory: Path, processes: int, fsdp: bool) -> 
     else:
         files_of(recipe)
     check_metric(recipe)
+    check_teacher_forcing(recipe)
     check_processes(recipe, processes, fsdp)
 
 
@@ -70,6 +72,8 @@ def prepare_run(
         The changes to the spec, and the digests.
     """
     roles = roles_in(recipe, catalogue, backend)
+    check_weights(recipe, roles)
+    check_trained(recipe, catalogue)
     pretrained = read_pretrained(recipe, roles, catalogue)
     if pretrained is not None:
         check_tokenisers(recipe, pretrained)
@@ -81,6 +85,10 @@ def prepare_run(
         message = "`stopping.patience` and `validation.metric` need validation data, and there are none"
         fix = "name validation files, or write `data.held_out`; by default no row is held out if there are fewer than 20"
         raise InputError(recipe.diagnostic("TFK112", "data", message, fix))
+    if recipe.validation.metric == "f1" and not marks_entities(data.labels):
+        message = f"F1 is that of entities, and the tags are {', '.join(f'`{label}`' for label in data.labels[:8])}"
+        fix = "mark entities with `B-TYPE`, `I-TYPE` and `O`, or write `metric: accuracy`"
+        raise InputError(recipe.diagnostic("TFK112", "validation.metric", message, fix))
     spec, changes = fitted_spec(recipe, catalogue, roles, _sizes(data.tokenisers), len(data.labels))
     for name, text in (tokeniser_texts(data.tokenisers) | image_texts(recipe)).items():
         write_whole(directory / name, text)

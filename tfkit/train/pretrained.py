@@ -6,7 +6,6 @@ https://aclanthology.org/D16-1163/
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..catalogue import Catalogue
-from ..data import KINDS, LABELS, Roles, TextTokeniser, read_labels, read_tokenisers, roles_of
+from ..data import KINDS, Roles, TextTokeniser, has_labels, read_labels, read_tokenisers, roles_of
 from ..errors import InputError, TfkitError
 from ..files import file_record
 from ..io import load, model_in
@@ -180,7 +179,7 @@ def read_pretrained(recipe: Recipe, roles: Roles, catalogue: Catalogue) -> Pretr
         place = model_in(Path(recipe.pretrained))
         model = load(place, backend="auto", catalogue=catalogue)  # only its weights are used
         by_node = _tokenisers(place, model)
-        labels = read_labels(place) if os.path.lexists(place / LABELS) else ()
+        labels = read_labels(place) if has_labels(place) else ()
     except TfkitError as reason:
         first = reason.diagnostics[0]
         message = f"{recipe.pretrained} is no model to start from: {first.message}"

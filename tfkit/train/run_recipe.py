@@ -10,7 +10,7 @@ import yaml
 
 from ..errors import Diagnostic, InputError, Location
 from ..files import write_whole
-from ..recipe import Recipe, load_recipe
+from ..recipe import FILES, Recipe, load_recipe
 from .run_files import RECIPE, SPEC
 
 CHANGEABLE = ("stopping", "keeping", "name", "description", "reference")
@@ -33,9 +33,7 @@ def write_recipe(recipe: Recipe, directory: Path) -> None:
     written = recipe.written()
     written["model"] = SPEC
     data = {"kind": recipe.data.kind} | recipe.data.options.model_dump(exclude_none=True)
-    written["data"] = {
-        key: str(Path(value).absolute()) if isinstance(value, str) and key != "kind" else value for key, value in data.items()
-    }
+    written["data"] = {key: str(Path(value).absolute()) if key in FILES and value else value for key, value in data.items()}
     written.pop("changes", None)
     if recipe.data.kind == "images":
         del written["tokeniser"]
@@ -79,7 +77,7 @@ def fixed_settings(recipe: Recipe) -> Mapping[str, Any]:
     written = {key: value for key, value in recipe.written().items() if key not in (*CHANGEABLE, *SEPARATE_DIGESTS)}
     written["validation"] = {key: value for key, value in written["validation"].items() if key != "every_steps"}
     options = recipe.data.options.model_dump(exclude_none=True)
-    data = {key: value for key, value in options.items() if not isinstance(value, str) and key != "held_out"}
+    data = {key: value for key, value in options.items() if key not in FILES and key != "held_out"}
     return {**written, "data": {"kind": recipe.data.kind, **data}}
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
 from torch import nn
 
-from ..data import NO_LABEL, Batch, Data, image_task, roles_of, task_of
+from ..data import NO_LABEL, Batch, Data, ImageTask, Task, image_task, roles_of, task_of
 from ..nn.model import Model
 from ..nn.patches import Patches
 from ..recipe import Recipe
@@ -29,6 +29,7 @@ from .distributed.process_group import ProcessGroup
 from .loss import LossSums, smoothed_cross_entropy
 from .not_finite import NotFinite
 from .optimiser import set_rate
+from .scheduled_sampling import ScheduledSampling
 from .train_state import TrainState
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -53,7 +54,11 @@ class TrainStep:
         self.model, self.recipe, self.data, self.processes = model, recipe, data, processes or ProcessGroup()
         self.roles = roles = roles_of(model.plan, recipe.data.kind)
         rule = model.plan.inputs[roles.target]
-        self.task = image_task(recipe, roles, rule) if isinstance(rule, ImageRule) else task_of(recipe, roles, data.vocab_size)
+        if isinstance(rule, ImageRule):
+            self.task: ImageTask | Task = image_task(recipe, roles, rule)
+        else:
+            self.task = task_of(recipe, roles, data.tokenisers["target"])
+        self.sampling = ScheduledSampling(model, recipe, roles, fsdp) if recipe.teacher_forcing is not None else None
         self.state = TrainState(model, recipe, self.processes, fsdp)
         self.batches = TrainingBatches(recipe, data, self.task, next(model.parameters()).device)
         owner = model.nodes[model.plan.wires[roles.target].owner or roles.target]
@@ -101,7 +106,7 @@ class TrainStep:
         )
         self.model.train()
         self.state.optimiser.zero_grad(set_to_none=True)
-        sums = self._backward(numbers, own, target)
+        sums = self._backward(numbers, own, target, self._weights(own, target))
         loss, nll = (each / target for each in processes.sum(*sums))
         if not math.isfinite(loss):
             raise NotFinite(number, "the loss", numbers)
@@ -125,7 +130,19 @@ class TrainStep:
             seconds=time.perf_counter() - start,
         )
 
-    def _backward(self, numbers: range, own: Mapping[int, Batch], target_tokens: int) -> tuple[float, float]:
+    def _weights(self, own: Mapping[int, Batch], target_tokens: int) -> dict[str, float]:
+        """The factor of the summed loss of every output. The loss of a step is divided by the labels of the first output, so
+        the factors of the others hold the ratio of their numbers of labels."""
+        first, *others = self.roles.outputs
+        labels = [sum(int((batch.other_labels[name] != NO_LABEL).sum()) for batch in own.values()) for name in others]
+        counts = self.processes.sum(*labels) if others else ()
+        weight = self.recipe.loss.weight
+        ratios = {name: weight(name) * target_tokens / count for name, count in zip(others, counts, strict=True)}
+        return {first: weight(first), **ratios}
+
+    def _backward(
+        self, numbers: range, own: Mapping[int, Batch], target_tokens: int, weights: Mapping[str, float]
+    ) -> tuple[float, float]:
         """Accumulate the gradient of a step; returns the sums of loss and nll over the batches of this process.
 
         Every process runs the same number of backward passes, because all gather weights and reduce gradients together. A
@@ -137,9 +154,12 @@ class TrainStep:
         sums: list[LossSums] = []
         for turn, number in enumerate(turns):
             batch, counts = own.get(number) or self.batch(number), turn < len(own)
+            if self.sampling is not None:
+                with self._autocast():
+                    batch = self.sampling.batch(batch, self.progress.step + 1, self.progress.epoch, number)
             torch.manual_seed(self.batches.seed(self.progress.epoch, number))
             with gradient_sync(self._runner, turn == rounds - 1):
-                loss, nll = self._losses(self._runner, batch)
+                loss, nll = self._losses(self._runner, batch, weights)
                 self.state.scaler.scale(loss * (counts / target_tokens)).backward()  # type: ignore[no-untyped-call]
             if counts:
                 sums.append(LossSums(loss.detach(), nll))
@@ -173,18 +193,27 @@ class TrainStep:
             self.state.average.update(self.model)
         return True
 
-    def _losses(self, model: nn.Module, batch: Batch) -> LossSums:
-        dtype = DTYPES.get(self.recipe.precision)
-        autocast = torch.autocast(self.batches.device.type, dtype) if dtype is not None else nullcontext()
-        with autocast, self.compiled.compiling(batch) if self.compiled is not None else nullcontext():
-            logits = model(lengths=batch.lengths, **batch.inputs)[self.roles.output]
+    def _losses(self, model: nn.Module, batch: Batch, weights: Mapping[str, float]) -> LossSums:
+        """The losses of a batch: sums over its labels, times the weight of each output, added."""
+        with self._autocast(), self.compiled.compiling(batch) if self.compiled is not None else nullcontext():
+            outputs = model(**batch.arguments)
         options = self.recipe.loss
-        return smoothed_cross_entropy(logits, batch.labels, options.label_smoothing, options.smoothing, NO_LABEL)
+        total: LossSums | None = None
+        for name, labels in {self.roles.output: batch.labels, **batch.other_labels}.items():
+            sums = smoothed_cross_entropy(outputs[name], labels, options.label_smoothing, options.smoothing, NO_LABEL)
+            weighted = LossSums(sums.loss * weights[name], sums.nll * weights[name])
+            total = weighted if total is None else LossSums(total.loss + weighted.loss, total.nll + weighted.nll)
+        assert total is not None, "there is an output"
+        return total
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        dtype = DTYPES.get(self.recipe.precision)
+        return torch.autocast(self.batches.device.type, dtype) if dtype is not None else nullcontext()
 
     def _has_unused_parameters(self) -> bool:
         """Whether the loss does not depend on some parameter. DDP needs this setting."""
         batch = self.task.batch(self.data.train, [0], np.random.default_rng(0)).to(self.batches.device)
-        loss, _ = self._losses(self.model.eval(), batch)
+        loss, _ = self._losses(self.model.eval(), batch, dict.fromkeys(self.roles.outputs, 1.0))
         loss.backward()  # type: ignore[no-untyped-call]
         unused = any(each.requires_grad and each.grad is None for each in self.model.parameters())
         self.model.zero_grad(set_to_none=True)
@@ -194,4 +223,4 @@ class TrainStep:
     def try_longest(self) -> None:
         """Run the longest rows once, so that a lack of memory is reported before the training starts."""
         for batch in self.batches.longest_rows():
-            self.model.eval()(lengths=batch.lengths, **batch.inputs)
+            self.model.eval()(**batch.arguments)

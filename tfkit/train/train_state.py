@@ -23,6 +23,7 @@ from .distributed.ddp_fsdp import full_tensor, shard, shard_of
 from .distributed.process_group import ProcessGroup
 from .moving_average import MovingAverage
 from .optimiser import optimiser_for, optimiser_tensors, restore_optimiser
+from .parameter_rates import freeze
 
 
 class TrainState:
@@ -37,6 +38,7 @@ class TrainState:
 
     def __init__(self, model: Model, recipe: Recipe, processes: ProcessGroup, fsdp: bool) -> None:
         self.model, self.fsdp, self.progress = model, fsdp, Progress()
+        freeze(recipe, model)
         if fsdp:
             shard(model, processes)
         self.optimiser = optimiser_for(recipe, model)

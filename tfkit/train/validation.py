@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..data import KINDS, NO_LABEL, Corpus, ImageTask, Task, TextTokeniser, epoch_of
 from ..generate import Search
@@ -23,6 +24,7 @@ from .callbacks import ValidationResult
 from .distributed.process_group import ProcessGroup
 from .loss import smoothed_cross_entropy
 from .step import TrainStep
+from .tag_scores import entity_counts, entity_score, marks_entities
 
 
 @dataclass(frozen=True)
@@ -101,10 +103,24 @@ def evaluate(model: Model, step: TrainStep) -> Evaluation:
     """Evaluate a model on the validation data of a run; all processes share the work."""
     recipe, data = step.recipe, step.data
     assert data.validation is not None, "the caller checks that there are validation data"
-    nll, accuracy = validation_nll(model, data.validation, step.task, recipe.batch_limit, step.batches.device, step.processes)
-    if KINDS[recipe.data.kind].labelled:
-        score = Score("accuracy", accuracy, "share of the labels, in per cent", f"{accuracy:.2f} %")
-        return Evaluation(nll, {"accuracy": score}, None)
+    counts: list[tuple[int, int, int]] = []
+
+    def count_entities(predicted: Tensor, labels: Tensor) -> None:
+        counts.append(entity_counts(predicted, labels, NO_LABEL, data.labels))
+
+    entities = KINDS[recipe.data.kind].tagged and marks_entities(data.labels)
+    counter = count_entities if entities else None
+    nll, accuracies = validation_nll(model, data.validation, step.task, recipe, step.batches.device, step.processes, counter)
+    if KINDS[recipe.data.kind].labelled or len(accuracies) > 1:
+        names = {name: f"{name}_accuracy" if len(accuracies) > 1 else "accuracy" for name in accuracies}
+        scores = {
+            names[name]: Score(names[name], value, "share of the labels, in per cent", f"{value:.2f} %")
+            for name, value in accuracies.items()
+        }
+        if entities:
+            right, guessed, true = step.processes.sum(*(sum(each[at] for each in counts) for at in range(3)))
+            scores["f1"] = entity_score(right, guessed, true)
+        return Evaluation(nll, scores, None)
     if recipe.validation.metric == "loss":
         return Evaluation(nll, {}, None)
     return Evaluation(nll, *validation_scores(model, data.validation, data.tokenisers, recipe, step.processes))
@@ -112,25 +128,38 @@ def evaluate(model: Model, step: TrainStep) -> Evaluation:
 
 @torch.no_grad()
 def validation_nll(
-    model: Model, corpus: Corpus, task: Task | ImageTask, tokens: int, device: torch.device, processes: ProcessGroup
-) -> tuple[float, float]:
-    """The loss of a corpus, without label smoothing or dropout. Masked tokens are the same in every call.
+    model: Model,
+    corpus: Corpus,
+    task: Task | ImageTask,
+    recipe: Recipe,
+    device: torch.device,
+    processes: ProcessGroup,
+    counter: Callable[[Tensor, Tensor], None] | None = None,
+) -> tuple[float, dict[str, float]]:
+    """The loss of a corpus, without label smoothing or dropout. Masked tokens are the same in every call. `counter` gets the
+    most probable classes and the labels of every batch.
 
     Returns:
-        The negative log-likelihood in nats per label, and the accuracy of the most probable label in per cent.
+        The negative log-likelihood in nats per label, summed over outputs with the weights of the recipe, and the accuracy of
+        the most probable label in per cent, by output.
     """
-    total, correct, count = 0.0, 0.0, 0.0
+    outputs = task.roles.outputs
+    sums = {name: [0.0, 0.0, 0.0] for name in outputs}  # nll, correct labels, labels
     longest = max(int(lengths.max()) for lengths in corpus.lengths.values())
-    batches = list(enumerate(epoch_of(corpus.lengths, max(tokens, longest), 0, 0).batches))
+    batches = list(enumerate(epoch_of(corpus.lengths, max(recipe.batch_limit, longest), 0, 0).batches))
     for number, rows in batches[processes.rank :: processes.count]:
         draw = np.random.Generator(np.random.PCG64([number]))
         batch = task.batch(corpus, sorted(rows.tolist()), draw).to(device)
-        logits = model(lengths=batch.lengths, **batch.inputs)[task.roles.output]
-        total += float(smoothed_cross_entropy(logits, batch.labels, 0.0, "uniform", NO_LABEL).nll)
-        correct += int((logits.argmax(-1) == batch.labels).sum())
-        count += batch.target_tokens
-    total, correct, count = processes.sum(total, correct, count)
-    return total / count, 100 * correct / count
+        logits = model(**batch.arguments)
+        for name, labels in {task.roles.output: batch.labels, **batch.other_labels}.items():
+            nll = float(smoothed_cross_entropy(logits[name], labels, 0.0, "uniform", NO_LABEL).nll)
+            if counter is not None:
+                counter(logits[name].argmax(-1), labels)
+            found = (nll, int((logits[name].argmax(-1) == labels).sum()), int((labels != NO_LABEL).sum()))
+            sums[name] = [one + other for one, other in zip(sums[name], found, strict=True)]
+    added = {name: processes.sum(*each) for name, each in sums.items()}
+    total = sum(recipe.loss.weight(name) * nll / count for name, (nll, _, count) in added.items())
+    return total, {name: 100 * correct / count for name, (_, correct, count) in added.items()}
 
 
 def validation_scores(

@@ -12,7 +12,7 @@ from ..train.log import Entry, StepEntry, ValidationEntry, read_log
 from .pages import page
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 260, 56, 34, 12
-SCORES = {"bleu": "BLEU", "bleu_lowercase": "lowercase BLEU", "chrf": "chrF2", "accuracy": "accuracy"}
+SCORES = {"bleu": "BLEU", "bleu_lowercase": "lowercase BLEU", "chrf": "chrF2", "accuracy": "accuracy", "f1": "F1"}
 POINTS = 240
 """The largest number of points of a curve. More steps are averaged with their neighbours."""
 

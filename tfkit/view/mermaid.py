@@ -9,10 +9,11 @@ from typing import Any
 def mermaid(data: Mapping[str, Any]) -> str:
     """A flowchart of `model_data`. https://mermaid.js.org/syntax/flowchart.html"""
     numbers = {node["name"]: f"n{index}" for index, node in enumerate(data["nodes"])}
+    returned = {output.split(".")[0] for output in data["outputs"]}
     lines = ["flowchart TD"]
     for node in data["nodes"]:
         label = "<br/>".join([_safe(node["name"]), _safe(_kind(node)), f"({', '.join(map(_safe, node['shape']))})"])
-        shape = f'(["{label}"])' if node["name"] in data["outputs"] else f'["{label}"]'
+        shape = f'(["{label}"])' if node["name"] in returned else f'["{label}"]'
         lines.append(f"    {numbers[node['name']]}{shape}")
     for node in data["nodes"]:
         for field, ref in node["reads"].items():

@@ -2,7 +2,7 @@
 
 name, reference, description
 parameters, frozen_parameters      whole numbers; `parameters` are the trainable ones
-outputs                            names of nodes
+outputs                            names of nodes, and ports of nodes (`encoder.layers`)
 batch                              size and input lengths of the batch for the costs
 flops, activation_elements         of one forward pass; values kept for the backward pass
 nodes                              name, kind, shape (axes as text, widths as numbers), parameters, frozen_parameters,

@@ -66,7 +66,11 @@ def _notes(node: Mapping[str, Any], outputs: list[str]) -> str:
         notes.append(f"table of {node['shares']}")
     if node["summary"]:
         notes.append(node["summary"])
-    return ", ".join([*notes, *(["output of the model"] if node["name"] in outputs else [])])
+    for output in outputs:
+        name, _, port = output.partition(".")
+        if name == node["name"]:
+            notes.append(f"{port} are an output of the model" if port else "output of the model")
+    return ", ".join(notes)
 
 
 def _shape(axes: list[str | int]) -> str:

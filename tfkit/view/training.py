@@ -81,7 +81,7 @@ def _part(part: Component) -> str:
 
 def validation_text(result: ValidationResult) -> str:
     """One validation on one line, with the signature of its score."""
-    scores = ", ".join(f"{SCORES[name]} {value:.2f}" for name, value in result.scores.items())
+    scores = ", ".join(f"{SCORES.get(name, name)} {value:.2f}" for name, value in result.scores.items())
     best = ", the best so far" if result.best else ""
     return (
         f"step {result.step:,}, epoch {result.epoch}: validation ppl {result.perplexity:.2f}"

@@ -241,7 +241,7 @@ WORDS = {
     "later_keys": r"output row \d of batch row \d, head \d changed when keys from \d on, all later than that query,",
     "again": r"output row 0 of batch row 0, head 0 differs when the same call is made again",
     "key_gradients_cancel": r"gradients of key of batch row \d, key/value head \d do not add up to 0",
-    "prepended_hidden_keys": r"differs from the call with three hidden keys before",
+    "prepended_hidden_keys": r"from the call with three hidden keys before",
 }
 
 

@@ -76,7 +76,7 @@ def test_shapes_dtypes_and_kinds(entry, site, variants, span_of):
             scheme = Use(entry, options, site).scheme.to(dtype)
             if "embeddings" in entry.acts:
                 y = scheme.embed(x, span)
-                assert (y.shape, y.dtype) == (x.shape, dtype)
+                assert (y.shape, y.dtype) == ((*x.shape[:-1], M + entry.widens(options, site)), dtype)
                 assert not torch.equal(y, x)
             if "queries_keys" in entry.acts:
                 turned = scheme.rotate(query, key, scheme.prepare(span))

@@ -56,7 +56,7 @@ class ConvolutionsOptions(Options):
 
 def site_of(options: ConvolutionsOptions, context: NodeContext) -> PositionSite:
     """Where the position scheme acts."""
-    length = _output(options, context).length
+    length = context.signals["input"].strided(options.stride, options.d_model).length
     return PositionSite(options.d_model, rows=length if isinstance(length, int) else None)
 
 
@@ -69,7 +69,9 @@ def widths(options: ConvolutionsOptions, context: NodeContext) -> Iterator[tuple
 
 
 def _output(options: ConvolutionsOptions, context: NodeContext) -> Signal:
-    return context.signals["input"].strided(options.stride, options.d_model)
+    site = site_of(options, context)
+    width = options.d_model + options.position.entry.widens(options.position.options, site)
+    return context.signals["input"].strided(options.stride, width)
 
 
 def _parameters(options: ConvolutionsOptions, context: NodeContext) -> tuple[ParameterGroup, ...]:
@@ -94,7 +96,7 @@ def _costs(options: ConvolutionsOptions, context: NodeContext, sizes: Mapping[st
         elements += B * (kept + length * each.d_model * (1 if each.activation.kind == "identity" else 2))
     position = options.position
     positions = position.entry.flops(position.options, site_of(options, context), B, length, length)
-    return (Cost("convolutions", flops, elements), Cost("embedding", positions, B * length * options.d_model))
+    return (Cost("convolutions", flops, elements), Cost("embedding", positions, B * length * _output(options, context).width))
 
 
 def _rules(options: ConvolutionsOptions, context: NodeContext) -> tuple[Rule, ...]:

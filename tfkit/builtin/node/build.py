@@ -17,7 +17,7 @@ from ...slots.layer import Layer, modules_in, sequence
 from ...slots.lazy import load
 from ...slots.node import NodeContext
 from ...slots.position import PositionSite
-from .entries import vocab_size
+from .entries import tokens_width, vocab_size
 from .options import (
     ClassifyOptions,
     DenseOptions,
@@ -44,7 +44,7 @@ def tokens(options: TokensOptions, context: NodeContext, keep_layers: bool) -> n
         _table(options.vocab_size or 0, width) if options.share is None else None,
         _table(options.segments, width) if options.segments else None,
         scheme,
-        norm_or_none(options.embedding_norm, width),
+        norm_or_none(options.embedding_norm, tokens_width(options)),
         options.factor,
         options.dropout,
     )

@@ -15,7 +15,7 @@ from ...slots.node import NodeContext
 from ...slots.position import PositionSite
 from .audio_entries import ConvolutionsOptions, FeaturesOptions, site_of, widths
 from .build import norm_or_none
-from .image_entries import PatchesOptions
+from .image_entries import PatchesOptions, patches_width
 from .similarity_entry import SimilarityOptions
 
 
@@ -30,8 +30,9 @@ def patches(options: PatchesOptions, context: NodeContext, keep_layers: bool) ->
         nn.Conv2d(options.channels, width, patch, patch, bias=options.bias),
         options.class_token,
         options.registers,
+        patches_width(options),
         _scheme(options.position, options.site),
-        norm_or_none(options.embedding_norm, width),
+        norm_or_none(options.embedding_norm, patches_width(options)),
         options.dropout,
     )
 

@@ -21,9 +21,14 @@ def _group(*parameters: Parameter) -> tuple[ParameterGroup, ...]:
     return (ParameterGroup(parameters),)
 
 
+def tokens_width(options: TokensOptions) -> int:
+    """The width of the output: d_model, and the features of a position that are appended."""
+    return options.d_model + options.position.entry.widens(options.position.options, PositionSite(options.d_model))  # type: ignore[no-any-return]
+
+
 def _tokens_output(options: TokensOptions, context: NodeContext) -> Signal:
     length = f"L_{context.name}"
-    return Signal(("B", length, options.d_model), length, tokens=context.name, padded=options.pad_id is not None)
+    return Signal(("B", length, tokens_width(options)), length, tokens=context.name, padded=options.pad_id is not None)
 
 
 def _tokens_input(options: TokensOptions, context: NodeContext) -> InputRule:
@@ -42,7 +47,7 @@ def _tokens_parameters(options: TokensOptions, context: NodeContext) -> tuple[Pa
         parameters.append(Parameter("segments.weight", "segment_table", (options.segments, width)))
     position, norm = options.position, options.embedding_norm
     parameters += [p.under("position") for p in position.entry.parameters(position.options, PositionSite(width))]
-    parameters += [p.under("embedding_norm") for p in norm.entry.parameters(norm.options, width)]
+    parameters += [p.under("embedding_norm") for p in norm.entry.parameters(norm.options, tokens_width(options))]
     return _group(*parameters)
 
 
@@ -50,7 +55,7 @@ def _tokens_costs(options: TokensOptions, context: NodeContext, sizes: Mapping[s
     own = sizes[""]
     position = options.position
     flops = position.entry.flops(position.options, PositionSite(options.d_model), own.batch, own.queries, own.queries)
-    return (Cost("embedding", flops, own.batch * own.queries * options.d_model),)
+    return (Cost("embedding", flops, own.batch * own.queries * tokens_width(options)),)
 
 
 def _tokens_rules(options: TokensOptions, context: NodeContext) -> tuple[Rule, ...]:

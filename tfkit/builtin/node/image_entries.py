@@ -45,8 +45,13 @@ class PatchesOptions(Options):
         return (self.size // self.patch) ** 2 + int(self.class_token) + self.registers
 
 
+def patches_width(options: PatchesOptions) -> int:
+    """The width of the output: d_model, and the features of a position that are appended."""
+    return options.d_model + options.position.entry.widens(options.position.options, options.site)  # type: ignore[no-any-return]
+
+
 def _output(options: PatchesOptions, context: NodeContext) -> Signal:
-    return Signal(("B", options.positions, options.d_model), options.positions)
+    return Signal(("B", options.positions, patches_width(options)), options.positions)
 
 
 def _input(options: PatchesOptions, context: NodeContext) -> ImageRule:
@@ -61,10 +66,10 @@ def _parameters(options: PatchesOptions, context: NodeContext) -> tuple[Paramete
     if options.class_token:
         parameters.append(Parameter("class_token", "class_token", (width,)))
     if options.registers:
-        parameters.append(Parameter("registers", "registers", (options.registers, width)))
+        parameters.append(Parameter("registers", "registers", (options.registers, patches_width(options))))
     position, norm = options.position, options.embedding_norm
     parameters += [p.under("position") for p in position.entry.parameters(position.options, options.site)]
-    parameters += [p.under("embedding_norm") for p in norm.entry.parameters(norm.options, width)]
+    parameters += [p.under("embedding_norm") for p in norm.entry.parameters(norm.options, patches_width(options))]
     return (ParameterGroup(tuple(parameters)),)
 
 
@@ -75,7 +80,7 @@ def _costs(options: PatchesOptions, context: NodeContext, sizes: Mapping[str, Si
     rows = options.positions - options.registers
     flops = position.entry.flops(position.options, options.site, own.batch, rows, rows)
     made = Cost("patches", 2 * own.batch * numbers * width, own.batch * numbers)
-    return (made, Cost("embedding", flops, own.batch * options.positions * width))
+    return (made, Cost("embedding", flops, own.batch * options.positions * patches_width(options)))
 
 
 def _rules(options: PatchesOptions, context: NodeContext) -> tuple[Rule, ...]:

@@ -13,13 +13,26 @@ EMBEDDINGS: frozenset[Literal["embeddings"]] = frozenset({"embeddings"})
 COUNT = "which tokens a position counts: `all`, or only the `visible` ones, so that padding does not shift what follows"
 
 
-class SinusoidalOptions(Options):
+class CombineOptions(Options):
+    """How a position and an embedding are combined; see combine.py."""
+
+    combine: Annotated[
+        str,
+        OneOf("add", "concat", "append"),
+        Field(
+            description="`add` to the embedding; `concat` with it and project back to d_model; or `append` to it, so that the"
+            " stream is d_model + d_position wide"
+        ),
+    ] = "add"
+    d_position: Annotated[
+        Size | None, Field(description="features of a position for `concat` and `append`; d_model unless written")
+    ] = None
+
+
+class SinusoidalOptions(CombineOptions):
     """Options of `sinusoidal` and `sinusoidal_halves`."""
 
     base: Annotated[float, Field(gt=1.0, description="ratio of the longest wavelength to the shortest")] = 10000.0
-    combine: Annotated[
-        str, OneOf("add", "concat"), Field(description="`add` to the embedding, or `concat` with it and project back")
-    ] = "add"
     count: Annotated[str, OneOf("all", "visible"), Field(description=COUNT)] = "all"
     last_frequency: Annotated[
         str,
@@ -39,7 +52,7 @@ class Sinusoidal2dOptions(Options):
     ] = "exclusive"
 
 
-class LearnedOptions(Options):
+class LearnedOptions(CombineOptions):
     """Options of `learned`."""
 
     max_len: Annotated[Size | None, Field(description="number of positions; not needed where the input fixes it")] = None
@@ -47,20 +60,38 @@ class LearnedOptions(Options):
     count: Annotated[str, OneOf("all", "visible"), Field(description=COUNT)] = "all"
 
 
-def sinusoidal_parameters(options: SinusoidalOptions, site: PositionSite) -> tuple[Parameter, ...]:
-    if options.combine == "add":
+def features(options: CombineOptions, site: PositionSite) -> int:
+    """The number P of features of a position."""
+    return options.d_position or site.width
+
+
+def widens(options: CombineOptions, site: PositionSite) -> int:
+    """The features that an embedding gains."""
+    return features(options, site) if options.combine == "append" else 0
+
+
+def projection_parameters(options: CombineOptions, site: PositionSite) -> tuple[Parameter, ...]:
+    if options.combine != "concat":
         return ()
-    return (Parameter("projection.weight", "projection", (site.width, 2 * site.width)),)
+    return (Parameter("projection.weight", "projection", (site.width, site.width + features(options, site))),)
 
 
-def sinusoidal_flops(options: SinusoidalOptions, site: PositionSite, batch: int, queries: int, keys: int) -> int:
-    return 2 * batch * queries * 2 * site.width * site.width if options.combine == "concat" else 0
+def projection_flops(options: CombineOptions, site: PositionSite, batch: int, queries: int, keys: int) -> int:
+    return 2 * batch * queries * (site.width + features(options, site)) * site.width if options.combine == "concat" else 0
+
+
+def combine_unsupported(options: CombineOptions, site: PositionSite) -> tuple[str, ...]:
+    if options.combine == "add" and options.d_position not in (None, site.width):
+        rule = f"`d_position` {options.d_position} cannot be added to an embedding {site.width} wide"
+        return (f"{rule}; write `combine: append` or `combine: concat`",)
+    return ()
 
 
 def sinusoidal_unsupported(options: SinusoidalOptions, site: PositionSite) -> tuple[str, ...]:
-    if options.last_frequency == "inclusive" and (site.width < 4 or site.width % 2):
-        return (f"`last_frequency: inclusive` needs an even width from 4 up, and the width is {site.width}",)
-    return ()
+    width, broken = features(options, site), combine_unsupported(options, site)
+    if options.last_frequency == "inclusive" and (width < 4 or width % 2):
+        return (*broken, f"`last_frequency: inclusive` needs an even width from 4 up, and the width is {width}")
+    return broken
 
 
 def sinusoidal_2d_unsupported(options: Sinusoidal2dOptions, site: PositionSite) -> tuple[str, ...]:
@@ -78,7 +109,8 @@ def learned_rows(options: LearnedOptions, site: PositionSite) -> int | None:
 
 def learned_parameters(options: LearnedOptions, site: PositionSite) -> tuple[Parameter, ...]:
     rows = learned_rows(options, site)
-    return (Parameter("table", "position_table", (rows + options.offset, site.width)),) if rows else ()
+    table = (Parameter("table", "position_table", (rows + options.offset, features(options, site))),) if rows else ()
+    return (*table, *projection_parameters(options, site))
 
 
 def learned_unsupported(options: LearnedOptions, site: PositionSite) -> tuple[str, ...]:
@@ -87,7 +119,11 @@ def learned_unsupported(options: LearnedOptions, site: PositionSite) -> tuple[st
         return ("`max_len` is needed: this input can have any number of positions",)
     if site.rows is not None and rows < site.rows:
         return (f"`max_len` {rows} is less than the {site.rows} positions of this input",)
-    return ()
+    return combine_unsupported(options, site)
+
+
+def _claims(options: CombineOptions) -> frozenset[str]:
+    return frozenset({"additive"} if options.combine == "add" else ())
 
 
 def _sinusoidal(name: str, summary: str, build: str) -> PositionScheme:
@@ -97,11 +133,12 @@ def _sinusoidal(name: str, summary: str, build: str) -> PositionScheme:
         reference="https://arxiv.org/abs/1706.03762",
         options=SinusoidalOptions,
         acts=EMBEDDINGS,
-        parameters=sinusoidal_parameters,
+        parameters=projection_parameters,
         unsupported=sinusoidal_unsupported,
-        flops=sinusoidal_flops,
+        flops=projection_flops,
+        widens=widens,
         counts_padding=lambda options: options.count == "all",
-        claims=lambda options: frozenset({"additive"} if options.combine == "add" else ()),
+        claims=_claims,
         build=f"tfkit.builtin.position.sinusoidal:{build}",
     )
 
@@ -133,6 +170,9 @@ ENTRIES: list[PositionScheme] = [
         acts=EMBEDDINGS,
         parameters=learned_parameters,
         unsupported=learned_unsupported,
+        flops=projection_flops,
+        widens=widens,
+        claims=_claims,
         max_len=lambda options: options.max_len,
         counts_padding=lambda options: options.count == "all",
         build="tfkit.builtin.position.learned:build",

@@ -1,6 +1,6 @@
 """Learned absolute positions, Gehring et al. 2017, section 3.1 (https://arxiv.org/abs/1705.03122):
 
-    y[t] = x[t] + table[offset + t]
+    y[t] = x[t] + table[offset + t]                or another way to combine them, combine.py
 
 t counts all tokens, or only the visible ones. In the second case padding uses the row before the first position,
 `table[offset - 1]` (the padding row of fairseq and RoBERTa), or row 0 if `offset` is 0.
@@ -17,34 +17,48 @@ from torch import Tensor, nn
 from ...attention.positions import PositionRange
 from ...plugin import Diagnostic, InputError
 from ...slots.position import PositionSite
-from .entries_embedding import LearnedOptions, learned_rows
+from .combine import combined, projection
+from .entries_embedding import LearnedOptions, features, learned_rows
 
 
 class Learned(nn.Module):
-    """Adds a row of a table (max_len + offset, M) to each embedding of (B,L,M). Of an image, the patches have the rows after
-    `prefix`, in the order of `grid`."""
+    """Combines a row of a table (max_len + offset, P) with each embedding of (B,L,M). Of an image, the patches have the rows
+    after `prefix`, in the order of `grid`."""
 
     def __init__(
-        self, max_len: int, width: int, offset: int, visible: bool, grid: tuple[int, int] | None = None, prefix: int = 0
+        self,
+        max_len: int,
+        width: int,
+        offset: int,
+        visible: bool,
+        grid: tuple[int, int] | None = None,
+        prefix: int = 0,
+        combine: str = "add",
+        projection: nn.Linear | None = None,
     ) -> None:
         super().__init__()
         self.max_len, self.offset, self.visible = max_len, offset, visible
         self.grid, self.prefix = grid, prefix
+        self.combine, self.projection = combine, projection
         self.table = nn.Parameter(torch.empty(max_len + offset, width))
 
     def embed(self, x: Tensor, span: PositionRange) -> Tensor:
-        """(B,L,M) -> (B,L,M). Raises InputError for a position beyond the table."""
+        """(B,L,M) -> (B,L,M), or (B,L,M+P) for `append`. Raises InputError for a position beyond the table."""
+        return combined(x, self._rows(span).to(x.dtype), self.combine, self.projection)
+
+    def _rows(self, span: PositionRange) -> Tensor:
+        """The rows of the positions, (L,P), or (B,L,P) if padding shifts them."""
         if span.grid is not None and self.grid is not None and span.grid != self.grid:
-            return x + self._interpolated(self.grid, span.grid).to(x.dtype)
+            return self._interpolated(self.grid, span.grid)
         last = span.offset + span.queries
         if last > self.max_len:
             message = f"the input reaches position {last}, and the table of learned positions ends at `max_len` {self.max_len}"
             raise InputError(Diagnostic("TFK061", message, "shorten the input, or build the model with a larger `max_len`"))
         if not self.visible or span.visible is None:
-            return x + self.table[self.offset + span.offset : self.offset + last].to(x.dtype)  # (L,M)
+            return self.table[self.offset + span.offset : self.offset + last]
         shown = span.visible[:, span.offset : last]  # (B,L)
         rows = torch.where(shown, span.visible_positions() + self.offset, max(self.offset - 1, 0))
-        return x + nn.functional.embedding(rows, self.table).to(x.dtype)
+        return nn.functional.embedding(rows, self.table)
 
     def _interpolated(self, grid: tuple[int, int], wanted: tuple[int, int]) -> Tensor:
         """The rows of the prefix, then those of the patches on the wanted grid."""
@@ -62,4 +76,13 @@ class Learned(nn.Module):
 def build(options: LearnedOptions, site: PositionSite) -> nn.Module:
     """The table as a module. `learned_unsupported` rejects a site without a number of rows before."""
     rows = learned_rows(options, site) or 0
-    return Learned(rows, site.width, options.offset, options.count == "visible", site.grid, site.prefix)
+    return Learned(
+        rows,
+        features(options, site),
+        options.offset,
+        options.count == "visible",
+        site.grid,
+        site.prefix,
+        options.combine,
+        projection(options, site),
+    )

@@ -6,7 +6,7 @@
     f_i = base^(-2i/M)                 last frequency exclusive: 1/base would come next
     f_i = base^(-i/(M/2 - 1))          last frequency inclusive: the last one is 1/base (tensor2tensor, Whisper)
 
-    y = x + p(t), or y = W [x; p(t)]
+    y = x + p(t), W [x; p(t)] or [x; p(t)] (combine.py); M in f_i is the number of features of p
 
 Angles are float64, so that the sine is exact to float32 even near position 2^20.
 """
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from ...attention.positions import PositionRange
 from ...slots.position import PositionSite
-from .entries_embedding import SinusoidalOptions
+from .combine import combined, projection
+from .entries_embedding import SinusoidalOptions, features
 
 
 def sinusoids(positions: Tensor, width: int, base: float, inclusive: bool, interleaved: bool) -> Tensor:
@@ -32,22 +33,28 @@ def sinusoids(positions: Tensor, width: int, base: float, inclusive: bool, inter
 
 
 class Sinusoidal(nn.Module):
-    """Adds sinusoids to embeddings (B,L,M), or concatenates them and projects back to M features."""
+    """Combines sinusoids of `width` features with embeddings (B,L,M)."""
 
-    def __init__(self, width: int, base: float, inclusive: bool, interleaved: bool, visible: bool, concat: bool) -> None:
+    def __init__(
+        self,
+        width: int,
+        base: float,
+        inclusive: bool,
+        interleaved: bool,
+        visible: bool,
+        combine: str,
+        projection: nn.Linear | None,
+    ) -> None:
         super().__init__()
         self.width, self.base = width, base
         self.inclusive, self.interleaved, self.visible = inclusive, interleaved, visible
-        self.projection = nn.Linear(2 * width, width, bias=False) if concat else None
+        self.combine, self.projection = combine, projection
 
     def embed(self, x: Tensor, span: PositionRange) -> Tensor:
-        """x (B,L,M) to (B,L,M)."""
+        """x (B,L,M) to (B,L,M), or (B,L,M+P) for `append`."""
         positions = span.visible_positions() if self.visible else span.query_positions()
         waves = sinusoids(positions, self.width, self.base, self.inclusive, self.interleaved).to(x.dtype)
-        if self.projection is None:
-            return x + waves
-        projected: Tensor = self.projection(torch.cat((x, waves.expand_as(x)), dim=-1))
-        return projected
+        return combined(x, waves, self.combine, self.projection)
 
     def extra_repr(self) -> str:
         return f"{self.width}, base={self.base}, interleaved={self.interleaved}"
@@ -65,10 +72,11 @@ def build_halves(options: SinusoidalOptions, site: PositionSite) -> nn.Module:
 
 def _build(options: SinusoidalOptions, site: PositionSite, interleaved: bool) -> nn.Module:
     return Sinusoidal(
-        width=site.width,
+        width=features(options, site),
         base=options.base,
         inclusive=options.last_frequency == "inclusive",
         interleaved=interleaved,
         visible=options.count == "visible",
-        concat=options.combine == "concat",
+        combine=options.combine,
+        projection=projection(options, site),
     )

@@ -156,7 +156,7 @@ def test_an_undeclared_dtype_is_not_added_and_is_named_if_requested(tfkit, small
     assert (done.code, done.err) == (0, "")
     assert "float64 is added" not in done.out
     assert "float64  " not in done.out.replace("float64 run", "")
-    assert "float64 is added, in which rounding hides no error" in tfkit("verify", small, *FAST).out
+    assert "float64 is added, where rounding hides no error" in tfkit("verify", small, *FAST).out
     done = tfkit("verify", small, *words, "--dtype", "float32,bfloat16")
     assert done.code == 3
     said = (

@@ -52,6 +52,10 @@ OWN = {
         "defaults.d_model=24", "tokens.vocab_size=61", "tokens.end_id=60", "defaults.attention.num_heads=2",
         "defaults.ffn.d_ff=40", "body.num_layers=2",
     ],
+    "gpt-char": [
+        "defaults.d_model=24", "tokens.vocab_size=61", "defaults.attention.num_heads=2", "defaults.ffn.d_ff=40",
+        "body.num_layers=2",
+    ],
     "gptj-6b": [
         "defaults.d_model=24", "tokens.vocab_size=61", "logits.vocab_size=61", "defaults.attention.num_heads=2",
         "defaults.position.dims=8", "defaults.ffn.d_ff=40", "body.num_layers=2",

@@ -85,7 +85,7 @@ def test_a_batch_that_does_not_fit_is_not_run(spec, wide):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("raised", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")])
-@pytest.mark.parametrize("function", ["reference", "bounds"])
+@pytest.mark.parametrize("function", ["reference", "bounds_of"])
 def test_a_reference_that_does_not_fit_leaves_its_sites_not_run(function, raised, spec, wide, monkeypatch):
     def fail(*arguments, **keywords):
         raise raised

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -73,6 +74,22 @@ def test_an_absent_device_is_not_run_and_never_passes(spec, catalogue):
     report = verify(spec, devices=("cuda",), catalogue=catalogue)
     assert [(row.status, row.message) for row in report.rows] == [("not run", "there is no device cuda here")]
     assert (report.verdict, report.exit_code) == ("INCOMPLETE", 3)
+
+
+@pytest.mark.slow
+def test_the_layers_of_a_stack_are_checked_as_an_output(catalogue):
+    text = SPECS["encoder-decoder"].replace("outputs: [logits]", "outputs: [logits, encoder.layers, decoder.layers]")
+    model = tfkit.build(tfkit.parse_spec(text, catalogue), catalogue, backend="eager")
+    assert verify(model, lengths=LENGTHS["encoder-decoder"], catalogue=catalogue).verdict == "VERIFIED"
+
+    def of_other_rows(module, given, output):
+        return replace(output, layers=tuple(layer.roll(1, 0) for layer in output.layers))
+
+    model.nodes["encoder"].register_forward_hook(of_other_rows)
+    report = verify(model, lengths=LENGTHS["encoder-decoder"], parts=["whole model"], catalogue=catalogue)
+    failed = [row for row in report.rows if row.status == "failed"]
+    assert {"batch split", "padding content"} <= {row.property for row in failed}
+    assert all("`encoder.layers`" in row.message for row in failed if row.property == "batch split")
 
 
 def test_wrong_input_is_refused_in_words(spec, catalogue):

@@ -27,10 +27,10 @@ def layer_norm(x: Numbers, weights: dict[str, Numbers], options: Any) -> tuple[N
     mean = math.fsum(x) / len(x)
     variance = math.fsum((number - mean) ** 2 for number in x) / len(x)
     deviation = math.sqrt(variance + options.eps)
-    bias = weights.get("bias", [0.0] * len(x))
-    normed = [w * (number - mean) / deviation for number, w in zip(x, weights["weight"], strict=True)]
+    weight, bias = weights.get("weight", [1.0] * len(x)), weights.get("bias", [0.0] * len(x))
+    normed = [w * (number - mean) / deviation for number, w in zip(x, weight, strict=True)]
     largest = max(map(abs, x))
-    grown = [abs(w) * (1 + largest / deviation) ** 2 for w in weights["weight"]]
+    grown = [abs(w) * (1 + largest / deviation) ** 2 for w in weight]
     return [n + b for n, b in zip(normed, bias, strict=True)], [
         abs(n) + abs(b) + g for n, b, g in zip(normed, bias, grown, strict=True)
     ]
@@ -39,9 +39,10 @@ def layer_norm(x: Numbers, weights: dict[str, Numbers], options: Any) -> tuple[N
 def rms_norm(x: Numbers, weights: dict[str, Numbers], options: Any) -> tuple[Numbers, Numbers]:
     """The vector, and the size of its numbers."""
     root = math.sqrt(math.fsum(number * number for number in x) / len(x) + options.eps)
-    scale = [1.0 + w if options.unit_offset else w for w in weights["weight"]]
+    weight = weights.get("weight", [0.0 if options.unit_offset else 1.0] * len(x))
+    scale = [1.0 + w if options.unit_offset else w for w in weight]
     normed = [w * number / root for number, w in zip(x, scale, strict=True)]
-    return normed, [(1.0 + abs(w)) * abs(number) / root for number, w in zip(x, weights["weight"], strict=True)]
+    return normed, [(1.0 + abs(w)) * abs(number) / root for number, w in zip(x, weight, strict=True)]
 
 
 def _evaluated(form: Callable[[Numbers, dict[str, Numbers], Any], tuple[Numbers, Numbers]]) -> Callable[[LawExample], float]:

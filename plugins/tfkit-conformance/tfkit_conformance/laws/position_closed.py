@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .example import LawExample
 from .law import Law, known_as
@@ -49,24 +50,36 @@ def _sinusoidal(example: LawExample) -> float:
     at, length, options = example.at, example.at["length"], shared(example)
     module, (x, query, key) = module_of(example), inputs_of(example, length)
     halves = example.subject.mathematics == "sinusoidal_halves"
+    features = options.d_position or at["width"]
     waves = [
-        sinusoid(at["start"] + i, at["width"], options.base, options.last_frequency == "inclusive", halves)
-        for i in range(length)
+        sinusoid(at["start"] + i, features, options.base, options.last_frequency == "inclusive", halves) for i in range(length)
     ]
     added = torch.tensor(waves, dtype=torch.float64, device=example.device)
     done = effect(example, module, (x, query, key), span_of(example, length, at["start"]))["embeddings"]
-    want, size = x.double() + added, x.double()
-    bound = rounding(example, at["start"] + length, size, added.expand_as(size), done)
+    added = added.expand(*x.shape[:-1], -1)
+    want = combined(options.combine, module, x, added)
+    bound = rounding(example, at["start"] + length, x.double(), added, done)
     if options.combine == "concat":
-        weight = next(module.parameters()).detach().double()
-        both = torch.cat((x.double(), added.expand_as(size)), -1)
-        want = both @ weight.T
-        bound = (4 * example.unit + 4 * (at["start"] + length + 2 * at["width"]) * 2.0**-24) * (
-            both.abs().clamp(min=1) @ weight.abs().T
+        both = torch.cat((x.double(), added), -1)
+        bound = (4 * example.unit + 4 * (at["start"] + length + both.shape[-1]) * 2.0**-24) * (
+            both.abs().clamp(min=1) @ weight_of(module).abs().T
         )
     return example.within(
         f"the embeddings from position {at['start']} on are not x and the sinusoids", done, want, bound, "embeddings"
     )
+
+
+def weight_of(module: Any) -> Tensor:
+    """W of `concat`, the last parameter."""
+    return list(module.parameters())[-1].detach().double()  # type: ignore[no-any-return]
+
+
+def combined(combine: str, module: Any, x: Tensor, added: Tensor) -> Tensor:
+    """x + p, W [x; p] or [x; p], in float64."""
+    if combine == "add":
+        return x.double() + added
+    both = torch.cat((x.double(), added), -1)
+    return both if combine == "append" else both @ weight_of(module).T
 
 
 def _distances(example: LawExample) -> None:
@@ -85,9 +98,9 @@ def _learned(example: LawExample) -> float:
     table = next(module.parameters()).detach()
     rows = table.double()[options.offset + at["start"] :][:length]
     done = effect(example, module, (x, query, key), span_of(example, length, at["start"]))["embeddings"]
-    want = x.double() + rows
+    want = combined(options.combine, module, x, rows.expand(*x.shape[:-1], -1))
     said = f"the embeddings from position {at['start']} on are not x and rows {options.offset + at['start']} on of the table"
-    worst = example.within(said, done, want, 2 * example.unit * (x.double().abs() + rows.abs()) + example.tiny, "embeddings")
+    worst = example.within(said, done, want, _learned_bound(example, options.combine, module, x, rows), "embeddings")
     if options.count == "visible":
         visible = torch.rand(at["batch"], length, generator=example.generator).to(example.device) < 0.6
         got = effect(example, module, (x, query, key), span_of(example, length, visible=visible))["embeddings"]
@@ -97,12 +110,20 @@ def _learned(example: LawExample) -> float:
             for token in range(length):
                 before[row, token] = options.offset + seen if visible[row, token] else max(options.offset - 1, 0)
                 seen += int(visible[row, token])
-        want = x.double() + table.double()[before]
-        bound = 2 * example.unit * (x.double().abs() + want.abs()) + example.tiny
+        want = combined(options.combine, module, x, table.double()[before])
+        bound = _learned_bound(example, options.combine, module, x, table.double()[before])
         worst = max(
             worst, example.within("visible tokens are not counted from the first row on", got, want, bound, "embeddings")
         )
     return worst
+
+
+def _learned_bound(example: LawExample, combine: str, module: Any, x: Tensor, rows: Tensor) -> Tensor:
+    """Two roundings of each sum or number; of a product, one of every term of its sum."""
+    size = combined("add" if combine == "add" else "append", module, x.abs(), rows.expand(*x.shape[:-1], -1).abs())
+    if combine == "concat":
+        size = size.shape[-1] * (size @ weight_of(module).abs().T)
+    return 2 * example.unit * size + example.tiny
 
 
 def _draw_heads(subject: PartUnderTest, options: Any, random: Random) -> Structure:

@@ -125,7 +125,9 @@ def effect(example: LawExample, module: Any, given: Given, span: PositionRange, 
     x, query, key = given
     found: dict[str, Tensor] = {}
     if "embeddings" in acts:
-        found["embeddings"] = example.alike("embeddings", module.embed(x, span), x.shape, x.dtype)
+        wider = entry.widens(example.options, site_of(example.subject, example.at))
+        shape = torch.Size((*x.shape[:-1], x.shape[-1] + wider))
+        found["embeddings"] = example.alike("embeddings", module.embed(x, span), shape, x.dtype)
     tables = module.prepare(span) if acts - {"embeddings"} else None
     if "queries_keys" in acts:
         rotated_query, rotated_key = module.rotate(query, key, tables)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ..attention.bound import SECOND_ORDER, SMALLEST, UNIT, gamma
 from ..differences import double
@@ -49,6 +50,12 @@ def exact(tensor: Tensor) -> Approximate:
     """A recorded tensor: exactly what the module was given."""
     value = double(tensor)
     return Approximate(value, torch.zeros_like(value), tensor.dtype)
+
+
+def widened(x: Approximate, width: int) -> Approximate:
+    """A tensor with zeros for the features that a scheme appends."""
+    value, error = (functional.pad(tensor, (0, width - x.value.shape[-1])) for tensor in (x.value, x.error))
+    return Approximate(value, error, x.dtype)
 
 
 def units(dtype: torch.dtype) -> tuple[float, float]:

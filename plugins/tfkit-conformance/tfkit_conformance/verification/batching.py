@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tfkit.plugin.model_parts import InputRule
 
-from .expected import expected_sites, mixes_positions, tokens_of
+from .expected import expected_sites, mixes_positions, node_of, tokens_of
 from .model_under_test import ModelUnderTest
 from .recording import run
 from .rounding import agree
@@ -54,7 +54,7 @@ def batch_split(subject: ModelUnderTest) -> float:
 
 def _rows(subject: ModelUnderTest, node: str, tensor: Tensor, index: Tensor) -> Tensor:
     """Some rows of a node's output; of the similarities of two batches, the columns of these rows too."""
-    return tensor[index][:, index] if subject.graph.nodes[node].signal.axes == ("B", "B") else tensor[index]
+    return tensor[index][:, index] if subject.graph.nodes[node_of(node)].signal.axes == ("B", "B") else tensor[index]
 
 
 def right_padding(subject: ModelUnderTest) -> float:
@@ -102,7 +102,7 @@ def _padded(subject: ModelUnderTest, left: bool, reasons: dict[str, str]) -> flo
 
 def _cut(subject: ModelUnderTest, node: str, name: str, tensor: Tensor, left: bool) -> Tensor:
     """A node's output without the added positions."""
-    if tokens_of(subject.graph, node) != name:
+    if tokens_of(subject.graph, node_of(node)) != name:
         return tensor
     length = subject.baseline[node].shape[1]
     return tensor[:, -length:] if left else tensor[:, :length]

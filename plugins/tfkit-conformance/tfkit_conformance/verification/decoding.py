@@ -19,7 +19,7 @@ from tfkit import DecodingState, Model
 
 from .batch import Batch, draw, other_ids
 from .comparison import same
-from .expected import is_causal, tokens_of
+from .expected import is_causal, node_of, tokens_of
 from .model_under_test import ModelUnderTest
 from .recording import node_outputs, run
 from .rounding import agree
@@ -136,7 +136,9 @@ def _has_causal_node(subject: ModelUnderTest, target: str) -> bool:
 
 def _following(subject: ModelUnderTest, target: str, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
     wanted = subject.model.plan.followers[target]
-    return {name: t for name, t in outputs.items() if name in wanted and tokens_of(subject.graph, name) == target}
+    return {
+        name: t for name, t in outputs.items() if node_of(name) in wanted and tokens_of(subject.graph, node_of(name)) == target
+    }
 
 
 def _shortened(subject: ModelUnderTest, target: str, length: int) -> Batch:

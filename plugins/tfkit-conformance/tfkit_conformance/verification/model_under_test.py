@@ -12,7 +12,7 @@ from tfkit import Graph, Model
 from tfkit.plugin.model_parts import InputRule
 
 from .batch import Batch
-from .expected import followers, tokens_of
+from .expected import followers, node_of, tokens_of
 from .gradient_yardstick import GradientYardstick
 from .rounding import Yardstick
 from .site_runs import Gradients, SiteRuns, backward
@@ -57,7 +57,7 @@ class ModelUnderTest:
 
 
 def shown_positions(graph: Graph, batch: Batch) -> dict[str, Tensor]:
-    """By node, which of its positions in a batch are real; nothing for pooled nodes."""
-    by_node = {name: tokens_of(graph, name) for name in graph.nodes}
-    strides = {name: node.signal.stride for name, node in graph.nodes.items()}
+    """By node and output, which of its positions in a batch are real; nothing for pooled nodes."""
+    by_node = {name: tokens_of(graph, node_of(name)) for name in (*graph.nodes, *graph.outputs)}
+    strides = {name: graph.nodes[node_of(name)].signal.stride for name in by_node}
     return {name: batch.visible[tokens][:, :: strides[name]] for name, tokens in by_node.items() if tokens is not None}

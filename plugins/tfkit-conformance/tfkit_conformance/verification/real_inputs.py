@@ -18,7 +18,7 @@ from tfkit.plugin.model_parts import PositionRange, PositionSite, load
 
 from ..attention.bound import gamma
 from ..differences import double
-from .approximate import Approximate, elementwise, exact, linear, units, weighted_sum
+from .approximate import Approximate, elementwise, exact, linear, units, weighted_sum, widened
 from .comparison import close, same
 from .expected import node_of
 from .recording import Recording
@@ -35,7 +35,7 @@ def patches(model: Model, recording: Recording, node: Node) -> float:
     if options.class_token:
         x = _before(exact(module.class_token.expand(len(images), 1, -1)), x)
     if module.position is not None:
-        x = weighted_sum([(1.0, x), (1.0, _positions(module.position, node, x))])
+        x = _with_positions(module.position, node, x)
     first = int(options.class_token)
     if options.registers:
         registers = exact(module.registers.expand(len(images), -1, -1))
@@ -56,8 +56,8 @@ def _rows(x: Approximate, rows: slice) -> Approximate:
 
 
 @torch.no_grad()
-def _positions(scheme: Any, node: Node, x: Approximate, visible: Tensor | None = None) -> Approximate:
-    """What a scheme that adds to embeddings adds, made anew in float64."""
+def _with_positions(scheme: Any, node: Node, x: Approximate, visible: Tensor | None = None) -> Approximate:
+    """Embeddings with what a scheme adds or appends to them, made anew in float64."""
     part = node.options.position
     site = getattr(node.options, "site", None) or PositionSite(x.value.shape[-1], rows=x.value.shape[1])
     made: Any = load(part.entry.build)(part.options, site).to(torch.float64)
@@ -65,7 +65,8 @@ def _positions(scheme: Any, node: Node, x: Approximate, visible: Tensor | None =
     L = x.value.shape[1]
     span = PositionRange(L, L, 0, 0, torch.device("cpu"), torch.float64, visible, site.grid)
     added = made.embed(torch.zeros_like(x.value), span)
-    return Approximate(added, torch.zeros_like(added), x.dtype)
+    given = widened(x, added.shape[-1])
+    return weighted_sum([(1.0, given), (1.0, Approximate(added, torch.zeros_like(added), x.dtype))])
 
 
 def convolutions(model: Model, recording: Recording, node: Node) -> float:
@@ -89,7 +90,7 @@ def convolutions(model: Model, recording: Recording, node: Node) -> float:
         x = elementwise(x, lambda t, function=function, each=each: function(t, each.activation.options))  # type: ignore[misc]
         visible = visible[:, :: each.stride]
     if module.position is not None:
-        x = weighted_sum([(1.0, x), (1.0, _positions(module.position, node, x, visible))])
+        x = _with_positions(module.position, node, x, visible)
     return close("convolutions", recording.nodes[node.name].output.tensor, x.value, x.bound, f"`{node.name}`", "its output")
 
 

@@ -154,12 +154,14 @@ def _noted(module: nn.Module, note: Any) -> Iterator[None]:
 
 @contextmanager
 def node_outputs(model: Model) -> Iterator[dict[str, list[Tensor]]]:
-    """What every node gives while the block runs, call by call."""
-    found: dict[str, list[Tensor]] = {name: [] for name in model.nodes}
+    """What every node gives while the block runs, call by call; and of ports that the model returns, (B, L, layers + 1, M)."""
+    found: dict[str, list[Tensor]] = {name: [] for name in (*model.nodes, *model.plan.outputs)}
 
     def noting(name: str) -> Any:
         def hook(module: nn.Module, arguments: Any, output: NodeOutput) -> None:
             found[name].append(output.tensor)
+            if output.layers is not None and f"{name}.layers" in found:
+                found[f"{name}.layers"].append(torch.stack(output.layers, 2))
 
         return hook
 
@@ -173,7 +175,7 @@ def node_outputs(model: Model) -> Iterator[dict[str, list[Tensor]]]:
 
 @torch.no_grad()
 def run(model: Model, batch: Batch) -> dict[str, Tensor]:
-    """The output of every node, by name."""
+    """The output of every node and of every port that the model returns, by name."""
     with node_outputs(model) as found:
         model(**batch.call(dtype=model.dtype))
     return {name: tensors[0] for name, tensors in found.items()}

@@ -44,6 +44,7 @@ from ..attention.bound import UNIT
 from ..site_hooks import request_backend
 from .batch import Batch
 from .comparison import close
+from .expected import node_of
 from .recording import run
 
 FACTOR = 8.0
@@ -93,7 +94,7 @@ def longest_sums(model: Model, keys: int) -> dict[str, int]:
         read = [found[reference.split(".")[0]] for reference in (*wire.edges.values(), *wire.memories)]
         shared = [found[wire.owner]] if wire.owner is not None else []
         found[name] = max((keys, *own, *read, *shared))
-    return found
+    return found | {output: found[node_of(output)] for output in model.plan.outputs}
 
 
 def cast(model: Model, dtype: torch.dtype, backend: object = "eager") -> Model:

@@ -16,6 +16,7 @@ from tfkit.plugin import AttentionInputs, AttentionOutput, DenseBias, DistanceBi
 from ..attention.compare import gradients_of, leaves_of
 from ..site_hooks import replaced_backends
 from .batch import Batch
+from .expected import node_of
 from .sites import prepared, with_leaves
 
 Gradients = dict[str, Tensor]
@@ -126,12 +127,17 @@ def _split(inputs: AttentionInputs, backend: BoundBackend, into: Gradients) -> A
 def _gradients(model: Model, batch: Batch, towards: Gradients) -> Gradients:
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     outputs = {name: tensor for name, tensor in model(**batch.call(dtype=model.dtype)).items() if tensor.requires_grad}
-    ends = [towards[name].to(tensor) for name, tensor in outputs.items()]
+    ends = [_as_returned(name, towards[name]).to(tensor) for name, tensor in outputs.items()]
     found = torch.autograd.grad(list(outputs.values()), list(parameters.values()), ends, allow_unused=True)
     return {
         name: torch.zeros_like(parameter) if gradient is None else gradient
         for (name, parameter), gradient in zip(parameters.items(), found, strict=True)
     }
+
+
+def _as_returned(name: str, tensor: Tensor) -> Tensor:
+    """The layers of a stack have their axis first in the output of a model, and third in a recording."""
+    return tensor if name == node_of(name) else tensor.movedim(2, 0)
 
 
 def random_towards(outputs: Gradients, shown: dict[str, Tensor], generator: torch.Generator) -> Gradients:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tfkit import Graph, Model
 from tfkit.inspection import Classify, Dense, Node, TokenLogits, Tokens
@@ -26,7 +27,7 @@ from tfkit.plugin.model_parts import FeedForward, PositionRange, PositionSite, l
 
 from ..differences import double
 from ..finding import Violation
-from .approximate import Approximate, elementwise, exact, layer_norm, linear, product, rms_norm, weighted_sum
+from .approximate import Approximate, elementwise, exact, layer_norm, linear, product, rms_norm, weighted_sum, widened
 from .comparison import close, same
 from .expected import ExpectedLayer, ExpectedSite, node_of
 from .real_inputs import convolutions, patches, similarity
@@ -106,6 +107,8 @@ def embedding(model: Model, recording: Recording, node: Node) -> float:
     position = options.position
     if position.entry.acts:
         terms.append((1.0, _added(_child(module, "position"), recording, node, table)))
+    width = max(term.value.shape[-1] for _, term in terms)  # a scheme may append features
+    terms = [(factor, widened(term, width)) for factor, term in terms]
     want = weighted_sum(terms) if len(terms) > 1 else x
     normed = recording.inner.get((node.name, "embedding_norm"), [])
     got = normed[0].x if normed else call.output.tensor
@@ -117,7 +120,7 @@ def embedding(model: Model, recording: Recording, node: Node) -> float:
 
 
 def _added(scheme: nn.Module, recording: Recording, node: Node, table: Tensor) -> Approximate:
-    """p(position), from the spec's scheme made anew in float64; only schemes that add can be evaluated so."""
+    """p(position), from the spec's scheme made anew in float64; only schemes that add or append can be evaluated so."""
     shown = recording.batch.visible[node.name].cpu()
     B, L = shown.shape
     span = PositionRange(L, L, 0, 0, torch.device("cpu"), torch.float64, shown)
@@ -127,7 +130,8 @@ def _added(scheme: nn.Module, recording: Recording, node: Node, table: Tensor) -
     with torch.no_grad():
         x = torch.randn(B, L, table.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(1))
         nothing = made.embed(torch.zeros_like(x), span)
-        if not torch.allclose(made.embed(x, span) - x, nothing, rtol=0, atol=1e-9):
+        wide = functional.pad(x, (0, nothing.shape[-1] - x.shape[-1]))
+        if not torch.allclose(made.embed(x, span) - wide, nothing, rtol=0, atol=1e-9):
             raise NotApplicable(f"`{node.options.position.kind}` here does more than add to an embedding")
     zero = torch.zeros_like(nothing)
     return weighted_sum([(1.0, Approximate(nothing, zero, table.dtype))])

@@ -102,7 +102,9 @@ class _Writer:
         if parts.chance(60):
             scheme = parts.part(
                 "position",
-                lambda entry, options: not entry.unsupported(options, PositionSite(width)),
+                lambda entry, options: (
+                    not (entry.unsupported(options, PositionSite(width)) or entry.widens(options, PositionSite(width)))
+                ),
                 lambda entry: "embeddings" in entry.acts,
             )
             node |= {"position": scheme} if scheme else {}

@@ -1,0 +1,162 @@
+"""Scheduled sampling against loops over full forward passes; runs with it resume bit for bit."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import tfkit
+from tfkit.data import NO_LABEL, Batch, Roles
+from tfkit.recipe import load_recipe, recipe_of
+from tfkit.train import resume, train
+from tfkit.train.checkpoint import checkpoints_in
+from tfkit.train.scheduled_sampling import ScheduledSampling
+
+RECURRENT = """\
+tfkit: 1
+name: small
+defaults: {d_model: 16, vocab_size: 50, pad_id: 0, dropout: 0.1}
+nodes:
+  source: {kind: tokens}
+  target: {kind: tokens, share: source}
+  encoder: {kind: rnn, input: source, cell: gru, d_state: 16}
+  decoder:
+    {kind: rnn, input: target, memory: encoder, cell: gru, d_state: 16,
+     cross_attention: {attend: before_cell, score: additive}}
+  logits: {kind: token_logits, input: decoder, share: source}
+outputs: [logits]
+"""
+TRANSFORMER = """\
+tfkit: 1
+name: small
+defaults: {d_model: 16, vocab_size: 50, pad_id: 0, dropout: 0.1, position: sinusoidal, placement: pre, norm: layer_norm}
+nodes:
+  source: {kind: tokens}
+  target: {kind: tokens, share: source}
+  encoder: {kind: stack, input: source, num_layers: 1, attention: {num_heads: 2}, ffn: {d_ff: 32, activation: relu}}
+  decoder:
+    {kind: stack, input: target, memory: encoder, num_layers: 1, causal: true, attention: {num_heads: 2},
+     ffn: {d_ff: 32, activation: relu}}
+  logits: {kind: token_logits, input: decoder, share: source}
+outputs: [logits]
+"""
+SPECS = {"transformer": TRANSFORMER, "recurrent": RECURRENT}
+B, S, L = 4, 6, 7
+LENGTHS = torch.tensor([7, 5, 3, 1])
+
+
+@pytest.fixture(params=SPECS)
+def kind(request):
+    return request.param
+
+
+def sampling_of(kind, ratio, catalogue):
+    text = (
+        f"{{tfkit: 1, name: x, model: x.yaml, stopping: {{max_steps: 9}}, teacher_forcing: {{kind: constant, ratio: {ratio}}}}}"
+    )
+    model = tfkit.build(tfkit.parse_spec(SPECS[kind], catalogue), catalogue, seed=5).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0)  # so that predictions differ from one another
+    return ScheduledSampling(model, recipe_of(text, "x.yaml"), Roles("source", "target", "logits"), fsdp=False)
+
+
+@pytest.fixture
+def batch():
+    draw = np.random.default_rng(1)
+    source, target = (torch.from_numpy(draw.integers(5, 50, (B, n))) for n in (S, L))
+    hidden = torch.arange(L) >= LENGTHS[:, None]
+    lengths = {"source": torch.tensor([S] * B), "target": LENGTHS}
+    inputs = {"source": source, "target": target.masked_fill(hidden, 0)}
+    return Batch(inputs, lengths, target.masked_fill(hidden, NO_LABEL), B * S, int(LENGTHS.sum()))
+
+
+def predictions(sampling, batch, given):
+    """By loops: the most probable next token after every prefix, from a full forward pass over it."""
+    model = sampling.model.eval()
+    found = torch.zeros_like(given)
+    with torch.no_grad():
+        for row in range(B):
+            source = batch.inputs["source"][row : row + 1]
+            for t in range(int(LENGTHS[row])):
+                logits = model(source=source, target=given[row : row + 1, : t + 1])["logits"][0, -1].tolist()
+                found[row, t] = max(range(1, 50), key=logits.__getitem__)
+    return found
+
+
+def test_replaced_tokens_are_the_predictions_of_the_model(kind, batch, catalogue):
+    sampling = sampling_of(kind, 0.4, catalogue)
+    sampling.model.train()
+    mixed = sampling.batch(batch, 1, 1, 0)
+    assert sampling.model.training
+    assert torch.equal(mixed.labels, batch.labels)
+    assert torch.equal(mixed.inputs["source"], batch.inputs["source"])
+    given, got = batch.inputs["target"], mixed.inputs["target"]
+    # A recurrent decoder predicts from the tokens that it read, a Transformer from the given ones.
+    predicted = predictions(sampling, batch, got if kind == "recurrent" else given)
+    changed = 0
+    for row in range(B):
+        for t in range(L):
+            if got[row, t] != given[row, t]:
+                assert 0 < t < LENGTHS[row]
+                assert got[row, t] == predicted[row, t - 1]
+                changed += 1
+    assert 3 <= changed <= 9  # of 12
+
+
+def test_without_teacher_forcing_every_token_is_predicted(kind, batch, catalogue):
+    sampling = sampling_of(kind, 0.0, catalogue)
+    got = sampling.batch(batch, 1, 1, 0).inputs["target"]
+    predicted = predictions(sampling, batch, got if kind == "recurrent" else batch.inputs["target"])
+    for row in range(B):
+        assert got[row, 0] == batch.inputs["target"][row, 0]
+        assert torch.equal(got[row, 1 : LENGTHS[row]], predicted[row, : LENGTHS[row] - 1])
+        assert not got[row, LENGTHS[row] :].any()
+
+
+def test_the_draw_depends_on_the_place_in_the_data_alone(kind, batch, catalogue):
+    sampling = sampling_of(kind, 0.5, catalogue)
+    one = sampling.batch(batch, 1, 2, 3).inputs["target"]
+    state = torch.get_rng_state()
+    assert torch.equal(sampling.batch(batch, 9, 2, 3).inputs["target"], one)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert any(not torch.equal(sampling.batch(batch, 1, 2, number).inputs["target"], one) for number in (4, 5, 6))
+    assert sampling_of(kind, 1.0, catalogue).batch(batch, 1, 2, 3) is batch
+
+
+def weights(run):
+    return load_file(checkpoints_in(run / "checkpoints")[-1] / "model.safetensors")
+
+
+def test_runs_resume_bit_for_bit_and_ratio_1_changes_nothing(kind, task, tmp_path):
+    (task.parent / "small.yaml").write_text(SPECS[kind])
+    short = ["stopping.max_steps=8", "validation.every_steps=100", "batching.accumulate=2"]
+    falling = [*short, "teacher_forcing={kind: linear, start: 0.9, end: 0.1, steps: 8}"]
+    train(load_recipe(task, falling), tmp_path / "whole")
+    train(load_recipe(task, [*falling, "stopping.max_steps=3"]), tmp_path / "half")
+    resume(tmp_path / "half", overrides=["stopping.max_steps=8"])
+    train(load_recipe(task, short), tmp_path / "plain")
+    train(load_recipe(task, [*short, "teacher_forcing={kind: constant, ratio: 1.0}"]), tmp_path / "forced")
+    whole, half, plain, forced = (weights(tmp_path / name) for name in ("whole", "half", "plain", "forced"))
+    assert all(torch.equal(half[name], tensor) for name, tensor in whole.items())
+    assert all(torch.equal(forced[name], tensor) for name, tensor in plain.items())
+    assert any(not torch.equal(whole[name], tensor) for name, tensor in plain.items())
+
+
+def test_autocast(kind, task, tmp_path):
+    (task.parent / "small.yaml").write_text(SPECS[kind])
+    changes = ["stopping.max_steps=3", "precision=bfloat16", "teacher_forcing={kind: constant, ratio: 0.2}"]
+    assert train(load_recipe(task, changes), tmp_path / "run").progress.step == 3
+
+
+def test_a_language_model(task, tmp_path):
+    spec = TRANSFORMER.replace("  source: {kind: tokens}\n", "").replace("share: source}", "vocab_size: 50}", 1)
+    spec = "\n".join(line for line in spec.splitlines() if "encoder: {" not in line).replace("memory: encoder, ", "")
+    (task.parent / "small.yaml").write_text(spec.replace("share: source", "share: target"))
+    changes = [
+        f"data={{kind: language, text: {task.parent / 'train.trg'}, held_out: 12}}",
+        "stopping.max_steps=3",
+        "batching.tokens=512",
+    ]
+    outcome = train(load_recipe(task, [*changes, "teacher_forcing={kind: inverse_sigmoid, k: 1}"]), tmp_path / "run")
+    assert outcome.progress.step == 3

@@ -1,0 +1,41 @@
+"""A row of a corpus before it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..recipe import END, START
+
+GROUP = 2_000
+"""Rows encoded in one call."""
+Numbered = Iterator[tuple[int, tuple[str, ...]]]
+"""The texts of rows, with the line number from 0."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a corpus.
+
+    Attributes:
+        line: The line where it ends, from 1.
+        texts: By column.
+        ids: By column.
+        bare: The number of tokens of each text, without special tokens.
+        label: Of a classification or a pair.
+        random: Whether the second of two pieces of text does not follow the first.
+        tags: The tag and the line of the word that starts at each token; None for other tokens.
+    """
+
+    line: int
+    texts: tuple[str, ...]
+    ids: tuple[list[int], ...]
+    bare: tuple[int, ...]
+    label: str | None = None
+    random: bool | None = None
+    tags: list[tuple[str, int] | None] | None = None
+
+
+def pair_ids(first: list[int], second: list[int]) -> list[int]:
+    """The ids of a pair of texts, which a model reads as one row."""
+    return [START, *first, END, *second, END]

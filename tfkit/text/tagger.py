@@ -1,0 +1,175 @@
+"""Tagging of words: a model with its tokeniser and its tags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..catalogue import Catalogue
+from ..data import TextTokeniser, check_ids, epoch_of, groups, padded, read_labels, read_tokenisers, word_pieces
+from ..errors import Diagnostic, InputError
+from ..io import load, model_in
+from ..nn.model import Model
+from ..recipe import END, START
+from .fitting import roles_for
+
+
+@dataclass(frozen=True)
+class Tagging:
+    """The tags of a sentence.
+
+    Attributes:
+        words: Its words.
+        tags: The most probable tag of each.
+        probabilities: The probabilities of these tags.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+    @property
+    def read(self) -> int:
+        """The number of words, all of which were read."""
+        return len(self.words)
+
+    @property
+    def cut(self) -> int:
+        return 0
+
+
+class Tagger:
+    """Tags the words of sentences. A sentence that is longer than the limit is read in parts.
+
+    Args:
+        model: A model with logits over classes for every token.
+        tokeniser: Its tokeniser.
+        tags: Its classes, in the order of its output.
+        max_length: The limit of tokens of a row, start and end included; at most the positions of the model.
+        batch_tokens: The limit of tokens of a batch, padding included.
+
+    Raises:
+        InputError: The model is of another kind, or the tokeniser or the tags are not its own.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokeniser: TextTokeniser,
+        tags: Sequence[str],
+        *,
+        max_length: int = 1024,
+        batch_tokens: int = 4096,
+    ) -> None:
+        self.model, self.tokeniser, self.tags, self.batch_tokens = model, tokeniser, tuple(tags), batch_tokens
+        if max_length < 3 or batch_tokens < 1:
+            message = f"max_length is {max_length}, batch_tokens is {batch_tokens}"
+            fix = "a row has at least 3 tokens with start and end, a batch at least 1"
+            raise InputError(Diagnostic("TFK078", message, fix))
+        self.roles = roles_for(model.plan, "tagged")
+        self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
+        check_ids(model.plan, self.roles, {"target": tokeniser.size})
+        classes = model.plan.widths[self.roles.output]
+        if classes != len(self.tags):
+            message = f"`{self.roles.output}` has {classes} classes, and there are {len(self.tags)} tags"
+            raise InputError(Diagnostic("TFK116", message, "give a tag for every class, in the order of the output"))
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | Path,
+        *,
+        device: str | torch.device = "cpu",
+        backend: Any = None,
+        max_length: int = 1024,
+        batch_tokens: int = 4096,
+        catalogue: Catalogue | None = None,
+    ) -> Tagger:
+        """Load a tagger.
+
+        Args:
+            directory: directory of a saved model, or of a training run, whose best model is loaded.
+            device: as in `tfkit.load`.
+            backend: as in `tfkit.load`.
+            max_length: as in the constructor.
+            batch_tokens: as in the constructor.
+            catalogue: as in `tfkit.load`.
+
+        Returns:
+            The tagger.
+
+        Raises:
+            StoreError: a file is missing or altered.
+            InputError: the model is no tagger.
+        """
+        place = model_in(Path(directory))
+        model = load(place, device=device, backend=backend, catalogue=catalogue)
+        roles_for(model.plan, "tagged")  # a model of another kind is reported before its missing tags
+        tokeniser = read_tokenisers(place, ("target",))["target"]
+        return cls(model, tokeniser, read_labels(place), max_length=max_length, batch_tokens=batch_tokens)
+
+    def tag(self, lines: Iterable[str], *, chunk: int = 1000) -> Iterator[Tagging]:
+        """Tag the words of lines. White space separates words.
+
+        Args:
+            lines: Read `chunk` at a time. If the iterable raises an exception, the lines before it are tagged first.
+            chunk: Lines that are sorted by length and batched together.
+
+        Yields:
+            The tags of each line, in order.
+        """
+        for group in groups(lines, chunk):
+            yield from self._tag_chunk([line.split() for line in group])
+
+    def _tag_chunk(self, sentences: list[list[str]]) -> Iterator[Tagging]:
+        pieces = word_pieces([word for words in sentences for word in words], self.tokeniser)
+        rows, firsts = self._rows(pieces, [len(words) for words in sentences])
+        tags, probabilities = self._most_probable(rows, firsts)
+        at = 0
+        for words in sentences:
+            own = slice(at, at + len(words))
+            at += len(words)
+            yield Tagging(tuple(words), tuple(self.tags[tag] for tag in tags[own]), tuple(probabilities[own]))
+
+    def _rows(self, pieces: list[list[int]], counts: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
+        """The rows that the model reads, and the places of the first pieces of their words."""
+        room, at = self.max_length - 2, 0
+        rows: list[list[int]] = []
+        firsts: list[list[int]] = []
+        for count in counts:
+            ids: list[int] = []
+            for number, own in enumerate(pieces[at : at + count]):
+                if not number or len(ids) + len(own) > room:
+                    ids = []
+                    rows.append(ids)
+                    firsts.append([])
+                firsts[-1].append(1 + len(ids))
+                ids += own[:room]
+            at += count
+        return [[START, *ids, END] for ids in rows], firsts
+
+    @torch.no_grad()
+    def _most_probable(self, rows: list[list[int]], firsts: list[list[int]]) -> tuple[list[int], list[float]]:
+        """The most probable tag of each word of the rows, in order, and its probability."""
+        if not rows:
+            return [], []
+        lengths = np.array([len(ids) for ids in rows], np.int32)
+        found: list[tuple[list[float], list[int]]] = [([], [])] * len(rows)
+        device, name = next(self.model.parameters()).device, self.roles.target
+        training = self.model.training
+        self.model.eval()
+        try:
+            for batch in epoch_of({"target": lengths}, self.batch_tokens, 0, 0).batches:
+                ids, counts = padded([rows[row] for row in batch])
+                outputs = self.model(lengths={name: counts.to(device)}, **{name: ids.to(device)})
+                best, tags = outputs[self.roles.output].float().softmax(-1).max(-1)
+                for at, row in enumerate(batch):
+                    found[row] = best[at, firsts[row]].tolist(), tags[at, firsts[row]].tolist()
+        finally:
+            self.model.train(training)
+        return [tag for _, tags in found for tag in tags], [each for best, _ in found for each in best]

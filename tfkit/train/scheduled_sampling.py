@@ -1,0 +1,91 @@
+"""Scheduled sampling: some input tokens of a decoder are the model's own predictions.
+
+    x'_t = x_t with probability `ratio`, else argmax p(. | x'_<t)     Bengio et al. 2015, for a recurrent decoder: step by step
+    x'_t = x_t with probability `ratio`, else argmax p(. | x_<t)      Mihaylova and Martins 2019, for a Transformer: two passes
+
+The predictions are made without gradient and without dropout. The usual forward pass then reads x'; the labels stay. An argmax
+passes no gradient, so this gradient is that of one loop over the steps. The first token of a row, which nothing predicts, and
+padding stay; padding is never predicted.
+
+https://arxiv.org/abs/1506.03099, https://arxiv.org/abs/1906.07651
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data import Batch, Roles
+from ..errors import InputError
+from ..nn.model import Model
+from ..nn.recurrent import Recurrent
+from ..recipe import Recipe
+
+STREAM = 1
+"""Separates the draws of x' from others of the same batch."""
+
+
+class ScheduledSampling:
+    """Replaces input tokens of batches.
+
+    Args:
+        model: The model that predicts.
+        recipe: The recipe of the run, with `teacher_forcing`.
+        roles: The roles of the model's nodes.
+        fsdp: Whether its weights are sharded. Raises InputError for a recurrent decoder, which is run step by step.
+    """
+
+    def __init__(self, model: Model, recipe: Recipe, roles: Roles, fsdp: bool) -> None:
+        assert recipe.teacher_forcing is not None
+        self.model, self.roles, self.seed, self.part = model, roles, recipe.seed, recipe.teacher_forcing
+        self.stepwise = any(isinstance(model.nodes[name], Recurrent) for name in model.plan.followers[roles.target])
+        self.pad_id = model.plan.token_rule(roles.target).pad_id
+        if fsdp and self.stepwise:
+            message = "a recurrent decoder predicts its input tokens step by step, which FSDP2 cannot do"
+            raise InputError(recipe.diagnostic("TFK118", "teacher_forcing", message, "remove `--fsdp`"))
+
+    def batch(self, batch: Batch, step: int, epoch: int, number: int) -> Batch:
+        """The batch with the input tokens of a step. They depend on the weights, the step and the place in the data."""
+        ratio = self.part.entry.ratio(self.part.options, step)
+        if ratio >= 1.0:
+            return batch
+        name, given = self.roles.target, batch.inputs[self.roles.target]
+        draw = np.random.Generator(np.random.PCG64([self.seed, epoch, number, STREAM]))
+        own = torch.from_numpy(draw.random(tuple(given.shape)) >= ratio).to(given.device)
+        own &= torch.arange(given.shape[1], device=given.device) < batch.lengths[name][:, None]
+        own[:, 0] = False
+        training = self.model.training
+        self.model.eval()
+        mixed = self._step_by_step(batch, own) if self.stepwise else self._two_passes(batch, own)
+        self.model.train(training)
+        return replace(batch, inputs={**batch.inputs, name: mixed})
+
+    @torch.no_grad()
+    def _two_passes(self, batch: Batch, own: Tensor) -> Tensor:
+        given = batch.inputs[self.roles.target]
+        predicted = self._predicted(self.model(lengths=batch.lengths, **batch.inputs)[self.roles.output])
+        return torch.where(own, torch.cat([given[:, :1], predicted[:, :-1]], 1), given)
+
+    def _step_by_step(self, batch: Batch, own: Tensor) -> Tensor:
+        name, given = self.roles.target, batch.inputs[self.roles.target]
+        rest: dict[str, Any] = {node: tensor for node, tensor in batch.inputs.items() if node != name}
+        lengths = {node: counts for node, counts in batch.lengths.items() if node != name}
+        B, L = given.shape
+        seen = torch.arange(L, device=given.device) < batch.lengths[name][:, None]
+        state = self.model.start(name, batch=B, capacity=L, lengths=lengths, **rest)
+        tokens = [given[:, :1]]
+        for t in range(L - 1):
+            logits = self.model.step(state, tokens[t], seen[:, t : t + 1])[self.roles.output]
+            tokens.append(torch.where(own[:, t + 1 : t + 2], self._predicted(logits), given[:, t + 1 : t + 2]))
+        return torch.cat(tokens, 1)
+
+    def _predicted(self, logits: Tensor) -> Tensor:
+        """The most probable token (B, L) of logits (B, L, V), never padding."""
+        if self.pad_id is not None:
+            logits = logits.clone()
+            logits[..., self.pad_id] = -torch.inf
+        return logits.argmax(-1)
