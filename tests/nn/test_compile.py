@@ -54,6 +54,7 @@ nodes:
     memory: encoder
     causal: true
     ffn: {activation: swiglu}
+    attention: {sink: true, output_gate: headwise, value_residual: learned}
     layers: [{position: relative_shaw, placement: parallel}, {position: rotary_half, placement: sandwich}]
   logits:  {kind: token_logits, input: decoder, share: source}
 outputs: [logits]

@@ -32,6 +32,7 @@ _OURS = {
     "num_kv_heads": "num_key_value_heads n_kv_heads kv_heads num_query_groups n_head_kv n_kv_head",
     "num_layers": "num_hidden_layers n_layer n_layers depth encoder_layers decoder_layers num_encoder_layers "
     "num_decoder_layers num_blocks num_layer",
+    "output_gate": "attn_output_gate attention_output_gate gated_attention use_output_gate",
     "pad_id": "pad_token_id padding_idx pad_idx pad",
     "placement": "norm_first pre_norm prenorm normalize_before norm_position",
     "position": "position_embedding_type positional_encoding pos_emb position_encoding pos_encoding",
@@ -40,9 +41,11 @@ _OURS = {
     "scale": "scale_embedding embed_scale scale_embeddings",
     "segments": "type_vocab_size num_segments",
     "share": "tie_word_embeddings tie_weights tied share_embeddings",
+    "sink": "attention_sink attention_sinks sinks use_sinks s_aux",
     "softcap": "attn_logit_softcapping final_logit_softcapping logit_softcap",
     "start_id": "bos_token_id decoder_start_token_id bos_id bos_idx sos_id bos",
     "take": "pooling pooling_mode",
+    "value_residual": "value_residuals add_value_residual resformer",
     "vocab_size": "n_vocab num_embeddings vocab n_tokens num_tokens",
     "window": "sliding_window window_size attention_window local_window",
 }
