@@ -131,10 +131,11 @@ def test_a_shape_too_many_is_an_error_and_no_silent_way_back(task, tmp_path):
         )
         for width in range(3)
     )
-    step._losses(step.compiled.module, first)
-    step._losses(step.compiled.module, second)
+    weights = dict.fromkeys(step.roles.outputs, 1.0)
+    step._losses(step.compiled.module, first, weights)
+    step._losses(step.compiled.module, second, weights)
     with pytest.raises(TrainingError, match="TFK120"):
-        step._losses(step.compiled.module, third)
+        step._losses(step.compiled.module, third, weights)
 
 
 def test_nothing_begins_where_nothing_compiles(task, tmp_path, monkeypatch):

@@ -352,7 +352,7 @@ def test_a_validation_that_is_no_number_is_the_worst_and_is_read_back(task, tmp_
     monkeypatch.setattr(
         validation,
         "validation_nll",
-        lambda *given: (float("nan"), 0.0) if not seen.append(1) and len(seen) == 1 else nll(*given),
+        lambda *given: (float("nan"), {}) if not seen.append(1) and len(seen) == 1 else nll(*given),
     )
     seen = []
     half = train(load_recipe(task, ["stopping.max_steps=10"]), tmp_path / "run").progress
