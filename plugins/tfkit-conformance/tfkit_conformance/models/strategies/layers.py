@@ -117,11 +117,12 @@ def _attention(parts: Parts, plan: StackPlan) -> dict[str, Any]:
     if parts.chance(25):
         found["softcap"] = parts.one((50.0, 2.0, 0.5))
     if parts.chance(20):
-        found["scale"] = parts.one((1.0, 0.25, -0.5))
-    if parts.chance(20):
         found["score"] = parts.part("score")
-    elif parts.chance(20):
-        found["sink"] = True
+    else:  # other scores have no scale, and most no sink
+        if parts.chance(20):
+            found["scale"] = parts.one((1.0, 0.25, -0.5))
+        if parts.chance(20):
+            found["sink"] = True
     if parts.chance(20):
         found["output_gate"] = parts.one(("elementwise", "headwise"))
     return found
