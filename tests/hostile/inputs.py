@@ -11,7 +11,10 @@ from itertools import product
 from pathlib import Path
 
 import click
+from PIL import Image
 
+import encoder_tasks
+from image_files import bars, write_idx, write_recipe
 from kinds_task import recipe_for
 from reported import wrong
 from tfkit.builder import build
@@ -26,16 +29,25 @@ from translation_task import write_task
 
 ROOT = Path(__file__).parents[2]
 BY_NAME = {
-    "recipe": ("small-recipe.yaml",), "model": ("run", "language/run", "classification/run"), "reference": ("train.trg",),
+    "recipe": ("small-recipe.yaml",), "reference": ("train.trg",),
+    "model": ("run", "language/run", "classification/run", "tagged/run"),
     "models": ("run",), "start": ("run",), "resume": ("run",), "weights": ("model",), "auto_table": ("auto.json",),
     "replay": ("replay.json",), "translations": ("train.trg",), "source": ("train.src",), "target": ("train.trg",),
     "text": ("train.src",), "table": ("text.tsv",), "validation_source": ("train.src",), "validation_target": ("train.trg",),
-    "validation_text": ("train.src",), "validation_table": ("text.tsv",),
+    "validation_text": ("train.src",), "validation_table": ("text.tsv",), "images": ("images/images.idx", "images/bar.png"),
+    "labels": ("images/labels.idx",), "validation_images": ("images/images.idx",), "validation_labels": ("images/labels.idx",),
 }  # fmt: skip
 """Good values of a parameter, by its name; others get a spec. The first one with which a command succeeds is damaged."""
 TRAIN = ["-o", "new", "--set", "stopping.max_steps=1", "--set", "keeping.last=1"]
 NAMED = ["small-recipe.yaml", *TRAIN, "--set", "data.held_out=null"]
+OF_IMAGES = ["images/recipe.yaml", *TRAIN, "--set", "data.held_out=null"]
+GIVEN = ["--images", "images/images.idx", "--labels", "images/labels.idx"]
 BESIDE = {
+    ("train", "images"): ["images/recipe.yaml", "--labels", "images/labels.idx", *TRAIN],
+    ("train", "labels"): ["images/recipe.yaml", "--images", "images/images.idx", *TRAIN],
+    ("train", "validation_images"): [*OF_IMAGES, *GIVEN, "--validation-labels", "images/labels.idx"],
+    ("train", "validation_labels"): [*OF_IMAGES, *GIVEN, "--validation-images", "images/images.idx"],
+    ("classify", "images"): ["images/run"],
     ("train", "recipe"): TRAIN,
     ("train", "start"): ["small-recipe.yaml", *TRAIN],
     ("train", "source"): ["small-recipe.yaml", "--target", "train.trg", *TRAIN],
@@ -158,6 +170,16 @@ def make_good(folder: Path) -> None:
         steps = ["stopping.max_steps=4", "validation.every_steps=2"]
         train(load_recipe(recipe_for(folder / kind, kind, metric), steps), folder / kind / "run")
     shutil.copy(folder / "classification" / "text.tsv", folder / "text.tsv")
+    (folder / "tagged").mkdir()
+    train(
+        load_recipe(encoder_tasks.recipe_for(folder / "tagged", "tagged"), ["stopping.max_steps=2"]), folder / "tagged" / "run"
+    )
+    (folder / "images").mkdir()
+    write_idx(folder / "images", packed=False)
+    images, labels = (folder / "images" / f"{name}.idx" for name in ("images", "labels"))
+    files = [f"data.images={images}", f"data.labels={labels}", "stopping.max_steps=2", "validation.every_steps=2"]
+    train(load_recipe(write_recipe(folder / "images"), files), folder / "images" / "run")
+    Image.fromarray(bars(1)[0][0]).save(folder / "images" / "bar.png")
     train(load_recipe(recipe, ["stopping.max_steps=4", "validation.every_steps=2", "keeping.every_steps=2"]), folder / "run")
     catalogue = load_catalogue()
     save(build(load_spec(folder / "small.yaml", catalogue), catalogue), folder / "model", catalogue=catalogue)

@@ -194,7 +194,7 @@ def test_an_error_that_every_process_finds_is_reported_once(task, tmp_path, runs
 
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_a_killed_process_ends_the_run_and_it_goes_on(task, tmp_path, runs, fsdp):
-    """The process that is left ends too, tells why, and where it has the whole model it saves that."""
+    """The process that is left ends too, says why, and saves the model if it has the whole of it."""
     overrides = [*FOUR, "keeping.every_steps=5"]
     job = {"recipe": str(task), "directory": str(tmp_path / "run"), "overrides": overrides, "fsdp": fsdp, "kill": 8}
     found, code, words = run_jobs([job], tmp_path)

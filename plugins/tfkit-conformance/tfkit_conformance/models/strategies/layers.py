@@ -118,14 +118,18 @@ def _attention(parts: Parts, plan: StackPlan) -> dict[str, Any]:
         found["softcap"] = parts.one((50.0, 2.0, 0.5))
     if parts.chance(20):
         found["score"] = parts.part("score")
-    else:  # other scores have no scale, and most no sink
-        if parts.chance(20):
-            found["scale"] = parts.one((1.0, 0.25, -0.5))
-        if parts.chance(20):
-            found["sink"] = True
+    elif parts.chance(20):
+        found["sink"] = True
+    if _kind(found.get("score", "dot")) == "dot" and parts.chance(20):
+        found["scale"] = parts.one((1.0, 0.25, -0.5))
     if parts.chance(20):
         found["output_gate"] = parts.one(("elementwise", "headwise"))
     return found
+
+
+def _kind(part: Any) -> str:
+    """The kind of a part as a spec writes it: a name, or a mapping with `kind`."""
+    return str(part["kind"] if isinstance(part, dict) else part)
 
 
 def _window(parts: Parts, plan: StackPlan) -> dict[str, Any]:
