@@ -34,7 +34,7 @@ def translated(names: Iterable[str], theirs: Mapping[str, Tensor], name_map: Nam
     return found
 
 
-def _third(number: int) -> View:
+def third(number: int) -> View:
     return lambda tensor: tensor.chunk(3)[number]
 
 
@@ -50,7 +50,7 @@ def _row(tensor: Tensor) -> Tensor:
     return tensor[0]
 
 
-def _under(prefix: str, other: str, parts: NameMap) -> dict[str, Any]:
+def under(prefix: str, other: str, parts: NameMap) -> dict[str, Any]:
     """The map of `parts`, ours below `prefix`, theirs below `other`."""
     below = {}
     for name, there in parts.items():
@@ -59,14 +59,14 @@ def _under(prefix: str, other: str, parts: NameMap) -> dict[str, Any]:
     return below
 
 
-def _attention(name: str, query: str, key: str, value: str, output: str) -> dict[str, str]:
+def attention_map(name: str, query: str, key: str, value: str, output: str) -> dict[str, str]:
     """The four projections of one attention."""
     parts = {"query": query, "key": key, "value": value, "output": output}
     return {f"branches.{name}.{ours}": theirs for ours, theirs in parts.items()}
 
 
 _BERT_LAYER = {
-    **_attention(
+    **attention_map(
         "self_attention",
         "attention.self.query",
         "attention.self.key",
@@ -85,8 +85,8 @@ _BERT_TOKENS = {
     "embedding_norm": "LayerNorm",
 }
 BERT = {
-    **_under("nodes.tokens", "embeddings", _BERT_TOKENS),
-    **_under("nodes.encoder.layers.{i}", "encoder.layer.{i}", _BERT_LAYER),
+    **under("nodes.tokens", "embeddings", _BERT_TOKENS),
+    **under("nodes.encoder.layers.{i}", "encoder.layer.{i}", _BERT_LAYER),
     "nodes.pooled.linear": "pooler.dense",
 }
 BERT_PRETRAINING = {
@@ -103,13 +103,13 @@ ROBERTA = {
     "nodes.words.bias": "lm_head.bias",
 }
 ALBERT = {
-    **_under("nodes.tokens", "embeddings", _BERT_TOKENS),
+    **under("nodes.tokens", "embeddings", _BERT_TOKENS),
     "nodes.widen.linear": "encoder.embedding_hidden_mapping_in",
-    **_under(
+    **under(
         "nodes.encoder.layers.{i}",
         "encoder.albert_layer_groups.{i}.albert_layers.0",
         {
-            **_attention("self_attention", "attention.query", "attention.key", "attention.value", "attention.dense"),
+            **attention_map("self_attention", "attention.query", "attention.key", "attention.value", "attention.dense"),
             "branches.ffn.input": "ffn",
             "branches.ffn.output": "ffn_output",
             "norms.self_attention": "attention.LayerNorm",
@@ -122,7 +122,7 @@ ALBERT = {
 GPT2 = {
     "nodes.tokens.embedding": "transformer.wte",
     "nodes.tokens.position.table": "transformer.wpe.weight",
-    **_under(
+    **under(
         "nodes.body.layers.{i}",
         "transformer.h.{i}",
         {
@@ -140,11 +140,11 @@ GPT2 = {
 }
 GPTJ = {
     "nodes.tokens.embedding": "transformer.wte",
-    **_under(
+    **under(
         "nodes.body.layers.{i}",
         "transformer.h.{i}",
         {
-            **_attention("self_attention", "attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.out_proj"),
+            **attention_map("self_attention", "attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.out_proj"),
             "branches.ffn.input": "mlp.fc_in",
             "branches.ffn.output": "mlp.fc_out",
             "norms.shared": "ln_1",
@@ -155,29 +155,29 @@ GPTJ = {
     "nodes.logits.bias": "lm_head.bias",
 }
 
-_LLAMA_BRANCHES = {
-    **_attention("self_attention", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+LLAMA_BRANCHES = {
+    **attention_map("self_attention", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
     "branches.ffn.input": "mlp.up_proj",
     "branches.ffn.gate": "mlp.gate_proj",
     "branches.ffn.output": "mlp.down_proj",
 }
 LLAMA = {
     "nodes.tokens.embedding": "model.embed_tokens",
-    **_under(
+    **under(
         "nodes.body.layers.{i}",
         "model.layers.{i}",
-        {**_LLAMA_BRANCHES, "norms.self_attention": "input_layernorm", "norms.ffn": "post_attention_layernorm"},
+        {**LLAMA_BRANCHES, "norms.self_attention": "input_layernorm", "norms.ffn": "post_attention_layernorm"},
     ),
     "nodes.body.final_norm": "model.norm",
     "nodes.logits.logits": "lm_head",
 }
 GEMMA2 = {
     "nodes.tokens.embedding": "model.embed_tokens",
-    **_under(
+    **under(
         "nodes.body.layers.{i}",
         "model.layers.{i}",
         {
-            **_LLAMA_BRANCHES,
+            **LLAMA_BRANCHES,
             "norms.self_attention_in": "input_layernorm",
             "norms.self_attention_out": "post_attention_layernorm",
             "norms.ffn_in": "pre_feedforward_layernorm",
@@ -186,95 +186,14 @@ GEMMA2 = {
     ),
     "nodes.body.final_norm": "model.norm",
 }
-QWEN3 = {
-    "nodes.tokens.embedding": "model.embed_tokens",
-    **_under(
-        "nodes.body.layers.{i}",
-        "model.layers.{i}",
-        {
-            **_LLAMA_BRANCHES,
-            "branches.self_attention.query_norm": "self_attn.q_norm",
-            "branches.self_attention.key_norm": "self_attn.k_norm",
-            "norms.self_attention": "input_layernorm",
-            "norms.ffn": "post_attention_layernorm",
-        },
-    ),
-    "nodes.body.final_norm": "model.norm",
-}
-OLMO2 = {
-    **QWEN3,
-    "nodes.body.layers.{i}.norms.self_attention": "model.layers.{i}.post_attention_layernorm",
-    "nodes.body.layers.{i}.norms.ffn": "model.layers.{i}.post_feedforward_layernorm",
-    "nodes.logits.logits": "lm_head",
-}
-GPT_OSS_DENSE = {**LLAMA, "nodes.body.layers.{i}.branches.self_attention.sink": "model.layers.{i}.self_attn.sinks"}
-
-
-def _half(number: int) -> View:
-    return lambda tensor: tensor.chunk(2)[number]
-
-
-def modernbert(num_layers: int) -> NameMap:
-    """Their first layer is two of ours, so that all others have other numbers."""
-    attention = {
-        **{
-            f"branches.self_attention.{name}": ("attn.Wqkv", _third(number))
-            for number, name in enumerate(("query", "key", "value"))
-        },
-        "branches.self_attention.output": "attn.Wo",
-        "norms.self_attention": "attn_norm",
-    }
-    ffn = {
-        "branches.ffn.gate": ("mlp.Wi", _half(0)),
-        "branches.ffn.input": ("mlp.Wi", _half(1)),
-        "branches.ffn.output": "mlp.Wo",
-        "norms.ffn": "mlp_norm",
-    }
-    layers = {**_under("nodes.encoder.layers.0", "layers.0", attention), **_under("nodes.encoder.layers.1", "layers.0", ffn)}
-    for number in range(1, num_layers):
-        layers |= _under(f"nodes.encoder.layers.{number + 1}", f"layers.{number}", {**attention, **ffn})
-    return {
-        "nodes.tokens.embedding": "model.embeddings.tok_embeddings",
-        "nodes.tokens.embedding_norm": "model.embeddings.norm",
-        **{ours: _in_model(theirs) for ours, theirs in layers.items()},
-        "nodes.encoder.final_norm": "model.final_norm",
-        "nodes.transform.linear": "head.dense",
-        "nodes.transform.output_norm": "head.norm",
-        "nodes.words.bias": "decoder.bias",
-    }
-
-
-def _in_model(theirs: Any) -> Any:
-    return f"model.{theirs}" if isinstance(theirs, str) else (f"model.{theirs[0]}", theirs[1])
-
-
-def _t5gemma(name: str, sublayers: Mapping[str, str]) -> dict[str, Any]:
-    parts = {key: there for key, there in _LLAMA_BRANCHES.items() if ".ffn." in key}
-    for ours, theirs in (*sublayers.items(), ("ffn", "feedforward")):
-        if ours != "ffn":
-            parts |= _attention(ours, *(f"{theirs}.{letter}_proj" for letter in "qkvo"))
-        parts |= {f"norms.{ours}_in": f"pre_{theirs}_layernorm", f"norms.{ours}_out": f"post_{theirs}_layernorm"}
-    return {
-        **_under(f"nodes.{name}.layers.{{i}}", f"model.{name}.layers.{{i}}", parts),
-        f"nodes.{name}.final_norm": f"model.{name}.norm",
-    }
-
-
-T5GEMMA = {
-    "nodes.source.embedding": "model.encoder.embed_tokens",
-    "nodes.target.embedding": "model.decoder.embed_tokens",
-    **_t5gemma("encoder", {"self_attention": "self_attn"}),
-    **_t5gemma("decoder", {"self_attention": "self_attn", "cross_attention": "cross_attn"}),
-}
-
 CLIP_TEXT = {
     "nodes.text.embedding": "text_model.embeddings.token_embedding",
     "nodes.text.position.table": "text_model.embeddings.position_embedding.weight",
-    **_under(
+    **under(
         "nodes.text_body.layers.{i}",
         "text_model.encoder.layers.{i}",
         {
-            **_attention("self_attention", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj"),
+            **attention_map("self_attention", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj"),
             "branches.ffn.input": "mlp.fc1",
             "branches.ffn.output": "mlp.fc2",
             "norms.self_attention": "layer_norm1",
@@ -291,13 +210,13 @@ def _t5_stack(name: str, sublayers: Mapping[str, str], ffn: NameMap) -> dict[str
     parts: dict[str, Any] = {}
     for number, (ours, theirs) in enumerate(sublayers.items()):
         at = f"layer.{number}"
-        parts |= _attention(ours, *(f"{at}.{theirs}.{letter}" for letter in "qkvo"))
+        parts |= attention_map(ours, *(f"{at}.{theirs}.{letter}" for letter in "qkvo"))
         parts[f"norms.{ours}"] = f"{at}.layer_norm"
     at = f"layer.{len(sublayers)}"
     parts |= {f"branches.ffn.{ours}": f"{at}.DenseReluDense.{theirs}" for ours, theirs in ffn.items()}
     parts["norms.ffn"] = f"{at}.layer_norm"
     return {
-        **_under(f"nodes.{name}.layers.{{i}}", f"{name}.block.{{i}}", parts),
+        **under(f"nodes.{name}.layers.{{i}}", f"{name}.block.{{i}}", parts),
         f"nodes.{name}.positions.0.table": f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
         f"nodes.{name}.final_norm": f"{name}.final_layer_norm",
     }
@@ -315,8 +234,8 @@ T5 = _t5({"input": "wi", "output": "wo"})
 T5_V1_1 = {**_t5({"input": "wi_1", "gate": "wi_0", "output": "wo"}), "nodes.logits.logits": "lm_head"}
 
 _BART_LAYER = {
-    **_attention("self_attention", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj"),
-    **_attention("cross_attention", *(f"encoder_attn.{name}_proj" for name in ("q", "k", "v", "out"))),
+    **attention_map("self_attention", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj"),
+    **attention_map("cross_attention", *(f"encoder_attn.{name}_proj" for name in ("q", "k", "v", "out"))),
     "branches.ffn.input": "fc1",
     "branches.ffn.output": "fc2",
     "norms.self_attention": "self_attn_layer_norm",
@@ -325,8 +244,8 @@ _BART_LAYER = {
 }
 MARIAN = {
     "nodes.source.embedding": "model.shared",
-    **_under("nodes.encoder.layers.{i}", "model.encoder.layers.{i}", _BART_LAYER),
-    **_under("nodes.decoder.layers.{i}", "model.decoder.layers.{i}", _BART_LAYER),
+    **under("nodes.encoder.layers.{i}", "model.encoder.layers.{i}", _BART_LAYER),
+    **under("nodes.decoder.layers.{i}", "model.decoder.layers.{i}", _BART_LAYER),
     "nodes.logits.bias": ("final_logits_bias", _row),
 }
 BART = {
@@ -341,7 +260,7 @@ BART = {
 def _torch_attention(name: str, other: str) -> dict[str, Any]:
     """torch.nn.MultiheadAttention, whose three input projections are one matrix."""
     parts = {
-        f"branches.{name}.{projection}.{leaf}": (f"{other}.in_proj_{leaf}", _third(number))
+        f"branches.{name}.{projection}.{leaf}": (f"{other}.in_proj_{leaf}", third(number))
         for number, projection in enumerate(("query", "key", "value"))
         for leaf in ("weight", "bias")
     }
@@ -353,7 +272,7 @@ TORCH = {
     "nodes.source.embedding": "embedding",
     "nodes.source.position.table": "source_positions",
     "nodes.target.position.table": "target_positions",
-    **_under(
+    **under(
         "nodes.encoder.layers.{i}",
         "encoder.layers.{i}",
         {
@@ -363,7 +282,7 @@ TORCH = {
             "norms.ffn": "norm2",
         },
     ),
-    **_under(
+    **under(
         "nodes.decoder.layers.{i}",
         "decoder.layers.{i}",
         {
@@ -381,7 +300,7 @@ TORCH = {
 
 
 _CLIP_LAYER = {
-    **_attention("self_attention", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj"),
+    **attention_map("self_attention", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj"),
     "branches.ffn.input": "mlp.fc1",
     "branches.ffn.output": "mlp.fc2",
     "norms.self_attention": "layer_norm1",
@@ -393,7 +312,7 @@ CLIP = {
     "nodes.image.class_token": "vision_model.embeddings.class_embedding",
     "nodes.image.position.table": "vision_model.embeddings.position_embedding.weight",
     "nodes.image.embedding_norm": "vision_model.pre_layrnorm",
-    **_under("nodes.image_body.layers.{i}", "vision_model.encoder.layers.{i}", _CLIP_LAYER),
+    **under("nodes.image_body.layers.{i}", "vision_model.encoder.layers.{i}", _CLIP_LAYER),
     "nodes.image_first.output_norm": "vision_model.post_layernorm",
     "nodes.image_vector.linear": "visual_projection",
     "nodes.match.scale": ("logit_scale", lambda tensor: tensor.reshape(1)),
@@ -408,11 +327,11 @@ VIT = {
     "nodes.image.projection": "vit.embeddings.patch_embeddings.projection",
     "nodes.image.class_token": ("vit.embeddings.cls_token", _first),
     "nodes.image.position.table": ("vit.embeddings.position_embeddings", _row),
-    **_under(
+    **under(
         "nodes.encoder.layers.{i}",
         "vit.layers.{i}",
         {
-            **_attention("self_attention", *(f"attention.{name}_proj" for name in "qkvo")),
+            **attention_map("self_attention", *(f"attention.{name}_proj" for name in "qkvo")),
             "branches.ffn.input": "mlp.fc1",
             "branches.ffn.output": "mlp.fc2",
             "norms.self_attention": "layernorm_before",
@@ -425,10 +344,10 @@ VIT = {
 WHISPER = {
     "nodes.frames.convolutions.0": "model.encoder.conv1",
     "nodes.frames.convolutions.1": "model.encoder.conv2",
-    **_under("nodes.encoder.layers.{i}", "model.encoder.layers.{i}", _BART_LAYER),
+    **under("nodes.encoder.layers.{i}", "model.encoder.layers.{i}", _BART_LAYER),
     "nodes.encoder.final_norm": "model.encoder.layer_norm",
     "nodes.target.embedding": "model.decoder.embed_tokens",
     "nodes.target.position.table": "model.decoder.embed_positions.weight",
-    **_under("nodes.decoder.layers.{i}", "model.decoder.layers.{i}", _BART_LAYER),
+    **under("nodes.decoder.layers.{i}", "model.decoder.layers.{i}", _BART_LAYER),
     "nodes.decoder.final_norm": "model.decoder.layer_norm",
 }

@@ -12,9 +12,10 @@ from torch import nn
 
 import tfkit
 
-from . import name_maps
+from . import name_maps_newer
 from .comparison import all_in_float64, compare, copy_weights, shake
 from .generation import TOKENS, generated, talkative
+from .name_maps import NameMap
 
 pytestmark = pytest.mark.slow
 
@@ -120,11 +121,11 @@ MODERNBERT = (
     "encoder.layers.2.layers.0.attention.window=[3, 3]",
 )
 
-FAMILIES: dict[str, tuple[Callable[[], Any], tuple[str, ...], name_maps.NameMap]] = {
-    "qwen3-0.6b": (qwen3, QWEN3, name_maps.QWEN3),
-    "olmo2-7b": (olmo2, OLMO2, name_maps.OLMO2),
-    "gpt-oss-20b-dense": (gpt_oss, GPT_OSS, name_maps.GPT_OSS_DENSE),
-    "modernbert-base": (modernbert, MODERNBERT, name_maps.modernbert(7)),
+FAMILIES: dict[str, tuple[Callable[[], Any], tuple[str, ...], NameMap]] = {
+    "qwen3-0.6b": (qwen3, QWEN3, name_maps_newer.QWEN3),
+    "olmo2-7b": (olmo2, OLMO2, name_maps_newer.OLMO2),
+    "gpt-oss-20b-dense": (gpt_oss, GPT_OSS, name_maps_newer.GPT_OSS_DENSE),
+    "modernbert-base": (modernbert, MODERNBERT, name_maps_newer.modernbert(7)),
 }
 
 
@@ -216,7 +217,7 @@ def test_t5gemma(shrunk, padded, wrong):
         compare(
             ours,
             theirs,
-            name_maps.T5GEMMA,
+            name_maps_newer.T5GEMMA,
             lambda: ours(source=source, target=target, masks={"source": real, "target": shown}),
             lambda: {
                 "logits": theirs(source, attention_mask=real, decoder_input_ids=target, decoder_attention_mask=shown).logits
