@@ -76,7 +76,7 @@ def test_a_saved_model_loads_with_the_backends_that_were_set(
     assert set(tfkit.load(tmp_path / "out").sites.values()) == {"eager"}
 
 
-@pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/b", "..", "", "plan.json", "versions.json", "a\0b"])
+@pytest.mark.parametrize("name", ["../out", "/out", "a/b", "..", "", "plan.json", "versions.json", "a\0b"])
 def test_texts_are_saved_with_the_model_under_other_names_than_its_files(name: str, model: Model, tmp_path: Path) -> None:
     with pytest.raises(tfkit.StoreError, match="TFK081"):
         tfkit.save(model, tmp_path / "out", texts={name: "text"})

@@ -32,6 +32,7 @@ MANY = int(os.environ.get("TFKIT_EXAMPLES", "1"))
 
 
 def asked(examples):
+    # Hypothesis expects short draws; a whole spec takes longer. `REFUSED` counts what the rules filter.
     return settings(max_examples=MANY * examples, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 

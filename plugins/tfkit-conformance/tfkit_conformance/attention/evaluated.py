@@ -37,7 +37,7 @@ class Call:
 
     @cached_property
     def gradients(self) -> dict[str, Tensor]:
-        """The backend's gradients. Raises Violation if there are none."""
+        """The gradients that the backend computed. Raises Violation if its backward pass fails."""
         return run_backward(self.subject, self.output, self.inputs, self.grad_output)
 
     @cached_property
