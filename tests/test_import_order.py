@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "data": "errors files slots nn recipe",
     "generate": "errors slots nn builder",
     "text": "errors files catalogue nn io recipe data generate",
-    "images": "errors catalogue slots nn io data text",
+    "images": "errors catalogue slots nn io data",
     "train": "errors files slots attention catalogue spec nn builder io recipe data generate text metrics",
     "view": "errors files slots attention catalogue spec graph nn recipe train",
     "cli": "errors files slots attention catalogue spec graph nn builder io recipe data generate text images metrics train "

@@ -5,6 +5,7 @@ from .batches import Epoch, epoch_of
 from .corpus import NO_LABEL, Corpus
 from .corpus_facts import FACTS, CorpusCounts, describe_counts, read_facts
 from .corpus_row import pair_ids
+from .fitting import check_classes, roles_for
 from .image_directory import IMAGES, ImageFacts, image_texts, read_image_facts
 from .image_files import Pixels, read_image
 from .image_task import ImageTask, Normalisation, image_task
@@ -51,6 +52,7 @@ __all__ = [
     "BatchShapes",
     "Task",
     "TextTokeniser",
+    "check_classes",
     "check_ids",
     "check_images",
     "count_rows",
@@ -74,6 +76,7 @@ __all__ = [
     "read_labels",
     "read_tokenisers",
     "reads_pairs",
+    "roles_for",
     "roles_of",
     "rows",
     "segments_of",

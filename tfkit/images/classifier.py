@@ -11,12 +11,10 @@ import numpy as np
 import torch
 
 from ..catalogue import Catalogue
-from ..data import Normalisation, groups, read_image, read_image_facts, read_labels
-from ..errors import Diagnostic, InputError
+from ..data import Normalisation, check_classes, groups, read_image, read_image_facts, read_labels, roles_for
 from ..io import load, model_in
 from ..nn.model import Model
 from ..slots.node import ImageRule
-from ..text.fitting import roles_for
 
 
 @dataclass(frozen=True)
@@ -61,10 +59,7 @@ class ImageClassifier:
         rule = model.plan.inputs[self.roles.target]
         assert isinstance(rule, ImageRule), "the roles of images are those of an input of images"
         self.rule = rule
-        classes = model.plan.widths[self.roles.output]
-        if classes != len(self.labels):
-            message = f"`{self.roles.output}` has {classes} classes, and there are {len(self.labels)} labels"
-            raise InputError(Diagnostic("TFK116", message, "give a label for every class, in the order of the output"))
+        check_classes(model.plan, self.roles, self.labels)
 
     @classmethod
     def load(

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..catalogue import Catalogue
 from ..data import (
     TextTokeniser,
+    check_classes,
     check_ids,
     epoch_of,
     groups,
@@ -22,13 +23,13 @@ from ..data import (
     read_labels,
     read_tokenisers,
     reads_pairs,
+    roles_for,
     segments_of,
 )
 from ..errors import Diagnostic, InputError
 from ..io import load, model_in
 from ..nn.model import Model
 from ..recipe import END, START
-from .fitting import roles_for
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,7 @@ class Classifier:
         self.roles = roles_for(model.plan, "pairs" if pairs else "classification")
         self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
         check_ids(model.plan, self.roles, {"target": tokeniser.size})
-        classes = model.plan.widths[self.roles.output]
-        if classes != len(self.labels):
-            message = f"`{self.roles.output}` has {classes} classes, and there are {len(self.labels)} labels"
-            raise InputError(Diagnostic("TFK116", message, "give a label for every class, in the order of the output"))
+        check_classes(model.plan, self.roles, self.labels)
 
     @classmethod
     def load(

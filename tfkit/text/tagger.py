@@ -11,12 +11,22 @@ import numpy as np
 import torch
 
 from ..catalogue import Catalogue
-from ..data import TextTokeniser, check_ids, epoch_of, groups, padded, read_labels, read_tokenisers, word_pieces
+from ..data import (
+    TextTokeniser,
+    check_classes,
+    check_ids,
+    epoch_of,
+    groups,
+    padded,
+    read_labels,
+    read_tokenisers,
+    roles_for,
+    word_pieces,
+)
 from ..errors import Diagnostic, InputError
 from ..io import load, model_in
 from ..nn.model import Model
 from ..recipe import END, START
-from .fitting import roles_for
 
 
 @dataclass(frozen=True)
@@ -74,10 +84,7 @@ class Tagger:
         self.roles = roles_for(model.plan, "tagged")
         self.max_length = min(max_length, model.plan.max_input_lengths.get(self.roles.target, max_length))
         check_ids(model.plan, self.roles, {"target": tokeniser.size})
-        classes = model.plan.widths[self.roles.output]
-        if classes != len(self.tags):
-            message = f"`{self.roles.output}` has {classes} classes, and there are {len(self.tags)} tags"
-            raise InputError(Diagnostic("TFK116", message, "give a tag for every class, in the order of the output"))
+        check_classes(model.plan, self.roles, self.tags, "tag")
 
     @classmethod
     def load(

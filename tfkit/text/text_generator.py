@@ -10,11 +10,10 @@ from typing import Any
 import torch
 
 from ..catalogue import Catalogue
-from ..data import TextTokeniser, read_tokenisers
+from ..data import TextTokeniser, read_tokenisers, roles_for
 from ..generate import Hypothesis, Search, generate_batched
 from ..io import load, model_in
 from ..nn.model import Model
-from .fitting import roles_for
 
 
 @dataclass(frozen=True)

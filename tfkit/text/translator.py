@@ -10,14 +10,13 @@ from typing import Any
 import torch
 
 from ..catalogue import Catalogue
-from ..data import TextTokeniser, check_ids, groups, read_tokenisers
+from ..data import TextTokeniser, check_ids, groups, read_tokenisers, roles_for
 from ..errors import Diagnostic, InputError
 from ..generate import Hypothesis, Search, generate_batched
 from ..io import load, model_in
 from ..nn.cpu.prepacked import PrepackedWeights
 from ..nn.model import Model
 from ..recipe import END
-from .fitting import roles_for
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""The task of a model, and the error if it is used for another one."""
+"""Whether a saved model fits its use: the errors of a model of another kind, and of the wrong number of classes."""
 
 from __future__ import annotations
 
-from ..data import Roles, roles_of
 from ..errors import Diagnostic, InputError
 from ..nn.model_plan import ModelPlan
+from .roles import Roles, roles_of
 
 USES = {
     "parallel": ("translates", "tfkit translate", "tfkit.Translator"),
@@ -25,6 +25,14 @@ def roles_for(plan: ModelPlan, kind: str) -> Roles:
         message = f"`{plan.name}` is no model that {USES[kind][0]}: it {does}"
         raise InputError(Diagnostic("TFK107", message, f"use `{command}`, in Python {name}"))
     return roles_of(plan, kind)
+
+
+def check_classes(plan: ModelPlan, roles: Roles, names: tuple[str, ...], name: str = "label") -> None:
+    """Raises InputError if the output has not one class for each of the names, which are called `name` in the message."""
+    classes = plan.widths[roles.output]
+    if classes != len(names):
+        message = f"`{roles.output}` has {classes} classes, and there are {len(names)} {name}s"
+        raise InputError(Diagnostic("TFK116", message, f"give a {name} for every class, in the order of the output"))
 
 
 def fits(plan: ModelPlan, kind: str) -> bool:
