@@ -81,7 +81,7 @@ def looping(model: tfkit.Model) -> tfkit.Model:
     """The same model, whose decoder steps through the target although it need not."""
     decoder = model.nodes["decoder"]
     assert isinstance(decoder, Recurrent)
-    decoder._sequences = lambda x, states, constant, *rest: decoder._loop(x, states, None, *rest)  # type: ignore[method-assign]
+    decoder.loops = True
     return model
 
 

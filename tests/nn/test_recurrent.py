@@ -338,3 +338,24 @@ def test_compiled_and_exported_models_give_the_same_outputs(kind, rnn):
     other = SOURCE.roll(1, 0)
     found = exported.module()(source=other, target=TARGET)["logits"]
     torch.testing.assert_close(found, model(source=other, target=TARGET)["logits"], rtol=1e-12, atol=1e-12)
+
+
+def test_one_call_for_all_steps_equals_the_loop(rnn):
+    model = rnn("luong")
+    whole = model(source=SOURCE, target=TARGET, weights=["*"])
+    model.nodes["decoder"].loops = True
+    loop = model(source=SOURCE, target=TARGET, weights=["*"])
+    torch.testing.assert_close(loop["logits"], whole["logits"], rtol=1e-12, atol=1e-12)
+    site = "decoder.0.cross_attention"
+    torch.testing.assert_close(loop.weights[site], whole.weights[site], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hypotheses_that_branch_before_the_first_token_start_from_their_sentence(kind, rnn):
+    model = rnn(kind)
+    rows = torch.tensor([0, 0, 1, 1, 2, 2])
+    state = model.start(source=SOURCE)
+    model.branch(state, rows, 2)
+    found = model.step(state, TARGET[rows][:, :1], True)["logits"]
+    expected = model(source=SOURCE[rows], target=TARGET[rows][:, :1])["logits"]
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)

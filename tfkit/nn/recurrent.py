@@ -98,6 +98,7 @@ class Recurrent(nn.Module):
         self.initial, self.readout, self.reads_previous = initial, readout, reads_previous
         self.dropout = Dropout(dropout) if dropout > 0.0 else None
         self.memory_only_attended = not reads_memory
+        self.loops = feeding or attend in ("before_cell", "between_cells")  # the attention feeds the recurrence
 
     def attention_sites(self) -> Iterable[tuple[int, MultiHeadAttention]]:
         """The one attention to the memory, if there is one."""
@@ -119,7 +120,7 @@ class Recurrent(nn.Module):
         states, fed = self._first(context, x, memory)
         attended = context.stack_context(self.name, input, True, memory, repeats=True)
         constant = memory.tensor.unsqueeze(1) if self.reads_memory and memory is not None else None  # (B, 1, C)
-        if self.feeding or self.attend in ("before_cell", "between_cells"):
+        if self.loops:
             steps = self._loop(x, states, fed, attended, visible, lengths)
         else:
             steps = self._sequences(x, states, constant, attended, visible, lengths)
@@ -195,7 +196,7 @@ class Recurrent(nn.Module):
     ) -> Steps:
         """Step after step. Before and between cells the attention feeds the first layer alone, so that the layers above it
         read whole sequences."""
-        looped = len(self.layers) if self.feeding else 1
+        looped = len(self.layers) if self.attend == "after_cell" else 1
         first = states[-1][0]
         projected = self.layers[0].cell.project(x, 0).unbind(1)  # L of (B, E)
         tokens = x.unbind(1)
