@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-import tfkit
-
 from . import name_maps
-from .comparison import all_in_float64, compare, copy_weights, shake
-from .generation import TOKENS, generated, talkative
+from .family import VOCABULARY, Family
 
 pytestmark = pytest.mark.slow
 
-LENGTHS = (31, 17, 1, 6)
-VOCABULARY = 61
 COMMON = ("defaults.attention.num_heads=4", "tokens.vocab_size=61")
 SPECIAL = {"bos_token_id": 59, "eos_token_id": 60}
 
@@ -106,39 +100,21 @@ GEMMA2 = (
     "body.layers.0.layers.0.self_attention.window=7",
 )
 
-FAMILIES: dict[str, tuple[Callable[[], Any], tuple[str, ...], name_maps.NameMap]] = {
-    "gpt2": (gpt2, GPT2, name_maps.GPT2),
-    "gptj-6b": (gptj, GPTJ, name_maps.GPTJ),
-    "llama3-8b": (llama, LLAMA, name_maps.LLAMA),
-    "gemma2-9b": (gemma2, GEMMA2, name_maps.GEMMA2),
-}
-
-
-def built(name: str, seed: int = 0) -> Any:
-    with all_in_float64():
-        peer = FAMILIES[name][0]().eval()
-        shake(peer, seed)
-    return peer
-
-
-def check(shrunk: Any, padded: Any, name: str, padding_by: str = "masks", wrong: tuple[str, ...] = ()) -> None:
-    ids, real = padded(LENGTHS, VOCABULARY)
-    theirs, ours = built(name), shrunk(name, *FAMILIES[name][1], wrong=wrong)
-    padding = {padding_by: {"tokens": real if padding_by == "masks" else real.sum(1)}}
-    compare(
-        ours,
-        theirs,
-        FAMILIES[name][2],
-        lambda: ours(tokens=ids, **padding),
-        lambda: {"logits": theirs(ids, attention_mask=real).logits},
-        real,
+FAMILIES = {
+    family.spec: family
+    for family in (
+        Family("gpt2", gpt2, GPT2, name_maps.GPT2),
+        Family("gptj-6b", gptj, GPTJ, name_maps.GPTJ),
+        Family("llama3-8b", llama, LLAMA, name_maps.LLAMA),
+        Family("gemma2-9b", gemma2, GEMMA2, name_maps.GEMMA2),
     )
+}
 
 
 @pytest.mark.parametrize("padding_by", ["masks", "lengths"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_and_gradients(shrunk, padded, name, padding_by):
-    check(shrunk, padded, name, padding_by)
+    FAMILIES[name].check(shrunk, padded, padding_by)
 
 
 @pytest.mark.parametrize(
@@ -161,27 +137,16 @@ def test_logits_and_gradients(shrunk, padded, name, padding_by):
 )
 def test_a_wrong_spec_is_seen(shrunk, padded, name, wrong):
     with pytest.raises(AssertionError, match="where rounding explains"):
-        check(shrunk, padded, name, wrong=(wrong,))
+        FAMILIES[name].check(shrunk, padded, wrong=(wrong,))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_tokens(shrunk, padded, name):
-    """25 tokens in all, so that Gemma 2 leaves its window behind on the way."""
-    prompt, _ = padded((5, 5, 5), VOCABULARY)
-    theirs, end = talkative(lambda seed: built(name, seed), prompt, 5)
-    ours = shrunk(name, *FAMILIES[name][1], f"tokens.end_id={end}")
-    copy_weights(ours, theirs, FAMILIES[name][2])
-    made = tfkit.greedy(ours, prompt=prompt, max_new_tokens=TOKENS)
-    assert made.ids.tolist() == generated(theirs, prompt, end, made.fill_id)[:, 5:].tolist()
-    assert len(set(made.lengths.tolist())) > 1
+    FAMILIES[name].check_greedy(shrunk, padded((5, 5, 5), VOCABULARY)[0])
 
 
 def test_greedy_tokens_after_prompts_padded_on_the_left(shrunk, padded):
     prompt, real = (tensor.flip(1) for tensor in padded((9, 4, 6), VOCABULARY))
     given = {"attention_mask": real.long()}
-    theirs, end = talkative(lambda seed: built("gemma2-9b", seed), prompt, 9, **given)
-    ours = shrunk("gemma2-9b", *GEMMA2, f"tokens.end_id={end}")
-    copy_weights(ours, theirs, name_maps.GEMMA2)
-    made = tfkit.greedy(ours, prompt=prompt, max_new_tokens=TOKENS)
-    assert made.ids.tolist() == generated(theirs, prompt, end, made.fill_id, **given)[:, 9:].tolist()
+    made = FAMILIES["gemma2-9b"].check_greedy(shrunk, prompt, **given)
     assert len(set(made.lengths.tolist())) > 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,12 @@ from torch import nn
 import tfkit
 
 from . import name_maps_newer
-from .comparison import all_in_float64, compare, copy_weights, shake
-from .generation import TOKENS, generated, talkative
-from .name_maps import NameMap
+from .comparison import all_in_float64, compare, shake
+from .family import VOCABULARY, Family
 
 pytestmark = pytest.mark.slow
 
 SPECS = Path(__file__).parents[2] / "specs"
-LENGTHS = (31, 17, 1, 6)
-VOCABULARY = 61
 SMALL = {"hidden_size": 20, "intermediate_size": 40, "num_attention_heads": 4, "vocab_size": VOCABULARY}
 SPECIAL = {"bos_token_id": 59, "eos_token_id": 60, "pad_token_id": None}
 EAGER = {"attn_implementation": "eager"}
@@ -121,40 +117,21 @@ MODERNBERT = (
     "encoder.layers.2.layers.0.attention.window=[3, 3]",
 )
 
-FAMILIES: dict[str, tuple[Callable[[], Any], tuple[str, ...], NameMap]] = {
-    "qwen3-0.6b": (qwen3, QWEN3, name_maps_newer.QWEN3),
-    "olmo2-7b": (olmo2, OLMO2, name_maps_newer.OLMO2),
-    "gpt-oss-20b-dense": (gpt_oss, GPT_OSS, name_maps_newer.GPT_OSS_DENSE),
-    "modernbert-base": (modernbert, MODERNBERT, name_maps_newer.modernbert(7)),
-}
-
-
-def built(name: str, seed: int = 0) -> Any:
-    with all_in_float64():
-        peer = FAMILIES[name][0]().eval()
-        shake(peer, seed)
-    return peer
-
-
-def check(shrunk: Any, padded: Any, name: str, padding_by: str = "masks", wrong: tuple[str, ...] = ()) -> None:
-    ids, real = padded(LENGTHS, VOCABULARY)
-    theirs, ours = built(name), shrunk(name, *FAMILIES[name][1], wrong=wrong)
-    padding = {padding_by: {"tokens": real if padding_by == "masks" else real.sum(1)}}
-    output = "words" if name == "modernbert-base" else "logits"
-    compare(
-        ours,
-        theirs,
-        FAMILIES[name][2],
-        lambda: {output: ours(tokens=ids, **padding)[output]},
-        lambda: {output: theirs(ids, attention_mask=real).logits},
-        real,
+FAMILIES = {
+    family.spec: family
+    for family in (
+        Family("qwen3-0.6b", qwen3, QWEN3, name_maps_newer.QWEN3),
+        Family("olmo2-7b", olmo2, OLMO2, name_maps_newer.OLMO2),
+        Family("gpt-oss-20b-dense", gpt_oss, GPT_OSS, name_maps_newer.GPT_OSS_DENSE),
+        Family("modernbert-base", modernbert, MODERNBERT, name_maps_newer.modernbert(7), "words"),
     )
+}
 
 
 @pytest.mark.parametrize("padding_by", ["masks", "lengths"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_outputs_and_gradients(shrunk, padded, name, padding_by):
-    check(shrunk, padded, name, padding_by)
+    FAMILIES[name].check(shrunk, padded, padding_by)
 
 
 @pytest.mark.parametrize(
@@ -171,18 +148,12 @@ def test_outputs_and_gradients(shrunk, padded, name, padding_by):
 )
 def test_a_wrong_spec_is_seen(shrunk, padded, name, wrong):
     with pytest.raises(AssertionError, match="where rounding explains"):
-        check(shrunk, padded, name, wrong=(wrong,))
+        FAMILIES[name].check(shrunk, padded, wrong=(wrong,))
 
 
 @pytest.mark.parametrize("name", ["qwen3-0.6b", "olmo2-7b", "gpt-oss-20b-dense"])
 def test_greedy_tokens(shrunk, padded, name):
-    """25 tokens in all, so that gpt-oss leaves its window behind on the way."""
-    prompt, _ = padded((5, 5, 5), VOCABULARY)
-    theirs, end = talkative(lambda seed: built(name, seed), prompt, 5)
-    ours = shrunk(name, *FAMILIES[name][1], f"tokens.end_id={end}")
-    copy_weights(ours, theirs, FAMILIES[name][2])
-    made = tfkit.greedy(ours, prompt=prompt, max_new_tokens=TOKENS)
-    assert made.ids.tolist() == generated(theirs, prompt, end, made.fill_id)[:, 5:].tolist()
+    FAMILIES[name].check_greedy(shrunk, padded((5, 5, 5), VOCABULARY)[0])
 
 
 def t5gemma() -> Any:
