@@ -19,8 +19,9 @@ from .multi_head import MultiHeadAttention
 class AttentionHead:
     """The matrices of one query head, and of the key/value head that it reads.
 
-    All are views: a change under `torch.no_grad()` changes the model. Grouped heads share `key`, `value` and their biases. A
-    norm of queries and keys, a rotation or a score function acts after these matrices and is not part of them.
+    All are views: a change under `torch.no_grad()` changes the model. Grouped heads share `key`, `value` and their biases. What
+    acts after these matrices is not part of them: a norm of queries and keys, a rotation, a score function, a sink, a value
+    residual, an output gate.
 
     Args:
         query: (D, M).
