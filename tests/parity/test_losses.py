@@ -8,19 +8,20 @@ from torch import Tensor
 
 from . import name_maps, test_bert, test_decoders, test_encoder_decoders
 from .comparison import compare
+from .family import LENGTHS, VOCABULARY
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", test_decoders.FAMILIES)
 def test_labels_of_a_decoder_are_its_inputs(shrunk, padded, name):
     family = test_decoders.FAMILIES[name]
-    ids, real = padded(test_decoders.LENGTHS, test_decoders.VOCABULARY)
-    theirs, ours = test_decoders.built(name), shrunk(name, *family[1])
+    ids, real = padded(LENGTHS, VOCABULARY)
+    theirs, ours = family.peer(), shrunk(name, *family.overrides)
     labels = ids.where(real, -100)
     compare(
         ours,
         theirs,
-        family[2],
+        family.names,
         lambda: {"loss": ours(tokens=ids, masks={"tokens": real}, labels=labels).loss},
         lambda: {"loss": theirs(ids, attention_mask=real, labels=labels).loss},
         real,
