@@ -9,6 +9,7 @@ from .fitting import check_classes, roles_for
 from .image_directory import IMAGES, ImageFacts, image_texts, read_image_facts
 from .image_files import Pixels, read_image
 from .image_task import ImageTask, Normalisation, image_task
+from .imported_tokeniser import original_files, read_huggingface
 from .kinds import KINDS
 from .lines import groups, lines, lines_of, rows
 from .prepare import TRAIN, VALIDATION, Data, count_rows, files_of, prepare, read_data
@@ -65,12 +66,14 @@ __all__ = [
     "image_texts",
     "lines",
     "lines_of",
+    "original_files",
     "padded",
     "pair_ids",
     "prepare",
     "prepare_images",
     "read_data",
     "read_facts",
+    "read_huggingface",
     "read_image",
     "read_image_facts",
     "read_labels",
